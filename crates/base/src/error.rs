@@ -1,0 +1,66 @@
+//! The few kinds of error that leave a crate. Each says what the caller shall do; the rich error stays within.
+
+use std::fmt;
+
+/// What to do about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The request itself is wrong: change it.
+    Invalid,
+    /// What was named does not exist.
+    NotFound,
+    /// What was to be created exists already.
+    Exists,
+    /// Somebody else changed it first: look again, then decide.
+    Conflict,
+    /// Another owner or a newer generation has taken over: stop.
+    Fenced,
+    /// A budget or a device is full: wait or free space.
+    Full,
+    /// Bytes fail their checksum or hash: salvage.
+    Damaged,
+    /// It cannot be reached now: try again later.
+    Unavailable,
+    /// A version or feature that this binary does not know: upgrade.
+    Unsupported,
+    /// The machine refused an I/O, or the like.
+    Io,
+}
+
+impl Kind {
+    /// Whether the same request may succeed later without anybody changing anything.
+    #[must_use]
+    pub fn is_retryable(self) -> bool {
+        matches!(self, Kind::Unavailable | Kind::Full | Kind::Conflict)
+    }
+
+    /// The Linux errno that a block client understands best.
+    #[must_use]
+    pub fn errno(self) -> u32 {
+        match self {
+            Kind::Invalid | Kind::Exists => 22,           // EINVAL
+            Kind::NotFound => 2,                          // ENOENT
+            Kind::Full => 28,                             // ENOSPC
+            Kind::Fenced | Kind::Conflict => 108,         // ESHUTDOWN
+            Kind::Unsupported => 95,                      // EOPNOTSUPP
+            Kind::Damaged | Kind::Unavailable | Kind::Io => 5, // EIO
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Invalid => "invalid",
+            Kind::NotFound => "not-found",
+            Kind::Exists => "exists",
+            Kind::Conflict => "conflict",
+            Kind::Fenced => "fenced",
+            Kind::Full => "full",
+            Kind::Damaged => "damaged",
+            Kind::Unavailable => "unavailable",
+            Kind::Unsupported => "unsupported",
+            Kind::Io => "io",
+        })
+    }
+}

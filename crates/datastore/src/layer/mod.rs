@@ -1,0 +1,1 @@
+//! What happens to calls on their way: stackable, one duty each.

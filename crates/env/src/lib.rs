@@ -1,0 +1,151 @@
+//! The only door to the machine: clock, random numbers, disk, memory that outlives the process, network, tasks.
+//!
+//! Everything above asks an [`Env`]; nobody else names `std::{time, fs, net, thread}`, `tokio::{time, net, fs, spawn}`
+//! or a random generator (clippy refuses them). So a whole node runs either on the operating system
+//! ([`real`]) or on one thread from one seed with faults ([`sim`]), and the code above cannot tell.
+//!
+//! Shape of I/O: calls are futures. On the real machine a disk call **does its work in the first poll**, on the
+//! caller's thread, because a hop to another thread costs 10-22 us each way and a write to flash about 90 us: whoever
+//! needs the bytes durable drives the disk itself. Work that may block for long (object stores, folders) goes through
+//! [`Env::spawn`] or [`Env::blocking`].
+
+mod parts;
+pub mod real;
+pub mod sim;
+
+pub use parts::{
+    Acceptor, Address, BoxFuture, Clock, Disk, File, FileKind, Memory, Moment, Net, Open, Random, Region, Stream, Task,
+    TaskHandle, Tasks, Timestamp,
+};
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A handle to the machine; clones are cheap and mean the same machine.
+#[derive(Clone)]
+pub struct Env {
+    parts: Arc<Parts>,
+}
+
+/// What an environment is made of; [`real::env`] and [`sim::World`] fill it.
+pub struct Parts {
+    pub clock: Box<dyn Clock>,
+    pub random: Box<dyn Random>,
+    pub disk: Box<dyn Disk>,
+    pub memory: Box<dyn Memory>,
+    pub net: Box<dyn Net>,
+    pub tasks: Box<dyn Tasks>,
+}
+
+/// The time given to [`Env::timeout`] ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("timed out")]
+pub struct Elapsed;
+
+impl Env {
+    /// An environment of these parts.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        Self { parts: Arc::new(parts) }
+    }
+
+    /// Monotonic time since some fixed moment.
+    #[must_use]
+    pub fn now(&self) -> Moment {
+        self.parts.clock.now()
+    }
+
+    /// Wall-clock time: for people and records, never for decisions.
+    #[must_use]
+    pub fn wall_clock(&self) -> Timestamp {
+        self.parts.clock.wall_clock()
+    }
+
+    /// Waits.
+    pub fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.parts.clock.sleep(duration)
+    }
+
+    /// Runs `work`, but no longer than `limit`.
+    pub async fn timeout<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Result<T, Elapsed> {
+        let sleep = self.sleep(limit);
+        let mut work = std::pin::pin!(work);
+        let mut sleep = std::pin::pin!(sleep);
+        std::future::poll_fn(|context| {
+            if let std::task::Poll::Ready(value) = work.as_mut().poll(context) {
+                return std::task::Poll::Ready(Ok(value));
+            }
+            sleep.as_mut().poll(context).map(|()| Err(Elapsed))
+        })
+        .await
+    }
+
+    /// Random bytes.
+    pub fn fill_random(&self, bytes: &mut [u8]) {
+        self.parts.random.fill(bytes);
+    }
+
+    /// A random array, for identifiers and nonces.
+    #[must_use]
+    pub fn random<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.parts.random.fill(&mut bytes);
+        bytes
+    }
+
+    /// A random number.
+    #[must_use]
+    pub fn random_u64(&self) -> u64 {
+        u64::from_le_bytes(self.random())
+    }
+
+    /// The disk.
+    #[must_use]
+    pub fn disk(&self) -> &dyn Disk {
+        &*self.parts.disk
+    }
+
+    /// Memory that outlives the process.
+    #[must_use]
+    pub fn memory(&self) -> &dyn Memory {
+        &*self.parts.memory
+    }
+
+    /// The network.
+    #[must_use]
+    pub fn net(&self) -> &dyn Net {
+        &*self.parts.net
+    }
+
+    /// Starts a background task. It runs on the background threads (real) or as one more task (simulation), until
+    /// it ends or its handle aborts it; dropping the handle lets it run on.
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> TaskHandle {
+        self.parts.tasks.spawn(name, Box::pin(task))
+    }
+
+    /// Starts a task on a thread of its own (real), so that it may drive the disk without keeping others waiting.
+    pub fn spawn_session(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> TaskHandle {
+        self.parts.tasks.spawn_session(name, Box::pin(task))
+    }
+
+    /// Runs `work`, which may block for long, away from the caller's thread, and gives its result.
+    /// The work is done even when the future is dropped.
+    pub async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.parts.tasks.blocking(Box::new(move || {
+            let _ = sender.send(work());
+        }));
+        receiver.await.expect("blocking work panicked")
+    }
+
+    /// Runs `task` as a background task and gives its result: for futures that need the background threads
+    /// (an object store's client) when the caller is a session. The task is done even when the future is dropped.
+    pub async fn run<T: Send + 'static>(&self, name: &'static str, task: impl Future<Output = T> + Send + 'static) -> T {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.spawn(name, async move {
+            let _ = sender.send(task.await);
+        });
+        receiver.await.expect("background task panicked")
+    }
+}

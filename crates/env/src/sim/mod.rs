@@ -1,0 +1,1 @@
+//! Seeded twins with faults.

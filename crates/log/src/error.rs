@@ -1,0 +1,55 @@
+//! What can go wrong with the log.
+
+use base::{Kind, SegmentId};
+
+/// An error of the log.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// Flash refused an I/O; the log has latched.
+    #[error("flash failed in {folder}: {reason}: free or replace the device, then restart")]
+    Flash {
+        /// The log's folder.
+        folder: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// An entry's bytes fail their checksum.
+    #[error("segment {segment} at {offset}: {reason}")]
+    Damaged {
+        /// Which segment.
+        segment: SegmentId,
+        /// Where in it.
+        offset: u32,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The folder belongs to another node or daemon.
+    #[error("{0}")]
+    Foreign(String),
+    /// A segment of a newer format.
+    #[error("segment file {file} has format version {found}, this binary knows up to {known}: upgrade rekindle")]
+    Newer {
+        /// The file.
+        file: String,
+        /// Its version.
+        found: u32,
+        /// The newest known here.
+        known: u32,
+    },
+    /// The log was closed.
+    #[error("the log is closed")]
+    Closed,
+}
+
+impl Error {
+    /// What to do about it.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::Flash { .. } | Error::Closed => Kind::Io,
+            Error::Damaged { .. } => Kind::Damaged,
+            Error::Foreign(_) => Kind::Invalid,
+            Error::Newer { .. } => Kind::Unsupported,
+        }
+    }
+}
