@@ -1,0 +1,43 @@
+//! What can go wrong with staging.
+
+use base::Kind;
+
+/// An error of staging. Clonable, because one failed batch may fail many writes.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Store(#[from] datastore::Error),
+    #[error(transparent)]
+    Content(#[from] content::Error),
+    #[error(transparent)]
+    Log(#[from] log::Error),
+    /// Another node owns the volume now, or a newer generation does.
+    #[error("volume {0} is served by another node now")]
+    Fenced(String),
+    /// The volume is out of service.
+    #[error("volume {0} is not in service")]
+    Closed(String),
+    /// Acknowledged changes are missing from the log.
+    #[error("volume {volume}: acknowledged changes are damaged: {reason}")]
+    Lost {
+        /// Its name.
+        volume: String,
+        /// Which, exactly.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// What to do about it.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::Store(error) => error.kind(),
+            Error::Content(error) => error.kind(),
+            Error::Log(error) => error.kind(),
+            Error::Fenced(_) => Kind::Fenced,
+            Error::Closed(_) => Kind::Unavailable,
+            Error::Lost { .. } => Kind::Damaged,
+        }
+    }
+}

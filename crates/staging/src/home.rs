@@ -1,0 +1,66 @@
+//! Where a volume's changes go in the end, as the destager and the reader see it. The volume's kind implements it.
+
+use crate::Error;
+use bytes::Bytes;
+use content::{Batch, tree::Root};
+use env::BoxFuture;
+use log::Place;
+
+/// A stretch of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    pub position: u64,
+    pub span: u64,
+    /// `false`: a hole, reads as zeros and takes no space.
+    pub data: bool,
+}
+
+/// Where the bytes of a change are.
+#[derive(Clone)]
+pub enum Source {
+    /// Zeros.
+    Zero,
+    /// In the log, from this byte of the payload.
+    Log(Place, u32),
+    /// In memory.
+    Memory(Bytes),
+}
+
+/// One coalesced piece of a batch: no two pieces of a batch overlap; pieces ascend by position.
+#[derive(Clone)]
+pub struct Fold {
+    pub position: u64,
+    pub span: u64,
+    pub source: Source,
+}
+
+impl Source {
+    /// Copies bytes from `start` within the piece.
+    pub async fn read(&self, start: u64, out: &mut [u8]) -> Result<(), Error> {
+        let _ = (start, out);
+        todo!()
+    }
+}
+
+/// The home of one volume's content: knows what the bytes mean, owns no state.
+pub trait Home: Send + Sync + 'static {
+    /// Reads from cached chunks only; `false` when one is missing. A plain call.
+    fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, Error>;
+    /// Reads. `keep`: whether what is fetched goes to the cache.
+    fn read<'a>(
+        &'a self,
+        root: &'a Root,
+        position: u64,
+        out: &'a mut [u8],
+        keep: bool,
+    ) -> BoxFuture<'a, Result<(), Error>>;
+    /// Writes the changes into `batch` and returns the root with them.
+    fn fold<'a>(
+        &'a self,
+        batch: &'a mut Batch,
+        root: &'a Root,
+        changes: &'a [Fold],
+    ) -> BoxFuture<'a, Result<Root, Error>>;
+    /// Data and holes of a range.
+    fn extents<'a>(&'a self, root: &'a Root, position: u64, span: u64) -> BoxFuture<'a, Result<Vec<Extent>, Error>>;
+}

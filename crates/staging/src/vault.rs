@@ -1,0 +1,55 @@
+//! The vault: the record of one volume, and the one truth about who may write it.
+
+use crate::{Ack, Policy};
+use base::{Generation, NodeId, Serial, VolumeId};
+use content::tree::Root;
+use datastore::record::Body;
+use serde::{Deserialize, Serialize};
+
+/// Whether the volume is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VaultState {
+    /// In use.
+    Live,
+    /// Removed; its content is garbage.
+    Deleted,
+}
+
+/// The record `volumes/<id>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vault {
+    pub id: VolumeId,
+    pub name: String,
+    /// "block".
+    pub kind: String,
+    pub state: VaultState,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of a chunk.
+    pub block_size: u64,
+    pub policy: Policy,
+    pub ack: Ack,
+    /// The node that may write; changes only together with the generation.
+    pub owner: Option<NodeId>,
+    pub generation: Generation,
+    /// Serial up to which the root holds the volume's changes.
+    pub checkpoint: Serial,
+    /// Content as of the checkpoint.
+    pub root: Root,
+    /// Microseconds since 1970.
+    pub created: u64,
+}
+
+impl Body for Vault {
+    const WHAT: &'static str = "vault";
+    const FORMAT: u32 = 1;
+}
+
+impl Vault {
+    /// Its key in the datastore.
+    #[must_use]
+    pub fn key(id: VolumeId) -> String {
+        format!("volumes/{id}")
+    }
+}
