@@ -9,13 +9,15 @@
 //! needs the bytes durable drives the disk itself. Work that may block for long (object stores, folders) goes through
 //! [`Env::spawn`] or [`Env::blocking`].
 
+mod address;
 mod parts;
 pub mod real;
 pub mod sim;
 
+pub use address::BadAddress;
 pub use parts::{
-    Acceptor, Address, BoxFuture, Clock, Disk, File, FileKind, Memory, Moment, Net, Open, Random, Region, Stream, Task,
-    TaskHandle, Tasks, Timestamp,
+    Accepted, Acceptor, Address, BoxFuture, Clock, Disk, File, FileKind, Memory, Moment, Net, Open,
+    Random, Region, Stream, Task, TaskHandle, Tasks, Timestamp,
 };
 
 use std::future::Future;
@@ -68,7 +70,11 @@ impl Env {
     }
 
     /// Runs `work`, but no longer than `limit`.
-    pub async fn timeout<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Result<T, Elapsed> {
+    pub async fn timeout<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Elapsed> {
         let sleep = self.sleep(limit);
         let mut work = std::pin::pin!(work);
         let mut sleep = std::pin::pin!(sleep);
@@ -120,18 +126,29 @@ impl Env {
 
     /// Starts a background task. It runs on the background threads (real) or as one more task (simulation), until
     /// it ends or its handle aborts it; dropping the handle lets it run on.
-    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> TaskHandle {
+    pub fn spawn(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> TaskHandle {
         self.parts.tasks.spawn(name, Box::pin(task))
     }
 
     /// Starts a task on a thread of its own (real), so that it may drive the disk without keeping others waiting.
-    pub fn spawn_session(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> TaskHandle {
+    pub fn spawn_session(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> TaskHandle {
         self.parts.tasks.spawn_session(name, Box::pin(task))
     }
 
     /// Runs `work`, which may block for long, away from the caller's thread, and gives its result.
     /// The work is done even when the future is dropped.
-    pub async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         self.parts.tasks.blocking(Box::new(move || {
             let _ = sender.send(work());
@@ -141,7 +158,11 @@ impl Env {
 
     /// Runs `task` as a background task and gives its result: for futures that need the background threads
     /// (an object store's client) when the caller is a session. The task is done even when the future is dropped.
-    pub async fn run<T: Send + 'static>(&self, name: &'static str, task: impl Future<Output = T> + Send + 'static) -> T {
+    pub async fn run<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> T {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         self.spawn(name, async move {
             let _ = sender.send(task.await);

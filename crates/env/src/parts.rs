@@ -159,11 +159,14 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
     fn peer(&self) -> String;
 }
 
+/// A connection that nobody uses yet: called inside the task that will use it, it gives the stream.
+pub type Accepted = Box<dyn FnOnce() -> io::Result<Box<dyn Stream>> + Send>;
+
 /// A listening socket.
 pub trait Acceptor: Send + Sync {
-    /// The next connection. The stream is bound to the background threads until [`Acceptor::accept`]'s result
-    /// is unwrapped inside the task that will use it: call the closure there.
-    fn accept(&self) -> BoxFuture<'_, io::Result<Box<dyn FnOnce() -> io::Result<Box<dyn Stream>> + Send>>>;
+    /// The next connection. Call the closure inside the task that will use the stream, because a stream belongs to
+    /// the thread (session) or threads (background) where it is made.
+    fn accept(&self) -> BoxFuture<'_, io::Result<Accepted>>;
     /// Where it listens (with the port that was chosen for port 0).
     fn address(&self) -> Address;
 }

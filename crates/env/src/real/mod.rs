@@ -1,1 +1,80 @@
 //! The operating system.
+//!
+//! Two kinds of threads: a few **background** threads (one tokio runtime) for whatever waits on the network or on
+//! others, and one thread per **session** with a runtime of its own, which may drive the disk and so block.
+
+mod clock;
+mod disk;
+mod memory;
+pub mod net;
+mod random;
+mod tasks;
+
+use crate::{Env, Parts};
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+/// Background threads: two, because they only pass messages on; what blocks goes elsewhere.
+const BACKGROUND_THREADS: usize = 2;
+/// Most threads that run [`Env::blocking`] work at a time; more work waits in a queue.
+const BLOCKING_THREADS_MAX: usize = 64;
+
+/// The background threads. They stop when this is dropped, and tasks on them end at their next suspension.
+pub struct Runtime {
+    /// Present until drop.
+    background: Option<tokio::runtime::Runtime>,
+}
+
+/// The machine this process runs on, and the threads that its background tasks need.
+pub fn env() -> io::Result<(Env, Runtime)> {
+    let background = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(BACKGROUND_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .thread_name("background")
+        .enable_all()
+        .build()?;
+    let handle = background.handle().clone();
+    let env = Env::new(Parts {
+        clock: Box::new(clock::RealClock::new()),
+        random: Box::new(random::RealRandom),
+        disk: Box::new(disk::RealDisk),
+        memory: Box::new(memory::RealMemory),
+        net: Box::new(net::RealNet::new(handle.clone())),
+        tasks: Box::new(tasks::RealTasks::new(handle)),
+    });
+    Ok((env, Runtime { background: Some(background) }))
+}
+
+impl Runtime {
+    /// Runs `work` on the caller's thread, which must not be one of a runtime, and waits for its end.
+    pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.background().block_on(work)
+    }
+
+    /// The tokio runtime of the background threads, for libraries that want one (an HTTP server, signals).
+    #[must_use]
+    pub fn handle(&self) -> &tokio::runtime::Handle {
+        self.background().handle()
+    }
+
+    /// Stops the background threads, giving blocking work that is under way `patience` to finish.
+    pub fn shut_down(mut self, patience: Duration) {
+        if let Some(background) = self.background.take() {
+            background.shutdown_timeout(patience);
+        }
+    }
+
+    fn background(&self) -> &tokio::runtime::Runtime {
+        self.background.as_ref().expect("the background threads live until drop")
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        // Not tokio's own drop: that waits for blocking work without end, and panics inside a task.
+        if let Some(background) = self.background.take() {
+            background.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Memory that outlives the process: shared mappings of files, by default on tmpfs.
+#![expect(clippy::disallowed_methods, reason = "this is what Env::memory is made of")]
+
+use super::disk::free_bytes;
+use crate::{Memory, Region};
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What `statfs` says of a tmpfs.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// The tmpfs that every Linux has.
+const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
+/// Unit of `st_blocks`, bytes.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+pub(super) struct RealMemory;
+
+struct RealRegion {
+    map: MmapRaw,
+}
+
+impl Region for RealRegion {
+    fn base(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+
+    fn length(&self) -> usize {
+        self.map.len()
+    }
+}
+
+impl Memory for RealMemory {
+    fn map(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Region>> {
+        let bytes = usize::try_from(length)
+            .ok()
+            .filter(|&bytes| bytes > 0)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            // Anybody may put a link into /dev/shm.
+            .custom_flags(
+                i32::try_from(OFlags::NOFOLLOW.bits()).expect("a flag of open fits an int"),
+            )
+            .open(path)?;
+        allocate(&file, path, length)?;
+        let map = MmapOptions::new().len(bytes).map_raw(&file)?;
+        Ok(Arc::new(RealRegion { map }))
+    }
+
+    fn unmap(&self, path: &Path) -> io::Result<()> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    fn default_folder(&self) -> Option<PathBuf> {
+        let found = rustix::fs::statfs(SHARED_MEMORY_FOLDER).ok()?;
+        (u64::try_from(found.f_type).ok()? == TMPFS_MAGIC)
+            .then(|| PathBuf::from(SHARED_MEMORY_FOLDER))
+    }
+
+    fn free_bytes(&self, path: &Path) -> io::Result<u64> {
+        free_bytes(path)
+    }
+}
+
+/// Gives the first `length` bytes of the file real pages, so that a full tmpfs is an error here and not a fatal
+/// signal at the first touch.
+fn allocate(file: &std::fs::File, path: &Path, length: u64) -> io::Result<()> {
+    let found = file.metadata()?;
+    if !found.file_type().is_file() {
+        return Ok(()); // A device brings its memory along.
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if found.uid() != user && found.uid() != 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!(
+                "{} belongs to another user ({}): remove it or choose another folder",
+                path.display(),
+                found.uid()
+            ),
+        ));
+    }
+    // A warm start finds everything there already, and a walk over gigabytes of pages would be felt.
+    if found.len() >= length && found.blocks().saturating_mul(STAT_BLOCK_BYTES) >= length {
+        return Ok(());
+    }
+    match rustix::io::retry_on_intr(|| {
+        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length)
+    }) {
+        Ok(()) => Ok(()),
+        // A device that shows as a file of fixed length (memory of a PCI device in sysfs).
+        Err(Errno::OPNOTSUPP | Errno::NODEV) if found.len() >= length => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,277 @@
+//! TCP and Unix sockets.
+#![expect(clippy::disallowed_methods, reason = "this is what Env::net is made of")]
+
+use crate::{Accepted, Acceptor, Address, BoxFuture, Net, Stream};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::runtime::Handle;
+
+/// The next connection. A client that hung up while it waited in the queue is no trouble of the listener.
+macro_rules! next_connection {
+    ($listener:expr) => {
+        loop {
+            match $listener.accept().await {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                other => break other?.0,
+            }
+        }
+    };
+}
+
+pub(super) struct RealNet {
+    background: Handle,
+}
+
+impl RealNet {
+    pub(super) fn new(background: Handle) -> Self {
+        Self { background }
+    }
+}
+
+impl Net for RealNet {
+    fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Acceptor>>> {
+        Box::pin(async move {
+            // Wherever this is polled, the background threads watch the listener.
+            let _background = self.background.enter();
+            let acceptor: io::Result<Box<dyn Acceptor>> = match address {
+                Address::Tcp(socket) => listen_tcp(*socket).map(|found| Box::new(found) as _),
+                Address::Unix(path) => listen_unix(path).map(|found| Box::new(found) as _),
+            };
+            acceptor.map_err(|error| explain("listen at", address, &error))
+        })
+    }
+
+    fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        Box::pin(async move {
+            let stream: io::Result<Box<dyn Stream>> = match address {
+                Address::Tcp(socket) => TcpStream::connect(socket).await.and_then(tcp_stream),
+                Address::Unix(path) => {
+                    UnixStream::connect(path).await.map(|inner| unix_stream(inner, path))
+                }
+            };
+            stream.map_err(|error| explain("connect to", address, &error))
+        })
+    }
+}
+
+/// A listener that somebody else opened and handed to this process (as systemd does, `LISTEN_FDS`). Call it on the
+/// background threads or inside [`super::Runtime::block_on`].
+pub fn from_listener(socket: OwnedFd) -> io::Result<Box<dyn Acceptor>> {
+    if Handle::try_current().is_err() {
+        return Err(io::Error::other(
+            "an inherited socket must be taken over inside the background runtime",
+        ));
+    }
+    if !rustix::net::sockopt::socket_acceptconn(&socket)? {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the inherited socket does not listen",
+        ));
+    }
+    match rustix::net::sockopt::socket_domain(&socket)? {
+        AddressFamily::INET | AddressFamily::INET6 => {
+            let listener = std::net::TcpListener::from(socket);
+            listener.set_nonblocking(true)?;
+            Ok(Box::new(TcpAcceptor::new(listener)?))
+        }
+        AddressFamily::UNIX => {
+            let listener = std::os::unix::net::UnixListener::from(socket);
+            listener.set_nonblocking(true)?;
+            let path = listener.local_addr()?.as_pathname().map(Path::to_owned).unwrap_or_default();
+            let inner = UnixListener::from_std(listener)?;
+            Ok(Box::new(UnixAcceptor { inner, path, bound: None }))
+        }
+        other => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("the inherited socket is neither TCP nor Unix (family {})", other.as_raw()),
+        )),
+    }
+}
+
+fn explain(what: &str, address: &Address, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {what} {address}: {error}"))
+}
+
+struct TcpAcceptor {
+    inner: TcpListener,
+    address: Address,
+}
+
+impl TcpAcceptor {
+    fn new(listener: std::net::TcpListener) -> io::Result<Self> {
+        let address = Address::Tcp(listener.local_addr()?);
+        Ok(Self { inner: TcpListener::from_std(listener)?, address })
+    }
+}
+
+fn listen_tcp(socket: std::net::SocketAddr) -> io::Result<TcpAcceptor> {
+    let listener = std::net::TcpListener::bind(socket)?;
+    listener.set_nonblocking(true)?;
+    TcpAcceptor::new(listener)
+}
+
+impl Acceptor for TcpAcceptor {
+    fn accept(&self) -> BoxFuture<'_, io::Result<Accepted>> {
+        Box::pin(async move {
+            let stream = next_connection!(self.inner);
+            // Taken off the background threads here, put under the watch of the caller's runtime in the closure.
+            let stream = stream.into_std()?;
+            Ok(Box::new(move || TcpStream::from_std(stream).and_then(tcp_stream)) as Accepted)
+        })
+    }
+
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+}
+
+struct UnixAcceptor {
+    inner: UnixListener,
+    path: PathBuf,
+    /// Device and number of the socket file, when it is ours to remove.
+    bound: Option<(u64, u64)>,
+}
+
+fn listen_unix(path: &Path) -> io::Result<UnixAcceptor> {
+    remove_stale(path)?;
+    let inner = UnixListener::bind(path)?;
+    let bound = std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    Ok(UnixAcceptor { inner, path: path.to_owned(), bound })
+}
+
+/// Removes a socket file that nobody listens at.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        // A connect to a plain file is refused as well: never take that for a stale socket.
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "a file that is not a socket is in the way",
+            ));
+        }
+        Ok(_) => {}
+    }
+    // Without waiting: a live server may be too busy to accept.
+    let probe = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+        None,
+    )?;
+    match rustix::net::connect(&probe, &SocketAddrUnix::new(path)?) {
+        Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS) => {
+            Err(io::Error::new(io::ErrorKind::AddrInUse, "another process already listens there"))
+        }
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path),
+        Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Acceptor for UnixAcceptor {
+    fn accept(&self) -> BoxFuture<'_, io::Result<Accepted>> {
+        Box::pin(async move {
+            let stream = next_connection!(self.inner);
+            let stream = stream.into_std()?;
+            let path = self.path.clone();
+            Ok(
+                Box::new(move || {
+                    UnixStream::from_std(stream).map(|inner| unix_stream(inner, &path))
+                }) as Accepted,
+            )
+        })
+    }
+
+    fn address(&self) -> Address {
+        Address::Unix(self.path.clone())
+    }
+}
+
+impl Drop for UnixAcceptor {
+    fn drop(&mut self) {
+        // Only the file made here: a successor may have put its own in the same place.
+        let present =
+            std::fs::symlink_metadata(&self.path).ok().map(|found| (found.dev(), found.ino()));
+        if self.bound.is_some() && present == self.bound {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn tcp_stream(inner: TcpStream) -> io::Result<Box<dyn Stream>> {
+    inner.set_nodelay(true)?;
+    let peer =
+        inner.peer_addr().map_or_else(|_| "tcp:gone".to_owned(), |peer| format!("tcp:{peer}"));
+    Ok(Box::new(Socket { inner, peer }))
+}
+
+fn unix_stream(inner: UnixStream, path: &Path) -> Box<dyn Stream> {
+    let process = inner.peer_cred().ok().and_then(|credentials| credentials.pid());
+    let peer = match process {
+        Some(process) => format!("unix:{} (process {process})", path.display()),
+        None => format!("unix:{}", path.display()),
+    };
+    Box::new(Socket { inner, peer })
+}
+
+/// A tokio socket and the name of its other end.
+struct Socket<S> {
+    inner: S,
+    peer: String,
+}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for Socket<S> {
+    fn peer(&self) -> String {
+        self.peer.clone()
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write(context, data)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
+    }
+}
