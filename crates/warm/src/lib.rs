@@ -2,48 +2,22 @@
 //!
 //! In this version the arena holds log segments only (block frames and client state come with restart in O(1)).
 //! Nothing in it is believed unverified: an unknown or torn header means a fresh arena, never a wrong one.
+//!
+//! A slot is filled from both ends: entries grow up from the front, their descriptors grow down from the end, and a
+//! fixed foot at the very end is written once, when the segment is sealed. What is *published* never changes again
+//! for as long as anybody can read it. The publication is one 8-byte store (the **warm certificate**), because
+//! `kill -9` may come between any two stores. All `unsafe` of the log and of this crate is in [`slot`], [`heap`]
+//! and [`arena`]; the log sees safe, append-only slices.
+//!
+//! It does *not* know what a segment's bytes mean, nor which segments are alive: that is the log's business.
 
-use base::NodeId;
-use env::Env;
-use std::io;
-use std::path::Path;
-use std::sync::Arc;
+mod arena;
+mod format;
+mod heap;
+pub mod inspect;
+pub mod limits;
+mod slot;
 
-/// A mapped arena: `slots` slots of `base::limits::SEGMENT_BYTES` each. Clones mean the same arena.
-#[derive(Clone)]
-pub struct Arena {
-    inner: Arc<Inner>,
-}
-
-struct Inner {}
-
-/// One slot: zero or more bytes of a segment, owned by whoever took it.
-pub struct Slot {}
-
-impl Arena {
-    /// Maps (or makes) the arena of `node` at `path`. Slots keep their content when header, layout version and node
-    /// agree; else all are fresh.
-    pub fn open(env: &Env, path: &Path, node: NodeId, slots: usize) -> io::Result<Arena> {
-        let _ = (env, path, node, slots);
-        todo!()
-    }
-
-    /// An arena in ordinary memory: same use, forgotten with the process.
-    #[must_use]
-    pub fn volatile(slots: usize) -> Arena {
-        let _ = slots;
-        todo!()
-    }
-
-    /// Whether the content outlives the process.
-    #[must_use]
-    pub fn outlives_process(&self) -> bool {
-        todo!()
-    }
-
-    /// Takes every slot, in order. Once only: afterwards the log owns them.
-    #[must_use]
-    pub fn take_slots(&self) -> Vec<Slot> {
-        todo!()
-    }
-}
+pub use arena::Arena;
+pub use format::Label;
+pub use slot::{Certificate, Memory, Slot, Writer};

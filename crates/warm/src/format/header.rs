@@ -1,0 +1,98 @@
+//! The first page of an arena.
+//!
+//! | offset | bytes | field |
+//! | --- | --- | --- |
+//! | 0 | 8 | magic `RKNDLwrm` |
+//! | 8 | 4 | layout version, 1 |
+//! | 12 | 4 | bytes a slot |
+//! | 16 | 16 | node id |
+//! | 32 | 8 | slots |
+//! | 40 | 20 | zero |
+//! | 60 | 4 | CRC-32C of bytes 0..60 |
+
+use base::NodeId;
+use base::checksum::crc32c;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of the encoded header; the rest of its page is zero.
+pub(crate) const HEADER_BYTES: usize = 64;
+const MAGIC: [u8; 8] = *b"RKNDLwrm";
+const VERSION: u32 = 1;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
+#[repr(C)]
+struct Bytes {
+    magic: [u8; 8],
+    version: U32,
+    slot_bytes: U32,
+    node: [u8; 16],
+    slots: U64,
+    zero: [u8; 20],
+    crc: U32,
+}
+
+/// What the first page says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) node: NodeId,
+    pub(crate) slots: u64,
+    pub(crate) slot_bytes: u32,
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = Bytes {
+            magic: MAGIC,
+            version: U32::new(VERSION),
+            slot_bytes: U32::new(self.slot_bytes),
+            node: self.node.0,
+            slots: U64::new(self.slots),
+            zero: [0; 20],
+            crc: U32::new(0),
+        };
+        bytes.crc = U32::new(crc32c(&bytes.as_bytes()[..HEADER_BYTES - 4]));
+        zerocopy::transmute!(bytes)
+    }
+
+    /// The header, or why these bytes are none.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Header, String> {
+        let (header, _) = Bytes::read_from_prefix(bytes).map_err(|_| "the arena is shorter than its header".to_owned())?;
+        if header.magic != MAGIC {
+            return Err("no arena: its magic is unknown".to_owned());
+        }
+        if header.crc.get() != crc32c(&header.as_bytes()[..HEADER_BYTES - 4]) {
+            return Err("torn arena header: its checksum does not match".to_owned());
+        }
+        if header.version.get() != VERSION {
+            return Err(format!("arena layout {} is not the one known here, {VERSION}", header.version));
+        }
+        let slots = header.slots.get();
+        if slots > crate::limits::SLOTS_MAX as u64 {
+            return Err(format!("an arena of {slots} slots is larger than any that is made"));
+        }
+        Ok(Header { node: NodeId(header.node), slots, slot_bytes: header.slot_bytes.get() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Header = Header { node: NodeId([7; 16]), slots: 12, slot_bytes: 8 << 20 };
+
+    #[test]
+    fn a_header_survives_its_bytes() {
+        assert_eq!(Header::decode(&HEADER.encode()), Ok(HEADER));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_seen() {
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut bytes = HEADER.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&bytes).is_err(), "bit {bit}");
+        }
+        assert!(Header::decode(&HEADER.encode()[..63]).is_err());
+    }
+}

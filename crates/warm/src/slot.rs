@@ -1,0 +1,307 @@
+//! Slots: append-only memory with one writer and any number of readers.
+//!
+//! Why the slices handed out are sound:
+//! - a slot's bytes are reached only through its [`Core`]; there is one core a slot, because [`Slot`] is not `Clone`,
+//!   a slot becomes a [`Writer`] or a [`Memory`] by value, and comes back only when its core has a single holder;
+//! - the only writes are the `Writer`'s, through `&mut self`, and only into bytes that are not published;
+//! - readers reach only published bytes: the bounds are loaded (Acquire) from a word that the writer stores
+//!   (Release) after it has written the bytes;
+//! - the lengths that bound a slice are kept in ordinary memory, so that a damaged mapping cannot move them;
+//! - no other process writes: the log's folder lock keeps a second daemon out.
+
+use crate::arena::Inner;
+use crate::format::{Label, LabelBytes, State, durable_pack, durable_unpack};
+use crate::limits::{FOOT_BYTES, GRAIN_BYTES};
+use base::SegmentId;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a slot's certificate says. Only the words of the certificate are checked, not the segment's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Certificate {
+    pub label: Label,
+    /// Published bytes from the slot's beginning.
+    pub front: u32,
+    /// Published bytes before the foot (descriptors).
+    pub back: u32,
+    /// Whether the foot is written.
+    pub foot: bool,
+    /// Front bytes that were known to be on flash; 0 when that is not known.
+    pub durable: u32,
+}
+
+/// One slot: zero or more bytes of a segment, owned by whoever took it.
+pub struct Slot {
+    core: Core,
+}
+
+/// The one way to a slot's bytes.
+pub(crate) struct Core {
+    arena: Arc<Inner>,
+    index: usize,
+    segment: SegmentId,
+    /// Lengths published, as [`State::word`].
+    published: AtomicU64,
+}
+
+/// Read access to what is published; clones are cheap. The bytes do not change while one exists.
+#[derive(Clone)]
+pub struct Memory {
+    core: Arc<Core>,
+}
+
+/// The one that fills a slot.
+pub struct Writer {
+    core: Arc<Core>,
+    /// Bytes written from the beginning, published or not.
+    front: u32,
+    /// Bytes written before the foot, published or not.
+    back: u32,
+}
+
+impl Slot {
+    pub(crate) fn new(arena: Arc<Inner>, index: usize) -> Slot {
+        Slot { core: Core { arena, index, segment: SegmentId(0), published: AtomicU64::new(0) } }
+    }
+
+    /// Its place in the arena.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.core.index
+    }
+
+    /// What lies here, if anything does.
+    #[must_use]
+    pub fn certificate(&self) -> Option<Certificate> {
+        self.core.certificate()
+    }
+
+    /// Forgets what lies here and makes room for a new segment. Nothing is published until [`Writer::publish`].
+    #[must_use]
+    pub fn begin(mut self, label: Label) -> Writer {
+        self.core.forget();
+        self.core.segment = label.segment;
+        self.core.write_label(label);
+        Writer { core: Arc::new(self.core), front: 0, back: 0 }
+    }
+
+    /// Keeps what lies here, for reading; the slot itself when nothing does.
+    pub fn keep(mut self) -> Result<Memory, Slot> {
+        match self.core.adopt() {
+            Some(_) => Ok(Memory { core: Arc::new(self.core) }),
+            None => Err(self),
+        }
+    }
+
+    /// Keeps what lies here and goes on writing behind it; the slot itself when nothing does, or when the segment in
+    /// it is finished.
+    pub fn resume(mut self) -> Result<Writer, Slot> {
+        match self.core.adopt() {
+            Some(state) if !state.foot => Ok(Writer { core: Arc::new(self.core), front: state.front, back: state.back }),
+            _ => Err(self),
+        }
+    }
+
+    /// Marks the slot empty, also for the next process.
+    pub fn clear(&mut self) {
+        self.core.forget();
+    }
+}
+
+impl Writer {
+    /// Read access to what has been and will be published.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        Memory { core: Arc::clone(&self.core) }
+    }
+
+    /// Bytes written from the beginning, published or not.
+    #[must_use]
+    pub fn front(&self) -> u32 {
+        self.front
+    }
+
+    /// Bytes written before the foot, published or not.
+    #[must_use]
+    pub fn back(&self) -> u32 {
+        self.back
+    }
+
+    /// Bytes between the two ends.
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        self.core.capacity() - FOOT_BYTES - self.front - self.back
+    }
+
+    /// Writes `bytes` at the front. Not yet published.
+    pub fn push_front(&mut self, bytes: &[u8]) {
+        let length = self.fit(bytes.len());
+        // SAFETY: `fit` has checked that these bytes lie between front and back; they are not published, so nobody
+        // reads them, and `&mut self` of the only writer keeps other writes out.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.core.at(self.front), bytes.len()) };
+        self.front += length;
+    }
+
+    /// Writes zeros at the front up to a multiple of `alignment`. Not yet published.
+    pub fn pad_front(&mut self, alignment: u32) {
+        let length = self.fit((self.front.next_multiple_of(alignment) - self.front) as usize);
+        // SAFETY: as in `push_front`.
+        unsafe { std::ptr::write_bytes(self.core.at(self.front), 0, length as usize) };
+        self.front += length;
+    }
+
+    /// Writes `bytes` below the descriptors that are there. Not yet published.
+    pub fn push_back(&mut self, bytes: &[u8]) {
+        let length = self.fit(bytes.len());
+        self.back += length;
+        // SAFETY: as in `push_front`; the bytes end where the descriptors so far begin.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.core.at(self.back_start()), bytes.len()) };
+    }
+
+    /// Writes zeros below the descriptors until they make a multiple of `alignment`. Not yet published.
+    pub fn pad_back(&mut self, alignment: u32) {
+        let length = self.fit((self.back.next_multiple_of(alignment) - self.back) as usize);
+        self.back += length;
+        // SAFETY: as in `push_back`.
+        unsafe { std::ptr::write_bytes(self.core.at(self.back_start()), 0, length as usize) };
+    }
+
+    /// Publishes all that is written: from here on it outlives the process, all of it or nothing.
+    pub fn publish(&mut self) {
+        self.core.publish(State { front: self.front, back: self.back, foot: false });
+    }
+
+    /// Writes the foot, publishes everything, and writes no more.
+    pub fn finish(self, foot: &[u8; FOOT_BYTES as usize]) -> Memory {
+        let start = self.core.capacity() - FOOT_BYTES;
+        // SAFETY: the foot's bytes are published only below, once in the life of a writer, which ends here.
+        unsafe { std::ptr::copy_nonoverlapping(foot.as_ptr(), self.core.at(start), foot.len()) };
+        self.core.publish(State { front: self.front, back: self.back, foot: true });
+        Memory { core: self.core }
+    }
+
+    fn back_start(&self) -> u32 {
+        self.core.capacity() - FOOT_BYTES - self.back
+    }
+
+    fn fit(&self, length: usize) -> u32 {
+        assert!(length <= self.room() as usize, "{length} bytes do not fit the {} that are left", self.room());
+        u32::try_from(length).expect("below the room")
+    }
+}
+
+impl Memory {
+    /// What is published from `start` to `end`; `None` when not all of it is.
+    #[must_use]
+    pub fn front(&self, start: u32, end: u32) -> Option<&[u8]> {
+        let state = self.core.state();
+        // SAFETY: these bytes are published (see the top of the file).
+        (start <= end && end <= state.front).then(|| unsafe { self.core.slice(start, end) })
+    }
+
+    /// Bytes published at the front.
+    #[must_use]
+    pub fn front_length(&self) -> u32 {
+        self.core.state().front
+    }
+
+    /// The published descriptors, the newest first.
+    #[must_use]
+    pub fn back(&self) -> &[u8] {
+        let end = self.core.capacity() - FOOT_BYTES;
+        // SAFETY: these bytes are published (see the top of the file).
+        unsafe { self.core.slice(end - self.core.state().back, end) }
+    }
+
+    /// Descriptors and foot up to the end of the slot, once the writer has finished.
+    #[must_use]
+    pub fn tail(&self) -> Option<&[u8]> {
+        let state = self.core.state();
+        let end = self.core.capacity();
+        // SAFETY: these bytes are published (see the top of the file).
+        state.foot.then(|| unsafe { self.core.slice(end - FOOT_BYTES - state.back, end) })
+    }
+
+    /// Which slot it is.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.core.index
+    }
+
+    /// Remembers, for the next process, that the front is on flash up to `bytes`.
+    pub fn note_durable(&self, bytes: u32) {
+        self.core.arena.word(self.core.index, 1).store(durable_pack(bytes, self.core.segment), Ordering::Release);
+    }
+
+    /// The slot, when nobody else reads or writes it; it still certifies what lies there.
+    pub fn into_slot(self) -> Result<Slot, Memory> {
+        Arc::try_unwrap(self.core).map(|core| Slot { core }).map_err(|core| Memory { core })
+    }
+}
+
+impl Core {
+    fn capacity(&self) -> u32 {
+        self.arena.slot_bytes
+    }
+
+    /// Address of the byte `offset` of the slot.
+    fn at(&self, offset: u32) -> *mut u8 {
+        debug_assert!(offset <= self.capacity(), "inside the slot");
+        self.arena.slot_base(self.index).wrapping_add(offset as usize)
+    }
+
+    /// # Safety
+    /// `start..end` is published.
+    unsafe fn slice(&self, start: u32, end: u32) -> &[u8] {
+        assert!(start <= end && end <= self.capacity(), "inside the slot");
+        // SAFETY: the caller says that the bytes are published, so nobody writes them while a core is held.
+        unsafe { std::slice::from_raw_parts(self.at(start), (end - start) as usize) }
+    }
+
+    fn state(&self) -> State {
+        State::from_word(self.published.load(Ordering::Acquire))
+    }
+
+    fn publish(&self, state: State) {
+        assert!(state.front > 0 && state.front.is_multiple_of(GRAIN_BYTES), "something is published, in whole grains");
+        self.published.store(state.word(), Ordering::Release);
+        self.arena.word(self.index, 0).store(state.pack(self.segment), Ordering::Release);
+    }
+
+    fn forget(&mut self) {
+        self.arena.word(self.index, 0).store(0, Ordering::Release);
+        self.arena.word(self.index, 1).store(0, Ordering::Release);
+        self.published.store(0, Ordering::Release);
+        self.segment = SegmentId(0);
+    }
+
+    fn write_label(&mut self, label: Label) {
+        let bytes = LabelBytes::encode(label, self.index);
+        // SAFETY: the record of this slot is written by the owner of its core only, and `&mut self` is exclusive.
+        unsafe { self.arena.label(self.index).write_unaligned(bytes) };
+    }
+
+    fn certificate(&self) -> Option<Certificate> {
+        // SAFETY: the label is written through `&mut Core` only; any bytes are a valid `LabelBytes`.
+        let label = unsafe { self.arena.label(self.index).read_unaligned() }.decode(self.index)?;
+        let packed = self.arena.word(self.index, 0).load(Ordering::Acquire);
+        let state = State::unpack(packed, label.segment, self.capacity())?;
+        let durable = durable_unpack(self.arena.word(self.index, 1).load(Ordering::Acquire), label.segment);
+        Some(Certificate {
+            label,
+            front: state.front,
+            back: state.back,
+            foot: state.foot,
+            durable: durable.min(state.front),
+        })
+    }
+
+    /// Takes over what the certificate says.
+    fn adopt(&mut self) -> Option<State> {
+        let certificate = self.certificate()?;
+        let state = State { front: certificate.front, back: certificate.back, foot: certificate.foot };
+        self.segment = certificate.label.segment;
+        self.published.store(state.word(), Ordering::Release);
+        Some(state)
+    }
+}
