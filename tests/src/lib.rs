@@ -1,1 +1,17 @@
-//! placeholder
+//! What the stories share: the daemon as a user starts it, the tools of the trade, a disk that can lose power.
+//!
+//! Nothing here links Rekindle: a story sees the released binary, sockets and files, as a user does.
+#![expect(clippy::disallowed_methods, reason = "stories run on the real machine")]
+
+pub mod crash_disk;
+pub mod daemon;
+pub mod mount;
+pub mod nbd_client;
+pub mod power;
+pub mod random;
+pub mod s3;
+pub mod shell;
+pub mod tree;
+
+pub use daemon::{Daemon, Options};
+pub use shell::{Shell, skip_without};

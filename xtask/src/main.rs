@@ -1,1 +1,140 @@
-fn main() {}
+//! `cargo x`: the one task runner. No shell scripts beside it.
+#![expect(clippy::disallowed_methods, reason = "a build tool works on the real machine")]
+
+mod run;
+mod tidy;
+mod tools;
+
+use anyhow::{Result, bail};
+use run::{cargo, step};
+
+const HELP: &str = "\
+cargo x TASK
+
+  check            formatting, lints, tidy: what must hold in every commit
+  test             everything: installs what it needs, builds, unit and property tests, simulation, stories, fuzz smoke
+  sim [SEEDS]      simulation only, that many seeds (10000)
+  e2e [FILTER]     stories through the released binary only
+  fuzz [SECONDS]   every fuzz target for that long (60), with libFuzzer
+  bench [NAME]     benchmarks; writes the tables of docs/benchmarks.md (block)
+  tidy             layers, sizes, documents against code
+  tools            installs what the tests need and says what is missing
+";
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let rest = arguments.get(1..).unwrap_or_default();
+    std::env::set_current_dir(run::root())?;
+    match arguments.first().map(String::as_str) {
+        Some("check") => check(),
+        Some("test") => test(),
+        Some("sim") => sim(rest.first().map_or("10000", String::as_str)),
+        Some("e2e") => e2e(rest),
+        Some("fuzz") => fuzz(rest.first().map_or("60", String::as_str)),
+        Some("bench") => bench(rest),
+        Some("tidy") => tidy::tidy(),
+        Some("tools") => tools::install().map(|_| ()),
+        Some("help" | "--help" | "-h") | None => {
+            print!("{HELP}");
+            Ok(())
+        }
+        Some(other) => bail!("no task is called '{other}'\n\n{HELP}"),
+    }
+}
+
+fn check() -> Result<()> {
+    step("formatting");
+    cargo(&["fmt", "--all", "--check"])?;
+    step("lints");
+    cargo(&[
+        "clippy",
+        "--release",
+        "--workspace",
+        "--all-targets",
+        "--quiet",
+        "--",
+        "-D",
+        "warnings",
+    ])?;
+    tidy::tidy()
+}
+
+fn test() -> Result<()> {
+    let tools = tools::install()?;
+    step("build");
+    cargo(&["build", "--release", "--package", "rekindle"])?;
+    step("unit, property and conformance tests");
+    tools.cargo(&[
+        "test",
+        "--release",
+        "--workspace",
+        "--exclude",
+        "e2e",
+        "--exclude",
+        "rekindle-sim",
+        "--no-fail-fast",
+    ])?;
+    step("tidy");
+    tidy::tidy()?;
+    sim("10000")?;
+    step("stories");
+    tools.cargo(&[
+        "test",
+        "--release",
+        "--package",
+        "e2e",
+        "--no-fail-fast",
+        "--",
+        "--test-threads=1",
+        "--nocapture",
+    ])?;
+    println!("\nall tests passed");
+    Ok(())
+}
+
+fn sim(seeds: &str) -> Result<()> {
+    step(&format!("simulation, {seeds} seeds"));
+    run::cargo_with(
+        &["test", "--release", "--package", "rekindle-sim", "--", "--nocapture"],
+        &[("REKINDLE_SEEDS", seeds)],
+    )
+}
+
+fn e2e(filter: &[String]) -> Result<()> {
+    let tools = tools::install()?;
+    cargo(&["build", "--release", "--package", "rekindle"])?;
+    let mut arguments = vec!["test", "--release", "--package", "e2e", "--"];
+    arguments.extend(filter.iter().map(String::as_str));
+    arguments.extend(["--test-threads=1", "--nocapture"]);
+    tools.cargo(&arguments)
+}
+
+fn fuzz(seconds: &str) -> Result<()> {
+    tools::cargo_fuzz()?;
+    for target in run::output("cargo", &["fuzz", "list", "--fuzz-dir", "fuzz"])?.lines() {
+        step(&format!("fuzz {target}, {seconds} s"));
+        run::cargo_with(
+            &[
+                "fuzz",
+                "run",
+                "--fuzz-dir",
+                "fuzz",
+                "--sanitizer",
+                "none",
+                target,
+                "--",
+                &format!("-max_total_time={seconds}"),
+            ],
+            &[("RUSTC_BOOTSTRAP", "1")],
+        )?;
+    }
+    Ok(())
+}
+
+fn bench(names: &[String]) -> Result<()> {
+    let tools = tools::install()?;
+    cargo(&["build", "--release", "--package", "rekindle", "--package", "bench"])?;
+    let mut arguments = vec!["run", "--release", "--package", "bench", "--"];
+    arguments.extend(names.iter().map(String::as_str));
+    tools.cargo(&arguments)
+}

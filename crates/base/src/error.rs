@@ -38,11 +38,11 @@ impl Kind {
     #[must_use]
     pub fn errno(self) -> u32 {
         match self {
-            Kind::Invalid | Kind::Exists => 22,           // EINVAL
-            Kind::NotFound => 2,                          // ENOENT
-            Kind::Full => 28,                             // ENOSPC
-            Kind::Fenced | Kind::Conflict => 108,         // ESHUTDOWN
-            Kind::Unsupported => 95,                      // EOPNOTSUPP
+            Kind::Invalid | Kind::Exists => 22,                // EINVAL
+            Kind::NotFound => 2,                               // ENOENT
+            Kind::Full => 28,                                  // ENOSPC
+            Kind::Fenced | Kind::Conflict => 108,              // ESHUTDOWN
+            Kind::Unsupported => 95,                           // EOPNOTSUPP
             Kind::Damaged | Kind::Unavailable | Kind::Io => 5, // EIO
         }
     }

@@ -20,4 +20,7 @@ pub const CHANGE_BYTES_MAX: u64 = 256 * KIB;
 pub const SEGMENT_BYTES: u64 = 8 * MIB;
 
 const _: () = assert!(BLOCK_BYTES_MIN.is_multiple_of(SECTOR_BYTES));
-const _: () = assert!(CHANGE_BYTES_MAX * 8 <= SEGMENT_BYTES, "a segment must hold several of the largest changes");
+const _: () = assert!(
+    CHANGE_BYTES_MAX * 8 <= SEGMENT_BYTES,
+    "a segment must hold several of the largest changes"
+);

@@ -10,7 +10,9 @@ pub enum BadName {
     #[error("a volume name has at most 255 bytes, this one has {0}")]
     TooLong(usize),
     /// `/`, `\`, a control character, or the like.
-    #[error("a volume name must not contain {0:?}: use letters, digits, '.', '-', '_' and other printable characters")]
+    #[error(
+        "a volume name must not contain {0:?}: use letters, digits, '.', '-', '_' and other printable characters"
+    )]
     Character(char),
     /// `.` or `..`, or one that starts with a dot.
     #[error("a volume name must not begin with '.'")]
@@ -46,7 +48,20 @@ mod tests {
 
     #[test]
     fn names_that_could_be_paths_or_tricks_are_refused() {
-        for bad in ["", " ", "a/b", "..", ".", ".hidden", "a\nb", "a\0b", "a\\b", " a", "a ", &"x".repeat(256)] {
+        for bad in [
+            "",
+            " ",
+            "a/b",
+            "..",
+            ".",
+            ".hidden",
+            "a\nb",
+            "a\0b",
+            "a\\b",
+            " a",
+            "a ",
+            &"x".repeat(256),
+        ] {
             assert!(check(bad).is_err(), "{bad:?}");
         }
         for good in ["vm1", "Mail store", "größe", "a..b", &"x".repeat(255)] {

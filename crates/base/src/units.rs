@@ -52,7 +52,9 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_people_write_them() {
-        for (text, bytes) in [("20G", 20 * GIB), ("16k", 16 * KIB), ("4096", 4096), ("1TiB", TIB), (" 3mb", 3 * MIB)] {
+        for (text, bytes) in
+            [("20G", 20 * GIB), ("16k", 16 * KIB), ("4096", 4096), ("1TiB", TIB), (" 3mb", 3 * MIB)]
+        {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
         for text in ["", "G", "1.5G", "-1", "12X", "99999999999T", "é"] {

@@ -1,0 +1,231 @@
+//! The daemon as a user starts it: `rekindle up`, and the other commands against it.
+
+use crate::shell::{Shell, repository, wait_until};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How to start it.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// Further arguments of `up`.
+    pub arguments: Vec<String>,
+    /// Environment (credentials of a store).
+    pub environment: Vec<(String, String)>,
+    /// What goes before the binary: `ip netns exec NAME`.
+    pub prefix: Vec<String>,
+    /// A folder for `--dir` that is not to be made in the scratch folder.
+    pub dir: Option<PathBuf>,
+}
+
+/// A running `rekindle up`; killed on drop, its scratch folder removed.
+pub struct Daemon {
+    pub dir: PathBuf,
+    scratch: PathBuf,
+    options: Options,
+    supervisor: Option<Child>,
+}
+
+/// A folder for one story, on the disk of the repository's target folder.
+pub fn scratch(name: &str) -> Result<PathBuf> {
+    let folder = repository().join("target/stories").join(format!("{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// The binary under test.
+#[must_use]
+pub fn binary() -> PathBuf {
+    std::env::var_os("REKINDLE_BINARY")
+        .map_or_else(|| repository().join("target/release/rekindle"), PathBuf::from)
+}
+
+impl Daemon {
+    /// Starts with a folder store in a fresh folder.
+    pub fn start(name: &str) -> Result<Self> {
+        Self::start_with(name, Options::default())
+    }
+
+    /// Starts as told, and waits until it serves.
+    pub fn start_with(name: &str, options: Options) -> Result<Self> {
+        let scratch = scratch(name)?;
+        let dir = options.dir.clone().unwrap_or_else(|| scratch.join("data"));
+        let mut daemon = Self { dir, scratch, options, supervisor: None };
+        daemon.up()?;
+        Ok(daemon)
+    }
+
+    /// The story's own folder, beside the daemon's.
+    #[must_use]
+    pub fn scratch(&self) -> &Path {
+        &self.scratch
+    }
+
+    /// Changes the arguments of later starts.
+    pub fn set_arguments<const N: usize>(&mut self, arguments: [&str; N]) {
+        self.options.arguments = arguments.map(str::to_owned).to_vec();
+    }
+
+    /// Runs `up` (again).
+    pub fn up(&mut self) -> Result<()> {
+        let trace = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.scratch.join("trace.txt"))?;
+        let mut words = self.options.prefix.clone();
+        words.push(binary().display().to_string());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg("up").arg("--dir").arg(&self.dir);
+        if !self.options.arguments.iter().any(|argument| argument == "--nbd") {
+            command.arg("--nbd").arg(format!("unix:{}", self.socket().display()));
+        }
+        if !self.options.arguments.iter().any(|argument| argument == "--http") {
+            command.arg("--http").arg("127.0.0.1:0");
+        }
+        command.args(&self.options.arguments).envs(self.options.environment.iter().cloned());
+        command.stdin(Stdio::null()).stdout(trace.try_clone()?).stderr(trace);
+        let mut child = command.spawn().context("cannot start the daemon: is it built?")?;
+        let served = wait_until("the daemon to serve", Duration::from_secs(30), || {
+            self.cli(&["status"]).is_ok() || child.try_wait().is_ok_and(|ended| ended.is_some())
+        });
+        if let Ok(Some(status)) = child.try_wait() {
+            bail!("the daemon ended at once, {status}:\n{}", self.trace());
+        }
+        self.supervisor = Some(child);
+        served.with_context(|| self.trace())
+    }
+
+    /// What the daemon printed.
+    #[must_use]
+    pub fn trace(&self) -> String {
+        std::fs::read_to_string(self.scratch.join("trace.txt")).unwrap_or_default()
+    }
+
+    /// The NBD socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("nbd.sock")
+    }
+
+    /// The URI of a volume for NBD clients.
+    #[must_use]
+    pub fn uri(&self, volume: &str) -> String {
+        format!("nbd+unix:///{volume}?socket={}", self.socket().display())
+    }
+
+    /// Runs a command against it and gives its `--json` answer.
+    pub fn cli(&self, arguments: &[&str]) -> Result<Value> {
+        let text =
+            Shell::new(binary()).args(arguments).arg("--json").arg("--dir").arg(&self.dir).run()?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("{arguments:?} did not print JSON: {text}"))
+    }
+
+    /// Makes a volume.
+    pub fn create(&self, name: &str, size: &str, more: &[&str]) -> Result<()> {
+        let mut arguments = vec!["volume", "create", name, "--size", size];
+        arguments.extend(more);
+        self.cli(&arguments).map(|_| ())
+    }
+
+    /// Destages everything of a volume.
+    pub fn drain(&self, name: &str) -> Result<()> {
+        self.cli(&["volume", "drain", name]).map(|_| ())
+    }
+
+    /// The worker's process.
+    pub fn worker(&self) -> Result<u32> {
+        let status = self.cli(&["status"])?;
+        status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).context("status has no pid")
+    }
+
+    /// `kill -9` of the worker; the supervisor starts another.
+    pub fn kill_worker(&self) -> Result<()> {
+        kill(self.worker()?)
+    }
+
+    /// Waits until another worker than `old` serves.
+    pub fn wait_for_worker_after(&self, old: u32) -> Result<Duration> {
+        let begin = Instant::now();
+        wait_until("another worker", Duration::from_secs(20), || {
+            self.worker().is_ok_and(|pid| pid != old)
+        })?;
+        Ok(begin.elapsed())
+    }
+
+    /// `kill -9` of supervisor and worker, as if the host had died (its memory lives on).
+    pub fn kill_all(&mut self) -> Result<()> {
+        let worker = self.worker().ok();
+        if let Some(mut supervisor) = self.supervisor.take() {
+            supervisor.kill()?;
+            supervisor.wait()?;
+        }
+        if let Some(worker) = worker {
+            let _ = kill(worker);
+            wait_until("the worker to die", Duration::from_secs(10), || !alive(worker))?;
+        }
+        Ok(())
+    }
+
+    /// A clean stop.
+    pub fn stop(&mut self) -> Result<()> {
+        let Some(mut supervisor) = self.supervisor.take() else { return Ok(()) };
+        let pid = rustix::process::Pid::from_child(&supervisor);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        wait_until("the daemon to stop", Duration::from_secs(30), || {
+            supervisor.try_wait().is_ok_and(|ended| ended.is_some())
+        })
+    }
+
+    /// The backlog of a volume, bytes.
+    pub fn backlog_bytes(&self, volume: &str) -> Result<u64> {
+        let info = self.cli(&["volume", "show", volume])?;
+        info["backlog"]["bytes"].as_u64().context("no backlog in volume show")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let failed = std::thread::panicking();
+        if failed {
+            let trace = self.trace();
+            let tail = trace.len().saturating_sub(4000);
+            println!("--- the daemon said:\n{}", trace.get(tail..).unwrap_or(&trace));
+        }
+        let _ = self.kill_all();
+        if !failed {
+            let _ = std::fs::remove_dir_all(&self.scratch);
+        }
+    }
+}
+
+fn kill(pid: u32) -> Result<()> {
+    let pid =
+        i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).context("not a pid")?;
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+    Ok(())
+}
+
+fn alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('Z'))
+        && !stat.is_empty()
+}
+
+/// Bytes that the data packs of a folder store take.
+#[must_use]
+pub fn stored_bytes(store: &Path) -> u64 {
+    let mut total = 0;
+    for class in ["data", "meta"] {
+        let Ok(entries) = std::fs::read_dir(store.join("packs").join(class)) else { continue };
+        total += entries
+            .flatten()
+            .filter_map(|entry| entry.metadata().ok())
+            .map(|data| data.len())
+            .sum::<u64>();
+    }
+    total
+}

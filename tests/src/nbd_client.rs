@@ -1,0 +1,247 @@
+//! A small blocking NBD client, and a writer that knows what it was promised.
+
+use crate::random::Random;
+use anyhow::{Context, Result, bail};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// Bytes of the blocks that the checking writer writes.
+pub const BLOCK: usize = 4096;
+
+/// One connection.
+pub struct NbdClient {
+    stream: UnixStream,
+    pub size: u64,
+}
+
+/// A reply: which request, and its error (0 is none).
+pub struct Reply {
+    pub cookie: u64,
+    pub error: u32,
+}
+
+impl NbdClient {
+    /// Connects to an export by the option GO.
+    pub fn connect(socket: &Path, export: &str) -> Result<Self> {
+        let mut stream = UnixStream::connect(socket).context("connect")?;
+        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting)?;
+        if &greeting[..16] != b"NBDMAGICIHAVEOPT" {
+            bail!("not an NBD server");
+        }
+        stream.write_all(&3u32.to_be_bytes())?;
+        let mut go = b"IHAVEOPT".to_vec();
+        go.extend(7u32.to_be_bytes());
+        go.extend((export.len() as u32 + 6).to_be_bytes());
+        go.extend((export.len() as u32).to_be_bytes());
+        go.extend(export.as_bytes());
+        go.extend([0, 0]);
+        stream.write_all(&go)?;
+        let mut size = 0;
+        loop {
+            let mut header = [0; 20];
+            stream.read_exact(&mut header)?;
+            let kind = u32::from_be_bytes(header[12..16].try_into()?);
+            let mut data = vec![0; u32::from_be_bytes(header[16..20].try_into()?) as usize];
+            stream.read_exact(&mut data)?;
+            match kind {
+                1 => return Ok(Self { stream, size }),
+                3 if data[..2] == [0, 0] => size = u64::from_be_bytes(data[2..10].try_into()?),
+                3 => {}
+                _ => bail!("the server refuses {export}: {}", String::from_utf8_lossy(&data)),
+            }
+        }
+    }
+
+    /// Sends a request without waiting.
+    pub fn send(
+        &mut self,
+        command: u16,
+        cookie: u64,
+        offset: u64,
+        length: u32,
+        payload: &[u8],
+    ) -> Result<()> {
+        let mut bytes = Vec::with_capacity(28 + payload.len());
+        bytes.extend(0x2560_9513_u32.to_be_bytes());
+        bytes.extend(0u16.to_be_bytes());
+        bytes.extend(command.to_be_bytes());
+        bytes.extend(cookie.to_be_bytes());
+        bytes.extend(offset.to_be_bytes());
+        bytes.extend(length.to_be_bytes());
+        bytes.extend(payload);
+        self.stream.write_all(&bytes)?;
+        Ok(())
+    }
+
+    /// Waits for the next reply (simple replies only).
+    pub fn reply(&mut self) -> Result<Reply> {
+        let mut header = [0; 16];
+        self.stream.read_exact(&mut header)?;
+        if header[..4] != 0x6744_6698_u32.to_be_bytes() {
+            bail!("not a simple reply: {header:02x?}");
+        }
+        let error = u32::from_be_bytes(header[4..8].try_into()?);
+        Ok(Reply { cookie: u64::from_be_bytes(header[8..16].try_into()?), error })
+    }
+
+    /// Writes and waits.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        self.send(1, offset, offset, data.len() as u32, data)?;
+        self.expect_success()
+    }
+
+    /// Reads and waits.
+    pub fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>> {
+        self.send(0, offset, offset, length as u32, &[])?;
+        self.expect_success()?;
+        let mut data = vec![0; length];
+        self.stream.read_exact(&mut data)?;
+        Ok(data)
+    }
+
+    /// Flushes and waits.
+    pub fn flush(&mut self) -> Result<()> {
+        self.send(3, 0, 0, 0, &[])?;
+        self.expect_success()
+    }
+
+    /// Trims and waits.
+    pub fn trim(&mut self, offset: u64, length: u32) -> Result<()> {
+        self.send(4, 0, offset, length, &[])?;
+        self.expect_success()
+    }
+
+    /// Anything at all, for tests of bad clients.
+    pub fn raw(&mut self) -> &mut UnixStream {
+        &mut self.stream
+    }
+
+    fn expect_success(&mut self) -> Result<()> {
+        let reply = self.reply()?;
+        if reply.error != 0 {
+            bail!("the server answers error {}", reply.error);
+        }
+        Ok(())
+    }
+}
+
+/// What a crash is judged by: every write that was sent, in order, and which of them were acknowledged.
+#[derive(Default)]
+pub struct Promises {
+    /// Block of the n-th write (numbered from 1).
+    sent: Vec<u64>,
+    acknowledged: Vec<bool>,
+    blocks: u64,
+}
+
+impl Promises {
+    /// For a volume of which the first `blocks` blocks are used.
+    #[must_use]
+    pub fn new(blocks: u64) -> Self {
+        Self { sent: Vec::new(), acknowledged: Vec::new(), blocks }
+    }
+
+    /// How many writes were acknowledged.
+    #[must_use]
+    pub fn acknowledged(&self) -> usize {
+        self.acknowledged.iter().filter(|&&done| done).count()
+    }
+
+    /// Writes random blocks at `depth` until `stop` says so or the connection breaks. A server error is a failure.
+    pub fn write_until(
+        &mut self,
+        client: &mut NbdClient,
+        depth: usize,
+        random: &mut Random,
+        mut stop: impl FnMut(usize) -> bool,
+    ) -> Result<()> {
+        let mut in_flight = 0;
+        loop {
+            let stopping = stop(self.sent.len());
+            while !stopping && in_flight < depth {
+                let block = random.below(self.blocks);
+                self.sent.push(block);
+                self.acknowledged.push(false);
+                let number = self.sent.len() as u64;
+                if client
+                    .send(1, number, block * BLOCK as u64, BLOCK as u32, &payload(number, block))
+                    .is_err()
+                {
+                    return Ok(());
+                }
+                in_flight += 1;
+            }
+            if in_flight == 0 {
+                return Ok(());
+            }
+            let Ok(reply) = client.reply() else { return Ok(()) };
+            if reply.error != 0 {
+                bail!("write {} failed with error {}", reply.cookie, reply.error);
+            }
+            self.acknowledged[reply.cookie as usize - 1] = true;
+            in_flight -= 1;
+        }
+    }
+
+    /// After the crash: every acknowledged write is there, and what is there is a prefix of what was sent.
+    /// Forgets the lost tail, so that writing can go on. Returns how many un-acknowledged writes were lost.
+    pub fn check(&mut self, client: &mut NbdClient) -> Result<usize> {
+        let mut visible = vec![0u64; self.blocks as usize];
+        let chunk = 64;
+        for first in (0..self.blocks).step_by(chunk) {
+            let count = chunk.min((self.blocks - first) as usize);
+            let data = client.read(first * BLOCK as u64, count * BLOCK)?;
+            for (index, bytes) in data.chunks(BLOCK).enumerate() {
+                let block = first + index as u64;
+                visible[block as usize] = self.identify(bytes, block)?;
+            }
+        }
+        let prefix = visible.iter().copied().max().unwrap_or(0);
+        let last_acknowledged =
+            self.acknowledged.iter().rposition(|&done| done).map_or(0, |index| index as u64 + 1);
+        let mut expected = vec![0u64; self.blocks as usize];
+        // A tail that repeats nothing visible cannot be told apart from the prefix; what counts is that each block
+        // shows the last write of some prefix that holds all acknowledged ones.
+        let judged = prefix.max(last_acknowledged);
+        for (index, &block) in self.sent.iter().enumerate().take(judged as usize) {
+            expected[block as usize] = index as u64 + 1;
+        }
+        for block in 0..self.blocks as usize {
+            if visible[block] != expected[block] {
+                bail!(
+                    "block {block} shows write {}, but the prefix up to {judged} (acknowledged up to \
+                     {last_acknowledged}) ends with write {} there",
+                    visible[block],
+                    expected[block]
+                );
+            }
+        }
+        let lost = self.sent.len() - judged as usize;
+        self.sent.truncate(judged as usize);
+        self.acknowledged.truncate(judged as usize);
+        Ok(lost)
+    }
+
+    fn identify(&self, bytes: &[u8], block: u64) -> Result<u64> {
+        if bytes.iter().all(|&byte| byte == 0) {
+            return Ok(0);
+        }
+        let number = u64::from_le_bytes(bytes[..8].try_into()?);
+        if number == 0 || number > self.sent.len() as u64 || bytes != payload(number, block) {
+            bail!("block {block} holds bytes that nobody wrote: {:02x?}", &bytes[..32]);
+        }
+        Ok(number)
+    }
+}
+
+/// The bytes of the n-th write, to this block.
+fn payload(number: u64, block: u64) -> Vec<u8> {
+    let mut bytes = number.to_le_bytes().to_vec();
+    bytes.extend(block.to_le_bytes());
+    bytes.extend(Random::new(number ^ block << 40).bytes(BLOCK - 16));
+    bytes
+}

@@ -1,0 +1,55 @@
+//! A mounted file system whose power can be cut: ext4 on loop on nbdfuse on the crash disk.
+
+use crate::crash_disk::CrashDisk;
+use crate::mount::{LoopDevice, Mount};
+use crate::random::Random;
+use crate::shell::Shell;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+
+/// The machine's disk; the daemon's folder goes on [`PowerLab::folder`].
+pub struct PowerLab {
+    disk: CrashDisk,
+    scratch: PathBuf,
+    mounted: Option<(Mount, LoopDevice)>,
+}
+
+impl PowerLab {
+    /// Makes and mounts a file system of `size` bytes.
+    pub fn new(scratch: &Path, size: u64) -> Result<Self> {
+        let disk = CrashDisk::new(scratch, size)?;
+        let mut lab = Self { disk, scratch: scratch.to_owned(), mounted: None };
+        let device = lab.attach()?;
+        Shell::new("mkfs.ext4").arg("-qF").arg(&device.device).run()?;
+        lab.mount(device)?;
+        Ok(lab)
+    }
+
+    /// Where the file system is mounted.
+    #[must_use]
+    pub fn folder(&self) -> PathBuf {
+        self.scratch.join("mnt")
+    }
+
+    /// Cuts the power and brings it back: the file system recovers from its journal. Whoever uses it must be dead.
+    pub fn cut(&mut self, percent: u64, random: &mut Random) -> Result<usize> {
+        let lost = self.disk.cut(percent, random)?;
+        self.mounted = None;
+        self.disk.power_on();
+        let device = self.attach()?;
+        self.mount(device)?;
+        Ok(lost)
+    }
+
+    fn attach(&self) -> Result<LoopDevice> {
+        let uri = format!("nbd+unix:///?socket={}", self.disk.socket.display());
+        LoopDevice::attach(&uri, &self.scratch)
+    }
+
+    fn mount(&mut self, device: LoopDevice) -> Result<()> {
+        let mount =
+            Mount::on(&device.device, &self.folder(), "").context("mount after power came back")?;
+        self.mounted = Some((mount, device));
+        Ok(())
+    }
+}

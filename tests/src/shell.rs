@@ -1,0 +1,123 @@
+//! Running programs, and saying so when one is missing.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A program to run, with errors that show what it printed.
+pub struct Shell(Command);
+
+impl Shell {
+    /// Prepares to run `program`.
+    #[must_use]
+    pub fn new(program: impl AsRef<std::ffi::OsStr>) -> Self {
+        let mut command = Command::new(program);
+        command.stdin(Stdio::null());
+        Self(command)
+    }
+
+    /// `sh -c script`.
+    #[must_use]
+    pub fn script(script: &str) -> Self {
+        Self::new("sh").args(["-euc", script])
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<A: AsRef<std::ffi::OsStr>>(
+        mut self,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Self {
+        self.0.args(arguments);
+        self
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.0.arg(argument);
+        self
+    }
+
+    /// Sets a variable of the environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    /// Runs it to its end, whatever that is.
+    pub fn output(mut self) -> Result<Output> {
+        self.0.output().with_context(|| format!("cannot run {:?}", self.0))
+    }
+
+    /// Runs it; gives what it printed; a failure is an error that shows all.
+    pub fn run(self) -> Result<String> {
+        let shown = format!("{:?}", self.0);
+        let output = self.output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if !output.status.success() {
+            bail!("{shown}: {}\n{text}{}", output.status, String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(text)
+    }
+}
+
+/// Where a program is, also in the folders that only root has in its path.
+#[must_use]
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    path.split(':').map(|folder| Path::new(folder).join(program)).find(|file| file.is_file())
+}
+
+/// The folder of fetched tools (an S3 server, kernels).
+#[must_use]
+pub fn tools() -> PathBuf {
+    std::env::var_os("REKINDLE_TOOLS")
+        .map_or_else(|| repository().join("target/tools"), PathBuf::from)
+}
+
+/// The repository.
+#[must_use]
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests lie in the repository").to_owned()
+}
+
+/// Whether a story can run; if not, says SKIPPED and why. In CI everything must be there.
+#[must_use]
+pub fn skip_without(programs: &[&str], root: bool) -> bool {
+    let mut missing: Vec<String> = programs
+        .iter()
+        .filter(|program| find(program).is_none())
+        .map(|program| (*program).to_owned())
+        .collect();
+    if root && !rustix::process::geteuid().is_root() {
+        missing.push("root".to_owned());
+    }
+    skip(&missing)
+}
+
+/// As [`skip_without`], for what is missing by other names.
+#[must_use]
+pub fn skip(missing: &[String]) -> bool {
+    if missing.is_empty() {
+        return false;
+    }
+    let why = missing.join(", ");
+    assert!(std::env::var_os("CI").is_none(), "CI must have everything; missing: {why}");
+    println!("SKIPPED: needs {why}");
+    true
+}
+
+/// Polls until `done` says so.
+pub fn wait_until(what: &str, limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
+    let end = Instant::now() + limit;
+    while !done() {
+        if Instant::now() > end {
+            bail!("waited {limit:?} for {what}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! The flash budget is full: flow control, then a stall with its reason, then recovery. Never a client error.
+
+use anyhow::{Context, Result};
+use e2e::nbd_client::NbdClient;
+use e2e::random::Random;
+use e2e::shell::wait_until;
+use e2e::{Daemon, Options};
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_full_flash_budget_delays_then_stalls_then_recovers() -> Result<()> {
+    let options = Options {
+        arguments: ["--flash-budget", "64M", "--store-fault", "gone=25s@5s"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..Options::default()
+    };
+    let daemon = Daemon::start_with("flash-full", options)?;
+    daemon.create("disk", "512M", &[])?;
+    let begin = Instant::now();
+    std::thread::sleep(Duration::from_secs(5));
+    let (delayed, stalled) = std::thread::scope(|scope| -> Result<(bool, Option<String>)> {
+        let daemon = &daemon;
+        let writer = scope.spawn(move || -> Result<()> {
+            let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
+            for block in 0..1600u64 {
+                client.write(block << 16, &Random::new(block).bytes(1 << 16))?;
+            }
+            Ok(())
+        });
+        let (mut delayed, mut stalled) = (false, None);
+        while !writer.is_finished() {
+            let show = daemon.cli(&["volume", "show", "disk"])?;
+            delayed |= show["backlog"]["delay_ms"].as_u64().unwrap_or(0) > 0;
+            if let Some(reason) = show["backlog"]["stalled"].as_str() {
+                stalled = Some(reason.to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        writer.join().expect("the writer does not panic").context("a client saw an error")?;
+        Ok((delayed, stalled))
+    })?;
+    println!("delayed {delayed}, stalled {stalled:?}, all written after {:?}", begin.elapsed());
+    assert!(delayed, "flow control never delayed");
+    let reason = stalled.context("it never stalled")?;
+    assert!(reason.contains("flash") || reason.contains("full"), "the reason is not one: {reason}");
+    assert!(
+        begin.elapsed() > Duration::from_secs(20),
+        "100 MB went into 64 MB while the store was gone"
+    );
+    wait_until("the backlog to drain", Duration::from_secs(60), || {
+        daemon.backlog_bytes("disk").is_ok_and(|bytes| bytes == 0)
+    })?;
+    let show = daemon.cli(&["volume", "show", "disk"])?;
+    assert!(show["backlog"]["stalled"].is_null());
+    let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
+    for block in 0..1600u64 {
+        assert!(
+            client.read(block << 16, 1 << 16)? == Random::new(block).bytes(1 << 16),
+            "block {block}"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! What Rekindle promises, told through the released binary with real clients, real kills and a real S3 server.
+#![expect(clippy::disallowed_methods, reason = "stories run on the real machine")]
+
+mod bad_input;
+mod cli;
+mod client_crash;
+mod clients;
+mod datastore_trouble;
+mod dedup;
+mod filesystems;
+mod flash_full;
+mod guests;
+mod images;
+mod power_loss;

@@ -1,0 +1,60 @@
+//! Power loss: the daemon's folder is on a disk that forgets what was not flushed and tears sectors.
+
+use anyhow::Result;
+use e2e::nbd_client::{NbdClient, Promises};
+use e2e::power::PowerLab;
+use e2e::random::Random;
+use e2e::shell::skip_without;
+use e2e::{Daemon, Options};
+use std::time::{Duration, Instant};
+
+#[test]
+fn nothing_acknowledged_with_ack_flash_is_lost_when_the_power_goes() -> Result<()> {
+    if skip_without(&["nbdfuse", "fusermount3", "losetup", "mkfs.ext4"], true) {
+        return Ok(());
+    }
+    let mut random = Random::for_story("power-loss");
+    let scratch = e2e::daemon::scratch("power-loss-disk")?;
+    let mut lab = PowerLab::new(&scratch, 2 << 30)?;
+    let warm = scratch.join("warm");
+    let options = Options {
+        arguments: vec![
+            "--warm".to_owned(),
+            warm.display().to_string(),
+            "--flash-budget".to_owned(),
+            "512M".to_owned(),
+        ],
+        dir: Some(lab.folder().join("data")),
+        ..Options::default()
+    };
+    let mut daemon = Daemon::start_with("power-loss", options)?;
+    daemon.create("disk", "64M", &[])?;
+    let mut promises = Promises::new(4096);
+    for round in 0..5 {
+        let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
+        let end = Instant::now() + Duration::from_millis(200 + random.below(800));
+        let depth = [1, 16][round % 2];
+        promises.write_until(&mut client, depth, &mut random, |_| Instant::now() > end)?;
+        drop(client);
+        daemon.kill_all()?;
+        // The host's memory is gone too.
+        let _ = std::fs::remove_file(&warm);
+        let percent = [0, 50, 100, 30, 0][round];
+        let lost = lab.cut(percent, &mut random)?;
+        daemon.up()?;
+        let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
+        let acknowledged = promises.acknowledged();
+        promises.check(&mut client)?;
+        println!(
+            "round {round}: {lost} sectors were not durable; {acknowledged} acknowledged writes are all there"
+        );
+        if round == 2 {
+            daemon.drain("disk")?;
+        }
+    }
+    daemon.kill_all()?;
+    drop(daemon);
+    drop(lab);
+    std::fs::remove_dir_all(scratch)?;
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! Tidiness is a test: permitted edges, sizes of files, documents against code.
+
+use crate::run::{output, root, step};
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Lines a file may have before nobody reads it in one sitting.
+const FILE_LINES_MAX: usize = 800;
+/// Lines that are too long to read.
+const LINE_CHARS_MAX: usize = 130;
+
+/// Checks everything; prints all findings before it fails.
+pub fn tidy() -> Result<()> {
+    step("tidy");
+    let mut findings = Vec::new();
+    edges(&mut findings)?;
+    sources(&mut findings)?;
+    documents(&mut findings)?;
+    for finding in &findings {
+        println!("  {finding}");
+    }
+    if !findings.is_empty() {
+        bail!("{} finding(s)", findings.len());
+    }
+    println!("tidy");
+    Ok(())
+}
+
+/// The edges between crates are those of the table in ARCHITECTURE.md, and no others.
+fn edges(findings: &mut Vec<String>) -> Result<()> {
+    let permitted = permitted_edges()?;
+    let metadata: serde_json::Value = serde_json::from_str(&output(
+        "cargo",
+        &["metadata", "--format-version", "1", "--no-deps", "--offline"],
+    )?)?;
+    for package in metadata["packages"].as_array().context("cargo metadata has no packages")? {
+        let name = short(package["name"].as_str().unwrap_or_default());
+        if matches!(name, "xtask" | "e2e" | "bench") {
+            continue;
+        }
+        let Some(allowed) = permitted.get(name) else {
+            findings.push(format!("crate {name} is not in the table of edges in ARCHITECTURE.md"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let target = dependency["name"].as_str().unwrap_or_default();
+            let ours = target.starts_with("rekindle") && dependency["path"].is_string();
+            if ours
+                && dependency["kind"].is_null()
+                && !allowed.iter().any(|name| name == short(target))
+            {
+                findings.push(format!(
+                    "crate {name} must not use {}: see the table in ARCHITECTURE.md",
+                    short(target)
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn short(package: &str) -> &str {
+    match package.strip_prefix("rekindle-") {
+        Some(name) => name,
+        None if package == "rekindle" => "cli",
+        None => package,
+    }
+}
+
+/// Rows `| crate | may use |` between the markers `<!-- edges -->` and `<!-- /edges -->`.
+fn permitted_edges() -> Result<BTreeMap<String, Vec<String>>> {
+    let text =
+        std::fs::read_to_string(root().join("ARCHITECTURE.md")).context("ARCHITECTURE.md")?;
+    let table = text
+        .split("<!-- edges -->")
+        .nth(1)
+        .and_then(|rest| rest.split("<!-- /edges -->").next())
+        .context("ARCHITECTURE.md has no table between <!-- edges --> and <!-- /edges -->")?;
+    let mut edges = BTreeMap::new();
+    for line in table.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        let names =
+            |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+        let (Some(of), Some(to)) = (cells.get(1), cells.get(2)) else { continue };
+        let mut to = names(to);
+        to.extend(["base".to_owned(), "env".to_owned()]);
+        for name in names(of) {
+            edges.insert(name, to.clone());
+        }
+    }
+    Ok(edges)
+}
+
+/// Each source opens with what it is, and can be read in one sitting.
+fn sources(findings: &mut Vec<String>) -> Result<()> {
+    for path in files("rs")? {
+        let text = std::fs::read_to_string(root().join(&path)).unwrap_or_default();
+        let shown = path.display();
+        if !text.starts_with("//!") && !text.starts_with("#![") {
+            findings.push(format!("{shown}: must open with //! and what it is"));
+        }
+        let lines = text.lines().count();
+        if lines > FILE_LINES_MAX {
+            findings.push(format!(
+                "{shown}: {lines} lines, at most {FILE_LINES_MAX}: split it by idea"
+            ));
+        }
+        let test = path
+            .components()
+            .any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs");
+        for (number, line) in text.lines().enumerate() {
+            if line.chars().count() > LINE_CHARS_MAX {
+                findings.push(format!(
+                    "{shown}:{}: longer than {LINE_CHARS_MAX} characters",
+                    number + 1
+                ));
+            }
+            let promise = ["todo!(", "unimplemented!(", "// TODO", "// FIXME"]
+                .iter()
+                .any(|word| line.contains(word));
+            if promise && !test && !shown.to_string().starts_with("xtask") {
+                findings.push(format!("{shown}:{}: promises work instead of doing it", number + 1));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every format has a page, and every link between documents leads somewhere.
+fn documents(findings: &mut Vec<String>) -> Result<()> {
+    for path in files("rs")?
+        .iter()
+        .filter(|path| path.components().any(|part| part.as_os_str() == "format"))
+    {
+        let text = std::fs::read_to_string(root().join(path)).unwrap_or_default();
+        let is_index = path.file_name().is_some_and(|name| name == "mod.rs" || name == "tests.rs");
+        if !is_index && !text.contains("docs/format/") {
+            findings.push(format!("{}: must name its page in docs/format/", path.display()));
+        }
+    }
+    for path in files("md")? {
+        let text = std::fs::read_to_string(root().join(&path)).unwrap_or_default();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = link.split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            let folder = root().join(path.parent().unwrap_or(Path::new("")));
+            if !folder.join(target).exists() {
+                findings.push(format!("{}: link to {target} leads nowhere", path.display()));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn files(extension: &str) -> Result<Vec<PathBuf>> {
+    let listed = output("git", &["ls-files", "--cached", "--others", "--exclude-standard"])?;
+    let wanted = |path: &PathBuf| {
+        path.extension().is_some_and(|found| found == extension) && root().join(path).is_file()
+    };
+    Ok(listed.lines().map(PathBuf::from).filter(wanted).collect())
+}
