@@ -1,16 +1,23 @@
 //! What can go wrong with a volume.
 
+use crate::machine::Unlawful;
 use base::Kind;
 
-/// An error of a volume.
+/// An error of a volume. Clonable, because all who wait for one attach get the same one.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
+    /// Nothing has this name.
     #[error("no volume is called '{0}': `rekindle volume ls` shows those there are")]
     NotFound(String),
-    #[error("a volume called '{0}' exists already: choose another name, or remove it with `rekindle volume rm`")]
+    /// The name is taken.
+    #[error(
+        "a volume called '{0}' exists already: choose another name, or remove it with `rekindle volume rm`"
+    )]
     Exists(String),
+    /// The request itself is wrong.
     #[error("{0}")]
     Invalid(String),
+    /// Clients hold it.
     #[error("volume '{name}' has {clients} client(s): disconnect them, or use --force")]
     Busy {
         /// Its name.
@@ -18,10 +25,39 @@ pub enum Error {
         /// How many hold it.
         clients: u64,
     },
+    /// Another node owns it.
     #[error("volume '{0}' is owned by node {1}")]
     Elsewhere(String, base::NodeId),
+    /// Its vault cannot be understood, and removing it would give up what it leads to.
+    #[error(
+        "volume '{name}' is damaged ({reason}): `rekindle volume rm --force` removes it and gives up its data"
+    )]
+    Damaged {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// No new work.
     #[error("the daemon is stopping")]
     Stopping,
+    /// Stopped, but not all changes have reached the datastore.
+    #[error(
+        "{volumes} volume(s) could not be drained before stopping, first '{name}': {reason}; their changes are kept in the log"
+    )]
+    Undrained {
+        /// How many.
+        volumes: u64,
+        /// One of them.
+        name: String,
+        /// Why that one.
+        reason: String,
+    },
+    /// A task ended without its result.
+    #[error("volume '{0}': the work on it was interrupted")]
+    Interrupted(String),
+    #[error(transparent)]
+    Unlawful(#[from] Unlawful),
     #[error(transparent)]
     Staging(#[from] staging::Error),
     #[error(transparent)]
@@ -37,9 +73,16 @@ impl Error {
             Error::Exists(_) => Kind::Exists,
             Error::Invalid(_) => Kind::Invalid,
             Error::Busy { .. } | Error::Elsewhere(..) => Kind::Conflict,
-            Error::Stopping => Kind::Unavailable,
+            Error::Damaged { .. } => Kind::Damaged,
+            Error::Stopping | Error::Interrupted(_) | Error::Undrained { .. } => Kind::Unavailable,
+            Error::Unlawful(_) => Kind::Io,
             Error::Staging(error) => error.kind(),
             Error::Store(error) => error.kind(),
         }
+    }
+
+    /// Whether trying again alone will not mend it.
+    pub(crate) fn is_lasting(&self) -> bool {
+        matches!(self.kind(), Kind::Damaged | Kind::Unsupported | Kind::Invalid)
     }
 }

@@ -3,20 +3,45 @@
 //! [`Volumes`] is the registry of a node. Names and vaults are in the datastore; nothing is read before somebody asks.
 //! The states and the one table of lawful transitions are in [`machine`].
 
+mod attach;
+mod create;
+mod entry;
 mod error;
+mod format;
+mod info;
+mod limits;
+mod list;
 pub mod machine;
+mod offline;
+mod records;
+mod registry;
+mod remove;
+mod stop;
+mod turns;
 
+pub use entry::Handle;
 pub use error::Error;
-pub use staging::{Ack, Backlog, Extent, Fold, Home, Policy, Source, Ticket, Vault, VaultState, Written};
+pub use info::Info;
+pub use remove::Reaped;
+pub use staging::{
+    Ack, Backlog, Error as StagingError, Extent, Fold, Home, Policy, Source, Staged, Ticket, Vault,
+    VaultState, Written,
+};
+pub use stop::StopProgress;
 
 use content::Content;
+use content::tree::Root;
 use datastore::record::Writer;
 use env::Env;
-use serde::Serialize;
+use machine::{Change, State};
+use registry::Inner;
 use staging::Staging;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use tokio::sync::broadcast;
 
-/// Makes the home of a volume from its vault; the node plugs in one for each kind.
+/// Makes the home of a volume from its vault; the node plugs in one for each kind. An unknown kind is
+/// [`Error::Invalid`].
 pub type HomeMaker = Arc<dyn Fn(&Vault) -> Result<Arc<dyn Home>, Error> + Send + Sync>;
 
 /// What is asked of a new volume.
@@ -33,84 +58,117 @@ pub struct Spec {
     pub ack: Ack,
 }
 
-/// A volume as people see it.
-#[derive(Debug, Clone, Serialize)]
-pub struct Info {
-    #[serde(flatten)]
-    pub vault: Vault,
-    pub state: machine::State,
-    pub clients: u64,
-    /// Only when in service.
-    pub backlog: Option<Backlog>,
-    /// Why it is in state `error` or `stalled`.
-    pub reason: Option<String>,
-}
-
 /// The volumes of a node. Clones mean the same registry.
 #[derive(Clone)]
 pub struct Volumes {
     inner: Arc<Inner>,
 }
-struct Inner {}
-
-/// A client's hold on an attached volume; dropping it lets go.
-#[derive(Clone)]
-pub struct Handle {}
 
 impl Volumes {
     /// The registry; reads nothing.
     #[must_use]
-    pub fn open(env: Env, writer: Writer, staging: Staging, content: Content, homes: HomeMaker) -> Self {
-        let _ = (env, writer, staging, content, homes);
-        todo!()
+    pub fn open(
+        env: Env,
+        writer: Writer,
+        staging: Staging,
+        content: Content,
+        homes: HomeMaker,
+    ) -> Self {
+        // Homes bring their own; it is taken so that a volume's life may reach it (salvage, prefetch at attach).
+        drop(content);
+        Self { inner: Arc::new(Inner::new(env, writer, staging, homes)) }
     }
 
     /// Makes a volume: vault first, then its name.
     pub async fn create(&self, spec: Spec) -> Result<Info, Error> {
-        let _ = spec;
-        todo!()
+        let inner = self.inner.clone();
+        self.inner.env.run("volume-create", async move { create::create(&inner, spec).await }).await
     }
 
-    /// All volumes, by name.
+    /// All volumes, by name. A damaged one is among them, in state `error`.
     pub async fn list(&self) -> Result<Vec<Info>, Error> {
-        todo!()
+        list::list(&self.inner).await
     }
 
     /// One volume.
     pub async fn show(&self, name: &str) -> Result<Info, Error> {
-        let _ = name;
-        todo!()
+        list::show(&self.inner, name).await
     }
 
-    /// Removes a volume. Refused ([`Error::Busy`]) while clients hold it, unless `force`, which lets go of them.
+    /// Removes a volume. Refused ([`Error::Busy`]) while clients hold it, unless `force`, which lets go of them. A
+    /// damaged volume is removed by `force` only.
     pub async fn remove(&self, name: &str, force: bool) -> Result<(), Error> {
-        let _ = (name, force);
-        todo!()
+        let inner = self.inner.clone();
+        let name = name.to_owned();
+        self.inner
+            .env
+            .run("volume-remove", async move { remove::remove(&inner, &name, force).await })
+            .await
     }
 
-    /// Brings a volume into service on first use (concurrent callers share one attach) and holds it.
+    /// Brings a volume into service on first use (concurrent callers share one attach) and holds it. The attach goes
+    /// on when the caller does not wait for it.
     pub async fn attach(&self, name: &str) -> Result<Handle, Error> {
-        let _ = name;
-        todo!()
+        attach::attach(&self.inner, name).await
     }
 
-    /// Stops all: parallel; unfinished changes stay in the log, or are destaged first with `drain`.
+    /// Takes a volume that nobody holds out of service; its unfinished changes stay in the log, and the next client
+    /// attaches it again. Does nothing to a volume that is not in service.
+    pub async fn detach(&self, name: &str) -> Result<(), Error> {
+        let inner = self.inner.clone();
+        let name = name.to_owned();
+        self.inner
+            .env
+            .run(
+                "volume-detach",
+                async move { offline::detach(&inner, &name, false, "detach").await },
+            )
+            .await
+    }
+
+    /// Stops all: parallel; unfinished changes stay in the log, or are destaged first with `drain`. Nothing is attached
+    /// or created afterwards. [`Volumes::stop_progress`] tells how far it is.
     pub async fn stop(&self, drain: bool) -> Result<(), Error> {
-        let _ = drain;
-        todo!()
-    }
-}
-
-impl Handle {
-    /// The volume in service.
-    #[must_use]
-    pub fn staged(&self) -> &Arc<staging::Staged> {
-        todo!()
+        stop::stop(&self.inner, drain).await
     }
 
-    /// The vault as of attach (size, block size, policy).
+    /// How far a stop has come; `None` before it has begun.
     #[must_use]
-    pub fn vault(&self) -> &Vault {
-        todo!()
+    pub fn stop_progress(&self) -> Option<StopProgress> {
+        *self.inner.progress.lock()
+    }
+
+    /// The last changes of a volume's state, oldest first; `None` when nothing has happened to it since the start.
+    #[must_use]
+    pub fn history(&self, name: &str) -> Option<Vec<Change>> {
+        let entry = self.inner.find(name)?;
+        let inside = entry.inside.lock();
+        Some(inside.machine.history().iter().cloned().collect())
+    }
+
+    /// How many volumes are in each state, of those that somebody has asked for since the start.
+    #[must_use]
+    pub fn states(&self) -> BTreeMap<State, u64> {
+        for entry in self.inner.all() {
+            self.inner.observe(&entry, &mut entry.inside.lock());
+        }
+        self.inner.levels()
+    }
+
+    /// Every change of state from now on. A watcher that is too far behind misses some, and is told how many.
+    #[must_use]
+    pub fn watch(&self) -> broadcast::Receiver<Change> {
+        self.inner.watch()
+    }
+
+    /// The roots of all volumes, stored and live: what the sweep of content marks from. An unreadable vault is an error.
+    pub async fn roots(&self) -> Result<Vec<Root>, Error> {
+        list::roots(&self.inner).await
+    }
+
+    /// Ends removals that a crash interrupted, clears away failed creations older than a day, and gives lost names
+    /// back. For the sweep to call.
+    pub async fn reap_orphans(&self) -> Result<Reaped, Error> {
+        remove::reap_orphans(&self.inner).await
     }
 }

@@ -1,0 +1,262 @@
+//! Reading: blocks in a tree, holes where there are none. Writing is in `fold`.
+//!
+//! Every chunk has exactly `block_size` bytes, also the last one of a volume whose size is no multiple of that: what
+//! lies beyond the size is zero there, so that a volume may grow without touching a block. A reader takes a
+//! chunk that ends early as followed by zeros, and a longer one as damage.
+
+use crate::ahead::Ahead;
+use crate::limits;
+use bytes::Bytes;
+use content::tree::{self, Lookup, Root};
+use content::{Batch, Class, Content, Pointer};
+use env::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
+use std::ops::Range;
+use volume::{Extent, Fold, Home, StagingError};
+
+/// Fixed blocks in a tree: key = block number, value = chunk. A missing key is a hole.
+pub struct Extents {
+    pub(crate) content: Content,
+    pub(crate) size: u64,
+    pub(crate) block_size: u64,
+    /// `block_size` is a power of two.
+    shift: u32,
+    ahead: Mutex<Ahead>,
+}
+
+/// A part of a read that falls into one block.
+struct Piece<'a> {
+    block: u64,
+    /// First byte within the block.
+    at: usize,
+    out: &'a mut [u8],
+}
+
+impl Extents {
+    /// The home of a block volume. `block_size` is a power of two (creation checks that).
+    #[must_use]
+    pub fn new(content: Content, size: u64, block_size: u64) -> Self {
+        let block_size = block_size.max(1).next_power_of_two();
+        Self {
+            content,
+            size,
+            block_size,
+            shift: block_size.trailing_zeros(),
+            ahead: Mutex::default(),
+        }
+    }
+
+    /// Splits a read at block boundaries.
+    fn pieces<'a>(
+        &self,
+        position: u64,
+        out: &'a mut [u8],
+    ) -> impl Iterator<Item = Piece<'a>> + use<'a> {
+        let (shift, block_size) = (self.shift, self.block_size);
+        let (mut rest, mut position) = (out, position);
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let at = position & (block_size - 1);
+            let length = usize::try_from(block_size - at).unwrap_or(usize::MAX).min(rest.len());
+            let (out, after) = std::mem::take(&mut rest).split_at_mut(length);
+            let block = position >> shift;
+            (rest, position) = (after, position + length as u64);
+            Some(Piece { block, at: usize::try_from(at).expect("a block is small"), out })
+        })
+    }
+
+    /// The blocks that a range touches.
+    fn blocks(&self, position: u64, span: u64) -> Range<u64> {
+        let end = position.saturating_add(span);
+        position >> self.shift..(end >> self.shift) + u64::from(end & (self.block_size - 1) != 0)
+    }
+
+    /// Fills `out` from a chunk.
+    pub(crate) fn copy(
+        &self,
+        pointer: &Pointer,
+        chunk: &[u8],
+        at: usize,
+        out: &mut [u8],
+    ) -> Result<(), StagingError> {
+        if chunk.len() as u64 > self.block_size {
+            return Err(self.too_long(pointer, chunk.len()));
+        }
+        match chunk.get(at..at + out.len()) {
+            Some(bytes) => out.copy_from_slice(bytes),
+            None => {
+                let bytes = chunk.get(at..).unwrap_or_default();
+                let (data, zeros) = out.split_at_mut(bytes.len());
+                data.copy_from_slice(bytes);
+                zeros.fill(0);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn too_long(&self, pointer: &Pointer, length: usize) -> StagingError {
+        let name: String = pointer.name[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let reason = format!("it has {length} bytes, but a block has {}", self.block_size);
+        content::Error::Damaged { name, pack: pointer.pack, offset: pointer.offset, reason }.into()
+    }
+
+    /// Reads from the cache, block by block.
+    fn copy_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, StagingError> {
+        for piece in self.pieces(position, out) {
+            match tree::get_now(&self.content, root, piece.block) {
+                Lookup::Absent => piece.out.fill(0),
+                Lookup::Unknown => return Ok(false),
+                Lookup::Present(pointer) => match self.content.read_now(&pointer, Class::Data) {
+                    Some(chunk) => self.copy(&pointer, &chunk, piece.at, piece.out)?,
+                    None => return Ok(false),
+                },
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) async fn chunk(&self, pointer: &Pointer, keep: bool) -> Result<Bytes, StagingError> {
+        let _ = keep;
+        Ok(self.content.read(pointer, Class::Data).await?)
+    }
+
+    /// Reads one block's piece.
+    async fn copy_one(
+        &self,
+        root: &Root,
+        piece: Piece<'_>,
+        keep: bool,
+    ) -> Result<(), StagingError> {
+        match tree::get(&self.content, root, piece.block).await? {
+            None => piece.out.fill(0),
+            Some(pointer) => {
+                let chunk = self.chunk(&pointer, keep).await?;
+                self.copy(&pointer, &chunk, piece.at, piece.out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads many blocks' pieces: one look into the tree, then chunks concurrently.
+    async fn copy_many(
+        &self,
+        root: &Root,
+        position: u64,
+        out: &mut [u8],
+        keep: bool,
+    ) -> Result<(), StagingError> {
+        let present =
+            tree::range(&self.content, root, self.blocks(position, out.len() as u64)).await?;
+        let mut present = present.into_iter().peekable();
+        let mut missing = Vec::new();
+        for piece in self.pieces(position, out) {
+            match present.next_if(|(block, _)| *block == piece.block) {
+                None => piece.out.fill(0),
+                Some((_, pointer)) => match self.content.read_now(&pointer, Class::Data) {
+                    Some(chunk) => self.copy(&pointer, &chunk, piece.at, piece.out)?,
+                    None => missing.push((pointer, piece)),
+                },
+            }
+        }
+        let fetch = async |(pointer, piece): (Pointer, Piece<'_>)| {
+            let chunk = self.chunk(&pointer, keep).await?;
+            self.copy(&pointer, &chunk, piece.at, piece.out)
+        };
+        stream::iter(missing).map(fetch).buffer_unordered(limits::READS_MAX).try_collect().await
+    }
+
+    /// Notes a read that was not served from memory and fetches what a sequential reader will want next.
+    async fn read_ahead(&self, root: &Root, position: u64, length: u64) {
+        let fetch = self.ahead.lock().note(position, length);
+        let Some(fetch) = fetch else { return };
+        let _ = (root, fetch);
+    }
+
+    /// Data and holes, in stretches, so that a large range does not become a large list of entries.
+    async fn list(
+        &self,
+        root: &Root,
+        position: u64,
+        span: u64,
+    ) -> Result<Vec<Extent>, StagingError> {
+        let end = position.saturating_add(span);
+        let mut found: Vec<Extent> = Vec::new();
+        let mut add = |upto: u64, data: bool| match found.last_mut() {
+            Some(last) if last.data == data => last.span = upto - last.position,
+            last => {
+                let from = last.map_or(position, |last| last.position + last.span);
+                if upto > from {
+                    found.push(Extent { position: from, span: upto - from, data });
+                }
+            }
+        };
+        let blocks = self.blocks(position, span);
+        let mut from = blocks.start;
+        while from < blocks.end {
+            let upto = blocks.end.min(from + limits::STRETCH_KEYS_MAX);
+            for (block, _) in tree::range(&self.content, root, from..upto).await? {
+                let begin = block << self.shift;
+                if begin > position {
+                    add(begin, false);
+                }
+                add((begin + self.block_size).min(end), true);
+            }
+            from = upto;
+        }
+        add(end, false);
+        Ok(found)
+    }
+}
+
+impl Home for Extents {
+    fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, StagingError> {
+        self.copy_now(root, position, out)
+    }
+
+    fn read<'a>(
+        &'a self,
+        root: &'a Root,
+        position: u64,
+        out: &'a mut [u8],
+        keep: bool,
+    ) -> BoxFuture<'a, Result<(), StagingError>> {
+        Box::pin(async move {
+            let length = out.len() as u64;
+            if keep {
+                self.read_ahead(root, position, length).await;
+            }
+            match self.blocks(position, length) {
+                blocks if blocks.is_empty() => Ok(()),
+                blocks if blocks.end - blocks.start == 1 => {
+                    let block = blocks.start;
+                    let at = usize::try_from(position & (self.block_size - 1))
+                        .expect("a block is small");
+                    self.copy_one(root, Piece { block, at, out }, keep).await
+                }
+                _ => self.copy_many(root, position, out, keep).await,
+            }
+        })
+    }
+
+    fn fold<'a>(
+        &'a self,
+        batch: &'a mut Batch,
+        root: &'a Root,
+        changes: &'a [Fold],
+    ) -> BoxFuture<'a, Result<Root, StagingError>> {
+        Box::pin(self.write(batch, root, changes))
+    }
+
+    fn extents<'a>(
+        &'a self,
+        root: &'a Root,
+        position: u64,
+        span: u64,
+    ) -> BoxFuture<'a, Result<Vec<Extent>, StagingError>> {
+        Box::pin(self.list(root, position, span))
+    }
+}

@@ -1,0 +1,167 @@
+//! Writing: a batch of changes becomes new chunks and a new tree.
+//!
+//! Changes are planned block by block and carried out in windows of bounded bytes: while the blocks of one window are
+//! named and packed, those of the next are assembled, their old blocks fetched concurrently.
+
+use crate::extents::Extents;
+use crate::limits;
+use crate::plan::{Part, Plan, Step};
+use bytes::Bytes;
+use content::tree::{self, Root};
+use content::{Batch, Class, Pointer};
+use futures_util::{StreamExt, TryStreamExt, future, stream};
+use std::ops::Range;
+use volume::{Fold, StagingError};
+
+/// A step that is ready to be written.
+enum Ready {
+    /// The block's new bytes; `None` when all are zero.
+    Block(u64, Option<Bytes>),
+    Clear(Range<u64>),
+}
+
+/// The tree as it changes.
+struct Growing {
+    root: Root,
+    /// Ascending; not in `root` yet.
+    changes: Vec<(u64, Option<Pointer>)>,
+}
+
+impl Extents {
+    pub(crate) async fn write(
+        &self,
+        batch: &mut Batch,
+        root: &Root,
+        changes: &[Fold],
+    ) -> Result<Root, StagingError> {
+        let mut plan = Plan::new(changes, self.size, self.block_size);
+        let mut growing = Growing { root: *root, changes: Vec::new() };
+        let mut ready = self.prepare(root, changes, self.window(&mut plan)).await?;
+        while !ready.is_empty() {
+            let window = self.window(&mut plan);
+            let next = self.prepare(root, changes, window);
+            let written = self.write_window(batch, &mut growing, ready);
+            (ready, _) = future::try_join(next, written).await?;
+        }
+        self.apply(batch, &mut growing).await?;
+        Ok(growing.root)
+    }
+
+    /// The steps that fit into one window.
+    fn window(&self, plan: &mut Plan<'_>) -> Vec<Step> {
+        let (mut steps, mut bytes) = (Vec::new(), 0);
+        while bytes < limits::WINDOW_BYTES
+            && let Some(step) = plan.next()
+        {
+            bytes += self.block_size;
+            steps.push(step);
+        }
+        steps
+    }
+
+    /// Assembles the blocks of a window, some at once, in order.
+    async fn prepare(
+        &self,
+        root: &Root,
+        changes: &[Fold],
+        steps: Vec<Step>,
+    ) -> Result<Vec<Ready>, StagingError> {
+        let prepare = async |step| match step {
+            Step::Clear(blocks) => Ok(Ready::Clear(blocks)),
+            Step::Assemble { block, parts, whole } => {
+                Ok(Ready::Block(block, self.assemble(root, changes, block, &parts, whole).await?))
+            }
+        };
+        stream::iter(steps).map(prepare).buffered(limits::ASSEMBLED_MAX).try_collect().await
+    }
+
+    async fn assemble(
+        &self,
+        root: &Root,
+        changes: &[Fold],
+        block: u64,
+        parts: &[Part],
+        whole: bool,
+    ) -> Result<Option<Bytes>, StagingError> {
+        let mut data = vec![0; usize::try_from(self.block_size).expect("a block is small")];
+        if !whole && let Some(pointer) = tree::get(&self.content, root, block).await? {
+            let old = self.chunk(&pointer, false).await?;
+            self.copy(&pointer, &old, 0, &mut data)?;
+        }
+        for part in parts {
+            changes[part.change]
+                .source
+                .read(part.start, &mut data[part.at..part.at + part.length])
+                .await?;
+        }
+        Ok((!is_zero(&data)).then(|| data.into()))
+    }
+
+    async fn write_window(
+        &self,
+        batch: &mut Batch,
+        growing: &mut Growing,
+        ready: Vec<Ready>,
+    ) -> Result<(), StagingError> {
+        for step in ready {
+            match step {
+                Ready::Block(block, None) => growing.changes.push((block, None)),
+                Ready::Block(block, Some(data)) => {
+                    let pointer = batch.write(Class::Data, data, &[]).await?;
+                    growing.changes.push((block, Some(pointer)));
+                }
+                Ready::Clear(blocks) => self.clear(batch, growing, blocks).await?,
+            }
+            if growing.changes.len() >= limits::CHANGES_MAX {
+                self.apply(batch, growing).await?;
+                // What follows reads the tree that was just written.
+                batch.flush().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the blocks of a range that there are: absent ones cost nothing but a look into ever larger stretches.
+    async fn clear(
+        &self,
+        batch: &mut Batch,
+        growing: &mut Growing,
+        blocks: Range<u64>,
+    ) -> Result<(), StagingError> {
+        if blocks.start == 0 && blocks.end >= self.size.div_ceil(self.block_size) {
+            *growing = Growing { root: None, changes: Vec::new() };
+            return Ok(());
+        }
+        let (mut from, mut stretch) = (blocks.start, limits::STRETCH_KEYS_MIN);
+        while from < blocks.end {
+            let upto = blocks.end.min(from + stretch);
+            let present = tree::range(&self.content, &growing.root, from..upto).await?;
+            if present.len() as u64 <= stretch / 4 {
+                stretch = (stretch * 2).min(limits::STRETCH_KEYS_MAX);
+            }
+            growing.changes.extend(present.into_iter().map(|(block, _)| (block, None)));
+            if growing.changes.len() >= limits::CHANGES_MAX {
+                self.apply(batch, growing).await?;
+                batch.flush().await?;
+            }
+            from = upto;
+        }
+        Ok(())
+    }
+
+    async fn apply(&self, batch: &mut Batch, growing: &mut Growing) -> Result<(), StagingError> {
+        if !growing.changes.is_empty() {
+            growing.root =
+                tree::update(&self.content, batch, &growing.root, &growing.changes).await?;
+            growing.changes.clear();
+        }
+        Ok(())
+    }
+}
+
+/// Whether all bytes are zero.
+fn is_zero(data: &[u8]) -> bool {
+    let mut pieces = data.chunks_exact(64);
+    pieces.all(|piece| piece.iter().fold(0, |all, byte| all | byte) == 0)
+        && pieces.remainder().iter().all(|byte| *byte == 0)
+}

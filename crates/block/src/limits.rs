@@ -1,0 +1,24 @@
+//! Bounds of this crate.
+
+use base::units::{KIB, MIB};
+
+/// Chunks fetched at once by one read.
+pub const READS_MAX: usize = 16;
+/// Blocks that one fold assembles at once.
+pub const ASSEMBLED_MAX: usize = 32;
+/// Bytes of blocks that a fold holds in one window; the next window is made while this one is written.
+pub const WINDOW_BYTES: u64 = 4 * MIB;
+/// Tree changes that a fold collects before it applies them.
+pub const CHANGES_MAX: usize = 64 * 1024;
+/// Keys of the first look into a large cleared range, ...
+pub const STRETCH_KEYS_MIN: u64 = 4 * 1024;
+/// ... and of the largest: bounds the entries that one look may find.
+pub const STRETCH_KEYS_MAX: u64 = 256 * 1024;
+/// Sequential streams that read-ahead tells apart in one volume.
+pub const STREAMS_MAX: usize = 8;
+/// Read-ahead begins with so many bytes, ...
+pub const AHEAD_BYTES_MIN: u64 = 128 * KIB;
+/// ... and doubles up to so many.
+pub const AHEAD_BYTES_MAX: u64 = 4 * MIB;
+/// A read this far off the expected place still belongs to its stream.
+pub const AHEAD_SLACK_BYTES: u64 = 64 * KIB;

@@ -1,0 +1,132 @@
+//! Bringing a volume into service on first use.
+//!
+//! One attach at a time a volume: the first client starts it as a background task, so that it ends whatever becomes of
+//! that client; all who come meanwhile share its outcome. Nothing retries by itself: the next client does.
+
+use crate::entry::{Handle, Live};
+use crate::machine::{Event, State};
+use crate::records;
+use crate::registry::{Exclusive, Inner};
+use crate::{Error, Vault, limits};
+use datastore::record::Held;
+use std::sync::Arc;
+
+/// Attaches, or waits for the attach that is under way, and holds.
+pub(crate) async fn attach(inner: &Arc<Inner>, name: &str) -> Result<Handle, Error> {
+    base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
+    loop {
+        if inner.is_stopping() {
+            return Err(Error::Stopping);
+        }
+        let entry = inner.entry(name);
+        let (mut changes, attempt) = {
+            let mut inside = entry.inside.lock();
+            if inside.retired {
+                continue;
+            }
+            let changes = entry.subscribe();
+            match inside.machine.state() {
+                State::Attached | State::Stalled => {
+                    let live =
+                        inside.live.as_ref().ok_or_else(|| Error::Interrupted(name.to_owned()))?;
+                    return Ok(live.hold());
+                }
+                State::Attaching => (changes, Some(inside.attempts)),
+                State::Offlining | State::Salvaging | State::HandingOver | State::Deleted => {
+                    (changes, None)
+                }
+                State::Unattached | State::Preattached | State::Error => {
+                    let attaching = Exclusive::enter(
+                        inner,
+                        &entry,
+                        &mut inside,
+                        Event::Attach,
+                        "first client",
+                    )?;
+                    inside.attempts += 1;
+                    let changes = entry.subscribe();
+                    inner.env.spawn("volume-attach", carry_out(attaching));
+                    (changes, Some(inside.attempts))
+                }
+            }
+        };
+        // An error would mean that the entry is gone, and with it the sender; the entry is held here.
+        let _ = changes.changed().await;
+        if let (Some(mine), Some((failed, error))) = (attempt, entry.inside.lock().failed.clone())
+            && failed >= mine
+        {
+            return Err(error);
+        }
+    }
+}
+
+/// The attach itself, and its outcome.
+async fn carry_out(attaching: Exclusive) {
+    let outcome = bring_up(&attaching).await;
+    let name = attaching.entry.name.clone();
+    let ended = match outcome {
+        Ok(live) => {
+            let cause = format!("generation {}", live.vault.generation);
+            attaching.end(Event::AttachDone, &cause, |inside| {
+                inside.live = Some(Arc::new(live));
+                inside.reason = None;
+            })
+        }
+        Err(error) => {
+            let event = if error.is_lasting() { Event::AttachDamaged } else { Event::AttachFailed };
+            let cause = error.to_string();
+            match &error {
+                Error::NotFound(_) => tracing::debug!(volume = name, "{cause}"),
+                _ => tracing::warn!(volume = name, "cannot be attached: {cause}"),
+            }
+            attaching.end(event, &cause, |inside| {
+                inside.known &= !matches!(error, Error::NotFound(_));
+                inside.reason = Some(cause.clone());
+                inside.failed = Some((inside.attempts, error));
+            })
+        }
+    };
+    if let Err(unlawful) = ended {
+        tracing::error!(volume = name, "{unlawful}");
+    }
+}
+
+async fn bring_up(attaching: &Exclusive) -> Result<Live, Error> {
+    let (inner, entry) = (&attaching.inner, &attaching.entry);
+    let began = inner.env.now();
+    let found = records::find(&inner.writer, &entry.name).await?;
+    entry.inside.lock().known = true;
+    let held = become_owner(inner, &entry.name, found).await?;
+    let vault = held.value.clone();
+    let home = (inner.homes)(&vault)?;
+    let staged = inner.staging.open(held, home).await?;
+    metrics::histogram!("rekindle_volume_attach_seconds")
+        .record(inner.env.now().since(began).as_secs_f64());
+    Ok(Live::new(staged, vault))
+}
+
+/// Makes this node the owner. Writes nothing when it is already.
+async fn become_owner(
+    inner: &Inner,
+    name: &str,
+    mut held: Held<Vault>,
+) -> Result<Held<Vault>, Error> {
+    let node = inner.writer.node;
+    let mut tries = limits::CONFLICTS_MAX;
+    loop {
+        match held.value.owner {
+            Some(owner) if owner == node => return Ok(held),
+            Some(owner) => return Err(Error::Elsewhere(name.to_owned(), owner)),
+            None => {}
+        }
+        let generation = held.value.generation.next();
+        let taken = Vault { owner: Some(node), generation, ..held.value.clone() };
+        match inner.writer.replace(&held, taken).await {
+            Err(datastore::Error::Conflict(_)) if tries > 0 => {
+                tries -= 1;
+                held = records::find(&inner.writer, name).await?;
+            }
+            taken => return Ok(taken?),
+        }
+    }
+}

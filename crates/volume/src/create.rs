@@ -1,0 +1,105 @@
+//! Making a volume: the vault first, then its name. A vault that got no name is garbage that the reaper finds.
+
+use crate::format::Name;
+use crate::registry::Inner;
+use crate::{Error, Info, Spec, Vault, VaultState, limits, list, records};
+use base::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, SECTOR_BYTES, VOLUME_BYTES_MAX};
+use base::units::format_size;
+use base::{Generation, Serial, VolumeId};
+use datastore::key;
+use std::sync::Arc;
+
+/// Refuses what could not be served, and says what could be.
+pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
+    base::names::check(&spec.name).map_err(|bad| Error::Invalid(bad.to_string()))?;
+    let invalid = |what: String| Err(Error::Invalid(what));
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if spec.kind.is_empty()
+        || spec.kind.len() > limits::KIND_BYTES_MAX
+        || !spec.kind.bytes().all(plain)
+    {
+        return invalid(format!(
+            "'{}' is not a kind of volume: use 'block'",
+            spec.kind.escape_debug()
+        ));
+    }
+    if spec.size == 0 {
+        return invalid("a volume must have a size: give at least 512 bytes, as in 20G".to_owned());
+    }
+    if !spec.size.is_multiple_of(SECTOR_BYTES) {
+        let (size, rounded) = (spec.size, spec.size.next_multiple_of(SECTOR_BYTES));
+        return invalid(format!(
+            "a size of {size} bytes is not a multiple of {SECTOR_BYTES}: use {rounded}"
+        ));
+    }
+    if spec.size > VOLUME_BYTES_MAX {
+        let (size, most) = (format_size(spec.size), format_size(VOLUME_BYTES_MAX));
+        return invalid(format!("a size of {size} is too large: a volume has at most {most}"));
+    }
+    if !spec.block_size.is_power_of_two()
+        || !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&spec.block_size)
+    {
+        let (least, most) = (format_size(BLOCK_BYTES_MIN), format_size(BLOCK_BYTES_MAX));
+        return invalid(format!(
+            "a block size of {} bytes is not possible: use a power of two from {least} to {most}, as in 16K",
+            spec.block_size
+        ));
+    }
+    Ok(())
+}
+
+/// Makes the volume.
+pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error> {
+    check(&spec)?;
+    if inner.is_stopping() {
+        return Err(Error::Stopping);
+    }
+    let vault = Vault {
+        id: VolumeId(inner.env.random()),
+        name: spec.name.clone(),
+        kind: spec.kind,
+        state: VaultState::Live,
+        size: spec.size,
+        block_size: spec.block_size,
+        policy: spec.policy,
+        ack: spec.ack,
+        owner: None,
+        generation: Generation(0),
+        checkpoint: Serial(0),
+        root: None,
+        created: inner.env.wall_clock().0,
+    };
+    // The kind is known when a home can be made of it.
+    (inner.homes)(&vault)?;
+    let _turn = inner.turns.take(&spec.name).await;
+    let taken = || Error::Exists(spec.name.clone());
+
+    // A name that leads to a removed volume is what a crash left of the removal: it may be had.
+    let stale = match records::name(&inner.writer, &spec.name).await? {
+        None => None,
+        Some(held) => match records::vault(&inner.writer, held.value.id).await {
+            Ok(Some(other)) if other.value.state == VaultState::Deleted => Some(held),
+            _ => return Err(taken()),
+        },
+    };
+    inner.writer.create(&Vault::key(vault.id), vault.clone()).await?;
+    let name = Name { name: spec.name.clone(), id: vault.id };
+    let named = match stale {
+        Some(held) => inner.writer.replace(&held, name).await.map(drop),
+        None => inner.writer.create(&key::name_key(&spec.name), name).await.map(drop),
+    };
+    match named {
+        Ok(()) => Ok(list::unattached(vault)),
+        Err(datastore::Error::Exists(_) | datastore::Error::Conflict(_)) => {
+            if let Err(error) = inner.writer.store.delete(&Vault::key(vault.id)).await {
+                tracing::warn!(
+                    volume = spec.name,
+                    "a vault without a name stays until it is reaped: {error}"
+                );
+            }
+            Err(taken())
+        }
+        // The outcome is open: the name may have landed, so the vault stays. Without a name, it is reaped.
+        Err(error) => Err(error.into()),
+    }
+}

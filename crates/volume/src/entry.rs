@@ -1,0 +1,120 @@
+//! One volume as the registry knows it, and a client's hold on it.
+
+use crate::machine::Machine;
+use crate::{Error, Vault};
+use parking_lot::Mutex;
+use staging::Staged;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::watch;
+
+/// A volume in service.
+pub(crate) struct Live {
+    pub staged: Arc<Staged>,
+    /// As of attach.
+    pub vault: Vault,
+    /// Holds; counted up under the entry's lock only.
+    clients: AtomicU64,
+}
+
+/// What the registry knows of a name. All I/O is outside the lock; while the state is exclusive, one task has the say.
+pub(crate) struct Entry {
+    pub name: String,
+    pub inside: Mutex<Inside>,
+    /// Counts changes of state; whoever waits for one subscribes under the lock.
+    changed: watch::Sender<u64>,
+}
+
+pub(crate) struct Inside {
+    pub machine: Machine,
+    /// Present while in service, and until offlining has closed it.
+    pub live: Option<Arc<Live>>,
+    /// Why it is in its state, when that is not plain.
+    pub reason: Option<String>,
+    /// Attaches begun.
+    pub attempts: u64,
+    /// The last attach that failed, and why.
+    pub failed: Option<(u64, Error)>,
+    /// A name record has been seen: worth remembering.
+    pub known: bool,
+    /// Taken out of the registry: look again.
+    pub retired: bool,
+}
+
+/// A client's hold on an attached volume; dropping the last clone lets go.
+#[derive(Clone)]
+pub struct Handle {
+    hold: Arc<Hold>,
+}
+
+struct Hold {
+    live: Arc<Live>,
+}
+
+impl Entry {
+    pub fn new(name: &str, now: env::Moment) -> Self {
+        let inside = Inside {
+            machine: Machine::new(name, now),
+            live: None,
+            reason: None,
+            attempts: 0,
+            failed: None,
+            known: false,
+            retired: false,
+        };
+        Self { name: name.to_owned(), inside: Mutex::new(inside), changed: watch::Sender::new(0) }
+    }
+
+    /// Wakes those who wait for a change of state. Called under the lock.
+    pub fn notify(&self) {
+        self.changed.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// To wait for the next change of state. Called under the lock.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+}
+
+impl Inside {
+    /// Holds on the volume.
+    pub fn clients(&self) -> u64 {
+        self.live.as_ref().map_or(0, |live| live.clients())
+    }
+}
+
+impl Live {
+    pub fn new(staged: Arc<Staged>, vault: Vault) -> Self {
+        Self { staged, vault, clients: AtomicU64::new(0) }
+    }
+
+    pub fn clients(&self) -> u64 {
+        self.clients.load(Ordering::Acquire)
+    }
+
+    /// One more client. Called under the entry's lock, so that nobody takes it offline in between.
+    pub fn hold(self: &Arc<Self>) -> Handle {
+        self.clients.fetch_add(1, Ordering::AcqRel);
+        Handle { hold: Arc::new(Hold { live: self.clone() }) }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.live.clients.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Handle {
+    /// The volume in service.
+    #[must_use]
+    pub fn staged(&self) -> &Arc<Staged> {
+        &self.hold.live.staged
+    }
+
+    /// The vault as of attach (size, block size, policy).
+    #[must_use]
+    pub fn vault(&self) -> &Vault {
+        &self.hold.live.vault
+    }
+}

@@ -1,0 +1,65 @@
+//! A volume as people see it.
+
+use crate::machine::State;
+use crate::{Ack, Backlog, Policy, Vault};
+use base::{Generation, NodeId, Serial, VolumeId};
+use content::tree::Root;
+use serde::{Serialize, Serializer};
+
+/// A volume as people see it.
+#[derive(Debug, Clone)]
+pub struct Info {
+    pub vault: Vault,
+    pub state: State,
+    pub clients: u64,
+    /// Only when in service.
+    pub backlog: Option<Backlog>,
+    /// Why it is in state `error` or `stalled`, or why its last attach failed.
+    pub reason: Option<String>,
+}
+
+/// The vault's fields, flat, with the state that matters to people: the one on this node.
+#[derive(Serialize)]
+struct Shown<'a> {
+    id: VolumeId,
+    name: &'a str,
+    kind: &'a str,
+    state: State,
+    size: u64,
+    block_size: u64,
+    policy: Policy,
+    ack: Ack,
+    owner: Option<NodeId>,
+    generation: Generation,
+    checkpoint: Serial,
+    root: &'a Root,
+    created: u64,
+    clients: u64,
+    backlog: Option<&'a Backlog>,
+    reason: Option<&'a str>,
+}
+
+impl Serialize for Info {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let vault = &self.vault;
+        let shown = Shown {
+            id: vault.id,
+            name: &vault.name,
+            kind: &vault.kind,
+            state: self.state,
+            size: vault.size,
+            block_size: vault.block_size,
+            policy: vault.policy,
+            ack: vault.ack,
+            owner: vault.owner,
+            generation: vault.generation,
+            checkpoint: vault.checkpoint,
+            root: &vault.root,
+            created: vault.created,
+            clients: self.clients,
+            backlog: self.backlog.as_ref(),
+            reason: self.reason.as_deref(),
+        };
+        shown.serialize(serializer)
+    }
+}

@@ -1,0 +1,22 @@
+//! Bounds of this crate.
+
+use std::time::Duration;
+
+/// Changes of state remembered per volume.
+pub const HISTORY_MAX: usize = 32;
+/// Changes of state that a watcher may be behind before it misses some.
+pub const EVENTS_MAX: usize = 1024;
+/// Records of the datastore read at once by one listing.
+pub const READS_MAX: usize = 32;
+/// Times that a conditional write is tried again after somebody else changed the record.
+pub const CONFLICTS_MAX: usize = 8;
+/// Volumes taken out of service at once.
+pub const STOPS_MAX: usize = 16;
+/// Longest wait, at stop, for the changes of all volumes to reach the datastore.
+pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(600);
+/// Longest wait, at stop, for one volume to go out of service.
+pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
+/// A vault without a name is believed to be the rest of a failed creation when it is this old.
+pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest name of a kind, bytes.
+pub const KIND_BYTES_MAX: usize = 16;

@@ -1,0 +1,186 @@
+//! What there is: volumes in the datastore, merged with what is live here.
+
+use crate::entry::{Entry, Live};
+use crate::machine::State;
+use crate::registry::Inner;
+use crate::{Ack, Error, Info, Policy, Vault, VaultState, records};
+use base::{Generation, Kind, Serial, VolumeId};
+use content::tree::Root;
+use datastore::key;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A volume that nothing is known of but its vault.
+pub(crate) fn unattached(vault: Vault) -> Info {
+    Info { vault, state: State::Unattached, clients: 0, backlog: None, reason: None }
+}
+
+/// A volume whose vault cannot be read.
+fn damaged(name: &str, id: VolumeId, reason: String) -> Info {
+    let vault = Vault {
+        id,
+        name: name.to_owned(),
+        kind: "unknown".to_owned(),
+        state: VaultState::Live,
+        size: 0,
+        block_size: 0,
+        policy: Policy::default(),
+        ack: Ack::default(),
+        owner: None,
+        generation: Generation(0),
+        checkpoint: Serial(0),
+        root: None,
+        created: 0,
+    };
+    Info { vault, state: State::Error, clients: 0, backlog: None, reason: Some(reason) }
+}
+
+/// A volume in service, as it is at this moment; the datastore is not asked.
+fn in_service(inner: &Inner, entry: &Entry) -> Option<Info> {
+    let (live, state, reason) = {
+        let mut inside = entry.inside.lock();
+        inner.observe(entry, &mut inside);
+        (inside.live.clone()?, inside.machine.state(), inside.reason.clone())
+    };
+    let Live { staged, .. } = &*live;
+    Some(Info {
+        vault: staged.vault(),
+        state,
+        clients: live.clients(),
+        backlog: Some(staged.backlog()),
+        reason,
+    })
+}
+
+/// Puts what this node knows of a volume upon what its vault says.
+fn merge(inner: &Inner, vault: Vault) -> Info {
+    let Some(entry) = inner.find(&vault.name) else { return unattached(vault) };
+    match in_service(inner, &entry) {
+        Some(live) if live.vault.id == vault.id => live,
+        // Another volume had this name when it was attached here.
+        Some(_) => unattached(vault),
+        None => {
+            let inside = entry.inside.lock();
+            Info {
+                state: inside.machine.state(),
+                reason: inside.reason.clone(),
+                ..unattached(vault)
+            }
+        }
+    }
+}
+
+/// One volume.
+pub(crate) async fn show(inner: &Inner, name: &str) -> Result<Info, Error> {
+    base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
+    if let Some(info) = inner.find(name).and_then(|entry| in_service(inner, &entry)) {
+        return Ok(info);
+    }
+    match records::find(&inner.writer, name).await {
+        Ok(held) => Ok(merge(inner, held.value)),
+        Err(error) if error.is_lasting() => {
+            let id =
+                records::name(&inner.writer, name).await.ok().flatten().map(|held| held.value.id);
+            Ok(damaged(name, id.unwrap_or_default(), error.to_string()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// All volumes, by name. Names first, vaults after them: a vault is older than its name and outlives it, so that no
+/// volume can be missed or seem damaged because it was made or removed meanwhile.
+pub(crate) async fn list(inner: &Arc<Inner>) -> Result<Vec<Info>, Error> {
+    let names = records::keys(&inner.writer, key::NAMES).await?;
+    let serving: HashMap<VolumeId, Info> = inner
+        .all()
+        .iter()
+        .filter_map(|entry| in_service(inner, entry))
+        .map(|info| (info.vault.id, info))
+        .collect();
+    let idle = records::vault_ids(&inner.writer)
+        .await?
+        .into_iter()
+        .filter(|id| !serving.contains_key(id))
+        .collect();
+    let mut by_name: HashMap<String, Vec<Info>> = HashMap::new();
+    let read =
+        records::each(idle, |id| async move { records::vault(&inner.writer, id).await }).await;
+    for vault in read {
+        match vault {
+            Ok(Some(held)) if held.value.state == VaultState::Live => {
+                by_name.entry(held.value.name.clone()).or_default().push(merge(inner, held.value));
+            }
+            // Removed, or on its way out; or damaged, and then its name leads to it below.
+            Ok(_) => {}
+            Err(error) if is_its_own(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for info in serving.into_values() {
+        by_name.entry(info.vault.name.clone()).or_default().push(info);
+    }
+
+    let mut infos = Vec::with_capacity(names.len());
+    let mut unclear = Vec::new();
+    for key in names {
+        match key::name_of_key(&key).map(|name| (by_name.remove(&name), name)) {
+            Some((Some(mut found), _)) if found.len() == 1 => infos.append(&mut found),
+            Some((found, name)) => unclear.push((name, found.unwrap_or_default())),
+            None => infos.push(damaged(
+                &key,
+                VolumeId::default(),
+                format!("{key} is not the key of a volume name"),
+            )),
+        }
+    }
+    for settled in records::each(unclear, |(name, found)| settle(inner, name, found)).await {
+        infos.extend(settled?);
+    }
+    infos.sort_by(|one, other| one.vault.name.cmp(&other.vault.name));
+    Ok(infos)
+}
+
+/// Finds out which of several vaults a name leads to, or why it seems to lead to none.
+async fn settle(inner: &Inner, name: String, found: Vec<Info>) -> Result<Option<Info>, Error> {
+    let record = match records::name(&inner.writer, &name).await {
+        Ok(None) => return Ok(None),
+        Ok(Some(record)) => record.value,
+        Err(error) if is_its_own(&error) => {
+            return Ok(Some(damaged(&name, VolumeId::default(), error.to_string())));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(info) = found.into_iter().find(|info| info.vault.id == record.id) {
+        return Ok(Some(info));
+    }
+    match records::find(&inner.writer, &name).await {
+        Ok(held) => Ok(Some(merge(inner, held.value))),
+        Err(Error::NotFound(_)) => Ok(None),
+        Err(error) if error.is_lasting() => Ok(Some(damaged(&name, record.id, error.to_string()))),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether an error is about one record, not about the store.
+fn is_its_own(error: &datastore::Error) -> bool {
+    matches!(error.kind(), Kind::Damaged | Kind::Unsupported)
+}
+
+/// The roots of all volumes: those in the datastore, and those of volumes in service, which may be newer. A vault
+/// that cannot be read is an error: what it reaches must not seem to be garbage.
+pub(crate) async fn roots(inner: &Arc<Inner>) -> Result<Vec<Root>, Error> {
+    let mut roots = Vec::new();
+    let ids = records::vault_ids(&inner.writer).await?;
+    for vault in
+        records::each(ids, |id| async move { records::vault(&inner.writer, id).await }).await
+    {
+        match vault? {
+            Some(held) if held.value.state == VaultState::Live => roots.push(held.value.root),
+            _ => {}
+        }
+    }
+    let live = inner.all().into_iter().filter_map(|entry| entry.inside.lock().live.clone());
+    roots.extend(live.map(|live| live.staged.vault().root));
+    roots.retain(Option::is_some);
+    Ok(roots)
+}

@@ -1,0 +1,86 @@
+//! Names and vaults in the datastore.
+
+use crate::format::Name;
+use crate::{Error, Vault, VaultState, limits};
+use base::VolumeId;
+use datastore::key;
+use datastore::record::{Held, Writer};
+use futures_util::{StreamExt, stream};
+use std::future::Future;
+
+/// The record of a name.
+pub(crate) async fn name(
+    writer: &Writer,
+    name: &str,
+) -> Result<Option<Held<Name>>, datastore::Error> {
+    let Some(held) = writer.read::<Name>(&key::name_key(name)).await? else { return Ok(None) };
+    if held.value.name != name {
+        let reason = format!("it is the record of the name '{}'", held.value.name);
+        return Err(datastore::Error::Damaged { key: held.key, reason });
+    }
+    Ok(Some(held))
+}
+
+/// A vault.
+pub(crate) async fn vault(
+    writer: &Writer,
+    id: VolumeId,
+) -> Result<Option<Held<Vault>>, datastore::Error> {
+    let Some(held) = writer.read::<Vault>(&Vault::key(id)).await? else { return Ok(None) };
+    if held.value.id != id {
+        let reason = format!("it is the vault of volume {}", held.value.id);
+        return Err(datastore::Error::Damaged { key: held.key, reason });
+    }
+    Ok(Some(held))
+}
+
+/// The live vault that a name leads to.
+pub(crate) async fn find(writer: &Writer, of: &str) -> Result<Held<Vault>, Error> {
+    let absent = || Error::NotFound(of.to_owned());
+    let mut seen = name(writer, of).await?.ok_or_else(absent)?.value.id;
+    for _ in 0..limits::CONFLICTS_MAX {
+        if let Some(held) = vault(writer, seen).await? {
+            return if held.value.state == VaultState::Live { Ok(held) } else { Err(absent()) };
+        }
+        // Removed between the two reads, or lost: the name tells.
+        let again = name(writer, of).await?.ok_or_else(absent)?.value.id;
+        if again == seen {
+            break;
+        }
+        seen = again;
+    }
+    let reason = format!("the volume name '{of}' leads to it, but it does not exist");
+    Err(datastore::Error::Damaged { key: Vault::key(seen), reason }.into())
+}
+
+/// All keys below a prefix.
+pub(crate) async fn keys(writer: &Writer, prefix: &str) -> Result<Vec<String>, datastore::Error> {
+    let mut keys: Vec<String> = Vec::new();
+    loop {
+        let page = writer.store.list(prefix, keys.last().map(String::as_str)).await?;
+        if page.is_empty() {
+            return Ok(keys);
+        }
+        keys.extend(page.into_iter().map(|listed| listed.key));
+    }
+}
+
+/// The ids of all vaults, whatever their state. A key that is no vault's is an error: it may hide one.
+pub(crate) async fn vault_ids(writer: &Writer) -> Result<Vec<VolumeId>, datastore::Error> {
+    let id_of = |key: String| match key.strip_prefix(key::VOLUMES).and_then(|id| id.parse().ok()) {
+        Some(id) => Ok(id),
+        None => Err(datastore::Error::Damaged {
+            reason: "its key is not that of a vault".to_owned(),
+            key,
+        }),
+    };
+    keys(writer, key::VOLUMES).await?.into_iter().map(id_of).collect()
+}
+
+/// Runs `work` on all items, some at once, and gives the results in no order.
+pub(crate) async fn each<I, T, F: Future<Output = T>>(
+    items: Vec<I>,
+    work: impl FnMut(I) -> F,
+) -> Vec<T> {
+    stream::iter(items).map(work).buffer_unordered(limits::READS_MAX).collect().await
+}

@@ -1,0 +1,214 @@
+//! The map of names to entries, the counters, and the one place where a state changes.
+
+use crate::entry::{Entry, Inside, Live};
+use crate::machine::{Change, Event, State};
+use crate::turns::Turns;
+use crate::{Error, HomeMaker, limits};
+use datastore::record::Writer;
+use env::Env;
+use parking_lot::Mutex;
+use staging::Staging;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::broadcast;
+
+pub(crate) struct Inner {
+    pub env: Env,
+    pub writer: Writer,
+    pub staging: Staging,
+    pub homes: HomeMaker,
+    /// Who creates, removes or reaps a name takes its turn, so that this node never deletes a name it has just given.
+    pub turns: Turns,
+    pub stopping: AtomicBool,
+    pub progress: Mutex<Option<crate::StopProgress>>,
+    entries: Mutex<HashMap<String, Arc<Entry>>>,
+    levels: [AtomicU64; State::ALL.len()],
+    events: broadcast::Sender<Change>,
+}
+
+impl Inner {
+    pub fn new(env: Env, writer: Writer, staging: Staging, homes: HomeMaker) -> Self {
+        Self {
+            env,
+            writer,
+            staging,
+            homes,
+            turns: Turns::default(),
+            stopping: AtomicBool::new(false),
+            progress: Mutex::new(None),
+            entries: Mutex::new(HashMap::new()),
+            levels: Default::default(),
+            events: broadcast::Sender::new(limits::EVENTS_MAX),
+        }
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The entry of a name, made when there is none.
+    pub fn entry(&self, name: &str) -> Arc<Entry> {
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get(name) {
+            return entry.clone();
+        }
+        let entry = Arc::new(Entry::new(name, self.env.now()));
+        entries.insert(name.to_owned(), entry.clone());
+        self.level(State::Unattached).fetch_add(1, Ordering::Relaxed);
+        entry
+    }
+
+    /// The entry of a name, if there is one.
+    pub fn find(&self, name: &str) -> Option<Arc<Entry>> {
+        self.entries.lock().get(name).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Arc<Entry>> {
+        self.entries.lock().values().cloned().collect()
+    }
+
+    /// Takes an entry out of the registry when nothing about it is worth remembering.
+    pub fn retire(&self, entry: &Arc<Entry>) {
+        let mut entries = self.entries.lock();
+        let mut inside = entry.inside.lock();
+        let state = inside.machine.state();
+        let forgettable = state == State::Deleted || (state == State::Unattached && !inside.known);
+        if inside.retired || !forgettable {
+            return;
+        }
+        inside.retired = true;
+        entries.remove(&entry.name);
+        self.level(state).fetch_sub(1, Ordering::Relaxed);
+        entry.notify();
+    }
+
+    /// Changes a volume's state. The caller holds the entry's lock.
+    pub fn change(
+        &self,
+        entry: &Entry,
+        inside: &mut Inside,
+        event: Event,
+        cause: &str,
+    ) -> Result<(), Error> {
+        let change = match inside.machine.apply(event, cause, self.env.now(), self.env.wall_clock())
+        {
+            Ok(change) => change.clone(),
+            Err(unlawful) => {
+                tracing::error!(volume = entry.name, "{unlawful}");
+                debug_assert!(!cfg!(any(test, debug_assertions)), "{unlawful}");
+                return Err(unlawful.into());
+            }
+        };
+        self.level(change.from).fetch_sub(1, Ordering::Relaxed);
+        self.level(change.to).fetch_add(1, Ordering::Relaxed);
+        metrics::counter!("rekindle_volume_changes_total", "to" => change.to.as_str()).increment(1);
+        tracing::debug!(
+            volume = change.volume,
+            from = %change.from,
+            to = %change.to,
+            cause = change.cause,
+            duration_us = change.duration_us,
+            "volume changed its state"
+        );
+        // Nobody watching is fine.
+        let _ = self.events.send(change);
+        entry.notify();
+        Ok(())
+    }
+
+    fn level(&self, state: State) -> &AtomicU64 {
+        &self.levels[state as usize]
+    }
+
+    /// How many known volumes are in each state.
+    pub fn levels(&self) -> BTreeMap<State, u64> {
+        State::ALL
+            .into_iter()
+            .map(|state| (state, self.level(state).load(Ordering::Relaxed)))
+            .collect()
+    }
+
+    pub fn watch(&self) -> broadcast::Receiver<Change> {
+        self.events.subscribe()
+    }
+
+    /// Notices whether a volume's writes wait. Staging knows; the state follows when somebody looks.
+    pub fn observe(&self, entry: &Entry, inside: &mut Inside) {
+        let Some(live) = inside.live.clone() else { return };
+        let stalled = live.staged.backlog().stalled;
+        let event = match (inside.machine.state(), &stalled) {
+            (State::Attached, Some(_)) => Event::Stall,
+            (State::Stalled, None) => Event::Resume,
+            (State::Stalled, Some(_)) => {
+                inside.reason = stalled;
+                return;
+            }
+            _ => return,
+        };
+        let cause = stalled.clone().unwrap_or_else(|| "writes go on".to_owned());
+        if self.change(entry, inside, event, &cause).is_ok() {
+            inside.reason = stalled;
+        }
+    }
+}
+
+/// The say over a volume in an exclusive state. Dropped without an end (a panic, an aborted task), it ends the state
+/// itself, so that no volume is wedged for ever.
+pub(crate) struct Exclusive {
+    pub inner: Arc<Inner>,
+    pub entry: Arc<Entry>,
+    ended: bool,
+}
+
+impl Exclusive {
+    /// Enters an exclusive state by `event`. The caller holds the entry's lock.
+    pub fn enter(
+        inner: &Arc<Inner>,
+        entry: &Arc<Entry>,
+        inside: &mut Inside,
+        event: Event,
+        cause: &str,
+    ) -> Result<Self, Error> {
+        inner.change(entry, inside, event, cause)?;
+        Ok(Self { inner: inner.clone(), entry: entry.clone(), ended: false })
+    }
+
+    /// Leaves the state by `event`, with `also` under the same lock.
+    pub fn end(
+        mut self,
+        event: Event,
+        cause: &str,
+        also: impl FnOnce(&mut Inside),
+    ) -> Result<(), Error> {
+        self.ended = true;
+        let result = {
+            let mut inside = self.entry.inside.lock();
+            also(&mut inside);
+            self.inner.change(&self.entry, &mut inside, event, cause)
+        };
+        self.inner.retire(&self.entry);
+        result
+    }
+}
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        let mut inside = self.entry.inside.lock();
+        let lost: Option<Arc<Live>> = inside.live.take();
+        drop(lost);
+        let event = match inside.machine.state() {
+            State::Attaching => Event::AttachDamaged,
+            State::Offlining => Event::OfflineFailed,
+            _ => return,
+        };
+        let error = Error::Interrupted(self.entry.name.clone());
+        inside.reason = Some(error.to_string());
+        inside.failed = Some((inside.attempts, error));
+        // The table has both; there is nobody to tell otherwise.
+        let _ = self.inner.change(&self.entry, &mut inside, event, "interrupted");
+    }
+}

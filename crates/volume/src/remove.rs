@@ -1,0 +1,201 @@
+//! Removing a volume, and reaping what a crash left of that.
+//!
+//! The vault is the one truth, so the removal happens when it is marked deleted, by conditional write: nobody can
+//! attach from then on. The name follows, then the changes in the log, and the vault itself goes last. A crash in
+//! between leaves a deleted vault, and perhaps a name that leads to it; such a name counts as free, and the reaper
+//! ends the work. A *live* vault without a name is never a removed volume: it is the rest of a creation that failed
+//! (nobody has owned it) or has lost its name, which the reaper then gives back.
+
+use crate::format::Name;
+use crate::machine::Event;
+use crate::registry::{Exclusive, Inner};
+use crate::{Error, Vault, VaultState, limits, offline, records};
+use base::{Kind, VolumeId};
+use datastore::key;
+use datastore::record::Held;
+use serde::Serialize;
+use std::sync::Arc;
+
+/// What the reaper did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Reaped {
+    /// Removals that it ended.
+    pub removed: u64,
+    /// Failed creations that it cleared away.
+    pub orphans: u64,
+    /// Volumes that got their name back.
+    pub renamed: u64,
+}
+
+/// Removes a volume.
+pub(crate) async fn remove(inner: &Arc<Inner>, name: &str, force: bool) -> Result<(), Error> {
+    base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
+    let _turn = inner.turns.take(name).await;
+    let claimed = offline::claim(inner, name, force, "removal").await?;
+    if let Err(error) = offline::close(&claimed).await {
+        tracing::warn!(
+            volume = name,
+            "did not go out of service in good order before its removal: {error}"
+        );
+    }
+    match erase(&claimed, force).await {
+        Ok(()) => claimed.end(Event::Removed, "removed", |inside| inside.reason = None),
+        Err(error) => {
+            let why = error.to_string();
+            let event = if is_damaged(&error) { Event::OfflineFailed } else { Event::OfflineDone };
+            claimed.end(event, &why, |inside| {
+                inside.known &= !matches!(error, Error::NotFound(_));
+                inside.reason = Some(why.clone());
+            })?;
+            Err(error)
+        }
+    }
+}
+
+async fn erase(claimed: &Exclusive, force: bool) -> Result<(), Error> {
+    let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
+    let absent = || Error::NotFound(name.to_owned());
+    let damaged =
+        |error: Error| Error::Damaged { name: name.to_owned(), reason: error.to_string() };
+    let record = match records::name(&inner.writer, name).await.map_err(Error::from) {
+        Ok(record) => record.ok_or_else(absent)?,
+        Err(error) if is_damaged(&error) && force => return erase_by_search(inner, name).await,
+        Err(error) if is_damaged(&error) => return Err(damaged(error)),
+        Err(error) => return Err(error),
+    };
+    let id = record.value.id;
+    claimed.entry.inside.lock().known = true;
+    match mark_deleted(inner, name, id).await {
+        Ok(()) => {}
+        Err(error) if is_damaged(&error) && force => {
+            tracing::warn!(volume = name, "removed although damaged: {error}");
+        }
+        Err(error) if is_damaged(&error) => return Err(damaged(error)),
+        Err(error) => return Err(error),
+    }
+    let swept = clear_away(inner, name, id).await;
+    if let Err(error) = swept {
+        // It is removed; what is left is reaped later.
+        tracing::warn!(volume = name, "is removed, but traces stay until they are reaped: {error}");
+    }
+    Ok(())
+}
+
+/// Whether it is the record itself; one of a newer format is not ours to give up.
+fn is_damaged(error: &Error) -> bool {
+    error.kind() == Kind::Damaged
+}
+
+/// The removal of a volume whose name record is damaged: the vault tells its name, too.
+async fn erase_by_search(inner: &Inner, name: &str) -> Result<(), Error> {
+    let ids = records::vault_ids(&inner.writer).await?;
+    for vault in
+        records::each(ids, |id| async move { records::vault(&inner.writer, id).await }).await
+    {
+        let Some(vault) = vault?.map(|held| held.value) else { continue };
+        if vault.name == name && vault.state == VaultState::Live {
+            mark_deleted(inner, name, vault.id).await?;
+            inner.staging.forget(vault.id);
+        }
+    }
+    // The vaults go with the next reaping.
+    Ok(inner.writer.store.delete(&key::name_key(name)).await?)
+}
+
+/// The removal itself.
+async fn mark_deleted(inner: &Inner, name: &str, id: VolumeId) -> Result<(), Error> {
+    for _ in 0..limits::CONFLICTS_MAX {
+        let Some(held) = records::vault(&inner.writer, id).await? else {
+            let reason = format!("the volume name '{name}' leads to it, but it does not exist");
+            return Err(datastore::Error::Damaged { key: Vault::key(id), reason }.into());
+        };
+        match held.value.owner {
+            _ if held.value.state == VaultState::Deleted => return Ok(()),
+            Some(owner) if owner != inner.writer.node => {
+                return Err(Error::Elsewhere(name.to_owned(), owner));
+            }
+            _ => {}
+        }
+        let deleted = Vault { state: VaultState::Deleted, ..held.value.clone() };
+        match inner.writer.replace(&held, deleted).await {
+            Err(datastore::Error::Conflict(_)) => {}
+            done => return Ok(done.map(drop)?),
+        }
+    }
+    Err(datastore::Error::Conflict(Vault::key(id)).into())
+}
+
+/// What follows a removal: name, log, vault. The caller has the turn at the name.
+async fn clear_away(inner: &Inner, name: &str, id: VolumeId) -> Result<(), Error> {
+    if records::name(&inner.writer, name).await?.is_some_and(|record| record.value.id == id) {
+        inner.writer.store.delete(&key::name_key(name)).await?;
+    }
+    inner.staging.forget(id);
+    Ok(inner.writer.store.delete(&Vault::key(id)).await?)
+}
+
+/// Ends removals that a crash interrupted, clears failed creations, gives lost names back.
+pub(crate) async fn reap_orphans(inner: &Arc<Inner>) -> Result<Reaped, Error> {
+    let mut reaped = Reaped::default();
+    let outcomes =
+        records::each(records::vault_ids(&inner.writer).await?, |id| reap(inner, id)).await;
+    for outcome in outcomes {
+        match outcome {
+            Ok(Some(Reap::Removed)) => reaped.removed += 1,
+            Ok(Some(Reap::Orphan)) => reaped.orphans += 1,
+            Ok(Some(Reap::Renamed)) => reaped.renamed += 1,
+            Ok(None) => {}
+            // One volume's damage is its own; the next round looks again.
+            Err(error) => tracing::warn!("a vault could not be looked at for reaping: {error}"),
+        }
+    }
+    Ok(reaped)
+}
+
+enum Reap {
+    Removed,
+    Orphan,
+    Renamed,
+}
+
+async fn reap(inner: &Arc<Inner>, id: VolumeId) -> Result<Option<Reap>, Error> {
+    let Some(held) = records::vault(&inner.writer, id).await? else { return Ok(None) };
+    let name = held.value.name.clone();
+    let _turn = inner.turns.take(&name).await;
+    if held.value.state == VaultState::Deleted {
+        clear_away(inner, &name, id).await?;
+        return Ok(Some(Reap::Removed));
+    }
+    let age_us = inner.env.wall_clock().0.saturating_sub(held.value.created);
+    if u128::from(age_us) < limits::ORPHAN_AGE.as_micros() {
+        return Ok(None);
+    }
+    match records::name(&inner.writer, &name).await? {
+        Some(record) if record.value.id == id => Ok(None),
+        taken => reap_nameless(inner, held, taken.is_some()).await,
+    }
+}
+
+/// A live vault without a name.
+async fn reap_nameless(
+    inner: &Inner,
+    held: Held<Vault>,
+    taken: bool,
+) -> Result<Option<Reap>, Error> {
+    let vault = &held.value;
+    if vault.owner.is_none() && vault.generation.0 == 0 && vault.root.is_none() {
+        // Conditional: should somebody attach it at this moment, it is no orphan.
+        let deleted = Vault { state: VaultState::Deleted, ..vault.clone() };
+        inner.writer.replace(&held, deleted).await?;
+        inner.writer.store.delete(&held.key).await?;
+        return Ok(Some(Reap::Orphan));
+    }
+    if taken {
+        tracing::warn!(volume = vault.name, id = %vault.id, "has lost its name, and another volume has it now");
+        return Ok(None);
+    }
+    let record = Name { name: vault.name.clone(), id: vault.id };
+    inner.writer.create(&key::name_key(&vault.name), record).await?;
+    tracing::warn!(volume = vault.name, id = %vault.id, "had lost its name and has it again");
+    Ok(Some(Reap::Renamed))
+}
