@@ -17,6 +17,9 @@ pub enum Error {
     /// The volume is out of service.
     #[error("volume {0} is not in service")]
     Closed(String),
+    /// A request that no volume could fulfil.
+    #[error("{0}")]
+    Invalid(String),
     /// Acknowledged changes are missing from the log.
     #[error("volume {volume}: acknowledged changes are damaged: {reason}")]
     Lost {
@@ -37,6 +40,7 @@ impl Error {
             Error::Log(error) => error.kind(),
             Error::Fenced(_) => Kind::Fenced,
             Error::Closed(_) => Kind::Unavailable,
+            Error::Invalid(_) => Kind::Invalid,
             Error::Lost { .. } => Kind::Damaged,
         }
     }

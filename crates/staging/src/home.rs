@@ -1,6 +1,7 @@
 //! Where a volume's changes go in the end, as the destager and the reader see it. The volume's kind implements it.
 
 use crate::Error;
+use crate::overlay::Cut;
 use bytes::Bytes;
 use content::{Batch, tree::Root};
 use env::BoxFuture;
@@ -37,9 +38,55 @@ pub struct Fold {
 impl Source {
     /// Copies bytes from `start` within the piece.
     pub async fn read(&self, start: u64, out: &mut [u8]) -> Result<(), Error> {
-        let _ = (start, out);
-        todo!()
+        match self {
+            Source::Log(place, first) => {
+                Ok(place.read(payload_offset(*first, start)?, out).await?)
+            }
+            Source::Zero | Source::Memory(_) => self.read_now(start, out).map(|_| ()),
+        }
     }
+
+    /// Copies bytes from `start` within the piece if they are in memory; `false` when they are only on flash.
+    pub fn read_now(&self, start: u64, out: &mut [u8]) -> Result<bool, Error> {
+        match self {
+            Source::Zero => out.fill(0),
+            Source::Log(place, first) => {
+                return Ok(place.read_now(payload_offset(*first, start)?, out)?);
+            }
+            Source::Memory(bytes) => {
+                let piece = usize::try_from(start)
+                    .ok()
+                    .and_then(|start| bytes.get(start..start.checked_add(out.len())?))
+                    .ok_or_else(|| beyond(start))?;
+                out.copy_from_slice(piece);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Cut for Source {
+    fn cut(&self, skip: u64) -> Self {
+        match self {
+            Source::Zero => Source::Zero,
+            Source::Log(place, first) => {
+                let skip = u32::try_from(skip).expect("a payload is shorter than 4 GiB");
+                Source::Log(place.clone(), first + skip)
+            }
+            Source::Memory(bytes) => {
+                let skip = usize::try_from(skip).expect("bytes in memory have offsets that fit");
+                Source::Memory(bytes.slice(skip..))
+            }
+        }
+    }
+}
+
+fn payload_offset(first: u32, start: u64) -> Result<u32, Error> {
+    u32::try_from(u64::from(first) + start).map_err(|_| beyond(start))
+}
+
+fn beyond(start: u64) -> Error {
+    Error::Invalid(format!("a change has no byte {start}"))
 }
 
 /// The home of one volume's content: knows what the bytes mean, owns no state.
@@ -62,5 +109,10 @@ pub trait Home: Send + Sync + 'static {
         changes: &'a [Fold],
     ) -> BoxFuture<'a, Result<Root, Error>>;
     /// Data and holes of a range.
-    fn extents<'a>(&'a self, root: &'a Root, position: u64, span: u64) -> BoxFuture<'a, Result<Vec<Extent>, Error>>;
+    fn extents<'a>(
+        &'a self,
+        root: &'a Root,
+        position: u64,
+        span: u64,
+    ) -> BoxFuture<'a, Result<Vec<Extent>, Error>>;
 }

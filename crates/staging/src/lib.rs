@@ -5,24 +5,45 @@
 //! changes in serial order into the volume's [`Home`], one atomic vault commit a batch. The [`Vault`] is the one truth
 //! about who may write the volume.
 
+mod batch;
+mod commit;
+mod destager;
 mod error;
+mod flow;
+mod gatekeeper;
 mod home;
+mod limits;
+mod overlay;
+mod plan;
 mod policy;
+mod queue;
+mod reading;
+mod recovery;
+mod staged;
 mod vault;
 
 pub use error::Error;
 pub use home::{Extent, Fold, Home, Source};
 pub use policy::{Ack, Policy};
+pub use staged::Staged;
 pub use vault::{Vault, VaultState};
 
 use base::{Serial, VolumeId};
 use content::Content;
 use datastore::record::{Held, Writer};
+use destager::Destager;
 use env::{BoxFuture, Env};
-use log::Log;
+use gatekeeper::Gatekeeper;
+use hashbrown::HashMap;
+use log::{Log, Position};
+use parking_lot::Mutex;
+use recovery::Parked;
 use serde::Serialize;
+use staged::{Mode, Rouse};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 /// Settings.
 #[derive(Debug, Clone)]
@@ -42,6 +63,9 @@ pub struct Config {
     pub destagers: usize,
     /// Past this age of the oldest change, the volume is reported as late.
     pub age_deadline: Duration,
+    /// Whether the log's open segments outlive the process (`warm::Arena::outlives_process`). If not, ack `memory` would
+    /// promise what nobody can keep, and such volumes are served as with ack `flash`.
+    pub memory_outlives_process: bool,
 }
 
 /// The staging of one node. Clones mean the same one.
@@ -49,10 +73,28 @@ pub struct Config {
 pub struct Staging {
     inner: Arc<Inner>,
 }
-struct Inner {}
 
-/// One volume in service.
-pub struct Staged {}
+pub(crate) struct Inner {
+    env: Env,
+    log: Log,
+    content: Content,
+    writer: Writer,
+    config: Config,
+    /// Flash that unfinished changes of volumes in service take, bytes.
+    total: AtomicU64,
+    /// Volumes that have any.
+    volumes_with_changes: AtomicU64,
+    /// Writes that wait for room on flash.
+    stalled: AtomicUsize,
+    /// RAM for payloads, a permit a byte; first come first served.
+    memory: Arc<Semaphore>,
+    memory_permits: u32,
+    /// Moving average of one store operation, nanoseconds; 0 while unknown.
+    latency: AtomicU64,
+    volumes: Mutex<HashMap<VolumeId, Arc<Staged>>>,
+    parked: Mutex<HashMap<VolumeId, Parked>>,
+    destager: Destager,
+}
 
 /// The outcome of submitting a change.
 pub enum Written {
@@ -96,97 +138,167 @@ impl Staging {
     /// Staging over a log and a content store. Starts the destagers.
     #[must_use]
     pub fn start(env: Env, log: Log, content: Content, writer: Writer, config: Config) -> Self {
-        let _ = (env, log, content, writer, config);
-        todo!()
+        let memory_permits = u32::try_from(config.memory_bytes).unwrap_or(u32::MAX).max(1);
+        let inner = Arc::new(Inner {
+            env,
+            log,
+            content,
+            writer,
+            total: AtomicU64::new(0),
+            volumes_with_changes: AtomicU64::new(0),
+            stalled: AtomicUsize::new(0),
+            memory: Arc::new(Semaphore::new(memory_permits as usize)),
+            memory_permits,
+            latency: AtomicU64::new(0),
+            volumes: Mutex::default(),
+            parked: Mutex::default(),
+            destager: Destager::new(),
+            config,
+        });
+        destager::start(&inner);
+        Self { inner }
     }
 
     /// Brings a volume into service: re-indexes its unfinished changes (those of the log past the vault's checkpoint
-    /// and of no older generation), in memory only; the vault is not written (the caller has made this node its owner).
-    pub async fn open(&self, vault: Held<Vault>, home: Arc<dyn Home>) -> Result<Arc<Staged>, Error> {
-        let _ = (vault, home);
-        todo!()
+    /// and of no newer generation), in memory only; the vault is not written (the caller has made this node its owner).
+    /// A volume that is in service already is given as it is.
+    pub async fn open(
+        &self,
+        vault: Held<Vault>,
+        home: Arc<dyn Home>,
+    ) -> Result<Arc<Staged>, Error> {
+        let inner = &self.inner;
+        let value = &vault.value;
+        if value.owner != Some(inner.writer.node) {
+            return Err(Error::Fenced(value.name.clone()));
+        }
+        if value.state == VaultState::Deleted {
+            return Err(Error::Closed(value.name.clone()));
+        }
+        if let Some(present) = inner.volumes.lock().get(&value.id) {
+            return Ok(present.clone());
+        }
+        let parked = inner.parked.lock().remove(&value.id);
+        let (changes, end) = match parked {
+            Some(parked) => (recovery::unparked(&parked, value.checkpoint), parked.end),
+            None => {
+                let recovered = inner.log.unfinished(value.id).await?;
+                (recovery::unfinished(recovered, value, inner.env.now())?, Position::default())
+            }
+        };
+        let mode = match (value.policy, value.ack) {
+            (Policy::Uncached, _) => Mode::Store { keep: false },
+            (Policy::Through, _) => Mode::Store { keep: true },
+            (Policy::Back, Ack::Memory) if inner.config.memory_outlives_process => Mode::Memory,
+            (Policy::Back, _) => Mode::Flash,
+        };
+        let id = value.id;
+        let mut gate = Gatekeeper::new(vault, changes, end);
+        // Memory that outlives the process is as good as flash, for those that were appended in it.
+        gate.index(if mode == Mode::Memory { end } else { inner.log.committed() });
+        let staged = Staged::new(inner.clone(), home, gate, mode);
+        inner.volumes.lock().insert(id, staged.clone());
+        let rouse = {
+            let mut gate = staged.gate.lock();
+            if gate.flash_bytes > 0 {
+                inner.volumes_with_changes.fetch_add(1, Ordering::Relaxed);
+                inner.total.fetch_add(gate.flash_bytes, Ordering::Relaxed);
+            }
+            if gate.queue.is_empty() { Rouse::No } else { staged.note(&mut gate) }
+        };
+        staged.rouse(rouse);
+        Ok(staged)
     }
 
     /// Volumes in service.
     #[must_use]
     pub fn volumes(&self) -> Vec<Arc<Staged>> {
-        todo!()
+        self.inner.volumes.lock().values().cloned().collect()
     }
 
     /// A volume is gone for good: drop its changes from the log.
     pub fn forget(&self, volume: VolumeId) {
-        let _ = volume;
-        todo!()
+        let present = self.inner.volumes.lock().remove(&volume);
+        if let Some(present) = present {
+            present.end_with(Error::Closed(present.name.clone()));
+            present.closing.send_replace(true);
+            self.inner.retire(&present);
+        }
+        self.inner.parked.lock().remove(&volume);
+        self.inner.log.release(volume, Serial(u64::MAX));
     }
 
     /// Ends destaging after the batches in hand. Unfinished changes stay in the log.
     pub async fn stop(&self) {
-        todo!()
+        self.inner.destager.stopping.send_replace(true);
+        let mut workers = self.inner.destager.workers.subscribe();
+        // The sender lives as long as `self`.
+        let _ = workers.wait_for(|workers| *workers == 0).await;
+        // Nobody will give them room or RAM any more.
+        self.inner.memory.close();
+        for volume in self.volumes() {
+            volume.abandon();
+        }
     }
 }
 
-impl Staged {
-    /// The vault as of the last commit.
-    #[must_use]
-    pub fn vault(&self) -> Vault {
-        todo!()
+impl Inner {
+    /// Moving average of one store operation.
+    pub(crate) fn latency(&self) -> Duration {
+        match self.latency.load(Ordering::Relaxed) {
+            0 => limits::LATENCY_START,
+            nanoseconds => Duration::from_nanos(nanoseconds),
+        }
     }
 
-    /// Submits a write of at most `limits::CHANGE_BYTES_MAX` bytes. A plain call (one copy into the log).
-    /// `durable`: FUA, must reach flash (or the datastore) whatever the volume's ack.
-    pub fn write(self: &Arc<Self>, position: u64, data: &[u8], durable: bool) -> Written {
-        let _ = (position, data, durable);
-        todo!()
+    /// A store operation took this long.
+    pub(crate) fn measured(&self, time: Duration) {
+        let sample = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1);
+        // Two samples at once may lose one of them: it is an average.
+        let average = match self.latency.load(Ordering::Relaxed) {
+            0 => sample,
+            old => old - old / 8 + sample / 8,
+        };
+        self.latency.store(average, Ordering::Relaxed);
     }
 
-    /// Submits a write-zeroes (`trim = false`) or a trim of any length.
-    pub fn clear(self: &Arc<Self>, position: u64, span: u64, trim: bool, durable: bool) -> Written {
-        let _ = (position, span, trim, durable);
-        todo!()
+    /// Room was made: lets writes in that wait for it.
+    pub(crate) fn admit_waiting(&self) {
+        if self.stalled.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let volumes: Vec<_> = self.volumes.lock().values().cloned().collect();
+        for volume in volumes {
+            volume.admit_waiting();
+        }
     }
 
-    /// Makes staged changes up to `ticket` durable and visible. On the caller's thread: may drive the flash.
-    pub async fn sync(&self, ticket: Ticket) -> Result<(), Error> {
-        let _ = ticket;
-        todo!()
+    /// A closed volume leaves; its unfinished changes are kept at hand for the next open.
+    pub(crate) fn park(&self, volume: &Staged) {
+        let mut volumes = self.volumes.lock();
+        if volumes.remove(&volume.id).is_none() {
+            // Forgotten meanwhile.
+            return;
+        }
+        // With the registry's lock held, so that nobody opens the volume before its changes are here.
+        let parked = self.retire(volume);
+        if !parked.changes.is_empty() {
+            self.parked.lock().insert(volume.id, parked);
+        }
+        drop(volumes);
+        self.admit_waiting();
     }
 
-    /// Everything acknowledged so far is on flash or in the datastore when this returns.
-    pub async fn flush(&self) -> Result<(), Error> {
-        todo!()
-    }
-
-    /// Reads from memory only; `false` when some byte is not there. A plain call.
-    pub fn read_now(&self, position: u64, out: &mut [u8]) -> Result<bool, Error> {
-        let _ = (position, out);
-        todo!()
-    }
-
-    /// Reads.
-    pub async fn read(&self, position: u64, out: &mut [u8]) -> Result<(), Error> {
-        let _ = (position, out);
-        todo!()
-    }
-
-    /// Data and holes of a range, adjacent equals merged, covering it exactly.
-    pub async fn extents(&self, position: u64, span: u64) -> Result<Vec<Extent>, Error> {
-        let _ = (position, span);
-        todo!()
-    }
-
-    /// Destages everything written before the call; returns the checkpoint reached.
-    pub async fn drain(&self) -> Result<Serial, Error> {
-        todo!()
-    }
-
-    /// What is owed.
-    #[must_use]
-    pub fn backlog(&self) -> Backlog {
-        todo!()
-    }
-
-    /// Takes the volume out of service: later calls fail; unfinished changes stay in the log.
-    pub async fn close(&self) -> Result<(), Error> {
-        todo!()
+    /// Empties a volume that is out of service, and its budget.
+    fn retire(&self, volume: &Staged) -> Parked {
+        let mut gate = volume.gate.lock();
+        let checkpoint = gate.queue.checkpoint();
+        let mut changes = gate.queue.take();
+        // Nobody was told of those that only RAM has.
+        let logged = changes.iter().take_while(|change| change.is_logged()).count();
+        changes.truncate(logged);
+        let flash_bytes = std::mem::take(&mut gate.flash_bytes);
+        volume.discounted(&gate, flash_bytes);
+        Parked { checkpoint, changes, end: gate.end }
     }
 }

@@ -1,0 +1,220 @@
+//! One destage batch: a prefix of the queue, folded into the home, made true by one conditional write of the vault.
+//!
+//! Parents after children: chunks are durable (`flush`) before the vault that reaches them is written. And the flash
+//! before the datastore: no vault is written whose checkpoint is beyond what the log has durably, else a power cut could
+//! leave a log shorter than the checkpoint, and serials would be given twice.
+
+use crate::commit::{Attempt, Verdict, judge};
+use crate::gatekeeper::Finished;
+use crate::queue::{Change, Payload};
+use crate::staged::{Staged, tell};
+use crate::{Error, Vault, limits, plan};
+use base::{Kind, Serial};
+use content::tree::Root;
+use datastore::record::Held;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A prefix of the queue, and what it is folded into.
+struct Prefix {
+    changes: Vec<Change>,
+    root: Root,
+    checkpoint: Serial,
+    /// It has as many bytes as a batch may have.
+    bytes_max: u64,
+}
+
+/// How the vault came out of an attempt.
+enum Committed {
+    Won(Held<Vault>),
+    Late(Held<Vault>),
+}
+
+/// Destages one batch.
+pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
+    let inner = &volume.inner;
+    let begun = inner.env.now();
+    let Some(prefix) = take(volume) else { return Ok(()) };
+    let bytes: u64 = prefix.changes.iter().map(Change::cost).sum();
+    if let Some(end) = prefix.changes.iter().filter_map(Change::end).max()
+        && inner.log.committed() < end
+        && let Err(error) = inner.log.commit(end).await
+    {
+        // With dead flash the datastore is where these changes are safest.
+        tracing::warn!(volume = %volume.name, %error, "destaging changes that flash does not have");
+    }
+    let folds = plan::coalesce(&prefix.changes);
+    let mut batch = inner.content.batch();
+    let folded = async {
+        let root = volume.home.fold(&mut batch, &prefix.root, &folds).await?;
+        batch.flush().await?;
+        Ok::<_, Error>(root)
+    };
+    let root = match folded.await {
+        Ok(root) => root,
+        Err(error @ Error::Log(log::Error::Damaged { .. })) => {
+            return Err(lost(volume, &prefix, error).await);
+        }
+        Err(error) => return Err(error),
+    };
+    let attempt = Attempt { root, checkpoint: prefix.checkpoint };
+    let finished = match commit(volume, &attempt).await? {
+        Committed::Won(held) => {
+            let finished = {
+                let mut gate = volume.gate.lock();
+                let time = inner.env.now().since(begun);
+                gate.drain.add(bytes, prefix.bytes_max, time);
+                let finished = gate.finish(held);
+                volume.discounted(&gate, finished.flash_bytes);
+                finished
+            };
+            batch.committed();
+            finished
+        }
+        Committed::Late(held) => adopt(volume, held)?,
+    };
+    metrics::counter!("staging_destaged_changes").increment(finished.changes.len() as u64);
+    metrics::counter!("staging_destaged_bytes").increment(bytes);
+    metrics::counter!("staging_destage_batches").increment(1);
+    conclude(volume, finished).await;
+    Ok(())
+}
+
+/// The changes of the next batch. In slices, because each is a clone under the volume's lock; the front of the queue
+/// stays while a batch is in hand.
+fn take(volume: &Arc<Staged>) -> Option<Prefix> {
+    let (count, bytes_max, root, checkpoint) = {
+        let gate = volume.gate.lock();
+        let mut bytes_max = volume.batch_bytes_max(&volume.share(&gate));
+        if gate.lost.is_some() {
+            // A batch that holds both a damaged change and the one that overwrote it needs no damaged bytes.
+            bytes_max = u64::MAX;
+        }
+        let count = plan::prefix(gate.queue.iter(), gate.ready(), bytes_max);
+        (count, bytes_max, gate.held.value.root, Serial(gate.checkpoint().0 + count as u64))
+    };
+    let mut changes = Vec::with_capacity(count);
+    while changes.len() < count {
+        let gate = volume.gate.lock();
+        let end = count.min(changes.len() + limits::SLICE_CHANGES);
+        changes.extend((changes.len()..end).filter_map(|index| gate.queue.get(index).cloned()));
+    }
+    (count > 0).then_some(Prefix { changes, root, checkpoint, bytes_max })
+}
+
+/// Writes the vault, until the outcome is known. An open outcome is decided by reading the vault back.
+async fn commit(volume: &Arc<Staged>, attempt: &Attempt) -> Result<Committed, Error> {
+    let inner = &volume.inner;
+    let mut held = volume.held();
+    let mut pause = Duration::ZERO;
+    let fenced = || Error::Fenced(volume.name.clone());
+    loop {
+        if held.value.owner != Some(inner.writer.node) || held.value.generation != volume.generation
+        {
+            return Err(fenced());
+        }
+        let value =
+            Vault { root: attempt.root, checkpoint: attempt.checkpoint, ..held.value.clone() };
+        let begun = inner.env.now();
+        let error = match inner.writer.replace(&held, value).await {
+            Ok(won) => {
+                inner.measured(inner.env.now().since(begun));
+                return Ok(Committed::Won(won));
+            }
+            Err(error) => error,
+        };
+        if error.kind() != Kind::Conflict {
+            wait(volume, &error, &mut pause).await?;
+        }
+        let found = loop {
+            let problem = match inner.writer.read::<Vault>(&held.key).await {
+                Ok(Some(found)) => break found,
+                // Removing a volume leaves a vault that says so. One that is absent is a store that is not itself.
+                Ok(None) => datastore::Error::NotFound(held.key.clone()),
+                Err(error) => error,
+            };
+            wait(volume, &problem, &mut pause).await?;
+        };
+        match judge(&held.value, attempt, &found.value) {
+            Verdict::Won => return Ok(Committed::Won(found)),
+            Verdict::Late => return Ok(Committed::Late(found)),
+            Verdict::Unchanged => held = found,
+            Verdict::Fenced => return Err(fenced()),
+            Verdict::Absurd => {
+                let reason = format!(
+                    "the vault in the store says checkpoint {} of generation {}, we wrote checkpoint {} of generation {}: \
+                     the store was set back to an older state",
+                    found.value.checkpoint,
+                    found.value.generation,
+                    held.value.checkpoint,
+                    held.value.generation
+                );
+                return Err(Error::Lost { volume: volume.name.clone(), reason });
+            }
+        }
+    }
+}
+
+/// Pauses after an error of the store, longer each time, visibly.
+async fn wait(
+    volume: &Arc<Staged>,
+    error: &datastore::Error,
+    pause: &mut Duration,
+) -> Result<(), Error> {
+    *pause = (*pause * 2).clamp(limits::BACKOFF_MIN, limits::BACKOFF_MAX);
+    tracing::warn!(volume = %volume.name, %error, ?pause, "the vault cannot be written, will try again");
+    volume.gate.lock().destage_error = Some(error.to_string());
+    volume.pause(*pause).await
+}
+
+/// Takes over what an attempt from before a restart has made true.
+fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Finished, Error> {
+    tracing::info!(volume = %volume.name, checkpoint = %held.value.checkpoint, "an earlier commit has landed late");
+    let reason = format!(
+        "the vault's checkpoint {} is beyond what this node had destaged",
+        held.value.checkpoint
+    );
+    let mut gate = volume.gate.lock();
+    let Some(finished) = gate.adopt(held) else {
+        return Err(Error::Lost { volume: volume.name.clone(), reason });
+    };
+    volume.discounted(&gate, finished.flash_bytes);
+    Ok(finished)
+}
+
+/// After a commit: tells who waited, and lets go of what the datastore has now.
+///
+/// The overlay may lag behind the root, because what it still holds are the bytes that the root has; so it is cleared in
+/// slices, and no client waits for thousands of removals.
+async fn conclude(volume: &Arc<Staged>, finished: Finished) {
+    let checkpoint = volume.gate.lock().checkpoint();
+    tell(finished.tellers, &Ok(()));
+    for slice in finished.changes.chunks(limits::SLICE_CHANGES) {
+        let mut gate = volume.gate.lock();
+        for change in slice.iter().filter(|change| change.is_logged()) {
+            gate.overlay.purge(change.position, change.span, checkpoint);
+        }
+    }
+    volume.inner.log.release(volume.id, checkpoint);
+}
+
+/// Which changes of a batch cannot be read back. Never fold damaged bytes; never pass them over in silence.
+async fn lost(volume: &Arc<Staged>, prefix: &Prefix, first: Error) -> Error {
+    let mut damaged = Vec::new();
+    let mut buffer = Vec::new();
+    for (index, change) in prefix.changes.iter().enumerate() {
+        let Payload::Log(place) = &change.payload else { continue };
+        buffer.resize(place.length() as usize, 0);
+        if let Err(error @ log::Error::Damaged { .. }) = place.read(0, &mut buffer).await {
+            let serial = prefix.checkpoint.0 - (prefix.changes.len() - 1 - index) as u64;
+            damaged.push(format!(
+                "serial {serial} ({} bytes at {}): {error}",
+                change.span, change.position
+            ));
+        }
+    }
+    if damaged.is_empty() {
+        return first;
+    }
+    Error::Lost { volume: volume.name.clone(), reason: damaged.join("; ") }
+}

@@ -1,0 +1,45 @@
+use super::*;
+use crate::{Ack, Policy};
+use base::{Generation, NodeId, PackId, VolumeId};
+use content::Pointer;
+
+fn root(tag: u8) -> Root {
+    Some(Pointer { name: [tag; 32], pack: PackId([tag; 16]), offset: 0, stored: 1, length: 1 })
+}
+
+fn vault(tag: u8, checkpoint: u64) -> Vault {
+    Vault {
+        id: VolumeId([1; 16]),
+        name: "v".into(),
+        kind: "block".into(),
+        state: VaultState::Live,
+        size: 1 << 20,
+        block_size: 16384,
+        policy: Policy::Back,
+        ack: Ack::Flash,
+        owner: Some(NodeId([2; 16])),
+        generation: Generation(5),
+        checkpoint: Serial(checkpoint),
+        root: root(tag),
+        created: 0,
+    }
+}
+
+#[test]
+fn a_vault_read_back_is_judged() {
+    let ours = vault(1, 10);
+    let attempt = Attempt { root: root(2), checkpoint: Serial(20) };
+    let judge = |found: Vault| judge(&ours, &attempt, &found);
+    assert_eq!(judge(vault(2, 20)), Verdict::Won);
+    assert_eq!(judge(vault(1, 10)), Verdict::Unchanged);
+    assert_eq!(judge(Vault { name: "renamed".into(), ..vault(1, 10) }), Verdict::Unchanged);
+    assert_eq!(judge(vault(3, 15)), Verdict::Late);
+    assert_eq!(judge(vault(3, 30)), Verdict::Late);
+    assert_eq!(judge(vault(3, 9)), Verdict::Absurd);
+    assert_eq!(judge(vault(3, 10)), Verdict::Absurd);
+    assert_eq!(judge(Vault { generation: Generation(6), ..vault(2, 20) }), Verdict::Fenced);
+    assert_eq!(judge(Vault { owner: Some(NodeId([3; 16])), ..vault(2, 20) }), Verdict::Fenced);
+    assert_eq!(judge(Vault { owner: None, ..vault(1, 10) }), Verdict::Fenced);
+    assert_eq!(judge(Vault { state: VaultState::Deleted, ..vault(1, 10) }), Verdict::Fenced);
+    assert_eq!(judge(Vault { generation: Generation(4), ..vault(1, 10) }), Verdict::Absurd);
+}

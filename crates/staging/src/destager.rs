@@ -1,0 +1,225 @@
+//! The destager: workers that take volumes from a ring, one batch each, so that no volume waits for another's backlog.
+//!
+//! A volume is in the ring while it has unfinished changes and no batch in hand; nothing turns while nothing is
+//! unfinished. What is due is decided in [`crate::plan`]; one batch is carried out in [`crate::batch`].
+
+use crate::plan::{Due, Facts, due};
+use crate::staged::{Mode, Staged, tell};
+use crate::{Error, Inner, batch, limits};
+use base::Kind;
+use futures_util::future::{Either, select};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// Whose turn it is, and how the workers are told.
+pub(crate) struct Destager {
+    ring: Mutex<VecDeque<Arc<Staged>>>,
+    wake: Notify,
+    pub(crate) stopping: watch::Sender<bool>,
+    pub(crate) workers: watch::Sender<usize>,
+}
+
+/// What a worker does next.
+enum Turn {
+    Destage(Arc<Staged>),
+    Wait(Option<Duration>),
+}
+
+impl Destager {
+    pub(crate) fn new() -> Self {
+        Self {
+            ring: Mutex::new(VecDeque::new()),
+            wake: Notify::new(),
+            stopping: watch::Sender::new(false),
+            workers: watch::Sender::new(0),
+        }
+    }
+
+    /// A volume has unfinished changes and had none.
+    pub(crate) fn join(&self, volume: Arc<Staged>) {
+        self.ring.lock().push_back(volume);
+        self.wake();
+    }
+
+    /// Something may be due.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+}
+
+/// Starts the workers.
+pub(crate) fn start(inner: &Arc<Inner>) {
+    let count = inner.config.destagers.max(1);
+    inner.destager.workers.send_replace(count);
+    for _ in 0..count {
+        let inner = inner.clone();
+        let env = inner.env.clone();
+        env.spawn("destager", async move {
+            work(&inner).await;
+            inner.destager.workers.send_modify(|workers| *workers -= 1);
+        });
+    }
+}
+
+async fn work(inner: &Arc<Inner>) {
+    let destager = &inner.destager;
+    let mut stopping = destager.stopping.subscribe();
+    while !*stopping.borrow() {
+        match next(inner) {
+            Turn::Destage(volume) => {
+                // Somebody else keeps an eye on the rest of the ring meanwhile.
+                destager.wake();
+                destage(&volume).await;
+                volume.busy.send_replace(false);
+                destager.ring.lock().push_back(volume);
+            }
+            Turn::Wait(wait) => {
+                let told = pin!(destager.wake.notified());
+                let stop = pin!(stopping.changed());
+                let either = pin!(async {
+                    select(told, stop).await;
+                });
+                match wait {
+                    Some(wait) => drop(select(either, inner.env.sleep(wait)).await),
+                    None => either.await,
+                }
+            }
+        }
+    }
+}
+
+/// Turns the ring once: the first volume that is due, or how long until one is.
+fn next(inner: &Arc<Inner>) -> Turn {
+    let ring = &inner.destager.ring;
+    let usage = inner.log.usage();
+    let scarce = usage.flash_bytes * 100 >= usage.flash_bytes_max * limits::PRESSURE_PERCENT
+        && usage.flash_bytes_max > 0;
+    let mut wait = None;
+    let rounds = ring.lock().len();
+    for _ in 0..rounds {
+        let Some(volume) = ring.lock().pop_front() else { break };
+        match volume.due(scarce) {
+            Due::Now => return Turn::Destage(volume),
+            Due::In(time) => {
+                wait = Some(wait.map_or(time, |wait: Duration| wait.min(time)));
+                ring.lock().push_back(volume);
+            }
+            Due::Never => {}
+        }
+    }
+    Turn::Wait(wait)
+}
+
+/// Destages one batch of a volume and notes how it went.
+async fn destage(volume: &Arc<Staged>) {
+    let outcome = {
+        let work = pin!(batch::run(volume));
+        let cut = pin!(async {
+            volume.ending().await;
+            volume.inner.env.sleep(limits::CLOSE_GRACE).await;
+        });
+        match select(work, cut).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(_) => Err(Error::Closed(volume.name.clone())),
+        }
+    };
+    match outcome {
+        Ok(()) => {
+            let mut gate = volume.gate.lock();
+            gate.pause = Default::default();
+            gate.destage_error = None;
+            gate.lost = None;
+        }
+        Err(Error::Closed(_)) => {}
+        Err(error @ Error::Fenced(_)) => {
+            tracing::error!(volume = %volume.name, "fenced: another node or a newer generation owns the volume");
+            volume.end_with(error);
+        }
+        Err(error) => failed(volume, error),
+    }
+    volume.inner.admit_waiting();
+}
+
+/// A batch did not reach the store: nothing is lost, it is tried again after a pause.
+fn failed(volume: &Arc<Staged>, error: Error) {
+    metrics::counter!("staging_destage_errors").increment(1);
+    let now = volume.inner.env.now();
+    let (tellers, pause) = {
+        let mut gate = volume.gate.lock();
+        gate.pause.length = (gate.pause.length * 2).clamp(limits::BACKOFF_MIN, limits::BACKOFF_MAX);
+        gate.pause.until = now + gate.pause.length;
+        gate.destage_error = Some(error.to_string());
+        // Acknowledged bytes that are gone do not come back by waiting, unless they are overwritten.
+        let tellers = if matches!(error, Error::Lost { .. }) {
+            gate.lost = Some(error.clone());
+            gate.give_up()
+        } else {
+            Vec::new()
+        };
+        (tellers, gate.pause.length)
+    };
+    match error.kind() {
+        Kind::Damaged => tracing::error!(volume = %volume.name, %error, ?pause, "destaging failed"),
+        _ => {
+            tracing::warn!(volume = %volume.name, %error, ?pause, "destaging failed, will try again")
+        }
+    }
+    tell(tellers, &Err(error));
+}
+
+impl Staged {
+    /// Whether a batch is due. `scarce`: the log's flash is.
+    fn due(&self, scarce: bool) -> Due {
+        let now = self.inner.env.now();
+        let committed = self.inner.log.committed();
+        let mut gate = self.gate.lock();
+        if self.mode != Mode::Memory && gate.pending() > 0 {
+            // Whoever waited for these may be gone.
+            gate.apply(committed);
+        }
+        let facts = Facts {
+            ended: gate.ended.is_some(),
+            ready: gate.ready(),
+            pending: gate.pending(),
+            bytes: gate.queue.bytes(),
+            age: gate.queue.get(0).map_or(Duration::ZERO, |oldest| now.since(oldest.at)),
+            awaited: matches!(self.mode, Mode::Store { .. }) || gate.drain_to > gate.checkpoint(),
+            pressed: scarce || self.is_pressed(&gate),
+            pause: gate.pause.until.since(now),
+        };
+        let config = &self.inner.config;
+        gate.told = false;
+        let due = due(&facts, config.destage_age, config.destage_bytes);
+        match due {
+            Due::Now => {
+                self.busy.send_replace(true);
+                gate.told = true;
+            }
+            Due::Never => gate.ringed = false,
+            Due::In(_) => {}
+        }
+        due
+    }
+
+    /// Waits until the volume closes or staging stops.
+    pub(crate) async fn ending(&self) {
+        let mut closing = self.closing.subscribe();
+        let mut stopping = self.inner.destager.stopping.subscribe();
+        // The senders live as long as `self`.
+        let closing = pin!(closing.wait_for(|closing| *closing));
+        let stopping = pin!(stopping.wait_for(|stopping| *stopping));
+        drop(select(closing, stopping).await);
+    }
+
+    /// Waits; an error when the volume closes or staging stops meanwhile.
+    pub(crate) async fn pause(&self, time: Duration) -> Result<(), Error> {
+        match select(pin!(self.ending()), self.inner.env.sleep(time)).await {
+            Either::Left(_) => Err(Error::Closed(self.name.clone())),
+            Either::Right(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The gatekeeper of a volume: gives serials, and lets changes become visible in serial order.
+//!
+//! All state of a volume that changes with each write is here, under one mutex that is held for plain calls only.
+//! Serial order is append order is queue order: writes that are in flight together go to flash together, and become
+//! visible one after the other when the log has them, so an overlapping pair ends as its serials say.
+
+use crate::home::Source;
+use crate::overlay::Overlay;
+use crate::queue::{Change, Queue};
+use crate::{Error, Vault};
+use base::Serial;
+use datastore::record::Held;
+use env::Moment;
+use log::Position;
+use std::collections::VecDeque;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Whom to tell how a wait ended.
+pub(crate) type Teller = oneshot::Sender<Result<(), Error>>;
+
+/// A write that waits for room on flash.
+pub(crate) struct Waiting {
+    pub(crate) cost: u64,
+    pub(crate) teller: oneshot::Sender<()>,
+}
+
+/// The destager's pause after an error.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Pause {
+    pub(crate) until: Moment,
+    pub(crate) length: Duration,
+}
+
+/// State of a volume in service.
+pub(crate) struct Gatekeeper {
+    /// The vault as last read or written; its root and checkpoint are what the home has.
+    pub(crate) held: Held<Vault>,
+    pub(crate) queue: Queue,
+    /// How many changes at the front of the queue are visible.
+    visible: usize,
+    pub(crate) overlay: Overlay<Source>,
+    /// Point of the log that covers all changes of the volume.
+    pub(crate) end: Position,
+    /// Last serial that was in the log when the volume came into service.
+    recovered: Serial,
+    /// Flash that unfinished changes take, with what was promised to writes that waited.
+    pub(crate) flash_bytes: u64,
+    /// Writes that wait for room, first come first served.
+    pub(crate) waiting: VecDeque<Waiting>,
+    /// Who waits until the datastore has everything up to a serial; serials ascend.
+    awaiting: VecDeque<(Serial, Teller)>,
+    /// Destage at once up to here.
+    pub(crate) drain_to: Serial,
+    /// In the destager's ring, or being destaged.
+    pub(crate) ringed: bool,
+    /// The destager was told that there is work.
+    pub(crate) told: bool,
+    pub(crate) drain: crate::flow::Drain,
+    pub(crate) pause: Pause,
+    pub(crate) destage_error: Option<String>,
+    /// Acknowledged changes that cannot be read back.
+    pub(crate) lost: Option<Error>,
+    /// Why the volume is out of service.
+    pub(crate) ended: Option<Error>,
+}
+
+/// What a commit leaves to be done outside the lock.
+pub(crate) struct Finished {
+    pub(crate) changes: Vec<Change>,
+    pub(crate) tellers: Vec<Teller>,
+    /// Flash that they took.
+    pub(crate) flash_bytes: u64,
+}
+
+impl Gatekeeper {
+    /// State of a volume that comes into service with `queue` in the log behind the vault's checkpoint.
+    pub(crate) fn new(held: Held<Vault>, queue: VecDeque<Change>, end: Position) -> Self {
+        let queue = Queue::with(held.value.checkpoint, queue);
+        Self {
+            recovered: queue.last(),
+            flash_bytes: queue.bytes(),
+            held,
+            queue,
+            visible: 0,
+            overlay: Overlay::new(),
+            end,
+            waiting: VecDeque::new(),
+            awaiting: VecDeque::new(),
+            drain_to: Serial(0),
+            ringed: false,
+            told: false,
+            drain: crate::flow::Drain::default(),
+            pause: Pause::default(),
+            destage_error: None,
+            lost: None,
+            ended: None,
+        }
+    }
+
+    /// Makes the changes visible that are on flash already, all at once. For a volume that comes into service.
+    pub(crate) fn index(&mut self, committed: Position) {
+        let queue = &self.queue;
+        let count = queue.iter().take_while(|change| change.is_committed(committed)).count();
+        let change = |index: usize| queue.get(index).expect("the count is within the queue");
+        let range = |index: usize| (change(index).position, change(index).span);
+        self.overlay =
+            Overlay::build(queue.serial(0), count, range, |index| change(index).source());
+        self.visible = count;
+    }
+
+    /// The error that every call shall get, if the volume is out of service.
+    pub(crate) fn in_service(&self) -> Result<(), Error> {
+        self.ended.clone().map_or(Ok(()), Err)
+    }
+
+    /// What the home has.
+    pub(crate) fn checkpoint(&self) -> Serial {
+        self.held.value.checkpoint
+    }
+
+    /// Takes a change that was appended to the log (or kept in RAM) last.
+    pub(crate) fn take(&mut self, change: Change) -> Serial {
+        if let Some(end) = change.end() {
+            debug_assert!(end >= self.end, "append order is serial order");
+            self.end = end;
+        }
+        self.queue.push(change)
+    }
+
+    /// Changes in the log that are not visible yet. Those kept in RAM become visible with their commit.
+    pub(crate) fn pending(&self) -> usize {
+        match self.queue.get(self.visible) {
+            Some(change) if change.is_logged() => self.queue.len() - self.visible,
+            _ => 0,
+        }
+    }
+
+    /// Makes changes visible, in serial order, up to what the log has on flash.
+    pub(crate) fn apply(&mut self, committed: Position) {
+        while let Some(change) = self.queue.get(self.visible) {
+            if !change.is_committed(committed) {
+                break;
+            }
+            self.overlay.insert(
+                change.position,
+                change.span,
+                self.queue.serial(self.visible),
+                change.source(),
+            );
+            self.visible += 1;
+        }
+    }
+
+    /// Makes all changes in the log visible: memory that outlives the process is as good as flash.
+    pub(crate) fn apply_all(&mut self) {
+        self.apply(self.end);
+    }
+
+    /// Changes that may go to the datastore now. Those in the log only when they are visible (hence acknowledged or
+    /// about to be); those in RAM always.
+    pub(crate) fn ready(&self) -> usize {
+        match self.pending() {
+            0 => self.queue.len(),
+            _ => self.visible,
+        }
+    }
+
+    /// A teller for the moment when the datastore has everything submitted so far; `None` when it has.
+    pub(crate) fn await_all(&mut self) -> Option<oneshot::Receiver<Result<(), Error>>> {
+        let serial = self.queue.last();
+        (serial > self.checkpoint()).then(|| {
+            let (teller, told) = oneshot::channel();
+            self.awaiting.push_back((serial, teller));
+            told
+        })
+    }
+
+    /// The datastore has the vault `held`: root and checkpoint change together, the prefix leaves the queue. The overlay
+    /// still holds it; whoever reads it there gets the very bytes that the new root has.
+    pub(crate) fn finish(&mut self, held: Held<Vault>) -> Finished {
+        let before = self.checkpoint();
+        let checkpoint = held.value.checkpoint;
+        assert!(checkpoint >= before, "checkpoints only grow");
+        assert!(held.value.generation >= self.held.value.generation, "generations only grow");
+        let count = usize::try_from(checkpoint.0 - before.0).expect("a queue fits into memory");
+        assert!(count <= self.ready(), "the checkpoint is a prefix of what may be destaged");
+        self.held = held;
+        self.leave(count)
+    }
+
+    /// An earlier attempt has landed late, from before a restart: its root holds changes up to its checkpoint that the
+    /// log had then and, beyond these, changes that were in RAM only and that nobody was told of. Ours in RAM,
+    /// of which nobody was told either, come after them. `None`: the vault claims changes that we know to be newer.
+    pub(crate) fn adopt(&mut self, held: Held<Vault>) -> Option<Finished> {
+        let before = self.checkpoint();
+        let checkpoint = held.value.checkpoint;
+        assert!(checkpoint >= before, "checkpoints only grow");
+        let claimed = usize::try_from(checkpoint.0 - before.0).ok()?;
+        let count = self.queue.iter().take(claimed).take_while(|change| change.is_logged()).count();
+        if count > 0 && Serial(before.0 + count as u64) > self.recovered {
+            return None;
+        }
+        self.held = held;
+        let finished = self.leave(count);
+        let shift = checkpoint.0 - self.queue.checkpoint().0;
+        self.queue.renumber(checkpoint);
+        for (serial, _) in &mut self.awaiting {
+            serial.0 += shift;
+        }
+        Some(finished)
+    }
+
+    fn leave(&mut self, count: usize) -> Finished {
+        let changes = self.queue.finish(count);
+        self.visible = self.visible.saturating_sub(count);
+        let flash_bytes =
+            changes.iter().filter(|change| change.is_logged()).map(Change::cost).sum();
+        self.flash_bytes -= flash_bytes;
+        let checkpoint = self.queue.checkpoint();
+        let done = self.awaiting.partition_point(|(serial, _)| *serial <= checkpoint);
+        let tellers = self.awaiting.drain(..done).map(|(_, teller)| teller).collect();
+        Finished { changes, tellers, flash_bytes }
+    }
+
+    /// Everybody who waits for the datastore: they shall be told of an error.
+    pub(crate) fn give_up(&mut self) -> Vec<Teller> {
+        self.drain_to = Serial(0);
+        self.awaiting.drain(..).map(|(_, teller)| teller).collect()
+    }
+}

@@ -1,0 +1,34 @@
+//! Bounds of staging that are not settings.
+
+use std::time::Duration;
+
+/// Unfinished changes of all volumes together. They are metadata in RAM (about 200 bytes each), and recovery time is
+/// proportional to them.
+pub(crate) const CHANGES_MAX: u64 = 1 << 20;
+/// What an entry of the log takes beside its payload, and what a change without payload is counted as, bytes.
+pub(crate) const ENTRY_BYTES: u64 = 64;
+/// Most changes in one destage batch.
+pub(crate) const BATCH_CHANGES_MAX: usize = 16 * 1024;
+/// A batch takes at most this part of the volume's share, so that what a commit frees comes in small portions and flow
+/// control can follow.
+pub(crate) const BATCHES_IN_SHARE_MIN: u64 = 8;
+/// Changes handled under one hold of a volume's lock.
+pub(crate) const SLICE_CHANGES: usize = 256;
+/// Latency of the store before anything was measured.
+pub(crate) const LATENCY_START: Duration = Duration::from_millis(10);
+/// Flow control believes no latency above this: a store that hangs shall fill the flash, not freeze the clients.
+pub(crate) const LATENCY_MAX: Duration = Duration::from_millis(250);
+/// First pause of the destager after an error of the store.
+pub(crate) const BACKOFF_MIN: Duration = Duration::from_secs(1);
+/// Longest pause of the destager after errors of the store.
+pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// What a batch in hand gets to end when its volume closes or staging stops.
+pub(crate) const CLOSE_GRACE: Duration = Duration::from_secs(2);
+/// How often changes that nobody waits for are looked at: whether the log has them on flash by now.
+pub(crate) const PENDING_CHECK: Duration = Duration::from_millis(100);
+/// Volumes above their fair share wait when this part of the flash budget is taken; the rest is for those below theirs.
+pub(crate) const SHARED_PERCENT: u64 = 95;
+/// A volume is destaged at once when it has this part of its share, or the log this part of the flash.
+pub(crate) const PRESSURE_PERCENT: u64 = 50;
+/// Longest read that is copied while the volume's lock is held, bytes.
+pub(crate) const COPY_UNDER_LOCK_BYTES_MAX: usize = 64 * 1024;

@@ -1,0 +1,96 @@
+//! What the destager does next. Pure.
+
+use crate::home::{Fold, Source};
+use crate::limits;
+use crate::overlay::Overlay;
+use crate::queue::Change;
+use base::Serial;
+use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
+
+/// What the decision rests on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    /// Out of service.
+    pub(crate) ended: bool,
+    /// Changes that may be destaged.
+    pub(crate) ready: usize,
+    /// Changes that wait for the log's commit.
+    pub(crate) pending: usize,
+    /// What all of them take.
+    pub(crate) bytes: u64,
+    /// Age of the oldest.
+    pub(crate) age: Duration,
+    /// Somebody waits for the datastore.
+    pub(crate) awaited: bool,
+    /// Flash is getting scarce.
+    pub(crate) pressed: bool,
+    /// What is left of the pause after an error.
+    pub(crate) pause: Duration,
+}
+
+/// When to destage a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    Now,
+    /// Look again after this.
+    In(Duration),
+    /// Not before something is written.
+    Never,
+}
+
+/// When to destage.
+pub(crate) fn due(facts: &Facts, age_max: Duration, bytes_max: u64) -> Due {
+    let look_again = |wait: Duration| {
+        Due::In(if facts.pending > 0 { wait.min(limits::PENDING_CHECK) } else { wait })
+    };
+    if facts.ended || facts.ready + facts.pending == 0 {
+        Due::Never
+    } else if facts.ready == 0 {
+        Due::In(limits::PENDING_CHECK)
+    } else if facts.pause > Duration::ZERO {
+        look_again(facts.pause)
+    } else if facts.awaited || facts.pressed || facts.bytes >= bytes_max || facts.age >= age_max {
+        Due::Now
+    } else {
+        look_again(age_max - facts.age)
+    }
+}
+
+/// How many of the first `ready` changes go into one batch: at least one, else no more than `bytes_max`.
+pub(crate) fn prefix<'a>(
+    changes: impl Iterator<Item = &'a Change>,
+    ready: usize,
+    bytes_max: u64,
+) -> usize {
+    let mut bytes = 0;
+    changes
+        .take(ready.min(limits::BATCH_CHANGES_MAX))
+        .take_while(|change| {
+            let first = bytes == 0;
+            bytes += change.cost();
+            first || bytes <= bytes_max
+        })
+        .count()
+}
+
+/// The pieces that remain when of each byte only the last change counts. Allowed because a batch commits as a whole.
+pub(crate) fn coalesce(changes: &[Change]) -> Vec<Fold> {
+    let range = |index: usize| (changes[index].position, changes[index].span);
+    let pieces = Overlay::build(Serial(1), changes.len(), range, |index| changes[index].source());
+    let mut folds: Vec<Fold> = Vec::with_capacity(changes.len());
+    for (position, piece) in pieces.into_pieces() {
+        match folds.last_mut() {
+            Some(last)
+                if last.position + last.span == position
+                    && matches!((&last.source, &piece.source), (Source::Zero, Source::Zero)) =>
+            {
+                last.span += piece.span;
+            }
+            _ => folds.push(Fold { position, span: piece.span, source: piece.source }),
+        }
+    }
+    folds
+}

@@ -1,0 +1,176 @@
+//! All changes that are not in the datastore yet, in serial order, without holes: the checkpoint must be an exact
+//! prefix, and the overlay knows only the newest change of a byte.
+//!
+//! Serials are not stored: the change at index `i` has the serial `first + i`. So they cannot have gaps.
+
+use crate::home::Source;
+use crate::limits;
+use base::Serial;
+use bytes::Bytes;
+use env::Moment;
+use log::{Place, Position};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Payload kept in RAM, with its part of the memory budget.
+pub(crate) struct Kept {
+    pub(crate) bytes: Bytes,
+    pub(crate) _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Where a change's payload is.
+#[derive(Clone)]
+pub(crate) enum Payload {
+    /// None: reads as zeros.
+    Zero,
+    /// In the log.
+    Log(Place),
+    /// In RAM.
+    Memory(Arc<Kept>),
+}
+
+/// Where in the log the changes end that are not in the log.
+const NOWHERE: Position = Position(u64::MAX);
+
+/// A change, without its serial.
+#[derive(Clone)]
+pub(crate) struct Change {
+    pub(crate) position: u64,
+    pub(crate) span: u64,
+    pub(crate) payload: Payload,
+    /// Point of the log that covers it.
+    end: Position,
+    /// When it was submitted, or re-indexed.
+    pub(crate) at: Moment,
+}
+
+impl Change {
+    /// A change that the log holds.
+    pub(crate) fn logged(
+        position: u64,
+        span: u64,
+        place: Option<Place>,
+        end: Position,
+        at: Moment,
+    ) -> Self {
+        debug_assert!(end != NOWHERE, "the log has not so many bytes");
+        let payload = place.map_or(Payload::Zero, Payload::Log);
+        Self { position, span, payload, end, at }
+    }
+
+    /// A change that only RAM holds.
+    pub(crate) fn kept(position: u64, span: u64, payload: Payload, at: Moment) -> Self {
+        Self { position, span, payload, end: NOWHERE, at }
+    }
+
+    /// Whether the log holds it.
+    pub(crate) fn is_logged(&self) -> bool {
+        self.end != NOWHERE
+    }
+
+    /// Point of the log that covers it, if the log holds it.
+    pub(crate) fn end(&self) -> Option<Position> {
+        self.is_logged().then_some(self.end)
+    }
+
+    /// Whether it is on flash when the log is durable up to `committed`.
+    pub(crate) fn is_committed(&self, committed: Position) -> bool {
+        self.is_logged() && self.end <= committed
+    }
+
+    /// Its bytes.
+    pub(crate) fn source(&self) -> Source {
+        match &self.payload {
+            Payload::Zero => Source::Zero,
+            Payload::Log(place) => Source::Log(place.clone(), 0),
+            Payload::Memory(kept) => Source::Memory(kept.bytes.clone()),
+        }
+    }
+
+    /// What it takes of the budgets, bytes.
+    pub(crate) fn cost(&self) -> u64 {
+        limits::ENTRY_BYTES + if matches!(self.payload, Payload::Zero) { 0 } else { self.span }
+    }
+}
+
+/// The queue.
+pub(crate) struct Queue {
+    /// Serial of the front, or of the next change when empty.
+    first: Serial,
+    changes: VecDeque<Change>,
+    bytes: u64,
+}
+
+impl Queue {
+    /// A queue of changes behind a checkpoint.
+    pub(crate) fn with(checkpoint: Serial, changes: VecDeque<Change>) -> Self {
+        let bytes = changes.iter().map(Change::cost).sum();
+        Self { first: checkpoint.next(), changes, bytes }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// What all changes take of the budgets.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Serial before the front: what the datastore has.
+    pub(crate) fn checkpoint(&self) -> Serial {
+        Serial(self.first.0 - 1)
+    }
+
+    /// Serial of the change at `index`.
+    pub(crate) fn serial(&self, index: usize) -> Serial {
+        Serial(self.first.0 + index as u64)
+    }
+
+    /// Serial of the last change, or the checkpoint.
+    pub(crate) fn last(&self) -> Serial {
+        Serial(self.first.0 + self.changes.len() as u64 - 1)
+    }
+
+    /// Adds a change and gives its serial.
+    pub(crate) fn push(&mut self, change: Change) -> Serial {
+        self.bytes += change.cost();
+        self.changes.push_back(change);
+        self.last()
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&Change> {
+        self.changes.get(index)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Change> {
+        self.changes.iter()
+    }
+
+    /// Takes the first `count` changes out: the datastore has them.
+    pub(crate) fn finish(&mut self, count: usize) -> Vec<Change> {
+        let done: Vec<Change> = self.changes.drain(..count).collect();
+        self.bytes -= done.iter().map(Change::cost).sum::<u64>();
+        self.first = Serial(self.first.0 + count as u64);
+        done
+    }
+
+    /// Gives the changes higher serials: behind a checkpoint that is beyond theirs. Only for changes that nobody was
+    /// told of.
+    pub(crate) fn renumber(&mut self, checkpoint: Serial) {
+        assert!(checkpoint >= self.checkpoint(), "serials only grow");
+        self.first = checkpoint.next();
+    }
+
+    /// Takes all changes.
+    pub(crate) fn take(&mut self) -> VecDeque<Change> {
+        self.bytes = 0;
+        self.first = self.last().next();
+        std::mem::take(&mut self.changes)
+    }
+}

@@ -1,0 +1,151 @@
+//! Reads of a volume in service: what is newer from the overlay, the rest from the home at the same root.
+
+use crate::home::{Extent, Source};
+use crate::staged::{Mode, Staged};
+use crate::{Error, limits};
+use content::tree::Root;
+
+/// What a range consists of at one moment. Sources hold their bytes, so it stays true.
+struct Picture {
+    /// From, to, bytes to skip in the source, the source.
+    pieces: Vec<(u64, u64, u64, Source)>,
+    /// From, to.
+    gaps: Vec<(u64, u64)>,
+    root: Root,
+}
+
+impl Staged {
+    /// Reads from memory only; `false` when some byte is not there. A plain call.
+    pub fn read_now(&self, position: u64, out: &mut [u8]) -> Result<bool, Error> {
+        let end = end_of(position, out.len())?;
+        if out.len() > limits::COPY_UNDER_LOCK_BYTES_MAX {
+            return self.read_picture_now(position, out);
+        }
+        // Copies under the lock: cheaper than holding every segment that takes part.
+        let mut gaps = Vec::new();
+        let mut next = position;
+        let root = {
+            let gate = self.gate.lock();
+            if let Some(ended) = &gate.ended {
+                return Err(ended.clone());
+            }
+            for (key, piece) in gate.overlay.meeting(position, end) {
+                let (start, stop) = (key.max(position), (key + piece.span).min(end));
+                if start > next {
+                    gaps.push((next, start));
+                }
+                if !piece.source.read_now(start - key, part(out, position, start, stop))? {
+                    return Ok(false);
+                }
+                next = stop;
+            }
+            gate.held.value.root
+        };
+        for (start, stop) in gaps {
+            if !self.home.read_now(&root, start, part(out, position, start, stop))? {
+                return Ok(false);
+            }
+        }
+        // The last gap apart: a read that meets nothing allocates nothing.
+        if next < end {
+            return self.home.read_now(&root, next, part(out, position, next, end));
+        }
+        Ok(true)
+    }
+
+    fn read_picture_now(&self, position: u64, out: &mut [u8]) -> Result<bool, Error> {
+        let picture = self.picture(position, end_of(position, out.len())?)?;
+        for (start, stop, skip, source) in &picture.pieces {
+            if !source.read_now(*skip, part(out, position, *start, *stop))? {
+                return Ok(false);
+            }
+        }
+        for (start, stop) in picture.gaps {
+            if !self.home.read_now(&picture.root, start, part(out, position, start, stop))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads.
+    pub async fn read(&self, position: u64, out: &mut [u8]) -> Result<(), Error> {
+        let picture = self.picture(position, end_of(position, out.len())?)?;
+        for (start, stop, skip, source) in &picture.pieces {
+            source.read(*skip, part(out, position, *start, *stop)).await?;
+        }
+        let keep = self.mode != Mode::Store { keep: false };
+        for (start, stop) in picture.gaps {
+            self.home.read(&picture.root, start, part(out, position, start, stop), keep).await?;
+        }
+        Ok(())
+    }
+
+    /// Data and holes of a range, adjacent equals merged, covering it exactly.
+    pub async fn extents(&self, position: u64, span: u64) -> Result<Vec<Extent>, Error> {
+        let end = position.checked_add(span).ok_or_else(beyond)?;
+        let picture = self.picture(position, end)?;
+        let mut extents: Vec<Extent> = picture
+            .pieces
+            .iter()
+            .map(|(start, stop, _, source)| {
+                let data = !matches!(source, Source::Zero);
+                Extent { position: *start, span: stop - start, data }
+            })
+            .collect();
+        for (start, stop) in picture.gaps {
+            extents.extend(self.home.extents(&picture.root, start, stop - start).await?);
+        }
+        extents.sort_unstable_by_key(|extent| extent.position);
+        Ok(merged(extents))
+    }
+
+    fn picture(&self, position: u64, end: u64) -> Result<Picture, Error> {
+        let gate = self.gate.lock();
+        gate.in_service()?;
+        let mut picture =
+            Picture { pieces: Vec::new(), gaps: Vec::new(), root: gate.held.value.root };
+        let mut next = position;
+        for (key, piece) in gate.overlay.meeting(position, end) {
+            let (start, stop) = (key.max(position), (key + piece.span).min(end));
+            if start > next {
+                picture.gaps.push((next, start));
+            }
+            picture.pieces.push((start, stop, start - key, piece.source.clone()));
+            next = stop;
+        }
+        if next < end {
+            picture.gaps.push((next, end));
+        }
+        Ok(picture)
+    }
+}
+
+/// The bytes `start..stop` of the volume in a buffer that begins at `position`.
+fn part(out: &mut [u8], position: u64, start: u64, stop: u64) -> &mut [u8] {
+    let offset = |at: u64| usize::try_from(at - position).expect("within the buffer");
+    &mut out[offset(start)..offset(stop)]
+}
+
+fn end_of(position: u64, length: usize) -> Result<u64, Error> {
+    position.checked_add(length as u64).ok_or_else(beyond)
+}
+
+fn beyond() -> Error {
+    Error::Invalid("a range ends beyond 2^64".to_owned())
+}
+
+fn merged(extents: Vec<Extent>) -> Vec<Extent> {
+    let mut merged: Vec<Extent> = Vec::with_capacity(extents.len());
+    for extent in extents {
+        match merged.last_mut() {
+            Some(last)
+                if last.data == extent.data && last.position + last.span == extent.position =>
+            {
+                last.span += extent.span;
+            }
+            _ => merged.push(extent),
+        }
+    }
+    merged
+}

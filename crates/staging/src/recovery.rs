@@ -1,0 +1,84 @@
+//! What the log still has of a volume that comes into service. Pure.
+
+use crate::queue::Change;
+use crate::{Error, Vault};
+use base::{Generation, Serial};
+use env::Moment;
+use log::{Position, Recovered};
+use std::collections::VecDeque;
+
+#[cfg(test)]
+mod tests;
+
+/// The unfinished changes of a volume that was closed in this run of the daemon. The log tells only of those that
+/// outlived a restart.
+pub(crate) struct Parked {
+    /// Up to where the datastore had them.
+    pub(crate) checkpoint: Serial,
+    pub(crate) changes: VecDeque<Change>,
+    /// Point of the log that covers them.
+    pub(crate) end: Position,
+}
+
+/// What is missing, if `serials` (ascending, each once) are not all after `checkpoint` without gaps.
+pub(crate) fn missing(checkpoint: Serial, serials: impl Iterator<Item = Serial>) -> Option<String> {
+    let mut gaps = Vec::new();
+    let mut next = checkpoint.0 + 1;
+    for serial in serials {
+        if serial.0 > next {
+            gaps.push(if serial.0 - next == 1 {
+                next.to_string()
+            } else {
+                format!("{next}-{}", serial.0 - 1)
+            });
+        }
+        next = serial.0 + 1;
+    }
+    (!gaps.is_empty()).then(|| gaps.join(", "))
+}
+
+/// The changes behind the vault's checkpoint, in serial order, or what is wrong with them.
+pub(crate) fn unfinished(
+    recovered: Vec<Recovered>,
+    vault: &Vault,
+    now: Moment,
+) -> Result<VecDeque<Change>, Error> {
+    let lost = |reason: String| Error::Lost { volume: vault.name.clone(), reason };
+    let mut changes = recovered;
+    changes.retain(|change| change.serial > vault.checkpoint);
+    // The newest generation of a serial first; the log gives them nearly sorted.
+    changes.sort_by_key(|change| (change.serial, std::cmp::Reverse(change.generation)));
+    changes.dedup_by_key(|change| change.serial);
+    if let Some(newer) = newest(&changes).filter(|&newest| newest > vault.generation) {
+        return Err(lost(format!(
+            "the log has changes of generation {newer}, the vault is of generation {}: the store was set back to an \
+             older state",
+            vault.generation
+        )));
+    }
+    if let Some(missing) = missing(vault.checkpoint, changes.iter().map(|change| change.serial)) {
+        return Err(lost(format!(
+            "serials {missing} are not in the log, the datastore has those up to {}, the log some after them",
+            vault.checkpoint
+        )));
+    }
+    Ok(changes
+        .into_iter()
+        .map(|change| {
+            let place = matches!(change.change, log::Change::Write).then_some(change.place);
+            // What outlived a restart counts as committed.
+            Change::logged(change.position, change.span, place, Position(0), now)
+        })
+        .collect())
+}
+
+fn newest(changes: &[Recovered]) -> Option<Generation> {
+    changes.iter().map(|change| change.generation).max()
+}
+
+/// The changes of a volume closed earlier that are behind `checkpoint`.
+pub(crate) fn unparked(parked: &Parked, checkpoint: Serial) -> VecDeque<Change> {
+    let done =
+        usize::try_from(checkpoint.0.saturating_sub(parked.checkpoint.0)).unwrap_or(usize::MAX);
+    parked.changes.iter().skip(done).cloned().collect()
+}
