@@ -13,6 +13,8 @@ mod address;
 mod parts;
 pub mod real;
 pub mod sim;
+#[cfg(test)]
+mod tests;
 
 pub use address::BadAddress;
 pub use parts::{

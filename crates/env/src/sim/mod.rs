@@ -1,1 +1,43 @@
-//! Seeded twins with faults.
+//! A whole world on one thread from one seed: clock, scheduler, disks, memory, network, with faults.
+//!
+//! The same seed and the same code give the same run, step by step ([`World::trace_hash`] proves it). Ready tasks are
+//! polled in random order; time stands still while anything is ready (but for a trifle per step) and then jumps to the
+//! next timer. Each disk call suspends at least once, and takes effect before or after that, so that whatever may
+//! happen between two calls does happen for some seed.
+//!
+//! ```
+//! use rekindle_env::{Open, sim::{Faults, Stop, World}};
+//! use std::path::Path;
+//!
+//! let world = World::new(7, Faults::none());
+//! let env = world.env();
+//! let finished = world.block_on_until(Stop::DiskOperation(3), async move {
+//!     let file = env.disk().open(Path::new("/log"), Open::Create).await?;
+//!     file.write_at(b"hello", 0).await?;
+//!     file.sync_data().await?; // The third disk operation: its caller never hears of it.
+//!     std::io::Result::Ok(())
+//! });
+//! assert!(finished.is_none());
+//! world.cut_power();
+//! // A new life on the old disk. The name was never synced, so the file may be gone.
+//! let env = world.env();
+//! world.block_on(async move { let _ = env.disk().open(Path::new("/log"), Open::Read).await; });
+//! ```
+//!
+//! What is not modelled: a step is atomic, so a crash never falls between two plain stores to mapped memory.
+
+mod content;
+mod disk;
+mod executor;
+mod faults;
+mod memory;
+mod names;
+mod net;
+mod random;
+mod state;
+#[cfg(test)]
+mod tests;
+mod world;
+
+pub use faults::Faults;
+pub use world::{Host, Stop, World};

@@ -1,0 +1,395 @@
+//! What a file holds: the present bytes, and for each page that was written since the last sync the versions before.
+//!
+//! The first of a page's older versions is the one on the medium. A power cut composes each sector from any of them.
+
+use super::random::Rng;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What reads and writes of the model are cut into, bytes.
+pub(super) const PAGE_BYTES: u64 = 4096;
+const PAGE: usize = 4096;
+/// What a medium writes whole or not at all, bytes.
+const SECTOR: usize = 512;
+/// Most versions of a page that are kept beside the present one.
+const VERSIONS_MAX: usize = 4;
+
+type Bytes = [u8; PAGE];
+/// A version of a page; none means zeros.
+type Version = Option<Arc<Bytes>>;
+
+static ZEROS: Bytes = [0; PAGE];
+
+/// A file without its names. Lives while a name or a handle refers to it.
+pub(super) struct Inode {
+    pub(super) number: u64,
+    pub(super) content: Mutex<Content>,
+}
+
+pub(super) struct Content {
+    pub(super) length: u64,
+    /// Length on the medium.
+    durable_length: u64,
+    pages: BTreeMap<u64, Page>,
+    /// Pages that have, or had, older versions.
+    changed: Vec<u64>,
+    /// So many pages from the start are allocated, whether or not they are in `pages`.
+    reserved_pages: u64,
+    space: Space,
+    /// Life and handle that hold the lock.
+    pub(super) lock: Option<(u64, u64)>,
+}
+
+#[derive(Default)]
+struct Page {
+    present: Version,
+    older: Vec<Version>,
+    /// A sync failed here: the kernel believes the page clean, and later syncs leave it out.
+    is_lost: bool,
+}
+
+/// How much of an operation is done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    Whole,
+    /// A part, as when it fails or is interrupted.
+    Torn,
+}
+
+/// The pages in use on a disk, and those of one file.
+struct Space {
+    disk_pages: Arc<AtomicU64>,
+    file_pages: u64,
+}
+
+impl Space {
+    fn take(&mut self, pages: u64, capacity_bytes: u64) -> io::Result<()> {
+        let used = self.disk_pages.load(Ordering::Relaxed) + pages;
+        if pages > 0 && used.saturating_mul(PAGE_BYTES) > capacity_bytes {
+            return Err(Errno::NOSPC.into());
+        }
+        self.disk_pages.store(used, Ordering::Relaxed);
+        self.file_pages += pages;
+        Ok(())
+    }
+
+    fn give(&mut self, pages: u64) {
+        self.disk_pages.fetch_sub(pages, Ordering::Relaxed);
+        self.file_pages -= pages;
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        self.give(self.file_pages);
+    }
+}
+
+impl Inode {
+    pub(super) fn new(number: u64, disk_pages: &Arc<AtomicU64>) -> Arc<Self> {
+        let content = Content {
+            length: 0,
+            durable_length: 0,
+            pages: BTreeMap::new(),
+            changed: Vec::new(),
+            reserved_pages: 0,
+            space: Space { disk_pages: disk_pages.clone(), file_pages: 0 },
+            lock: None,
+        };
+        Arc::new(Self { number, content: Mutex::new(content) })
+    }
+}
+
+/// The part of a page that a range of bytes covers: page, range within the page, range within the data.
+fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == length {
+            return None;
+        }
+        let at = offset + done as u64;
+        let start = usize::try_from(at % PAGE_BYTES).expect("within a page");
+        let count = (PAGE - start).min(length - done);
+        let piece = (at / PAGE_BYTES, start..start + count, done..done + count);
+        done += count;
+        Some(piece)
+    })
+}
+
+fn bytes(version: &Version) -> &Bytes {
+    version.as_deref().unwrap_or(&ZEROS)
+}
+
+fn bytes_mut(version: &mut Version) -> &mut Bytes {
+    Arc::make_mut(version.get_or_insert_with(|| Arc::new(ZEROS)))
+}
+
+impl Page {
+    /// Keeps the present version as an older one; `true` when it is the first.
+    fn keep(&mut self) -> bool {
+        if self.older.len() == VERSIONS_MAX {
+            // Never the first: that is what the medium holds.
+            self.older.remove(1);
+        }
+        self.older.push(self.present.clone());
+        self.is_lost = false;
+        self.older.len() == 1
+    }
+
+    fn settle(&mut self) {
+        self.older.clear();
+        self.is_lost = false;
+    }
+
+    /// What a power cut leaves, if `choose` says which version each sector takes: 0 is the medium's, the highest
+    /// (which it is given) the present one.
+    fn cut_power(&mut self, mut choose: impl FnMut(usize) -> usize) {
+        let mut left = self.older[0].clone();
+        for start in (0..PAGE).step_by(SECTOR) {
+            let sector = start..start + SECTOR;
+            let version = self.older.get(choose(self.older.len())).unwrap_or(&self.present);
+            if bytes(version)[sector.clone()] != bytes(&left)[sector.clone()] {
+                bytes_mut(&mut left)[sector.clone()].copy_from_slice(&bytes(version)[sector]);
+            }
+        }
+        self.present = left;
+        self.settle();
+    }
+}
+
+impl Content {
+    pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let end = offset.checked_add(buffer.len() as u64);
+        if end.is_none_or(|end| end > self.length) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for (number, inside, outside) in pieces(offset, buffer.len()) {
+            match self.pages.get(&number) {
+                Some(page) => buffer[outside].copy_from_slice(&bytes(&page.present)[inside]),
+                None => buffer[outside].fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(
+        &mut self,
+        data: &[u8],
+        offset: u64,
+        capacity_bytes: u64,
+    ) -> io::Result<()> {
+        offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
+        for (number, inside, outside) in pieces(offset, data.len()) {
+            // What was written before the disk was full stays written, as with the real call.
+            self.patch(number, inside, &data[outside.clone()], capacity_bytes)?;
+            self.length = self.length.max(offset + outside.end as u64);
+        }
+        Ok(())
+    }
+
+    /// A part of a write: some sectors from its beginning.
+    pub(super) fn write_torn(
+        &mut self,
+        data: &[u8],
+        offset: u64,
+        capacity_bytes: u64,
+        rng: &mut Rng,
+    ) {
+        let into_sector = usize::try_from(offset % SECTOR as u64).expect("within a sector");
+        let sectors = rng.index((into_sector + data.len()).div_ceil(SECTOR) + 1);
+        let count = (sectors * SECTOR).saturating_sub(into_sector).min(data.len());
+        // The caller reports a failure anyway.
+        let _ = self.write(&data[..count], offset, capacity_bytes);
+    }
+
+    fn patch(
+        &mut self,
+        number: u64,
+        inside: Range<usize>,
+        data: &[u8],
+        capacity_bytes: u64,
+    ) -> io::Result<()> {
+        if number >= self.reserved_pages && !self.pages.contains_key(&number) {
+            self.space.take(1, capacity_bytes)?;
+        }
+        let page = self.pages.entry(number).or_default();
+        if page.keep() {
+            self.changed.push(number);
+        }
+        match <&Bytes>::try_from(data) {
+            Ok(whole) => page.present = Some(Arc::new(*whole)),
+            Err(_) => bytes_mut(&mut page.present)[inside].copy_from_slice(data),
+        }
+        Ok(())
+    }
+
+    /// Saves the sectors of a range, and the length up to its end.
+    pub(super) fn settle_range(&mut self, offset: u64, length: usize) {
+        for (number, inside, _) in pieces(offset, length) {
+            let Some(page) = self.pages.get_mut(&number) else { continue };
+            if inside.len() == PAGE {
+                page.settle();
+                continue;
+            }
+            let sectors = inside.start / SECTOR * SECTOR..inside.end.next_multiple_of(SECTOR);
+            let present = page.present.clone();
+            for older in &mut page.older {
+                bytes_mut(older)[sectors.clone()]
+                    .copy_from_slice(&bytes(&present)[sectors.clone()]);
+            }
+        }
+        let end = (offset + length as u64).min(self.length);
+        self.durable_length = self.durable_length.max(end);
+    }
+
+    pub(super) fn sync(&mut self) {
+        for number in std::mem::take(&mut self.changed) {
+            let Some(page) = self.pages.get_mut(&number) else { continue };
+            if page.is_lost {
+                self.changed.push(number);
+            } else {
+                page.settle();
+            }
+        }
+        self.durable_length = self.length;
+    }
+
+    /// A sync that fails: the kernel forgets that pages are to be written, whether or not they were.
+    pub(super) fn sync_torn(&mut self, rng: &mut Rng) {
+        for &number in &self.changed {
+            let Some(page) = self.pages.get_mut(&number) else { continue };
+            if rng.coin() {
+                page.settle();
+            } else {
+                page.is_lost = !page.older.is_empty();
+            }
+        }
+        if rng.coin() {
+            self.durable_length = self.length;
+        }
+    }
+
+    /// Does not touch what is there; what is added is zeros already.
+    pub(super) fn preallocate(&mut self, length: u64, capacity_bytes: u64) -> io::Result<()> {
+        if length > self.length {
+            self.reserve(length.div_ceil(PAGE_BYTES), capacity_bytes)?;
+            self.length = length;
+        }
+        self.sync();
+        Ok(())
+    }
+
+    fn reserve(&mut self, pages: u64, capacity_bytes: u64) -> io::Result<()> {
+        if pages > self.reserved_pages {
+            let present = self.pages.range(self.reserved_pages..pages).count() as u64;
+            self.space.take(pages - self.reserved_pages - present, capacity_bytes)?;
+            self.reserved_pages = pages;
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_length(&mut self, length: u64) -> io::Result<()> {
+        let first_gone = length.div_ceil(PAGE_BYTES);
+        if length < self.length {
+            let tail = usize::try_from(length % PAGE_BYTES).expect("within a page");
+            if tail > 0 && self.pages.contains_key(&(length / PAGE_BYTES)) {
+                self.patch(length / PAGE_BYTES, tail..PAGE, &ZEROS[tail..], u64::MAX)?;
+            }
+            for (&number, page) in self.pages.range_mut(first_gone..) {
+                if page.present.is_some() {
+                    if page.keep() {
+                        self.changed.push(number);
+                    }
+                    page.present = None;
+                }
+            }
+            if self.reserved_pages > first_gone {
+                let present = self.pages.range(first_gone..self.reserved_pages).count() as u64;
+                self.space.give(self.reserved_pages - first_gone - present);
+                self.reserved_pages = first_gone;
+            }
+        }
+        self.length = length;
+        Ok(())
+    }
+
+    /// Gives back the pages that a cut file no longer has, once that is on the medium.
+    pub(super) fn release_tail(&mut self) {
+        let end =
+            self.durable_length.max(self.length).div_ceil(PAGE_BYTES).max(self.reserved_pages);
+        while let Some(last) = self.pages.last_entry() {
+            if *last.key() < end || !last.get().older.is_empty() {
+                break;
+            }
+            last.remove();
+            self.space.give(1);
+        }
+    }
+
+    pub(super) fn cut_power(&mut self, rng: &mut Rng) {
+        // Sector by sector alone, all or nothing would hardly ever happen; and both are what crash tests live on.
+        let mode = rng.below(4);
+        for number in std::mem::take(&mut self.changed) {
+            let Some(page) = self.pages.get_mut(&number) else { continue };
+            if page.older.is_empty() {
+                continue;
+            }
+            let (page_survives, is_lost) = (rng.coin(), page.is_lost);
+            page.cut_power(|present| match mode {
+                _ if is_lost => 0,
+                0 => 0,
+                1 => present,
+                2 => present * usize::from(page_survives),
+                _ => rng.index(present + 1),
+            });
+        }
+        let (low, high) =
+            (self.length.min(self.durable_length), self.length.max(self.durable_length));
+        if low < high {
+            self.length = match mode {
+                0 => self.durable_length,
+                1 => self.length,
+                _ => low + rng.below(high - low + 1),
+            };
+        }
+        self.durable_length = self.length;
+        // What lies beyond the end reads as zeros when the file grows again.
+        let length = self.length;
+        let tail = usize::try_from(length % PAGE_BYTES).expect("within a page");
+        if tail > 0
+            && let Some(page) = self.pages.get_mut(&(length / PAGE_BYTES))
+            && page.present.is_some()
+        {
+            bytes_mut(&mut page.present)[tail..].fill(0);
+        }
+        for (_, page) in self.pages.range_mut(length.div_ceil(PAGE_BYTES)..) {
+            page.present = None;
+        }
+        self.release_tail();
+    }
+
+    /// Flips bits on the medium and in the page cache alike; `false` when there is no such byte.
+    pub(super) fn flip(&mut self, offset: u64, mask: u8) -> bool {
+        if offset >= self.length {
+            return false;
+        }
+        let index = usize::try_from(offset % PAGE_BYTES).expect("within a page");
+        let page = self.pages.entry(offset / PAGE_BYTES).or_insert_with(|| {
+            // A page that was never written, in a preallocated or sparse file: charged as if it had been.
+            self.space.file_pages += u64::from(offset / PAGE_BYTES >= self.reserved_pages);
+            self.space.disk_pages.fetch_add(
+                u64::from(offset / PAGE_BYTES >= self.reserved_pages),
+                Ordering::Relaxed,
+            );
+            Page::default()
+        });
+        bytes_mut(&mut page.present)[index] ^= mask;
+        page.older.iter_mut().for_each(|older| bytes_mut(older)[index] ^= mask);
+        true
+    }
+}

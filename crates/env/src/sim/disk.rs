@@ -1,0 +1,404 @@
+//! Simulated disks.
+
+use super::content::{How, Inode, PAGE_BYTES};
+use super::executor::Delay;
+use super::names::{Names, key};
+use super::random::Rng;
+use super::state::{Event, Machine, State};
+use crate::{BoxFuture, Disk, File, FileKind, Open};
+use base::checksum::crc32c;
+use rustix::io::Errno;
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Least time between the effect of an operation and the news of it.
+const TOLD_AFTER: Duration = Duration::from_nanos(1);
+
+pub(super) struct DiskState {
+    names: Names,
+    pub(super) capacity_bytes: u64,
+    used_pages: Arc<AtomicU64>,
+}
+
+impl DiskState {
+    pub(super) fn new(capacity_bytes: u64) -> Self {
+        Self { names: Names::default(), capacity_bytes, used_pages: Arc::default() }
+    }
+
+    pub(super) fn cut_power(&mut self, rng: &mut Rng) {
+        self.names.cut_power(rng);
+        // Those without a name are gone.
+        for inode in self.names.files() {
+            inode.content.lock().cut_power(rng);
+        }
+    }
+
+    pub(super) fn flip(&self, path: &Path, offset: u64, mask: u8) -> bool {
+        let inode = key(path).and_then(|key| self.names.file(&key));
+        inode.is_ok_and(|inode| inode.content.lock().flip(offset, mask))
+    }
+
+    pub(super) fn peek(&self, path: &Path) -> Option<Vec<u8>> {
+        let inode = self.names.file(&key(path).ok()?).ok()?;
+        let content = inode.content.lock();
+        let mut bytes = vec![0; usize::try_from(content.length).ok()?];
+        content.read(&mut bytes, 0).ok()?;
+        Some(bytes)
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.capacity_bytes.saturating_sub(self.used_pages.load(Ordering::Relaxed) * PAGE_BYTES)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Name,
+    Write,
+    Sync,
+}
+
+/// An operation of a disk: what it does, and when. It is done before or after the delay, as chance will have it, so
+/// that a crash may find it done and not reported, or not done.
+struct Operation<'a, T, F: FnOnce(&mut State, How) -> io::Result<T>> {
+    machine: &'a Machine,
+    kind: Kind,
+    /// For the trace.
+    subject: u64,
+    detail: u64,
+    stage: Stage<T, F>,
+}
+
+enum Stage<T, F> {
+    New(F),
+    Before(F, Delay),
+    After(io::Result<T>, Delay),
+    Over,
+}
+
+impl<T, F: FnOnce(&mut State, How) -> io::Result<T>> Operation<'_, T, F> {
+    /// Does it, or fails.
+    fn perform(&self, state: &mut State, effect: F) -> io::Result<T> {
+        state.disk_operations += 1;
+        let event = match self.kind {
+            Kind::Read => Event::Read,
+            Kind::Name => Event::Name,
+            Kind::Write => Event::Write,
+            Kind::Sync => Event::Sync,
+        };
+        state.record(event, self.subject, self.detail);
+        let probability = match self.kind {
+            Kind::Read => state.faults.read_error,
+            Kind::Name | Kind::Write => state.faults.write_error,
+            Kind::Sync => state.faults.sync_error,
+        };
+        if state.faults.fail_operation != Some(state.disk_operations)
+            && !state.rng.chance(probability)
+        {
+            return effect(state, How::Whole);
+        }
+        state.record(Event::Fail, state.disk_operations, 0);
+        if matches!(self.kind, Kind::Write | Kind::Sync) {
+            // These give nothing back but their success.
+            let _ = effect(state, How::Torn);
+        }
+        Err(Errno::IO.into())
+    }
+}
+
+impl<T: Unpin, F: FnOnce(&mut State, How) -> io::Result<T> + Unpin> Future for Operation<'_, T, F> {
+    type Output = io::Result<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let this = self.get_mut();
+        let shared = &this.machine.shared;
+        loop {
+            match std::mem::replace(&mut this.stage, Stage::Over) {
+                Stage::New(effect) => {
+                    let mut guard = shared.lock();
+                    let state = &mut *guard;
+                    this.machine.check_alive(state)?;
+                    let latency = state.rng.duration(&state.faults.disk_latency);
+                    let delay = Delay::until(shared, state.now + latency);
+                    let is_early = state.rng.coin();
+                    this.stage = if is_early {
+                        Stage::After(this.perform(state, effect), delay)
+                    } else {
+                        Stage::Before(effect, delay)
+                    };
+                }
+                Stage::Before(effect, mut delay) => {
+                    if Pin::new(&mut delay).poll(context).is_pending() {
+                        this.stage = Stage::Before(effect, delay);
+                        return Poll::Pending;
+                    }
+                    let mut state = shared.lock();
+                    this.machine.check_alive(&state)?;
+                    let result = this.perform(&mut state, effect);
+                    // Told in a later step, so that a run may stop in between.
+                    this.stage = Stage::After(result, Delay::until(shared, state.now + TOLD_AFTER));
+                }
+                Stage::After(result, mut delay) => {
+                    if Pin::new(&mut delay).poll(context).is_pending() {
+                        this.stage = Stage::After(result, delay);
+                        return Poll::Pending;
+                    }
+                    return Poll::Ready(result);
+                }
+                Stage::Over => panic!("a disk operation was polled after its end"),
+            }
+        }
+    }
+}
+
+impl<T, F: FnOnce(&mut State, How) -> io::Result<T>> Drop for Operation<'_, T, F> {
+    fn drop(&mut self) {
+        let Stage::Before(effect, _delay) = std::mem::replace(&mut self.stage, Stage::Over) else {
+            return;
+        };
+        let result = {
+            let mut guard = self.machine.shared.lock();
+            let state = &mut *guard;
+            let is_dying = self.machine.death(state).is_some();
+            let is_alive = self.machine.is_alive(state);
+            // What a dead process left lying about is not carried out in a later life.
+            if !(is_alive || is_dying) || state.rng.coin() {
+                return;
+            }
+            // Whoever cancels an operation does not stop the disk; a crash may stop it half-way through a write.
+            let is_torn = self.kind == Kind::Write && (is_dying || state.stopped);
+            state.record(Event::Interrupt, self.subject, u64::from(is_torn));
+            effect(state, if is_torn { How::Torn } else { How::Whole })
+        };
+        // May hold a file, whose drop wants the lock.
+        drop(result);
+    }
+}
+
+impl Machine {
+    fn operation<'a, T: Unpin + Send + 'a>(
+        &'a self,
+        kind: Kind,
+        subject: u64,
+        detail: u64,
+        effect: impl FnOnce(&mut State, How) -> io::Result<T> + Send + Unpin + 'a,
+    ) -> BoxFuture<'a, io::Result<T>> {
+        Box::pin(Operation { machine: self, kind, subject, detail, stage: Stage::New(effect) })
+    }
+
+    fn name_operation<'a, T: Unpin + Send + 'a>(
+        &'a self,
+        kind: Kind,
+        path: &'a Path,
+        effect: impl FnOnce(&mut State, String) -> io::Result<T> + Send + Unpin + 'a,
+    ) -> BoxFuture<'a, io::Result<T>> {
+        let subject = u64::from(crc32c(path.as_os_str().as_encoded_bytes()));
+        self.operation(kind, subject, 0, move |state, how| match how {
+            How::Whole => effect(state, key(path)?),
+            // A folder's sync that fails has saved nothing.
+            How::Torn => Err(Errno::IO.into()),
+        })
+    }
+
+    fn open_file(&self, state: &mut State, key: String, how: Open) -> io::Result<SimFile> {
+        let number = state.number();
+        let disk = &mut state.hosts[self.host].disk;
+        let inode = match (disk.names.file(&key), how) {
+            (Ok(_), Open::CreateNew) => return Err(Errno::EXIST.into()),
+            (Ok(inode), _) => inode,
+            (Err(error), Open::Create | Open::CreateNew)
+                if error.kind() == io::ErrorKind::NotFound =>
+            {
+                let inode = Inode::new(number, &disk.used_pages);
+                disk.names.create(key, inode.clone())?;
+                inode
+            }
+            (Err(error), _) => return Err(error),
+        };
+        Ok(SimFile { machine: self.clone(), inode, handle: number, is_writable: how != Open::Read })
+    }
+}
+
+impl Disk for Machine {
+    fn open<'a>(&'a self, path: &'a Path, how: Open) -> BoxFuture<'a, io::Result<Arc<dyn File>>> {
+        let kind = if matches!(how, Open::Read | Open::Write) { Kind::Read } else { Kind::Name };
+        self.name_operation(kind, path, move |state, key| {
+            let file = self.open_file(state, key, how)?;
+            Ok(Arc::new(file) as Arc<dyn File>)
+        })
+    }
+
+    fn create_folder<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<()>> {
+        self.name_operation(Kind::Name, path, |state, key| {
+            state.hosts[self.host].disk.names.create_folder(&key)
+        })
+    }
+
+    fn list<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<Vec<(String, FileKind)>>> {
+        self.name_operation(Kind::Read, path, |state, key| {
+            state.hosts[self.host].disk.names.list(&key)
+        })
+    }
+
+    fn rename<'a>(&'a self, from: &'a Path, to: &'a Path) -> BoxFuture<'a, io::Result<()>> {
+        self.name_operation(Kind::Name, from, |state, from| {
+            state.hosts[self.host].disk.names.rename(&from, key(to)?)
+        })
+    }
+
+    fn remove<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<()>> {
+        self.name_operation(Kind::Name, path, |state, key| {
+            state.hosts[self.host].disk.names.remove(&key)
+        })
+    }
+
+    fn sync_folder<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<()>> {
+        self.name_operation(Kind::Sync, path, |state, key| {
+            state.hosts[self.host].disk.names.sync_folder(&key)
+        })
+    }
+
+    fn free_bytes<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<u64>> {
+        self.name_operation(Kind::Read, path, |state, _| {
+            Ok(state.hosts[self.host].disk.free_bytes())
+        })
+    }
+}
+
+struct SimFile {
+    machine: Machine,
+    inode: Arc<Inode>,
+    handle: u64,
+    is_writable: bool,
+}
+
+impl SimFile {
+    /// An operation that changes the file.
+    fn change<'a>(
+        &'a self,
+        kind: Kind,
+        detail: u64,
+        change: impl FnOnce(&mut State, How) -> io::Result<()> + Send + Unpin + 'a,
+    ) -> BoxFuture<'a, io::Result<()>> {
+        self.machine.operation(kind, self.inode.number, detail, move |state, how| {
+            if !self.is_writable {
+                return Err(Errno::BADF.into());
+            }
+            change(state, how)
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        data: &'a [u8],
+        offset: u64,
+        is_durable: bool,
+    ) -> BoxFuture<'a, io::Result<()>> {
+        let detail = offset << 32 ^ u64::from(crc32c(data));
+        self.change(Kind::Write, detail, move |state, how| {
+            let capacity_bytes = state.hosts[self.machine.host].disk.capacity_bytes;
+            let mut content = self.inode.content.lock();
+            if how == How::Torn {
+                content.write_torn(data, offset, capacity_bytes, &mut state.rng);
+                return Ok(());
+            }
+            content.write(data, offset, capacity_bytes)?;
+            if is_durable {
+                content.settle_range(offset, data.len());
+            }
+            Ok(())
+        })
+    }
+}
+
+impl File for SimFile {
+    fn read_at<'a>(&'a self, buffer: &'a mut [u8], offset: u64) -> BoxFuture<'a, io::Result<()>> {
+        self.machine.operation(Kind::Read, self.inode.number, offset, move |state, _| {
+            self.inode.content.lock().read(buffer, offset)?;
+            if !buffer.is_empty() && state.rng.chance(state.faults.read_flip) {
+                let index = state.rng.index(buffer.len());
+                buffer[index] ^= 1 << state.rng.below(8);
+            }
+            Ok(())
+        })
+    }
+
+    fn write_at<'a>(&'a self, data: &'a [u8], offset: u64) -> BoxFuture<'a, io::Result<()>> {
+        self.write(data, offset, false)
+    }
+
+    fn write_durable<'a>(&'a self, data: &'a [u8], offset: u64) -> BoxFuture<'a, io::Result<()>> {
+        self.write(data, offset, true)
+    }
+
+    fn sync_data(&self) -> BoxFuture<'_, io::Result<()>> {
+        // As on the real machine, also through a handle that only reads.
+        self.machine.operation(Kind::Sync, self.inode.number, 0, move |state, how| {
+            let mut content = self.inode.content.lock();
+            match how {
+                How::Whole => content.sync(),
+                How::Torn => content.sync_torn(&mut state.rng),
+            }
+            content.release_tail();
+            Ok(())
+        })
+    }
+
+    fn length(&self) -> BoxFuture<'_, io::Result<u64>> {
+        let number = self.inode.number;
+        self.machine
+            .operation(Kind::Read, number, 0, move |_, _| Ok(self.inode.content.lock().length))
+    }
+
+    fn preallocate(&self, length: u64) -> BoxFuture<'_, io::Result<()>> {
+        self.change(Kind::Write, length, move |state, how| {
+            let capacity_bytes = state.hosts[self.machine.host].disk.capacity_bytes;
+            match how {
+                How::Whole => self.inode.content.lock().preallocate(length, capacity_bytes),
+                How::Torn => {
+                    let mut content = self.inode.content.lock();
+                    let missing = length.saturating_sub(content.length);
+                    let part = content.length + state.rng.below(missing + 1);
+                    content.preallocate(part, capacity_bytes)
+                }
+            }
+        })
+    }
+
+    fn set_length(&self, length: u64) -> BoxFuture<'_, io::Result<()>> {
+        self.change(Kind::Write, length, move |_, how| match how {
+            How::Whole => self.inode.content.lock().set_length(length),
+            How::Torn => Ok(()),
+        })
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        let state = self.machine.shared.lock();
+        self.machine.check_alive(&state)?;
+        let mine = (self.machine.life, self.handle);
+        let mut content = self.inode.content.lock();
+        // A crash ends the locks of the life before.
+        let is_free =
+            content.lock.is_none_or(|holder| holder == mine || holder.0 != self.machine.life);
+        if is_free {
+            content.lock = Some(mine);
+        }
+        Ok(is_free)
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        let mut content = self.inode.content.lock();
+        if content.lock == Some((self.machine.life, self.handle)) {
+            content.lock = None;
+        }
+    }
+}

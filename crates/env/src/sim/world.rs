@@ -1,0 +1,315 @@
+//! The handle by which a test rules the world.
+
+use super::executor::{Bell, Bounds, Ended, Main, Slot};
+use super::faults::Faults;
+use super::state::{Death, Event, HostState, Machine, Shared};
+use crate::{Env, Parts};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::ops::Deref;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Virtual time that one run may take: a test that waits longer waits for nothing.
+const RUN_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Steps that one run may take.
+const RUN_STEPS_MAX: u64 = 50_000_000;
+/// Name of the host that a world begins with.
+const MAIN_HOST: &str = "main";
+
+/// A world with one host, `main` (which this dereferences to), and as many more as wanted.
+pub struct World {
+    main: Host,
+    run_time_max: Duration,
+}
+
+/// A host of a world: its disk and memory, and the process that runs on it. Clones mean the same host.
+#[derive(Clone)]
+pub struct Host {
+    shared: Arc<Shared>,
+    index: usize,
+}
+
+/// Where to stop a run, counted from its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// Not before the end.
+    Never,
+    /// Before this many steps (polls of a task) are exceeded.
+    Step(u64),
+    /// Once this many disk operations have taken effect; whoever asked for the last one has not heard yet.
+    DiskOperation(u64),
+    /// After this much virtual time.
+    Time(Duration),
+}
+
+impl World {
+    /// A new world.
+    #[must_use]
+    pub fn new(seed: u64, faults: Faults) -> Self {
+        let host = HostState::new(MAIN_HOST, &faults);
+        let shared = Arc::new(Shared::new(seed, faults));
+        shared.lock().hosts.push(host);
+        Self { main: Host { shared, index: 0 }, run_time_max: RUN_TIME_MAX }
+    }
+
+    /// The host of that name, made if there is none.
+    #[must_use]
+    pub fn host(&self, name: &str) -> Host {
+        let mut state = self.shared.lock();
+        let index = state.hosts.iter().position(|host| host.name == name).unwrap_or_else(|| {
+            let host = HostState::new(name, &state.faults);
+            state.hosts.push(host);
+            state.hosts.len() - 1
+        });
+        Host { shared: self.shared.clone(), index }
+    }
+
+    /// Runs the world until `work` is done. Background tasks stay as they are then, and go on with the next run.
+    ///
+    /// # Panics
+    /// When `work` cannot end any more (nothing is ready, no timer is set), or goes on for more than a day of virtual
+    /// time or 50 million steps.
+    pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.block_on_until(Stop::Never, work).expect("a run without a stop ends with its work")
+    }
+
+    /// The same, but gives up at `stop` with `None`: crash there.
+    pub fn block_on_until<T>(&self, stop: Stop, work: impl Future<Output = T>) -> Option<T> {
+        let mut output = None;
+        {
+            let mut work = pin!(work);
+            let mut poll = |context: &mut std::task::Context<'_>| match work.as_mut().poll(context)
+            {
+                Poll::Ready(value) => {
+                    output = Some(value);
+                    true
+                }
+                Poll::Pending => false,
+            };
+            let (bounds, stop) = self.bounds(stop);
+            let number = self.shared.lock().number();
+            let main = Main { bell: Bell::new(number, &self.shared.ready), poll: &mut poll };
+            let ended = self.shared.drive(Some(main), bounds);
+            self.judge(ended, stop);
+            // What `work` leaves unfinished when it is dropped here was interrupted by the crash to come.
+            self.shared.lock().stopped = ended == Ended::Stopped;
+        }
+        self.shared.lock().stopped = false;
+        output
+    }
+
+    /// Runs the tasks there are, up to `stop`; `false` when everything came to rest before.
+    pub fn run_until(&self, stop: Stop) -> bool {
+        let (bounds, stop) = self.bounds(stop);
+        let ended = self.shared.drive(None, bounds);
+        if ended != Ended::Idle {
+            self.judge(ended, stop);
+        }
+        ended == Ended::Stopped
+    }
+
+    /// Runs the tasks there are until the world has made `step` steps in all; `false` when it came to rest before.
+    pub fn run_until_step(&self, step: u64) -> bool {
+        self.run_until(Stop::Step(step.saturating_sub(self.steps())))
+    }
+
+    fn bounds(&self, stop: Stop) -> (Bounds, Stop) {
+        let state = self.shared.lock();
+        let mut bounds = Bounds {
+            steps: state.executor.steps + RUN_STEPS_MAX,
+            disk_operations: u64::MAX,
+            time: state.now + self.run_time_max,
+        };
+        match stop {
+            Stop::Never => {}
+            Stop::Step(count) => bounds.steps = state.executor.steps.saturating_add(count),
+            Stop::DiskOperation(count) => {
+                bounds.disk_operations = state.disk_operations.saturating_add(count)
+            }
+            Stop::Time(duration) => bounds.time = state.now.saturating_add(duration),
+        }
+        (bounds, stop)
+    }
+
+    /// Refuses an end that nobody wanted.
+    fn judge(&self, ended: Ended, stop: Stop) {
+        let seed = self.shared.seed;
+        let what = match (ended, stop) {
+            (Ended::Idle, _) => "deadlock: nothing is ready and no timer is set",
+            (Ended::Stopped, Stop::Never) => "no end: the run took too many steps or too much time",
+            _ => return,
+        };
+        panic!(
+            "{what} (seed {seed}, step {}); waiting tasks: {}",
+            self.steps(),
+            self.shared.waiting()
+        );
+    }
+
+    /// Changes how much virtual time one run may take before it counts as stuck.
+    pub fn set_run_time_max(&mut self, limit: Duration) {
+        self.run_time_max = limit;
+    }
+
+    /// A hash of everything that happened so far: the same for the same seed.
+    #[must_use]
+    pub fn trace_hash(&self) -> u64 {
+        self.shared.lock().trace.hash
+    }
+
+    /// Prints what happens to the standard error, to look into a seed that fails.
+    pub fn set_verbose(&self, verbose: bool) {
+        self.shared.lock().trace.verbose = verbose;
+    }
+
+    /// The seed.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.shared.seed
+    }
+
+    /// Polls so far.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.shared.lock().executor.steps
+    }
+
+    /// Disk operations so far, on all hosts.
+    #[must_use]
+    pub fn disk_operations(&self) -> u64 {
+        self.shared.lock().disk_operations
+    }
+
+    /// Virtual time since the beginning.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.shared.lock().now
+    }
+
+    /// Changes what goes wrong from here on.
+    pub fn change_faults(&self, change: impl FnOnce(&mut Faults)) {
+        change(&mut self.shared.lock().faults);
+    }
+
+    /// Between these two hosts nothing arrives any more; it waits for [`World::heal`].
+    pub fn cut(&self, one: &Host, other: &Host) {
+        self.shared.lock().net.cut(one.index, other.index);
+    }
+
+    /// Ends all cuts.
+    pub fn heal(&self) {
+        let wakers = self.shared.lock().net.heal();
+        wakers.into_iter().for_each(std::task::Waker::wake);
+    }
+}
+
+impl Deref for World {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.main
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // Tasks hold environments, which hold the world: without this, it would never be freed.
+        let (tasks, never) = {
+            let mut state = self.shared.lock();
+            (std::mem::take(&mut state.executor.tasks), std::mem::take(&mut state.executor.never))
+        };
+        drop((tasks, never));
+        let count = self.shared.lock().hosts.len();
+        for index in 0..count {
+            let connections = self.shared.lock().net.remove_host(index);
+            drop(connections);
+        }
+    }
+}
+
+impl Host {
+    /// An environment for the process that runs now. After a crash, ask again: an old one is dead.
+    #[must_use]
+    pub fn env(&self) -> Env {
+        let life = self.shared.lock().hosts[self.index].life;
+        let machine = Machine { shared: self.shared.clone(), host: self.index, life };
+        Env::new(Parts {
+            clock: Box::new(machine.clone()),
+            random: Box::new(machine.clone()),
+            disk: Box::new(machine.clone()),
+            memory: Box::new(machine.clone()),
+            net: Box::new(machine.clone()),
+            tasks: Box::new(machine),
+        })
+    }
+
+    /// The process ends without warning (`kill -9`): its tasks are gone, files are closed and unlocked, connections
+    /// end. What it wrote, synced or not, and mapped memory are as it left them; of a write under way a part is done.
+    pub fn crash_process(&self) {
+        self.crash(false);
+    }
+
+    /// The machine loses power: besides, mapped memory is gone, and of what was not synced each sector and the last
+    /// changes of each folder are kept or lost at random.
+    pub fn cut_power(&self) {
+        self.crash(true);
+    }
+
+    fn crash(&self, power: bool) {
+        let tasks = {
+            let mut state = self.shared.lock();
+            state.record(if power { Event::PowerCut } else { Event::Crash }, self.index as u64, 0);
+            let host = &mut state.hosts[self.index];
+            host.dying = Some(Death { life: host.life, power });
+            host.life += 1;
+            let tasks = std::mem::take(&mut state.executor.tasks);
+            let (gone, kept) = tasks.into_iter().partition(|(_, slot)| slot.host == self.index);
+            state.executor.tasks = kept;
+            let gone: BTreeMap<u64, Slot> = gone;
+            gone
+        };
+        // Without the lock: what is dropped says what becomes of it.
+        drop(tasks);
+        let connections = self.shared.lock().net.remove_host(self.index);
+        drop(connections);
+        let mut guard = self.shared.lock();
+        let state = &mut *guard;
+        let host = &mut state.hosts[self.index];
+        host.dying = None;
+        if power {
+            host.disk.cut_power(&mut state.rng);
+            host.memory.clear();
+        }
+    }
+
+    /// Changes the size of the disk; smaller than what is in use means full.
+    pub fn set_disk_bytes(&self, bytes: u64) {
+        self.shared.lock().hosts[self.index].disk.capacity_bytes = bytes;
+    }
+
+    /// Turns one bit of the byte at `offset`, on the medium; `false` when there is no such byte.
+    pub fn flip_bit(&self, path: impl AsRef<Path>, offset: u64) -> bool {
+        let mut guard = self.shared.lock();
+        let state = &mut *guard;
+        let mask = 1 << state.rng.below(8);
+        state.hosts[self.index].disk.flip(path.as_ref(), offset, mask)
+    }
+
+    /// Turns one bit of mapped memory; `false` when there is no such byte. Nobody may be using it meanwhile.
+    pub fn flip_memory_bit(&self, path: impl AsRef<Path>, offset: u64) -> bool {
+        let mut guard = self.shared.lock();
+        let state = &mut *guard;
+        let mask = 1 << state.rng.below(8);
+        state.hosts[self.index].memory.flip(path.as_ref(), offset, mask)
+    }
+
+    /// What a file holds just now, for a test to look at: no operation, no delay, no fault.
+    #[must_use]
+    pub fn peek(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
+        self.shared.lock().hosts[self.index].disk.peek(path.as_ref())
+    }
+}
