@@ -22,8 +22,8 @@ pub struct Listed {
 /// A store, shared.
 pub type Store = Arc<dyn Datastore>;
 
-/// An object store with conditional writes. Keys are `/`-separated, printable ASCII, at most 512 bytes, relative
-/// to the store's prefix. Every write is atomic (a reader sees all of it or nothing) and durable on success.
+/// An object store with conditional writes. Keys are `/`-separated, printable ASCII, at most 800 bytes, relative
+/// to the store's prefix (see [`crate::key`]); no object lies below another (`a` and `a/b`). Every write is atomic (a reader sees all of it or nothing) and durable on success.
 /// A failed `create` or `replace` may have landed: see [`crate::record`].
 pub trait Datastore: Send + Sync {
     /// Writes an object whatever was there.
@@ -31,14 +31,27 @@ pub trait Datastore: Send + Sync {
     /// Writes an object that must not exist ([`Error::Exists`]).
     fn create<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<Version, Error>>;
     /// Writes an object that must still be at `version` ([`Error::Conflict`], also when it is gone).
-    fn replace<'a>(&'a self, key: &'a str, data: Bytes, version: &'a Version) -> BoxFuture<'a, Result<Version, Error>>;
+    fn replace<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Version, Error>>;
     /// Reads a whole object ([`Error::NotFound`]).
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>>;
     /// Reads some bytes; shorter when the object ends earlier.
-    fn get_range<'a>(&'a self, key: &'a str, range: Range<u64>) -> BoxFuture<'a, Result<Bytes, Error>>;
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+    ) -> BoxFuture<'a, Result<Bytes, Error>>;
     /// Up to about 1000 objects whose key starts with `prefix` (whole path segments, ending in `/`), after the key
     /// `after`, in key order. An empty list is the end.
-    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<Vec<Listed>, Error>>;
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<Listed>, Error>>;
     /// Removes an object; success when it is absent.
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>>;
     /// For messages: `file:///srv/store`, `s3://bucket/prefix`.

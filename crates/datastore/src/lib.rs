@@ -5,10 +5,22 @@
 //! [`record`]: replaced by conditional write only, and judged by reading back after any failure.
 
 pub mod backend;
+mod backoff;
+pub mod conformance;
 mod contract;
 mod error;
+pub mod identity;
+pub mod key;
 pub mod layer;
+pub mod limits;
+mod open;
+mod probe;
 pub mod record;
 
+pub use backoff::Policy;
 pub use contract::{Datastore, Listed, Store, Version};
 pub use error::Error;
+pub use identity::Identity;
+pub use key::{name_key, name_of_key};
+pub use open::{Url, open};
+pub use probe::probe;

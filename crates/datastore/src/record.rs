@@ -1,9 +1,25 @@
 //! Mutable truths: small JSON objects, changed only by conditional write.
+//!
+//! A conditional write can lie both ways: a lost answer or a client's retry reports a write as failed that landed, and
+//! a server may answer "conflict" though nothing changed. So each write carries a nonce, and a record remembers the
+//! nonces of the last writes: after any failure it is read back, and what lies there tells who won, even when somebody
+//! has written on top in the meantime.
 
+mod envelope;
+mod judge;
+
+pub use envelope::{Envelope, History, Mark, Nonce, decode, decode_as};
+
+use crate::backoff::{Backoff, Policy};
 use crate::{Error, Store, Version};
 use base::NodeId;
+use bytes::Bytes;
 use env::Env;
+use judge::{Verdict, judge};
 use serde::{Serialize, de::DeserializeOwned};
+
+/// The version of a write of ours that somebody has written over: matches nothing, and looks like any ETag.
+const SUPERSEDED: &str = "\"00000000000000000000000000000000\"";
 
 /// Who writes records here; its nonces tell our own writes from others'.
 #[derive(Clone)]
@@ -25,6 +41,16 @@ pub struct Held<T> {
     pub value: T,
     /// For the next conditional write.
     pub version: Version,
+    /// Which write this is.
+    mark: Mark,
+}
+
+impl<T> Held<T> {
+    /// Which write of the record this is, and which came before.
+    #[must_use]
+    pub fn mark(&self) -> &Mark {
+        &self.mark
+    }
 }
 
 /// What kind of record: its name in messages and the newest format version known.
@@ -35,25 +61,149 @@ pub trait Body: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
     const FORMAT: u32;
 }
 
+/// A conditional write, to be carried out until its outcome is known.
+struct Attempt<'a> {
+    key: &'a str,
+    data: Bytes,
+    mark: Mark,
+    /// What it replaces: the version to name and the nonce to recognise. `None` when nothing may be there.
+    base: Option<(&'a Version, Nonce)>,
+}
+
+/// What lies in the store after an attempt.
+enum Sight {
+    Absent,
+    Present(Mark, Version),
+}
+
 impl Writer {
     /// Reads a record; `None` when it does not exist.
     pub async fn read<T: Body>(&self, key: &str) -> Result<Option<Held<T>>, Error> {
-        let _ = key;
-        todo!()
+        let (data, version) = match self.store.get(key).await {
+            Ok(found) => found,
+            Err(Error::NotFound(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let (value, mark) = decode_as(key, &data)?;
+        Ok(Some(Held { key: key.to_owned(), value, version, mark }))
     }
 
     /// Makes a record. [`Error::Exists`] when somebody else's is there. After any failure the record is read back:
     /// ours (by nonce) means won.
     pub async fn create<T: Body>(&self, key: &str, value: T) -> Result<Held<T>, Error> {
-        let _ = (key, value);
-        todo!()
+        let mark = Mark::first(Nonce(self.env.random_u64()));
+        self.write(key, value, mark, None).await
     }
 
     /// Replaces a record that is still as `held` says. [`Error::Conflict`] when it is not. After any failure the
     /// record is read back and judged: won, lost, or unchanged so try again (within the retry budget, then
     /// [`Error::Unavailable`], and then the outcome is open: read before the next attempt).
+    ///
+    /// A write that landed but was written over before it could be seen is a success, too; the next `replace` with its
+    /// result gives [`Error::Conflict`].
     pub async fn replace<T: Body>(&self, held: &Held<T>, value: T) -> Result<Held<T>, Error> {
-        let _ = (held, value);
-        todo!()
+        if held.version.0 == SUPERSEDED {
+            return Err(Error::Conflict(held.key.clone()));
+        }
+        let mark = held.mark.next(Nonce(self.env.random_u64()));
+        self.write(&held.key, value, mark, Some((&held.version, held.mark.nonce))).await
+    }
+
+    async fn write<T: Body>(
+        &self,
+        key: &str,
+        value: T,
+        mark: Mark,
+        base: Option<(&Version, Nonce)>,
+    ) -> Result<Held<T>, Error> {
+        let data = envelope::encode(key, &value, self.node, &mark, self.env.wall_clock())?;
+        let attempt = Attempt { key, data, mark, base };
+        let version = self.settle::<T>(&attempt).await?;
+        Ok(Held { key: key.to_owned(), value, version, mark: attempt.mark })
+    }
+
+    /// Carries out a write until it has won or lost. All attempts are the same bytes, so that a late one that lands
+    /// after its answer was given up does no harm.
+    async fn settle<T: Body>(&self, attempt: &Attempt<'_>) -> Result<Version, Error> {
+        let mut backoff = Backoff::new(&self.env, Policy::RECORDS);
+        loop {
+            let write = match attempt.base {
+                None => self.store.create(attempt.key, attempt.data.clone()),
+                Some((version, _)) => {
+                    self.store.replace(attempt.key, attempt.data.clone(), version)
+                }
+            };
+            let failure = match write.await {
+                Ok(version) => return Ok(version),
+                Err(error @ Error::Invalid(_)) => return Err(error),
+                Err(error) => error,
+            };
+            let taken = || match attempt.base {
+                None => Error::Exists(attempt.key.to_owned()),
+                Some(_) => Error::Conflict(attempt.key.to_owned()),
+            };
+            let verdict = match self.look::<T>(attempt.key, &failure, &mut backoff).await? {
+                Sight::Absent if attempt.base.is_some() => return Err(taken()),
+                Sight::Absent => Verdict::Unchanged,
+                Sight::Present(seen, version) => {
+                    match judge(&attempt.mark, attempt.base.map(|(_, nonce)| nonce), &seen) {
+                        Verdict::Won => return Ok(version),
+                        other => other,
+                    }
+                }
+            };
+            tracing::debug!(key = attempt.key, %failure, ?verdict, "judged a conditional write");
+            match verdict {
+                Verdict::Won | Verdict::Superseded => return Ok(Version(SUPERSEDED.to_owned())),
+                Verdict::Lost => return Err(taken()),
+                Verdict::Open => {
+                    let text = format!(
+                        "{} was written too often to tell who won ({failure})",
+                        attempt.key
+                    );
+                    return Err(Error::Unavailable(text));
+                }
+                Verdict::Unchanged => {}
+            }
+            // Full and refused are answers; the rest may be better next time.
+            if matches!(failure, Error::Full(_) | Error::Refused(_)) {
+                return Err(failure);
+            }
+            if !backoff.pause().await {
+                let text =
+                    format!("{} cannot be written, the last answer was: {failure}", attempt.key);
+                return Err(Error::Unavailable(text));
+            }
+        }
+    }
+
+    /// Reads back, as often as the budget permits.
+    async fn look<T: Body>(
+        &self,
+        key: &str,
+        failure: &Error,
+        backoff: &mut Backoff<'_>,
+    ) -> Result<Sight, Error> {
+        loop {
+            match self.store.get(key).await {
+                Ok((data, version)) => {
+                    let (_, mark) = decode_as::<T>(key, &data)?;
+                    return Ok(Sight::Present(mark, version));
+                }
+                Err(Error::NotFound(_)) => return Ok(Sight::Absent),
+                Err(Error::Unavailable(reason)) => {
+                    if !backoff.pause().await {
+                        let text = format!(
+                            "a write of {key} failed ({failure}) and reading it back did, too: {reason}"
+                        );
+                        return Err(Error::Unavailable(text));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,5 @@
 //! Where objects really lie.
+
+pub mod dir;
+pub mod mem;
+pub mod s3;

@@ -1,0 +1,416 @@
+//! The file calls of the folder backend; each blocks.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the folder is a store for all nodes, not this machine's own disk"
+)]
+
+use super::packs::OpenPacks;
+use crate::backend::mem::version_of;
+use crate::limits::{DURABLE_FOLDERS_MAX, LIST_OBJECTS_MAX, LOCK_FILES, TEMPORARY_AGE_MAX};
+use crate::{Error, Listed, Version, key};
+use bytes::Bytes;
+use env::Timestamp;
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+/// Files being written; removed by whoever finds them old.
+const TEMPORARY: &str = ".tmp";
+/// Files that are locked, never written.
+const LOCKS: &str = ".locks";
+/// How often a write makes its folder anew while others delete it.
+const FOLDER_ATTEMPTS: usize = 16;
+
+/// A folder that is a store.
+pub(super) struct Folder {
+    root: PathBuf,
+    /// Device and inode of `root` at open: another one there means that the mount is gone, not the objects.
+    identity: (u64, u64),
+    packs: OpenPacks,
+    /// Folders whose own names this process has made durable.
+    durable: Mutex<HashSet<PathBuf>>,
+}
+
+/// A file that vanishes unless it is given a name.
+struct Temporary {
+    path: PathBuf,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // After a rename it is no longer there; after a crash `sweep_temporary` finds it.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Folder {
+    pub(super) fn open(path: &Path, now: Timestamp) -> Result<Self, Error> {
+        let make = || -> io::Result<Self> {
+            let root = std::path::absolute(path)?;
+            fs::create_dir_all(root.join(TEMPORARY))?;
+            fs::create_dir_all(root.join(LOCKS))?;
+            let meta = fs::metadata(&root)?;
+            let identity = (meta.dev(), meta.ino());
+            Ok(Self { root, identity, packs: OpenPacks::default(), durable: Mutex::default() })
+        };
+        let folder = make().map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => Error::Refused(format!(
+                "{} is not a folder ({error}): name a folder for the store",
+                path.display()
+            )),
+            _ => failed("open the folder", path, &error),
+        })?;
+        folder.sweep_temporary(now);
+        Ok(folder)
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(super) fn put(&self, key: &str, data: &[u8], tag: [u8; 16]) -> Result<(), Error> {
+        let temporary = self.write_temporary(data, tag)?;
+        let _lock = self.lock(key)?;
+        self.place(key, |target| fs::rename(&temporary.path, target))
+    }
+
+    pub(super) fn create(&self, key: &str, data: &[u8], tag: [u8; 16]) -> Result<Version, Error> {
+        let target = self.path(key);
+        // Spares a loser the writing; the link decides.
+        if fs::symlink_metadata(&target).is_ok_and(|meta| meta.is_file()) {
+            return Err(Error::Exists(key.to_owned()));
+        }
+        let temporary = self.write_temporary(data, tag)?;
+        self.place(key, |target| fs::hard_link(&temporary.path, target))?;
+        Ok(version_of(data))
+    }
+
+    pub(super) fn replace(
+        &self,
+        key: &str,
+        data: &[u8],
+        version: &Version,
+        tag: [u8; 16],
+    ) -> Result<Version, Error> {
+        let _lock = self.lock(key)?;
+        match self.get(key) {
+            Ok((_, found)) if found == *version => {}
+            Ok(_) | Err(Error::NotFound(_)) => return Err(Error::Conflict(key.to_owned())),
+            Err(other) => return Err(other),
+        }
+        let temporary = self.write_temporary(data, tag)?;
+        self.place(key, |target| fs::rename(&temporary.path, target))?;
+        Ok(version_of(data))
+    }
+
+    pub(super) fn get(&self, key: &str) -> Result<(Bytes, Version), Error> {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = File::open(self.path(key))?;
+            let mut data = Vec::with_capacity(usize::try_from(file.metadata()?.len()).unwrap_or(0));
+            file.read_to_end(&mut data)?;
+            Ok(data)
+        };
+        let data = read().map_err(|error| self.not_read(key, &error))?;
+        let version = version_of(&data);
+        Ok((Bytes::from(data), version))
+    }
+
+    pub(super) fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, Error> {
+        let path = self.path(key);
+        let read = if key.starts_with(key::PACKS) {
+            self.packs.read(key, &path, &range)
+        } else {
+            File::open(&path).and_then(|file| read_range(&file, &range))
+        };
+        read.map(Bytes::from).map_err(|error| self.not_read(key, &error))
+    }
+
+    pub(super) fn delete(&self, key: &str) -> Result<(), Error> {
+        let _lock = self.lock(key)?;
+        self.packs.forget(key);
+        let path = self.path(key);
+        match fs::remove_file(&path) {
+            Ok(()) => {}
+            Err(error) => {
+                return match self.not_read(key, &error) {
+                    Error::NotFound(_) => Ok(()),
+                    other => Err(other),
+                };
+            }
+        }
+        let above = path.parent().unwrap_or(&self.root);
+        self.sync_nearest(above)?;
+        self.prune(above);
+        Ok(())
+    }
+
+    pub(super) fn list(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Error> {
+        let mut found = Vec::new();
+        let folder = if prefix.is_empty() { self.root.clone() } else { self.root.join(prefix) };
+        self.walk(&folder, prefix, after.unwrap_or(""), &mut found)?;
+        if found.is_empty() {
+            self.check_root()?;
+        }
+        Ok(found)
+    }
+
+    fn path(&self, key: &str) -> PathBuf {
+        self.root.join(key)
+    }
+
+    /// Takes the lock that a key shares with some others, against all threads and processes that have the folder.
+    ///
+    /// `File::lock` (flock) belongs to the open file, as an OFD lock does, so that threads exclude each other too; on
+    /// NFS the kernel turns it into a byte-range lock at the server.
+    fn lock(&self, key: &str) -> Result<File, Error> {
+        let number = blake3::hash(key.as_bytes()).as_bytes()[0] % LOCK_FILES;
+        let path = self.root.join(LOCKS).join(format!("{number:02x}"));
+        let open = || OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = open().or_else(|error| self.after_mending(LOCKS, error, open));
+        let file = file.map_err(|error| failed("open the lock", &path, &error))?;
+        file.lock().map_err(|error| failed("lock", &path, &error))?;
+        Ok(file)
+    }
+
+    /// Writes data durably under a name of its own.
+    fn write_temporary(&self, data: &[u8], tag: [u8; 16]) -> Result<Temporary, Error> {
+        let name = format!("{:032x}", u128::from_le_bytes(tag));
+        let path = self.root.join(TEMPORARY).join(name);
+        let create = || OpenOptions::new().create_new(true).write(true).open(&path);
+        let file = create().or_else(|error| self.after_mending(TEMPORARY, error, create));
+        let mut file = file.map_err(|error| failed("make a file", &path, &error))?;
+        let temporary = Temporary { path };
+        let write = file.write_all(data).and_then(|()| file.sync_all());
+        write.map_err(|error| failed("write", &temporary.path, &error))?;
+        Ok(temporary)
+    }
+
+    /// Somebody may have tidied up our folders: makes one again and retries, if the root is still ours.
+    fn after_mending<T>(
+        &self,
+        name: &str,
+        error: io::Error,
+        retry: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        if error.kind() != ErrorKind::NotFound || self.check_root().is_err() {
+            return Err(error);
+        }
+        let _ = fs::create_dir(self.root.join(name));
+        retry()
+    }
+
+    /// Gives a written file its name by `name`, and makes the name durable.
+    fn place(&self, key: &str, name: impl Fn(&Path) -> io::Result<()>) -> Result<(), Error> {
+        let target = self.path(key);
+        let above = target.parent().unwrap_or(&self.root);
+        for _ in 0..FOLDER_ATTEMPTS {
+            let named = self
+                .ensure_folder(above)
+                .and_then(|()| name(&target))
+                .and_then(|()| sync_folder(above));
+            match named {
+                Ok(()) => return Ok(()),
+                // A concurrent delete pruned the folder.
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    self.durable.lock().clear();
+                    self.check_root()?;
+                }
+                Err(error) => return Err(self.not_placed(key, &target, &error)),
+            }
+        }
+        Err(Error::Unavailable(format!("{} is removed as often as it is made", above.display())))
+    }
+
+    fn not_placed(&self, key: &str, target: &Path, error: &io::Error) -> Error {
+        match error.kind() {
+            ErrorKind::AlreadyExists if target.is_file() => Error::Exists(key.to_owned()),
+            ErrorKind::AlreadyExists
+            | ErrorKind::NotADirectory
+            | ErrorKind::IsADirectory
+            | ErrorKind::DirectoryNotEmpty => Error::Invalid(format!(
+                "{key} cannot be written: no object can lie below another ({error})"
+            )),
+            ErrorKind::Unsupported => Error::Refused(format!(
+                "the file system of {} lacks hard links or renaming ({error}): use another one for the store",
+                self.root.display()
+            )),
+            _ => failed("name the file", target, error),
+        }
+    }
+
+    /// Makes a folder and those above it, and makes their names durable, once in the life of this process.
+    fn ensure_folder(&self, folder: &Path) -> io::Result<()> {
+        if folder == self.root || self.durable.lock().contains(folder) {
+            return Ok(());
+        }
+        let above = folder.parent().unwrap_or(&self.root);
+        self.ensure_folder(above)?;
+        match fs::create_dir(folder) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists || !folder.is_dir() => {
+                return Err(error);
+            }
+            // Also when another process made it: it may not have come to making it durable.
+            _ => sync_folder(above)?,
+        }
+        let mut durable = self.durable.lock();
+        if durable.len() >= DURABLE_FOLDERS_MAX {
+            durable.clear();
+        }
+        durable.insert(folder.to_owned());
+        Ok(())
+    }
+
+    /// Makes a removal durable: in its folder, or, when that was pruned meanwhile, in the one that lost it.
+    fn sync_nearest(&self, folder: &Path) -> Result<(), Error> {
+        for folder in folder.ancestors().take_while(|folder| folder.starts_with(&self.root)) {
+            match sync_folder(folder) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                synced => {
+                    return synced
+                        .map_err(|error| failed("make a removal durable in", folder, &error));
+                }
+            }
+        }
+        self.check_root()
+    }
+
+    /// Removes folders that have become empty.
+    fn prune(&self, folder: &Path) {
+        let mut folder = folder;
+        while folder != self.root && fs::remove_dir(folder).is_ok() {
+            self.durable.lock().remove(folder);
+            let Some(above) = folder.parent() else { return };
+            folder = above;
+        }
+    }
+
+    /// Adds the objects of a folder, in key order: a folder sorts as its name with `/`.
+    fn walk(
+        &self,
+        folder: &Path,
+        prefix: &str,
+        after: &str,
+        found: &mut Vec<Listed>,
+    ) -> Result<(), Error> {
+        let mut names = match names_in(folder) {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                return Ok(());
+            }
+            names => names.map_err(|error| failed("list", folder, &error))?,
+        };
+        names.sort_unstable();
+        for name in names {
+            if found.len() >= LIST_OBJECTS_MAX {
+                return Ok(());
+            }
+            let key = format!("{prefix}{name}");
+            if let Some(inner) = key.strip_suffix('/') {
+                // `mkfs` puts it there, and only root may look inside.
+                let foreign = inner == "lost+found";
+                if !foreign && (after < key.as_str() || after.starts_with(&key)) {
+                    self.walk(&self.root.join(inner), &key, after, found)?;
+                }
+            } else if after < key.as_str() {
+                match fs::metadata(self.path(&key)) {
+                    Ok(meta) => found.push(Listed { key, length: meta.len() }),
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    Err(error) => return Err(failed("look at", &self.path(&key), &error)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that is absent from a mount that is absent is not an absent object.
+    fn not_read(&self, key: &str, error: &io::Error) -> Error {
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory => {
+                self.check_root().err().unwrap_or_else(|| Error::NotFound(key.to_owned()))
+            }
+            _ => failed("read", &self.path(key), error),
+        }
+    }
+
+    fn check_root(&self) -> Result<(), Error> {
+        match fs::metadata(&self.root) {
+            Ok(meta) if (meta.dev(), meta.ino()) == self.identity => Ok(()),
+            Ok(_) => Err(Error::Unavailable(format!(
+                "{} is another folder than at the start: is it still mounted?",
+                self.root.display()
+            ))),
+            Err(error) => Err(Error::Unavailable(format!(
+                "the folder {} of the store is gone: is it still mounted? ({error})",
+                self.root.display()
+            ))),
+        }
+    }
+
+    /// Removes temporary files that are too old to have a living writer. Not worth failing for.
+    fn sweep_temporary(&self, now: Timestamp) {
+        let Ok(entries) = fs::read_dir(self.root.join(TEMPORARY)) else { return };
+        for entry in entries.flatten() {
+            let modified = entry.metadata().and_then(|meta| meta.modified());
+            let Ok(Ok(written)) = modified.map(|time| time.duration_since(UNIX_EPOCH)) else {
+                continue;
+            };
+            if std::time::Duration::from_micros(now.0).saturating_sub(written) > TEMPORARY_AGE_MAX {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+/// Names in a folder that can be parts of keys; those of folders with a `/`.
+fn names_in(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let Ok(mut name) = entry.file_name().into_string() else { continue };
+        let kind = entry.file_type()?;
+        if key::check(&name).is_err() || !(kind.is_dir() || kind.is_file()) {
+            continue;
+        }
+        if kind.is_dir() {
+            name.push('/');
+        }
+        names.push(name);
+    }
+    Ok(names)
+}
+
+/// What a file has of a range.
+pub(super) fn read_range(file: &File, range: &Range<u64>) -> io::Result<Vec<u8>> {
+    let end = range.end.min(file.metadata()?.len());
+    let mut data = vec![0; usize::try_from(end.saturating_sub(range.start)).unwrap_or(usize::MAX)];
+    if !data.is_empty() {
+        file.read_exact_at(&mut data, range.start)?;
+    }
+    Ok(data)
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// The error of the store for an error of the machine.
+fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
+    let text = format!("cannot {what} {}: {error}", path.display());
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            Error::Full(format!("{text}; free space there or enlarge it"))
+        }
+        ErrorKind::PermissionDenied => Error::Refused(format!(
+            "{text}; give the user that runs rekindle the right to write there"
+        )),
+        ErrorKind::ReadOnlyFilesystem => Error::Refused(format!("{text}; mount it writable")),
+        _ => Error::Unavailable(text),
+    }
+}

@@ -1,0 +1,265 @@
+//! A store in an S3 bucket, through the `object_store` crate.
+//!
+//! Its own retries are off: ours know which calls may be repeated. Every call runs in [`Env::run`], because the HTTP
+//! client's tasks live where it is called. The version of an object is its ETag.
+
+mod errors;
+
+use crate::limits::{CONNECT_TIME_MAX, LIST_OBJECTS_MAX, PREFIX_BYTES_MAX, REQUEST_TIME_MAX};
+use crate::{Datastore, Error, Listed, Store, Version, key};
+use bytes::Bytes;
+use env::{BoxFuture, Env};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
+use object_store::path::Path;
+use object_store::{
+    ClientOptions, GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig,
+    UpdateVersion,
+};
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Where an S3 store is and how to get in; what is absent is taken from the environment (`AWS_*`).
+#[derive(Clone, Default)]
+pub struct Place {
+    /// The bucket; it must exist.
+    pub bucket: String,
+    /// All keys lie below this prefix; may be empty.
+    pub prefix: String,
+    /// `http://host:port` of a server that is not Amazon's.
+    pub endpoint: Option<String>,
+    /// The region.
+    pub region: Option<String>,
+    /// The access key and its secret.
+    pub credentials: Option<(String, String)>,
+}
+
+/// A bucket as a store.
+pub struct S3 {
+    env: Env,
+    client: Arc<AmazonS3>,
+    bucket: String,
+    /// Empty, or ending in `/`.
+    prefix: String,
+}
+
+impl S3 {
+    /// Prepares the client; nothing is sent yet.
+    pub fn open(env: &Env, place: &Place) -> Result<Store, Error> {
+        let prefix = match place.prefix.trim_matches('/') {
+            "" => String::new(),
+            prefix => {
+                key::check(prefix)?;
+                format!("{prefix}/")
+            }
+        };
+        if prefix.len() > PREFIX_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "the prefix of a store has at most {PREFIX_BYTES_MAX} bytes"
+            )));
+        }
+        let client = client(place).map_err(|error| {
+            Error::Refused(format!("the S3 settings are not usable: {error}; see AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID"))
+        })?;
+        Ok(Arc::new(Self {
+            env: env.clone(),
+            client: Arc::new(client),
+            bucket: place.bucket.clone(),
+            prefix,
+        }))
+    }
+
+    fn path(&self, key: &str) -> Result<Path, Error> {
+        key::check(key)?;
+        Path::parse(format!("{}{key}", self.prefix))
+            .map_err(|error| Error::Invalid(error.to_string()))
+    }
+
+    /// Runs one request on the background threads.
+    async fn run<T, F>(&self, work: impl FnOnce(Arc<AmazonS3>) -> F) -> object_store::Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = object_store::Result<T>> + Send + 'static,
+    {
+        let call = work(self.client.clone());
+        self.env.run("s3", call).await
+    }
+
+    async fn write(&self, key: &str, data: Bytes, mode: PutMode) -> Result<Version, Error> {
+        let path = self.path(key)?;
+        let kind = match mode {
+            PutMode::Create => errors::Call::Create,
+            PutMode::Update(_) => errors::Call::Replace,
+            PutMode::Overwrite => errors::Call::Other,
+        };
+        let options = PutOptions { mode, ..PutOptions::default() };
+        let put = self
+            .run(move |client| async move { client.put_opts(&path, data.into(), options).await })
+            .await;
+        let result = put.map_err(|error| errors::translate(key, kind, &error))?;
+        // Without an ETag the outcome is as open as after a lost reply: reading back will say more.
+        result
+            .e_tag
+            .map(Version)
+            .ok_or_else(|| Error::Unavailable(format!("no ETag came back for {key}")))
+    }
+
+    async fn read(&self, key: &str) -> Result<(Bytes, Version), Error> {
+        let path = self.path(key)?;
+        let read = |client: Arc<AmazonS3>| async move {
+            let found = client.get_opts(&path, GetOptions::default()).await?;
+            let version = found.meta.e_tag.clone();
+            Ok((found.bytes().await?, version))
+        };
+        let (data, version) = self
+            .run(read)
+            .await
+            .map_err(|error| errors::translate(key, errors::Call::Other, &error))?;
+        let version = version.ok_or_else(|| {
+            Error::Refused("the store gives no ETags: it cannot be used".to_owned())
+        })?;
+        Ok((data, Version(version)))
+    }
+
+    async fn page(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Error> {
+        key::check_prefix(prefix)?;
+        let below = format!("{}{prefix}", self.prefix);
+        let mut offset = after.map(|after| format!("{}{after}", self.prefix));
+        loop {
+            let (below, start) = (below.clone(), offset.clone());
+            let list = move |client: Arc<AmazonS3>| async move {
+                let options = PaginatedListOptions {
+                    offset: start,
+                    max_keys: Some(LIST_OBJECTS_MAX),
+                    ..Default::default()
+                };
+                client
+                    .list_paginated(
+                        Some(&below).filter(|below| !below.is_empty()).map(String::as_str),
+                        options,
+                    )
+                    .await
+            };
+            let page = self
+                .run(list)
+                .await
+                .map_err(|error| errors::translate(prefix, errors::Call::Other, &error))?;
+            let mut objects = page.result.objects;
+            objects.sort_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
+            let Some(last) = objects.last().map(|object| object.location.to_string()) else {
+                return Ok(Vec::new());
+            };
+            let ours = |location: &str| {
+                // The empty objects that consoles make for folders carry no key of ours.
+                let key = location.strip_prefix(&self.prefix)?;
+                (key.starts_with(prefix) && after.is_none_or(|after| key > after))
+                    .then(|| key.to_owned())
+            };
+            let listed: Vec<_> = objects
+                .iter()
+                .filter_map(|object| {
+                    Some(Listed { key: ours(object.location.as_ref())?, length: object.size })
+                })
+                .collect();
+            // A page without any key of ours is not the end.
+            if !listed.is_empty()
+                || page.page_token.is_none()
+                || offset.as_ref().is_some_and(|offset| *offset >= last)
+            {
+                return Ok(listed);
+            }
+            offset = Some(last);
+        }
+    }
+}
+
+fn client(place: &Place) -> object_store::Result<AmazonS3> {
+    let mut builder = AmazonS3Builder::from_env().with_bucket_name(&place.bucket);
+    if let Some(endpoint) = &place.endpoint {
+        builder = builder.with_endpoint(endpoint);
+    }
+    if let Some(region) = &place.region {
+        builder = builder.with_region(region);
+    }
+    if let Some((access, secret)) = &place.credentials {
+        builder = builder.with_access_key_id(access).with_secret_access_key(secret);
+    }
+    let endpoint = builder
+        .get_config_value(&AmazonS3ConfigKey::S3Endpoint)
+        .or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
+    let plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
+    let options = ClientOptions::new()
+        .with_allow_http(plain)
+        .with_timeout(REQUEST_TIME_MAX)
+        .with_connect_timeout(CONNECT_TIME_MAX);
+    let retries = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+    builder.with_client_options(options).with_retry(retries).build()
+}
+
+impl Datastore for S3 {
+    fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move { self.write(key, data, PutMode::Overwrite).await.map(drop) })
+    }
+
+    fn create<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<Version, Error>> {
+        Box::pin(self.write(key, data, PutMode::Create))
+    }
+
+    fn replace<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Version, Error>> {
+        let expected = UpdateVersion { e_tag: Some(version.0.clone()), version: None };
+        Box::pin(self.write(key, data, PutMode::Update(expected)))
+    }
+
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
+        Box::pin(self.read(key))
+    }
+
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+    ) -> BoxFuture<'a, Result<Bytes, Error>> {
+        Box::pin(async move {
+            if !key::check_range(&range)? {
+                return Ok(Bytes::new());
+            }
+            let path = self.path(key)?;
+            match self.run(move |client| async move { client.get_range(&path, range).await }).await
+            {
+                Err(error) if errors::beyond_the_end(&error) => Ok(Bytes::new()),
+                read => read.map_err(|error| errors::translate(key, errors::Call::Other, &error)),
+            }
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<Listed>, Error>> {
+        Box::pin(self.page(prefix, after))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let path = self.path(key)?;
+            match self.run(move |client| async move { client.delete(&path).await }).await {
+                Ok(()) => Ok(()),
+                Err(error) => match errors::translate(key, errors::Call::Other, &error) {
+                    Error::NotFound(_) => Ok(()),
+                    other => Err(other),
+                },
+            }
+        })
+    }
+
+    fn describe(&self) -> String {
+        format!("s3://{}/{}", self.bucket, self.prefix.trim_end_matches('/'))
+    }
+}

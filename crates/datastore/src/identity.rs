@@ -1,0 +1,192 @@
+//! The record that makes a folder or a bucket a store of ours: `rekindle.json`.
+
+use crate::record::{Body, Writer};
+use crate::{Error, key};
+use base::StoreId;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+
+/// What a store is, for life.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Its id: a node remembers it, and so notices another store at the same address.
+    pub store: StoreId,
+    /// The key of all content hashes.
+    pub secret: Secret,
+}
+
+/// 32 bytes that messages never show.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u8; 32]);
+
+impl Body for Identity {
+    const WHAT: &'static str = "store";
+    const FORMAT: u32 = 1;
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(blake3::Hash::from_bytes(self.0).to_hex().as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        // Never the text itself: it may be the secret but for one digit.
+        let bytes = blake3::Hash::from_hex(text)
+            .map_err(|_| serde::de::Error::custom("the secret is not 64 hexadecimal digits"))?;
+        Ok(Secret(*bytes.as_bytes()))
+    }
+}
+
+/// The identity of the store; a store that is empty gets one. Refuses what belongs to somebody else.
+pub async fn open_or_create(writer: &Writer) -> Result<Identity, Error> {
+    if let Some(identity) = find(writer).await? {
+        return Ok(identity);
+    }
+    if let Some(stranger) = stranger(writer).await? {
+        // Another node may have made the store between our two looks.
+        if let Some(identity) = find(writer).await? {
+            return Ok(identity);
+        }
+        return Err(Error::Refused(refusal(writer, &stranger)));
+    }
+    let identity =
+        Identity { store: StoreId(writer.env.random()), secret: Secret(writer.env.random()) };
+    match writer.create(key::IDENTITY, identity).await {
+        Ok(made) => {
+            tracing::info!(store = %made.value.store, place = writer.store.describe(), "made a new store");
+            Ok(made.value)
+        }
+        Err(Error::Exists(_)) => find(writer).await?.ok_or_else(|| {
+            Error::Unavailable(format!(
+                "{} comes and goes, is somebody deleting the store?",
+                key::IDENTITY
+            ))
+        }),
+        Err(error) => Err(error),
+    }
+}
+
+/// The identity of the store, if it has one.
+pub async fn find(writer: &Writer) -> Result<Option<Identity>, Error> {
+    Ok(writer.read::<Identity>(key::IDENTITY).await?.map(|held| held.value))
+}
+
+/// Some object in the store that nobody would leave in an empty one.
+async fn stranger(writer: &Writer) -> Result<Option<String>, Error> {
+    let mut after: Option<String> = None;
+    loop {
+        let page = writer.store.list("", after.as_deref()).await?;
+        let Some(last) = page.last() else { return Ok(None) };
+        after = Some(last.key.clone());
+        // A probe that was interrupted leaves objects before there is an identity.
+        if let Some(other) = page.into_iter().find(|object| !object.key.starts_with(key::PROBE)) {
+            return Ok(Some(other.key));
+        }
+    }
+}
+
+fn refusal(writer: &Writer, stranger: &str) -> String {
+    let place = writer.store.describe();
+    let folders =
+        [key::NODES, key::VOLUMES, key::NAMES, key::PACKS, key::MOVED, key::SWEEP, key::SNAPSHOTS];
+    if folders.iter().any(|folder| stranger.starts_with(folder)) {
+        format!(
+            "{place} holds '{stranger}' as a store of rekindle would, but {} is gone: restore that object, \
+             or begin with an empty folder or prefix",
+            key::IDENTITY
+        )
+    } else {
+        format!(
+            "{place} is not empty and not a store of rekindle: it holds '{stranger}'. Name an empty folder, or add a \
+             prefix of its own to the bucket"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::mem::Mem;
+    use base::NodeId;
+    use bytes::Bytes;
+    use env::sim::{Faults, World};
+    use futures_util::future::join_all;
+
+    fn writer(world: &World) -> Writer {
+        Writer { env: world.env(), store: Mem::store(), node: NodeId([1; 16]) }
+    }
+
+    #[test]
+    fn the_first_makes_the_store_and_all_others_find_it() {
+        let world = World::new(1, Faults::none());
+        let writer = writer(&world);
+        world.block_on(async {
+            let all = join_all((0..8).map(|_| open_or_create(&writer))).await;
+            let first = all[0].clone().unwrap();
+            assert!(
+                all.iter()
+                    .all(|identity| identity.as_ref().is_ok_and(|identity| *identity == first))
+            );
+            assert_eq!(find(&writer).await.unwrap(), Some(first.clone()));
+            let (data, _) = writer.store.get(key::IDENTITY).await.unwrap();
+            let text = String::from_utf8(data.to_vec()).unwrap();
+            assert!(text.contains("\"rekindle\": \"store\""), "{text}");
+            assert!(!format!("{first:?}").contains("secret"), "{first:?}");
+        });
+    }
+
+    #[test]
+    fn somebody_elses_place_is_refused_with_what_was_found() {
+        let world = World::new(1, Faults::none());
+        for (key, says) in [
+            ("holiday/beach.jpg", "not a store of rekindle"),
+            ("packs/data/00", "restore that object"),
+        ] {
+            let writer = writer(&world);
+            world.block_on(async {
+                writer.store.put("probe/00/a", Bytes::new()).await.unwrap();
+                writer.store.put(key, Bytes::new()).await.unwrap();
+                let error = open_or_create(&writer).await.unwrap_err();
+                assert!(matches!(error, Error::Refused(_)));
+                assert!(
+                    error.to_string().contains(key) && error.to_string().contains(says),
+                    "{error}"
+                );
+                writer.store.delete(key).await.unwrap();
+                open_or_create(&writer).await.unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_never_overwritten() {
+        let world = World::new(1, Faults::none());
+        let writer = writer(&world);
+        let newer = r#"{"rekindle": "store", "format": 2, "strange": []}"#;
+        world.block_on(async {
+            for (text, newer) in [("", false), ("garbage", false), ("{}", false), (newer, true)] {
+                writer.store.put(key::IDENTITY, Bytes::from(text)).await.unwrap();
+                let error = open_or_create(&writer).await.unwrap_err();
+                assert_eq!(matches!(error, Error::Newer { .. }), newer, "{error}");
+                assert!(newer || matches!(error, Error::Damaged { .. }), "{error}");
+                assert!(error.to_string().contains(key::IDENTITY), "{error}");
+                assert_eq!(writer.store.get(key::IDENTITY).await.unwrap().0, text);
+            }
+        });
+    }
+}

@@ -1,0 +1,201 @@
+//! Counts calls, bytes, errors and time.
+
+use crate::{Datastore, Error, Listed, Store, Version};
+use bytes::Bytes;
+use env::{BoxFuture, Env};
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The kinds of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// Put.
+    Put,
+    /// Create.
+    Create,
+    /// Replace.
+    Replace,
+    /// Get.
+    Get,
+    /// Get of a range.
+    GetRange,
+    /// List.
+    List,
+    /// Delete.
+    Delete,
+}
+
+impl Call {
+    /// All of them.
+    pub const ALL: [Call; 7] = [
+        Call::Put,
+        Call::Create,
+        Call::Replace,
+        Call::Get,
+        Call::GetRange,
+        Call::List,
+        Call::Delete,
+    ];
+
+    /// For people and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::Put => "put",
+            Call::Create => "create",
+            Call::Replace => "replace",
+            Call::Get => "get",
+            Call::GetRange => "get_range",
+            Call::List => "list",
+            Call::Delete => "delete",
+        }
+    }
+}
+
+/// What was measured of one kind of call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Calls that have ended.
+    pub calls: u64,
+    /// Those that failed otherwise than by the answer being no (`NotFound`, `Exists`, `Conflict`).
+    pub errors: u64,
+    /// Payload of successful calls, either way.
+    pub bytes: u64,
+    /// Moving average of the time a call takes; the last 8 or so count.
+    pub latency: Duration,
+}
+
+#[derive(Default)]
+struct Gauge {
+    calls: AtomicU64,
+    errors: AtomicU64,
+    bytes: AtomicU64,
+    latency_nanos: AtomicU64,
+}
+
+/// The readings of a metered store; clones read the same.
+#[derive(Clone, Default)]
+pub struct Meter {
+    gauges: Arc<[Gauge; 7]>,
+}
+
+impl Meter {
+    /// What was measured so far.
+    #[must_use]
+    pub fn read(&self, call: Call) -> Reading {
+        let gauge = &self.gauges[call as usize];
+        Reading {
+            calls: gauge.calls.load(Relaxed),
+            errors: gauge.errors.load(Relaxed),
+            bytes: gauge.bytes.load(Relaxed),
+            latency: Duration::from_nanos(gauge.latency_nanos.load(Relaxed)),
+        }
+    }
+
+    fn add(&self, call: Call, took: Duration, bytes: u64, failed: bool) {
+        let gauge = &self.gauges[call as usize];
+        gauge.calls.fetch_add(1, Relaxed);
+        gauge.errors.fetch_add(u64::from(failed), Relaxed);
+        gauge.bytes.fetch_add(bytes, Relaxed);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let before = gauge.latency_nanos.load(Relaxed);
+        // Racing calls may lose each other's share of an average: no harm.
+        let after = if before == 0 { nanos } else { before - before / 8 + nanos / 8 };
+        gauge.latency_nanos.store(after, Relaxed);
+        let name = call.name();
+        metrics::counter!("rekindle_store_calls_total", "call" => name).increment(1);
+        metrics::counter!("rekindle_store_bytes_total", "call" => name).increment(bytes);
+        if failed {
+            metrics::counter!("rekindle_store_errors_total", "call" => name).increment(1);
+        }
+        metrics::histogram!("rekindle_store_seconds", "call" => name).record(took.as_secs_f64());
+    }
+}
+
+struct Metered {
+    env: Env,
+    inner: Store,
+    meter: Meter,
+}
+
+/// A store that is measured, and where to read the measurements.
+#[must_use]
+pub fn wrap(env: &Env, inner: Store) -> (Store, Meter) {
+    let meter = Meter::default();
+    (Arc::new(Metered { env: env.clone(), inner, meter: meter.clone() }), meter)
+}
+
+impl Metered {
+    async fn measure<T>(
+        &self,
+        call: Call,
+        work: impl Future<Output = Result<T, Error>>,
+        bytes: impl FnOnce(&T) -> usize,
+    ) -> Result<T, Error> {
+        let began = self.env.now();
+        let result = work.await;
+        let took = self.env.now().since(began);
+        let payload = result.as_ref().map_or(0, bytes);
+        let failed = !matches!(
+            result,
+            Ok(_) | Err(Error::NotFound(_) | Error::Exists(_) | Error::Conflict(_))
+        );
+        self.meter.add(call, took, payload as u64, failed);
+        result
+    }
+}
+
+impl Datastore for Metered {
+    fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+        let bytes = data.len();
+        Box::pin(self.measure(Call::Put, self.inner.put(key, data), move |()| bytes))
+    }
+
+    fn create<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<Version, Error>> {
+        let bytes = data.len();
+        Box::pin(self.measure(Call::Create, self.inner.create(key, data), move |_| bytes))
+    }
+
+    fn replace<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Version, Error>> {
+        let bytes = data.len();
+        Box::pin(
+            self.measure(Call::Replace, self.inner.replace(key, data, version), move |_| bytes),
+        )
+    }
+
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
+        Box::pin(self.measure(Call::Get, self.inner.get(key), |(data, _)| data.len()))
+    }
+
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+    ) -> BoxFuture<'a, Result<Bytes, Error>> {
+        Box::pin(self.measure(Call::GetRange, self.inner.get_range(key, range), Bytes::len))
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<Listed>, Error>> {
+        Box::pin(self.measure(Call::List, self.inner.list(prefix, after), |_| 0))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(self.measure(Call::Delete, self.inner.delete(key), |()| 0))
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}

@@ -1,0 +1,28 @@
+//! The bounds of this crate.
+
+use std::time::Duration;
+
+/// Longest key, bytes. S3 permits 1024 with the prefix of the store, which therefore has at most 200.
+pub const KEY_BYTES_MAX: usize = 800;
+/// Longest segment of a key, bytes: a file name.
+pub const SEGMENT_BYTES_MAX: usize = 255;
+/// Longest prefix of an `s3://` store, bytes.
+pub const PREFIX_BYTES_MAX: usize = 200;
+/// Most objects in one answer of `list`.
+pub const LIST_OBJECTS_MAX: usize = 1000;
+/// Largest record, bytes.
+pub const RECORD_BYTES_MAX: usize = 4 << 20;
+/// How many earlier nonces a record remembers.
+pub const RECORD_HISTORY_MAX: usize = 32;
+/// Open pack files that the folder backend keeps.
+pub const OPEN_PACKS_MAX: usize = 64;
+/// Folders that the folder backend remembers as durable.
+pub const DURABLE_FOLDERS_MAX: usize = 1024;
+/// Files over which the folder backend spreads its locks.
+pub const LOCK_FILES: u8 = 64;
+/// A temporary file that old belongs to nobody.
+pub const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(3600);
+/// One request to an S3 store, from connecting to the last byte.
+pub const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
+/// Connecting to an S3 store.
+pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);

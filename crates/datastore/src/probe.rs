@@ -1,0 +1,214 @@
+//! A small race, before anything of value is entrusted to a store: some answer every request properly and still let
+//! two writers win.
+
+use crate::{Error, Store, Version, key};
+use bytes::Bytes;
+use env::Env;
+use futures_util::future::{join, join_all};
+
+/// Writers in each race.
+const WRITERS: u8 = 6;
+
+/// Tries the promises of [`crate::Datastore`] under `probe/`, and cleans up. [`Error::Refused`] says which one the
+/// store breaks. Run it beneath faults and above retries, or on the bare store.
+pub async fn probe(env: &Env, store: &Store) -> Result<(), Error> {
+    let folder = format!("{}{:016x}/", key::PROBE, env.random_u64());
+    let raced = format!("{folder}raced");
+    let plain = format!("{folder}plain");
+    let (created, written) =
+        join(create_race(store, &raced), plain_objects(store, &folder, &plain)).await;
+    let outcome = match (created, written) {
+        (Ok(stale), Ok(())) => replace_race(store, &raced, &stale).await,
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    };
+    let (first, second) = join(store.delete(&raced), store.delete(&plain)).await;
+    outcome.and(first).and(second)?;
+    match store.get(&plain).await {
+        Err(Error::NotFound(_)) => Ok(()),
+        Ok(_) => Err(broken(store, "an object that was deleted can still be read")),
+        Err(error) => Err(error),
+    }
+}
+
+/// Several create the same object: one may win, and its content must lie there.
+async fn create_race(store: &Store, key: &str) -> Result<Version, Error> {
+    let attempts = join_all((0..WRITERS).map(|writer| store.create(key, body(writer)))).await;
+    let taken = |error: &Error| matches!(error, Error::Exists(_));
+    let (data, version) = judge(store, key, &attempts, taken, "create", "If-None-Match").await?;
+    if data.len() != body(0).len() {
+        return Err(broken(store, "an object is not as long as it was written"));
+    }
+    Ok(version)
+}
+
+/// Several replace the same version, and then somebody the version that is no more.
+async fn replace_race(store: &Store, key: &str, version: &Version) -> Result<(), Error> {
+    let attempts =
+        join_all((0..WRITERS).map(|writer| store.replace(key, body(writer + WRITERS), version)))
+            .await;
+    let taken = |error: &Error| matches!(error, Error::Conflict(_));
+    judge(store, key, &attempts, taken, "replace", "If-Match").await?;
+    match store.replace(key, body(u8::MAX), version).await {
+        Err(Error::Conflict(_)) => Ok(()),
+        Ok(_) => Err(broken(
+            store,
+            "an object could be replaced by somebody who knew an older version only",
+        )),
+        Err(error) => Err(error),
+    }
+}
+
+/// Of the winners there must be one; the content must be that of the winner, or of one whose answer was lost.
+async fn judge(
+    store: &Store,
+    key: &str,
+    attempts: &[Result<Version, Error>],
+    taken: impl Fn(&Error) -> bool,
+    what: &str,
+    header: &str,
+) -> Result<(Bytes, Version), Error> {
+    let (data, version) = store.get(key).await?;
+    let winners = attempts.iter().filter(|attempt| attempt.is_ok()).count();
+    if winners > 1 {
+        return Err(broken(
+            store,
+            &format!(
+                "{winners} of {WRITERS} were told that their conditional {what} won ({header})"
+            ),
+        ));
+    }
+    for attempt in attempts {
+        match attempt {
+            // A server may also answer such a race with "try again", which is no answer.
+            Ok(_) | Err(Error::Unavailable(_)) => {}
+            Err(error) if taken(error) => {}
+            Err(error) => return Err(error.clone()),
+        }
+    }
+    let in_doubt = attempts.iter().any(|attempt| matches!(attempt, Err(Error::Unavailable(_))));
+    match attempts.iter().flatten().next() {
+        Some(won) if *won != version => Err(broken(
+            store,
+            &format!("the object is not what the winner of a conditional {what} wrote ({header})"),
+        )),
+        None if !in_doubt => Err(broken(
+            store,
+            &format!("nobody was told that his conditional {what} won ({header})"),
+        )),
+        _ => Ok((data, version)),
+    }
+}
+
+/// What is written can be read and is listed at once.
+async fn plain_objects(store: &Store, folder: &str, key: &str) -> Result<(), Error> {
+    store.put(key, Bytes::from_static(b"plain old data")).await?;
+    let (read, listed) = join(store.get_range(key, 6..9), store.list(folder, None)).await;
+    if read? != "old" {
+        return Err(broken(store, "a part of an object is not what was written"));
+    }
+    if !listed?.iter().any(|object| object.key == key && object.length == 14) {
+        return Err(broken(store, "an object that was just written is not listed"));
+    }
+    Ok(())
+}
+
+fn body(writer: u8) -> Bytes {
+    Bytes::from(format!("written by rekindle to probe the store: {writer:03}"))
+}
+
+fn broken(store: &Store, what: &str) -> Error {
+    Error::Refused(format!(
+        "{} does not keep a promise that rekindle needs: {what}. Use a store with atomic conditional writes",
+        store.describe()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::mem::Mem;
+    use crate::{Datastore, Listed};
+    use env::BoxFuture;
+    use env::sim::{Faults, World};
+    use std::ops::Range;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// Checks, then writes, as a store without locks does.
+    struct CheckThenWrite {
+        env: Env,
+        inner: Store,
+    }
+
+    impl Datastore for CheckThenWrite {
+        fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+            self.inner.put(key, data)
+        }
+        fn create<'a>(
+            &'a self,
+            key: &'a str,
+            data: Bytes,
+        ) -> BoxFuture<'a, Result<Version, Error>> {
+            Box::pin(async move {
+                if self.inner.get(key).await.is_ok() {
+                    return Err(Error::Exists(key.to_owned()));
+                }
+                self.env.sleep(Duration::from_millis(1)).await;
+                self.inner.put(key, data).await?;
+                Ok(self.inner.get(key).await?.1)
+            })
+        }
+        fn replace<'a>(
+            &'a self,
+            key: &'a str,
+            data: Bytes,
+            version: &'a Version,
+        ) -> BoxFuture<'a, Result<Version, Error>> {
+            self.inner.replace(key, data, version)
+        }
+        fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
+            self.inner.get(key)
+        }
+        fn get_range<'a>(
+            &'a self,
+            key: &'a str,
+            range: Range<u64>,
+        ) -> BoxFuture<'a, Result<Bytes, Error>> {
+            self.inner.get_range(key, range)
+        }
+        fn list<'a>(
+            &'a self,
+            prefix: &'a str,
+            after: Option<&'a str>,
+        ) -> BoxFuture<'a, Result<Vec<Listed>, Error>> {
+            self.inner.list(prefix, after)
+        }
+        fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+            self.inner.delete(key)
+        }
+        fn describe(&self) -> String {
+            "s3://careless".to_owned()
+        }
+    }
+
+    #[test]
+    fn a_good_store_passes_and_is_left_clean() {
+        let world = World::new(1, Faults::none());
+        let (env, store) = (world.env(), Mem::store());
+        world.block_on(probe(&env, &store)).unwrap();
+        assert_eq!(world.block_on(store.list("", None)).unwrap(), []);
+    }
+
+    #[test]
+    fn a_store_that_checks_and_then_writes_is_refused() {
+        let world = World::new(1, Faults::none());
+        let env = world.env();
+        let store: Store = Arc::new(CheckThenWrite { env: env.clone(), inner: Mem::store() });
+        let error = world.block_on(probe(&env, &store)).unwrap_err();
+        assert!(
+            matches!(&error, Error::Refused(text) if text.contains("conditional create won")),
+            "{error}"
+        );
+        assert_eq!(world.block_on(store.list("", None)).unwrap(), []);
+    }
+}

@@ -1,0 +1,213 @@
+//! How a record lies in the store: JSON that people can read. See `docs/format/record.md`.
+
+use super::Body;
+use crate::Error;
+use crate::limits::{RECORD_BYTES_MAX, RECORD_HISTORY_MAX};
+use base::NodeId;
+use bytes::Bytes;
+use env::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// A random number that tells one write from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Nonce(pub u64);
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for Nonce {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = Some(text)
+            .filter(|text| text.len() == 16)
+            .and_then(|text| u64::from_str_radix(text, 16).ok());
+        number
+            .map(Nonce)
+            .ok_or_else(|| format!("'{text}' is not a nonce: 16 hexadecimal digits are expected"))
+    }
+}
+
+impl Serialize for Nonce {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Nonce {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// The nonces of the writes before this one, the latest first; one line of text, for the eyes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct History(pub Vec<Nonce>);
+
+impl Serialize for History {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let words: Vec<String> = self.0.iter().map(Nonce::to_string).collect();
+        serializer.serialize_str(&words.join(" "))
+    }
+}
+
+impl<'de> Deserialize<'de> for History {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let nonces = text.split_whitespace().take(RECORD_HISTORY_MAX).map(str::parse);
+        nonces.collect::<Result<_, String>>().map(History).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Which write made a record what it is, and which writes came before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    /// The write.
+    pub nonce: Nonce,
+    /// How many writes the record has seen, this one included.
+    pub edition: u64,
+    /// The writes before, the latest first, as far as they are remembered.
+    pub before: History,
+}
+
+impl Mark {
+    /// The mark of a new record.
+    pub(super) fn first(nonce: Nonce) -> Self {
+        Self { nonce, edition: 1, before: History::default() }
+    }
+
+    /// The mark of the write that follows.
+    pub(super) fn next(&self, nonce: Nonce) -> Self {
+        let mut before = vec![self.nonce];
+        before.extend(self.before.0.iter().copied().take(RECORD_HISTORY_MAX - 1));
+        Self { nonce, edition: self.edition.saturating_add(1), before: History(before) }
+    }
+}
+
+/// A record of any kind, taken apart; the body as it lies there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Envelope {
+    /// The kind of record: [`Body::WHAT`].
+    pub what: String,
+    /// The version of the body's format.
+    pub format: u32,
+    /// Who wrote it.
+    pub writer: NodeId,
+    /// Which write it was.
+    pub mark: Mark,
+    /// When.
+    pub written: Timestamp,
+    /// The body.
+    pub body: serde_json::Value,
+}
+
+/// The part that tells whether the rest can be read.
+#[derive(Deserialize)]
+struct Head {
+    rekindle: String,
+    format: u32,
+}
+
+#[derive(Serialize)]
+struct Written<'a, T> {
+    rekindle: &'a str,
+    format: u32,
+    writer: NodeId,
+    nonce: Nonce,
+    edition: u64,
+    before: &'a History,
+    written: u64,
+    body: &'a T,
+}
+
+#[derive(Deserialize)]
+struct Found<T> {
+    writer: NodeId,
+    nonce: Nonce,
+    #[serde(default)]
+    edition: u64,
+    #[serde(default)]
+    before: History,
+    #[serde(default)]
+    written: u64,
+    body: T,
+}
+
+/// A record as bytes.
+pub(super) fn encode<T: Body>(
+    key: &str,
+    value: &T,
+    writer: NodeId,
+    mark: &Mark,
+    written: Timestamp,
+) -> Result<Bytes, Error> {
+    let record = Written {
+        rekindle: T::WHAT,
+        format: T::FORMAT,
+        writer,
+        nonce: mark.nonce,
+        edition: mark.edition,
+        before: &mark.before,
+        written: written.0,
+        body: value,
+    };
+    let mut bytes = serde_json::to_vec_pretty(&record)
+        .map_err(|error| Error::Invalid(format!("{key} cannot be written as JSON: {error}")))?;
+    bytes.push(b'\n');
+    if bytes.len() > RECORD_BYTES_MAX {
+        return Err(Error::Invalid(format!(
+            "{key} would have {} bytes, at most {RECORD_BYTES_MAX} are possible",
+            bytes.len()
+        )));
+    }
+    Ok(Bytes::from(bytes))
+}
+
+/// Takes a record of any kind and version apart, for `inspect`. Total: any bytes give an envelope or an error.
+pub fn decode(key: &str, bytes: &[u8]) -> Result<Envelope, Error> {
+    let head = head(key, bytes)?;
+    let found: Found<serde_json::Value> = parse(key, bytes)?;
+    Ok(Envelope {
+        what: head.rekindle,
+        format: head.format,
+        writer: found.writer,
+        mark: Mark { nonce: found.nonce, edition: found.edition, before: found.before },
+        written: Timestamp(found.written),
+        body: found.body,
+    })
+}
+
+/// Takes a record of one kind apart: its body and its mark. Total, as [`decode`].
+pub fn decode_as<T: Body>(key: &str, bytes: &[u8]) -> Result<(T, Mark), Error> {
+    let head = head(key, bytes)?;
+    if head.rekindle != T::WHAT {
+        let reason = format!("it is a '{}', a '{}' was expected", head.rekindle, T::WHAT);
+        return Err(Error::Damaged { key: key.to_owned(), reason });
+    }
+    if head.format > T::FORMAT {
+        return Err(Error::Newer { key: key.to_owned(), found: head.format, known: T::FORMAT });
+    }
+    let found: Found<T> = parse(key, bytes)?;
+    Ok((found.body, Mark { nonce: found.nonce, edition: found.edition, before: found.before }))
+}
+
+fn head(key: &str, bytes: &[u8]) -> Result<Head, Error> {
+    if bytes.len() > RECORD_BYTES_MAX {
+        let reason =
+            format!("it has {} bytes, a record has at most {RECORD_BYTES_MAX}", bytes.len());
+        return Err(Error::Damaged { key: key.to_owned(), reason });
+    }
+    parse(key, bytes)
+}
+
+fn parse<'a, T: Deserialize<'a>>(key: &str, bytes: &'a [u8]) -> Result<T, Error> {
+    serde_json::from_slice(bytes).map_err(|error| Error::Damaged {
+        key: key.to_owned(),
+        reason: format!("it is not a record of rekindle: {error}"),
+    })
+}

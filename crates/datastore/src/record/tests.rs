@@ -1,0 +1,250 @@
+//! Records under a store that lies.
+
+use super::*;
+use crate::backend::mem::Mem;
+use crate::layer::fault::{self, Plan};
+use env::sim::{Faults, World};
+use futures_util::future::join_all;
+use proptest::prelude::*;
+use serde::Deserialize;
+use std::time::Duration;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Counter {
+    count: u64,
+}
+
+impl Body for Counter {
+    const WHAT: &'static str = "counter";
+    const FORMAT: u32 = 2;
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Other {}
+
+impl Body for Other {
+    const WHAT: &'static str = "other";
+    const FORMAT: u32 = 1;
+}
+
+fn writer(world: &World, store: &Store, number: u8) -> Writer {
+    Writer { env: world.env(), store: store.clone(), node: NodeId([number; 16]) }
+}
+
+/// What one writer knows of its work.
+#[derive(Debug, Default)]
+struct Tally {
+    counted: u64,
+    open: u64,
+    created: u64,
+}
+
+/// Counts `rounds` times, as callers must: after an open outcome it reads before it goes on.
+async fn count(writer: &Writer, rounds: u64) -> Tally {
+    let mut tally = Tally::default();
+    match writer.create("counter", Counter { count: 0 }).await {
+        Ok(_) => tally.created += 1,
+        Err(Error::Exists(_)) => {}
+        Err(error) => panic!("create: {error}"),
+    }
+    while tally.counted + tally.open < rounds {
+        let held = match writer.read::<Counter>("counter").await {
+            Ok(held) => held.expect("it was created"),
+            Err(Error::Unavailable(_)) => continue,
+            Err(error) => panic!("read: {error}"),
+        };
+        let next = Counter { count: held.value.count + 1 };
+        match writer.replace(&held, next.clone()).await {
+            Ok(now) => {
+                assert_eq!(now.value, next);
+                tally.counted += 1;
+            }
+            Err(Error::Conflict(_)) => {}
+            Err(Error::Unavailable(_)) => tally.open += 1,
+            Err(error) => panic!("replace: {error}"),
+        }
+    }
+    tally
+}
+
+/// Several writers, each with a bad way of its own to one good store; gives the counts known and open, and the end.
+fn race(seed: u64, plan: &str, writers: u8, rounds: u64) -> (Tally, u64) {
+    let world = World::new(seed, Faults::none());
+    let store = Mem::store();
+    let all: Vec<Writer> = (0..writers)
+        .map(|number| {
+            let (faulty, _) =
+                fault::wrap(&world.env(), store.clone(), plan.parse::<Plan>().unwrap());
+            writer(&world, &faulty, number)
+        })
+        .collect();
+    let tallies = world.block_on(join_all(all.iter().map(|writer| count(writer, rounds))));
+    let mut sum = Tally::default();
+    for tally in tallies {
+        sum.counted += tally.counted;
+        sum.open += tally.open;
+        sum.created += tally.created;
+    }
+    let (data, _) = world.block_on(store.get("counter")).unwrap();
+    let (end, mark) = decode_as::<Counter>("counter", &data).unwrap();
+    assert_eq!(mark.edition, end.count + 1, "each write counts one (seed {seed})");
+    (sum, end.count)
+}
+
+#[test]
+fn no_lie_loses_or_doubles_an_increment() {
+    for seed in 0..2000 {
+        let lies = 10 + seed % 50;
+        let (sum, end) = race(seed, &format!("latency=2ms,lie={lies}%,fail=10%"), 4, 6);
+        assert_eq!(
+            (sum.created, sum.open, sum.counted, end),
+            (1, 0, 24, 24),
+            "seed {seed}: {sum:?}"
+        );
+    }
+}
+
+#[test]
+fn after_a_long_absence_what_cannot_be_known_is_left_open() {
+    let mut opened = 0;
+    for seed in 0..30 {
+        // One writer's way breaks for longer than the others remember; it must not guess.
+        let world = World::new(seed, Faults::none());
+        let store = Mem::store();
+        let (far, handle) = fault::wrap(&world.env(), store.clone(), Plan::default());
+        let (near, far) = (writer(&world, &store, 1), writer(&world, &far, 2));
+        world.block_on(async {
+            let held = near.create("counter", Counter { count: 0 }).await.unwrap();
+            handle.set("latency=1ms,lie=100%,gone=10s@2ms".parse().unwrap());
+            let away = far.replace(&held, Counter { count: 1 });
+            let others = async {
+                near.env.sleep(Duration::from_secs(1)).await;
+                count(&near, 50).await
+            };
+            let (outcome, others) = futures_util::future::join(away, others).await;
+            let end = near.read::<Counter>("counter").await.unwrap().unwrap().value.count;
+            match outcome {
+                Err(Error::Unavailable(_)) => {
+                    opened += 1;
+                    assert!(end == others.counted || end == others.counted + 1);
+                }
+                Ok(_) => assert_eq!(end, others.counted + 1, "seed {seed}"),
+                Err(_) => assert_eq!(end, others.counted, "seed {seed}"),
+            }
+        });
+    }
+    assert!(opened > 0, "the case that this is about came up");
+}
+
+#[test]
+fn an_unreachable_store_is_said_to_be_so() {
+    let world = World::new(1, Faults::none());
+    let (faulty, handle) = fault::wrap(&world.env(), Mem::store(), Plan::default());
+    let writer = writer(&world, &faulty, 1);
+    world.block_on(async {
+        let held = writer.create("counter", Counter { count: 0 }).await.unwrap();
+        handle.set("gone=1h".parse().unwrap());
+        let began = writer.env.now();
+        let error = writer.replace(&held, Counter { count: 1 }).await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable(_)), "{error}");
+        assert!(writer.env.now().since(began) <= Policy::RECORDS.budget);
+        assert!(matches!(
+            writer.create("x", Counter { count: 0 }).await,
+            Err(Error::Unavailable(_))
+        ));
+        // Back within the budget: the same call comes through.
+        handle.set("gone=3s".parse().unwrap());
+        let held = writer.replace(&held, Counter { count: 1 }).await.unwrap();
+        assert_eq!(held.mark().edition, 2);
+    });
+}
+
+#[test]
+fn a_record_says_who_wrote_what_when() {
+    let world = World::new(1, Faults::none());
+    let store = Mem::store();
+    let writer = writer(&world, &store, 0xab);
+    world.block_on(async {
+        let held = writer.create("counter", Counter { count: 7 }).await.unwrap();
+        assert!(matches!(
+            writer.create("counter", Counter { count: 8 }).await,
+            Err(Error::Exists(_))
+        ));
+        let stale = held.clone();
+        writer.replace(&held, Counter { count: 8 }).await.unwrap();
+        assert!(matches!(
+            writer.replace(&stale, Counter { count: 9 }).await,
+            Err(Error::Conflict(_))
+        ));
+        let (data, _) = store.get("counter").await.unwrap();
+        let envelope = decode("counter", &data).unwrap();
+        assert_eq!(
+            (envelope.what.as_str(), envelope.format, envelope.writer),
+            ("counter", 2, NodeId([0xab; 16]))
+        );
+        assert_eq!((envelope.mark.edition, envelope.mark.before.0.len()), (2, 1));
+        assert_eq!(envelope.body["count"], 8);
+        store.delete("counter").await.unwrap();
+        let gone = Held { version: store.create("dummy", data).await.unwrap(), ..held };
+        assert!(matches!(
+            writer.replace(&gone, Counter { count: 9 }).await,
+            Err(Error::Conflict(_))
+        ));
+    });
+}
+
+#[test]
+fn old_records_are_read_for_ever() {
+    let golden = include_bytes!("../../golden/record-1.json");
+    let (value, mark) = decode_as::<Counter>("golden", golden).unwrap();
+    assert_eq!((value.count, mark.edition, mark.nonce), (41, 3, Nonce(0x0123_4567_89ab_cdef)));
+    assert_eq!(mark.before.0, [Nonce(0xfedc_ba98_7654_3210), Nonce(0x0f0f_0f0f_0f0f_0f0f)]);
+    let again = envelope::encode(
+        "golden",
+        &value,
+        NodeId([0x5a; 16]),
+        &mark,
+        env::Timestamp(1_767_225_600_000_000),
+    );
+    assert_eq!(String::from_utf8_lossy(&again.unwrap()), String::from_utf8_lossy(golden));
+}
+
+#[test]
+fn unknown_fields_are_tolerated_and_wrong_records_refused() {
+    let fine = r#"{"rekindle":"counter","format":1,"writer":"00000000000000000000000000000000","nonce":"0000000000000001",
+        "later":[1,2],"body":{"count":3,"colour":"red"}}"#;
+    assert_eq!(decode_as::<Counter>("k", fine.as_bytes()).unwrap().0.count, 3);
+    let newer =
+        fine.replace("\"format\":1", "\"format\":3").replace("\"count\":3", "\"amount\":{}");
+    let error = decode_as::<Counter>("k", newer.as_bytes()).unwrap_err();
+    assert!(matches!(error, Error::Newer { found: 3, known: 2, .. }), "{error}");
+    assert!(decode("k", newer.as_bytes()).is_ok(), "inspect reads what it does not know");
+    let error = decode_as::<Other>("k", fine.as_bytes()).unwrap_err().to_string();
+    assert!(error.contains("it is a 'counter', a 'other' was expected"), "{error}");
+    let wrong = fine.replace("\"count\":3", "\"count\":\"many\"");
+    let error = decode_as::<Counter>("k", wrong.as_bytes()).unwrap_err().to_string();
+    assert!(error.contains("line 2"), "{error}");
+    for garbage in ["", "{", "[]", "null", "{\"rekindle\":1}", &"[".repeat(100_000)] {
+        assert!(
+            matches!(decode("k", garbage.as_bytes()), Err(Error::Damaged { .. })),
+            "{garbage:.20}"
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = decode("k", &bytes);
+        let _ = decode_as::<Counter>("k", &bytes);
+    }
+
+    #[test]
+    fn a_record_with_a_wrong_byte_too(at in 0..250_usize, byte in any::<u8>()) {
+        let mut bytes = include_bytes!("../../golden/record-1.json").to_vec();
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        let _ = decode("k", &bytes);
+        let _ = decode_as::<Counter>("k", &bytes);
+    }
+}
