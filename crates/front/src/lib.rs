@@ -1,1 +1,11 @@
-//! placeholder
+//! The protocols that clients speak: [`nbd`] serves volumes as disks, [`http`] serves the API.
+//!
+//! They are strangers to one another: `nbd` knows [`block::Device`] and nothing of the API, `http` knows only the trait
+//! [`http::Api`] that the node implements. Both take their connections from [`conn`]: the accept loop, the limit on
+//! connections, the orderly end.
+//!
+//! Read [`nbd::session`] first; that loop is where the appliance is fast or slow.
+
+pub mod conn;
+pub mod http;
+pub mod nbd;

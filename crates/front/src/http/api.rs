@@ -1,0 +1,392 @@
+//! The vocabulary of the API: what can be asked, what is answered, how it fails.
+//!
+//! Requests refuse fields they do not know (a typing error must not become a default); answers are read tolerantly, so
+//! that an older command line understands a newer node.
+
+use base::Kind;
+use env::BoxFuture;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
+use utoipa::ToSchema;
+
+/// What a method of [`Api`] gives.
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, ApiError>>;
+
+/// What the node can be asked. Long work gives a [`Job`] at once, to be polled by [`Api::job`].
+pub trait Api: Send + Sync + 'static {
+    /// Whether the node serves, and if not, why. A plain call: it must answer even when everything else hangs.
+    fn health(&self) -> Health;
+    /// The node at a glance.
+    fn status(&self) -> Answer<'_, Status>;
+    /// All volumes, by name.
+    fn volumes(&self) -> Answer<'_, Vec<Volume>>;
+    /// Makes a volume.
+    fn create_volume(&self, request: CreateVolume) -> Answer<'_, Volume>;
+    /// One volume.
+    fn volume<'a>(&'a self, name: &'a str) -> Answer<'a, Volume>;
+    /// Removes a volume; `force` lets go of its clients.
+    fn remove_volume<'a>(&'a self, name: &'a str, force: bool) -> Answer<'a, ()>;
+    /// Brings all unfinished changes of a volume into the datastore.
+    fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job>;
+    /// What happened to a volume, oldest first.
+    fn history<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Event>>;
+    /// How full the log is.
+    fn log_usage(&self) -> Answer<'_, LogUsage>;
+    /// The datastore.
+    fn store(&self) -> Answer<'_, StoreInfo>;
+    /// What the sweep does and did.
+    fn sweep(&self) -> Answer<'_, SweepStatus>;
+    /// Starts a sweep.
+    fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job>;
+    /// Starts a check of what is stored.
+    fn start_verify(&self, request: StartVerify) -> Answer<'_, Job>;
+    /// Jobs, newest first; finished ones are forgotten after a while.
+    fn jobs(&self) -> Answer<'_, Vec<Job>>;
+    /// One job.
+    fn job<'a>(&'a self, id: &'a str) -> Answer<'a, Job>;
+    /// Begins to stop the node; returns at once.
+    fn shutdown(&self, request: Shutdown) -> Answer<'_, ()>;
+}
+
+/// An answer that is an error: what to do about it, and the words for people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    pub kind: Kind,
+    pub message: String,
+}
+
+impl ApiError {
+    /// An error of `kind`; the message says what to do next.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+}
+
+/// How every error looks on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// What to do about it: `invalid`, `not-found`, `exists`, `conflict`, `fenced`, `full`, `damaged`, `unavailable`,
+    /// `unsupported` or `io`.
+    pub error: String,
+    /// For people.
+    pub message: String,
+    /// Whether the same request may succeed later.
+    pub retryable: bool,
+}
+
+impl From<&ApiError> for Problem {
+    fn from(error: &ApiError) -> Self {
+        Self {
+            error: error.kind.to_string(),
+            message: error.message.clone(),
+            retryable: error.kind.is_retryable(),
+        }
+    }
+}
+
+/// After what a write is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// After the datastore has it; nothing is cached on the node.
+    Uncached,
+    /// After the datastore has it; what was written stays cached on the node.
+    Through,
+    /// After the node's log has it; the datastore gets it later.
+    #[default]
+    Back,
+}
+
+/// What "the log has it" means, for policy `back`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Ack {
+    /// On flash, synced.
+    #[default]
+    Flash,
+    /// In memory that outlives the process; FLUSH and FUA still reach flash.
+    Memory,
+}
+
+/// A volume to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// 1 to 255 bytes, no `/`, no leading dot.
+    pub name: String,
+    /// What it is; "block" is the only kind so far.
+    #[serde(default = "kind_block")]
+    pub kind: String,
+    /// Bytes, a multiple of 512; or text such as "20G".
+    #[serde(deserialize_with = "size")]
+    #[schema(schema_with = size_schema)]
+    pub size: u64,
+    /// Bytes of a chunk, a power of two from 4 KiB to 1 MiB; or text such as "16K".
+    #[serde(default = "block_size_default", deserialize_with = "size")]
+    #[schema(schema_with = size_schema)]
+    pub block_size: u64,
+    #[serde(default)]
+    pub policy: Policy,
+    #[serde(default)]
+    pub ack: Ack,
+}
+
+fn kind_block() -> String {
+    "block".to_owned()
+}
+
+fn block_size_default() -> u64 {
+    base::limits::BLOCK_BYTES_DEFAULT
+}
+
+/// Reads a number of bytes, or text as in `base::units`.
+fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    struct Size;
+    impl serde::de::Visitor<'_> for Size {
+        type Value = u64;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a size: a number of bytes, or text such as \"20G\"")
+        }
+        fn visit_u64<E: serde::de::Error>(self, bytes: u64) -> Result<u64, E> {
+            Ok(bytes)
+        }
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<u64, E> {
+            base::units::parse_size(text).map_err(E::custom)
+        }
+    }
+    deserializer.deserialize_any(Size)
+}
+
+fn size_schema() -> utoipa::openapi::Schema {
+    use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
+    let one_of = OneOfBuilder::new()
+        .item(ObjectBuilder::new().schema_type(Type::Integer).description(Some("Bytes.")))
+        .item(
+            ObjectBuilder::new()
+                .schema_type(Type::String)
+                .description(Some("A number with K, M, G or T (powers of 1024), as in \"20G\".")),
+        )
+        .build();
+    Schema::OneOf(one_of)
+}
+
+/// A sweep to be started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartSweep {
+    /// Only say what would be freed.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// A check to be started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartVerify {
+    /// Only this volume; all of them when absent.
+    #[serde(default)]
+    pub volume: Option<String>,
+    /// Read and hash every chunk, not only the trees.
+    #[serde(default)]
+    pub deep: bool,
+}
+
+/// The end of the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Shutdown {
+    /// First bring all unfinished changes into the datastore. Without it they stay safe in the log.
+    #[serde(default)]
+    pub drain: bool,
+}
+
+/// Whether the node serves.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    pub ok: bool,
+    /// Why not; empty when all is well.
+    pub reasons: Vec<String>,
+}
+
+/// A place where clients connect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Endpoint {
+    /// `nbd` or `http`.
+    pub protocol: String,
+    /// As a client writes it: `nbd+unix:///?socket=...`, `nbd://127.0.0.1:10809`, `http://127.0.0.1:7070`.
+    pub uri: String,
+}
+
+/// The node at a glance.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Status {
+    pub node: String,
+    pub version: String,
+    /// Counts the starts of the node.
+    pub incarnation: u64,
+    /// `starting`, `serving` or `stopping`.
+    pub state: String,
+    pub uptime_ms: u64,
+    pub store: String,
+    pub endpoints: Vec<Endpoint>,
+    pub volumes_attached: u64,
+    /// Connected clients, all volumes.
+    pub clients: u64,
+    /// What is acknowledged and not yet in the datastore, all volumes, bytes.
+    pub backlog_bytes: u64,
+    pub health: Health,
+    /// Whatever else the node likes to tell: phases of the start, cache hit rates.
+    #[schema(value_type = Object)]
+    pub detail: serde_json::Value,
+}
+
+/// A volume as people see it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Volume {
+    pub id: String,
+    pub name: String,
+    pub kind: String,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of a chunk.
+    pub block_size: u64,
+    pub policy: Policy,
+    pub ack: Ack,
+    /// As in the automaton: `unattached`, `attached`, `stalled`, ...
+    pub state: String,
+    /// Why it is in state `error` or `stalled`.
+    pub reason: Option<String>,
+    /// The node that may write.
+    pub owner: Option<String>,
+    pub generation: u64,
+    /// Serial up to which the datastore has the volume's changes.
+    pub checkpoint: u64,
+    /// Microseconds since 1970.
+    pub created: u64,
+    pub clients: u64,
+    /// Only when in service.
+    pub backlog: Option<Backlog>,
+    /// How a client reaches it.
+    pub uris: Vec<String>,
+}
+
+/// What a volume owes to the datastore, and why it is slow.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Backlog {
+    /// Unfinished changes.
+    pub changes: u64,
+    pub bytes: u64,
+    /// Age of the oldest.
+    pub age_ms: u64,
+    /// Until all present ones are in the datastore, if known.
+    pub eta_ms: Option<u64>,
+    /// Older than the deadline.
+    pub late: bool,
+    /// Present delay of an acknowledgement by flow control.
+    pub delay_ms: u64,
+    /// Why writes wait altogether, if they do.
+    pub stalled: Option<String>,
+    /// Error of the last attempt to destage, if it failed.
+    pub destage_error: Option<String>,
+    pub serial: u64,
+    pub checkpoint: u64,
+}
+
+/// Something that happened to a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Event {
+    /// Microseconds since 1970.
+    pub time: u64,
+    /// State before.
+    pub from: String,
+    /// State after.
+    pub to: String,
+    pub cause: String,
+    /// How long the state before had lasted.
+    pub duration_ms: u64,
+}
+
+/// How full the log is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct LogUsage {
+    pub flash_bytes: u64,
+    pub flash_bytes_max: u64,
+    pub segments: u64,
+    /// Appended and not yet durable on flash.
+    pub uncommitted_bytes: u64,
+    /// Group commits since the start.
+    pub commits: u64,
+    pub appended_bytes: u64,
+}
+
+/// The datastore.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct StoreInfo {
+    pub id: String,
+    /// `file:///...` or `s3://...`, without secrets.
+    pub url: String,
+    pub format: u32,
+    pub reachable: bool,
+    /// Counters of the store: chunks, packs, bytes, saved by deduplication, requests, errors.
+    #[schema(value_type = Object)]
+    pub detail: serde_json::Value,
+}
+
+/// What the sweep does and did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct SweepStatus {
+    /// Job that runs now.
+    pub running: Option<String>,
+    /// When the last one ended, microseconds since 1970.
+    pub finished: Option<u64>,
+    /// When the next one starts by itself, microseconds since 1970.
+    pub next: Option<u64>,
+    /// Counters of the last one: packs seen, condemned, removed, bytes freed.
+    #[schema(value_type = Object)]
+    pub last: serde_json::Value,
+}
+
+/// Where a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum JobState {
+    #[default]
+    Running,
+    Done,
+    Failed,
+}
+
+/// Long work.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Job {
+    pub id: String,
+    /// `drain`, `sweep`, `verify`.
+    pub kind: String,
+    /// What it works on, for people.
+    pub subject: String,
+    pub state: JobState,
+    /// In `unit`.
+    pub done: u64,
+    /// In `unit`, if known.
+    pub total: Option<u64>,
+    /// What `done` and `total` count: `bytes`, `packs`, `chunks`, `changes`.
+    pub unit: String,
+    pub eta_ms: Option<u64>,
+    /// Microseconds since 1970.
+    pub started: u64,
+    pub finished: Option<u64>,
+    /// What it found, when done.
+    #[schema(value_type = Object)]
+    pub result: serde_json::Value,
+    /// Why it failed.
+    pub problem: Option<Problem>,
+}

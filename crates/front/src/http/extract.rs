@@ -1,0 +1,73 @@
+//! What handlers take out of a request. axum's own extractors, but what they refuse is a problem like any other.
+
+use super::api::ApiError;
+use super::routes::problem;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::Response;
+use base::Kind;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use utoipa::IntoParams;
+
+fn refuse(status: StatusCode, message: impl Into<String>) -> Response {
+    problem(status, &ApiError::new(Kind::Invalid, message))
+}
+
+/// The body as JSON. Nothing at all counts as `{}`.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let bytes = Bytes::from_request(request, state)
+            .await
+            .map_err(|rejection| refuse(rejection.status(), rejection.body_text()))?;
+        let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        serde_json::from_slice(text).map(Body).map_err(|error| {
+            let message = format!("the body is not what is expected here: {error}");
+            refuse(StatusCode::BAD_REQUEST, message)
+        })
+    }
+}
+
+/// The one piece of the path that is not fixed: a name, an id.
+pub(super) struct Piece(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Piece {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(piece)) => Ok(Self(piece)),
+            Err(rejection) => Err(refuse(rejection.status(), rejection.body_text())),
+        }
+    }
+}
+
+/// The query, as `T`.
+pub(super) struct Options<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Options<T> {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        match Query::from_request_parts(parts, state).await {
+            Ok(Query(options)) => Ok(Self(options)),
+            Err(rejection) => Err(refuse(rejection.status(), rejection.body_text())),
+        }
+    }
+}
+
+/// Options of a removal.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Remove {
+    /// Let go of its clients.
+    #[serde(default)]
+    pub(super) force: bool,
+}

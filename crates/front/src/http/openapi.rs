@@ -1,0 +1,45 @@
+//! `/openapi.json`: made from the annotations of the handlers, so that it cannot name what is not there.
+
+use super::api::Problem;
+use super::routes as r;
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::{Modify, OpenApi};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Rekindle", description = "Volumes of a Rekindle node.", license(name = "Apache-2.0 OR MIT")),
+    paths(
+        r::healthz, r::metrics, r::openapi, r::status, r::volumes, r::create_volume, r::volume, r::remove_volume,
+        r::drain_volume, r::history, r::log_usage, r::store, r::sweep, r::start_sweep, r::start_verify, r::jobs,
+        r::job, r::shutdown
+    ),
+    components(schemas(Problem)),
+    modifiers(&Problems)
+)]
+struct Document;
+
+/// Every operation may end in a [`Problem`].
+struct Problems;
+
+impl Modify for Problems {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let schema = Ref::from_schema_name("Problem");
+        let content = ContentBuilder::new().schema(Some(schema)).build();
+        let response = ResponseBuilder::new()
+            .description("An error: what to do about it, and the words for people.")
+            .content("application/problem+json", content)
+            .build();
+        for item in document.paths.paths.values_mut() {
+            for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten()
+            {
+                operation.responses.responses.insert("default".into(), RefOr::T(response.clone()));
+            }
+        }
+    }
+}
+
+/// The OpenAPI document of the API.
+#[must_use]
+pub fn document() -> utoipa::openapi::OpenApi {
+    Document::openapi()
+}

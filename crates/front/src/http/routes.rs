@@ -1,0 +1,244 @@
+//! The table of paths, and a handler for each: unpack the question, ask the [`Api`](super::Api), pack the answer.
+
+use super::api::{
+    ApiError, CreateVolume, Event, Health, Job, LogUsage, Problem, Shutdown, StartSweep,
+    StartVerify, Status, StoreInfo, SweepStatus, Volume,
+};
+use super::extract::{Body, Options, Piece, Remove};
+use super::serve::App;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, delete, get, post};
+use axum::{Json, Router};
+use base::Kind;
+
+type Answered<T> = Result<Json<T>, ApiError>;
+
+/// Every route there is.
+pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
+    vec![
+        (Method::GET, "/healthz", get(healthz)),
+        (Method::GET, "/metrics", get(metrics)),
+        (Method::GET, "/openapi.json", get(openapi)),
+        (Method::GET, "/api/v1/status", get(status)),
+        (Method::GET, "/api/v1/volumes", get(volumes)),
+        (Method::POST, "/api/v1/volumes", post(create_volume)),
+        (Method::GET, "/api/v1/volumes/{name}", get(volume)),
+        (Method::DELETE, "/api/v1/volumes/{name}", delete(remove_volume)),
+        (Method::POST, "/api/v1/volumes/{name}/drain", post(drain_volume)),
+        (Method::GET, "/api/v1/volumes/{name}/history", get(history)),
+        (Method::GET, "/api/v1/log", get(log_usage)),
+        (Method::GET, "/api/v1/store", get(store)),
+        (Method::GET, "/api/v1/sweep", get(sweep)),
+        (Method::POST, "/api/v1/sweep", post(start_sweep)),
+        (Method::POST, "/api/v1/verify", post(start_verify)),
+        (Method::GET, "/api/v1/jobs", get(jobs)),
+        (Method::GET, "/api/v1/jobs/{id}", get(job)),
+        (Method::POST, "/api/v1/shutdown", post(shutdown)),
+    ]
+}
+
+pub(super) fn router() -> Router<App> {
+    table()
+        .into_iter()
+        .fold(Router::new(), |router, (_, path, handler)| router.route(path, handler))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = match self.kind {
+            Kind::Invalid => StatusCode::BAD_REQUEST,
+            Kind::NotFound => StatusCode::NOT_FOUND,
+            Kind::Exists | Kind::Conflict | Kind::Fenced => StatusCode::CONFLICT,
+            Kind::Full => StatusCode::INSUFFICIENT_STORAGE,
+            Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+            Kind::Damaged | Kind::Io => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        problem(status, &self)
+    }
+}
+
+pub(super) fn problem(status: StatusCode, error: &ApiError) -> Response {
+    let mut response = (status, Json(Problem::from(error))).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    if error.kind == Kind::Unavailable {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+async fn no_such_path(request: Request) -> ApiError {
+    let message =
+        format!("there is no {}: /openapi.json lists what there is", request.uri().path());
+    ApiError::new(Kind::NotFound, message)
+}
+
+async fn no_such_method(request: Request) -> Response {
+    let (method, path) = (request.method(), request.uri().path());
+    let message = format!("{method} does nothing at {path}: /openapi.json lists what does");
+    problem(StatusCode::METHOD_NOT_ALLOWED, &ApiError::new(Kind::Invalid, message))
+}
+
+/// Whether the node serves.
+#[utoipa::path(get, path = "/healthz", responses(
+    (status = 200, body = Health, description = "It serves."),
+    (status = 503, body = Health, description = "It does not, for these reasons.")
+))]
+pub(super) async fn healthz(State(app): State<App>) -> (StatusCode, Json<Health>) {
+    let health = app.api.health();
+    let status = if health.ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(health))
+}
+
+/// Metrics for Prometheus.
+#[utoipa::path(get, path = "/metrics", responses(
+    (status = 200, body = String, content_type = "text/plain", description = "Prometheus text format.")
+))]
+pub(super) async fn metrics(State(app): State<App>) -> Response {
+    super::metrics::respond(&app.metrics)
+}
+
+/// This document.
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, body = Object, description = "OpenAPI.")))]
+pub(super) async fn openapi() -> Json<utoipa::openapi::OpenApi> {
+    Json(super::document())
+}
+
+/// The node at a glance.
+#[utoipa::path(get, path = "/api/v1/status", responses((status = 200, body = Status, description = "Status.")))]
+pub(super) async fn status(State(app): State<App>) -> Answered<Status> {
+    app.api.status().await.map(Json)
+}
+
+/// All volumes, by name.
+#[utoipa::path(get, path = "/api/v1/volumes", responses((status = 200, body = Vec<Volume>, description = "Volumes.")))]
+pub(super) async fn volumes(State(app): State<App>) -> Answered<Vec<Volume>> {
+    app.api.volumes().await.map(Json)
+}
+
+/// Makes a volume.
+#[utoipa::path(post, path = "/api/v1/volumes", request_body = CreateVolume, responses(
+    (status = 201, body = Volume, description = "It is there.")
+))]
+pub(super) async fn create_volume(
+    State(app): State<App>,
+    Body(request): Body<CreateVolume>,
+) -> Result<(StatusCode, Json<Volume>), ApiError> {
+    let volume = app.api.create_volume(request).await?;
+    Ok((StatusCode::CREATED, Json(volume)))
+}
+
+/// One volume.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}", params(("name" = String, Path, description = "Its name.")),
+    responses((status = 200, body = Volume, description = "The volume.")))]
+pub(super) async fn volume(State(app): State<App>, Piece(name): Piece) -> Answered<Volume> {
+    app.api.volume(&name).await.map(Json)
+}
+
+/// Removes a volume and what only it holds.
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}",
+    params(("name" = String, Path, description = "Its name."), Remove),
+    responses((status = 204, description = "It is gone.")))]
+pub(super) async fn remove_volume(
+    State(app): State<App>,
+    Piece(name): Piece,
+    Options(options): Options<Remove>,
+) -> Result<StatusCode, ApiError> {
+    app.api.remove_volume(&name, options.force).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Brings all unfinished changes of a volume into the datastore.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/drain", params(("name" = String, Path, description = "Its name.")),
+    responses((status = 202, body = Job, description = "It has begun.")))]
+pub(super) async fn drain_volume(
+    State(app): State<App>,
+    Piece(name): Piece,
+) -> Result<(StatusCode, Json<Job>), ApiError> {
+    Ok(begun(app.api.drain_volume(&name).await?))
+}
+
+/// What happened to a volume, oldest first.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/history",
+    params(("name" = String, Path, description = "Its name.")),
+    responses((status = 200, body = Vec<Event>, description = "Its history.")))]
+pub(super) async fn history(State(app): State<App>, Piece(name): Piece) -> Answered<Vec<Event>> {
+    app.api.history(&name).await.map(Json)
+}
+
+/// How full the log is.
+#[utoipa::path(get, path = "/api/v1/log", responses((status = 200, body = LogUsage, description = "Usage.")))]
+pub(super) async fn log_usage(State(app): State<App>) -> Answered<LogUsage> {
+    app.api.log_usage().await.map(Json)
+}
+
+/// The datastore.
+#[utoipa::path(get, path = "/api/v1/store", responses((status = 200, body = StoreInfo, description = "The store.")))]
+pub(super) async fn store(State(app): State<App>) -> Answered<StoreInfo> {
+    app.api.store().await.map(Json)
+}
+
+/// What the sweep does and did.
+#[utoipa::path(get, path = "/api/v1/sweep", responses((status = 200, body = SweepStatus, description = "Sweep.")))]
+pub(super) async fn sweep(State(app): State<App>) -> Answered<SweepStatus> {
+    app.api.sweep().await.map(Json)
+}
+
+/// Starts a sweep.
+#[utoipa::path(post, path = "/api/v1/sweep", request_body = StartSweep, responses(
+    (status = 202, body = Job, description = "It has begun.")
+))]
+pub(super) async fn start_sweep(
+    State(app): State<App>,
+    Body(request): Body<StartSweep>,
+) -> Result<(StatusCode, Json<Job>), ApiError> {
+    Ok(begun(app.api.start_sweep(request).await?))
+}
+
+/// Starts a check of what is stored.
+#[utoipa::path(post, path = "/api/v1/verify", request_body = StartVerify, responses(
+    (status = 202, body = Job, description = "It has begun.")
+))]
+pub(super) async fn start_verify(
+    State(app): State<App>,
+    Body(request): Body<StartVerify>,
+) -> Result<(StatusCode, Json<Job>), ApiError> {
+    Ok(begun(app.api.start_verify(request).await?))
+}
+
+/// Jobs, newest first.
+#[utoipa::path(get, path = "/api/v1/jobs", responses((status = 200, body = Vec<Job>, description = "Jobs.")))]
+pub(super) async fn jobs(State(app): State<App>) -> Answered<Vec<Job>> {
+    app.api.jobs().await.map(Json)
+}
+
+/// One job.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}", params(("id" = String, Path, description = "Its id.")),
+    responses((status = 200, body = Job, description = "The job.")))]
+pub(super) async fn job(State(app): State<App>, Piece(id): Piece) -> Answered<Job> {
+    app.api.job(&id).await.map(Json)
+}
+
+/// Begins to stop the node.
+#[utoipa::path(post, path = "/api/v1/shutdown", request_body = Shutdown, responses(
+    (status = 202, description = "It has begun.")
+))]
+pub(super) async fn shutdown(
+    State(app): State<App>,
+    Body(request): Body<Shutdown>,
+) -> Result<StatusCode, ApiError> {
+    app.api.shutdown(request).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+fn begun(job: Job) -> (StatusCode, Json<Job>) {
+    (StatusCode::ACCEPTED, Json(job))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! Connections of the API: hyper on a stream of the env, one background task each.
+
+use super::api::{Api, ApiError};
+use super::guard::Guard;
+use super::metrics::Render;
+use super::routes;
+use crate::conn::{Connections, Place, Stop};
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use base::Kind;
+use env::{Acceptor, Address, BoxFuture, Env, Moment, Stream};
+use futures_util::future::{Either, select};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// Most bytes of a request's body.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+/// Most bytes of a request's head (hyper's buffer).
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// How long a client may take for a request's head; also how long an idle connection is kept.
+const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long a request may take. What takes longer is a job.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// What the API is made of. Clones are cheap.
+#[derive(Clone)]
+pub struct App {
+    pub api: Arc<dyn Api>,
+    pub metrics: Render,
+}
+
+/// Serves the API on `acceptor` until the connections are stopped. The address has been judged by
+/// [`crate::conn::check_address`].
+pub async fn serve(env: Env, acceptor: Box<dyn Acceptor>, app: App, connections: Connections) {
+    let guard = match acceptor.address() {
+        Address::Unix(_) => Guard::Unix,
+        Address::Tcp(socket) if socket.ip().is_loopback() => Guard::Loopback,
+        Address::Tcp(_) => Guard::Remote,
+    };
+    let router = router(&env, app, guard);
+    let serve_env = env.clone();
+    let serve = Arc::new(move |stream, stop| -> BoxFuture<'static, ()> {
+        Box::pin(connection(serve_env.clone(), stream, stop, router.clone()))
+    });
+    connections.accept(&env, acceptor, Place::Background, serve).await;
+}
+
+/// What every request passes through.
+#[derive(Clone)]
+struct Gate {
+    env: Env,
+    guard: Guard,
+}
+
+pub(super) fn router(env: &Env, app: App, guard: Guard) -> Router {
+    routes::router()
+        .with_state(app)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(Gate { env: env.clone(), guard }, pass))
+}
+
+async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    if let Err(error) = gate.guard.check(request.method(), request.headers()) {
+        return routes::problem(axum::http::StatusCode::FORBIDDEN, &error);
+    }
+    match gate.env.timeout(REQUEST_TIME_MAX, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => ApiError::new(
+            Kind::Unavailable,
+            format!(
+                "no answer within {} s; it may still happen: look before you try again",
+                REQUEST_TIME_MAX.as_secs()
+            ),
+        )
+        .into_response(),
+    }
+}
+
+async fn connection(env: Env, stream: Box<dyn Stream>, stop: Stop, router: Router) {
+    let peer = stream.peer();
+    let served = http1::Builder::new()
+        .timer(EnvTimer { env, epoch: epoch() })
+        .header_read_timeout(HEAD_TIME_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut served = pin!(served);
+    let ended = match select(served.as_mut(), stop).await {
+        Either::Left((ended, _)) => ended,
+        Either::Right(_) => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "HTTP connection ended");
+    }
+}
+
+/// hyper's time, told by the env. hyper wants `Instant`s, of which the env knows nothing: they count from an epoch that
+/// is taken once and means the env's zero.
+struct EnvTimer {
+    env: Env,
+    epoch: Instant,
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an arbitrary origin for hyper's Instants; time itself comes from the env"
+)]
+fn epoch() -> Instant {
+    Instant::now()
+}
+
+impl hyper::rt::Timer for EnvTimer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        Box::pin(Nap(Mutex::new(self.env.sleep(duration))))
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        let deadline = Moment(deadline.saturating_duration_since(self.epoch));
+        self.sleep(deadline.since(self.env.now()))
+    }
+
+    fn now(&self) -> Instant {
+        self.epoch + self.env.now().0
+    }
+}
+
+/// A sleep that is `Sync`, as hyper asks; the lock is never contended, for `poll` has the only reference.
+struct Nap(Mutex<BoxFuture<'static, ()>>);
+
+impl Future for Nap {
+    type Output = ();
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.get_mut().0.get_mut().as_mut().poll(context)
+    }
+}
+
+impl hyper::rt::Sleep for Nap {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,355 @@
+//! The handshake: options go back and forth until the client has chosen an export, or gone.
+
+use super::buffers::{Input, Output};
+use super::limits;
+use super::replies::Modes;
+use super::target::{ExportError, Exports, Target};
+use super::wire::{self, Garbage, info, option, reply, transmission};
+use base::Kind;
+use env::{Env, Stream};
+use std::future::poll_fn;
+use std::io;
+
+/// A client's stream with its buffers; the handshake hands it on to the session.
+pub(super) struct Link {
+    pub(super) stream: Box<dyn Stream>,
+    pub(super) input: Input,
+    pub(super) output: Output,
+}
+
+/// What a handshake came to, when the client stays.
+pub(super) struct Agreed<D> {
+    pub(super) name: String,
+    pub(super) device: D,
+    pub(super) modes: Modes,
+}
+
+/// Why a handshake ended otherwise.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error(transparent)]
+    Garbage(#[from] Garbage),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("no option within {} s", limits::HANDSHAKE_TIME_MAX.as_secs())]
+    TooSlow,
+    #[error("more than {} options", limits::OPTIONS_MAX)]
+    TooMany,
+    /// An old client, to which nothing can be explained.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Failure {
+    /// Whether somebody should hear of it.
+    pub(super) fn is_notable(&self) -> bool {
+        !matches!(self, Failure::Io(_))
+    }
+}
+
+impl Link {
+    pub(super) fn new(stream: Box<dyn Stream>) -> Self {
+        Self { stream, input: Input::new(), output: Output::new() }
+    }
+
+    /// Waits until `decode` makes something of the unread bytes, of which it needs at most `bytes`.
+    async fn receive<T>(
+        &mut self,
+        env: &Env,
+        bytes: usize,
+        decode: impl Fn(&[u8]) -> Result<Option<T>, Garbage>,
+    ) -> Result<T, Failure> {
+        let waiting = async {
+            loop {
+                if let Some(value) = decode(self.input.unread())? {
+                    return Ok(value);
+                }
+                self.input.want(bytes);
+                if poll_fn(|context| self.input.poll_fill(context, &mut *self.stream)).await? == 0 {
+                    return Err(Failure::Io(io::ErrorKind::UnexpectedEof.into()));
+                }
+            }
+        };
+        env.timeout(limits::HANDSHAKE_TIME_MAX, waiting).await.unwrap_or(Err(Failure::TooSlow))
+    }
+
+    /// Sends all replies.
+    async fn send(&mut self, env: &Env) -> Result<(), Failure> {
+        let sending = poll_fn(|context| match self.output.poll_send(context, &mut *self.stream) {
+            Err(error) => std::task::Poll::Ready(Err(Failure::Io(error))),
+            Ok(_) if self.output.is_empty() => std::task::Poll::Ready(Ok(())),
+            Ok(_) => std::task::Poll::Pending,
+        });
+        env.timeout(limits::HANDSHAKE_TIME_MAX, sending).await.unwrap_or(Err(Failure::TooSlow))
+    }
+
+    fn reply(&mut self, option: u32, kind: u32, parts: &[&[u8]]) {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        self.output.put(&wire::option_reply(
+            option,
+            kind,
+            u32::try_from(length).unwrap_or(u32::MAX),
+        ));
+        parts.iter().for_each(|part| self.output.put(part));
+    }
+
+    fn refuse(&mut self, option: u32, kind: u32, message: &str) {
+        self.reply(option, kind, &[wire::clip(message, limits::MESSAGE_BYTES_MAX).as_bytes()]);
+    }
+}
+
+/// Negotiates; `None` when the client has said goodbye.
+pub(super) async fn negotiate<E: Exports>(
+    env: &Env,
+    link: &mut Link,
+    exports: &E,
+) -> Result<Option<Agreed<E::Device>>, Failure> {
+    link.output.put(&wire::GREETING_MAGIC.to_be_bytes());
+    link.output.put(&wire::OPTION_MAGIC.to_be_bytes());
+    link.output.put(&wire::HANDSHAKE_FLAGS.to_be_bytes());
+    link.send(env).await?;
+    let flags = link.receive(env, wire::CLIENT_FLAGS_BYTES, wire::client_flags).await?;
+    link.input.consume(wire::CLIENT_FLAGS_BYTES);
+
+    let no_zeroes = flags & wire::CLIENT_NO_ZEROES != 0;
+    let mut talk = Talk { link, exports, no_zeroes, structured: false, selected: None, held: None };
+    for _ in 0..limits::OPTIONS_MAX {
+        let header = talk.link.receive(env, wire::OPTION_BYTES, wire::option_header).await?;
+        if header.length > limits::OPTION_BYTES_MAX {
+            talk.link.input.consume(wire::OPTION_BYTES);
+            talk.link.input.skip(u64::from(header.length));
+            talk.link.refuse(header.option, reply::ERR_TOO_BIG, "too much data for an option");
+            talk.link.send(env).await?;
+            continue;
+        }
+        let total = wire::OPTION_BYTES + header.length as usize;
+        let take = |bytes: &[u8]| Ok(bytes.get(wire::OPTION_BYTES..total).map(<[u8]>::to_vec));
+        let data = talk.link.receive(env, total, take).await?;
+        talk.link.input.consume(total);
+        let next = talk.answer(header.option, &data).await?;
+        talk.link.send(env).await?;
+        match next {
+            Next::Option => {}
+            Next::Goodbye => return Ok(None),
+            Next::Serve(agreed) => return Ok(Some(agreed)),
+        }
+    }
+    Err(Failure::TooMany)
+}
+
+/// What comes after an option.
+enum Next<D> {
+    Option,
+    Goodbye,
+    Serve(Agreed<D>),
+}
+
+/// The state of a handshake.
+struct Talk<'a, E: Exports> {
+    link: &'a mut Link,
+    exports: &'a E,
+    no_zeroes: bool,
+    structured: bool,
+    /// The export for which `base:allocation` was selected last, by its real name.
+    selected: Option<String>,
+    /// The export attached last: clients ask for one several times before they use it.
+    held: Option<(String, E::Device)>,
+}
+
+impl<E: Exports> Talk<'_, E> {
+    async fn answer(&mut self, number: u32, data: &[u8]) -> Result<Next<E::Device>, Failure> {
+        match number {
+            option::EXPORT_NAME => return self.export_name(data).await,
+            option::INFO | option::GO => return Ok(self.info(number, data).await),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                self.meta_context(number, data).await;
+            }
+            option::ABORT => {
+                self.link.reply(number, reply::ACK, &[]);
+                return Ok(Next::Goodbye);
+            }
+            option::LIST | option::STRUCTURED_REPLY | option::STARTTLS if !data.is_empty() => {
+                self.link.refuse(number, reply::ERR_INVALID, "this option takes no data");
+            }
+            option::LIST => self.list(number).await,
+            option::STRUCTURED_REPLY => {
+                self.structured = true;
+                self.link.reply(number, reply::ACK, &[]);
+            }
+            option::STARTTLS => {
+                let message = "no TLS here: connect through a Unix socket, loopback or a tunnel";
+                self.link.refuse(number, reply::ERR_UNSUP, message);
+            }
+            _ => self.link.refuse(number, reply::ERR_UNSUP, "unknown option"),
+        }
+        Ok(Next::Option)
+    }
+
+    /// The option of old clients: no way to say no but to hang up.
+    async fn export_name(&mut self, data: &[u8]) -> Result<Next<E::Device>, Failure> {
+        let name = wire::export_name(data).ok_or_else(|| {
+            Failure::Refused("the export's name is too long, or not UTF-8".to_owned())
+        })?;
+        let (name, device) =
+            self.attach(name).await.map_err(|error| Failure::Refused(error.message))?;
+        self.link.output.put(&device.size().to_be_bytes());
+        self.link.output.put(&self.flags().to_be_bytes());
+        if !self.no_zeroes {
+            self.link.output.put(&[0; 124]);
+        }
+        Ok(self.serve(name, device))
+    }
+
+    async fn info(&mut self, number: u32, data: &[u8]) -> Next<E::Device> {
+        let Some(query) = wire::export_query(data) else {
+            self.link.refuse(
+                number,
+                reply::ERR_INVALID,
+                "malformed data, or a name that is too long or not UTF-8",
+            );
+            return Next::Option;
+        };
+        let (name, device) = match self.attach(query.name).await {
+            Ok(found) => found,
+            Err(error) => {
+                self.link.refuse(number, refusal(error.kind), &error.message);
+                return Next::Option;
+            }
+        };
+        let (size, flags) = (device.size().to_be_bytes(), self.flags().to_be_bytes());
+        self.link.reply(number, reply::INFO, &[&info::EXPORT.to_be_bytes(), &size, &flags]);
+        if query.wants(info::NAME) {
+            self.link.reply(number, reply::INFO, &[&info::NAME.to_be_bytes(), name.as_bytes()]);
+        }
+        if query.wants(info::DESCRIPTION) {
+            let description =
+                format!("Rekindle block volume, {}", base::units::format_size(device.size()));
+            self.link.reply(
+                number,
+                reply::INFO,
+                &[&info::DESCRIPTION.to_be_bytes(), description.as_bytes()],
+            );
+        }
+        if query.wants(info::BLOCK_SIZE) {
+            let preferred = device.block_size().max(limits::BLOCK_BYTES_PREFERRED_MIN);
+            let preferred = u32::try_from(preferred).unwrap_or(limits::PAYLOAD_BYTES_MAX);
+            let sizes = [limits::BLOCK_BYTES_MIN, preferred, limits::PAYLOAD_BYTES_MAX]
+                .map(u32::to_be_bytes);
+            self.link.reply(
+                number,
+                reply::INFO,
+                &[&info::BLOCK_SIZE.to_be_bytes(), sizes.as_flattened()],
+            );
+        }
+        self.link.reply(number, reply::ACK, &[]);
+        if number == option::GO { self.serve(name, device) } else { Next::Option }
+    }
+
+    async fn meta_context(&mut self, number: u32, data: &[u8]) {
+        let set = number == option::SET_META_CONTEXT;
+        if set {
+            // Even a request that fails replaces what was selected before.
+            self.selected = None;
+        }
+        let Some(query) = wire::meta_query(data) else {
+            return self.link.refuse(
+                number,
+                reply::ERR_INVALID,
+                "malformed data, or too many queries",
+            );
+        };
+        if !self.structured {
+            return self.link.refuse(
+                number,
+                reply::ERR_INVALID,
+                "negotiate structured replies first",
+            );
+        }
+        let name = match self.attach(query.name).await {
+            Ok((name, _)) => name,
+            Err(error) => return self.link.refuse(number, refusal(error.kind), &error.message),
+        };
+        // "base:" means all of the namespace, but only in a list.
+        let found =
+            query.iter().any(|text| text == wire::BASE_ALLOCATION || (!set && text == "base:"));
+        if found || (!set && query.queries == 0) {
+            let id = if set { wire::BASE_ALLOCATION_ID } else { 0 };
+            let parts: [&[u8]; 2] = [&id.to_be_bytes(), wire::BASE_ALLOCATION.as_bytes()];
+            self.link.reply(number, reply::META_CONTEXT, &parts);
+            if set {
+                self.selected = Some(name);
+            }
+        }
+        self.link.reply(number, reply::ACK, &[]);
+    }
+
+    async fn list(&mut self, number: u32) {
+        match self.exports.list().await {
+            Ok(exports) => {
+                for export in
+                    exports.iter().filter(|export| export.name.len() <= limits::STRING_BYTES_MAX)
+                {
+                    let name_bytes = u32::try_from(export.name.len()).unwrap_or(0).to_be_bytes();
+                    let description = wire::clip(&export.description, limits::STRING_BYTES_MAX);
+                    let parts: [&[u8]; 3] =
+                        [&name_bytes, export.name.as_bytes(), description.as_bytes()];
+                    self.link.reply(number, reply::SERVER, &parts);
+                }
+                self.link.reply(number, reply::ACK, &[]);
+            }
+            Err(error) => self.link.refuse(number, refusal(error.kind), &error.message),
+        }
+    }
+
+    /// The device of an export by the name a client gave, and its real name.
+    async fn attach(&mut self, name: &str) -> Result<(String, E::Device), ExportError> {
+        let name = if name.is_empty() { only_export(self.exports).await? } else { name.to_owned() };
+        if let Some((held, device)) = &self.held
+            && *held == name
+        {
+            return Ok((name, device.clone()));
+        }
+        let device = self.exports.attach(&name).await?;
+        self.held = Some((name.clone(), device.clone()));
+        Ok((name, device))
+    }
+
+    fn flags(&self) -> u16 {
+        if self.structured { transmission::STRUCTURED } else { transmission::SIMPLE }
+    }
+
+    fn serve(&mut self, name: String, device: E::Device) -> Next<E::Device> {
+        let block_status = self.structured && self.selected.as_ref() == Some(&name);
+        let modes = Modes { structured: self.structured, block_status };
+        Next::Serve(Agreed { name, device, modes })
+    }
+}
+
+/// What an empty name means: the only export there is.
+async fn only_export(exports: &impl Exports) -> Result<String, ExportError> {
+    let mut exports = exports.list().await?;
+    let message = match exports.len() {
+        0 => "there is no volume yet: make one with `rekindle volume create`".to_owned(),
+        1 => return Ok(exports.remove(0).name),
+        count => {
+            let names = exports.iter().take(limits::NAMES_LISTED_MAX).map(|export| &*export.name);
+            let names = names.collect::<Vec<_>>().join(", ");
+            let more = if count > limits::NAMES_LISTED_MAX { ", ..." } else { "" };
+            format!("which volume? There are {count}: {names}{more}")
+        }
+    };
+    Err(ExportError { kind: Kind::NotFound, message })
+}
+
+/// The kind of refusal that fits an error.
+fn refusal(kind: Kind) -> u32 {
+    match kind {
+        Kind::NotFound | Kind::Invalid | Kind::Exists => reply::ERR_UNKNOWN,
+        Kind::Conflict | Kind::Fenced | Kind::Unsupported => reply::ERR_POLICY,
+        Kind::Unavailable => reply::ERR_SHUTDOWN,
+        Kind::Full | Kind::Damaged | Kind::Io => reply::ERR_PLATFORM,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,19 @@
+//! NBD: volumes as disks. Fixed newstyle handshake, simple and structured replies, block status.
+//!
+//! [`wire`] is the bytes, pure and total; [`handshake`] finds the export a client wants; [`session`] serves it;
+//! [`serve`] joins them for each connection. The node implements [`Exports`].
+//!
+//! The protocol is that of `doc/proto.md` of the NetworkBlockDevice project.
+
+mod buffers;
+mod handshake;
+pub mod limits;
+mod meters;
+mod replies;
+mod serve;
+pub mod session;
+mod target;
+pub mod wire;
+
+pub use serve::serve;
+pub use target::{Error, Export, ExportError, Exports, Extent, Target, Ticket, Written};

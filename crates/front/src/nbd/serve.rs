@@ -1,0 +1,86 @@
+//! Handshake, then session, for every connection.
+
+use super::handshake::{self, Link};
+use super::session::{self, End};
+use super::target::Exports;
+use crate::conn::{Connections, Place, Stop};
+use env::{Acceptor, BoxFuture, Env, Stream};
+use futures_util::future::{Either, select};
+use std::pin::pin;
+use std::sync::Arc;
+
+/// Serves NBD on `acceptor` until the connections are stopped. The address has been judged by
+/// [`crate::conn::check_address`]. Each client gets a thread of its own.
+pub async fn serve<E: Exports>(
+    env: Env,
+    acceptor: Box<dyn Acceptor>,
+    exports: Arc<E>,
+    connections: Connections,
+) {
+    let serve_env = env.clone();
+    let serve = Arc::new(move |stream, stop| -> BoxFuture<'static, ()> {
+        Box::pin(connection(serve_env.clone(), stream, stop, exports.clone()))
+    });
+    connections.accept(&env, acceptor, Place::OwnThread, serve).await;
+}
+
+async fn connection<E: Exports>(
+    env: Env,
+    stream: Box<dyn Stream>,
+    mut stop: Stop,
+    exports: Arc<E>,
+) {
+    let peer = stream.peer();
+    let mut link = Link::new(stream);
+    let negotiated = {
+        let negotiating = pin!(handshake::negotiate(&env, &mut link, &*exports));
+        match select(negotiating, &mut stop).await {
+            Either::Left((negotiated, _)) => negotiated,
+            Either::Right(_) => return,
+        }
+    };
+    let agreed = match negotiated {
+        Ok(Some(agreed)) => agreed,
+        Ok(None) => return,
+        Err(failure) if failure.is_notable() => {
+            tracing::warn!(%peer, reason = %failure, "NBD client dropped in the handshake");
+            return;
+        }
+        Err(failure) => {
+            tracing::debug!(%peer, reason = %failure, "NBD client went in the handshake");
+            return;
+        }
+    };
+    let volume = agreed.name.clone();
+    tracing::info!(%peer, %volume, "NBD client connected");
+    let end = {
+        let _counted = Counted::new();
+        session::run(link, agreed, stop).await
+    };
+    match end {
+        End::Client | End::Stopped => {
+            tracing::info!(%peer, %volume, ?end, "NBD client disconnected")
+        }
+        End::Io(error) => tracing::info!(%peer, %volume, %error, "NBD client lost"),
+        End::Garbage(garbage) => {
+            tracing::warn!(%peer, %volume, reason = %garbage, "NBD client dropped: it does not speak NBD");
+        }
+    }
+}
+
+/// A session in the gauge, for as long as it lives, however it ends.
+struct Counted(metrics::Gauge);
+
+impl Counted {
+    fn new() -> Self {
+        let sessions = metrics::gauge!("rekindle_nbd_sessions");
+        sessions.increment(1);
+        Self(sessions)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.decrement(1);
+    }
+}

@@ -1,0 +1,196 @@
+//! What each command does: check it, then do it at once, stage it, or put it among the slow ones.
+
+use super::{End, Finished, Session};
+use crate::nbd::limits;
+use crate::nbd::replies;
+use crate::nbd::target::{Error, Target, Written};
+use crate::nbd::wire::{self, Request, command, errno, flag};
+use std::future::Future;
+
+impl<D: Target> Session<D> {
+    pub(super) fn execute(&mut self, request: Request) {
+        self.meters.request(request.command, request.length);
+        match request.command {
+            command::DISC => self.end = Some(End::Client),
+            command::FLUSH if !request.has_only(flag::FUA) => self.refuse_flags(request),
+            command::FLUSH => self.batch.flushes.push(request.cookie),
+            command::READ => self.read(request),
+            command::WRITE => self.write(request),
+            command::TRIM | command::WRITE_ZEROES => self.clear(request),
+            command::CACHE => self.cache(request),
+            command::BLOCK_STATUS => self.block_status(request),
+            _ => self.refuse(request.cookie, errno::EINVAL, "unknown command"),
+        }
+    }
+
+    fn read(&mut self, request: Request) {
+        let Request { cookie, offset, length, .. } = request;
+        let permitted = flag::FUA | if self.modes.structured { flag::DF } else { 0 };
+        if !request.has_only(permitted) {
+            return self.refuse_flags(request);
+        }
+        if length > limits::PAYLOAD_BYTES_MAX {
+            return self.refuse(
+                cookie,
+                errno::EINVAL,
+                "longer than the 32 MiB that were advertised",
+            );
+        }
+        if !self.is_inside(request) {
+            return self.refuse(cookie, errno::EINVAL, "past the end of the volume");
+        }
+        if length == 0 {
+            return replies::no_data(&mut self.output, self.modes, cookie);
+        }
+        let device = &self.device;
+        let fill = |place: &mut [u8]| device.read_now(offset, place);
+        match replies::data(&mut self.output, self.modes, (cookie, offset, length), fill) {
+            Ok(true) => {}
+            Ok(false) => {
+                let device = self.device.clone();
+                self.defer(length as usize, async move {
+                    let mut data = vec![0; length as usize];
+                    let result = device.read(offset, &mut data).await;
+                    Finished::Read { cookie, offset, data, result }
+                });
+            }
+            Err(error) => self.fail(cookie, &error),
+        }
+    }
+
+    fn write(&mut self, request: Request) {
+        let cookie = request.cookie;
+        if !request.has_only(flag::FUA) {
+            return self.refuse_flags(request);
+        }
+        if !self.is_inside(request) {
+            return self.refuse(cookie, errno::ENOSPC, "past the end of the volume");
+        }
+        if request.length == 0 {
+            return replies::done(&mut self.output, cookie);
+        }
+        let durable = request.flags & flag::FUA != 0;
+        let payload = &self.input.unread()
+            [wire::REQUEST_BYTES..wire::REQUEST_BYTES + request.length as usize];
+        let written = self.device.write(request.offset, payload, durable);
+        self.written(cookie, request.length as usize, written);
+    }
+
+    fn clear(&mut self, request: Request) {
+        let cookie = request.cookie;
+        let trim = request.command == command::TRIM;
+        let permitted = flag::FUA | if trim { 0 } else { flag::NO_HOLE | flag::FAST_ZERO };
+        if !request.has_only(permitted) {
+            return self.refuse_flags(request);
+        }
+        if !self.is_inside(request) {
+            let number = if trim { errno::EINVAL } else { errno::ENOSPC };
+            return self.refuse(cookie, number, "past the end of the volume");
+        }
+        if request.length == 0 {
+            return replies::done(&mut self.output, cookie);
+        }
+        let durable = request.flags & flag::FUA != 0;
+        let written = self.device.clear(request.offset, u64::from(request.length), trim, durable);
+        self.written(cookie, 0, written);
+    }
+
+    fn written(&mut self, cookie: u64, held: usize, written: Result<Written, Error>) {
+        match written {
+            Ok(Written::Done) => replies::done(&mut self.output, cookie),
+            Ok(Written::Staged(ticket)) => {
+                self.batch.writes.push(cookie);
+                self.batch.ticket = self.batch.ticket.max(ticket);
+            }
+            Ok(Written::Later(later)) => {
+                self.defer(held, async move {
+                    Finished::Plain { cookie, held, result: later.await.map_err(Error::from) }
+                });
+            }
+            Err(error) => self.fail(cookie, &error),
+        }
+    }
+
+    fn cache(&mut self, request: Request) {
+        let Request { cookie, offset, .. } = request;
+        if !request.has_only(flag::FUA) {
+            return self.refuse_flags(request);
+        }
+        if !self.is_inside(request) {
+            return self.refuse(cookie, errno::EINVAL, "past the end of the volume");
+        }
+        let length = request.length.min(limits::CACHE_BYTES_MAX);
+        let held = length.min(limits::CACHE_STEP_BYTES) as usize;
+        let device = self.device.clone();
+        self.defer(held, async move {
+            let result = warm(&device, offset, u64::from(length), held).await;
+            Finished::Plain { cookie, held, result }
+        });
+    }
+
+    fn block_status(&mut self, request: Request) {
+        let cookie = request.cookie;
+        if !self.modes.block_status {
+            return self.refuse(cookie, errno::EINVAL, "base:allocation was not negotiated");
+        }
+        if !request.has_only(flag::FUA | flag::REQ_ONE) {
+            return self.refuse_flags(request);
+        }
+        if request.length == 0 || !self.is_inside(request) {
+            return self.refuse(
+                cookie,
+                errno::EINVAL,
+                "an empty range, or one past the end of the volume",
+            );
+        }
+        let device = self.device.clone();
+        self.defer(0, async move {
+            let length = request.length.min(limits::STATUS_BYTES_MAX);
+            let result = device.extents(request.offset, u64::from(length)).await;
+            Finished::Status { request: Request { length, ..request }, result }
+        });
+    }
+
+    fn is_inside(&self, request: Request) -> bool {
+        request.offset.checked_add(u64::from(request.length)).is_some_and(|end| end <= self.size)
+    }
+
+    fn refuse_flags(&mut self, request: Request) {
+        self.refuse(request.cookie, errno::EINVAL, "a flag that this command does not take");
+    }
+
+    pub(super) fn refuse(&mut self, cookie: u64, number: u32, message: &str) {
+        self.meters.error();
+        replies::failed(&mut self.output, self.modes, cookie, number, message);
+    }
+
+    pub(super) fn fail(&mut self, cookie: u64, error: &Error) {
+        self.refuse(cookie, replies::number(error), &error.to_string());
+    }
+
+    fn defer(&mut self, held: usize, work: impl Future<Output = Finished> + Send + 'static) {
+        self.slow_count += 1;
+        self.slow_bytes += held;
+        self.slow.push(Box::pin(work));
+    }
+}
+
+/// Reads a range for the sake of the caches.
+async fn warm<D: Target>(
+    device: &D,
+    offset: u64,
+    length: u64,
+    step_bytes: usize,
+) -> Result<(), Error> {
+    let mut scratch = vec![0; step_bytes];
+    let mut done = 0;
+    while done < length {
+        let step = step_bytes.min(usize::try_from(length - done).unwrap_or(step_bytes));
+        let place = &mut scratch[..step];
+        if !device.read_now(offset + done, place)? {
+            device.read(offset + done, place).await?;
+        }
+        done += step as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! What is served: the node's exports above, a device below.
+
+use base::Kind;
+use env::BoxFuture;
+use std::future::Future;
+// The words of a device, for all of `nbd`.
+pub use volume::{Error, Extent, Ticket, Written};
+
+/// A volume that a client may name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Export {
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// For people; may be empty.
+    pub description: String,
+}
+
+/// Why there is no such export, or why it cannot be had now. The client's user reads the message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ExportError {
+    pub kind: Kind,
+    pub message: String,
+}
+
+impl From<Error> for ExportError {
+    fn from(error: Error) -> Self {
+        Self { kind: error.kind(), message: error.to_string() }
+    }
+}
+
+/// The volumes of a node, as NBD sees them. The node implements it.
+pub trait Exports: Send + Sync + 'static {
+    /// What an attached volume is: [`block::Device`], or a test's own.
+    type Device: Target;
+    /// All of them, by name.
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Export>, ExportError>>;
+    /// Brings one into service, and holds it for as long as the device is kept.
+    fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Self::Device, ExportError>>;
+}
+
+/// A device, as a session uses it. See [`block::Device`] for what each call means.
+pub trait Target: Clone + Send + Sync + 'static {
+    fn size(&self) -> u64;
+    fn block_size(&self) -> u64;
+    fn read_now(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error>;
+    fn read(&self, offset: u64, out: &mut [u8]) -> impl Future<Output = Result<(), Error>> + Send;
+    fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<Written, Error>;
+    fn clear(&self, offset: u64, length: u64, trim: bool, durable: bool) -> Result<Written, Error>;
+    fn sync(&self, ticket: Ticket) -> impl Future<Output = Result<(), Error>> + Send;
+    fn flush(&self) -> impl Future<Output = Result<(), Error>> + Send;
+    fn extents(
+        &self,
+        offset: u64,
+        length: u64,
+    ) -> impl Future<Output = Result<Vec<Extent>, Error>> + Send;
+}
+
+impl Target for block::Device {
+    fn size(&self) -> u64 {
+        self.size()
+    }
+    fn block_size(&self) -> u64 {
+        self.block_size()
+    }
+    fn read_now(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
+        self.read_now(offset, out)
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> impl Future<Output = Result<(), Error>> + Send {
+        self.read(offset, out)
+    }
+    fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<Written, Error> {
+        self.write(offset, data, durable)
+    }
+    fn clear(&self, offset: u64, length: u64, trim: bool, durable: bool) -> Result<Written, Error> {
+        self.clear(offset, length, trim, durable)
+    }
+    fn sync(&self, ticket: Ticket) -> impl Future<Output = Result<(), Error>> + Send {
+        self.sync(ticket)
+    }
+    fn flush(&self) -> impl Future<Output = Result<(), Error>> + Send {
+        self.flush()
+    }
+    fn extents(
+        &self,
+        offset: u64,
+        length: u64,
+    ) -> impl Future<Output = Result<Vec<Extent>, Error>> + Send {
+        self.extents(offset, length)
+    }
+}
