@@ -1,5 +1,6 @@
 //! What can go wrong with content.
 
+use crate::Pointer;
 use base::{Kind, PackId};
 
 /// An error of the content store.
@@ -20,6 +21,24 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A chunk's pack does not exist and no `moved/` note says where the chunk went. Either the store has lost the
+    /// pack, or the pointer comes from an old root whose chunks were swept: read the newest root and look again.
+    #[error("chunk {name} is gone: pack {pack} is not in the store")]
+    Gone {
+        /// First bytes of its name, in hex.
+        name: String,
+        /// The pack that is absent.
+        pack: PackId,
+    },
+    /// An object is not what its format says.
+    #[error(transparent)]
+    Format(#[from] crate::format::Bad),
+    /// A request that cannot be fulfilled.
+    #[error("{0}")]
+    Invalid(String),
+    /// A sweep was stopped, by its owner or because another sweeper took over.
+    #[error("the sweep was stopped: {0}")]
+    Stopped(String),
 }
 
 impl Error {
@@ -28,7 +47,21 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Error::Store(error) => error.kind(),
-            Error::Damaged { .. } => Kind::Damaged,
+            Error::Damaged { .. }
+            | Error::Gone { .. }
+            | Error::Format(crate::format::Bad::Damaged { .. }) => Kind::Damaged,
+            Error::Format(crate::format::Bad::Newer { .. }) => Kind::Unsupported,
+            Error::Invalid(_) => Kind::Invalid,
+            Error::Stopped(_) => Kind::Conflict,
+        }
+    }
+
+    pub(crate) fn damaged(pointer: &Pointer, reason: impl Into<String>) -> Self {
+        Error::Damaged {
+            name: pointer.short_name(),
+            pack: pointer.pack,
+            offset: pointer.offset,
+            reason: reason.into(),
         }
     }
 }

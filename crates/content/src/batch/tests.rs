@@ -1,0 +1,198 @@
+use crate::testing::{Broken, config, random, run};
+use crate::{Class, Compression, Config, Content, Error, Pointer};
+use base::Kind;
+use bytes::Bytes;
+use datastore::backend::mem::Mem;
+use std::sync::Arc;
+
+async fn write_all(content: &Content, seeds: std::ops::Range<u64>, length: usize) -> Vec<Pointer> {
+    let mut batch = content.batch();
+    let mut pointers = Vec::new();
+    for seed in seeds {
+        pointers.push(batch.write(Class::Data, random(seed, length), &[]).await.unwrap());
+    }
+    batch.flush().await.unwrap();
+    batch.committed();
+    pointers
+}
+
+#[test]
+fn what_is_written_reads_back_with_any_compression_from_anywhere() {
+    run(async |env| {
+        for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
+            let store = Mem::store();
+            let content =
+                Content::open(env.clone(), store.clone(), Config { compression, ..config() });
+            let mut batch = content.batch();
+            let mut written = Vec::new();
+            for seed in 0..300u64 {
+                let length = usize::try_from(seed * 37 % 20_000).unwrap();
+                let data = if seed % 2 == 0 {
+                    random(seed, length)
+                } else {
+                    vec![seed as u8; length].into()
+                };
+                written.push((batch.write(Class::Data, data.clone(), &[]).await.unwrap(), data));
+            }
+            batch.flush().await.unwrap();
+            assert!(content.stats().packs_written > 3);
+            let cold = Content::open(env.clone(), store, config());
+            for (pointer, data) in &written {
+                assert_eq!(content.read(pointer, Class::Data).await.unwrap(), data);
+                assert_eq!(cold.read_now(pointer, Class::Data), None);
+                assert_eq!(cold.read_uncached(pointer, Class::Data).await.unwrap(), data);
+                assert_eq!(cold.read_now(pointer, Class::Data), None);
+                assert_eq!(cold.read(pointer, Class::Data).await.unwrap(), data);
+                assert_eq!(cold.read_now(pointer, Class::Data).as_ref(), Some(data));
+            }
+        }
+    });
+}
+
+#[test]
+fn the_same_bytes_are_stored_once() {
+    run(async |env| {
+        let content = Content::open(env, Mem::store(), config());
+        let first = write_all(&content, 0..100, 5000).await;
+        let stored = content.stats().bytes_stored;
+        assert_eq!(write_all(&content, 0..100, 5000).await, first);
+        assert_eq!(content.stats().bytes_stored, stored);
+        assert_eq!(content.stats().chunks_deduplicated, 100);
+        // Within one batch too; and data is never taken for metadata.
+        let mut batch = content.batch();
+        let one = batch.write(Class::Data, random(1000, 500), &[]).await.unwrap();
+        assert_eq!(batch.write(Class::Data, random(1000, 500), &[]).await.unwrap(), one);
+        let metadata = batch.write(Class::Metadata, random(1000, 500), &[]).await.unwrap();
+        assert_ne!(metadata.name, one.name);
+        assert_ne!(metadata.pack, one.pack);
+        let parent = batch.write(Class::Metadata, random(1000, 500), &[one]).await.unwrap();
+        assert_ne!(metadata.name, parent.name);
+        assert!(batch.write(Class::Data, Bytes::new(), &[one]).await.is_err());
+        assert!(batch.write(Class::Data, vec![0; (8 << 20) + 1].into(), &[]).await.is_err());
+    });
+}
+
+/// 80 % of a stream are duplicates of what was written long ago, most of it out of RAM.
+#[test]
+fn duplicates_of_old_packs_are_found_through_hooks() {
+    run(async |env| {
+        let config = Config {
+            index_bytes: 256 << 10,
+            pack_bytes: 1 << 20,
+            compression: Compression::None,
+            ..config()
+        };
+        let content = Content::open(env, Mem::store(), config);
+        write_all(&content, 0..20_000, 1000).await;
+        assert!(content.stats().index_bytes <= 256 << 10, "{}", content.stats().index_bytes);
+        let before = content.stats();
+        let mut batch = content.batch();
+        for seed in 0..10_000u64 {
+            // Runs of old chunks, with a new one in between.
+            let seed = if seed % 5 == 0 { 1_000_000 + seed } else { 5000 + seed };
+            batch.write(Class::Data, random(seed, 1000), &[]).await.unwrap();
+        }
+        batch.flush().await.unwrap();
+        let found = content.stats().chunks_deduplicated - before.chunks_deduplicated;
+        assert!(found >= 8000 * 97 / 100, "{found} of 8000 duplicates were found");
+    });
+}
+
+#[test]
+fn a_failed_upload_is_reported_and_flush_may_be_called_again() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let content = Content::open(env, store.clone(), config());
+        let mut batch = content.batch();
+        let first = batch.write(Class::Data, random(1, 5000), &[]).await.unwrap();
+        store.refuse_writes(true);
+        assert_eq!(batch.flush().await.unwrap_err().kind(), Kind::Unavailable);
+        assert_eq!(batch.flush().await.unwrap_err().kind(), Kind::Unavailable);
+        assert_eq!(batch.write(Class::Data, random(1, 5000), &[]).await.unwrap(), first);
+        store.refuse_writes(false);
+        batch.flush().await.unwrap();
+        let cold = Content::open(content.inner.env.clone(), store.clone(), config());
+        assert_eq!(cold.read(&first, Class::Data).await.unwrap(), random(1, 5000));
+        // With the store away, writing comes to a stop with an error before RAM is full.
+        store.refuse_writes(true);
+        let mut refused = None;
+        for seed in 100..1000 {
+            if let Err(error) = batch.write(Class::Data, random(seed, 50_000), &[]).await {
+                refused = Some(seed);
+                assert_eq!(error.kind(), Kind::Unavailable);
+                break;
+            }
+        }
+        assert!(refused.unwrap() < 150);
+    });
+}
+
+#[test]
+fn damage_is_noticed_and_named() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let content = Content::open(env.clone(), store.clone(), config());
+        let pointers = write_all(&content, 0..10, 5000).await;
+        let key = crate::pack::key(pointers[0].pack);
+        store.flip(&key, u64::from(pointers[3].offset) + 1000);
+        let cold = Content::open(env, store.clone(), config());
+        for (index, pointer) in pointers.iter().enumerate() {
+            match cold.read(pointer, Class::Data).await {
+                Ok(data) => assert_eq!((index == 3, data), (false, random(index as u64, 5000))),
+                Err(Error::Damaged { pack, offset, .. }) => {
+                    assert_eq!((index, pack, offset), (3, pointer.pack, pointer.offset));
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+        store.lose(&key);
+        let gone = cold.read_uncached(&pointers[3], Class::Data).await.unwrap_err();
+        assert!(matches!(gone, Error::Gone { .. }), "{gone}");
+    });
+}
+
+#[test]
+fn reads_at_the_same_time_make_one_request_and_prefetch_joins_neighbours() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let content = Content::open(env.clone(), store.clone(), config());
+        let pointers = write_all(&content, 0..20, 5000).await;
+        let cold = Content::open(env.clone(), store.clone(), config());
+        let before = store.reads();
+        let reads = (0..50).map(|_| cold.read(&pointers[5], Class::Data));
+        for result in futures_util::future::join_all(reads).await {
+            assert_eq!(result.unwrap(), random(5, 5000));
+        }
+        assert_eq!(store.reads() - before, 1);
+        cold.prefetch(&pointers, Class::Data);
+        for _ in 0..2000 {
+            if pointers.iter().all(|pointer| cold.read_now(pointer, Class::Data).is_some()) {
+                break;
+            }
+            env.sleep(std::time::Duration::from_millis(1)).await;
+        }
+        for (seed, pointer) in (0..).zip(&pointers) {
+            assert_eq!(cold.read_now(pointer, Class::Data), Some(random(seed, 5000)));
+        }
+        assert!(store.reads() - before <= 3, "{}", store.reads() - before);
+    });
+}
+
+#[test]
+fn futures_may_go_to_other_threads() {
+    fn is_send<T: Send>(value: T) -> T {
+        value
+    }
+    run(async |env| {
+        let content = Content::open(env, Mem::store(), config());
+        let mut batch = is_send(content.batch());
+        let pointer = is_send(batch.write(Class::Data, random(1, 10), &[])).await.unwrap();
+        is_send(batch.flush()).await.unwrap();
+        is_send(content.read(&pointer, Class::Data)).await.unwrap();
+        let root = is_send(crate::tree::update(&content, &mut batch, &None, &[(1, Some(pointer))]))
+            .await
+            .unwrap();
+        is_send(crate::tree::range(&content, &root, 0..9)).await.unwrap();
+        is_send(crate::tree::get(&content, &root, 9)).await.unwrap();
+    });
+}

@@ -1,0 +1,147 @@
+//! Compressing a chunk when it pays, and the way back, bounded.
+
+use crate::format::blob::Codec;
+use crate::{Compression, limits};
+use std::cell::RefCell;
+
+/// Compresses chunks; one for each writer, because its buffers are used again.
+pub struct Compressor {
+    compression: Compression,
+    zstd: Option<zstd::bulk::Compressor<'static>>,
+    scratch: Vec<u8>,
+}
+
+impl Compressor {
+    /// A compressor. Its buffers come with the first chunk.
+    #[must_use]
+    pub fn new(compression: Compression) -> Self {
+        Self { compression, zstd: None, scratch: Vec::new() }
+    }
+
+    /// The payload to store for `body`: compressed when that saves a sixteenth, else as it is.
+    pub fn compress<'a>(&'a mut self, body: &'a [u8]) -> (Codec, &'a [u8]) {
+        let most = body.len() - body.len() / limits::COMPRESS_SAVES_SHARE;
+        if body.len() < limits::COMPRESS_BYTES_MIN {
+            return (Codec::None, body);
+        }
+        let (codec, compressed) = match self.compression {
+            Compression::None => (Codec::None, None),
+            Compression::Lz4 => (Codec::Lz4, self.lz4(body)),
+            Compression::Zstd => (Codec::Zstd, self.zstd(body, most)),
+        };
+        match compressed {
+            Some(length) if length <= most => (codec, &self.scratch[..length]),
+            _ => (Codec::None, body),
+        }
+    }
+
+    fn lz4(&mut self, body: &[u8]) -> Option<usize> {
+        let bound = lz4_flex::block::get_maximum_output_size(body.len());
+        if self.scratch.len() < bound {
+            self.scratch.resize(bound, 0);
+        }
+        lz4_flex::block::compress_into(body, &mut self.scratch).ok()
+    }
+
+    fn zstd(&mut self, body: &[u8], most: usize) -> Option<usize> {
+        if self.scratch.len() < most {
+            self.scratch.resize(most, 0);
+        }
+        if self.zstd.is_none() {
+            self.zstd = zstd::bulk::Compressor::new(1).ok();
+        }
+        // A target that is too short makes zstd give up early.
+        self.zstd.as_mut()?.compress_to_buffer(body, &mut self.scratch[..most]).ok()
+    }
+}
+
+thread_local! {
+    static ZSTD: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// The body of a payload: exactly `length` bytes, or the reason why not. `length` is within bounds already.
+pub(crate) fn decompress(codec: Codec, payload: &[u8], length: usize) -> Result<Vec<u8>, String> {
+    match codec {
+        Codec::None => Ok(payload.to_vec()),
+        Codec::Lz4 => {
+            let mut body = vec![0; length];
+            let found = lz4_flex::block::decompress_into(payload, &mut body)
+                .map_err(|error| error.to_string())?;
+            exact(body, found)
+        }
+        Codec::Zstd => ZSTD.with_borrow_mut(|kept| {
+            let decompressor = match kept {
+                Some(decompressor) => decompressor,
+                None => {
+                    kept.insert(zstd::bulk::Decompressor::new().map_err(|error| error.to_string())?)
+                }
+            };
+            let mut body = Vec::with_capacity(length);
+            let found = decompressor
+                .decompress_to_buffer(payload, &mut body)
+                .map_err(|error| error.to_string())?;
+            if found == length {
+                Ok(body)
+            } else {
+                Err(format!("it has {found} bytes instead of {length}"))
+            }
+        }),
+    }
+}
+
+fn exact(body: Vec<u8>, found: usize) -> Result<Vec<u8>, String> {
+    if found == body.len() {
+        Ok(body)
+    } else {
+        Err(format!("it has {found} bytes instead of {}", body.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text(length: usize) -> Vec<u8> {
+        (0..length).map(|i| b"what pays is kept "[i * i % 18]).collect()
+    }
+
+    #[test]
+    fn what_pays_is_compressed_and_comes_back() {
+        for (compression, codec) in
+            [(Compression::Lz4, Codec::Lz4), (Compression::Zstd, Codec::Zstd)]
+        {
+            let mut compressor = Compressor::new(compression);
+            for length in [128, 1000, 16_384, 100_000, 4096] {
+                let body = text(length);
+                let (found, payload) = compressor.compress(&body);
+                assert_eq!(found, codec);
+                assert!(payload.len() < length);
+                let payload = payload.to_vec();
+                assert_eq!(decompress(codec, &payload, length).unwrap(), body);
+                assert!(decompress(codec, &payload, length - 1).is_err());
+                assert!(decompress(codec, &payload, length + 1).is_err());
+                assert!(decompress(codec, &payload[..payload.len() - 1], length).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_pay_is_stored_as_it_is() {
+        let mut random = [0; 16_384];
+        blake3::Hasher::new().finalize_xof().fill(&mut random);
+        for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
+            let mut compressor = Compressor::new(compression);
+            assert_eq!(compressor.compress(&random), (Codec::None, &random[..]));
+            assert_eq!(compressor.compress(&text(100)), (Codec::None, &text(100)[..]));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_payload_is_decompressed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), length in 0usize..5000) {
+            let _ = decompress(Codec::Lz4, &bytes, length);
+            let _ = decompress(Codec::Zstd, &bytes, length);
+        }
+    }
+}

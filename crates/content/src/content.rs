@@ -1,0 +1,343 @@
+//! The content store of a node: its parts, and the read path.
+//!
+//! Read: cache -> (packs of this node that are still being uploaded) -> one ranged read -> verify -> cache. When the pack
+//! is gone, its `moved/` note says where the chunk is now.
+
+use crate::cache::Cache;
+use crate::flights::Flights;
+use crate::index::Index;
+use crate::live::{Hold, Live};
+use crate::moved::MovedNotes;
+use crate::name::Namer;
+use crate::pack::reader::{self, Body};
+use crate::pack::writer::{Pool, Sealed};
+use crate::{Batch, Class, Compression, Error, Pointer, limits, pack};
+use base::PackId;
+use bytes::Bytes;
+use datastore::Store;
+use env::Env;
+use futures_util::future::join_all;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use tokio::sync::Semaphore;
+
+/// Settings of a content store.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Key of all names, from `rekindle.json`.
+    pub secret: [u8; 32],
+    /// Compression of new chunks.
+    pub compression: Compression,
+    /// A pack is uploaded when it has this many bytes.
+    pub pack_bytes: u64,
+    /// RAM for cached chunks and nodes.
+    pub cache_bytes: u64,
+    /// RAM for the dedup index.
+    pub index_bytes: u64,
+    /// Uploads in flight, at most.
+    pub uploads: usize,
+}
+
+/// The content store of one node. Clones mean the same one.
+#[derive(Clone)]
+pub struct Content {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) env: Env,
+    pub(crate) store: Store,
+    pub(crate) config: Config,
+    pub(crate) namer: Namer,
+    pub(crate) cache: Cache,
+    pub(crate) index: Index,
+    pub(crate) live: Arc<Live>,
+    pub(crate) moved: MovedNotes,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) uploads: Arc<Semaphore>,
+    pub(crate) counters: Counters,
+    prefetches: Arc<Semaphore>,
+    flights: Flights,
+    /// Packs that are complete but perhaps not in the store yet, for as long as batch or upload have them.
+    sealed: Mutex<HashMap<PackId, Weak<Sealed>>>,
+}
+
+/// Counters, all since start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Stats {
+    pub chunks_written: u64,
+    pub chunks_deduplicated: u64,
+    pub bytes_in: u64,
+    pub bytes_deduplicated: u64,
+    pub bytes_stored: u64,
+    pub packs_written: u64,
+    pub cache_hits: u64,
+    pub cache_misses: u64,
+    pub cache_bytes: u64,
+    pub index_bytes: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) chunks_written: AtomicU64,
+    pub(crate) chunks_deduplicated: AtomicU64,
+    pub(crate) bytes_in: AtomicU64,
+    pub(crate) bytes_deduplicated: AtomicU64,
+    pub(crate) bytes_stored: AtomicU64,
+    pub(crate) packs_written: AtomicU64,
+    cache_hits: AtomicU64,
+    cache_misses: AtomicU64,
+}
+
+pub(crate) fn add(counter: &AtomicU64, number: u64) {
+    counter.fetch_add(number, Ordering::Relaxed);
+}
+
+/// Whether what is read from the store stays in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    Yes,
+    No,
+}
+
+impl Content {
+    /// Opens the store's content; reads nothing.
+    #[must_use]
+    pub fn open(env: Env, store: Store, mut config: Config) -> Self {
+        config.pack_bytes = config.pack_bytes.clamp(limits::PACK_BYTES_MIN, limits::PACK_BYTES_MAX);
+        config.uploads = config.uploads.clamp(1, 1024);
+        let inner = Inner {
+            namer: Namer::new(&config.secret),
+            cache: Cache::new(config.cache_bytes),
+            index: Index::new(config.index_bytes),
+            live: Arc::default(),
+            moved: MovedNotes::default(),
+            pool: Pool::new(config.uploads.min(4) + 1),
+            uploads: Arc::new(Semaphore::new(config.uploads)),
+            counters: Counters::default(),
+            prefetches: Arc::new(Semaphore::new(limits::PREFETCH_MAX)),
+            flights: Flights::default(),
+            sealed: Mutex::default(),
+            env,
+            store,
+            config,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Begins a batch.
+    #[must_use]
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.inner.clone())
+    }
+
+    /// Keeps the sweep from ending: see [`Hold`].
+    #[must_use]
+    pub fn hold(&self) -> Hold {
+        self.inner.live.hold()
+    }
+
+    /// A chunk that is in the cache. A plain call: no I/O, no other thread.
+    #[must_use]
+    pub fn read_now(&self, pointer: &Pointer, class: Class) -> Option<Bytes> {
+        let _ = class;
+        self.inner.cached(pointer).map(|body| body.content())
+    }
+
+    /// A chunk, verified against its name: from the cache or the store (following `moved/` notes). Concurrent reads
+    /// of one chunk make one request.
+    pub async fn read(&self, pointer: &Pointer, class: Class) -> Result<Bytes, Error> {
+        Ok(self.inner.read(pointer, class, Keep::Yes).await?.content())
+    }
+
+    /// Like [`Content::read`], but what comes from the store does not go into the cache.
+    pub async fn read_uncached(&self, pointer: &Pointer, class: Class) -> Result<Bytes, Error> {
+        Ok(self.inner.read(pointer, class, Keep::No).await?.content())
+    }
+
+    /// A chunk with the children it declared.
+    pub async fn read_with_children(
+        &self,
+        pointer: &Pointer,
+        class: Class,
+    ) -> Result<(Bytes, Vec<Pointer>), Error> {
+        let body = self.inner.read(pointer, class, Keep::Yes).await?;
+        Ok((body.content(), body.children().collect()))
+    }
+
+    /// Fetches chunks into the cache in the background; neighbours in a pack with one request. A hint: what is too
+    /// much at once is not fetched, errors are left to the reader that meets them.
+    pub fn prefetch(&self, pointers: &[Pointer], class: Class) {
+        let missing = pointers
+            .iter()
+            .filter(|pointer| self.inner.cache.get(&pointer.name).is_none())
+            .copied()
+            .collect();
+        for group in neighbours(missing) {
+            let Ok(permit) = self.inner.prefetches.clone().try_acquire_owned() else {
+                return;
+            };
+            let inner = self.inner.clone();
+            self.inner.env.spawn("content-prefetch", async move {
+                inner.prefetch(&group, class).await;
+                drop(permit);
+            });
+        }
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let counters = &self.inner.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            chunks_written: get(&counters.chunks_written),
+            chunks_deduplicated: get(&counters.chunks_deduplicated),
+            bytes_in: get(&counters.bytes_in),
+            bytes_deduplicated: get(&counters.bytes_deduplicated),
+            bytes_stored: get(&counters.bytes_stored),
+            packs_written: get(&counters.packs_written),
+            cache_hits: get(&counters.cache_hits),
+            cache_misses: get(&counters.cache_misses),
+            cache_bytes: self.inner.cache.bytes(),
+            index_bytes: self.inner.index.bytes(),
+        }
+    }
+}
+
+/// Pointers in groups that one ranged read each can fetch.
+fn neighbours(mut pointers: Vec<Pointer>) -> Vec<Vec<Pointer>> {
+    pointers.sort_unstable_by_key(|pointer| (pointer.pack, pointer.offset));
+    pointers.dedup_by_key(|pointer| pointer.name);
+    let end = |pointer: &Pointer| u64::from(pointer.offset) + u64::from(pointer.stored);
+    let mut groups: Vec<Vec<Pointer>> = Vec::new();
+    for pointer in pointers {
+        match groups.last_mut() {
+            Some(group)
+                if group[0].pack == pointer.pack
+                    && u64::from(pointer.offset)
+                        <= end(&group[group.len() - 1]) + limits::PREFETCH_GAP_BYTES
+                    && end(&pointer) - u64::from(group[0].offset)
+                        <= limits::PREFETCH_READ_BYTES_MAX =>
+            {
+                group.push(pointer);
+            }
+            _ => groups.push(vec![pointer]),
+        }
+    }
+    groups
+}
+
+impl Inner {
+    /// A chunk in the cache.
+    pub(crate) fn cached(&self, pointer: &Pointer) -> Option<Body> {
+        let found = self.cache.get(&pointer.name)?;
+        add(&self.counters.cache_hits, 1);
+        Some(found)
+    }
+
+    /// A chunk from wherever it is.
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        pointer: &Pointer,
+        class: Class,
+        keep: Keep,
+    ) -> Result<Body, Error> {
+        if let Some(body) = self.cached(pointer) {
+            return Ok(body);
+        }
+        add(&self.counters.cache_misses, 1);
+        let pointer = *pointer;
+        let read = || async {
+            // Whoever was a moment faster may have left it there.
+            if let Some(body) = self.cache.get(&pointer.name) {
+                return Ok(body);
+            }
+            let inner = self.clone();
+            // On the background threads: an object store's connections live there.
+            self.env.run("content-read", async move { inner.fetch(&pointer).await }).await
+        };
+        let body = self.flights.share(pointer.name, read).await?;
+        if keep == Keep::Yes {
+            self.cache.insert(pointer.name, class, body.clone());
+        }
+        Ok(body)
+    }
+
+    /// A chunk from the store, wherever compaction has taken it.
+    pub(crate) async fn fetch(&self, pointer: &Pointer) -> Result<Body, Error> {
+        let mut place = self.moved.known_place(pointer);
+        for _ in 0..limits::MOVED_HOPS_MAX {
+            match self.fetch_at(&place).await {
+                Err(Error::Store(datastore::Error::NotFound(_))) => {}
+                result => return result,
+            }
+            match self.moved.place(&self.store, &place).await? {
+                Some(next) => place = next,
+                None => break,
+            }
+        }
+        Err(Error::Gone { name: pointer.short_name(), pack: place.pack })
+    }
+
+    async fn fetch_at(&self, place: &Pointer) -> Result<Body, Error> {
+        let range = u64::from(place.offset)..u64::from(place.offset) + u64::from(place.stored);
+        if let Some(sealed) = self.sealed(place.pack) {
+            let (begin, end) =
+                (place.offset as usize, place.offset as usize + place.stored as usize);
+            let stored =
+                sealed.object.get(begin..end).map(Bytes::copy_from_slice).unwrap_or_default();
+            return reader::open_blob(&self.namer, place, &stored);
+        }
+        let key = pack::key(place.pack);
+        let stored = self.store.get_range(&key, range.clone()).await?;
+        match reader::open_blob(&self.namer, place, &stored) {
+            // Once more: what the store has may be sound and only the way here was not.
+            Err(error @ Error::Damaged { .. }) => {
+                tracing::warn!(%error, "a chunk is damaged: it is read once more");
+                let stored = self.store.get_range(&key, range).await?;
+                reader::open_blob(&self.namer, place, &stored)
+            }
+            result => result,
+        }
+    }
+
+    pub(crate) fn sealed(&self, pack: PackId) -> Option<Arc<Sealed>> {
+        self.sealed.lock().get(&pack)?.upgrade()
+    }
+
+    /// Makes a complete pack readable before it is in the store.
+    pub(crate) fn publish(&self, pack: &Arc<Sealed>) {
+        let mut sealed = self.sealed.lock();
+        sealed.retain(|_, pack| pack.strong_count() > 0);
+        sealed.insert(pack.id, Arc::downgrade(pack));
+    }
+
+    async fn prefetch(self: &Arc<Self>, group: &[Pointer], class: Class) {
+        if let [pointer] = group {
+            let _ = self.read(pointer, class, Keep::Yes).await;
+            return;
+        }
+        let (first, last) = (&group[0], &group[group.len() - 1]);
+        let begin = u64::from(first.offset);
+        let end = u64::from(last.offset) + u64::from(last.stored);
+        let Ok(stored) = self.store.get_range(&pack::key(first.pack), begin..end).await else {
+            // Moved, not uploaded yet, or an error that the reader will meet: one by one.
+            join_all(group.iter().map(|pointer| self.read(pointer, class, Keep::Yes))).await;
+            return;
+        };
+        for pointer in group {
+            let at = (pointer.offset - first.offset) as usize;
+            // A copy, so that one chunk in the cache does not pin the whole read.
+            let blob = stored
+                .get(at..at + pointer.stored as usize)
+                .map(Bytes::copy_from_slice)
+                .unwrap_or_default();
+            if let Ok(body) = reader::open_blob(&self.namer, pointer, &blob) {
+                self.cache.insert(pointer.name, class, body);
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! A note `moved/<pack>`: where compaction took the live chunks of a pack that was deleted. Little-endian.
+//!
+//! Header, 40 bytes:
+//!
+//! | at | bytes | what |
+//! | --- | --- | --- |
+//! | 0 | 8 | magic `RKMOVED` 0 |
+//! | 8 | 4 | CRC-32C of bytes 12 to the end |
+//! | 12 | 2 | version: 1 |
+//! | 14 | 2 | reserved: 0 |
+//! | 16 | 16 | the pack that was deleted |
+//! | 32 | 4 | number of entries |
+//! | 36 | 4 | reserved: 0 |
+//!
+//! Entries in ascending order of the old offset, 72 bytes each:
+//!
+//! | at | bytes | what |
+//! | --- | --- | --- |
+//! | 0 | 4 | old offset |
+//! | 4 | 4 | reserved: 0 |
+//! | 8 | 64 | pointer: same name, new place |
+
+use super::{Bad, damaged};
+use crate::pointer::Encoded;
+use crate::{Pointer, limits};
+use base::PackId;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const WHAT: &str = "note of moved chunks";
+const MAGIC: [u8; 8] = *b"RKMOVED\0";
+const VERSION: u16 = 1;
+const HEADER_BYTES: usize = 40;
+const ENTRY_BYTES: usize = 72;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHeader {
+    magic: [u8; 8],
+    crc: U32,
+    version: U16,
+    reserved: U16,
+    pack: [u8; 16],
+    count: U32,
+    reserved_too: U32,
+}
+const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawEntry {
+    offset: U32,
+    reserved: U32,
+    pointer: Encoded,
+}
+const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
+
+/// Where the chunks of one pack went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moved {
+    /// The pack that was deleted.
+    pub pack: PackId,
+    /// Old offset and new pointer, ascending by offset.
+    pub entries: Vec<(u32, Pointer)>,
+}
+
+impl Moved {
+    /// Where the chunk at `pointer` lies now.
+    #[must_use]
+    pub fn place(&self, pointer: &Pointer) -> Option<Pointer> {
+        let index = self.entries.binary_search_by_key(&pointer.offset, |entry| entry.0).ok()?;
+        Some(self.entries[index].1).filter(|new| new.name == pointer.name)
+    }
+}
+
+/// Encodes a note.
+#[must_use]
+pub fn encode(moved: &Moved) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER_BYTES + moved.entries.len() * ENTRY_BYTES);
+    let header = RawHeader {
+        magic: MAGIC,
+        crc: U32::ZERO,
+        version: VERSION.into(),
+        reserved: U16::ZERO,
+        pack: moved.pack.0,
+        count: u32::try_from(moved.entries.len()).unwrap_or(u32::MAX).into(),
+        reserved_too: U32::ZERO,
+    };
+    out.extend_from_slice(header.as_bytes());
+    for (offset, pointer) in &moved.entries {
+        let raw =
+            RawEntry { offset: (*offset).into(), reserved: U32::ZERO, pointer: pointer.into() };
+        out.extend_from_slice(raw.as_bytes());
+    }
+    let crc = base::checksum::crc32c(&out[12..]);
+    out[8..12].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+/// Decodes a note.
+pub fn decode(bytes: &[u8]) -> Result<Moved, Bad> {
+    let (header, rest) =
+        RawHeader::ref_from_prefix(bytes).map_err(|_| damaged(WHAT, "it is too short"))?;
+    if header.magic != MAGIC {
+        return Err(damaged(WHAT, "the magic number is wrong"));
+    }
+    if header.crc.get() != base::checksum::crc32c(&bytes[12..]) {
+        return Err(damaged(WHAT, "the checksum is wrong"));
+    }
+    if header.version.get() > VERSION {
+        return Err(Bad::Newer { what: WHAT, found: header.version.get(), known: VERSION });
+    }
+    let raws = <[RawEntry]>::ref_from_bytes(rest)
+        .map_err(|_| damaged(WHAT, "it is no whole number of entries"))?;
+    if raws.len() != header.count.get() as usize || raws.len() > limits::PACK_CHUNKS_MAX {
+        return Err(damaged(WHAT, "its lengths contradict one another"));
+    }
+    let entries: Vec<_> =
+        raws.iter().map(|raw| (raw.offset.get(), Pointer::from(&raw.pointer))).collect();
+    if !entries.is_sorted_by(|a, b| a.0 < b.0) {
+        return Err(damaged(WHAT, "its entries are not in order"));
+    }
+    Ok(Moved { pack: PackId(header.pack), entries })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_note_survives() {
+        let pointer = |i: u8| Pointer {
+            name: [i; 32],
+            pack: PackId([9; 16]),
+            offset: 32,
+            stored: 60,
+            length: 70,
+        };
+        let moved =
+            Moved { pack: PackId([5; 16]), entries: vec![(32, pointer(1)), (4000, pointer(2))] };
+        let bytes = encode(&moved);
+        assert_eq!(decode(&bytes), Ok(moved.clone()));
+        super::super::check_golden("moved.bin", &bytes);
+        for at in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1;
+            assert!(decode(&bad).is_err(), "{at}");
+        }
+        let old = |i: u8, offset| Pointer { pack: moved.pack, offset, ..pointer(i) };
+        assert_eq!(moved.place(&old(2, 4000)), Some(pointer(2)));
+        assert_eq!(moved.place(&old(1, 4000)), None, "another chunk's place is no place");
+        assert_eq!(moved.place(&old(2, 33)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode(&bytes);
+        }
+    }
+}

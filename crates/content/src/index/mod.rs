@@ -1,0 +1,196 @@
+//! The dedup index: a **hint**, bounded, partial, lost at every restart. A pointer says where its chunk lies, so
+//! nothing is ever read through the index; a duplicate that it misses costs space, nothing else.
+//!
+//! Two parts share the budget:
+//!
+//! - [`recent`]: the footers of packs used last, name -> place;
+//! - [`hooks`]: a sample of the names of all packs, name -> pack. A hit loads that pack's footer once, so that the
+//!   neighbours of the chunk, which were written with it, are found in `recent`. The sample is as dense as half the
+//!   budget allows: every name of a small store, 1 in 8 to 1 in 64 of a large one.
+//!
+//! A pack that the sweep has condemned is not answered for: see [`crate::sweep`].
+
+mod hooks;
+mod recent;
+
+use crate::Pointer;
+use crate::format::footer::Entry;
+use crate::name::Name;
+use crate::pack::writer::pointer;
+use base::PackId;
+use hashbrown::{HashMap, HashSet};
+use hooks::Hooks;
+use parking_lot::Mutex;
+use recent::Recent;
+
+/// What the index knows of a name.
+pub(crate) enum Found {
+    /// The chunk lies there.
+    Place(Pointer),
+    /// Perhaps it is in this pack, whose footer (the pack has so many bytes) should be loaded.
+    Footer(PackId, u64),
+    /// Nothing.
+    Nothing,
+}
+
+pub(crate) struct Index {
+    state: Mutex<State>,
+}
+
+struct State {
+    bytes_max: usize,
+    packs: Vec<Row>,
+    rows: HashMap<PackId, u32>,
+    /// Rows to use again.
+    free: Vec<u32>,
+    hooks: Hooks,
+    recent: Recent,
+    condemned: HashSet<PackId>,
+}
+
+/// A known pack.
+#[derive(Clone, Copy)]
+struct Row {
+    pack: PackId,
+    bytes: u32,
+}
+
+/// RAM of a known pack: its row, and its slot in the map at the usual filling.
+const ROW_BYTES: usize = size_of::<Row>() + 2 * (size_of::<(PackId, u32)>() + 1);
+
+impl Index {
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        Self {
+            state: Mutex::new(State {
+                bytes_max,
+                packs: Vec::new(),
+                rows: HashMap::new(),
+                free: Vec::new(),
+                hooks: Hooks::new(bytes_max / 2),
+                recent: Recent::new(),
+                condemned: HashSet::new(),
+            }),
+        }
+    }
+
+    /// Where a chunk with this name lies, or may lie.
+    pub(crate) fn lookup(&self, name: &Name) -> Found {
+        self.state.lock().lookup(name)
+    }
+
+    /// Where a chunk lies, by the footers in RAM alone.
+    pub(crate) fn lookup_recent(&self, name: &Name) -> Option<Pointer> {
+        match self.state.lock().lookup(name) {
+            Found::Place(pointer) => Some(pointer),
+            _ => None,
+        }
+    }
+
+    /// A pack's footer: newly written, or loaded. A condemned pack stays out.
+    pub(crate) fn add(&self, pack: PackId, bytes: u64, entries: &[Entry]) {
+        let mut state = self.state.lock();
+        if !state.condemned.contains(&pack) {
+            state.add(pack, bytes, entries);
+        }
+    }
+
+    /// Whether another footer of so many entries would push one out: the warm-up stops then.
+    pub(crate) fn is_full(&self, entries: usize) -> bool {
+        let state = self.state.lock();
+        state.bytes() + entries * recent::ENTRY_BYTES > state.bytes_max
+    }
+
+    /// From now on these packs are not answered for. Replaces the set of before.
+    pub(crate) fn condemn(&self, packs: impl IntoIterator<Item = PackId>) {
+        let mut state = self.state.lock();
+        state.condemned = packs.into_iter().collect();
+        let State { condemned, recent, .. } = &mut *state;
+        condemned.iter().for_each(|pack| recent.remove(pack));
+    }
+
+    pub(crate) fn is_condemned(&self, pack: &PackId) -> bool {
+        self.state.lock().condemned.contains(pack)
+    }
+
+    /// Packs that exist no more.
+    pub(crate) fn forget(&self, packs: &[PackId]) {
+        self.state.lock().forget(packs);
+    }
+
+    /// RAM in use.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.state.lock().bytes() as u64
+    }
+}
+
+impl State {
+    fn lookup(&mut self, name: &Name) -> Found {
+        if let Some((pack, entry)) = self.recent.get(name) {
+            return Found::Place(pointer(pack, &entry));
+        }
+        let Some(row) = self.hooks.get(name).and_then(|row| self.packs.get(row as usize)) else {
+            return Found::Nothing;
+        };
+        // When the footer is in RAM and yet the name was not found, the hook is another chunk's.
+        if self.condemned.contains(&row.pack) || self.recent.contains(&row.pack) {
+            return Found::Nothing;
+        }
+        Found::Footer(row.pack, u64::from(row.bytes))
+    }
+
+    fn add(&mut self, pack: PackId, bytes: u64, entries: &[Entry]) {
+        if self.recent.contains(&pack) || self.bytes_max < entries.len() * recent::ENTRY_BYTES {
+            return;
+        }
+        let Ok(bytes) = u32::try_from(bytes) else { return };
+        let row = match self.rows.get(&pack) {
+            Some(row) => *row,
+            None => {
+                let row = self.new_row(Row { pack, bytes });
+                for entry in entries {
+                    self.hooks.insert(&entry.name, row);
+                }
+                row
+            }
+        };
+        debug_assert!(self.packs[row as usize].pack == pack);
+        self.recent.add(pack, entries);
+        while self.bytes() > self.bytes_max && self.recent.evict() {}
+    }
+
+    fn new_row(&mut self, row: Row) -> u32 {
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.packs[index as usize] = row;
+                index
+            }
+            None => {
+                self.packs.push(row);
+                // 2^32 packs of the smallest size are 16 TiB of footers: the budget ends first.
+                u32::try_from(self.packs.len() - 1).unwrap_or(0)
+            }
+        };
+        self.rows.insert(row.pack, index);
+        index
+    }
+
+    fn forget(&mut self, packs: &[PackId]) {
+        let mut gone = HashSet::new();
+        for pack in packs {
+            self.recent.remove(pack);
+            gone.extend(self.rows.remove(pack));
+        }
+        if !gone.is_empty() {
+            self.hooks.retain(|row| !gone.contains(&row));
+            self.free.extend(gone);
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.packs.len() * ROW_BYTES + self.hooks.bytes() + self.recent.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+use super::*;
+
+fn name(i: u64) -> Name {
+    *blake3::hash(&i.to_le_bytes()).as_bytes()
+}
+
+fn pack(i: u64) -> PackId {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&i.to_be_bytes());
+    PackId(id)
+}
+
+fn entries(names: std::ops::Range<u64>) -> Vec<Entry> {
+    let entry =
+        |(index, i)| Entry { offset: 32 + index * 100, stored: 100, length: 200, name: name(i) };
+    (0u32..).zip(names).map(entry).collect()
+}
+
+#[test]
+fn a_small_store_is_known_whole() {
+    let index = Index::new(8 << 20);
+    for i in 0..20 {
+        index.add(pack(i), 1 << 20, &entries(i * 500..i * 500 + 500));
+    }
+    for i in 0..10_000 {
+        assert!(
+            matches!(index.lookup(&name(i)), Found::Place(found) if found.pack == pack(i / 500))
+        );
+    }
+    assert!(matches!(index.lookup(&name(10_001)), Found::Nothing));
+}
+
+#[test]
+fn what_has_left_ram_is_found_again_through_hooks() {
+    let index = Index::new(1 << 20);
+    for i in 0..400 {
+        index.add(pack(i), 777, &entries(i * 500..i * 500 + 500));
+        assert!(index.bytes() <= 1 << 20, "{}", index.bytes());
+    }
+    assert!(index.state.lock().hooks.thinning() > 1);
+    for i in 0..400 {
+        let hooks = (0..500).filter(|j| matches!(index.lookup(&name(i * 500 + j)), Found::Footer(found, 777) if found == pack(i)));
+        assert!(
+            index.state.lock().recent.contains(&pack(i)) || hooks.count() > 10,
+            "pack {i} has no hook"
+        );
+    }
+}
+
+#[test]
+fn condemned_packs_are_not_answered_for_and_deleted_ones_are_forgotten() {
+    let index = Index::new(8 << 20);
+    index.add(pack(1), 1, &entries(0..100));
+    index.add(pack(2), 1, &entries(100..200));
+    index.condemn([pack(1)]);
+    assert!((0..100).all(|i| matches!(index.lookup(&name(i)), Found::Nothing)));
+    index.add(pack(1), 1, &entries(0..100));
+    assert!(
+        (0..100).all(|i| matches!(index.lookup(&name(i)), Found::Nothing)),
+        "not even when its footer is loaded"
+    );
+    index.condemn([]);
+    assert!((0..100).all(|i| matches!(index.lookup(&name(i)), Found::Footer(..))), "absolved");
+    index.forget(&[pack(1)]);
+    assert!((0..100).all(|i| matches!(index.lookup(&name(i)), Found::Nothing)));
+    index.add(pack(3), 1, &entries(0..100));
+    assert!((0..200).all(
+        |i| matches!(index.lookup(&name(i)), Found::Place(found) if found.pack == pack(3 - i / 100))
+    ));
+}
+
+#[test]
+fn a_tebibyte_of_64_kib_chunks_costs_40_mib() {
+    // Not 16 million hashes: rows, a full hook table and the footers are computed, the thinning is measured below.
+    let packs = (1u64 << 40) / (32 << 20);
+    let chunks = (1u64 << 40) / (64 << 10);
+    let budget = 40usize << 20;
+    let rows = usize::try_from(packs).unwrap() * ROW_BYTES;
+    let hooks = budget / 2;
+    let kept = hooks / 12 * 5 / 6;
+    let thinning = (usize::try_from(chunks).unwrap() / kept + 1).next_power_of_two();
+    assert!(thinning <= 64, "a hook for at least 1 in 64 names: {thinning}");
+    let footers = (budget - rows - hooks) / (recent::ENTRY_BYTES * 512);
+    assert!(footers >= 300, "and {footers} footers in RAM");
+}

@@ -1,0 +1,61 @@
+//! Bounds of this crate.
+
+/// Most entries of a tree node.
+pub const NODE_ENTRIES_MAX: usize = 256;
+/// A node with fewer entries is joined with a neighbour when it is rewritten.
+pub const NODE_ENTRIES_MIN: usize = 64;
+/// Deepest tree that is believed: 64 children a node would cover all keys in 11 levels.
+pub const TREE_LEVEL_MAX: u16 = 16;
+/// Longest content of a chunk, children included, bytes.
+pub const CHUNK_BYTES_MAX: usize = 8 << 20;
+/// Most children of a chunk.
+pub const CHILDREN_MAX: usize = 65_536;
+/// Smallest and largest pack, whatever the configuration says, bytes. Offsets in a pack are `u32`.
+pub const PACK_BYTES_MIN: u64 = 4 << 10;
+/// See [`PACK_BYTES_MIN`].
+pub const PACK_BYTES_MAX: u64 = 1 << 30;
+/// Most chunks of a pack; a reader refuses more.
+pub const PACK_CHUNKS_MAX: usize = 1 << 20;
+/// A footer is read with one request of this many bytes from the end; a longer one takes a second request.
+pub const FOOTER_GUESS_BYTES: u64 = 128 << 10;
+/// A buffer that a pack begins with, bytes; it grows without copying.
+pub const PACK_BUFFER_BYTES: usize = 256 << 10;
+/// Content shorter than this is not worth compressing, bytes.
+pub const COMPRESS_BYTES_MIN: usize = 128;
+/// A compressed chunk is kept when it saves this share (1/16) of its length.
+pub const COMPRESS_SAVES_SHARE: usize = 16;
+/// Nodes (or chunks) of one operation fetched together.
+pub const FETCH_WINDOW: usize = 32;
+/// Prefetches in flight, at most; more are not started.
+pub const PREFETCH_MAX: usize = 64;
+/// A prefetch joins chunks of one pack that lie at most this far apart, bytes.
+pub const PREFETCH_GAP_BYTES: u64 = 64 << 10;
+/// Longest ranged read of a prefetch, bytes.
+pub const PREFETCH_READ_BYTES_MAX: u64 = 4 << 20;
+/// Shards of the cache, each with its own lock, when the cache is large enough to be cut.
+pub const CACHE_SHARDS: usize = 16;
+/// A shard of the cache smaller than this is not made, bytes.
+pub const CACHE_SHARD_BYTES_MIN: u64 = 4 << 20;
+/// Longest chain of `moved/` notes that a reader follows.
+pub const MOVED_HOPS_MAX: usize = 16;
+/// A pack at the end of a chain as long as this is not compacted again.
+pub const MOVED_HOPS_COMPACTION_MAX: usize = 8;
+/// `moved/` notes kept in RAM.
+pub const MOVED_CACHED_MAX: usize = 256;
+/// A pack is compacted when less than this share (percent) of its bytes is live.
+pub const COMPACTION_LIVE_PERCENT: u64 = 50;
+/// Most packs that one sweep condemns; the rest waits for the next one. Bounds the record.
+pub const CONDEMNED_MAX: usize = 4096;
+/// One bit of a live map stands for this many bytes of a pack.
+pub const LIVE_GRANULE_BYTES: u32 = 4096;
+/// Names of verified chunks that [`crate::verify`] remembers, so that shared chunks are read once.
+pub const VERIFIED_NAMES_MAX: usize = 1 << 20;
+/// Zero runs shorter than this are data, bytes.
+pub const ZERO_RUN_BYTES_MIN: usize = 8 << 10;
+
+const _: () = assert!(
+    NODE_ENTRIES_MIN * 2 <= NODE_ENTRIES_MAX,
+    "two nodes that are split must both be full enough"
+);
+const _: () = assert!(NODE_ENTRIES_MAX <= CHILDREN_MAX);
+const _: () = assert!(MOVED_HOPS_COMPACTION_MAX < MOVED_HOPS_MAX);

@@ -1,0 +1,98 @@
+//! Batches that live: the sweep waits for those that began before a condemnation.
+//!
+//! A batch that began earlier may have found a duplicate in a pack before it was condemned; once it has ended, its
+//! root either reaches that chunk, and the second mark sees it, or nothing does. A batch that begins later is refused
+//! duplicates in condemned packs.
+
+use base::PackId;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+#[derive(Default)]
+pub(crate) struct Live {
+    state: Mutex<State>,
+    ended: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// Number of holds begun so far.
+    begun: u64,
+    /// Those that have not ended, with the packs they wrote.
+    holds: BTreeMap<u64, Vec<PackId>>,
+}
+
+/// While it lives, no sweep comes to an end that was begun after it: what it can reach from roots that it has read
+/// stays. Every [`crate::Batch`] has one. Whoever moves a root from one record to another (clone, rename, snapshot)
+/// keeps one from before reading the first record until after writing the second.
+pub struct Hold {
+    live: Arc<Live>,
+    sequence: u64,
+}
+
+impl Live {
+    pub(crate) fn hold(self: &Arc<Self>) -> Hold {
+        let mut state = self.state.lock();
+        state.begun += 1;
+        let sequence = state.begun;
+        state.holds.insert(sequence, Vec::new());
+        Hold { live: self.clone(), sequence }
+    }
+
+    /// Waits until every hold begun so far has ended.
+    pub(crate) async fn settle(&self) {
+        let begun = self.state.lock().begun;
+        loop {
+            let mut ended = std::pin::pin!(self.ended.notified());
+            ended.as_mut().enable();
+            let oldest = self.state.lock().holds.keys().next().copied();
+            if oldest.is_none_or(|oldest| oldest > begun) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// Packs that live batches wrote: nothing reaches them yet, and that is no reason to condemn them.
+    pub(crate) fn packs(&self) -> Vec<PackId> {
+        self.state.lock().holds.values().flatten().copied().collect()
+    }
+}
+
+impl Hold {
+    pub(crate) fn wrote(&self, pack: PackId) {
+        if let Some(packs) = self.live.state.lock().holds.get_mut(&self.sequence) {
+            packs.push(pack);
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.live.state.lock().holds.remove(&self.sequence);
+        self.live.ended.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[test]
+    fn settling_waits_for_what_began_before_and_for_nothing_else() {
+        let live = Arc::new(Live::default());
+        assert!(live.settle().now_or_never().is_some());
+        let (first, second) = (live.hold(), live.hold());
+        let mut settled = Box::pin(live.settle());
+        assert!(settled.as_mut().now_or_never().is_none());
+        let later = live.hold();
+        drop(first);
+        assert!(settled.as_mut().now_or_never().is_none());
+        drop(second);
+        assert!(settled.as_mut().now_or_never().is_some());
+        drop(later);
+    }
+}

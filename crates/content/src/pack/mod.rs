@@ -1,0 +1,69 @@
+//! Packs: objects that hold many chunks. `packs/data/<id>` and `packs/meta/<id>`.
+//!
+//! ```text
+//! header | blob | blob | ... | footer (what lies where) | trailer
+//! ```
+//!
+//! A pack is written once, whole, and never changed. Its id is 48 bits of wall clock (so that a listing is in order of
+//! age: a hint for the index, nothing rests on it), then random bits, and the last bit tells the class: whoever has
+//! a pointer knows which key to read and whether the chunk may have children.
+
+pub(crate) mod reader;
+pub(crate) mod writer;
+
+use crate::{Class, Error};
+use base::PackId;
+use datastore::{Listed, Store};
+use env::Env;
+
+/// Prefix of the keys of packs of a class.
+#[must_use]
+pub fn prefix(class: Class) -> &'static str {
+    match class {
+        Class::Data => "packs/data/",
+        Class::Metadata => "packs/meta/",
+    }
+}
+
+/// The key of a pack.
+#[must_use]
+pub fn key(pack: PackId) -> String {
+    format!("{}{pack}", prefix(class(pack)))
+}
+
+/// What the chunks of a pack are for.
+#[must_use]
+pub fn class(pack: PackId) -> Class {
+    if pack.0[15] & 1 == 0 { Class::Data } else { Class::Metadata }
+}
+
+/// An id for a new pack.
+pub(crate) fn new_id(env: &Env, class: Class) -> PackId {
+    let milliseconds = env.wall_clock().0 / 1000;
+    let mut id: [u8; 16] = env.random();
+    id[..6].copy_from_slice(&milliseconds.to_be_bytes()[2..]);
+    id[15] = id[15] & !1 | u8::from(class == Class::Metadata);
+    PackId(id)
+}
+
+/// The pack whose key this is.
+fn parse_key(key: &str, class: Class) -> Option<PackId> {
+    let pack: PackId = key.strip_prefix(prefix(class))?.parse().ok()?;
+    (self::class(pack) == class).then_some(pack)
+}
+
+/// All packs of a class with their lengths, oldest first. Objects that are no packs are left alone.
+pub(crate) async fn list(store: &Store, class: Class) -> Result<Vec<(PackId, u64)>, Error> {
+    let mut packs = Vec::new();
+    let mut after: Option<String> = None;
+    loop {
+        let page: Vec<Listed> = store.list(prefix(class), after.as_deref()).await?;
+        let Some(last) = page.last() else {
+            return Ok(packs);
+        };
+        after = Some(last.key.clone());
+        packs.extend(
+            page.iter().filter_map(|listed| Some((parse_key(&listed.key, class)?, listed.length))),
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! What the tests of this crate share.
+
+use crate::{Compression, Config};
+use bytes::Bytes;
+use datastore::backend::mem::Mem;
+use datastore::{Datastore, Error, Listed, Store, Version};
+use env::{BoxFuture, Env};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub(crate) fn config() -> Config {
+    Config {
+        secret: [7; 32],
+        compression: Compression::Zstd,
+        pack_bytes: 256 << 10,
+        cache_bytes: 4 << 20,
+        index_bytes: 4 << 20,
+        uploads: 3,
+    }
+}
+
+/// Bytes that do not compress, different for every seed.
+pub(crate) fn random(seed: u64, length: usize) -> bytes::Bytes {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
+    bytes.into()
+}
+
+/// Runs a test on the real machine.
+pub(crate) fn run(test: impl AsyncFnOnce(Env)) {
+    let (env, runtime) = env::real::env().unwrap();
+    runtime.block_on(test(env));
+}
+
+/// A store in RAM that can be broken.
+pub(crate) struct Broken {
+    inner: Store,
+    refuses_writes: AtomicBool,
+    reads: AtomicU64,
+    flips: Mutex<Vec<(String, u64)>>,
+    lost: Mutex<Vec<String>>,
+}
+
+impl Broken {
+    pub(crate) fn new() -> Self {
+        Self {
+            inner: Mem::store(),
+            refuses_writes: AtomicBool::new(false),
+            reads: AtomicU64::new(0),
+            flips: Mutex::default(),
+            lost: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn refuse_writes(&self, refuse: bool) {
+        self.refuses_writes.store(refuse, Ordering::SeqCst);
+    }
+
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.load(Ordering::SeqCst)
+    }
+
+    /// From now on one bit of this byte is wrong.
+    pub(crate) fn flip(&self, key: &str, at: u64) {
+        self.flips.lock().push((key.to_owned(), at));
+    }
+
+    /// From now on the object is absent.
+    pub(crate) fn lose(&self, key: &str) {
+        self.lost.lock().push(key.to_owned());
+    }
+
+    fn may_write(&self) -> Result<(), Error> {
+        if self.refuses_writes.load(Ordering::SeqCst) {
+            return Err(Error::Unavailable("it refuses writes".into()));
+        }
+        Ok(())
+    }
+
+    fn may_read(&self, key: &str) -> Result<(), Error> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        if self.lost.lock().iter().any(|lost| lost == key) {
+            Err(Error::NotFound(key.into()))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn with_flips(&self, key: &str, begin: u64, data: Bytes) -> Bytes {
+        let mut data = data.to_vec();
+        for (flipped, at) in &*self.flips.lock() {
+            let byte =
+                at.checked_sub(begin).and_then(|at| data.get_mut(usize::try_from(at).unwrap()));
+            if let (true, Some(byte)) = (flipped == key, byte) {
+                *byte ^= 1;
+            }
+        }
+        data.into()
+    }
+}
+
+impl Datastore for Broken {
+    fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            self.may_write()?;
+            self.inner.put(key, data).await
+        })
+    }
+    fn create<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<Version, Error>> {
+        Box::pin(async move {
+            self.may_write()?;
+            self.inner.create(key, data).await
+        })
+    }
+    fn replace<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Version, Error>> {
+        Box::pin(async move {
+            self.may_write()?;
+            self.inner.replace(key, data, version).await
+        })
+    }
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
+        Box::pin(async move {
+            self.may_read(key)?;
+            let (data, version) = self.inner.get(key).await?;
+            Ok((self.with_flips(key, 0, data), version))
+        })
+    }
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+    ) -> BoxFuture<'a, Result<Bytes, Error>> {
+        Box::pin(async move {
+            self.may_read(key)?;
+            let data = self.inner.get_range(key, range.clone()).await?;
+            Ok(self.with_flips(key, range.start, data))
+        })
+    }
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<Listed>, Error>> {
+        self.inner.list(prefix, after)
+    }
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            self.may_write()?;
+            self.inner.delete(key).await
+        })
+    }
+    fn describe(&self) -> String {
+        "broken".into()
+    }
+}

@@ -1,0 +1,32 @@
+//! The copy-on-write B-tree: `u64` key to [`Pointer`]. A node is a metadata chunk whose declared children are its
+//! pointers. The empty tree is `None`.
+//!
+//! Nodes are never changed: [`update`] writes those on the way to the changes anew, bottom-up, and shares all others
+//! with the version before. What a batch has not flushed is readable through [`update`] with that batch only.
+
+mod read;
+mod update;
+mod walk;
+
+pub use read::{get, get_now, range};
+pub use update::update;
+pub use walk::{Visitor, walk};
+
+use crate::Pointer;
+
+/// Root of a tree; `None` is the empty tree.
+pub type Root = Option<Pointer>;
+
+/// What the cache knows of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lookup {
+    /// The key has this pointer.
+    Present(Pointer),
+    /// The key is absent.
+    Absent,
+    /// A node on the way is not in the cache.
+    Unknown,
+}
+
+#[cfg(test)]
+mod tests;

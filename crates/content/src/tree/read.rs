@@ -1,0 +1,114 @@
+//! Reading trees.
+
+use super::{Lookup, Root};
+use crate::content::{Inner, Keep};
+use crate::format::node::{self, View};
+use crate::pack::reader::Body;
+use crate::{Class, Content, Error, Pointer, limits};
+use futures_util::future::try_join_all;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Looks a key up in cached nodes. A plain call: no I/O.
+#[must_use]
+pub fn get_now(content: &Content, root: &Root, key: u64) -> Lookup {
+    let Some(mut pointer) = *root else {
+        return Lookup::Absent;
+    };
+    for _ in 0..=limits::TREE_LEVEL_MAX {
+        let Some(body) = content.inner.cached(&pointer) else {
+            return Lookup::Unknown;
+        };
+        // A node that makes no sense is for `get` to report.
+        let Ok(node) = node::view(&body.bytes, body.children) else {
+            return Lookup::Unknown;
+        };
+        if node.level() == 0 {
+            return node.find(key).map_or(Lookup::Absent, Lookup::Present);
+        }
+        pointer = node.child(node.covering(key));
+    }
+    Lookup::Unknown
+}
+
+/// Looks a key up.
+pub async fn get(content: &Content, root: &Root, key: u64) -> Result<Option<Pointer>, Error> {
+    let Some(mut pointer) = *root else {
+        return Ok(None);
+    };
+    let mut above = None;
+    loop {
+        let body = fetch(&content.inner, &pointer).await?;
+        let node = checked(&body, &pointer, above)?;
+        if node.level() == 0 {
+            return Ok(node.find(key));
+        }
+        above = Some(node.level());
+        pointer = node.child(node.covering(key));
+    }
+}
+
+/// All entries with keys in `keys`, ascending. Nodes that lie ahead are fetched together.
+pub async fn range(
+    content: &Content,
+    root: &Root,
+    keys: Range<u64>,
+) -> Result<Vec<(u64, Pointer)>, Error> {
+    let mut found = Vec::new();
+    if let (Some(pointer), false) = (root, keys.is_empty()) {
+        let body = fetch(&content.inner, pointer).await?;
+        checked(&body, pointer, None)?;
+        collect(&content.inner, &body, pointer, &keys, &mut found).await?;
+    }
+    Ok(found)
+}
+
+/// Adds the entries below one node. Its children are fetched a window at a time, all at once within the window.
+fn collect<'a>(
+    inner: &'a Arc<Inner>,
+    body: &'a Body,
+    pointer: &'a Pointer,
+    keys: &'a Range<u64>,
+    found: &'a mut Vec<(u64, Pointer)>,
+) -> env::BoxFuture<'a, Result<(), Error>> {
+    Box::pin(async move {
+        let node = node::view(&body.bytes, body.children)
+            .map_err(|bad| Error::damaged(pointer, bad.to_string()))?;
+        if node.level() == 0 {
+            let (begin, end) = (node.lower_bound(keys.start), node.lower_bound(keys.end));
+            found.extend((begin..end).map(|index| (node.key(index), node.child(index))));
+            return Ok(());
+        }
+        let level = node.level();
+        let children: Vec<Pointer> = (node.covering(keys.start)..node.lower_bound(keys.end))
+            .map(|index| node.child(index))
+            .collect();
+        for window in children.chunks(limits::FETCH_WINDOW) {
+            let bodies = try_join_all(window.iter().map(|child| fetch(inner, child))).await?;
+            for (child, body) in window.iter().zip(&bodies) {
+                checked(body, child, Some(level))?;
+                collect(inner, body, child, keys, found).await?;
+            }
+        }
+        Ok(())
+    })
+}
+
+pub(super) async fn fetch(inner: &Arc<Inner>, pointer: &Pointer) -> Result<Body, Error> {
+    inner.read(pointer, Class::Metadata, Keep::Yes).await
+}
+
+/// The node in a body, one level below `above`. Its bytes have their name, so this fails only for what was never a
+/// node of a tree: a wrong root, a writer with a bug.
+pub(super) fn checked<'a>(
+    body: &'a Body,
+    pointer: &Pointer,
+    above: Option<u16>,
+) -> Result<View<'a>, Error> {
+    let node = node::decode(&body.bytes, body.children)
+        .map_err(|bad| Error::damaged(pointer, bad.to_string()))?;
+    if above.is_some_and(|above| node.level() + 1 != above) {
+        return Err(Error::damaged(pointer, "the tree node has a wrong level"));
+    }
+    Ok(node)
+}

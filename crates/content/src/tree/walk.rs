@@ -1,0 +1,46 @@
+//! Everything that roots reach, for the sweep and the proof.
+//!
+//! The walk knows nothing of trees: it follows the pointers that chunks declare, so whatever is built from chunks (a tree
+//! of inodes whose entries are trees themselves) is walked whole. Data chunks have no children and are not read.
+
+use crate::content::Keep;
+use crate::{Class, Content, Error, Pointer, limits, pack};
+use futures_util::future::join_all;
+
+/// Who is told what a walk meets.
+pub trait Visitor: Send {
+    /// A pointer was met, each time one is. The answer for a metadata chunk says whether to go into it: `false` when it
+    /// was visited before (chunks are immutable, so once is enough, for ever).
+    fn meet(&mut self, pointer: &Pointer) -> bool;
+
+    /// A metadata chunk cannot be read. The error ends the walk; `Ok` leaves out what is below.
+    fn failed(&mut self, pointer: &Pointer, error: Error) -> Result<(), Error>;
+}
+
+/// Walks everything below `roots`. Nodes are read a window at a time and pass by the cache if they are not in it.
+pub async fn walk(
+    content: &Content,
+    roots: &[Pointer],
+    visitor: &mut impl Visitor,
+) -> Result<(), Error> {
+    // Depth first, a window of siblings at once: as long as height x children of a node, however large the trees.
+    let mut open: Vec<Pointer> = Vec::new();
+    let meet = |open: &mut Vec<Pointer>, visitor: &mut dyn Visitor, pointer: Pointer| {
+        if visitor.meet(&pointer) && pack::class(pointer.pack) == Class::Metadata {
+            open.push(pointer);
+        }
+    };
+    roots.iter().for_each(|root| meet(&mut open, visitor, *root));
+    while !open.is_empty() {
+        let window = open.split_off(open.len().saturating_sub(limits::FETCH_WINDOW));
+        let reads =
+            window.iter().map(|pointer| content.inner.read(pointer, Class::Metadata, Keep::No));
+        for (pointer, result) in window.iter().zip(join_all(reads).await) {
+            match result {
+                Ok(body) => body.children().for_each(|child| meet(&mut open, visitor, child)),
+                Err(error) => visitor.failed(pointer, error)?,
+            }
+        }
+    }
+    Ok(())
+}
