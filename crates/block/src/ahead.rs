@@ -1,16 +1,35 @@
-//! Read-ahead: notices sequential reads and says what to fetch before it is asked for. Pure.
+//! Read-ahead: notices sequential reads and says what to fetch before it is asked for. No I/O.
+//!
+//! Only reads that miss the cache are noted, and those hits that reach the mark of a stream (half of what has been
+//! fetched for it is used up), so that a hit costs a few comparisons and a sequential reader never runs dry.
 
 use crate::limits::{AHEAD_BYTES_MAX, AHEAD_BYTES_MIN, AHEAD_SLACK_BYTES, STREAMS_MAX};
+use parking_lot::Mutex;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A mark that no read reaches.
+const NEVER: u64 = u64::MAX;
 
 /// The sequential streams of one volume.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Ahead {
-    streams: Vec<Stream>,
+    streams: Mutex<Streams>,
+    /// Of each stream: a hit that covers this byte is noted.
+    marks: [AtomicU64; STREAMS_MAX],
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default)]
+struct Streams {
+    streams: [Stream; STREAMS_MAX],
+    /// Counts reads noted.
+    noted: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
 struct Stream {
+    /// When it was last noted; 0: never.
+    used: u64,
     /// Where the next read is expected.
     next: u64,
     /// Fetched, or being fetched, up to here.
@@ -19,36 +38,56 @@ struct Stream {
     window: u64,
 }
 
+impl Default for Ahead {
+    fn default() -> Self {
+        Self { streams: Mutex::default(), marks: std::array::from_fn(|_| AtomicU64::new(NEVER)) }
+    }
+}
+
 impl Ahead {
+    /// Whether a hit is to be noted.
+    pub fn is_marked(&self, position: u64, length: u64) -> bool {
+        self.marks.iter().any(|mark| mark.load(Ordering::Relaxed).wrapping_sub(position) < length)
+    }
+
     /// Notes a read and returns what should be fetched now, if anything.
-    pub fn note(&mut self, position: u64, length: u64) -> Option<Range<u64>> {
-        let end = position.saturating_add(length);
-        let expected = |stream: &Stream| {
+    pub fn note(&self, position: u64, length: u64) -> Option<Range<u64>> {
+        let mut streams = self.streams.lock();
+        let (index, fetch) = streams.note(position, position.saturating_add(length));
+        let stream = &streams.streams[index];
+        let mark =
+            if stream.until > stream.next { stream.until - stream.window / 2 } else { NEVER };
+        self.marks[index].store(mark.max(stream.next), Ordering::Relaxed);
+        fetch
+    }
+}
+
+impl Streams {
+    fn note(&mut self, position: u64, end: u64) -> (usize, Option<Range<u64>>) {
+        self.noted += 1;
+        let used = self.noted;
+        let belongs = |stream: &Stream| {
             let from = stream.next.saturating_sub(AHEAD_SLACK_BYTES);
-            (from..=stream.until.saturating_add(AHEAD_SLACK_BYTES)).contains(&position)
+            stream.used > 0
+                && (from..=stream.until.saturating_add(AHEAD_SLACK_BYTES)).contains(&position)
         };
-        let Some(index) = self.streams.iter().rposition(expected) else {
-            if self.streams.len() == STREAMS_MAX {
-                // The first is the one used longest ago.
-                self.streams.remove(0);
-            }
-            self.streams.push(Stream { next: end, until: end, window: AHEAD_BYTES_MIN });
-            return None;
+        let Some(index) = self.streams.iter().position(belongs) else {
+            let oldest =
+                (0..STREAMS_MAX).min_by_key(|index| self.streams[*index].used).unwrap_or_default();
+            self.streams[oldest] = Stream { used, next: end, until: end, window: AHEAD_BYTES_MIN };
+            return (oldest, None);
         };
-        let mut stream = self.streams.remove(index);
+        let stream = &mut self.streams[index];
+        stream.used = used;
         stream.next = stream.next.max(end);
         stream.until = stream.until.max(stream.next);
-        let fetch = if stream.until - stream.next <= stream.window / 2 {
-            let target = stream.next.saturating_add(stream.window);
-            stream.window = (stream.window * 2).min(AHEAD_BYTES_MAX);
-            let fetch = stream.until..target;
-            stream.until = target;
-            Some(fetch)
-        } else {
-            None
-        };
-        self.streams.push(stream);
-        fetch
+        if stream.until - stream.next > stream.window / 2 {
+            return (index, None);
+        }
+        let fetch = stream.until..stream.next.saturating_add(stream.window);
+        stream.until = fetch.end;
+        stream.window = (stream.window * 2).min(AHEAD_BYTES_MAX);
+        (index, Some(fetch))
     }
 }
 
@@ -58,43 +97,62 @@ mod tests {
 
     const READ: u64 = 64 * 1024;
 
-    #[test]
-    fn a_sequential_reader_is_kept_ahead_of() {
-        let mut ahead = Ahead::default();
-        let mut fetched = 0;
-        for step in 0..1000 {
-            if let Some(fetch) = ahead.note(step * READ, READ) {
-                assert!(step > 0, "one read is no sequence");
-                assert!(fetched == 0 || fetch.start == fetched, "nothing twice, nothing left out");
-                assert!(fetch.end - (step + 1) * READ <= AHEAD_BYTES_MAX);
-                fetched = fetch.end;
-            }
-            assert!(step == 0 || fetched >= (step + 1) * READ + AHEAD_BYTES_MIN / 2);
-        }
+    /// Reads on from `position`; hits what has been fetched. Returns what is fetched now.
+    fn read(ahead: &Ahead, fetched: u64, position: u64) -> Option<Range<u64>> {
+        let hit = position + READ <= fetched;
+        if hit && !ahead.is_marked(position, READ) { None } else { ahead.note(position, READ) }
     }
 
     #[test]
-    fn random_reads_fetch_nothing_and_streams_do_not_disturb_one_another() {
-        let mut ahead = Ahead::default();
+    fn a_sequential_reader_is_kept_ahead_of() {
+        let ahead = Ahead::default();
+        let (mut fetched, mut misses) = (0, 0);
+        for step in 0..1000 {
+            misses += u32::from((step + 1) * READ > fetched);
+            if let Some(fetch) = read(&ahead, fetched, step * READ) {
+                assert!(step > 0, "one read is no sequence");
+                assert!(
+                    fetched == 0 || fetch.start == fetched,
+                    "nothing twice, nothing left out: {fetch:?} {fetched}"
+                );
+                assert!(fetch.end - (step + 1) * READ <= AHEAD_BYTES_MAX);
+                fetched = fetch.end;
+            }
+        }
+        assert_eq!(misses, 2, "all but the first two are hits");
+    }
+
+    #[test]
+    fn random_reads_fetch_nothing() {
+        let ahead = Ahead::default();
         for step in 1..1000u64 {
             let scattered = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8;
             assert_eq!(ahead.note(scattered, 4096), None);
         }
-        let apart = 1 << 40;
-        let mut fetches = [0; 4];
-        for step in 0..64 {
-            for stream in 0..4u64 {
-                let fetch = ahead.note(stream * apart + step * READ, READ);
-                fetches[stream as usize] += u32::from(fetch.is_some());
+    }
+
+    #[test]
+    fn streams_do_not_disturb_one_another() {
+        let ahead = Ahead::default();
+        let (apart, mut fetched, mut misses) = (1 << 40, [0; 4], 0);
+        for step in 0..256 {
+            for (stream, fetched) in fetched.iter_mut().enumerate() {
+                let position = stream as u64 * apart + step * READ;
+                misses += u32::from(position + READ > *fetched);
+                if let Some(fetch) = read(&ahead, *fetched, position) {
+                    *fetched = fetch.end;
+                }
             }
         }
-        assert!(fetches.iter().all(|count| *count > 3), "{fetches:?}");
+        assert_eq!(misses, 8);
     }
 
     #[test]
     fn the_end_of_the_address_space_is_no_overflow() {
-        let mut ahead = Ahead::default();
-        ahead.note(u64::MAX - 10, 20);
-        ahead.note(u64::MAX - 5, u64::MAX);
+        let ahead = Ahead::default();
+        for position in [u64::MAX - 10, u64::MAX - 5, u64::MAX] {
+            ahead.note(position, 20);
+            assert!(!ahead.is_marked(0, 4096));
+        }
     }
 }

@@ -10,8 +10,7 @@ use bytes::Bytes;
 use content::tree::{self, Lookup, Root};
 use content::{Batch, Class, Content, Pointer};
 use env::BoxFuture;
-use futures_util::{StreamExt, TryStreamExt, stream};
-use parking_lot::Mutex;
+use futures_util::{StreamExt, TryStreamExt, future, stream};
 use std::ops::Range;
 use volume::{Extent, Fold, Home, StagingError};
 
@@ -22,7 +21,7 @@ pub struct Extents {
     pub(crate) block_size: u64,
     /// `block_size` is a power of two.
     shift: u32,
-    ahead: Mutex<Ahead>,
+    ahead: Ahead,
 }
 
 /// A part of a read that falls into one block.
@@ -43,7 +42,7 @@ impl Extents {
             size,
             block_size,
             shift: block_size.trailing_zeros(),
-            ahead: Mutex::default(),
+            ahead: Ahead::default(),
         }
     }
 
@@ -74,8 +73,8 @@ impl Extents {
         position >> self.shift..(end >> self.shift) + u64::from(end & (self.block_size - 1) != 0)
     }
 
-    /// Fills `out` from a chunk.
-    pub(crate) fn copy(
+    /// Fills `out` from a chunk, from its byte `at`.
+    pub(crate) fn fill(
         &self,
         pointer: &Pointer,
         chunk: &[u8],
@@ -111,7 +110,7 @@ impl Extents {
                 Lookup::Absent => piece.out.fill(0),
                 Lookup::Unknown => return Ok(false),
                 Lookup::Present(pointer) => match self.content.read_now(&pointer, Class::Data) {
-                    Some(chunk) => self.copy(&pointer, &chunk, piece.at, piece.out)?,
+                    Some(chunk) => self.fill(&pointer, &chunk, piece.at, piece.out)?,
                     None => return Ok(false),
                 },
             }
@@ -119,9 +118,14 @@ impl Extents {
         Ok(true)
     }
 
+    /// A chunk; `keep`: in the cache, if it was not there.
     pub(crate) async fn chunk(&self, pointer: &Pointer, keep: bool) -> Result<Bytes, StagingError> {
-        let _ = keep;
-        Ok(self.content.read(pointer, Class::Data).await?)
+        let chunk = if keep {
+            self.content.read(pointer, Class::Data).await
+        } else {
+            self.content.read_uncached(pointer, Class::Data).await
+        };
+        Ok(chunk?)
     }
 
     /// Reads one block's piece.
@@ -135,7 +139,7 @@ impl Extents {
             None => piece.out.fill(0),
             Some(pointer) => {
                 let chunk = self.chunk(&pointer, keep).await?;
-                self.copy(&pointer, &chunk, piece.at, piece.out)?;
+                self.fill(&pointer, &chunk, piece.at, piece.out)?;
             }
         }
         Ok(())
@@ -157,23 +161,63 @@ impl Extents {
             match present.next_if(|(block, _)| *block == piece.block) {
                 None => piece.out.fill(0),
                 Some((_, pointer)) => match self.content.read_now(&pointer, Class::Data) {
-                    Some(chunk) => self.copy(&pointer, &chunk, piece.at, piece.out)?,
+                    Some(chunk) => self.fill(&pointer, &chunk, piece.at, piece.out)?,
                     None => missing.push((pointer, piece)),
                 },
             }
         }
         let fetch = async |(pointer, piece): (Pointer, Piece<'_>)| {
             let chunk = self.chunk(&pointer, keep).await?;
-            self.copy(&pointer, &chunk, piece.at, piece.out)
+            self.fill(&pointer, &chunk, piece.at, piece.out)
         };
         stream::iter(missing).map(fetch).buffer_unordered(limits::READS_MAX).try_collect().await
     }
 
-    /// Notes a read that was not served from memory and fetches what a sequential reader will want next.
-    async fn read_ahead(&self, root: &Root, position: u64, length: u64) {
-        let fetch = self.ahead.lock().note(position, length);
-        let Some(fetch) = fetch else { return };
-        let _ = (root, fetch);
+    /// Reads what is not all in the cache.
+    async fn copy(
+        &self,
+        root: &Root,
+        position: u64,
+        out: &mut [u8],
+        keep: bool,
+    ) -> Result<(), StagingError> {
+        let blocks = self.blocks(position, out.len() as u64);
+        if blocks.end - blocks.start > 1 {
+            return self.copy_many(root, position, out, keep).await;
+        }
+        match self.pieces(position, out).next() {
+            Some(piece) => self.copy_one(root, piece, keep).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Fetches what a sequential reader will want next: metadata first, then the chunks in the background.
+    async fn fetch_ahead(&self, root: &Root, bytes: Range<u64>) {
+        let bytes = bytes.start..bytes.end.min(self.size);
+        if bytes.is_empty() {
+            return;
+        }
+        let blocks = self.blocks(bytes.start, bytes.end - bytes.start);
+        // A hint: whoever reads there meets the error, if there is one.
+        if let Ok(present) = tree::range(&self.content, root, blocks).await {
+            let pointers: Vec<Pointer> = present.into_iter().map(|(_, pointer)| pointer).collect();
+            self.content.prefetch(&pointers, Class::Data);
+        }
+    }
+
+    /// The same where the reader was served from memory: what the tree's cached nodes tell, as a plain call.
+    #[cold]
+    fn fetch_ahead_now(&self, root: &Root, position: u64, length: u64) {
+        let Some(bytes) = self.ahead.note(position, length) else { return };
+        let end = bytes.end.min(self.size);
+        let blocks = self.blocks(bytes.start, end.saturating_sub(bytes.start));
+        let pointers: Vec<Pointer> = blocks
+            .filter_map(|block| match tree::get_now(&self.content, root, block) {
+                Lookup::Present(pointer) => Some(pointer),
+                Lookup::Absent | Lookup::Unknown => None,
+            })
+            .collect();
+        self.content.prefetch(&pointers, Class::Data);
     }
 
     /// Data and holes, in stretches, so that a large range does not become a large list of entries.
@@ -214,7 +258,12 @@ impl Extents {
 
 impl Home for Extents {
     fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, StagingError> {
-        self.copy_now(root, position, out)
+        let found = self.copy_now(root, position, out)?;
+        let length = out.len() as u64;
+        if found && self.ahead.is_marked(position, length) {
+            self.fetch_ahead_now(root, position, length);
+        }
+        Ok(found)
     }
 
     fn read<'a>(
@@ -225,19 +274,18 @@ impl Home for Extents {
         keep: bool,
     ) -> BoxFuture<'a, Result<(), StagingError>> {
         Box::pin(async move {
-            let length = out.len() as u64;
-            if keep {
-                self.read_ahead(root, position, length).await;
-            }
-            match self.blocks(position, length) {
-                blocks if blocks.is_empty() => Ok(()),
-                blocks if blocks.end - blocks.start == 1 => {
-                    let block = blocks.start;
-                    let at = usize::try_from(position & (self.block_size - 1))
-                        .expect("a block is small");
-                    self.copy_one(root, Piece { block, at, out }, keep).await
+            let ahead = if keep { self.ahead.note(position, out.len() as u64) } else { None };
+            match ahead {
+                // What is asked for comes first.
+                Some(bytes) => {
+                    let (read, ()) = future::join(
+                        self.copy(root, position, out, keep),
+                        self.fetch_ahead(root, bytes),
+                    )
+                    .await;
+                    read
                 }
-                _ => self.copy_many(root, position, out, keep).await,
+                None => self.copy(root, position, out, keep).await,
             }
         })
     }

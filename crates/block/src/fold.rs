@@ -86,7 +86,7 @@ impl Extents {
         let mut data = vec![0; usize::try_from(self.block_size).expect("a block is small")];
         if !whole && let Some(pointer) = tree::get(&self.content, root, block).await? {
             let old = self.chunk(&pointer, false).await?;
-            self.copy(&pointer, &old, 0, &mut data)?;
+            self.fill(&pointer, &old, 0, &mut data)?;
         }
         for part in parts {
             changes[part.change]

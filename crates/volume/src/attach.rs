@@ -3,13 +3,23 @@
 //! One attach at a time a volume: the first client starts it as a background task, so that it ends whatever becomes of
 //! that client; all who come meanwhile share its outcome. Nothing retries by itself: the next client does.
 
-use crate::entry::{Handle, Live};
+use crate::entry::{Entry, Handle, Live};
 use crate::machine::{Event, State};
 use crate::records;
 use crate::registry::{Exclusive, Inner};
 use crate::{Error, Vault, limits};
 use datastore::record::Held;
 use std::sync::Arc;
+use tokio::sync::watch;
+
+/// What a client finds.
+enum Found {
+    Held(Handle),
+    /// Something must end first: the attach of this number, or a task of another kind.
+    Wait(watch::Receiver<u64>, Option<u64>),
+    /// It is for this client to attach.
+    Attach(Exclusive, watch::Receiver<u64>, u64),
+}
 
 /// Attaches, or waits for the attach that is under way, and holds.
 pub(crate) async fn attach(inner: &Arc<Inner>, name: &str) -> Result<Handle, Error> {
@@ -19,45 +29,49 @@ pub(crate) async fn attach(inner: &Arc<Inner>, name: &str) -> Result<Handle, Err
             return Err(Error::Stopping);
         }
         let entry = inner.entry(name);
-        let (mut changes, attempt) = {
-            let mut inside = entry.inside.lock();
-            if inside.retired {
-                continue;
-            }
-            let changes = entry.subscribe();
-            match inside.machine.state() {
-                State::Attached | State::Stalled => {
-                    let live =
-                        inside.live.as_ref().ok_or_else(|| Error::Interrupted(name.to_owned()))?;
-                    return Ok(live.hold());
-                }
-                State::Attaching => (changes, Some(inside.attempts)),
-                State::Offlining | State::Salvaging | State::HandingOver | State::Deleted => {
-                    (changes, None)
-                }
-                State::Unattached | State::Preattached | State::Error => {
-                    let attaching = Exclusive::enter(
-                        inner,
-                        &entry,
-                        &mut inside,
-                        Event::Attach,
-                        "first client",
-                    )?;
-                    inside.attempts += 1;
-                    let changes = entry.subscribe();
-                    inner.env.spawn("volume-attach", carry_out(attaching));
-                    (changes, Some(inside.attempts))
-                }
+        let (mut changes, attempt) = match look(inner, &entry)? {
+            None => continue,
+            Some(Found::Held(handle)) => return Ok(handle),
+            Some(Found::Wait(changes, attempt)) => (changes, attempt),
+            Some(Found::Attach(attaching, changes, attempt)) => {
+                inner.env.spawn("volume-attach", carry_out(attaching));
+                (changes, Some(attempt))
             }
         };
         // An error would mean that the entry is gone, and with it the sender; the entry is held here.
         let _ = changes.changed().await;
-        if let (Some(mine), Some((failed, error))) = (attempt, entry.inside.lock().failed.clone())
+        let failed = entry.inside.lock().failed.clone();
+        if let (Some(mine), Some((failed, error))) = (attempt, failed)
             && failed >= mine
         {
             return Err(error);
         }
     }
+}
+
+/// Looks at an entry; `None` when it has left the registry meanwhile.
+fn look(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Option<Found>, Error> {
+    let mut inside = entry.inside.lock();
+    if inside.retired {
+        return Ok(None);
+    }
+    inner.observe(entry, &mut inside);
+    Ok(Some(match inside.machine.state() {
+        State::Attached | State::Stalled => match &inside.live {
+            Some(live) => Found::Held(live.hold()),
+            None => return Err(Error::Interrupted(entry.name.clone())),
+        },
+        State::Attaching => Found::Wait(entry.subscribe(), Some(inside.attempts)),
+        State::Offlining | State::Salvaging | State::HandingOver | State::Deleted => {
+            Found::Wait(entry.subscribe(), None)
+        }
+        State::Unattached | State::Preattached | State::Error => {
+            let attaching =
+                Exclusive::enter(inner, entry, &mut inside, Event::Attach, "first client")?;
+            inside.attempts += 1;
+            Found::Attach(attaching, entry.subscribe(), inside.attempts)
+        }
+    }))
 }
 
 /// The attach itself, and its outcome.

@@ -96,7 +96,9 @@ impl Inner {
             Ok(change) => change.clone(),
             Err(unlawful) => {
                 tracing::error!(volume = entry.name, "{unlawful}");
-                debug_assert!(!cfg!(any(test, debug_assertions)), "{unlawful}");
+                if cfg!(any(test, debug_assertions)) {
+                    panic!("{unlawful}");
+                }
                 return Err(unlawful.into());
             }
         };
@@ -133,22 +135,29 @@ impl Inner {
         self.events.subscribe()
     }
 
-    /// Notices whether a volume's writes wait. Staging knows; the state follows when somebody looks.
+    /// Notices whether a volume's writes wait, or whether it has gone out of service by itself. Staging knows; the state
+    /// follows when somebody looks: a client that attaches, a listing, the counters.
     pub fn observe(&self, entry: &Entry, inside: &mut Inside) {
-        let Some(live) = inside.live.clone() else { return };
-        let stalled = live.staged.backlog().stalled;
-        let event = match (inside.machine.state(), &stalled) {
-            (State::Attached, Some(_)) => Event::Stall,
-            (State::Stalled, None) => Event::Resume,
-            (State::Stalled, Some(_)) => {
-                inside.reason = stalled;
-                return;
-            }
-            _ => return,
+        let Some(live) = inside.live.clone().filter(|_| inside.machine.state().is_in_service())
+        else {
+            return;
         };
-        let cause = stalled.clone().unwrap_or_else(|| "writes go on".to_owned());
+        // A read of nothing tells whether the volume still answers.
+        let (event, reason) = match live.staged.read_now(0, &mut []) {
+            Err(error) => {
+                inside.live = None;
+                (Event::Failed, Some(error.to_string()))
+            }
+            Ok(_) => match (inside.machine.state(), live.staged.backlog().stalled) {
+                (State::Attached, Some(why)) => (Event::Stall, Some(why)),
+                (State::Stalled, None) => (Event::Resume, None),
+                (State::Stalled, why) => return inside.reason = why,
+                _ => return,
+            },
+        };
+        let cause = reason.clone().unwrap_or_else(|| "writes go on".to_owned());
         if self.change(entry, inside, event, &cause).is_ok() {
-            inside.reason = stalled;
+            inside.reason = reason;
         }
     }
 }
