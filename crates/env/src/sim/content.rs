@@ -393,3 +393,6 @@ impl Content {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;

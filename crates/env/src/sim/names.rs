@@ -148,9 +148,8 @@ impl Names {
         }
         self.present.remove(from);
         self.present.insert(to.clone(), Entry::File(inode.clone()));
-        let change = Change::Rename { from: from.to_owned(), to, inode };
-        let Change::Rename { to, .. } = &change else { return Ok(()) };
-        self.pending.entry(parent(to).to_owned()).or_default().push(change);
+        let changes = self.pending.entry(parent(&to).to_owned()).or_default();
+        changes.push(Change::Rename { from: from.to_owned(), to, inode });
         Ok(())
     }
 

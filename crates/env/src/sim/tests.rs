@@ -67,6 +67,26 @@ fn a_crash_repeats_itself_too() {
     }
 }
 
+#[test]
+fn a_run_stops_right_after_the_operation_it_was_told() {
+    for seed in 0..20 {
+        for count in 1..=30 {
+            let world = World::new(seed, Faults::none());
+            let env = world.env();
+            let writes = async {
+                let file = env.disk().open(Path::new("/file"), Open::Create).await.unwrap();
+                for index in 1..30u64 {
+                    file.write_at(&[1], index - 1).await.unwrap();
+                }
+            };
+            assert!(world.block_on_until(Stop::DiskOperation(count), writes).is_none());
+            assert_eq!(world.disk_operations(), count);
+            world.crash_process();
+            assert_eq!(world.peek("/file").map(|bytes| bytes.len() as u64), Some(count - 1));
+        }
+    }
+}
+
 /// A file with a synced first half and an un-synced second one.
 async fn half_synced(env: Env) {
     let file = env.disk().open(Path::new("/half"), Open::Create).await.unwrap();
