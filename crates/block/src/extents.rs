@@ -308,3 +308,6 @@ impl Home for Extents {
         Box::pin(self.list(root, position, span))
     }
 }
+
+#[cfg(test)]
+mod tests;

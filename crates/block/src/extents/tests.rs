@@ -1,0 +1,291 @@
+//! A block volume's content against a model of plain bytes.
+
+use super::*;
+use content::{Compression, Config};
+use datastore::Store;
+use datastore::backend::mem::Mem;
+use env::sim::{Faults, World};
+use proptest::prelude::*;
+use volume::Source;
+
+const BLOCK: u64 = 4096;
+
+fn content(world: &World, store: &Store) -> Content {
+    let config = Config {
+        secret: [7; 32],
+        compression: Compression::Lz4,
+        pack_bytes: 64 << 10,
+        cache_bytes: 64 << 20,
+        index_bytes: 1 << 20,
+        uploads: 2,
+    };
+    Content::open(world.env(), store.clone(), config)
+}
+
+async fn fold(home: &Extents, root: &Root, changes: &[Fold]) -> Root {
+    let mut batch = home.content.batch();
+    let root = home.fold(&mut batch, root, changes).await.unwrap();
+    batch.flush().await.unwrap();
+    batch.committed();
+    root
+}
+
+fn zeros(position: u64, span: u64) -> Fold {
+    Fold { position, span, source: Source::Zero }
+}
+
+fn bytes(position: u64, data: Vec<u8>) -> Fold {
+    Fold { position, span: data.len() as u64, source: Source::Memory(data.into()) }
+}
+
+async fn keys(home: &Extents, root: &Root) -> Vec<u64> {
+    let entries = tree::range(&home.content, root, 0..u64::MAX).await.unwrap();
+    entries.into_iter().map(|(block, _)| block).collect()
+}
+
+/// What a change does: a gap before it, its length, and whether it writes zeros (as data), a pattern, or clears.
+#[derive(Debug, Clone)]
+enum Paint {
+    Clear,
+    Zeros,
+    Pattern(u8),
+}
+
+fn batches() -> impl Strategy<Value = Vec<Vec<(u64, u64, Paint)>>> {
+    let paint =
+        prop_oneof![Just(Paint::Clear), Just(Paint::Zeros), (1u8..=255).prop_map(Paint::Pattern)];
+    // Aligned ones matter as much as crooked ones.
+    let length = prop_oneof![0u64..3 * BLOCK, (0u64..12).prop_map(|blocks| blocks * BLOCK)];
+    let gap = prop_oneof![0u64..3 * BLOCK, (0u64..4).prop_map(|blocks| blocks * BLOCK), Just(0)];
+    proptest::collection::vec(proptest::collection::vec((gap, length, paint), 1..8), 1..8)
+}
+
+fn make_changes(model: &mut [u8], batch: Vec<(u64, u64, Paint)>) -> Vec<Fold> {
+    let (mut from, mut changes) = (0, Vec::new());
+    for (gap, length, paint) in batch {
+        let begin = (from + gap).min(model.len() as u64);
+        let end = (begin + length).min(model.len() as u64);
+        from = end;
+        let data: Vec<u8> = match paint {
+            Paint::Clear | Paint::Zeros => vec![0; (end - begin) as usize],
+            Paint::Pattern(seed) => {
+                (begin..end).map(|at| (at as u8).wrapping_mul(31) ^ seed).collect()
+            }
+        };
+        model[begin as usize..end as usize].copy_from_slice(&data);
+        changes.push(if matches!(paint, Paint::Clear) {
+            zeros(begin, end - begin)
+        } else {
+            bytes(begin, data)
+        });
+    }
+    changes
+}
+
+async fn compare(home: &Extents, root: &Root, model: &[u8]) {
+    let mut all = vec![0xee; model.len()];
+    home.read(root, 0, &mut all, true).await.unwrap();
+    assert!(all == model, "what is read is what was written");
+    let holes = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+    let expected: Vec<u64> = (0u64..)
+        .zip(model.chunks(BLOCK as usize))
+        .filter(|(_, block)| !holes(block))
+        .map(|(number, _)| number)
+        .collect();
+    assert_eq!(keys(home, root).await, expected, "zero blocks are holes, and nothing else is");
+
+    // Crooked parts, with and without the cache.
+    for (begin, end) in
+        [(1, 2), (BLOCK - 1, BLOCK + 1), (BLOCK / 2, 5 * BLOCK + 3), (7 * BLOCK, 8 * BLOCK)]
+    {
+        let range = begin.min(model.len() as u64) as usize..end.min(model.len() as u64) as usize;
+        let mut part = vec![0xee; range.len()];
+        assert!(home.read_now(root, range.start as u64, &mut part).unwrap(), "all was read before");
+        assert_eq!(part, model[range.clone()]);
+        part.fill(0xee);
+        home.read(root, range.start as u64, &mut part, false).await.unwrap();
+        assert_eq!(part, model[range.clone()]);
+        let mut at = range.start as u64;
+        for extent in home.extents(root, at, range.len() as u64).await.unwrap() {
+            assert_eq!(extent.position, at, "extents cover the range");
+            at += extent.span;
+            for block in extent.position / BLOCK..at.div_ceil(BLOCK) {
+                assert_eq!(extent.data, expected.contains(&block));
+            }
+        }
+        assert_eq!(at, range.end as u64);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn any_folds_are_as_plain_bytes(seed: u64, size in 1u64..40 * BLOCK, batches in batches()) {
+        let world = World::new(seed, Faults::none());
+        let store = Mem::store();
+        world.block_on(async {
+            let home = Extents::new(content(&world, &store), size, BLOCK);
+            let (mut model, mut root) = (vec![0; size as usize], None);
+            for batch in batches {
+                let changes = make_changes(&mut model, batch);
+                root = fold(&home, &root, &changes).await;
+                compare(&home, &root, &model).await;
+            }
+            // Another life, nothing cached.
+            let cold = Extents::new(content(&world, &store), size, BLOCK);
+            compare(&cold, &root, &model).await;
+        });
+    }
+}
+
+#[test]
+fn a_large_fold_goes_through_several_windows() {
+    let size = 3 * limits::WINDOW_BYTES + 5 * BLOCK + 1234;
+    let world = World::new(1, Faults::none());
+    world.block_on(async {
+        let home = Extents::new(content(&world, &Mem::store()), size, BLOCK);
+        let pattern =
+            |seed: u64| (0..size).map(|at| (at * 7 + at / BLOCK + seed) as u8).collect::<Vec<_>>();
+        let first = pattern(1);
+        let root = fold(&home, &None, &[bytes(0, first.clone())]).await;
+        let mut model = first;
+        // All blocks again, each in part.
+        let second = pattern(2);
+        let changes: Vec<Fold> = (0..size / BLOCK)
+            .map(|block| {
+                let range = (block * BLOCK + 100) as usize..(block * BLOCK + 200) as usize;
+                model[range.clone()].copy_from_slice(&second[range.clone()]);
+                bytes(range.start as u64, second[range].to_vec())
+            })
+            .collect();
+        let root = fold(&home, &root, &changes).await;
+        let mut all = vec![0; size as usize];
+        home.read(&root, 0, &mut all, true).await.unwrap();
+        assert!(all == model);
+        assert_eq!(fold(&home, &root, &[zeros(0, size)]).await, None);
+    });
+}
+
+#[test]
+fn a_petabyte_of_nothing_is_cleared_in_a_moment() {
+    let size = base::limits::VOLUME_BYTES_MAX;
+    let world = World::new(2, Faults::none());
+    world.block_on(async {
+        let home = Extents::new(content(&world, &Mem::store()), size, BLOCK);
+        let places: Vec<u64> = (0..2000).map(|index: u64| index * index * 60_000 * BLOCK).collect();
+        let changes: Vec<Fold> = places.iter().map(|at| bytes(*at, vec![1; 10])).collect();
+        let root = fold(&home, &None, &changes).await;
+        assert_eq!(keys(&home, &root).await.len(), places.len());
+        // All but the first and the last, whose neighbours within the block stay.
+        let last = places[places.len() - 1];
+        let root = fold(&home, &root, &[zeros(5, last)]).await;
+        assert_eq!(keys(&home, &root).await, [0, last / BLOCK]);
+        let mut part = [0xee; 10];
+        home.read(&root, 0, &mut part, true).await.unwrap();
+        assert_eq!(part, [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]);
+        home.read(&root, last, &mut part, true).await.unwrap();
+        assert_eq!(part, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
+        let extents = home.extents(&root, 0, last + BLOCK).await.unwrap();
+        assert_eq!(
+            extents.iter().map(|extent| extent.data).collect::<Vec<_>>(),
+            [true, false, true]
+        );
+    });
+}
+
+#[test]
+fn a_dense_range_is_cleared_in_stretches() {
+    let blocks = 3 * limits::CHANGES_MAX as u64 / 2;
+    let world = World::new(3, Faults::none());
+    world.block_on(async {
+        let home = Extents::new(content(&world, &Mem::store()), (blocks + 2) * BLOCK, BLOCK);
+        // One chunk many times: only the tree is large.
+        let mut batch = home.content.batch();
+        let chunk = batch.write(Class::Data, vec![3; BLOCK as usize].into(), &[]).await.unwrap();
+        let all: Vec<_> = (0..blocks + 2).map(|block| (block, Some(chunk))).collect();
+        let root = tree::update(&home.content, &mut batch, &None, &all).await.unwrap();
+        batch.flush().await.unwrap();
+        batch.committed();
+        let root = fold(&home, &root, &[zeros(BLOCK, blocks * BLOCK)]).await;
+        assert_eq!(keys(&home, &root).await, [0, blocks + 1]);
+    });
+}
+
+#[test]
+fn a_chunk_that_is_no_block_is_damage_and_a_short_one_ends_in_zeros() {
+    let world = World::new(4, Faults::none());
+    world.block_on(async {
+        let home = Extents::new(content(&world, &Mem::store()), 4 * BLOCK, BLOCK);
+        let mut batch = home.content.batch();
+        let long = batch.write(Class::Data, vec![3; BLOCK as usize + 1].into(), &[]).await.unwrap();
+        let short = batch.write(Class::Data, vec![4; 10].into(), &[]).await.unwrap();
+        let entries = [(0, Some(long)), (1, Some(short))];
+        let root = tree::update(&home.content, &mut batch, &None, &entries).await.unwrap();
+        batch.flush().await.unwrap();
+        batch.committed();
+        let mut out = vec![0xee; BLOCK as usize];
+        let damaged = home.read(&root, 0, &mut out, true).await.unwrap_err();
+        assert_eq!(damaged.kind(), base::Kind::Damaged, "{damaged}");
+        home.read(&root, BLOCK + 5, &mut out[..20], true).await.unwrap();
+        assert_eq!(out[..20], [&[4; 5][..], &[0; 15][..]].concat());
+    });
+}
+
+#[test]
+fn a_sequential_reader_finds_most_of_it_in_memory() {
+    let blocks = 512;
+    let world = World::new(5, Faults::none());
+    let store = Mem::store();
+    world.block_on(async {
+        let home = Extents::new(content(&world, &store), blocks * BLOCK, BLOCK);
+        let data: Vec<u8> =
+            (0..blocks * BLOCK).map(|at| (at / 7) as u8 ^ (at / BLOCK) as u8).collect();
+        let root = fold(&home, &None, &[bytes(0, data.clone())]).await;
+
+        let cold = Extents::new(content(&world, &store), blocks * BLOCK, BLOCK);
+        let (mut out, mut misses) = (vec![0; 2 * BLOCK as usize], 0);
+        for position in (0..blocks * BLOCK).step_by(out.len()) {
+            if !cold.read_now(&root, position, &mut out).unwrap() {
+                misses += 1;
+                cold.read(&root, position, &mut out, true).await.unwrap();
+            }
+            assert!(out == data[position as usize..position as usize + out.len()]);
+            world.env().sleep(std::time::Duration::from_millis(1)).await;
+        }
+        assert!(misses <= 4, "{misses} misses");
+    });
+}
+
+/// Run by hand: `cargo test --release -p rekindle-block -- --ignored --nocapture hit`.
+#[test]
+#[ignore = "a measurement"]
+fn what_a_hit_costs() {
+    let blocks = 1 << 16;
+    let block_size = 16 << 10;
+    let world = World::new(6, Faults::none());
+    world.block_on(async {
+        let home = Extents::new(content(&world, &Mem::store()), blocks * block_size, block_size);
+        let mut batch = home.content.batch();
+        let mut entries = Vec::new();
+        for block in 0..blocks {
+            let data = vec![(block % 199) as u8 + 1; block_size as usize];
+            entries.push((block, Some(batch.write(Class::Data, data.into(), &[]).await.unwrap())));
+        }
+        let root = tree::update(&home.content, &mut batch, &None, &entries).await.unwrap();
+        batch.flush().await.unwrap();
+        batch.committed();
+        let mut out = vec![0; 4096];
+        for block in 0..blocks {
+            home.read(&root, block * block_size, &mut out, true).await.unwrap();
+        }
+        #[expect(clippy::disallowed_methods, reason = "a measurement of real time")]
+        let clock = std::time::Instant::now;
+        let (began, count, mut hits) = (clock(), 1 << 20, 0u64);
+        for index in 0..count {
+            let position = (index * 0x9E37_79B9 % (blocks * 4)) * 4096;
+            hits += u64::from(home.read_now(&root, position, &mut out).unwrap());
+        }
+        let each = began.elapsed().as_nanos() as f64 / count as f64;
+        println!("{each:.0} ns per 4 KiB read, {hits} of {count} hits");
+    });
+}
