@@ -58,7 +58,7 @@ pub fn moved_key(pack: PackId) -> String {
 }
 
 /// Bytes of an encoded name in one segment; a longer name goes on in the next, and `+` at the end says so.
-const NAME_PIECE_BYTES: usize = 240;
+const NAME_PIECE_BYTES: usize = 190;
 
 /// The key of a volume name: percent-encoded, in several segments when it is long.
 #[must_use]

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 /// Longest key, bytes. S3 permits 1024 with the prefix of the store, which therefore has at most 200.
 pub const KEY_BYTES_MAX: usize = 800;
-/// Longest segment of a key, bytes: a file name.
-pub const SEGMENT_BYTES_MAX: usize = 255;
+/// Longest segment of a key, bytes. A file name may have 255; versitygw adds to it when it overwrites and fails (409,
+/// "is a directory") above 225.
+pub const SEGMENT_BYTES_MAX: usize = 200;
 /// Longest prefix of an `s3://` store, bytes.
 pub const PREFIX_BYTES_MAX: usize = 200;
 /// Most objects in one answer of `list`.

@@ -10,7 +10,7 @@ use futures_util::future::{join, join_all};
 const WRITERS: u8 = 6;
 
 /// Tries the promises of [`crate::Datastore`] under `probe/`, and cleans up. [`Error::Refused`] says which one the
-/// store breaks. Run it beneath faults and above retries, or on the bare store.
+/// store breaks; other errors mean that it could not be found out.
 pub async fn probe(env: &Env, store: &Store) -> Result<(), Error> {
     let folder = format!("{}{:016x}/", key::PROBE, env.random_u64());
     let raced = format!("{folder}raced");

@@ -12,7 +12,7 @@ const FOLDER_OF_THE_RACE: &str = "REKINDLE_TEST_RACE_FOLDER";
 const COUNTS: u64 = 40;
 
 fn run(test: impl AsyncFnOnce(&env::Env)) {
-    let (env, runtime) = env::real::env().unwrap();
+    let (env, runtime) = env::real::env().expect("this machine has threads");
     runtime.block_on(test(&env));
     runtime.shut_down(Duration::from_secs(1));
 }
@@ -53,8 +53,11 @@ fn probing_a_folder_is_quick() {
 async fn count(store: &Store, times: u64) {
     let mut counted = 0;
     while counted < times {
-        let (data, version) = store.get("volumes/counter").await.unwrap();
-        let number: u64 = std::str::from_utf8(&data).unwrap().parse().unwrap();
+        let (data, version) = store.get("volumes/counter").await.expect("the counter is there");
+        let number = std::str::from_utf8(&data)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+            .expect("it is a number");
         match store
             .replace("volumes/counter", Bytes::from((number + 1).to_string()), &version)
             .await

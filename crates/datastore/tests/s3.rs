@@ -18,7 +18,7 @@ fn with_server(test: impl AsyncFnOnce(&env::Env, &Server)) {
             return;
         }
     };
-    let (env, runtime) = env::real::env().unwrap();
+    let (env, runtime) = env::real::env().expect("this machine has threads");
     runtime.block_on(test(&env, &server));
     runtime.shut_down(Duration::from_secs(1));
 }
@@ -30,6 +30,13 @@ fn s3_keeps_all_rules() {
             let store = server.store(env, prefix);
             conformance::run(env, &store).await.unwrap();
             probe(env, &store).await.unwrap();
+        }
+        let store = server.store(env, "clash");
+        store.put("a", Bytes::new()).await.unwrap();
+        store.put("b/c", Bytes::new()).await.unwrap();
+        for clash in ["a/b", "b"] {
+            let error = store.put(clash, Bytes::new()).await.unwrap_err();
+            assert!(matches!(error, Error::Invalid(_)), "{clash}: {error}");
         }
     });
 }
@@ -59,9 +66,11 @@ fn wrong_settings_are_refused_with_the_reason() {
             Place { credentials: Some(("access".to_owned(), "wrong".to_owned())), ..place.clone() };
         let stranger =
             Place { credentials: Some(("nobody".to_owned(), "wrong".to_owned())), ..place.clone() };
-        for (wrong, says) in
-            [(no_bucket, "bucket does not exist"), (no_entry, "Signature"), (stranger, "AccessKey")]
-        {
+        for (wrong, says) in [
+            (no_bucket, "bucket does not exist"),
+            (no_entry, "Signature"),
+            (stranger, "access key"),
+        ] {
             let store = S3::open(env, &wrong).unwrap();
             let outcomes = [
                 store.get("a").await.map(drop),

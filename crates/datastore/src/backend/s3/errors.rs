@@ -13,56 +13,66 @@ pub(super) enum Call {
     Other,
 }
 
-/// Codes (and statuses) that mean: no room. Some come as 403, some as 500.
+/// Codes that mean: no room. Some come with 403, some with 500.
 const FULL: &[&str] = &[
     "QuotaExceeded",
+    "XMinioStorageFull",
     "StorageFull",
     "InsufficientStorage",
     "InsufficientCapacity",
-    "code: 507",
-    "no space left",
 ];
-/// Codes (and statuses) that mean: do not try again, change the settings.
+/// Codes that mean: do not try again, change the settings.
 const REFUSED: &[&str] = &[
     "NoSuchBucket",
+    "InvalidBucketName",
     "AccessDenied",
     "InvalidAccessKeyId",
     "SignatureDoesNotMatch",
     "ExpiredToken",
+    "InvalidToken",
     "AuthorizationHeaderMalformed",
-    "IllegalLocationConstraint",
+    "IllegalLocationConstraintException",
     "PermanentRedirect",
-    "redirect without LOCATION",
     "EntityTooLarge",
-    "InvalidBucketName",
     "NotImplemented",
     "MethodNotAllowed",
-    "code: 301",
-    "code: 401",
-    "code: 403",
-    "code: 405",
-    "code: 501",
 ];
+/// Codes of a 404 that means what it says. Servers send others for an unknown bucket or even an unknown user, and
+/// taking those for an absent object would make a store that cannot be read look empty.
+const ABSENT: &[&str] = &["NoSuchKey", "NotFound"];
+/// Codes of servers that keep objects in a file system, for a key below an object or above others.
+const CLASHES: &[&str] = &["ExistingObjectIsDirectory", "ObjectParentIsFile"];
 /// Addresses of the metadata services that the client asks when it knows no credentials.
 const METADATA_SERVICES: &[&str] = &["169.254.169.254", "169.254.170.2"];
 
 /// Our error for theirs.
 pub(super) fn translate(key: &str, call: Call, error: &Theirs) -> Error {
     let text = full_text(error);
-    let has = |codes: &[&str]| codes.iter().any(|code| text.contains(code));
-    if has(METADATA_SERVICES) {
+    if METADATA_SERVICES.iter().any(|address| text.contains(address)) {
         return Error::Refused(format!(
             "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY ({text})"
         ));
     }
-    if has(FULL) {
-        return Error::Full(text);
+    let answer = Answer::of(&text);
+    let code = answer.code.unwrap_or("");
+    if FULL.contains(&code) || answer.status == Some(507) {
+        return Error::Full(answer.in_words(&text));
     }
-    if text.contains("NoSuchBucket") {
-        // As 404 it would look like an absent object, and an absent bucket like an empty store.
+    if code == "NoSuchBucket" {
         return Error::Refused(format!(
-            "the bucket does not exist: make it, or correct its name or AWS_ENDPOINT_URL ({text})"
+            "the bucket does not exist: make it, or correct its name or AWS_ENDPOINT_URL ({})",
+            answer.in_words(&text)
         ));
+    }
+    if CLASHES.contains(&code) {
+        return Error::Invalid(format!(
+            "{key} cannot be written: no object can lie below another ({code})"
+        ));
+    }
+    if REFUSED.contains(&code)
+        || (answer.status == Some(404) && !code.is_empty() && !ABSENT.contains(&code))
+    {
+        return Error::Refused(answer.in_words(&text));
     }
     match error {
         // A 412 arrives as `Precondition` within; a 409 does not, and says only that another write was under way.
@@ -77,18 +87,31 @@ pub(super) fn translate(key: &str, call: Call, error: &Theirs) -> Error {
         Theirs::NotFound { .. } => Error::NotFound(key.to_owned()),
         Theirs::PermissionDenied { .. }
         | Theirs::Unauthenticated { .. }
-        | Theirs::UnknownConfigurationKey { .. } => Error::Refused(text),
-        Theirs::NotSupported { .. } | Theirs::NotImplemented { .. } => Error::Refused(text),
+        | Theirs::UnknownConfigurationKey { .. }
+        | Theirs::NotSupported { .. }
+        | Theirs::NotImplemented { .. } => Error::Refused(answer.in_words(&text)),
         Theirs::InvalidPath { .. } => Error::Invalid(text),
-        _ if has(REFUSED) => Error::Refused(text),
-        _ => Error::Unavailable(text),
+        _ if text.contains("redirect without LOCATION")
+            || matches!(answer.status, Some(301 | 405 | 501)) =>
+        {
+            Error::Refused(answer.in_words(&text))
+        }
+        _ => Error::Unavailable(answer.in_words(&text)),
     }
 }
 
 /// Whether a range was asked for that begins at or after the end of the object.
 pub(super) fn beyond_the_end(error: &Theirs) -> bool {
     let text = full_text(error);
-    ["code: 416", "InvalidRange", "starting at"].iter().any(|sign| text.contains(sign))
+    let answer = Answer::of(&text);
+    answer.status == Some(416)
+        || answer.code == Some("InvalidRange")
+        || text.contains("Wanted range starting at")
+}
+
+/// Whether the server ignored the range; versitygw does for an empty object.
+pub(super) fn gave_the_whole(error: &Theirs) -> bool {
+    full_text(error).contains("Received non-partial response")
 }
 
 fn is_precondition(source: &(dyn std::error::Error + 'static)) -> bool {
@@ -96,6 +119,38 @@ fn is_precondition(source: &(dyn std::error::Error + 'static)) -> bool {
         source.downcast_ref::<Theirs>(),
         Some(Theirs::Precondition { .. } | Theirs::NotModified { .. })
     )
+}
+
+/// What the server said.
+#[derive(Debug, PartialEq, Eq)]
+struct Answer<'a> {
+    status: Option<u16>,
+    code: Option<&'a str>,
+    message: Option<&'a str>,
+}
+
+impl<'a> Answer<'a> {
+    fn of(text: &'a str) -> Self {
+        let rest = text.split_once("status code: ").map(|(_, rest)| rest);
+        let status = rest.and_then(|rest| rest.get(..3)).and_then(|digits| digits.parse().ok());
+        let body = rest.unwrap_or(text);
+        Self { status, code: element(body, "Code"), message: element(body, "Message") }
+    }
+
+    /// One line instead of a page of XML, which may hold half of the credentials.
+    fn in_words(&self, text: &str) -> String {
+        match (self.status, self.code) {
+            (Some(status), Some(code)) => {
+                format!("{code}: {} (HTTP {status})", self.message.unwrap_or("no message"))
+            }
+            _ => text.to_owned(),
+        }
+    }
+}
+
+fn element<'a>(body: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = body.split_once(&format!("<{name}>"))?;
+    rest.split_once("</").map(|(value, _)| value)
 }
 
 /// The texts of an error and its causes, each once.
@@ -110,4 +165,69 @@ fn full_text(error: &Theirs) -> String {
         next = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: &str, code: &str) -> Theirs {
+        let body = format!(
+            "Error performing PUT http://h/b/k in 1ms - Server returned non-2xx status code: {status}: \
+             <?xml?>\n<Error><Code>{code}</Code><Message>It is so.</Message></Error>"
+        );
+        Theirs::Generic { store: "S3", source: body.into() }
+    }
+
+    fn wrapped(status: &str, code: &str) -> Box<Theirs> {
+        Box::new(answer(status, code))
+    }
+
+    #[test]
+    fn a_404_is_an_absent_object_only_when_it_says_so() {
+        let absent =
+            |code| Theirs::NotFound { path: "k".into(), source: wrapped("404 Not Found", code) };
+        assert!(matches!(translate("k", Call::Other, &absent("NoSuchKey")), Error::NotFound(_)));
+        for code in ["NoSuchBucket", "XAdminUserNotFound", "NoSuchUpload"] {
+            assert!(
+                matches!(translate("k", Call::Other, &absent(code)), Error::Refused(_)),
+                "{code}"
+            );
+        }
+        let bare =
+            Theirs::NotFound { path: "k".into(), source: "status code: 404 Not Found: ".into() };
+        assert!(matches!(translate("k", Call::Other, &bare), Error::NotFound(_)));
+    }
+
+    #[test]
+    fn a_409_is_no_answer_and_a_412_is() {
+        let conflict = |source| Theirs::AlreadyExists { path: "k".into(), source };
+        let raced = conflict(wrapped("409 Conflict", "ConditionalRequestConflict"));
+        assert!(matches!(translate("k", Call::Create, &raced), Error::Unavailable(_)));
+        assert!(matches!(translate("k", Call::Replace, &raced), Error::Unavailable(_)));
+        let source = wrapped("412 Precondition Failed", "PreconditionFailed");
+        let exists = conflict(Box::new(Theirs::Precondition { path: "k".into(), source }));
+        assert!(matches!(translate("k", Call::Create, &exists), Error::Exists(_)));
+        let source = wrapped("412 Precondition Failed", "PreconditionFailed");
+        let changed = Theirs::Precondition { path: "k".into(), source };
+        assert!(matches!(translate("k", Call::Replace, &changed), Error::Conflict(_)));
+    }
+
+    #[test]
+    fn other_answers_by_their_codes() {
+        for (status, code, kind) in [
+            ("503 Service Unavailable", "SlowDown", base::Kind::Unavailable),
+            ("500 Internal Server Error", "InternalError", base::Kind::Unavailable),
+            ("400 Bad Request", "RequestTimeout", base::Kind::Unavailable),
+            ("507 Insufficient Storage", "XMinioStorageFull", base::Kind::Full),
+            ("403 Forbidden", "QuotaExceeded", base::Kind::Full),
+            ("400 Bad Request", "ExpiredToken", base::Kind::Invalid),
+            ("400 Bad Request", "AuthorizationHeaderMalformed", base::Kind::Invalid),
+            ("501 Not Implemented", "NotImplemented", base::Kind::Invalid),
+        ] {
+            let error = translate("k", Call::Other, &answer(status, code));
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(&format!("{code}: It is so.")), "{error}");
+        }
+    }
 }
