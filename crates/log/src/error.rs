@@ -1,6 +1,7 @@
 //! What can go wrong with the log.
 
-use base::{Kind, SegmentId};
+use crate::Loss;
+use base::{Kind, SegmentId, VolumeId};
 
 /// An error of the log.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -22,6 +23,14 @@ pub enum Error {
         offset: u32,
         /// What is wrong.
         reason: String,
+    },
+    /// Acknowledged changes of a volume may be gone. [`crate::Log::salvage`] gives what is left, with what may be missing.
+    #[error("changes of volume {volume} may be lost: {}", list(losses))]
+    Lost {
+        /// Which volume.
+        volume: VolumeId,
+        /// What may be missing; never empty.
+        losses: Vec<Loss>,
     },
     /// The folder belongs to another node or daemon.
     #[error("{0}")]
@@ -47,9 +56,17 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Error::Flash { .. } | Error::Closed => Kind::Io,
-            Error::Damaged { .. } => Kind::Damaged,
+            Error::Damaged { .. } | Error::Lost { .. } => Kind::Damaged,
             Error::Foreign(_) => Kind::Invalid,
             Error::Newer { .. } => Kind::Unsupported,
         }
     }
+}
+
+fn list(losses: &[Loss]) -> String {
+    let one = |loss: &Loss| match loss.before {
+        Some(before) => format!("serials between {} and {before} ({})", loss.after, loss.reason),
+        None => format!("serials after {} ({})", loss.after, loss.reason),
+    };
+    losses.iter().map(one).collect::<Vec<_>>().join("; ")
 }

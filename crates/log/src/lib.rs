@@ -5,15 +5,37 @@
 //! arrives first drives, others find their bytes covered (group commit). **Release** says that a volume's changes up to
 //! a serial are in the datastore: segments without live entries are freed and reused.
 //! It does *not* order changes of one volume (append order is the order), nor know what they mean.
+//!
+//! Where to begin: [`machine`] decides (what the log is after a start, which segments may go), `head` says how bytes
+//! lie, `driver` carries out commits and rollovers, `start` opens, `inventory` lists what outlived a restart.
 
+mod depot;
+mod driver;
 mod error;
+mod format;
+mod head;
+mod inner;
+pub mod inspect;
+mod inventory;
+pub mod limits;
+mod machine;
+mod scan;
+mod segment;
+mod start;
+#[cfg(test)]
+mod tests;
+mod walk;
 
 pub use error::Error;
+pub use segment::Place;
 
+use base::checksum::crc32c;
 use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
 use env::Env;
+use inner::Inner;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What a change does to its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,18 +67,6 @@ pub struct Append<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Position(pub u64);
 
-/// Where a change's payload lies. Holding it keeps the segment's bytes from being reused.
-#[derive(Clone)]
-pub struct Place {
-    segment: Arc<Segment>,
-    /// Where the entry begins in the segment.
-    offset: u32,
-    /// Payload bytes.
-    length: u32,
-}
-
-struct Segment {}
-
 /// A change that outlived a restart and is not known to be in the datastore.
 #[derive(Clone)]
 pub struct Recovered {
@@ -66,6 +76,18 @@ pub struct Recovered {
     pub position: u64,
     pub span: u64,
     pub place: Place,
+}
+
+/// Changes of a volume that were acknowledged and may be gone: those with serials after `after` and before `before`.
+/// Harmless when the datastore has all of them, which the log does not know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// The segment that is lost, or damaged.
+    pub segment: SegmentId,
+    pub after: Serial,
+    /// `None` when nobody knows how many there were.
+    pub before: Option<Serial>,
+    pub reason: String,
 }
 
 /// Settings.
@@ -109,12 +131,12 @@ pub struct Opened {
 pub struct Log {
     inner: Arc<Inner>,
 }
-struct Inner {}
 
 /// Why an append did not happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// The head segment has no room: call [`Log::roll`], then try again.
+    /// The head segment has no room: call [`Log::roll`], then try again. Also said when the log takes nothing any
+    /// more; `roll` gives the reason then.
     HeadFull,
 }
 
@@ -122,91 +144,100 @@ impl Log {
     /// Opens the log: decides what it is from the newest head's digest, opens a new head, makes it durable, then
     /// seals the old one. Does not read entries of sealed segments.
     pub async fn open(env: &Env, arena: warm::Arena, config: Config) -> Result<(Log, Opened), Error> {
-        let _ = (env, arena, config);
-        todo!()
+        let (parts, opened) = start::start(env, &arena, &config).await?;
+        let inner = Arc::new(Inner::new(parts));
+        let flusher = driver::flush_now_and_then(Arc::downgrade(&inner), config.flush_interval);
+        *inner.flusher.lock() = Some(env.spawn("log-flush", flusher));
+        let held = inner.table.lock().held();
+        inner.make_ahead(held);
+        Ok((Log { inner }, opened))
     }
 
     /// Appends changes, all or (`Refused`) none. A plain call: copies, no I/O. Returns the position after them and
-    /// one place each.
+    /// one place each. At most `limits::APPEND_BYTES_MAX` of payload together.
     pub fn append(&self, changes: &[Append<'_>]) -> Result<(Position, Vec<Place>), Refused> {
-        let _ = changes;
-        todo!()
+        let inner = &*self.inner;
+        if inner.is_latched() || inner.over_budget.load(Ordering::Acquire) {
+            return Err(Refused::HeadFull);
+        }
+        // The checksums are the dear part, and need no lock.
+        let payload_crcs: Vec<u32> = changes.iter().map(|change| crc32c(change.payload)).collect();
+        let bytes: usize = changes.iter().map(|change| change.payload.len() + limits::GRAIN_BYTES as usize).sum();
+        assert!(bytes <= inner.depot.capacity as usize / 2, "{bytes} bytes are more than one append may have");
+        let mut places = Vec::with_capacity(changes.len());
+        let mut head = inner.head.lock();
+        if !head.append(changes, &payload_crcs, &mut places) {
+            return Err(Refused::HeadFull);
+        }
+        let position = head.base + u64::from(head.front());
+        inner.appended.store(position, Ordering::Release);
+        drop(head);
+        inner.counters.appended_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok((Position(position), places))
     }
 
     /// Opens a new head if the present one cannot take `bytes` more of payload. Waits while flash is full
     /// ([`Error`] only when the disk fails).
     pub async fn roll(&self, bytes: usize) -> Result<(), Error> {
-        let _ = bytes;
-        todo!()
+        self.inner.roll(bytes).await
     }
 
     /// Everything before `position` is durable on flash when this returns. An error is final for the log: it has
     /// latched, and every later append and commit fails.
     pub async fn commit(&self, position: Position) -> Result<(), Error> {
-        let _ = position;
-        todo!()
+        self.inner.commit(position).await
     }
 
     /// Up to where the log is durable on flash.
     #[must_use]
     pub fn committed(&self) -> Position {
-        todo!()
+        self.inner.durable()
     }
 
     /// Changes of `volume` up to `serial` are in the datastore; their segments may go.
     pub fn release(&self, volume: VolumeId, serial: Serial) {
-        let _ = (volume, serial);
-        todo!()
+        self.inner.release(volume, serial);
+    }
+
+    /// Nothing of `volume` is needed any more: it was deleted, or has another owner. What is appended for it later
+    /// counts again.
+    pub fn forget(&self, volume: VolumeId) {
+        self.inner.release(volume, Serial(u64::MAX));
     }
 
     /// What outlived the restart of one volume, in serial order. Payloads are verified at first use. Reads the
-    /// descriptor tables of the recovered segments once, for all volumes.
+    /// descriptor tables of the recovered segments once, for all volumes. [`Error::Lost`] when acknowledged changes of
+    /// it may be missing: then see [`Log::salvage`].
     pub async fn unfinished(&self, volume: VolumeId) -> Result<Vec<Recovered>, Error> {
-        let _ = volume;
-        todo!()
+        let (recovered, losses) = self.salvage(volume).await?;
+        if losses.is_empty() { Ok(recovered) } else { Err(Error::Lost { volume, losses }) }
+    }
+
+    /// As [`Log::unfinished`], but gives what there is, and says what may be missing. A loss whose `before` is at most
+    /// the volume's checkpoint + 1 is harmless.
+    pub async fn salvage(&self, volume: VolumeId) -> Result<(Vec<Recovered>, Vec<Loss>), Error> {
+        self.inventory(|inventory| (inventory.recovered(volume), inventory.losses_of(volume))).await
     }
 
     /// All volumes that have recovered changes, with the highest serial of each.
     pub async fn unfinished_volumes(&self) -> Result<Vec<(VolumeId, Serial)>, Error> {
-        todo!()
+        self.inventory(|inventory| inventory.volumes()).await
+    }
+
+    /// Somebody has decided to go on without what is lost: [`Log::unfinished`] does not refuse any more, the space of
+    /// lost segments is free, and the next start does not speak of them again.
+    pub async fn accept_losses(&self) -> Result<(), Error> {
+        self.inner.accept_losses().await
     }
 
     /// How full.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        todo!()
+        self.inner.usage()
     }
 
     /// Seals and syncs what there is. The log takes nothing afterwards.
     pub async fn close(&self) -> Result<(), Error> {
-        todo!()
-    }
-}
-
-impl Place {
-    /// Payload bytes.
-    #[must_use]
-    pub fn length(&self) -> u32 {
-        self.length
-    }
-
-    /// The segment, for messages.
-    #[must_use]
-    pub fn segment_id(&self) -> SegmentId {
-        let _ = (&self.segment, self.offset);
-        todo!()
-    }
-
-    /// Copies payload bytes from `start` if they are in memory (and verified, or verified now); `false` when they are
-    /// only on flash. A plain call.
-    pub fn read_now(&self, start: u32, out: &mut [u8]) -> Result<bool, Error> {
-        let _ = (start, out);
-        todo!()
-    }
-
-    /// Copies payload bytes from `start`, from memory or flash; verifies the whole payload at first use.
-    pub async fn read(&self, start: u32, out: &mut [u8]) -> Result<(), Error> {
-        let _ = (start, out);
-        todo!()
+        self.inner.close().await
     }
 }

@@ -1,0 +1,156 @@
+//! What segments are made of and go back to: files and slots that hold nothing any more.
+
+use crate::Error;
+use crate::limits::FULL_RETRY;
+use base::NodeId;
+use env::{Env, File, Open};
+use parking_lot::Mutex;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::Notify;
+use warm::Slot;
+
+pub(crate) struct Depot {
+    pub(crate) env: Env,
+    pub(crate) folder: PathBuf,
+    pub(crate) node: NodeId,
+    /// Bytes of a segment.
+    pub(crate) capacity: u32,
+    files: Mutex<Files>,
+    slots: Mutex<Vec<Slot>>,
+    /// A file is being made; one at a time.
+    making: AtomicBool,
+    /// A file or slot has come back, or making one has ended.
+    changed: Notify,
+}
+
+struct Files {
+    /// Preallocated, and not part of the log.
+    free: Vec<u32>,
+    next: u32,
+}
+
+/// Clears the `making` flag, also when its future is dropped.
+struct Making<'a>(&'a Depot);
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.0.making.store(false, Ordering::Release);
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl Depot {
+    pub(crate) fn new(env: Env, folder: PathBuf, node: NodeId, capacity: u32) -> Depot {
+        Depot {
+            env,
+            folder,
+            node,
+            capacity,
+            files: Mutex::new(Files { free: Vec::new(), next: 1 }),
+            slots: Mutex::new(Vec::new()),
+            making: AtomicBool::new(false),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Says which file numbers are taken or free.
+    pub(crate) fn stock(&self, free: Vec<u32>, next: u32) {
+        let mut files = self.files.lock();
+        // The smallest number is used first: files stay few and recently used.
+        files.free = free;
+        files.free.sort_unstable_by(|a, b| b.cmp(a));
+        files.next = next;
+    }
+
+    pub(crate) fn give_back(&self, file: Option<u32>, slot: Option<Slot>) {
+        if let Some(file) = file {
+            self.files.lock().free.push(file);
+        }
+        if let Some(slot) = slot {
+            self.slots.lock().push(slot);
+        }
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn take_slot(&self) -> Option<Slot> {
+        self.slots.lock().pop()
+    }
+
+    pub(crate) fn free_files(&self) -> usize {
+        self.files.lock().free.len()
+    }
+
+    pub(crate) fn path(&self, file: u32) -> PathBuf {
+        self.folder.join(format!("{file:08}.seg"))
+    }
+
+    pub(crate) fn flash_error(&self, doing: &str, error: &io::Error) -> Error {
+        Error::Flash { folder: self.folder.display().to_string(), reason: format!("{doing}: {error}") }
+    }
+
+    /// A file that is not part of the log; made when there is none. While the file system is full it waits for a
+    /// segment to be freed, trying again now and then, if `patient`.
+    pub(crate) async fn take_file(&self, patient: bool) -> Result<u32, Error> {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(file) = self.files.lock().free.pop() {
+                return Ok(file);
+            }
+            match self.make_file().await {
+                Ok(true) => {}
+                Ok(false) => changed.await,
+                Err(error) if patient && error.kind() == io::ErrorKind::StorageFull => {
+                    tracing::warn!(folder = %self.folder.display(), "no room for another segment file: waiting");
+                    let _ = self.env.timeout(FULL_RETRY, changed).await;
+                }
+                Err(error) => return Err(self.flash_error("making a segment file", &error)),
+            }
+        }
+    }
+
+    /// Makes one more file; `false` when somebody else is at it.
+    pub(crate) async fn make_file(&self) -> io::Result<bool> {
+        if self.making.swap(true, Ordering::AcqRel) {
+            return Ok(false);
+        }
+        let _making = Making(self);
+        let number = {
+            let mut files = self.files.lock();
+            files.next += 1;
+            files.next - 1
+        };
+        let path = self.path(number);
+        let made = async {
+            let file = self.env.disk().open(&path, Open::Create).await?;
+            file.preallocate(u64::from(self.capacity)).await?;
+            self.env.disk().sync_folder(&self.folder).await
+        };
+        match made.await {
+            Ok(()) => {
+                self.files.lock().free.push(number);
+                Ok(true)
+            }
+            Err(error) => {
+                // Half a file helps nobody; that it may stay does no harm either.
+                let _ = self.env.disk().remove(&path).await;
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) async fn open_to_write(&self, file: u32) -> Result<Arc<dyn File>, Error> {
+        let opened = self.env.disk().open(&self.path(file), Open::Write).await;
+        opened.map_err(|error| self.flash_error("opening a segment file", &error))
+    }
+
+    /// Opens a segment's file to read it. Not kept open: a large log has more segments than a process may have files.
+    pub(crate) async fn open_to_read(&self, file: Option<u32>) -> Result<Arc<dyn File>, Error> {
+        let missing = || self.flash_error("reading a change", &io::Error::from(io::ErrorKind::NotFound));
+        let opened = self.env.disk().open(&self.path(file.ok_or_else(missing)?), Open::Read).await;
+        opened.map_err(|error| self.flash_error("opening a segment file", &error))
+    }
+}

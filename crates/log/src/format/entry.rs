@@ -1,0 +1,175 @@
+//! The header of an entry, and at the same time its descriptor in the table at the segment's other end.
+//!
+//! | offset | bytes | field |
+//! | --- | --- | --- |
+//! | 0 | 4 | CRC-32C of bytes 4..64, seeded with the segment id |
+//! | 4 | 4 | offset of this entry in the segment |
+//! | 8 | 3 | payload length |
+//! | 11 | 1 | kind: 1 digest, 2 statistics, 3 certificate, 16 write, 17 zero, 18 trim |
+//! | 12 | 4 | CRC-32C of the payload (certificate: of the newest descriptors, seeded with the segment id) |
+//! | 16 | 16 | volume |
+//! | 32 | 8 | serial (certificate: changes in the segment so far) |
+//! | 40 | 8 | position in the volume (certificate: valid bytes, up to and with the certificate) |
+//! | 48 | 8 | span (statistics: 1 when not all volumes are named; certificate: how many descriptors its CRC covers) |
+//! | 56 | 8 | generation |
+//!
+//! The payload follows, padded with zeros to 64 bytes. Behind a certificate comes padding to 512 bytes.
+
+use crate::Change;
+use base::checksum::crc32c_seeded;
+use base::{Generation, SegmentId, Serial, VolumeId};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of an entry's header.
+pub(crate) const ENTRY_BYTES: u32 = 64;
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The segments that make up the log. In every head, once, first.
+    Digest,
+    /// The volumes that have changes in the log. In every head, once.
+    Statistics,
+    /// Everything before it is valid.
+    Certificate,
+    /// A change of a volume.
+    Change(Change),
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
+#[repr(C)]
+struct Bytes {
+    crc: U32,
+    offset: U32,
+    length: [u8; 3],
+    kind: u8,
+    payload_crc: U32,
+    volume: [u8; 16],
+    serial: U64,
+    position: U64,
+    span: U64,
+    generation: U64,
+}
+
+/// An entry without its payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EntryHeader {
+    pub(crate) kind: Kind,
+    /// Where the entry begins in its segment.
+    pub(crate) offset: u32,
+    /// Payload bytes, without padding.
+    pub(crate) length: u32,
+    pub(crate) payload_crc: u32,
+    pub(crate) volume: VolumeId,
+    pub(crate) serial: Serial,
+    pub(crate) position: u64,
+    pub(crate) span: u64,
+    pub(crate) generation: Generation,
+}
+
+/// Payload bytes with their padding.
+pub(crate) fn padded(length: u32) -> u32 {
+    length.next_multiple_of(crate::limits::GRAIN_BYTES)
+}
+
+impl EntryHeader {
+    /// A header of `kind` with everything else zero.
+    pub(crate) fn plain(kind: Kind, offset: u32) -> EntryHeader {
+        EntryHeader {
+            kind,
+            offset,
+            length: 0,
+            payload_crc: 0,
+            volume: VolumeId::default(),
+            serial: Serial(0),
+            position: 0,
+            span: 0,
+            generation: Generation(0),
+        }
+    }
+
+    /// Where the payload begins in the segment.
+    pub(crate) fn payload_start(&self) -> u32 {
+        self.offset + ENTRY_BYTES
+    }
+
+    /// Where the next entry begins, padding to a sector apart.
+    pub(crate) fn end(&self) -> u32 {
+        self.payload_start() + padded(self.length)
+    }
+
+    pub(crate) fn encode(&self, segment: SegmentId) -> [u8; ENTRY_BYTES as usize] {
+        let [a, b, c, high] = self.length.to_le_bytes();
+        assert_eq!(high, 0, "a payload is below 16 MiB");
+        let mut bytes = Bytes {
+            crc: U32::new(0),
+            offset: U32::new(self.offset),
+            length: [a, b, c],
+            kind: self.kind.code(),
+            payload_crc: U32::new(self.payload_crc),
+            volume: self.volume.0,
+            serial: U64::new(self.serial.0),
+            position: U64::new(self.position),
+            span: U64::new(self.span),
+            generation: U64::new(self.generation.0),
+        };
+        bytes.crc = U32::new(crc32c_seeded(segment.0, &bytes.as_bytes()[4..]));
+        zerocopy::transmute!(bytes)
+    }
+
+    /// The header, if these bytes are one of `segment`.
+    pub(crate) fn decode(bytes: &[u8], segment: SegmentId) -> Result<EntryHeader, &'static str> {
+        let (header, _) = Bytes::ref_from_prefix(bytes).map_err(|_| "the segment ends inside an entry")?;
+        if header.crc.get() != crc32c_seeded(segment.0, &header.as_bytes()[4..]) {
+            return Err("no entry of this segment: its checksum does not match");
+        }
+        EntryHeader::parse(header)
+    }
+
+    /// As [`EntryHeader::decode`], for descriptors whose table has been verified as a whole.
+    pub(crate) fn decode_verified(bytes: &[u8]) -> Result<EntryHeader, &'static str> {
+        let (header, _) = Bytes::ref_from_prefix(bytes).map_err(|_| "the segment ends inside a descriptor")?;
+        EntryHeader::parse(header)
+    }
+
+    fn parse(header: &Bytes) -> Result<EntryHeader, &'static str> {
+        let [a, b, c] = header.length;
+        Ok(EntryHeader {
+            kind: Kind::from_code(header.kind).ok_or("an entry of an unknown kind")?,
+            offset: header.offset.get(),
+            length: u32::from_le_bytes([a, b, c, 0]),
+            payload_crc: header.payload_crc.get(),
+            volume: VolumeId(header.volume),
+            serial: Serial(header.serial.get()),
+            position: header.position.get(),
+            span: header.span.get(),
+            generation: Generation(header.generation.get()),
+        })
+    }
+}
+
+impl Kind {
+    fn code(self) -> u8 {
+        match self {
+            Kind::Digest => 1,
+            Kind::Statistics => 2,
+            Kind::Certificate => 3,
+            Kind::Change(Change::Write) => 16,
+            Kind::Change(Change::Zero) => 17,
+            Kind::Change(Change::Trim) => 18,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Kind> {
+        Some(match code {
+            1 => Kind::Digest,
+            2 => Kind::Statistics,
+            3 => Kind::Certificate,
+            16 => Kind::Change(Change::Write),
+            17 => Kind::Change(Change::Zero),
+            18 => Kind::Change(Change::Trim),
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,111 @@
+//! The first bytes of a segment.
+//!
+//! | offset | bytes | field |
+//! | --- | --- | --- |
+//! | 0 | 8 | magic `RKNDLseg` |
+//! | 8 | 4 | version, 1 |
+//! | 12 | 4 | replication class, 0 |
+//! | 16 | 16 | node (log) id |
+//! | 32 | 8 | segment id |
+//! | 40 | 8 | epoch |
+//! | 48 | 8 | incarnation of the node that made it |
+//! | 56 | 8 | birth: random, tells this segment from any other that might have its number |
+//! | 64 | 4 | capacity, bytes |
+//! | 68 | 56 | zero |
+//! | 124 | 4 | CRC-32C of bytes 0..124 |
+//!
+//! Magic, version and CRC keep their places in every version, so that an older binary can tell "newer" from "damaged".
+
+use base::checksum::crc32c;
+use base::{Incarnation, NodeId, SegmentId};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of the header; the first entry follows.
+pub(crate) const HEADER_BYTES: u32 = 128;
+/// The version written here, and the newest known.
+pub(crate) const VERSION: u32 = 1;
+const MAGIC: [u8; 8] = *b"RKNDLseg";
+const CRC_AT: usize = HEADER_BYTES as usize - 4;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
+#[repr(C)]
+struct Bytes {
+    magic: [u8; 8],
+    version: U32,
+    class: U32,
+    node: [u8; 16],
+    segment: U64,
+    epoch: U64,
+    incarnation: U64,
+    birth: U64,
+    capacity: U32,
+    zero: [u8; 56],
+    crc: U32,
+}
+
+/// Who a segment is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub(crate) class: u32,
+    pub(crate) node: NodeId,
+    pub(crate) segment: SegmentId,
+    pub(crate) epoch: u64,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) birth: u64,
+    pub(crate) capacity: u32,
+}
+
+/// Why bytes are no segment header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadHeader {
+    /// Not the beginning of any segment: preallocated and never used, for example.
+    #[error("no segment: its magic is unknown")]
+    NotASegment,
+    #[error("damaged segment header: its checksum does not match")]
+    Damaged,
+    #[error("segment header of version {0}")]
+    Newer(u32),
+}
+
+impl SegmentHeader {
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES as usize] {
+        let mut bytes = Bytes {
+            magic: MAGIC,
+            version: U32::new(VERSION),
+            class: U32::new(self.class),
+            node: self.node.0,
+            segment: U64::new(self.segment.0),
+            epoch: U64::new(self.epoch),
+            incarnation: U64::new(self.incarnation.0),
+            birth: U64::new(self.birth),
+            capacity: U32::new(self.capacity),
+            zero: [0; 56],
+            crc: U32::new(0),
+        };
+        bytes.crc = U32::new(crc32c(&bytes.as_bytes()[..CRC_AT]));
+        zerocopy::transmute!(bytes)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<SegmentHeader, BadHeader> {
+        let (header, _) = Bytes::read_from_prefix(bytes).map_err(|_| BadHeader::NotASegment)?;
+        if header.magic != MAGIC {
+            return Err(BadHeader::NotASegment);
+        }
+        if header.crc.get() != crc32c(&header.as_bytes()[..CRC_AT]) {
+            return Err(BadHeader::Damaged);
+        }
+        if header.version.get() != VERSION {
+            return Err(BadHeader::Newer(header.version.get()));
+        }
+        Ok(SegmentHeader {
+            class: header.class.get(),
+            node: NodeId(header.node),
+            segment: SegmentId(header.segment.get()),
+            epoch: header.epoch.get(),
+            incarnation: Incarnation(header.incarnation.get()),
+            birth: header.birth.get(),
+            capacity: header.capacity.get(),
+        })
+    }
+}

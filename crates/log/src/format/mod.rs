@@ -1,0 +1,16 @@
+//! What a segment is made of, byte by byte. The same bytes lie in warm memory and on flash.
+//!
+//! Page: `docs/format/segment.md`. Every decoder takes any bytes and gives an error for wrong ones.
+
+mod digest;
+mod entry;
+mod foot;
+mod header;
+
+pub(crate) use digest::{Named, decode_digest, decode_statistics, encode_digest, encode_statistics};
+pub(crate) use entry::{ENTRY_BYTES, EntryHeader, Kind, padded};
+pub(crate) use foot::{FOOT_BYTES, Foot};
+pub(crate) use header::{BadHeader, HEADER_BYTES, SegmentHeader, VERSION};
+
+#[cfg(test)]
+mod tests;

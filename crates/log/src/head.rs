@@ -1,0 +1,258 @@
+//! The open head: where appends go, what a commit takes, how a seal looks. Bytes only; no I/O here.
+
+use crate::format::{
+    ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind, Named, encode_digest, encode_statistics, padded,
+};
+use crate::limits::SECTOR_BYTES;
+use crate::segment::{Place, Segment};
+use crate::{Append, Change};
+use base::checksum::{crc32c, crc32c_seeded};
+use base::{SegmentId, Serial, VolumeId};
+use env::File;
+use hashbrown::HashMap;
+use std::sync::Arc;
+use warm::{Memory, Writer};
+
+pub(crate) struct Head {
+    pub(crate) file: Arc<dyn File>,
+    /// `None` once sealed in memory.
+    writer: Option<Writer>,
+    memory: Memory,
+    /// Position of the segment's first byte.
+    pub(crate) base: u64,
+    /// Front bytes that are on flash.
+    durable: u32,
+    /// Front bytes up to and with the last certificate and its padding.
+    certified_front: u32,
+    /// Descriptor bytes covered by a certificate.
+    certified_back: u32,
+    /// Highest serial of each volume here; released ones are taken out.
+    pub(crate) volumes: HashMap<VolumeId, Serial>,
+    /// An append did not fit: the next `roll` shall not believe that there is room.
+    refused: bool,
+    /// It is being sealed.
+    stopped: bool,
+    /// Dropped last: whoever lets go of a segment last gives its slot back, which must not be in use any more.
+    pub(crate) segment: Arc<Segment>,
+}
+
+/// What one commit writes: the bytes of `memory` from `start` to `end`.
+pub(crate) struct Batch {
+    pub(crate) memory: Memory,
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+impl Batch {
+    pub(crate) async fn write(&self) -> std::io::Result<()> {
+        let bytes = self.memory.front(self.start, self.end).expect("a batch is published");
+        self.file.write_durable(bytes, u64::from(self.start)).await
+    }
+}
+
+impl Head {
+    /// A new head: header, digest, statistics and their certificate are in memory; [`Head::close_batch`] gives the
+    /// first batch, which makes the head durably open.
+    pub(crate) fn begin(
+        segment: Arc<Segment>,
+        file: Arc<dyn File>,
+        mut writer: Writer,
+        base: u64,
+        digest: &[Named],
+        statistics: &[(VolumeId, Serial)],
+        statistics_whole: bool,
+    ) -> Head {
+        assert!(digest.iter().any(|named| named.segment == segment.id()), "a digest names its own segment");
+        writer.push_front(&segment.header.encode());
+        let payload = encode_digest(digest);
+        push_entry(&mut writer, segment.id(), EntryHeader::plain(Kind::Digest, HEADER_BYTES), &payload);
+        let mut entry = EntryHeader::plain(Kind::Statistics, writer.front());
+        entry.span = u64::from(!statistics_whole);
+        push_entry(&mut writer, segment.id(), entry, &encode_statistics(statistics));
+        let memory = writer.memory();
+        Head {
+            segment,
+            file,
+            writer: Some(writer),
+            memory,
+            base,
+            durable: 0,
+            certified_front: 0,
+            certified_back: 0,
+            volumes: HashMap::new(),
+            refused: false,
+            stopped: false,
+        }
+    }
+
+    /// A head of an earlier life, to be committed and sealed; nothing more is appended to it.
+    pub(crate) fn resume(segment: Arc<Segment>, file: Arc<dyn File>, writer: Writer, durable: u32) -> Head {
+        let memory = writer.memory();
+        Head {
+            segment,
+            file,
+            // Which descriptors the last certificate covered is not known any more. If nothing is missing on flash
+            // none is needed; else the next one covers all of them.
+            certified_front: if durable == writer.front() { durable } else { 0 },
+            certified_back: if durable == writer.front() { writer.back() } else { 0 },
+            writer: Some(writer),
+            memory,
+            base: 0,
+            durable,
+            volumes: HashMap::new(),
+            refused: false,
+            stopped: false,
+        }
+    }
+
+    /// A head of an earlier life that is sealed in memory and not known to be on flash.
+    pub(crate) fn resume_sealed(segment: Arc<Segment>, file: Arc<dyn File>, memory: Memory, durable: u32) -> Head {
+        Head {
+            segment,
+            file,
+            writer: None,
+            certified_front: memory.front_length(),
+            certified_back: 0,
+            memory,
+            base: 0,
+            durable,
+            volumes: HashMap::new(),
+            refused: false,
+            stopped: true,
+        }
+    }
+
+    /// Takes no more appends: it is about to be sealed.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Bytes appended, from the segment's beginning.
+    pub(crate) fn front(&self) -> u32 {
+        self.writer.as_ref().map_or_else(|| self.memory.front_length(), Writer::front)
+    }
+
+    pub(crate) fn durable(&self) -> u32 {
+        self.durable
+    }
+
+    /// Whether `entries` more, with `payload` bytes of padded payload together, leave room for the certificate, the
+    /// padding and the foot.
+    fn fits(&self, entries: u32, payload: u32) -> bool {
+        let Some(writer) = self.writer.as_ref().filter(|_| !self.stopped) else { return false };
+        let front = writer.front() + entries * ENTRY_BYTES + payload + ENTRY_BYTES;
+        let back = writer.back() + entries * ENTRY_BYTES;
+        let total = front.next_multiple_of(SECTOR_BYTES) + back.next_multiple_of(SECTOR_BYTES) + FOOT_BYTES;
+        total <= self.segment.header.capacity
+    }
+
+    /// Whether `bytes` of payload may go in, as far as one can tell without knowing the entries.
+    pub(crate) fn takes(&self, bytes: usize) -> bool {
+        let room = u32::try_from(bytes).is_ok_and(|bytes| bytes <= self.segment.header.capacity);
+        !self.refused && room && self.fits(1, padded(u32::try_from(bytes).unwrap_or(u32::MAX)))
+    }
+
+    /// Copies changes in; `false` and nothing when they do not fit. The payloads' checksums are given, so that the
+    /// caller could compute them before it took the head's lock.
+    pub(crate) fn append(&mut self, changes: &[Append<'_>], payload_crcs: &[u32], places: &mut Vec<Place>) -> bool {
+        let payload: u32 = changes.iter().map(|change| padded(payload_length(change))).sum();
+        if !self.fits(u32::try_from(changes.len()).unwrap_or(u32::MAX / ENTRY_BYTES / 4), payload) {
+            self.refused = true;
+            return false;
+        }
+        let writer = self.writer.as_mut().expect("only an unsealed head fits anything");
+        for (change, crc) in changes.iter().zip(payload_crcs) {
+            let header = EntryHeader {
+                kind: Kind::Change(change.change),
+                offset: writer.front(),
+                length: payload_length(change),
+                payload_crc: *crc,
+                volume: change.volume,
+                serial: change.serial,
+                position: change.position,
+                span: change.span,
+                generation: change.generation,
+            };
+            let bytes = header.encode(self.segment.id());
+            writer.push_front(&bytes);
+            writer.push_front(change.payload);
+            writer.pad_front(crate::limits::GRAIN_BYTES);
+            writer.push_back(&bytes);
+            let highest = self.volumes.entry(change.volume).or_insert(change.serial);
+            *highest = change.serial.max(*highest);
+            places.push(Place { segment: Arc::clone(&self.segment), offset: header.offset, length: header.length });
+        }
+        writer.publish();
+        true
+    }
+
+    /// Ends the batch with a certificate and says what is to be written; `None` when all is on flash.
+    pub(crate) fn close_batch(&mut self) -> Option<Batch> {
+        if self.durable == self.front() {
+            return None;
+        }
+        // An earlier driver may have certified these very bytes and then not been polled to its end.
+        if let Some(writer) = self.writer.as_mut().filter(|writer| writer.front() != self.certified_front) {
+            let id = self.segment.id();
+            let back = writer.back() - self.certified_back;
+            let mut entry = EntryHeader::plain(Kind::Certificate, writer.front());
+            entry.payload_crc = crc32c_seeded(id.0, &self.memory.back()[..back as usize]);
+            entry.serial = Serial(u64::from(writer.back() / ENTRY_BYTES));
+            entry.position = u64::from(entry.offset + ENTRY_BYTES);
+            entry.span = u64::from(back / ENTRY_BYTES);
+            writer.push_front(&entry.encode(id));
+            writer.pad_front(SECTOR_BYTES);
+            writer.publish();
+            self.certified_front = writer.front();
+            self.certified_back = writer.back();
+        }
+        let (start, end) = (self.durable, self.front());
+        assert!(start.is_multiple_of(SECTOR_BYTES) && end.is_multiple_of(SECTOR_BYTES), "whole sectors are written");
+        Some(Batch { memory: self.memory.clone(), file: Arc::clone(&self.file), start, end })
+    }
+
+    /// A batch is on flash.
+    pub(crate) fn set_durable(&mut self, end: u32) {
+        assert!(end >= self.durable && end <= self.front(), "durability only grows");
+        self.durable = end;
+        self.memory.note_durable(end);
+    }
+
+    /// Ends the segment in memory: no append fits any more. All of it must be on flash. Gives what is to be written
+    /// at the segment's end. May be called again when that write was given up.
+    pub(crate) fn seal(&mut self, successor: Option<SegmentId>) -> Memory {
+        if let Some(mut writer) = self.writer.take() {
+            assert!(self.stopped, "appends have been stopped");
+            assert_eq!(self.durable, writer.front(), "what is sealed is on flash");
+            let changes = writer.back();
+            let table_crc = crc32c_seeded(self.segment.id().0, self.memory.back());
+            // The padding is published together with the foot that tells it from descriptors.
+            writer.pad_back(SECTOR_BYTES);
+            let foot = Foot {
+                segment: self.segment.id(),
+                birth: self.segment.header.birth,
+                successor,
+                front: writer.front(),
+                changes: changes / ENTRY_BYTES,
+                table: writer.back(),
+                table_crc,
+            };
+            self.memory = writer.finish(&foot.encode());
+        }
+        self.memory.clone()
+    }
+}
+
+fn payload_length(change: &Append<'_>) -> u32 {
+    assert!(change.payload.is_empty() || change.change == Change::Write, "only a write has a payload");
+    u32::try_from(change.payload.len()).expect("a payload is far below 4 GiB")
+}
+
+fn push_entry(writer: &mut Writer, segment: SegmentId, mut header: EntryHeader, payload: &[u8]) {
+    header.length = u32::try_from(payload.len()).expect("a digest is far below 4 GiB");
+    header.payload_crc = crc32c(payload);
+    writer.push_front(&header.encode(segment));
+    writer.push_front(payload);
+    writer.pad_front(crate::limits::GRAIN_BYTES);
+}

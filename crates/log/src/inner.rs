@@ -1,0 +1,173 @@
+//! What all clones of a log share.
+
+use crate::depot::Depot;
+use crate::head::Head;
+use crate::inventory::Recovery;
+use crate::machine::table::Table;
+use crate::segment::Segment;
+use crate::{Error, Position, Usage};
+use base::{Incarnation, SegmentId, Serial, VolumeId};
+use env::{File, TaskHandle};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use tokio::sync::Notify;
+
+pub(crate) struct Inner {
+    pub(crate) depot: Arc<Depot>,
+    pub(crate) incarnation: Incarnation,
+    /// Segments the flash budget comes to.
+    pub(crate) segments_max: usize,
+    /// Locked for an append, or to look; never with `table` locked already.
+    pub(crate) head: Mutex<Head>,
+    /// A lost segment has a row without a segment.
+    pub(crate) table: Mutex<Table<Option<Arc<Segment>>>>,
+    /// Held by whoever drives a commit or a rollover.
+    pub(crate) baton: tokio::sync::Mutex<Driver>,
+    /// The baton has been put down.
+    pub(crate) put_down: Notify,
+    /// A segment has died.
+    pub(crate) space: Notify,
+    pub(crate) appended: AtomicU64,
+    pub(crate) durable: AtomicU64,
+    /// More segments are live than the budget allows (repeated crashes, a smaller budget): nothing goes in.
+    pub(crate) over_budget: AtomicBool,
+    latched: OnceLock<Error>,
+    pub(crate) recovery: Recovery,
+    pub(crate) folder_lock: Mutex<Option<Arc<dyn File>>>,
+    pub(crate) flusher: Mutex<Option<TaskHandle>>,
+    pub(crate) counters: Counters,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) commits: AtomicU64,
+    pub(crate) appended_bytes: AtomicU64,
+}
+
+/// What only the holder of the baton touches.
+pub(crate) struct Driver {
+    pub(crate) next_id: SegmentId,
+    /// A head that is durably open and waits for the present one to be sealed.
+    pub(crate) next: Option<Prepared>,
+}
+
+pub(crate) struct Prepared {
+    pub(crate) head: Head,
+    /// Segments that its digest does not name any more.
+    pub(crate) leaving: Vec<SegmentId>,
+}
+
+/// What [`crate::start`] has made ready.
+pub(crate) struct Parts {
+    pub(crate) depot: Arc<Depot>,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) segments_max: usize,
+    pub(crate) head: Head,
+    pub(crate) table: Table<Option<Arc<Segment>>>,
+    pub(crate) recovery: Recovery,
+    pub(crate) folder_lock: Arc<dyn File>,
+}
+
+impl Inner {
+    pub(crate) fn new(parts: Parts) -> Inner {
+        let position = u64::from(parts.head.front());
+        assert_eq!(parts.head.durable(), parts.head.front(), "a new head is durably open");
+        let over_budget = parts.table.live() > parts.segments_max;
+        Inner {
+            depot: parts.depot,
+            incarnation: parts.incarnation,
+            segments_max: parts.segments_max,
+            baton: tokio::sync::Mutex::new(Driver { next_id: parts.head.segment.id().next(), next: None }),
+            head: Mutex::new(parts.head),
+            table: Mutex::new(parts.table),
+            put_down: Notify::new(),
+            space: Notify::new(),
+            appended: AtomicU64::new(position),
+            durable: AtomicU64::new(position),
+            over_budget: AtomicBool::new(over_budget),
+            latched: OnceLock::new(),
+            recovery: parts.recovery,
+            folder_lock: Mutex::new(Some(parts.folder_lock)),
+            flusher: Mutex::new(None),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The error that has ended the log, if one has.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.latched.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    pub(crate) fn is_latched(&self) -> bool {
+        self.latched.get().is_some()
+    }
+
+    /// Ends the log; the first reason stays. Everybody who waits is woken to see it.
+    pub(crate) fn latch(&self, error: Error) -> Error {
+        if !matches!(error, Error::Closed) && !self.is_latched() {
+            tracing::error!(%error, "the log takes nothing any more");
+        }
+        let error = self.latched.get_or_init(|| error).clone();
+        self.put_down.notify_waiters();
+        self.space.notify_waiters();
+        error
+    }
+
+    pub(crate) fn durable(&self) -> Position {
+        Position(self.durable.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn appended(&self) -> Position {
+        Position(self.appended.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn release(&self, volume: VolumeId, serial: Serial) {
+        {
+            let mut head = self.head.lock();
+            if head.volumes.get(&volume).is_some_and(|&highest| highest <= serial) {
+                head.volumes.remove(&volume);
+            }
+        }
+        self.recovery.release(volume, serial);
+        let mut table = self.table.lock();
+        let died = table.release(volume, serial);
+        self.note_live(table.live());
+        drop(table);
+        if died {
+            self.space.notify_waiters();
+        }
+    }
+
+    /// Lets appends in again once the log is within its budget.
+    pub(crate) fn note_live(&self, live: usize) {
+        if live <= self.segments_max {
+            self.over_budget.store(false, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        let segment = u64::from(self.depot.capacity);
+        let (live, held) = {
+            let table = self.table.lock();
+            (table.live() as u64, table.held() as u64)
+        };
+        let durable = self.durable().0;
+        Usage {
+            flash_bytes: live * segment,
+            flash_bytes_max: self.segments_max as u64 * segment,
+            segments: held,
+            uncommitted_bytes: self.appended().0.saturating_sub(durable),
+            commits: self.counters.commits.load(Ordering::Relaxed),
+            appended_bytes: self.counters.appended_bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(flusher) = self.flusher.get_mut().take() {
+            flusher.abort();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Reads a segment file's bytes offline; never writes.
+
+use crate::format::{FOOT_BYTES, Foot, Kind, SegmentHeader};
+use crate::walk::{payload_of, walk};
+use crate::Change;
+use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
+
+/// A segment, as far as it can be read.
+#[derive(Debug, Clone)]
+pub struct Inspected {
+    pub node: NodeId,
+    pub segment: SegmentId,
+    pub incarnation: Incarnation,
+    pub epoch: u64,
+    pub capacity: u32,
+    /// Segments that its digest names, with their file numbers.
+    pub digest: Vec<(SegmentId, u32)>,
+    /// Volumes that had changes in the log when it was opened, with the highest serial of each.
+    pub statistics: Vec<(VolumeId, Serial)>,
+    /// `None` while it is open.
+    pub sealed: Option<Sealed>,
+    /// Commits that can be read.
+    pub batches: u32,
+    pub entries: Vec<Entry>,
+    /// Certified bytes.
+    pub valid_bytes: u32,
+    /// Why nothing is read behind them.
+    pub ends_because: String,
+}
+
+/// How a segment was sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sealed {
+    pub valid_bytes: u32,
+    pub changes: u32,
+    /// The head that follows; `None` when the log was closed here.
+    pub successor: Option<SegmentId>,
+}
+
+/// One change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    pub offset: u32,
+    pub volume: VolumeId,
+    pub generation: Generation,
+    pub serial: Serial,
+    pub change: Change,
+    pub position: u64,
+    pub span: u64,
+    pub length: u32,
+    /// The payload matches its checksum.
+    pub payload_is_whole: bool,
+}
+
+/// Reads the bytes of a segment file.
+pub fn segment(bytes: &[u8]) -> Result<Inspected, String> {
+    let header = SegmentHeader::decode(bytes).map_err(|bad| bad.to_string())?;
+    let walked = walk(bytes, header.segment, false);
+    let foot = bytes.get(bytes.len().saturating_sub(FOOT_BYTES as usize)..);
+    let foot = foot.and_then(|foot| Foot::decode(foot, header.segment, header.birth, header.capacity));
+    let entries = walked.changes.iter().filter_map(|entry| {
+        let Kind::Change(change) = entry.kind else { return None };
+        Some(Entry {
+            offset: entry.offset,
+            volume: entry.volume,
+            generation: entry.generation,
+            serial: entry.serial,
+            change,
+            position: entry.position,
+            span: entry.span,
+            length: entry.length,
+            payload_is_whole: payload_of(bytes, entry).is_some(),
+        })
+    });
+    let sealed =
+        foot.map(|foot| Sealed { valid_bytes: foot.front, changes: foot.changes, successor: foot.successor });
+    let ends_because = match sealed {
+        Some(sealed) if sealed.valid_bytes == walked.end => "it was sealed here".to_owned(),
+        _ => walked.why.to_owned(),
+    };
+    let opening = walked.opening.as_ref();
+    Ok(Inspected {
+        node: header.node,
+        segment: header.segment,
+        incarnation: header.incarnation,
+        epoch: header.epoch,
+        capacity: header.capacity,
+        digest: opening.map(|o| o.digest.iter().map(|n| (n.segment, n.file)).collect()).unwrap_or_default(),
+        statistics: opening.map(|opening| opening.statistics.clone()).unwrap_or_default(),
+        sealed,
+        batches: walked.batches,
+        entries: entries.collect(),
+        valid_bytes: walked.end,
+        ends_because,
+    })
+}

@@ -1,0 +1,26 @@
+//! Bounds of the log.
+
+use base::limits::{CHANGE_BYTES_MAX, SEGMENT_BYTES};
+
+/// What one write to flash begins and ends on, bytes. Sectors that were acknowledged are never written again with
+/// other bytes, so a torn write cannot hurt them.
+pub const SECTOR_BYTES: u32 = 512;
+/// Entries begin on a multiple of this, bytes.
+pub const GRAIN_BYTES: u32 = 64;
+/// Most payload in one [`crate::Log::append`], bytes.
+pub const APPEND_BYTES_MAX: u64 = SEGMENT_BYTES / 2;
+/// Fewest segments that a flash budget comes to: a head, and one to be destaged meanwhile.
+pub const SEGMENTS_MIN: u64 = 2;
+/// Segment files kept beyond the budget, so that opening a head never waits for one to be freed.
+pub const RESERVE_FILES: u64 = 2;
+/// Most segments a log may have: their digest takes 1 MiB then.
+pub const SEGMENTS_MAX: u64 = 65_536;
+/// Most volumes named in the statistics of a head; with more, a lost segment is taken to concern every volume.
+pub const STATISTICS_MAX: usize = 16_384;
+/// Slots that the arena must have: the head, its successor.
+pub const SLOTS_MIN: usize = 2;
+/// Wait before trying again to make a segment file on a full file system.
+pub const FULL_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+
+const _: () = assert!(CHANGE_BYTES_MAX <= APPEND_BYTES_MAX, "the largest change can be appended");
+const _: () = assert!(SEGMENTS_MAX * 16 + STATISTICS_MAX as u64 * 24 < SEGMENT_BYTES / 4, "a head has room for data");

@@ -1,0 +1,119 @@
+//! Decides, after a start, what the log is.
+//!
+//! RAMCloud takes the *lowest* open head that has a digest, because a replica of a newer one may have reached only some
+//! backups. Here all copies lie on one device, so the **newest** head whose opening is whole is taken: by the order of a
+//! rollover (new head durably open, old sealed, then data for the new one) its digest names every segment that can
+//! hold an acknowledged change, the one before it included, sealed or not. This also needs no care for openings that
+//! were given up in earlier lives: they have lower numbers than the head that was opened after them.
+
+use crate::format::Named;
+use crate::walk::Opening;
+use base::SegmentId;
+use std::collections::BTreeMap;
+
+/// How a head ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Open,
+    Sealed {
+        /// The head after it; `None` when the log was closed.
+        successor: Option<SegmentId>,
+    },
+}
+
+/// A head whose opening could be read.
+#[derive(Debug, Clone)]
+pub(crate) struct Probe {
+    pub(crate) segment: SegmentId,
+    pub(crate) opening: Opening,
+    pub(crate) has_changes: bool,
+    /// How it ended **on flash**.
+    pub(crate) end: End,
+}
+
+/// What is known of a segment's number without looking inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Present {
+    /// There are bytes of it, with a valid header.
+    Yes { file: u32 },
+    /// Its opening is not whole, and there is no trace of a change in it: a head that was never durably open.
+    NeverOpened,
+    /// Its opening is not whole, but it holds changes: damage.
+    Broken { file: u32 },
+}
+
+/// What the log is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct History {
+    /// Segments to be served, ascending.
+    pub(crate) members: Vec<Named>,
+    /// Segments that are named and not there.
+    pub(crate) missing: Vec<Named>,
+    /// From this head on acknowledged changes may be missing, nobody knows of which volumes.
+    pub(crate) tail_lost: Option<SegmentId>,
+    /// The segment that is to be committed and sealed behind the new head.
+    pub(crate) resume: Option<SegmentId>,
+    /// The newest head, when it holds nothing: it leaves the log when the new head is durable.
+    pub(crate) empty: Option<SegmentId>,
+    /// The head to be opened now.
+    pub(crate) next: SegmentId,
+}
+
+/// Decides what the log is. `newest` is the newest head that could be read, `before` the segment before it in its digest
+/// with its end, if it could be read.
+pub(crate) fn what_is_the_log(
+    present: &BTreeMap<SegmentId, Present>,
+    newest: Option<&Probe>,
+    before: Option<(SegmentId, End)>,
+) -> History {
+    let next = present.keys().next_back().map_or(SegmentId(1), |id| id.next());
+    let mut history = History { next, ..History::default() };
+    let broken = present.iter().filter_map(|(&segment, state)| match state {
+        Present::Broken { file } => Some(Named { segment, file: *file }),
+        _ => None,
+    });
+    let Some(newest) = newest else {
+        // No head at all. If anything holds changes it is served as far as it goes: too much rather than too little,
+        // since whoever asks knows what is in the datastore already.
+        let all = present.iter().filter_map(|(&segment, state)| match state {
+            Present::Yes { file } | Present::Broken { file } => Some(Named { segment, file: *file }),
+            Present::NeverOpened => None,
+        });
+        history.members = all.collect();
+        history.tail_lost = history.members.last().map(|named| named.segment);
+        return history;
+    };
+    let there = |named: &&Named| matches!(present.get(&named.segment), Some(Present::Yes { .. } | Present::Broken { .. }));
+    history.members = newest.opening.digest.iter().filter(there).copied().collect();
+    history.missing = newest.opening.digest.iter().filter(|named| !there(named)).copied().collect();
+    for named in broken.filter(|named| named.segment > newest.segment) {
+        history.tail_lost.get_or_insert(named.segment);
+        history.members.push(named);
+    }
+    if let End::Sealed { successor: Some(successor) } = newest.end {
+        // It was sealed only after its successor was durably open, so that one has been lost since.
+        history.tail_lost.get_or_insert(successor);
+    }
+    choose_resumed(&mut history, newest, before);
+    assert!(history.members.is_sorted_by(|a, b| a.segment < b.segment), "members ascend");
+    assert!(history.members.last().is_none_or(|last| last.segment < history.next), "the new head is the newest");
+    history
+}
+
+fn choose_resumed(history: &mut History, newest: &Probe, before: Option<(SegmentId, End)>) {
+    if newest.end == End::Open && newest.has_changes {
+        history.resume = Some(newest.segment);
+        return;
+    }
+    // Data goes into a head only when the one before is sealed: where there is data, nobody needs to look further.
+    if let Some((segment, End::Open)) = before {
+        history.resume = Some(segment);
+    }
+    if newest.end == End::Open {
+        history.empty = Some(newest.segment);
+        history.members.retain(|named| named.segment != newest.segment);
+    }
+}
+
+#[cfg(test)]
+mod tests;

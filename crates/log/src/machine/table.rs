@@ -1,0 +1,186 @@
+//! The segments that make up the log, and which of them nobody needs any more.
+//!
+//! ```text
+//!  open head --seal--> live --last change released--> dead --a durable head's digest without it,
+//!                       ^                                     and the head before it sealed--> out (file reused)
+//!  recovered, not read -+ (learn)
+//! ```
+//! A dead segment leaves the table in two steps, because the newest durable digest still names it: if its file were
+//! reused before the next head is durable, the log of a crashed node would seem incomplete.
+
+use crate::format::Named;
+use base::{SegmentId, Serial, VolumeId};
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
+
+/// All segments, with what the driver hangs on each (`T`).
+pub(crate) struct Table<T> {
+    rows: BTreeMap<SegmentId, Row<T>>,
+    /// Where each volume has unreleased changes: segment and highest serial there.
+    volumes: HashMap<VolumeId, Vec<(SegmentId, Serial)>>,
+    /// Releases that came before the recovered segments were read.
+    early: HashMap<VolumeId, Serial>,
+    /// What an earlier head's statistics said of the segments that have not been read.
+    carried: HashMap<VolumeId, Serial>,
+    carried_whole: bool,
+    unread: usize,
+    dead: usize,
+}
+
+struct Row<T> {
+    file: Option<u32>,
+    content: Content,
+    segment: T,
+}
+
+#[derive(PartialEq, Eq)]
+enum Content {
+    /// Open, or recovered and not read, or lost: in any case needed.
+    Unknown,
+    /// This many volumes have unreleased changes here; a loss that nobody has accepted yet counts as one.
+    Volumes(usize),
+}
+
+/// The number in a digest that stands for "no file".
+pub(crate) const NO_FILE: u32 = u32::MAX;
+
+impl<T> Table<T> {
+    pub(crate) fn new(carried: HashMap<VolumeId, Serial>, carried_whole: bool) -> Self {
+        Table {
+            rows: BTreeMap::new(),
+            volumes: HashMap::new(),
+            early: HashMap::new(),
+            carried,
+            carried_whole,
+            unread: 0,
+            dead: 0,
+        }
+    }
+
+    /// A segment whose content is not known (yet): the head, a recovered one, a lost one.
+    pub(crate) fn insert(&mut self, id: SegmentId, file: Option<u32>, segment: T, unread: bool) {
+        self.unread += usize::from(unread);
+        let before = self.rows.insert(id, Row { file, content: Content::Unknown, segment });
+        assert!(before.is_none(), "segment {id} is in the log once");
+    }
+
+    /// What is in a segment that was unknown until now: the highest serial of each volume. A `damaged` one stays until
+    /// [`Table::discard`].
+    pub(crate) fn learn(
+        &mut self,
+        id: SegmentId,
+        highest: impl IntoIterator<Item = (VolumeId, Serial)>,
+        was_unread: bool,
+        damaged: bool,
+    ) {
+        let mut count = usize::from(damaged);
+        for (volume, serial) in highest {
+            let released = was_unread && self.early.get(&volume).is_some_and(|&early| serial <= early);
+            if !released {
+                self.volumes.entry(volume).or_default().push((id, serial));
+                count += 1;
+            }
+        }
+        let row = self.rows.get_mut(&id).expect("a segment that is learnt of is in the log");
+        assert!(row.content == Content::Unknown, "segment {id} is learnt of once");
+        row.content = Content::Volumes(count);
+        self.dead += usize::from(count == 0);
+        self.forget_unread(usize::from(was_unread));
+    }
+
+    fn forget_unread(&mut self, count: usize) {
+        self.unread = self.unread.checked_sub(count).expect("only unread segments are read");
+        if self.unread == 0 {
+            self.early.clear();
+            self.carried.clear();
+        }
+    }
+
+    /// Changes of `volume` up to `serial` are not needed any more. Says whether a segment died of it.
+    pub(crate) fn release(&mut self, volume: VolumeId, serial: Serial) -> bool {
+        if self.unread > 0 {
+            let early = self.early.entry(volume).or_default();
+            *early = serial.max(*early);
+            if self.carried.get(&volume).is_some_and(|&highest| highest <= serial) {
+                self.carried.remove(&volume);
+            }
+        }
+        let before = self.dead;
+        if let Some(places) = self.volumes.get_mut(&volume) {
+            for (id, _) in places.extract_if(.., |&mut (_, highest)| highest <= serial) {
+                let row = self.rows.get_mut(&id).expect("a volume is listed in segments of the log only");
+                let Content::Volumes(count) = &mut row.content else { panic!("segment {id} has been learnt of") };
+                *count = count.checked_sub(1).expect("each volume leaves a segment once");
+                self.dead += usize::from(*count == 0);
+            }
+            if places.is_empty() {
+                self.volumes.remove(&volume);
+            }
+        }
+        self.dead > before
+    }
+
+    /// Segments that are needed, the head among them.
+    pub(crate) fn live(&self) -> usize {
+        self.rows.len() - self.dead
+    }
+
+    /// Segments that hold a file.
+    pub(crate) fn held(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(crate) fn unread(&self) -> usize {
+        self.unread
+    }
+
+    /// What the next head's digest shall name beside itself, and what leaves the log when that head has taken over.
+    pub(crate) fn next_digest(&self) -> (Vec<Named>, Vec<SegmentId>) {
+        let (mut named, mut leaving) = (Vec::new(), Vec::new());
+        for (&segment, row) in &self.rows {
+            match row.content {
+                Content::Volumes(0) => leaving.push(segment),
+                _ => named.push(Named { segment, file: row.file.unwrap_or(NO_FILE) }),
+            }
+        }
+        (named, leaving)
+    }
+
+    /// The volumes with changes in the log, ascending, and whether these are all. `head` are those of the open head.
+    pub(crate) fn statistics(&self, head: &HashMap<VolumeId, Serial>, most: usize) -> (Vec<(VolumeId, Serial)>, bool) {
+        let mut highest = self.carried.clone();
+        let listed = self.volumes.iter().flat_map(|(volume, places)| places.iter().map(move |&(_, serial)| (volume, serial)));
+        for (volume, serial) in listed.chain(head.iter().map(|(volume, &serial)| (volume, serial))) {
+            let entry = highest.entry(*volume).or_insert(serial);
+            *entry = serial.max(*entry);
+        }
+        let mut list: Vec<_> = highest.into_iter().collect();
+        list.sort_unstable();
+        let whole = list.len() <= most && (self.carried_whole || self.unread == 0);
+        list.truncate(most);
+        (list, whole)
+    }
+
+    /// Takes a dead segment out.
+    pub(crate) fn remove_dead(&mut self, id: SegmentId) -> T {
+        let row = self.rows.remove(&id).expect("what leaves the log was in it");
+        assert!(row.content == Content::Volumes(0), "only dead segments leave the log");
+        self.dead -= 1;
+        row.segment
+    }
+
+    /// Segments whose memory could be given up, the oldest first.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = (SegmentId, &T)> {
+        self.rows.iter().map(|(&id, row)| (id, &row.segment))
+    }
+
+    /// The loss in a segment has been accepted: what is left of it goes like any other.
+    pub(crate) fn discard(&mut self, id: SegmentId) {
+        let Some(row) = self.rows.get_mut(&id) else { return };
+        row.content = match row.content {
+            Content::Unknown => Content::Volumes(0),
+            Content::Volumes(count) => Content::Volumes(count.checked_sub(1).expect("a loss counts as one")),
+        };
+        self.dead += usize::from(row.content == Content::Volumes(0));
+    }
+}

@@ -1,0 +1,206 @@
+//! A segment as readers see it, and the places in it.
+//!
+//! Whoever holds a [`Place`] holds its [`Segment`]; file and slot go back to the depot when the last holder lets go,
+//! so neither is reused under a reader. A slot alone may be taken earlier (see [`Segment::give_up_memory`]): readers
+//! copy under the `memory` lock and go to flash afterwards.
+
+use crate::Error;
+use crate::depot::Depot;
+use crate::format::{ENTRY_BYTES, EntryHeader, SegmentHeader};
+use crate::limits::GRAIN_BYTES;
+use base::SegmentId;
+use base::checksum::crc32c;
+use parking_lot::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use warm::{Memory, Slot};
+
+/// Where a change's payload lies. Holding it keeps the segment's bytes from being reused.
+#[derive(Clone)]
+pub struct Place {
+    pub(crate) segment: Arc<Segment>,
+    /// Where the entry begins in the segment.
+    pub(crate) offset: u32,
+    /// Payload bytes.
+    pub(crate) length: u32,
+}
+
+pub(crate) struct Segment {
+    pub(crate) header: SegmentHeader,
+    /// Number of its file; `None` when it is only in memory (its file is gone).
+    pub(crate) file: Option<u32>,
+    depot: Arc<Depot>,
+    memory: RwLock<Option<Memory>>,
+    /// All of it, seal included, is on flash: memory is only a faster copy.
+    on_flash: AtomicBool,
+    /// Made by this process: what is in memory is what was written.
+    ours: bool,
+    verified_memory: Bits,
+    verified_flash: Bits,
+}
+
+/// One bit an entry, made at first use.
+#[derive(Default)]
+struct Bits {
+    words: OnceLock<Box<[AtomicU64]>>,
+}
+
+impl Bits {
+    fn has(&self, offset: u32) -> bool {
+        let bit = offset / GRAIN_BYTES;
+        self.words.get().is_some_and(|words| words[(bit / 64) as usize].load(Ordering::Relaxed) >> (bit % 64) & 1 == 1)
+    }
+
+    fn set(&self, offset: u32, capacity: u32) {
+        let bit = offset / GRAIN_BYTES;
+        let words = self.words.get_or_init(|| (0..=capacity / GRAIN_BYTES / 64).map(|_| AtomicU64::new(0)).collect());
+        words[(bit / 64) as usize].fetch_or(1 << (bit % 64), Ordering::Relaxed);
+    }
+}
+
+impl Segment {
+    pub(crate) fn new(
+        depot: &Arc<Depot>,
+        header: SegmentHeader,
+        file: Option<u32>,
+        memory: Option<Memory>,
+        ours: bool,
+    ) -> Segment {
+        Segment {
+            header,
+            file,
+            depot: Arc::clone(depot),
+            memory: RwLock::new(memory),
+            on_flash: AtomicBool::new(false),
+            ours,
+            verified_memory: Bits::default(),
+            verified_flash: Bits::default(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> SegmentId {
+        self.header.segment
+    }
+
+    pub(crate) fn depot(&self) -> &Arc<Depot> {
+        &self.depot
+    }
+
+    /// Everything of it is durable on flash.
+    pub(crate) fn set_on_flash(&self) {
+        assert!(self.file.is_some(), "what is on flash has a file");
+        self.on_flash.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_on_flash(&self) -> bool {
+        self.on_flash.load(Ordering::Acquire)
+    }
+
+    /// The slot, when the segment does not need it: then it is read from flash from here on.
+    pub(crate) fn give_up_memory(&self) -> Option<Slot> {
+        if !self.is_on_flash() {
+            return None;
+        }
+        let mut memory = self.memory.write();
+        match memory.take()?.into_slot() {
+            Ok(slot) => Some(slot),
+            Err(busy) => {
+                *memory = Some(busy);
+                None
+            }
+        }
+    }
+
+    /// Runs `look` on the segment's memory, which stays for so long.
+    pub(crate) fn with_memory<T>(&self, look: impl FnOnce(&Memory) -> T) -> Option<T> {
+        self.memory.read().as_ref().map(look)
+    }
+
+    fn damaged(&self, offset: u32, reason: impl Into<String>) -> Error {
+        Error::Damaged { segment: self.id(), offset, reason: reason.into() }
+    }
+
+    /// Checks an entry that lies whole in `bytes` (header, payload): it is the one meant, and its payload is right.
+    fn check(&self, place: &Place, bytes: &[u8]) -> Result<(), Error> {
+        let header = EntryHeader::decode(bytes, self.id()).map_err(|reason| self.damaged(place.offset, reason))?;
+        if header.offset != place.offset || header.length != place.length {
+            return Err(self.damaged(place.offset, "another entry lies where this one was"));
+        }
+        let payload = bytes.get(ENTRY_BYTES as usize..).unwrap_or_default();
+        match payload.get(..place.length as usize) {
+            Some(payload) if crc32c(payload) == header.payload_crc => Ok(()),
+            _ => Err(self.damaged(place.offset, "the payload does not match its checksum")),
+        }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        let slot = self.memory.get_mut().take().and_then(|memory| memory.into_slot().ok());
+        self.depot.give_back(self.file, slot);
+    }
+}
+
+impl Place {
+    /// Payload bytes.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// The segment, for messages.
+    #[must_use]
+    pub fn segment_id(&self) -> SegmentId {
+        self.segment.id()
+    }
+
+    /// Copies payload bytes from `start` if they are in memory (and verified, or verified now); `false` when they are
+    /// only on flash (or memory is damaged and flash has a copy). A plain call.
+    pub fn read_now(&self, start: u32, out: &mut [u8]) -> Result<bool, Error> {
+        self.assert_inside(start, out);
+        let segment = &*self.segment;
+        let read = segment.with_memory(|memory| -> Result<(), Error> {
+            if !segment.ours && !segment.verified_memory.has(self.offset) {
+                let whole = memory.front(self.offset, self.offset + ENTRY_BYTES + self.length);
+                let whole = whole.ok_or_else(|| segment.damaged(self.offset, "the entry is not in memory"))?;
+                segment.check(self, whole)?;
+                segment.verified_memory.set(self.offset, segment.header.capacity);
+            }
+            let first = self.offset + ENTRY_BYTES + start;
+            let bytes = memory.front(first, first + u32::try_from(out.len()).expect("inside the payload"));
+            out.copy_from_slice(bytes.ok_or_else(|| segment.damaged(self.offset, "the entry is not in memory"))?);
+            Ok(())
+        });
+        match read {
+            None => Ok(false),
+            Some(Ok(())) => Ok(true),
+            Some(Err(_)) if segment.is_on_flash() => Ok(false),
+            Some(Err(error)) => Err(error),
+        }
+    }
+
+    /// Copies payload bytes from `start`, from memory or flash; verifies the whole payload at first use.
+    pub async fn read(&self, start: u32, out: &mut [u8]) -> Result<(), Error> {
+        if self.read_now(start, out)? {
+            return Ok(());
+        }
+        let segment = &*self.segment;
+        let file = segment.depot.open_to_read(segment.file).await?;
+        let flash = |error: std::io::Error| segment.depot.flash_error("reading a change", &error);
+        if segment.verified_flash.has(self.offset) {
+            return file.read_at(out, u64::from(self.offset + ENTRY_BYTES + start)).await.map_err(flash);
+        }
+        let mut whole = vec![0; (ENTRY_BYTES + self.length) as usize];
+        file.read_at(&mut whole, u64::from(self.offset)).await.map_err(flash)?;
+        segment.check(self, &whole)?;
+        segment.verified_flash.set(self.offset, segment.header.capacity);
+        let first = (ENTRY_BYTES + start) as usize;
+        out.copy_from_slice(&whole[first..first + out.len()]);
+        Ok(())
+    }
+
+    fn assert_inside(&self, start: u32, out: &[u8]) {
+        let end = u64::from(start) + out.len() as u64;
+        assert!(end <= u64::from(self.length), "{start}+{} is not inside a payload of {}", out.len(), self.length);
+    }
+}

@@ -1,0 +1,354 @@
+//! Opens the log: finds what there is, decides what the log is, opens a new head, seals the old one.
+
+use crate::depot::Depot;
+use crate::driver::{FileLease, Plan, flush, open_head, seal};
+use crate::format::{ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, Named};
+use crate::head::Head;
+use crate::inner::Parts;
+use crate::inventory::{Inventory, LostSegment, Recovery};
+use crate::limits::{RESERVE_FILES, SEGMENTS_MAX, SEGMENTS_MIN, SLOTS_MIN, STATISTICS_MAX};
+use crate::machine::history::{End, History, Present, Probe, what_is_the_log};
+use crate::machine::table::Table;
+use crate::scan::{Found, Looked, Scan, look, read_foot, read_image};
+use crate::segment::Segment;
+use crate::walk::walk;
+use crate::{Config, Error, Opened};
+use base::{SegmentId, Serial, VolumeId};
+use env::{Env, File, Open};
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use warm::{Arena, Label, Memory, Slot};
+
+/// Opens the log of `config`, with `arena` for its open segments.
+pub(crate) async fn start(env: &Env, arena: &Arena, config: &Config) -> Result<(Parts, Opened), Error> {
+    let depot = Arc::new(Depot::new(env.clone(), config.folder.clone(), config.node, arena.slot_bytes()));
+    let folder_lock = lock_folder(&depot).await?;
+    let slots = arena.take_slots();
+    if slots.len() < SLOTS_MIN {
+        return Err(Error::Foreign(format!(
+            "the warm arena has {} free slots, the log needs {SLOTS_MIN}: enlarge it, or give each log its own",
+            slots.len()
+        )));
+    }
+    let mut scan = Scan::run(&depot, slots).await?;
+    let (history, newest) = decide(&depot, &mut scan).await?;
+    let mut opened = Opened { damage: damage_of(&scan, &history), ..Opened::default() };
+    let segments_max = usize::try_from((config.flash_bytes / u64::from(depot.capacity)).clamp(SEGMENTS_MIN, SEGMENTS_MAX))
+        .expect("bounded");
+    let statistics: HashMap<VolumeId, Serial> =
+        newest.iter().flat_map(|probe| probe.opening.statistics.iter().copied()).collect();
+    let whole = newest.as_ref().is_none_or(|probe| probe.opening.statistics_whole);
+    let mut starting = Starting {
+        table: Table::new(statistics.clone(), whole),
+        config,
+        history,
+        closed: closed_foot(&depot, &scan, newest.as_ref()).await?,
+        depot,
+        resumed: None,
+        unread: Vec::new(),
+        leaving: Vec::new(),
+    };
+    starting.stock_files(&scan, segments_max).await;
+    starting.admit(&mut scan, &mut opened).await?;
+    let statistics_of = newest.filter(|_| whole).map(|probe| probe.segment);
+    let inventory = Inventory::new(starting.losses(), statistics, statistics_of);
+    starting.damage_known(&opened);
+    let head = starting.open_new_head(scan).await?;
+    let Starting { table, depot, unread, .. } = starting;
+    let recovery = Recovery::new(unread, inventory);
+    Ok((Parts { depot, incarnation: config.incarnation, segments_max, head, table, recovery, folder_lock }, opened))
+}
+
+async fn lock_folder(depot: &Depot) -> Result<Arc<dyn File>, Error> {
+    let disk = depot.env.disk();
+    let flash = |doing: &'static str| move |error| depot.flash_error(doing, &error);
+    disk.create_folder(&depot.folder).await.map_err(flash("making the log's folder"))?;
+    let lock = disk.open(&depot.folder.join("lock"), Open::Create).await.map_err(flash("opening the lock file"))?;
+    if !lock.try_lock().map_err(flash("locking the log's folder"))? {
+        return Err(Error::Foreign(format!(
+            "another rekindle is using {}: stop it, or give this one a folder of its own",
+            depot.folder.display()
+        )));
+    }
+    Ok(lock)
+}
+
+/// Looks at heads, the newest first, until one can be read; then decides.
+async fn decide(depot: &Depot, scan: &mut Scan) -> Result<(History, Option<Probe>), Error> {
+    let mut present = BTreeMap::new();
+    for (&id, found) in &scan.segments {
+        present.insert(id, Present::Yes { file: found.file().unwrap_or(crate::machine::table::NO_FILE) });
+    }
+    let mut newest = None;
+    for id in present.keys().rev().copied().collect::<Vec<_>>() {
+        scan.settle(depot, id).await?;
+        match look(depot, &scan.segments[&id]).await? {
+            Looked::Head(probe) => {
+                newest = Some(probe);
+                break;
+            }
+            Looked::NoHead { traces } => {
+                let file = scan.segments[&id].file().unwrap_or(crate::machine::table::NO_FILE);
+                present.insert(id, if traces { Present::Broken { file } } else { Present::NeverOpened });
+            }
+        }
+    }
+    let before = match &newest {
+        Some(probe) => probe.opening.digest.iter().rev().map(|named| named.segment).find(|&id| id < probe.segment),
+        None => None,
+    };
+    let mut before_end = None;
+    if let Some(id) = before.filter(|id| scan.segments.contains_key(id)) {
+        scan.settle(depot, id).await?;
+        let found = &scan.segments[&id];
+        before_end = match found.flash {
+            Some((file, header)) => read_foot(depot, file, &header)
+                .await?
+                .map_or(Some((id, End::Open)), |foot| Some((id, End::Sealed { successor: foot.successor }))),
+            None => None,
+        };
+    }
+    Ok((what_is_the_log(&present, newest.as_ref(), before_end), newest))
+}
+
+fn damage_of(scan: &Scan, history: &History) -> Vec<String> {
+    let mut damage: Vec<String> = Vec::new();
+    for named in &history.missing {
+        let why = scan.unreadable.iter().find(|(file, _)| *file == named.file).map_or("no such file", |(_, why)| why);
+        damage.push(format!("segment {} (file {}) is missing: {why}", named.segment, named.file));
+    }
+    if let Some(segment) = history.tail_lost {
+        damage.push(format!("segment {segment}, the head, is missing or damaged: the latest changes may be lost"));
+    }
+    let unnamed = |file: &u32| !history.missing.iter().any(|named| named.file == *file);
+    for (file, why) in scan.unreadable.iter().filter(|(file, _)| unnamed(file)) {
+        damage.push(format!("file {file:08}.seg cannot be read ({why}); the log does not name it"));
+    }
+    damage
+}
+
+struct Starting<'a> {
+    depot: Arc<Depot>,
+    config: &'a Config,
+    history: History,
+    table: Table<Option<Arc<Segment>>>,
+    /// The old head, to be committed and sealed.
+    resumed: Option<Mutex<Head>>,
+    /// The newest segment, if the log was closed there.
+    closed: Option<(u32, Foot)>,
+    unread: Vec<Arc<Segment>>,
+    /// Leaves the log when the new head is durable.
+    leaving: Vec<SegmentId>,
+}
+
+impl Starting<'_> {
+    fn is_member(&self, id: SegmentId) -> bool {
+        self.history.empty == Some(id) || self.history.members.iter().any(|named| named.segment == id)
+    }
+
+    /// Files that hold nothing needed are free; those beyond the budget are removed.
+    async fn stock_files(&self, scan: &Scan, segments_max: usize) {
+        let mut used: Vec<u32> = scan.segments.iter().filter(|(id, _)| self.is_member(**id)).filter_map(|(_, f)| f.file()).collect();
+        used.extend(self.history.missing.iter().map(|named| named.file));
+        // What cannot be read may be what is missing: it is left alone.
+        used.extend(scan.unreadable.iter().map(|(file, _)| *file));
+        used.sort_unstable();
+        let mut free: Vec<u32> = scan.files.iter().copied().filter(|file| used.binary_search(file).is_err()).collect();
+        let wanted = (segments_max + RESERVE_FILES as usize).saturating_sub(used.len()).max(1);
+        for surplus in free.split_off(wanted.min(free.len())) {
+            let _ = self.depot.env.disk().remove(&self.depot.path(surplus)).await;
+        }
+        let next = scan.files.iter().max().map_or(1, |last| last + 1);
+        self.depot.stock(free, next);
+    }
+
+    /// Makes segments of what was found, and rows of the table.
+    async fn admit(&mut self, scan: &mut Scan, opened: &mut Opened) -> Result<(), Error> {
+        for (id, found) in std::mem::take(&mut scan.segments) {
+            if !self.is_member(id) {
+                scan.slots.extend(found.warm.and_then(|copy| copy.memory.into_slot().ok()));
+                continue;
+            }
+            let is_warm = found.warm.is_some();
+            if self.history.empty == Some(id) {
+                self.admit_empty(id, found, scan);
+            } else if self.history.resume == Some(id) && found.flash.is_some() {
+                opened.segments += 1;
+                opened.segments_warm += u64::from(is_warm);
+                self.resume(id, found, scan, opened).await?;
+            } else {
+                opened.segments += 1;
+                opened.segments_warm += u64::from(is_warm);
+                self.admit_sealed(found, scan, opened);
+            }
+        }
+        for named in self.history.missing.clone() {
+            self.table.insert(named.segment, Some(named.file), None, false);
+        }
+        if let Some(lost) = self.history.tail_lost.filter(|&lost| !self.is_member(lost)) {
+            self.table.insert(lost, None, None, false);
+            self.history.next = self.history.next.max(lost.next());
+        }
+        Ok(())
+    }
+
+    fn admit_empty(&mut self, id: SegmentId, found: Found, scan: &mut Scan) {
+        scan.slots.extend(found.warm.and_then(|copy| copy.memory.into_slot().ok()));
+        // Without a file it never was durably open: nothing names it, nothing needs it.
+        let Some((file, header)) = found.flash else { return };
+        let segment = Arc::new(Segment::new(&self.depot, header, Some(file), None, false));
+        self.table.insert(id, Some(file), Some(segment), false);
+        self.table.learn(id, [], false, false);
+        self.leaving.push(id);
+    }
+
+    fn admit_sealed(&mut self, found: Found, scan: &mut Scan, opened: &mut Opened) {
+        let (header, file) = (found.header(), found.file());
+        let memory = match found.warm {
+            Some(copy) if copy.header == header => Some(copy.memory),
+            // Another segment under this number: only what agrees with flash is believed.
+            Some(copy) => {
+                scan.slots.extend(copy.memory.into_slot().ok());
+                None
+            }
+            None => None,
+        };
+        let segment = Arc::new(Segment::new(&self.depot, header, file, memory, false));
+        if file.is_some() {
+            segment.set_on_flash();
+        } else {
+            opened.damage.push(format!("segment {} is only in memory: its file is gone", segment.id()));
+        }
+        self.insert_unread(segment);
+    }
+
+    fn insert_unread(&mut self, segment: Arc<Segment>) {
+        self.table.insert(segment.id(), segment.file, Some(Arc::clone(&segment)), true);
+        self.unread.push(segment);
+    }
+
+    /// The old head: from warm memory as it is, or read from flash into a slot.
+    async fn resume(
+        &mut self,
+        id: SegmentId,
+        found: Found,
+        scan: &mut Scan,
+        opened: &mut Opened,
+    ) -> Result<(), Error> {
+        let (file, header) = found.flash.expect("only a head with a file is resumed");
+        let handle = self.depot.open_to_write(file).await?;
+        let new_segment = |memory| Arc::new(Segment::new(&self.depot, header, Some(file), Some(memory), false));
+        let head = match found.warm {
+            Some(copy) if copy.certificate.foot => {
+                let segment = new_segment(copy.memory.clone());
+                Head::resume_sealed(segment, handle, copy.memory, copy.certificate.durable)
+            }
+            Some(copy) if descriptors_are_whole(&copy.memory, id) => {
+                let slot = copy.memory.into_slot().map_err(|_| self.busy(id))?;
+                let writer = slot.resume().map_err(|_| self.busy(id))?;
+                Head::resume(new_segment(writer.memory()), handle, writer, copy.certificate.durable)
+            }
+            damaged => {
+                if let Some(copy) = damaged {
+                    opened.damage.push(format!("segment {id} is damaged in warm memory: what was not on flash is lost"));
+                    self.history.tail_lost.get_or_insert(id);
+                    scan.slots.extend(copy.memory.into_slot().ok());
+                }
+                let image = read_image(&self.depot, file).await?;
+                let walked = walk(&image, id, true);
+                let slot = scan.slots.pop().or_else(|| self.steal_slot()).ok_or_else(|| self.busy(id))?;
+                let mut writer = slot.begin(Label { segment: id, epoch: header.epoch, file });
+                writer.push_front(&image[..walked.end as usize]);
+                walked.changes.iter().for_each(|change: &EntryHeader| writer.push_back(&change.encode(id)));
+                writer.publish();
+                // The last batch may be in the page cache only, or not even be going to flash (after a failed sync
+                // the kernel forgets): it is written again.
+                Head::resume(new_segment(writer.memory()), handle, writer, walked.last_start)
+            }
+        };
+        self.insert_unread(Arc::clone(&head.segment));
+        self.resumed = Some(Mutex::new(head));
+        Ok(())
+    }
+
+    /// Warm memory is full of sealed segments: the oldest goes.
+    fn steal_slot(&self) -> Option<Slot> {
+        self.table.segments().find_map(|(_, segment)| segment.as_ref()?.give_up_memory())
+    }
+
+    fn busy(&self, id: SegmentId) -> Error {
+        Error::Foreign(format!("segment {id} has no slot in the warm arena: enlarge it"))
+    }
+
+    fn losses(&self) -> Vec<LostSegment> {
+        let missing = self.history.missing.iter().map(|named: &Named| LostSegment {
+            segment: named.segment,
+            reason: format!("segment {} (file {}) is missing", named.segment, named.file),
+        });
+        let tail = self.history.tail_lost.map(|segment| LostSegment {
+            segment,
+            reason: format!("segment {segment}, the newest, is missing or damaged"),
+        });
+        missing.chain(tail).collect()
+    }
+
+    fn damage_known(&self, opened: &Opened) {
+        for damage in &opened.damage {
+            tracing::error!(folder = %self.depot.folder.display(), "{damage}");
+        }
+    }
+
+    /// New head durably open, then the old one committed and sealed: the same order as in any rollover.
+    async fn open_new_head(&mut self, scan: Scan) -> Result<Head, Error> {
+        for slot in scan.slots {
+            self.depot.give_back(None, Some(slot));
+        }
+        let slot = self.depot.take_slot().or_else(|| self.steal_slot());
+        let slot = slot.ok_or_else(|| self.busy(self.history.next))?;
+        let (named, _) = self.table.next_digest();
+        let (statistics, whole) = self.table.statistics(&HashMap::new(), STATISTICS_MAX);
+        let plan = Plan {
+            id: self.history.next,
+            incarnation: self.config.incarnation,
+            named,
+            statistics,
+            statistics_whole: whole,
+        };
+        let file = FileLease::take(&self.depot, false).await?;
+        let head = open_head(&self.depot, plan, slot, file).await?;
+        if let Some(old) = self.resumed.take() {
+            old.lock().stop();
+            flush(&self.depot, &old, |_| ()).await?;
+            seal(&self.depot, &old, Some(head.segment.id())).await?;
+        }
+        self.reopen_closed(head.segment.id()).await?;
+        self.table.insert(head.segment.id(), head.segment.file, Some(Arc::clone(&head.segment)), false);
+        for id in std::mem::take(&mut self.leaving) {
+            drop(self.table.remove_dead(id));
+        }
+        Ok(head)
+    }
+
+    /// The log was closed at the newest segment; now it goes on. Were this not noted, the loss of the new head would
+    /// look like a log that ended in order. One sector is written over, which is old or new afterwards; both are right.
+    async fn reopen_closed(&self, successor: SegmentId) -> Result<(), Error> {
+        let Some((file, mut foot)) = self.closed else { return Ok(()) };
+        foot.successor = Some(successor);
+        let handle = self.depot.open_to_write(file).await?;
+        let written = handle.write_durable(&foot.encode(), u64::from(self.depot.capacity - FOOT_BYTES)).await;
+        written.map_err(|error| self.depot.flash_error("reopening the log", &error))
+    }
+}
+
+fn descriptors_are_whole(memory: &Memory, id: SegmentId) -> bool {
+    memory.back().chunks_exact(ENTRY_BYTES as usize).all(|bytes| EntryHeader::decode(bytes, id).is_ok())
+}
+
+/// The foot of the newest segment, if the log was closed there.
+async fn closed_foot(depot: &Depot, scan: &Scan, newest: Option<&Probe>) -> Result<Option<(u32, Foot)>, Error> {
+    let Some(probe) = newest.filter(|probe| probe.end == (End::Sealed { successor: None })) else { return Ok(None) };
+    let Some((file, header)) = scan.segments.get(&probe.segment).and_then(|found| found.flash) else { return Ok(None) };
+    Ok(read_foot(depot, file, &header).await?.map(|foot| (file, foot)))
+}
