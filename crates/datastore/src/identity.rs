@@ -174,6 +174,20 @@ mod tests {
     }
 
     #[test]
+    fn old_identities_are_read_for_ever() {
+        let golden = include_bytes!("../golden/store-1.json");
+        let (identity, mark) = crate::record::decode_as::<Identity>(key::IDENTITY, golden).unwrap();
+        assert_eq!(identity.store, StoreId([0xa5; 16]));
+        assert_eq!(identity.secret.0, std::array::from_fn::<u8, 32, _>(|index| index as u8));
+        assert_eq!(mark.edition, 1);
+        let cut = String::from_utf8_lossy(golden).replace("1e1f", "1e1");
+        let error = crate::record::decode_as::<Identity>(key::IDENTITY, cut.as_bytes())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("64 hexadecimal digits") && !error.contains("0001"), "{error}");
+    }
+
+    #[test]
     fn what_cannot_be_read_is_never_overwritten() {
         let world = World::new(1, Faults::none());
         let writer = writer(&world);
