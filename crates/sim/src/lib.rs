@@ -1,1 +1,15 @@
-//! placeholder
+//! The whole stack below the protocols, on one thread, from one seed: log, content, staging, volume and block run on the
+//! simulated machine, and crash at any step.
+//!
+//! - [`boot`] builds a node, as the real one is assembled.
+//! - [`region`] is the oracle: what a client was promised, region by region.
+//! - [`scenario`] is one run: clients work, the process dies or the power goes, the node comes back, the oracle judges.
+//!
+//! What the fault injector may do, and why the system must survive it: end the process between any two polls or in the
+//! middle of any disk operation (`kill -9`, panic); cut the power (sectors that were not synced are kept or lost one by one,
+//! also older versions, and mapped memory is gone); make the store slow, fail, lose answers to writes that landed, and
+//! report conflicts that were none (S3 does all of these).
+
+pub mod boot;
+pub mod region;
+pub mod scenario;

@@ -1,0 +1,115 @@
+//! A node on the simulated machine.
+
+use base::{Incarnation, NodeId, units};
+use block::{Device, Extents};
+use content::Content;
+use datastore::Store;
+use datastore::record::Writer;
+use env::Env;
+use log::Log;
+use staging::Staging;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use volume::{Ack, Policy, Spec, Volumes};
+
+/// Name of the one volume.
+pub const VOLUME: &str = "disk";
+const NODE: NodeId = NodeId([7; 16]);
+const FLASH: &str = "/flash";
+const WARM: &str = "/warm";
+
+/// The parts of a node that a run needs.
+pub struct Node {
+    pub volumes: Volumes,
+    pub staging: Staging,
+    pub log: Log,
+    pub content: Content,
+}
+
+/// How the node and its volume are set up; from the seed.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    pub policy: Policy,
+    pub ack: Ack,
+    pub size: u64,
+    pub flash_bytes: u64,
+    pub warm_slots: usize,
+    pub destage_age: Duration,
+    pub batch_bytes: u64,
+}
+
+impl Node {
+    /// Starts a node over what the disk, mapped memory and the store hold.
+    pub async fn boot(env: Env, store: Store, setup: &Setup, incarnation: u64) -> Self {
+        let arena = warm::Arena::open(&env, Path::new(WARM), NODE, setup.warm_slots).expect("memory can be mapped");
+        let log_config = log::Config {
+            folder: FLASH.into(),
+            node: NODE,
+            incarnation: Incarnation(incarnation),
+            flash_bytes: setup.flash_bytes,
+            flush_interval: Duration::from_millis(20),
+        };
+        let (log, opened) = Log::open(&env, arena, log_config).await.expect("the log opens");
+        assert!(opened.damage.is_empty(), "a crash is not damage: {:?}", opened.damage);
+        let content_config = content::Config {
+            secret: [3; 32],
+            compression: content::Compression::Lz4,
+            pack_bytes: units::MIB,
+            cache_bytes: 4 * units::MIB,
+            index_bytes: units::MIB,
+            uploads: 2,
+        };
+        let content = Content::open(env.clone(), store.clone(), content_config);
+        let writer = Writer { env: env.clone(), store, node: NODE };
+        let staging = Staging::start(
+            env.clone(),
+            log.clone(),
+            content.clone(),
+            writer.clone(),
+            staging::Config {
+                flash_bytes: setup.flash_bytes,
+                memory_bytes: 4 * units::MIB,
+                destage_age: setup.destage_age,
+                destage_bytes: setup.batch_bytes,
+                batch_bytes: setup.batch_bytes,
+                destagers: 2,
+                age_deadline: Duration::from_secs(60),
+            },
+        );
+        let homes_content = content.clone();
+        let homes: volume::HomeMaker = Arc::new(move |vault| {
+            Ok(Arc::new(Extents::new(homes_content.clone(), vault.size, vault.block_size)))
+        });
+        let volumes = Volumes::open(env, writer, staging.clone(), content.clone(), homes);
+        Self { volumes, staging, log, content }
+    }
+
+    /// Makes the volume, if an earlier life has not.
+    pub async fn create(&self, setup: &Setup) {
+        let spec = Spec {
+            name: VOLUME.to_owned(),
+            kind: "block".to_owned(),
+            size: setup.size,
+            block_size: base::limits::BLOCK_BYTES_DEFAULT,
+            policy: setup.policy,
+            ack: setup.ack,
+        };
+        loop {
+            match self.volumes.create(spec.clone()).await {
+                Ok(_) | Err(volume::Error::Exists(_)) => return,
+                Err(error) => assert!(error.kind().is_retryable(), "create: {error}"),
+            }
+        }
+    }
+
+    /// Attaches the volume; the store may fail for a while.
+    pub async fn device(&self) -> Device {
+        loop {
+            match self.volumes.attach(VOLUME).await {
+                Ok(handle) => return Device::new(handle),
+                Err(error) => assert!(error.kind().is_retryable(), "attach: {error}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Many seeds, and that a seed is one run. `REKINDLE_SEEDS` says how many, `REKINDLE_SEED` repeats one.
+
+use rekindle_sim::scenario::{Outcome, run};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn wanted(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn no_promise_is_broken_by_any_crash() {
+    if let Some(seed) = wanted("REKINDLE_SEED") {
+        println!("{:?}", run(seed).unwrap_or_else(|why| panic!("{why}")));
+        return;
+    }
+    let seeds = wanted("REKINDLE_SEEDS").unwrap_or(500);
+    let next = AtomicU64::new(0);
+    let totals = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut total = Outcome::default();
+                    loop {
+                        let seed = next.fetch_add(1, Ordering::Relaxed);
+                        if seed >= seeds {
+                            return total;
+                        }
+                        let outcome = run(seed).unwrap_or_else(|why| panic!("REKINDLE_SEED={seed}: {why}"));
+                        total.crashes += outcome.crashes;
+                        total.power_cuts += outcome.power_cuts;
+                        total.acknowledged += outcome.acknowledged;
+                    }
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join()).collect::<Vec<_>>()
+    });
+    let mut sum = Outcome::default();
+    for total in totals {
+        let total = total.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        sum.crashes += total.crashes;
+        sum.power_cuts += total.power_cuts;
+        sum.acknowledged += total.acknowledged;
+    }
+    println!(
+        "{seeds} seeds: {} process crashes, {} power cuts, {} acknowledged changes, none lost",
+        sum.crashes, sum.power_cuts, sum.acknowledged
+    );
+    assert!(sum.acknowledged > seeds, "the clients hardly did anything");
+}
+
+#[test]
+fn a_seed_repeats_itself_exactly() {
+    let hashes: Vec<_> = (0..20).map(|seed| run(seed).expect("no promise is broken")).collect();
+    for (seed, first) in hashes.iter().enumerate() {
+        assert_eq!(*first, run(seed as u64).expect("no promise is broken"), "seed {seed}");
+    }
+    let mut different: Vec<_> = hashes.iter().map(|outcome| outcome.trace_hash).collect();
+    different.sort_unstable();
+    different.dedup();
+    assert_eq!(different.len(), 20, "different seeds are different runs");
+}

@@ -1,0 +1,4 @@
+//! libFuzzer's way in; what is checked is in the library.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| rekindle_fuzz::segment(data));

@@ -1,0 +1,88 @@
+//! Every fuzz target on golden images with random damage: a short run of what `cargo x fuzz` does for long.
+
+use rekindle_fuzz as targets;
+use std::path::Path;
+
+const ROUNDS: u64 = 20_000;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+}
+
+/// Golden images of all crates: where mutation starts.
+#[expect(clippy::disallowed_methods, reason = "a test reads golden images")]
+fn seeds() -> Vec<Vec<u8>> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut seeds = vec![Vec::new(), b"20G".to_vec(), b"s3://bucket/prefix".to_vec(), b"latency=10ms,fail=20%".to_vec()];
+    seeds.push([&b"IHAVEOPT\0\0\0\x07\0\0\0\x0a"[..], b"\0\0\0\x04disk\0\0"].concat());
+    seeds.push([&0x2560_9513_u32.to_be_bytes()[..], &[0; 24]].concat());
+    for folder in std::fs::read_dir(crates).expect("the crates").flatten() {
+        for file in std::fs::read_dir(folder.path().join("golden")).into_iter().flatten().flatten() {
+            let mut bytes = std::fs::read(file.path()).expect("a golden image");
+            bytes.truncate(64 << 10);
+            seeds.push(bytes);
+        }
+    }
+    seeds
+}
+
+fn damage(seed: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = seed.to_vec();
+    for _ in 0..random.below(6) {
+        match random.below(5) {
+            0 if !bytes.is_empty() => {
+                let at = random.below(bytes.len());
+                bytes[at] ^= 1 << random.below(8);
+            }
+            1 if !bytes.is_empty() => {
+                let at = random.below(bytes.len());
+                bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)];
+            }
+            2 => bytes.truncate(random.below(bytes.len() + 1)),
+            3 => bytes.extend((0..random.below(80)).map(|n| (n as u64 ^ random.0) as u8)),
+            _ if bytes.len() >= 8 => {
+                let at = random.below(bytes.len() - 7);
+                let value = [0, u64::MAX, u64::from(u32::MAX), 1 << 31][random.below(4)];
+                bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            }
+            _ => {}
+        }
+    }
+    bytes
+}
+
+#[test]
+fn no_parser_panics_on_damaged_bytes() {
+    let all: &[fn(&[u8])] = &[
+        targets::nbd_handshake,
+        targets::nbd_request,
+        targets::pack,
+        targets::blob_and_node,
+        targets::moved_note,
+        targets::pointer_text,
+        targets::record,
+        targets::segment,
+        targets::warm_arena,
+        targets::words,
+    ];
+    let seeds = seeds();
+    let mut random = Random(0x5eed);
+    for _ in 0..ROUNDS {
+        let seed = &seeds[random.below(seeds.len())];
+        let bytes = damage(seed, &mut random);
+        for target in all {
+            target(&bytes);
+        }
+    }
+}
