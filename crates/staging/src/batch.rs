@@ -7,7 +7,7 @@
 use crate::commit::{Attempt, Verdict, judge};
 use crate::gatekeeper::Finished;
 use crate::queue::{Change, Payload};
-use crate::staged::{Staged, tell};
+use crate::staged::{Mode, Staged, tell};
 use crate::{Error, Vault, limits, plan};
 use base::{Kind, Serial};
 use content::tree::Root;
@@ -45,18 +45,19 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
     }
     let folds = plan::coalesce(&prefix.changes);
     let mut batch = inner.content.batch();
-    let folded = async {
-        let root = volume.home.fold(&mut batch, &prefix.root, &folds).await?;
-        batch.flush().await?;
-        Ok::<_, Error>(root)
-    };
-    let root = match folded.await {
+    batch.set_cached(volume.mode != Mode::Store { keep: false });
+    let root = match volume.home.fold(&mut batch, &prefix.root, &folds).await {
         Ok(root) => root,
         Err(error @ Error::Log(log::Error::Damaged { .. })) => {
             return Err(lost(volume, &prefix, error).await);
         }
         Err(error) => return Err(error),
     };
+    let mut pause = Duration::ZERO;
+    while let Err(error) = batch.flush().await {
+        // What is in the store already need not be made again.
+        wait(volume, &error, &mut pause).await?;
+    }
     let attempt = Attempt { root, checkpoint: prefix.checkpoint };
     let finished = match commit(volume, &attempt).await? {
         Committed::Won(held) => {
@@ -107,6 +108,7 @@ async fn commit(volume: &Arc<Staged>, attempt: &Attempt) -> Result<Committed, Er
     let inner = &volume.inner;
     let mut held = volume.held();
     let mut pause = Duration::ZERO;
+    let mut conflicts = 0;
     let fenced = || Error::Fenced(volume.name.clone());
     loop {
         if held.value.owner != Some(inner.writer.node) || held.value.generation != volume.generation
@@ -123,7 +125,8 @@ async fn commit(volume: &Arc<Staged>, attempt: &Attempt) -> Result<Committed, Er
             }
             Err(error) => error,
         };
-        if error.kind() != Kind::Conflict {
+        conflicts += 1;
+        if error.kind() != Kind::Conflict || conflicts > limits::CONFLICTS_MAX {
             wait(volume, &error, &mut pause).await?;
         }
         let found = loop {
@@ -158,11 +161,11 @@ async fn commit(volume: &Arc<Staged>, attempt: &Attempt) -> Result<Committed, Er
 /// Pauses after an error of the store, longer each time, visibly.
 async fn wait(
     volume: &Arc<Staged>,
-    error: &datastore::Error,
+    error: &(dyn std::error::Error + Sync),
     pause: &mut Duration,
 ) -> Result<(), Error> {
     *pause = (*pause * 2).clamp(limits::BACKOFF_MIN, limits::BACKOFF_MAX);
-    tracing::warn!(volume = %volume.name, %error, ?pause, "the vault cannot be written, will try again");
+    tracing::warn!(volume = %volume.name, %error, ?pause, "the store does not take the batch, will try again");
     volume.gate.lock().destage_error = Some(error.to_string());
     volume.pause(*pause).await
 }

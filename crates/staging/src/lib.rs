@@ -28,7 +28,7 @@ pub use policy::{Ack, Policy};
 pub use staged::Staged;
 pub use vault::{Vault, VaultState};
 
-use base::{Serial, VolumeId};
+use base::VolumeId;
 use content::Content;
 use datastore::record::{Held, Writer};
 use destager::Destager;
@@ -182,8 +182,11 @@ impl Staging {
         let (changes, end) = match parked {
             Some(parked) => (recovery::unparked(&parked, value.checkpoint), parked.end),
             None => {
-                let recovered = inner.log.unfinished(value.id).await?;
-                (recovery::unfinished(recovered, value, inner.env.now())?, Position::default())
+                let (recovered, losses) = inner.log.salvage(value.id).await?;
+                (
+                    recovery::unfinished(recovered, &losses, value, inner.env.now())?,
+                    Position::default(),
+                )
             }
         };
         let mode = match (value.policy, value.ack) {
@@ -193,6 +196,8 @@ impl Staging {
             (Policy::Back, _) => Mode::Flash,
         };
         let id = value.id;
+        // The log does not know of commits that its last life made and had no time to hear of.
+        inner.log.release(id, value.checkpoint);
         let mut gate = Gatekeeper::new(vault, changes, end);
         // Memory that outlives the process is as good as flash, for those that were appended in it.
         gate.index(if mode == Mode::Memory { end } else { inner.log.committed() });
@@ -225,7 +230,7 @@ impl Staging {
             self.inner.retire(&present);
         }
         self.inner.parked.lock().remove(&volume);
-        self.inner.log.release(volume, Serial(u64::MAX));
+        self.inner.log.forget(volume);
     }
 
     /// Ends destaging after the batches in hand. Unfinished changes stay in the log.
@@ -253,7 +258,9 @@ impl Inner {
 
     /// A store operation took this long.
     pub(crate) fn measured(&self, time: Duration) {
-        let sample = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1);
+        // An outage shall not be remembered for long.
+        let sample =
+            u64::try_from(time.min(limits::LATENCY_MAX * 2).as_nanos()).unwrap_or(u64::MAX).max(1);
         // Two samples at once may lose one of them: it is an average.
         let average = match self.latency.load(Ordering::Relaxed) {
             0 => sample,

@@ -32,3 +32,5 @@ pub(crate) const SHARED_PERCENT: u64 = 95;
 pub(crate) const PRESSURE_PERCENT: u64 = 50;
 /// Longest read that is copied while the volume's lock is held, bytes.
 pub(crate) const COPY_UNDER_LOCK_BYTES_MAX: usize = 64 * 1024;
+/// Conflicts over one commit after which the destager pauses between attempts.
+pub(crate) const CONFLICTS_MAX: u32 = 3;

@@ -80,7 +80,9 @@ impl<S: Cut> Overlay<S> {
     pub(crate) fn purge(&mut self, position: u64, span: u64, serial: Serial) {
         let end = position + span;
         let mut next = position;
-        while let Some((&key, piece)) = self.pieces.range(next..end).next() {
+        while next < end
+            && let Some((&key, piece)) = self.pieces.range(next..end).next()
+        {
             next = key + piece.span;
             if piece.serial <= serial {
                 self.pieces.remove(&key);
@@ -98,12 +100,6 @@ impl<S: Cut> Overlay<S> {
     /// All pieces, ascending.
     pub(crate) fn into_pieces(self) -> impl Iterator<Item = (u64, Piece<S>)> {
         self.pieces.into_iter()
-    }
-
-    /// How many pieces.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.pieces.len()
     }
 
     /// The overlay of `count` changes with serials from `first` on, at once: sorted by position, and inserted one by one

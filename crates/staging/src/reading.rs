@@ -70,6 +70,8 @@ impl Staged {
 
     /// Reads.
     pub async fn read(&self, position: u64, out: &mut [u8]) -> Result<(), Error> {
+        // What this root reaches stays until the read has ended, even when newer roots do not reach it.
+        let _hold = self.inner.content.hold();
         let picture = self.picture(position, end_of(position, out.len())?)?;
         for (start, stop, skip, source) in &picture.pieces {
             source.read(*skip, part(out, position, *start, *stop)).await?;
@@ -84,6 +86,7 @@ impl Staged {
     /// Data and holes of a range, adjacent equals merged, covering it exactly.
     pub async fn extents(&self, position: u64, span: u64) -> Result<Vec<Extent>, Error> {
         let end = position.checked_add(span).ok_or_else(beyond)?;
+        let _hold = self.inner.content.hold();
         let picture = self.picture(position, end)?;
         let mut extents: Vec<Extent> = picture
             .pieces

@@ -4,7 +4,7 @@ use crate::queue::Change;
 use crate::{Error, Vault};
 use base::{Generation, Serial};
 use env::Moment;
-use log::{Position, Recovered};
+use log::{Loss, Position, Recovered};
 use std::collections::VecDeque;
 
 #[cfg(test)]
@@ -70,6 +70,22 @@ pub(crate) fn unfinished(
             Change::logged(change.position, change.span, place, Position(0), now)
         })
         .collect())
+}
+
+/// The losses that the datastore does not make up for.
+pub(crate) fn harm(checkpoint: Serial, losses: &[Loss]) -> Option<String> {
+    let harmful: Vec<String> = losses
+        .iter()
+        .filter(|loss| loss.before.is_none_or(|before| before > checkpoint.next()))
+        .map(|loss| {
+            let first = loss.after.max(checkpoint).next();
+            let last = loss
+                .before
+                .map_or("an unknown one".to_owned(), |before| (before.0 - 1).to_string());
+            format!("serials {first} to {last} were in segment {}: {}", loss.segment, loss.reason)
+        })
+        .collect();
+    (!harmful.is_empty()).then(|| harmful.join("; "))
 }
 
 fn newest(changes: &[Recovered]) -> Option<Generation> {

@@ -1,0 +1,191 @@
+//! A node with one volume, on whatever machine it is given.
+
+use crate::blocks::Blocks;
+use base::{Generation, Incarnation, NodeId, Serial, VolumeId};
+use content::{Compression, Content};
+use datastore::Store;
+use datastore::layer::fault::{self, Plan};
+use datastore::record::Writer;
+use env::Env;
+use log::Log;
+use rekindle_staging::{
+    Ack, Backlog, Config, Error, Policy, Staged, Staging, Vault, VaultState, Written,
+};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const NODE: NodeId = NodeId([7; 16]);
+pub const MIB: u64 = 1 << 20;
+
+/// What a node is made of.
+#[derive(Clone)]
+pub struct Setup {
+    pub config: Config,
+    pub log_bytes: u64,
+    pub policy: Policy,
+    pub ack: Ack,
+    pub size: u64,
+    pub folder: PathBuf,
+    /// Segments that the arena holds.
+    pub slots: usize,
+}
+
+impl Setup {
+    pub fn new(policy: Policy, ack: Ack) -> Self {
+        Self {
+            config: Config {
+                flash_bytes: 256 * MIB,
+                memory_bytes: 16 * MIB,
+                destage_age: Duration::from_millis(200),
+                destage_bytes: 8 * MIB,
+                batch_bytes: 16 * MIB,
+                destagers: 2,
+                age_deadline: Duration::from_secs(60),
+                memory_outlives_process: true,
+            },
+            log_bytes: 512 * MIB,
+            policy,
+            ack,
+            size: 256 * 1024,
+            folder: PathBuf::from("/node"),
+            slots: 8,
+        }
+    }
+
+    pub fn vault(&self, tag: u8) -> Vault {
+        Vault {
+            id: VolumeId([tag; 16]),
+            name: format!("volume{tag}"),
+            kind: "block".into(),
+            state: VaultState::Live,
+            size: self.size,
+            block_size: crate::blocks::BLOCK,
+            policy: self.policy,
+            ack: self.ack,
+            owner: Some(NODE),
+            generation: Generation(1),
+            checkpoint: Serial(0),
+            root: None,
+            created: 0,
+        }
+    }
+}
+
+/// One life of the daemon.
+pub struct Node {
+    pub env: Env,
+    pub setup: Setup,
+    pub log: Log,
+    pub content: Content,
+    pub writer: Writer,
+    pub staging: Staging,
+    pub faults: fault::Handle,
+    /// What the log found damaged when it was opened.
+    pub damage: Vec<String>,
+}
+
+impl Node {
+    /// Starts the daemon over a store that outlives it.
+    pub async fn start(env: &Env, setup: &Setup, store: &Store, plan: Plan) -> Node {
+        let (store, faults) = fault::wrap(env, store.clone(), plan);
+        let arena = warm::Arena::open(env, &setup.folder.join("arena"), NODE, setup.slots).unwrap();
+        let config = log::Config {
+            folder: setup.folder.join("log"),
+            node: NODE,
+            incarnation: Incarnation(1),
+            flash_bytes: setup.log_bytes,
+            flush_interval: Duration::from_millis(100),
+        };
+        let (log, opened) = Log::open(env, arena, config).await.unwrap();
+        let content = Content::open(
+            env.clone(),
+            store.clone(),
+            content::Config {
+                secret: [3; 32],
+                compression: Compression::None,
+                pack_bytes: 4 * MIB,
+                cache_bytes: 32 * MIB,
+                index_bytes: 4 * MIB,
+                uploads: 4,
+            },
+        );
+        let writer = Writer { env: env.clone(), store, node: NODE };
+        let staging = Staging::start(
+            env.clone(),
+            log.clone(),
+            content.clone(),
+            writer.clone(),
+            setup.config.clone(),
+        );
+        Node {
+            env: env.clone(),
+            setup: setup.clone(),
+            log,
+            content,
+            writer,
+            staging,
+            faults,
+            damage: opened.damage,
+        }
+    }
+
+    pub fn home(&self) -> Arc<Blocks> {
+        Arc::new(Blocks { content: self.content.clone() })
+    }
+
+    /// Brings a volume into service, made if there is none.
+    pub async fn open(&self, tag: u8) -> Result<Arc<Staged>, Error> {
+        let vault = self.setup.vault(tag);
+        let key = Vault::key(vault.id);
+        let held = loop {
+            match self.writer.read::<Vault>(&key).await {
+                Ok(Some(held)) => break held,
+                Ok(None) => match self.writer.create(&key, vault.clone()).await {
+                    Ok(held) => break held,
+                    Err(error) => eprintln!("trying again: {error}"),
+                },
+                Err(error) => eprintln!("trying again: {error}"),
+            }
+            self.env.sleep(Duration::from_millis(100)).await;
+        };
+        self.staging.open(held, self.home()).await
+    }
+
+    /// The vault as the store has it.
+    pub async fn vault(&self, tag: u8) -> Vault {
+        self.writer.read::<Vault>(&Vault::key(VolumeId([tag; 16]))).await.unwrap().unwrap().value
+    }
+}
+
+/// Waits for the acknowledgement.
+pub async fn done(volume: &Staged, written: Written) -> Result<(), Error> {
+    match written {
+        Written::Done => Ok(()),
+        Written::Staged(ticket) => volume.sync(ticket).await,
+        Written::Later(later) => later.await,
+    }
+}
+
+/// Waits until the backlog is as wanted.
+pub async fn until(env: &Env, volume: &Staged, wanted: impl Fn(&Backlog) -> bool) -> Backlog {
+    for _ in 0..100_000 {
+        let backlog = volume.backlog();
+        if wanted(&backlog) {
+            return backlog;
+        }
+        env.sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the backlog stays {:?}", volume.backlog());
+}
+
+/// Bytes of a range.
+pub async fn read(volume: &Staged, position: u64, span: usize) -> Vec<u8> {
+    let mut out = vec![0xee; span];
+    volume.read(position, &mut out).await.unwrap();
+    let mut now = vec![0xdd; span];
+    if volume.read_now(position, &mut now).unwrap() {
+        assert_eq!(now, out, "what is in memory is what a read gives");
+    }
+    out
+}

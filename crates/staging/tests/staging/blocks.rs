@@ -1,0 +1,130 @@
+//! The plainest home: blocks of fixed size in a tree.
+
+use bytes::Bytes;
+use content::tree::{self, Lookup, Root};
+use content::{Batch, Class, Content};
+use env::BoxFuture;
+use rekindle_staging::{Error, Extent, Fold, Home};
+
+pub const BLOCK: u64 = 4096;
+
+pub struct Blocks {
+    pub content: Content,
+}
+
+/// The blocks that a range meets: key, first byte within the block, bytes.
+fn parts(position: u64, span: u64) -> impl Iterator<Item = (u64, usize, usize)> {
+    let end = position + span;
+    (position / BLOCK..end.div_ceil(BLOCK)).map(move |key| {
+        let start = position.max(key * BLOCK);
+        let stop = end.min((key + 1) * BLOCK);
+        (key, (start - key * BLOCK) as usize, (stop - start) as usize)
+    })
+}
+
+impl Home for Blocks {
+    fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, Error> {
+        let mut done = 0;
+        for (key, at, length) in parts(position, out.len() as u64) {
+            let target = &mut out[done..done + length];
+            done += length;
+            match tree::get_now(&self.content, root, key) {
+                Lookup::Absent => target.fill(0),
+                Lookup::Unknown => return Ok(false),
+                Lookup::Present(pointer) => match self.content.read_now(&pointer, Class::Data) {
+                    Some(block) => target.copy_from_slice(&block[at..at + length]),
+                    None => return Ok(false),
+                },
+            }
+        }
+        Ok(true)
+    }
+
+    fn read<'a>(
+        &'a self,
+        root: &'a Root,
+        position: u64,
+        out: &'a mut [u8],
+        keep: bool,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let mut done = 0;
+            for (key, at, length) in parts(position, out.len() as u64) {
+                let target = &mut out[done..done + length];
+                done += length;
+                match tree::get(&self.content, root, key).await? {
+                    None => target.fill(0),
+                    Some(pointer) => {
+                        let block = if keep {
+                            self.content.read(&pointer, Class::Data).await?
+                        } else {
+                            self.content.read_uncached(&pointer, Class::Data).await?
+                        };
+                        target.copy_from_slice(&block[at..at + length]);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn fold<'a>(
+        &'a self,
+        batch: &'a mut Batch,
+        root: &'a Root,
+        changes: &'a [Fold],
+    ) -> BoxFuture<'a, Result<Root, Error>> {
+        Box::pin(async move {
+            let mut blocks: std::collections::BTreeMap<u64, Vec<u8>> = Default::default();
+            let mut last = 0;
+            for fold in changes {
+                assert!(fold.span > 0 && fold.position >= last, "folds ascend and do not overlap");
+                last = fold.position + fold.span;
+                let mut done = 0;
+                for (key, at, length) in parts(fold.position, fold.span) {
+                    if let std::collections::btree_map::Entry::Vacant(entry) = blocks.entry(key) {
+                        let block = entry.insert(vec![0; BLOCK as usize]);
+                        if let (true, Some(pointer)) =
+                            (length < BLOCK as usize, tree::get(&self.content, root, key).await?)
+                        {
+                            block.copy_from_slice(&self.content.read(&pointer, Class::Data).await?);
+                        }
+                    }
+                    let block = blocks.get_mut(&key).unwrap();
+                    fold.source.read(done, &mut block[at..at + length]).await?;
+                    done += length as u64;
+                }
+            }
+            let mut entries = Vec::new();
+            for (key, block) in blocks {
+                let empty = block.iter().all(|&byte| byte == 0);
+                let pointer = match empty {
+                    true => None,
+                    false => Some(batch.write(Class::Data, Bytes::from(block), &[]).await?),
+                };
+                entries.push((key, pointer));
+            }
+            Ok(tree::update(&self.content, batch, root, &entries).await?)
+        })
+    }
+
+    fn extents<'a>(
+        &'a self,
+        root: &'a Root,
+        position: u64,
+        span: u64,
+    ) -> BoxFuture<'a, Result<Vec<Extent>, Error>> {
+        Box::pin(async move {
+            let mut extents = Vec::new();
+            for (key, at, length) in parts(position, span) {
+                let data = tree::get(&self.content, root, key).await?.is_some();
+                extents.push(Extent {
+                    position: key * BLOCK + at as u64,
+                    span: length as u64,
+                    data,
+                });
+            }
+            Ok(extents)
+        })
+    }
+}

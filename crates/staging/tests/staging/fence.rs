@@ -1,0 +1,145 @@
+//! The vault is the one truth: who lost it stops; who only thinks so goes on.
+
+use crate::bed::{Node, Setup, done, read, until};
+use base::{Generation, NodeId, Serial};
+use content::Class;
+use content::tree;
+use datastore::backend::mem::Mem;
+use datastore::layer::fault::Plan;
+use env::Env;
+use env::sim::{Faults, World};
+use rekindle_staging::{Ack, Error, Policy, Vault, VaultState};
+
+fn run(policy: Policy, test: impl AsyncFnOnce(&Env, Node)) {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let node =
+            Node::start(&env, &Setup::new(policy, Ack::Flash), &Mem::store(), Plan::default())
+                .await;
+        test(&env, node).await;
+    });
+}
+
+/// Somebody rewrites the vault.
+async fn rewrite(node: &Node, change: impl FnOnce(&mut Vault)) {
+    let held =
+        node.writer.read::<Vault>(&Vault::key(node.setup.vault(1).id)).await.unwrap().unwrap();
+    let mut value = held.value.clone();
+    change(&mut value);
+    node.writer.replace(&held, value).await.unwrap();
+}
+
+#[test]
+fn another_owner_or_a_newer_generation_fences() {
+    let changes: [fn(&mut Vault); 3] = [
+        |vault| (vault.owner, vault.generation) = (Some(NodeId([9; 16])), Generation(2)),
+        |vault| vault.generation = Generation(2),
+        |vault| vault.state = VaultState::Deleted,
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        run(Policy::Back, async |_, node| {
+            let volume = node.open(1).await.unwrap();
+            done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
+            rewrite(&node, change).await;
+            assert!(matches!(volume.drain().await, Err(Error::Fenced(_))), "{index}");
+            let fenced = |error: Error| assert!(matches!(error, Error::Fenced(_)), "{error}");
+            fenced(done(&volume, volume.write(0, &[1; 1], false)).await.unwrap_err());
+            fenced(volume.flush().await.unwrap_err());
+            fenced(volume.read(0, &mut [0; 1]).await.unwrap_err());
+            fenced(volume.read_now(0, &mut [0; 1]).unwrap_err());
+            assert_eq!(node.vault(1).await.checkpoint, Serial(0), "nothing was written over it");
+        });
+    }
+}
+
+#[test]
+fn writes_through_that_wait_when_the_fence_falls_are_not_acknowledged() {
+    run(Policy::Through, async |_, node| {
+        let volume = node.open(1).await.unwrap();
+        rewrite(&node, |vault| vault.generation = Generation(2)).await;
+        let outcome = done(&volume, volume.write(0, &[1; 4096], false)).await;
+        assert!(matches!(outcome, Err(Error::Fenced(_))));
+    });
+}
+
+#[test]
+fn a_vault_of_somebody_else_is_not_opened() {
+    run(Policy::Back, async |_, node| {
+        node.open(1).await.unwrap().close().await.unwrap();
+        rewrite(&node, |vault| {
+            (vault.owner, vault.generation) = (Some(NodeId([9; 16])), Generation(2))
+        })
+        .await;
+        assert!(matches!(node.open(1).await, Err(Error::Fenced(_))));
+    });
+}
+
+#[test]
+fn a_vault_changed_under_the_same_owner_is_taken_as_it_is_now() {
+    run(Policy::Back, async |_, node| {
+        let volume = node.open(1).await.unwrap();
+        done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
+        rewrite(&node, |vault| vault.name = "renamed".into()).await;
+        assert_eq!(volume.drain().await.unwrap(), Serial(1));
+        assert_eq!(node.vault(1).await.name, "renamed");
+        assert_eq!(volume.vault().name, "renamed");
+    });
+}
+
+/// Writes a root with one block into the store, as a batch of an earlier life would have.
+async fn root_with(node: &Node, key: u64, byte: u8) -> tree::Root {
+    let mut batch = node.content.batch();
+    let pointer = batch.write(Class::Data, vec![byte; 4096].into(), &[]).await.unwrap();
+    let root =
+        tree::update(&node.content, &mut batch, &None, &[(key, Some(pointer))]).await.unwrap();
+    batch.flush().await.unwrap();
+    batch.committed();
+    root
+}
+
+#[test]
+fn a_commit_of_an_earlier_life_that_lands_late_is_adopted() {
+    run(Policy::Through, async |_, node| {
+        let volume = node.open(1).await.unwrap();
+        // Serials 1 to 5 of the life before, in RAM only, acknowledged to nobody.
+        let root = root_with(&node, 3, 9).await;
+        rewrite(&node, |vault| (vault.root, vault.checkpoint) = (root, Serial(5))).await;
+        done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
+        let vault = node.vault(1).await;
+        assert_eq!(vault.checkpoint, Serial(6), "ours come after them");
+        assert_eq!(read(&volume, 0, 4096).await, [1; 4096]);
+        assert_eq!(read(&volume, 3 * 4096, 4096).await, [9; 4096]);
+    });
+}
+
+#[test]
+fn a_checkpoint_that_claims_changes_known_to_be_newer_is_loss_not_success() {
+    run(Policy::Back, async |env, node| {
+        let volume = node.open(1).await.unwrap();
+        done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
+        let root = root_with(&node, 3, 9).await;
+        rewrite(&node, |vault| (vault.root, vault.checkpoint) = (root, Serial(5))).await;
+        assert!(matches!(volume.drain().await, Err(Error::Lost { .. })));
+        let backlog = until(env, &volume, |backlog| backlog.destage_error.is_some()).await;
+        assert!(backlog.destage_error.unwrap().contains("checkpoint 5"));
+        assert_eq!(
+            read(&volume, 0, 4096).await,
+            [1; 4096],
+            "what was acknowledged is still served"
+        );
+    });
+}
+
+#[test]
+fn a_vault_set_back_to_an_older_state_is_loss_not_a_new_owner() {
+    run(Policy::Back, async |_, node| {
+        let volume = node.open(1).await.unwrap();
+        done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
+        volume.drain().await.unwrap();
+        rewrite(&node, |vault| (vault.root, vault.checkpoint) = (None, Serial(0))).await;
+        done(&volume, volume.write(4096, &[2; 4096], false)).await.unwrap();
+        assert!(matches!(volume.drain().await, Err(Error::Lost { .. })));
+        assert_eq!(node.vault(1).await.checkpoint, Serial(0));
+    });
+}

@@ -1,0 +1,10 @@
+//! Staging as its callers see it, over the real log, content store and datastore, on a simulated machine.
+
+mod bed;
+mod blocks;
+mod cost;
+mod crash;
+mod fence;
+mod history;
+mod policy;
+mod store;
