@@ -24,11 +24,17 @@ impl Random {
 #[expect(clippy::disallowed_methods, reason = "a test reads golden images")]
 fn seeds() -> Vec<Vec<u8>> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
-    let mut seeds = vec![Vec::new(), b"20G".to_vec(), b"s3://bucket/prefix".to_vec(), b"latency=10ms,fail=20%".to_vec()];
+    let mut seeds = vec![
+        Vec::new(),
+        b"20G".to_vec(),
+        b"s3://bucket/prefix".to_vec(),
+        b"latency=10ms,fail=20%".to_vec(),
+    ];
     seeds.push([&b"IHAVEOPT\0\0\0\x07\0\0\0\x0a"[..], b"\0\0\0\x04disk\0\0"].concat());
     seeds.push([&0x2560_9513_u32.to_be_bytes()[..], &[0; 24]].concat());
     for folder in std::fs::read_dir(crates).expect("the crates").flatten() {
-        for file in std::fs::read_dir(folder.path().join("golden")).into_iter().flatten().flatten() {
+        for file in std::fs::read_dir(folder.path().join("golden")).into_iter().flatten().flatten()
+        {
             let mut bytes = std::fs::read(file.path()).expect("a golden image");
             bytes.truncate(64 << 10);
             seeds.push(bytes);

@@ -42,7 +42,8 @@ pub struct Setup {
 impl Node {
     /// Starts a node over what the disk, mapped memory and the store hold.
     pub async fn boot(env: Env, store: Store, setup: &Setup, incarnation: u64) -> Self {
-        let arena = warm::Arena::open(&env, Path::new(WARM), NODE, setup.warm_slots).expect("memory can be mapped");
+        let arena = warm::Arena::open(&env, Path::new(WARM), NODE, setup.warm_slots)
+            .expect("memory can be mapped");
         let log_config = log::Config {
             folder: FLASH.into(),
             node: NODE,
@@ -69,6 +70,7 @@ impl Node {
             writer.clone(),
             staging::Config {
                 flash_bytes: setup.flash_bytes,
+                memory_outlives_process: true,
                 memory_bytes: 4 * units::MIB,
                 destage_age: setup.destage_age,
                 destage_bytes: setup.batch_bytes,

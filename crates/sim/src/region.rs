@@ -84,7 +84,8 @@ impl Region {
     }
 
     fn apply(&mut self, operation: &Operation) {
-        self.bytes[operation.start..operation.start + operation.bytes.len()].copy_from_slice(&operation.bytes);
+        self.bytes[operation.start..operation.start + operation.bytes.len()]
+            .copy_from_slice(&operation.bytes);
     }
 
     /// Judges what the region shows after a crash, and takes it as the new truth.
@@ -114,16 +115,22 @@ impl Region {
             self.since_flush.clear();
             return Ok(Seen::Older);
         }
-        let at = found.iter().zip(&before).position(|(found, expected)| found != expected).unwrap_or(0);
+        let at =
+            found.iter().zip(&before).position(|(found, expected)| found != expected).unwrap_or(0);
         Err(format!("byte {at} is {:#x}, acknowledged was {:#x}", found[at], before[at]))
     }
 }
 
 /// Among the changes in flight at the crash, those that are there are a prefix in the order of submission.
 pub fn check_prefix(seen: &[Seen]) -> Result<(), String> {
-    let last_there = seen.iter().filter_map(|seen| if let Seen::There(Some(order)) = seen { Some(*order) } else { None }).max();
-    let first_absent =
-        seen.iter().filter_map(|seen| if let Seen::Absent(Some(order)) = seen { Some(*order) } else { None }).min();
+    let last_there = seen
+        .iter()
+        .filter_map(|seen| if let Seen::There(Some(order)) = seen { Some(*order) } else { None })
+        .max();
+    let first_absent = seen
+        .iter()
+        .filter_map(|seen| if let Seen::Absent(Some(order)) = seen { Some(*order) } else { None })
+        .min();
     match (last_there, first_absent) {
         (Some(there), Some(absent)) if absent < there => {
             Err(format!("not a prefix: change {there} is there, change {absent} before it is not"))

@@ -62,7 +62,8 @@ fn setup(dice: &mut Dice, clients: u64) -> Setup {
 }
 
 fn store_faults(dice: &mut Dice) -> Plan {
-    let plan = ["", "latency=2ms", "latency=1ms,fail=10%", "latency=1ms,fail=5%,lie=10%"][dice.below(4) as usize];
+    let plan = ["", "latency=2ms", "latency=1ms,fail=10%", "latency=1ms,fail=5%,lie=10%"]
+        [dice.below(4) as usize];
     if plan.is_empty() { Plan::default() } else { plan.parse().expect("a plan of ours") }
 }
 
@@ -80,10 +81,19 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
     let lives = 2 + dice.below(3);
     for life in 1..=lives {
         let env = world.env();
-        let (store, faults) = fault::wrap(&env, store.clone(), Plan::default());
+        let (faulty, faults) = fault::wrap(&env, store.clone(), Plan::default());
         let plan = store_faults(&mut dice);
         let order = Arc::new(AtomicU64::new(0));
-        let work = life_of(env.clone(), store, life, &setup, &regions, &order, dice.next(), (faults, plan));
+        let work = life_of(
+            env.clone(),
+            faulty,
+            life,
+            &setup,
+            &regions,
+            &order,
+            dice.next(),
+            (faults, plan),
+        );
         let stop = match dice.below(3) {
             0 => Stop::DiskOperation(1 + dice.below(120)),
             _ => Stop::Step(1 + dice.below(1500)),
@@ -102,17 +112,13 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
                 outcome.crashes += 1;
             }
             let fall_back = setup.policy == Policy::Back && setup.ack == Ack::Memory;
-            judge_after_crash(&world, &setup, &regions, &store_of(&store), life, fall_back)
+            judge_after_crash(&world, &setup, &regions, &store, life, fall_back)
                 .map_err(|why| format!("seed {seed}, after life {life}, {setup:?}: {why}"))?;
         }
     }
     outcome.acknowledged = regions.iter().map(|region| region.lock().acknowledged).sum();
     outcome.trace_hash = world.trace_hash();
     Ok(outcome)
-}
-
-fn store_of(store: &datastore::Store) -> datastore::Store {
-    store.clone()
 }
 
 /// Boots a node only to look, then lets it crash again: recovery itself must survive that.
@@ -132,8 +138,14 @@ fn judge_after_crash(
         let mut seen = Vec::new();
         for (index, region) in regions.iter().enumerate() {
             let mut found = vec![0; REGION_BYTES as usize];
-            device.read(index as u64 * REGION_BYTES, &mut found).await.map_err(|error| error.to_string())?;
-            let what = region.lock().judge(&found, fall_back).map_err(|why| format!("client {index}: {why}"))?;
+            device
+                .read(index as u64 * REGION_BYTES, &mut found)
+                .await
+                .map_err(|error| error.to_string())?;
+            let what = region
+                .lock()
+                .judge(&found, fall_back)
+                .map_err(|why| format!("client {index}: {why}"))?;
             seen.push(what);
         }
         if !seen.contains(&Seen::Older) {
@@ -176,7 +188,10 @@ async fn life_of(
     device.handle().staged().drain().await.map_err(|error| format!("drain: {error}"))?;
     for (index, region) in regions.iter().enumerate() {
         let mut found = vec![0; REGION_BYTES as usize];
-        device.read(index as u64 * REGION_BYTES, &mut found).await.map_err(|error| format!("read: {error}"))?;
+        device
+            .read(index as u64 * REGION_BYTES, &mut found)
+            .await
+            .map_err(|error| format!("read: {error}"))?;
         if found != region.lock().expected() {
             return Err(format!("client {index}: the drained volume is not what was written"));
         }
@@ -210,22 +225,32 @@ async fn client_step(
             }
         }
         2..=3 => {
-            region.lock().submit(Operation { start: start as usize, bytes: vec![0; length as usize] });
+            region
+                .lock()
+                .submit(Operation { start: start as usize, bytes: vec![0; length as usize] });
             let written = device.clear(at, length, dice.below(2) == 0, dice.below(4) == 0);
-            finish(device, region, order, written.map_err(|error| format!("clear: {error}"))?).await?;
+            finish(device, region, order, written.map_err(|error| format!("clear: {error}"))?)
+                .await?;
         }
         _ => {
             let fill = dice.next();
-            let bytes: Vec<u8> = (0..length).map(|n| (fill.wrapping_add(n * n) >> 3) as u8 | 1).collect();
+            let bytes: Vec<u8> =
+                (0..length).map(|n| (fill.wrapping_add(n * n) >> 3) as u8 | 1).collect();
             region.lock().submit(Operation { start: start as usize, bytes: bytes.clone() });
             let written = device.write(at, &bytes, dice.below(4) == 0);
-            finish(device, region, order, written.map_err(|error| format!("write: {error}"))?).await?;
+            finish(device, region, order, written.map_err(|error| format!("write: {error}"))?)
+                .await?;
         }
     }
     Ok(())
 }
 
-async fn finish(device: &Device, region: &SharedRegion, order: &AtomicU64, written: Written) -> Result<(), String> {
+async fn finish(
+    device: &Device,
+    region: &SharedRegion,
+    order: &AtomicU64,
+    written: Written,
+) -> Result<(), String> {
     match written {
         Written::Done => {}
         Written::Staged(ticket) => {
@@ -233,14 +258,18 @@ async fn finish(device: &Device, region: &SharedRegion, order: &AtomicU64, writt
             region.lock().order(order.fetch_add(1, Ordering::Relaxed));
             device.sync(ticket).await.map_err(|error| format!("sync: {error}"))?;
         }
-        Written::Later(later) => later.await.map_err(|error| format!("a delayed write: {error}"))?,
+        Written::Later(later) => {
+            later.await.map_err(|error| format!("a delayed write: {error}"))?
+        }
     }
     region.lock().acknowledge();
     Ok(())
 }
 
 /// Runs futures side by side in one task, until all have ended or one has failed.
-async fn join(mut parts: Vec<Pin<Box<dyn Future<Output = Result<(), String>> + Send>>>) -> Result<(), String> {
+async fn join(
+    mut parts: Vec<Pin<Box<dyn Future<Output = Result<(), String>> + Send>>>,
+) -> Result<(), String> {
     std::future::poll_fn(move |context| {
         let mut failed = None;
         parts.retain_mut(|part| match part.as_mut().poll(context) {

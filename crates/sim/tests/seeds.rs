@@ -25,7 +25,8 @@ fn no_promise_is_broken_by_any_crash() {
                         if seed >= seeds {
                             return total;
                         }
-                        let outcome = run(seed).unwrap_or_else(|why| panic!("REKINDLE_SEED={seed}: {why}"));
+                        let outcome =
+                            run(seed).unwrap_or_else(|why| panic!("REKINDLE_SEED={seed}: {why}"));
                         total.crashes += outcome.crashes;
                         total.power_cuts += outcome.power_cuts;
                         total.acknowledged += outcome.acknowledged;
