@@ -40,10 +40,14 @@ pub(crate) fn missing(checkpoint: Serial, serials: impl Iterator<Item = Serial>)
 /// The changes behind the vault's checkpoint, in serial order, or what is wrong with them.
 pub(crate) fn unfinished(
     recovered: Vec<Recovered>,
+    losses: &[Loss],
     vault: &Vault,
     now: Moment,
 ) -> Result<VecDeque<Change>, Error> {
     let lost = |reason: String| Error::Lost { volume: vault.name.clone(), reason };
+    if let Some(harm) = harm(vault.checkpoint, losses) {
+        return Err(lost(harm));
+    }
     let mut changes = recovered;
     changes.retain(|change| change.serial > vault.checkpoint);
     // The newest generation of a serial first; the log gives them nearly sorted.
