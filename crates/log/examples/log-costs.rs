@@ -57,8 +57,10 @@ async fn run(env: Env, folder: PathBuf, arena_path: Option<PathBuf>) {
         None => Arena::volatile(slots),
     };
     let start = env.now();
-    let (log, _) = Log::open(&env, open_arena(), config(&folder, 1)).await.expect("opens");
-    println!("first open: {:?}", env.now().since(start));
+    let arena = open_arena();
+    let mapped = env.now().since(start);
+    let (log, _) = Log::open(&env, arena, config(&folder, 1)).await.expect("opens");
+    println!("first open: arena {mapped:?}, all {:?}", env.now().since(start));
 
     let payload = vec![0xa5; 4096];
     let mut serial = 0;
@@ -101,10 +103,16 @@ async fn run(env: Env, folder: PathBuf, arena_path: Option<PathBuf>) {
         rolling / rolls.max(1),
         env.now().since(start)
     );
+    if arena_path.is_none() {
+        log.commit(log::Position(u64::MAX)).await.expect("the disk works");
+    }
     drop(log);
     for life in 2..5 {
         let start = env.now();
-        let (log, opened) = Log::open(&env, open_arena(), config(&folder, life)).await.expect("opens");
+        let arena = open_arena();
+        let mapped = env.now().since(start);
+        let start = env.now();
+        let (log, opened) = Log::open(&env, arena, config(&folder, life)).await.expect("opens");
         let open = env.now().since(start);
         let start = env.now();
         let volumes = log.unfinished_volumes().await.expect("can be read");
@@ -112,7 +120,7 @@ async fn run(env: Env, folder: PathBuf, arena_path: Option<PathBuf>) {
         let recovered = log.unfinished(VOLUME).await.expect("can be read");
         let listed = env.now().since(start);
         println!(
-            "life {life}: open {open:?} ({} segments, {} in memory, damage {:?}); tables {read:?}, list of {} in all {listed:?}",
+            "life {life}: map {mapped:?}, open {open:?} ({} segments, {} in memory, damage {:?}); tables {read:?}, list of {} in all {listed:?}",
             opened.segments, opened.segments_warm, opened.damage, recovered.len(),
         );
         assert_eq!(volumes, [(VOLUME, Serial(serial))]);

@@ -308,6 +308,7 @@ pub(crate) async fn seal(depot: &Depot, head: &Mutex<Head>, successor: Option<Se
     let tail = memory.tail().expect("a sealed segment has its foot");
     let start = u64::from(depot.capacity) - tail.len() as u64;
     file.write_durable(tail, start).await.map_err(|error| depot.flash_error("sealing a segment", &error))?;
+    memory.note_durable(depot.capacity);
     segment.set_on_flash();
     Ok(())
 }

@@ -5,6 +5,7 @@ use crate::format::{
 };
 use crate::limits::SECTOR_BYTES;
 use crate::segment::{Place, Segment};
+use crate::walk::ends_certified;
 use crate::{Append, Change};
 use base::checksum::{crc32c, crc32c_seeded};
 use base::{SegmentId, Serial, VolumeId};
@@ -89,20 +90,24 @@ impl Head {
     /// A head of an earlier life, to be committed and sealed; nothing more is appended to it.
     pub(crate) fn resume(segment: Arc<Segment>, file: Arc<dyn File>, writer: Writer, durable: u32) -> Head {
         let memory = writer.memory();
+        let durable = durable.min(writer.front());
+        let front = memory.front(0, writer.front()).expect("what is resumed is published");
+        // If the last thing there is a certificate none is needed, and there may be no room for another. Else the next
+        // one covers all descriptors: which ones the last covered is not known any more.
+        let certified = ends_certified(front, segment.id(), durable);
+        let (certified_front, certified_back) = if certified { (writer.front(), writer.back()) } else { (0, 0) };
         Head {
             segment,
             file,
-            // Which descriptors the last certificate covered is not known any more. If nothing is missing on flash
-            // none is needed; else the next one covers all of them.
-            certified_front: if durable == writer.front() { durable } else { 0 },
-            certified_back: if durable == writer.front() { writer.back() } else { 0 },
+            certified_front,
+            certified_back,
             writer: Some(writer),
             memory,
             base: 0,
             durable,
             volumes: HashMap::new(),
             refused: false,
-            stopped: false,
+            stopped: true,
         }
     }
 
@@ -114,9 +119,9 @@ impl Head {
             writer: None,
             certified_front: memory.front_length(),
             certified_back: 0,
+            durable: durable.min(memory.front_length()),
             memory,
             base: 0,
-            durable,
             volumes: HashMap::new(),
             refused: false,
             stopped: true,

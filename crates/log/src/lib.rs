@@ -206,7 +206,8 @@ impl Log {
     }
 
     /// What outlived the restart of one volume, in serial order. Payloads are verified at first use. Reads the
-    /// descriptor tables of the recovered segments once, for all volumes. [`Error::Lost`] when acknowledged changes of
+    /// descriptor tables of the recovered segments once, for all volumes. Changes that were released in an earlier life
+    /// may be among them, with gaps; what was not released is there without a gap. [`Error::Lost`] when acknowledged changes of
     /// it may be missing: then see [`Log::salvage`].
     pub async fn unfinished(&self, volume: VolumeId) -> Result<Vec<Recovered>, Error> {
         let (recovered, losses) = self.salvage(volume).await?;

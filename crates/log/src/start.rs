@@ -34,6 +34,9 @@ pub(crate) async fn start(env: &Env, arena: &Arena, config: &Config) -> Result<(
     }
     let mut scan = Scan::run(&depot, slots).await?;
     let (history, newest) = decide(&depot, &mut scan).await?;
+    if newest.is_none() {
+        sync_names(&depot).await?;
+    }
     let mut opened = Opened { damage: damage_of(&scan, &history), ..Opened::default() };
     let segments_max = usize::try_from((config.flash_bytes / u64::from(depot.capacity)).clamp(SEGMENTS_MIN, SEGMENTS_MAX))
         .expect("bounded");
@@ -46,7 +49,7 @@ pub(crate) async fn start(env: &Env, arena: &Arena, config: &Config) -> Result<(
         history,
         closed: closed_foot(&depot, &scan, newest.as_ref()).await?,
         depot,
-        resumed: None,
+        resumed: Vec::new(),
         unread: Vec::new(),
         leaving: Vec::new(),
     };
@@ -73,6 +76,20 @@ async fn lock_folder(depot: &Depot) -> Result<Arc<dyn File>, Error> {
         )));
     }
     Ok(lock)
+}
+
+/// Makes the folder's own name durable, and those above it: once in a log's life, before its first head.
+async fn sync_names(depot: &Depot) -> Result<(), Error> {
+    for folder in depot.folder.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+        match depot.env.disk().sync_folder(folder).await {
+            // What we may not even open, we have not made.
+            Err(error) if error.kind() != std::io::ErrorKind::PermissionDenied => {
+                return Err(depot.flash_error("making the log's folder durable", &error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Looks at heads, the newest first, until one can be read; then decides.
@@ -110,6 +127,11 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<(History, Option<Probe
             None => None,
         };
     }
+    if let (None, Some((file, why))) = (&newest, scan.unreadable.first()) {
+        // Better no log than an empty one where there was one.
+        let reason = format!("no head can be read, and {file:08}.seg may be one ({why}): move the file away to go on without it");
+        return Err(Error::Damaged { segment: SegmentId(0), offset: 0, reason });
+    }
     Ok((what_is_the_log(&present, newest.as_ref(), before_end), newest))
 }
 
@@ -134,8 +156,8 @@ struct Starting<'a> {
     config: &'a Config,
     history: History,
     table: Table<Option<Arc<Segment>>>,
-    /// The old head, to be committed and sealed.
-    resumed: Option<Mutex<Head>>,
+    /// The old head, to be committed and sealed; more than one only after starts that could not read a file.
+    resumed: Vec<Mutex<Head>>,
     /// The newest segment, if the log was closed there.
     closed: Option<(u32, Foot)>,
     unread: Vec<Arc<Segment>>,
@@ -174,7 +196,7 @@ impl Starting<'_> {
             let is_warm = found.warm.is_some();
             if self.history.empty == Some(id) {
                 self.admit_empty(id, found, scan);
-            } else if self.history.resume == Some(id) && found.flash.is_some() {
+            } else if self.is_behind(id, &found) {
                 opened.segments += 1;
                 opened.segments_warm += u64::from(is_warm);
                 self.resume(id, found, scan, opened).await?;
@@ -192,6 +214,15 @@ impl Starting<'_> {
             self.history.next = self.history.next.max(lost.next());
         }
         Ok(())
+    }
+
+    /// Flash does not have all of it, or not sealed.
+    fn is_behind(&self, id: SegmentId, found: &Found) -> bool {
+        let capacity = self.depot.capacity;
+        let in_memory = |(_, header)| {
+            found.warm.as_ref().is_some_and(|copy| copy.header == header && copy.certificate.durable < capacity)
+        };
+        found.flash.is_some_and(|flash| self.history.resume == Some(id) || in_memory(flash))
     }
 
     fn admit_empty(&mut self, id: SegmentId, found: Found, scan: &mut Scan) {
@@ -269,7 +300,7 @@ impl Starting<'_> {
             }
         };
         self.insert_unread(Arc::clone(&head.segment));
-        self.resumed = Some(Mutex::new(head));
+        self.resumed.push(Mutex::new(head));
         Ok(())
     }
 
@@ -318,7 +349,7 @@ impl Starting<'_> {
         };
         let file = FileLease::take(&self.depot, false).await?;
         let head = open_head(&self.depot, plan, slot, file).await?;
-        if let Some(old) = self.resumed.take() {
+        for old in std::mem::take(&mut self.resumed) {
             old.lock().stop();
             flush(&self.depot, &old, |_| ()).await?;
             seal(&self.depot, &old, Some(head.segment.id())).await?;

@@ -132,6 +132,18 @@ pub(crate) fn payload_of<'a>(bytes: &'a [u8], entry: &EntryHeader) -> Option<&'a
     (entry.kind == Kind::Certificate || crc32c(payload) == entry.payload_crc).then_some(payload)
 }
 
+/// Whether the entries of `bytes` from `start` on end with a certificate exactly at the end of `bytes`.
+pub(crate) fn ends_certified(bytes: &[u8], segment: SegmentId, start: u32) -> bool {
+    let mut at = start.max(HEADER_BYTES);
+    let mut certified = start > 0;
+    while let Some(rest) = bytes.get(at as usize..).filter(|rest| !rest.is_empty()) {
+        let Ok(entry) = EntryHeader::decode(rest, segment) else { return false };
+        certified = entry.kind == Kind::Certificate;
+        at = if certified { entry.end().next_multiple_of(SECTOR_BYTES) } else { entry.end() };
+    }
+    certified && at as usize == bytes.len()
+}
+
 /// Every change that can be found in `bytes` with header and payload whole, certified or not: what is left to do when
 /// a segment's table and certificates are damaged.
 pub(crate) fn salvage(bytes: &[u8], segment: SegmentId) -> Vec<EntryHeader> {

@@ -74,8 +74,10 @@ impl Arena {
     pub fn volatile_sized(slots: usize, slot_bytes: u32) -> Arena {
         check_shape(slots, slot_bytes);
         let length = usize::try_from(length_of(slots, slot_bytes)).expect("an arena fits the address space");
-        let inner = Inner::new(Arc::new(Heap::new(length)), slots, slot_bytes, false, false);
-        Arena { inner: Arc::new(inner.expect("the heap gave what was asked")) }
+        // Only address space is asked for here: to be refused that is to be out of memory, and handled as such.
+        let heap = Heap::new(length).unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<Heap>()));
+        let inner = Inner::new(Arc::new(heap), slots, slot_bytes, false, false);
+        Arena { inner: Arc::new(inner.expect("the kernel gave what was asked")) }
     }
 
     /// Bytes of the file of an arena of `slots` slots.

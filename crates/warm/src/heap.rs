@@ -1,33 +1,36 @@
 //! Ordinary memory in the shape of a mapped region: for arenas that are forgotten with the process.
 
 use env::Region;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::io;
 
-const PAGE_BYTES: usize = 4096;
-
-/// Zeroed, page-aligned bytes. The allocator takes large ones straight from the kernel: what is not touched costs
-/// nothing.
+/// Zeroed, page-aligned bytes straight from the kernel: what is not touched costs nothing. (`alloc_zeroed` with a
+/// page's alignment would write all of it.)
 pub(crate) struct Heap {
     base: *mut u8,
-    layout: Layout,
+    bytes: usize,
 }
 
 impl Heap {
-    pub(crate) fn new(bytes: usize) -> Heap {
-        let layout = Layout::from_size_align(bytes.max(PAGE_BYTES), PAGE_BYTES).expect("an arena is far below 2^63 bytes");
-        // SAFETY: the layout has a size above zero.
-        let base = unsafe { alloc_zeroed(layout) };
-        if base.is_null() {
-            handle_alloc_error(layout);
-        }
-        Heap { base, layout }
+    pub(crate) fn new(bytes: usize) -> io::Result<Heap> {
+        // SAFETY: a new private mapping at an address of the kernel's choice; no existing memory is touched.
+        let base = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        Ok(Heap { base: base.cast(), bytes })
     }
 }
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: `base` came from `alloc_zeroed` with this very layout and is freed only here.
-        unsafe { dealloc(self.base, self.layout) }
+        // SAFETY: `base` came from `mmap_anonymous` with this very length, and is unmapped only here.
+        let unmapped = unsafe { munmap(self.base.cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "what was mapped can be unmapped");
     }
 }
 
@@ -37,7 +40,7 @@ impl Region for Heap {
     }
 
     fn length(&self) -> usize {
-        self.layout.size()
+        self.bytes
     }
 }
 

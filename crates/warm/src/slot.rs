@@ -26,7 +26,7 @@ pub struct Certificate {
     pub back: u32,
     /// Whether the foot is written.
     pub foot: bool,
-    /// Front bytes that were known to be on flash; 0 when that is not known.
+    /// What [`Memory::note_durable`] was told last; 0 when that is not known.
     pub durable: u32,
 }
 
@@ -228,7 +228,7 @@ impl Memory {
         self.core.index
     }
 
-    /// Remembers, for the next process, that the front is on flash up to `bytes`.
+    /// Remembers, for the next process, up to where the segment is on flash.
     pub fn note_durable(&self, bytes: u32) {
         self.core.arena.word(self.core.index, 1).store(durable_pack(bytes, self.core.segment), Ordering::Release);
     }
@@ -292,7 +292,7 @@ impl Core {
             front: state.front,
             back: state.back,
             foot: state.foot,
-            durable: durable.min(state.front),
+            durable,
         })
     }
 

@@ -1,0 +1,3 @@
+//! Bits that turned, files that are gone: seen, reported, and confined.
+
+use super::*;
