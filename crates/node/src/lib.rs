@@ -1,1 +1,21 @@
-//! placeholder
+//! The daemon as a library: what a node is told, how its parts are put together, how it lives and stops.
+//!
+//! [`assemble`] is the only file that names every crate below. [`lifecycle`] runs what it made until a signal comes.
+//! News of the parts meets people in [`status`]; long work (verify, sweep, drain) is in [`jobs`] and [`work`].
+
+pub mod assemble;
+pub mod config;
+mod error;
+pub mod home_file;
+mod jobs;
+mod lifecycle;
+pub mod limits;
+mod metrics;
+pub mod record;
+mod status;
+mod work;
+
+pub use assemble::Node;
+pub use config::Config;
+pub use error::Error;
+pub use lifecycle::{Ready, Sockets, run};

@@ -1,0 +1,295 @@
+//! The command line, as clap sees it. One struct a command; each command's file does the work.
+
+use crate::parse::{self, Place};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+First five minutes:
+  rekindle up                                  serve from ./rekindle-data (in one terminal)
+  rekindle volume create vm1 --size 20G        make a disk (in another)
+  nbdinfo 'nbd+unix:///vm1?socket=rekindle-data/nbd.sock'
+  rekindle drill restart                       kill the worker under load and count what was lost
+
+Every command takes --json (for programs) and --dir (which daemon). Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+/// Virtual disks that acknowledge at flash speed and survive kill -9.
+#[derive(Debug, Parser)]
+#[command(name = "rekindle", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+pub struct Common {
+    /// The daemon's folder [default: ./rekindle-data, or rekindle in the user's data folder]
+    #[arg(long, global = true, env = "REKINDLE_DIR", value_name = "FOLDER")]
+    pub dir: Option<PathBuf>,
+    /// Print JSON, errors too
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve: start the daemon and keep it alive
+    Up(Box<Up>),
+    /// Make, list, show and remove volumes
+    #[command(subcommand)]
+    Volume(Volume),
+    /// Show the daemon: endpoints, backlog, cache, store
+    Status(Status),
+    /// Read every chunk that a volume reaches and compare it with its name
+    Verify(Verify),
+    /// Give back space in the store that no volume reaches
+    #[command(subcommand)]
+    Sweep(Sweep),
+    /// Break something on purpose and measure what clients notice
+    #[command(subcommand)]
+    Drill(Drill),
+    /// Decode a file, an object or a folder of Rekindle's, offline and read-only
+    Inspect(Inspect),
+    /// Print a completion script for a shell
+    Completions(Completions),
+    /// The process that serves; started by `up`
+    #[command(hide = true, name = "worker")]
+    Worker,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle up
+  rekindle up --dir /srv/rekindle --store s3://bucket/prefix
+  rekindle up --nbd 0.0.0.0:10809 --http unix:/run/rekindle.sock
+  rekindle up --store-fault latency=100ms,fail=20%,gone=60s        a store that misbehaves, for drills
+
+Without --store the bulk lies in DIR/store. S3 credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+AWS_REGION and AWS_ENDPOINT_URL. What the command line does not say comes from the environment (REKINDLE_STORE, ...),
+then from --config, then from the defaults. A quick stop is Ctrl-C or SIGTERM (nothing acknowledged is lost), a second
+one stops at once.")]
+pub struct Up {
+    /// Where the bulk lies: file:///FOLDER or s3://BUCKET/PREFIX [default: DIR/store]
+    #[arg(long, env = "REKINDLE_STORE", value_name = "URL")]
+    pub store: Option<String>,
+    /// Serve NBD here besides DIR/nbd.sock: HOST:PORT, unix:PATH, or off; repeatable [default: 127.0.0.1:10809]
+    #[arg(long, env = "REKINDLE_NBD", value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]
+    pub nbd: Vec<Place>,
+    /// Serve the JSON API here besides DIR/rekindle.sock [default: 127.0.0.1:8809]
+    #[arg(long, env = "REKINDLE_HTTP", value_name = "ADDR", value_parser = parse::private_address, value_delimiter = ',')]
+    pub http: Vec<Place>,
+    /// File of the memory that outlives the process, on tmpfs [default: /dev/shm/rekindle-NODE.warm]
+    #[arg(long, env = "REKINDLE_WARM", value_name = "PATH")]
+    pub warm: Option<PathBuf>,
+    /// Read settings from this TOML file
+    #[arg(long, env = "REKINDLE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Put faults in front of the store: latency=10ms,fail=20%,gone=60s
+    #[arg(long, env = "REKINDLE_STORE_FAULT", value_name = "SPEC")]
+    pub store_fault: Option<String>,
+    /// Flash for acknowledged writes that are not in the store yet [default: 4G, at most half of what is free]
+    #[arg(long, env = "REKINDLE_FLASH_BUDGET", value_name = "SIZE", value_parser = parse::size)]
+    pub flash_budget: Option<u64>,
+    /// RAM for cached blocks [default: 256M]
+    #[arg(long, env = "REKINDLE_CACHE", value_name = "SIZE", value_parser = parse::size)]
+    pub cache: Option<u64>,
+    /// Memory that outlives the process [default: 1G, at most a quarter of what is free]
+    #[arg(long, env = "REKINDLE_WARM_SIZE", value_name = "SIZE", value_parser = parse::size)]
+    pub warm_size: Option<u64>,
+    /// Say more about what is going on (REKINDLE_TRACE takes a tracing filter)
+    #[arg(long, short)]
+    pub verbose: bool,
+    /// How diagnostics are written
+    #[arg(long, env = "REKINDLE_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Volume {
+    /// Make a volume
+    Create(Create),
+    /// List the volumes
+    #[command(visible_alias = "list")]
+    Ls,
+    /// Show one volume
+    Show(Named),
+    /// Remove a volume and everything in it
+    #[command(visible_alias = "remove")]
+    Rm(Remove),
+    /// Move everything that was acknowledged so far to the store, and wait for it
+    Drain(Named),
+    /// Show what happened to a volume: its changes of state, with cause and duration
+    History(Named),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle volume create vm1 --size 20G
+  rekindle volume create scratch --size 512M --ack memory          survives kill -9, not a power cut; FLUSH still does
+  rekindle volume create archive --size 1T --policy through        acknowledged when the store has it")]
+pub struct Create {
+    /// Its name: printable, no / and no leading dot, at most 255 bytes
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// How large it looks; space is taken when it is written: 20G, 512M
+    #[arg(long, value_parser = parse::volume_size)]
+    pub size: u64,
+    /// After what a write is acknowledged: back = the log has it, through and uncached = the store has it
+    #[arg(long, default_value = "back")]
+    pub policy: PolicyWord,
+    /// What `back` asks of the log: flash = synced to flash, memory = in memory that outlives the process
+    #[arg(long, default_value = "flash")]
+    pub ack: AckWord,
+    /// Unit of deduplication and compression: a power of two from 4K to 1M
+    #[arg(long, value_name = "SIZE", value_parser = parse::block_size, default_value = "16K")]
+    pub block_size: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PolicyWord {
+    Back,
+    Through,
+    Uncached,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AckWord {
+    Flash,
+    Memory,
+}
+
+#[derive(Debug, Args)]
+pub struct Named {
+    /// The volume
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Remove {
+    /// The volume
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// Also when clients are connected; they are let go
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Print again every so often: 1s, 500ms
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, num_args = 0..=1, default_missing_value = "1s")]
+    pub watch: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle verify                 every volume, with progress
+  rekindle verify vm1             one volume
+  rekindle verify --no-wait       start it and come back later: `rekindle status` shows it
+
+Exit code 1 when something is damaged.")]
+pub struct Verify {
+    /// The volume [default: all]
+    #[arg(value_parser = parse::volume_name)]
+    pub name: Option<String>,
+    /// Wait for the end (the default)
+    #[arg(long, overrides_with = "no_wait")]
+    pub wait: bool,
+    /// Only start it
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Only the trees: that every chunk is named and placed, not that its bytes are right
+    #[arg(long)]
+    pub quick: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Sweep {
+    /// What the sweep is doing and what it has given back
+    Status,
+    /// Sweep now, and wait for the end
+    Run,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Drill {
+    /// Kill the worker with SIGKILL under load; count milliseconds stalled and acknowledged writes lost
+    Restart(Restart),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Writes self-describing 4 KiB blocks through a client of its own, kills the worker, lets the supervisor start another,
+reconnects, sends again what was not acknowledged, and at the end reads back every block that was ever acknowledged.
+
+Examples:
+  rekindle drill restart
+  rekindle drill restart --rounds 10 --seconds 2 --depth 32 --json
+  rekindle drill restart --volume spare --overwrite                its content is lost
+
+Exit code 1 when an acknowledged write is missing.")]
+pub struct Restart {
+    /// Seconds of writing before each kill, and after the last one
+    #[arg(long, default_value_t = 2)]
+    pub seconds: u64,
+    /// Kills
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// Writes in flight
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub depth: u16,
+    /// What `back` asks of the log, for the scratch volume
+    #[arg(long, default_value = "flash")]
+    pub ack: AckWord,
+    /// Use this volume instead of a scratch one
+    #[arg(long, value_parser = parse::volume_name, requires = "overwrite")]
+    pub volume: Option<String>,
+    /// The content of --volume may be overwritten
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle inspect rekindle-data/store                         a store: what is in it
+  rekindle inspect rekindle-data/store/rekindle.json           a record
+  rekindle inspect rekindle-data/flash                         the log's segments
+  rekindle inspect volumes/3f0c...  --dir rekindle-data        a key of the daemon's folder store
+  rekindle inspect rekindle.json  --store s3://bucket/prefix   a key of a bucket
+
+Nothing is written. A damaged file is decoded as far as it goes; the report says where it ends and why.
+Exit code 1 when something is damaged.")]
+pub struct Inspect {
+    /// A file, a folder, or a key of the store
+    pub path: String,
+    /// The store of a key [default: DIR/store]
+    #[arg(long, value_name = "URL")]
+    pub store: Option<String>,
+    /// Show every entry, not only the first ones
+    #[arg(long)]
+    pub all: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  rekindle completions bash > /etc/bash_completion.d/rekindle")]
+pub struct Completions {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}

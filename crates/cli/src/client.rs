@@ -1,0 +1,186 @@
+//! Talks to a daemon: HTTP over the Unix socket in its folder.
+
+use crate::failure::{Failure, Outcome};
+use base::Kind;
+use bytes::Bytes;
+use env::Address;
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+/// The name of the API's socket in the daemon's folder.
+pub const SOCKET: &str = "rekindle.sock";
+
+/// A daemon, by its folder.
+pub struct Client {
+    dir: PathBuf,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Client {
+    /// A client of the daemon that serves from `dir`. Does not connect yet.
+    pub fn new(dir: PathBuf) -> Outcome<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { dir, runtime })
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// `GET`.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
+        self.call(Method::GET, path, None)
+    }
+
+    /// `POST`.
+    pub fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Outcome<T> {
+        self.call(Method::POST, path, Some(body))
+    }
+
+    /// `DELETE`.
+    pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
+        self.call(Method::DELETE, path, None)
+    }
+
+    fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Outcome<T> {
+        let (status, bytes) = self.runtime.block_on(self.exchange(method, path, body))?;
+        let value: Value = if bytes.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&bytes).map_err(|error| self.strange(&error.to_string()))?
+        };
+        if !status.is_success() {
+            return Err(refused(status, &value));
+        }
+        serde_json::from_value(value).map_err(|error| self.strange(&error.to_string()))
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Outcome<(StatusCode, Bytes)> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "localhost")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| Failure::new("the request cannot be built").because(error))?;
+        let socket = self.dir.join(SOCKET);
+        match UnixStream::connect(&socket).await {
+            Ok(stream) => self.send(stream, request).await,
+            // A folder with too long a path has no socket; the daemon then says in a file where it listens.
+            Err(error) => match crate::supervise::endpoints::read(&self.dir)
+                .and_then(|found| found.http_tcp())
+            {
+                Some(Address::Tcp(place)) => match TcpStream::connect(place).await {
+                    Ok(stream) => self.send(stream, request).await,
+                    Err(error) => Err(self.unreachable(&error)),
+                },
+                _ => Err(self.unreachable(&error)),
+            },
+        }
+    }
+
+    async fn send(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        request: Request<Full<Bytes>>,
+    ) -> Outcome<(StatusCode, Bytes)> {
+        let broken = |error: hyper::Error| {
+            Failure::new("the daemon hung up in the middle of the request")
+                .because(error)
+                .next("try again: it is restarted at once when it dies")
+                .kind(Kind::Unavailable)
+        };
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let exchange = async move {
+            let response = sender.send_request(request).await?;
+            let status = response.status();
+            Ok((status, response.into_body().collect().await?.to_bytes()))
+        };
+        // The connection ends when the exchange lets go of its sender.
+        let (answer, _) = tokio::join!(exchange, connection);
+        answer.map_err(broken)
+    }
+
+    fn unreachable(&self, error: &std::io::Error) -> Failure {
+        let dir = self.dir.display();
+        Failure::new(format!("no daemon answers in {dir}"))
+            .because(error)
+            .next(format!(
+                "start it with `rekindle up --dir {dir}`, or name another folder with --dir"
+            ))
+            .kind(Kind::Unavailable)
+    }
+
+    fn strange(&self, cause: &str) -> Failure {
+        Failure::new(format!(
+            "the daemon in {} gave an answer that is not understood",
+            self.dir.display()
+        ))
+        .because(cause)
+        .next("is the daemon of another version? Stop it and start this one")
+        .kind(Kind::Unsupported)
+    }
+}
+
+/// The error object of the API: a kind, and a message that says what to do.
+fn refused(status: StatusCode, value: &Value) -> Failure {
+    let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+    let message = text("message").unwrap_or_else(|| format!("the daemon answered {status}"));
+    let mut failure = Failure::new(message);
+    failure.kind = text("error").unwrap_or(failure.kind);
+    failure
+}
+
+/// A part of a path that may hold any character.
+pub fn escape(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                char::from(byte).to_string()
+            }
+            other => format!("%{other:02X}"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_in_paths() {
+        assert_eq!(escape("vm1"), "vm1");
+        assert_eq!(escape("Mail store/ü"), "Mail%20store%2F%C3%BC");
+    }
+
+    #[test]
+    fn errors_of_the_api_keep_their_words() {
+        let value = serde_json::json!({"error": "exists", "message": "there is one: rm it", "retryable": false});
+        let failure = refused(StatusCode::CONFLICT, &value);
+        assert_eq!(
+            (failure.error.as_str(), failure.kind.as_str()),
+            ("there is one: rm it", "exists")
+        );
+        let bare = refused(StatusCode::BAD_GATEWAY, &Value::Null);
+        assert!(bare.error.contains("502"));
+    }
+}

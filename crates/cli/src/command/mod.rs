@@ -1,0 +1,19 @@
+//! One file a command.
+
+pub mod completions;
+mod job;
+pub mod status;
+pub mod sweep;
+pub mod up;
+pub mod verify;
+pub mod volume;
+
+use crate::arguments::Common;
+use crate::client::Client;
+use crate::failure::Outcome;
+use crate::folder;
+
+/// The daemon that the command is meant for.
+pub fn client(common: &Common) -> Outcome<Client> {
+    Client::new(folder::of_client(common.dir.as_deref())?)
+}

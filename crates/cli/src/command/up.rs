@@ -1,0 +1,236 @@
+//! `rekindle up`: settle the settings, open the sockets, then supervise a worker or be one (under systemd).
+
+use crate::arguments::{Common, Up};
+use crate::config_file::{self, Settings};
+use crate::failure::Outcome;
+use crate::folder;
+use crate::output;
+use crate::parse::Place;
+use crate::supervise::Supervisor;
+use crate::supervise::endpoints::{Endpoints, Lock};
+use crate::supervise::sockets::{self, Listening, Role, Wanted};
+use crate::worker::{self, Handover, Ready};
+use env::Address;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// Where clients of NBD look first.
+const NBD_DEFAULT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 10809);
+/// Where the API is.
+const HTTP_DEFAULT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8809);
+
+/// Runs the command; gives the exit code.
+pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
+    let settings = match &up.config {
+        Some(path) => config_file::read(path)?,
+        None => Settings::default(),
+    };
+    let named = common.dir.as_deref().or(settings.dir.as_deref());
+    let dir = folder::of_server(named)?;
+    let config = configure(&dir, up, &settings)?;
+    let lock = Lock::take(&dir)?;
+    let mut notes = Vec::new();
+    let sockets = open(&dir, up, settings, &mut notes)?;
+    let handover = Handover {
+        config,
+        sockets: Vec::new(),
+        report: None,
+        parent: 0,
+        verbose: up.verbose,
+        log_format: up.log_format,
+    };
+    let places: Vec<(Role, Address)> =
+        sockets.iter().map(|socket| (socket.role, socket.address.clone())).collect();
+    let json = common.json;
+    let told = if common.dir.is_some() { Some(dir.clone()) } else { None };
+    let say = move |ready: &Ready, supervised: bool| {
+        let banner =
+            Banner { dir: told.as_deref(), ready, places: &places, notes: &notes, supervised };
+        banner.print(json);
+    };
+    if under_systemd() {
+        return serve_here(&dir, &handover, sockets, say, lock);
+    }
+    let announce = Box::new(move |ready: &Ready| say(ready, true));
+    Supervisor { dir, handover, sockets, _lock: lock, announce }.run()
+}
+
+/// Whether systemd started this very process, and so will restart it. Its variables alone are inherited by every
+/// shell of a desktop session.
+fn under_systemd() -> bool {
+    let own = std::process::id().to_string();
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+        || std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == own)
+        || (std::env::var_os("INVOCATION_ID").is_some()
+            && rustix::process::getppid().is_some_and(rustix::process::Pid::is_init))
+}
+
+fn serve_here(
+    dir: &Path,
+    handover: &Handover,
+    sockets: Vec<Listening>,
+    say: impl FnOnce(&Ready, bool),
+    lock: Lock,
+) -> Outcome<u8> {
+    let pid = std::process::id();
+    let endpoints = Endpoints::of(&sockets, pid);
+    let served = worker::serve_here(handover, sockets, |ready| {
+        if let Err(failure) = endpoints.write(dir) {
+            failure.print(false);
+        }
+        say(&ready, false);
+    });
+    drop(lock);
+    served.map(|()| 0)
+}
+
+/// Command line and environment (clap has joined them), then the file, then the defaults.
+fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> {
+    let mut config = node::Config::new(dir.to_owned());
+    config.store = up.store.clone().or_else(|| settings.store.clone());
+    config.store_fault = up.store_fault.clone().or_else(|| settings.store_fault.clone());
+    config.flash_bytes = up.flash_budget.or(settings.flash_budget);
+    config.warm = up.warm.clone().or_else(|| settings.warm.clone());
+    config.warm_bytes = up.warm_size.or(settings.warm_size);
+    config.cache_bytes = up.cache.or(settings.cache).unwrap_or(config.cache_bytes);
+    config.index_bytes = settings.index.unwrap_or(config.index_bytes);
+    config.compression = settings.compression.unwrap_or(config.compression);
+    let destage = &settings.destage;
+    config.destage.age = destage.age.unwrap_or(config.destage.age);
+    config.destage.bytes = destage.bytes.unwrap_or(config.destage.bytes);
+    config.destage.batch_bytes = destage.batch.unwrap_or(config.destage.batch_bytes);
+    config.destage.workers = destage.workers.unwrap_or(config.destage.workers);
+    config.destage.deadline = destage.deadline.unwrap_or(config.destage.deadline);
+    config.check().map_err(|error| crate::failure::Failure::usage(error))?;
+    Ok(config)
+}
+
+fn open(
+    dir: &Path,
+    up: &Up,
+    settings: Settings,
+    notes: &mut Vec<String>,
+) -> Outcome<Vec<Listening>> {
+    let asked = |line: &[Place], file: Option<Vec<Place>>| {
+        if line.is_empty() { file } else { Some(line.to_vec()) }
+    };
+    let nbd_own = dir.join("nbd.sock");
+    let nbd = Wanted {
+        role: Role::Nbd,
+        own: &nbd_own,
+        asked: asked(&up.nbd, settings.nbd),
+        default: NBD_DEFAULT,
+    };
+    let http_own = dir.join(crate::client::SOCKET);
+    let http = Wanted {
+        role: Role::Http,
+        own: &http_own,
+        asked: asked(&up.http, settings.http),
+        default: HTTP_DEFAULT,
+    };
+    let mut sockets = sockets::open(&nbd, notes)?;
+    for socket in &sockets {
+        if let Address::Tcp(place) = socket.address
+            && !place.ip().is_loopback()
+        {
+            notes.push(format!("NBD asks nobody who they are: whoever reaches {place} can read and change every volume"));
+        }
+    }
+    sockets.extend(sockets::open(&http, notes)?);
+    Ok(sockets)
+}
+
+/// What is printed once, when it serves.
+struct Banner<'a> {
+    /// When it was named, so that the next commands must name it as well.
+    dir: Option<&'a Path>,
+    ready: &'a Ready,
+    places: &'a [(Role, Address)],
+    notes: &'a [String],
+    supervised: bool,
+}
+
+impl Banner<'_> {
+    fn print(&self, json: bool) {
+        if json {
+            let places = |wanted: Role| {
+                let here = self.places.iter().filter(move |(role, _)| *role == wanted);
+                here.map(|(_, place)| place.to_string()).collect::<Vec<_>>()
+            };
+            // One line: more may follow in the same stream.
+            output::line(
+                &serde_json::json!({
+                    "node": self.ready.node, "store": self.ready.store, "worker": self.ready.pid,
+                    "start_ms": self.ready.start_ms, "nbd": places(Role::Nbd), "http": places(Role::Http),
+                    "notes": self.notes,
+                })
+                .to_string(),
+            );
+            return;
+        }
+        let kept = if self.supervised {
+            "is started again when it dies"
+        } else {
+            "systemd starts it again"
+        };
+        output::line(&format!(
+            "rekindle {} serves after {} ms",
+            env!("CARGO_PKG_VERSION"),
+            self.ready.start_ms
+        ));
+        output::line(&format!("  node    {}", self.ready.node));
+        output::line(&format!("  worker  pid {}, {kept}", self.ready.pid));
+        output::line(&format!("  store   {}", self.ready.store));
+        for (role, place) in self.places {
+            output::line(&format!("  {}", endpoint(*role, place)));
+        }
+        for note in self.notes {
+            output::line(&format!("  note    {note}"));
+        }
+        self.next();
+    }
+
+    fn next(&self) {
+        let dir = self
+            .dir
+            .map(|dir| format!(" --dir {}", quoted(&dir.display().to_string())))
+            .unwrap_or_default();
+        output::line("Next:");
+        output::line(&format!("  rekindle volume create vm1 --size 20G{dir}"));
+        let nbd = self.places.iter().filter(|(role, _)| *role == Role::Nbd).map(|(_, place)| place);
+        if let Some(place) = nbd.min_by_key(|place| matches!(place, Address::Tcp(_))) {
+            let uri = nbd_uri(place, "vm1");
+            output::line(&format!("  nbdinfo '{uri}'"));
+            output::line(&format!("  qemu-img convert -n -p disk.qcow2 '{uri}'"));
+        }
+    }
+}
+
+fn endpoint(role: Role, place: &Address) -> String {
+    match (role, place) {
+        (Role::Nbd, place) => format!("nbd     {}", nbd_uri(place, "NAME")),
+        (Role::Http, Address::Tcp(place)) => {
+            format!("http    http://{place}/  (/metrics, /healthz, /openapi.json)")
+        }
+        (Role::Http, Address::Unix(path)) => format!("http    {}", path.display()),
+    }
+}
+
+fn nbd_uri(place: &Address, volume: &str) -> String {
+    match place {
+        Address::Tcp(place) => format!("nbd://{place}/{volume}"),
+        Address::Unix(path) => format!("nbd+unix:///{volume}?socket={}", path.display()),
+    }
+}
+
+/// For a shell.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
+    if text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}

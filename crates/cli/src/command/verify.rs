@@ -1,0 +1,44 @@
+//! `rekindle verify`: read what volumes reach and compare it with its names.
+
+use super::sweep::print_counters;
+use super::{client, job};
+use crate::arguments::{Common, Verify};
+use crate::failure::{EXIT_FAILED, Outcome};
+use crate::output;
+use front::http::api::Job;
+use serde_json::json;
+
+/// Runs the command; exit code 1 when something is damaged.
+pub fn run(common: &Common, verify: &Verify) -> Outcome<u8> {
+    let client = client(common)?;
+    let begun: Job =
+        client.post("/api/v1/verify", &json!({"volume": verify.name, "deep": !verify.quick}))?;
+    if verify.no_wait && !verify.wait {
+        if common.json {
+            output::json(&begun);
+        } else {
+            output::line(&format!("job {} has begun: `rekindle status` shows it", begun.id));
+        }
+        return Ok(0);
+    }
+    let done = job::follow(&client, begun, "verify")?;
+    let damaged = done.result["damaged"].as_u64().unwrap_or(0);
+    if common.json {
+        output::json(&done);
+    } else {
+        let mut counters = done.result.clone();
+        let findings = counters.as_object_mut().and_then(|counters| counters.remove("findings"));
+        print_counters(&counters);
+        for finding in
+            findings.as_ref().and_then(|findings| findings.as_array()).into_iter().flatten()
+        {
+            output::line(&format!("damaged: {}", finding.as_str().unwrap_or_default()));
+        }
+        output::line(if damaged == 0 {
+            "everything is what it should be"
+        } else {
+            "damage was found"
+        });
+    }
+    Ok(if damaged == 0 { 0 } else { EXIT_FAILED })
+}

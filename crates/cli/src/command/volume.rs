@@ -1,0 +1,195 @@
+//! `rekindle volume`: make, list, show, remove, drain, history.
+
+use super::{client, job};
+use crate::arguments::{AckWord, Common, Create, Named, PolicyWord, Remove, Volume as Request};
+use crate::client::escape;
+use crate::failure::Outcome;
+use crate::output;
+use base::units::format_size;
+use front::http::api::{Ack, Event, Job, Policy, Volume};
+use serde_json::{Value, json};
+
+/// Runs the command.
+pub fn run(common: &Common, request: &Request) -> Outcome {
+    match request {
+        Request::Create(create) => make(common, create),
+        Request::Ls => list(common),
+        Request::Show(named) => show(common, named),
+        Request::Rm(remove) => rm(common, remove),
+        Request::Drain(named) => drain(common, named),
+        Request::History(named) => history(common, named),
+    }
+}
+
+fn path(name: &str, rest: &str) -> String {
+    format!("/api/v1/volumes/{}{rest}", escape(name))
+}
+
+/// What the daemon is asked for.
+pub fn request(create: &Create) -> Value {
+    json!({
+        "name": create.name,
+        "size": create.size,
+        "block_size": create.block_size,
+        "policy": policy(create.policy),
+        "ack": ack(create.ack),
+    })
+}
+
+fn policy(word: PolicyWord) -> Policy {
+    match word {
+        PolicyWord::Back => Policy::Back,
+        PolicyWord::Through => Policy::Through,
+        PolicyWord::Uncached => Policy::Uncached,
+    }
+}
+
+pub fn ack(word: AckWord) -> Ack {
+    match word {
+        AckWord::Flash => Ack::Flash,
+        AckWord::Memory => Ack::Memory,
+    }
+}
+
+fn word(value: impl serde::Serialize) -> String {
+    json!(value).as_str().unwrap_or_default().to_owned()
+}
+
+fn make(common: &Common, create: &Create) -> Outcome {
+    let volume: Volume = client(common)?.post("/api/v1/volumes", &request(create))?;
+    if common.json {
+        output::json(&volume);
+        return Ok(());
+    }
+    output::line(&format!("volume '{}' of {} is there", volume.name, format_size(volume.size)));
+    for uri in &volume.uris {
+        output::line(&format!("  {uri}"));
+    }
+    Ok(())
+}
+
+fn list(common: &Common) -> Outcome {
+    let volumes: Vec<Volume> = client(common)?.get("/api/v1/volumes")?;
+    if common.json {
+        output::json(&volumes);
+    } else if volumes.is_empty() {
+        output::line("there are no volumes: `rekindle volume create vm1 --size 20G` makes one");
+    } else {
+        print_list(&volumes);
+    }
+    Ok(())
+}
+
+/// Prints a table of volumes.
+pub fn print_list(volumes: &[Volume]) {
+    let mut table =
+        output::table(["NAME", "SIZE", "POLICY", "ACK", "STATE", "CLIENTS", "BACKLOG", "AGE"]);
+    for volume in volumes {
+        let backlog = volume.backlog.clone().unwrap_or_default();
+        table.add_row([
+            volume.name.clone(),
+            format_size(volume.size),
+            word(volume.policy),
+            if volume.policy == Policy::Back { word(volume.ack) } else { "-".to_owned() },
+            volume.state.clone(),
+            volume.clients.to_string(),
+            format_size(backlog.bytes),
+            if backlog.changes > 0 { output::time(backlog.age_ms) } else { "-".to_owned() },
+        ]);
+    }
+    output::rows(&table);
+}
+
+fn show(common: &Common, named: &Named) -> Outcome {
+    let volume: Volume = client(common)?.get(&path(&named.name, ""))?;
+    if common.json {
+        output::json(&volume);
+        return Ok(());
+    }
+    let reason = volume.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    output::pairs(&[
+        ("name", volume.name.clone()),
+        ("id", volume.id.clone()),
+        ("size", format!("{} ({} bytes)", format_size(volume.size), volume.size)),
+        ("blocks", format_size(volume.block_size)),
+        ("policy", format!("{}, ack {}", word(volume.policy), word(volume.ack))),
+        ("state", format!("{}{reason}", volume.state)),
+        ("created", output::moment(volume.created)),
+        ("owner", volume.owner.clone().unwrap_or_else(|| "nobody yet".to_owned())),
+        ("clients", volume.clients.to_string()),
+        ("checkpoint", format!("{} (generation {})", volume.checkpoint, volume.generation)),
+    ]);
+    print_backlog(&volume);
+    for uri in &volume.uris {
+        output::pairs(&[("nbd", format!("       {uri}"))]);
+    }
+    Ok(())
+}
+
+fn print_backlog(volume: &Volume) {
+    let Some(backlog) = &volume.backlog else { return };
+    let eta = backlog
+        .eta_ms
+        .map(|eta| format!(", in the store in about {}", output::time(eta)))
+        .unwrap_or_default();
+    let late = if backlog.late { ", late" } else { "" };
+    let age = output::time(backlog.age_ms);
+    let owed = format!(
+        "{} in {} changes, {age} old{late}{eta}",
+        format_size(backlog.bytes),
+        backlog.changes
+    );
+    let mut pairs = vec![("backlog", format!("   {owed}"))];
+    if backlog.delay_ms > 0 {
+        pairs.push((
+            "delayed",
+            format!("   writes wait {} (flow control)", output::time(backlog.delay_ms)),
+        ));
+    }
+    if let Some(reason) = &backlog.stalled {
+        pairs.push(("stalled", format!("   {reason}")));
+    }
+    if let Some(error) = &backlog.destage_error {
+        pairs.push(("store", format!("     {error}")));
+    }
+    output::pairs(&pairs);
+}
+
+fn rm(common: &Common, remove: &Remove) -> Outcome {
+    let _: Value =
+        client(common)?.delete(&path(&remove.name, &format!("?force={}", remove.force)))?;
+    if common.json {
+        output::json(&json!({"removed": remove.name}));
+    } else {
+        output::line(&format!("volume '{}' is gone; the sweep gives its space back", remove.name));
+    }
+    Ok(())
+}
+
+fn drain(common: &Common, named: &Named) -> Outcome {
+    let client = client(common)?;
+    let begun: Job = client.post(&path(&named.name, "/drain"), &json!({}))?;
+    let done = job::follow(&client, begun, "drain")?;
+    if common.json {
+        output::json(&done);
+    } else {
+        output::line(&format!("everything that '{}' acknowledged is in the store", named.name));
+    }
+    Ok(())
+}
+
+fn history(common: &Common, named: &Named) -> Outcome {
+    let events: Vec<Event> = client(common)?.get(&path(&named.name, "/history"))?;
+    if common.json {
+        output::json(&events);
+        return Ok(());
+    }
+    let mut table = output::table(["TIME", "FROM", "TO", "AFTER", "CAUSE"]);
+    for event in &events {
+        let time = output::moment(event.time);
+        let after = output::time(event.duration_ms);
+        table.add_row([&time, &event.from, &event.to, &after, &event.cause]);
+    }
+    output::rows(&table);
+    Ok(())
+}

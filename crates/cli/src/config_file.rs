@@ -1,0 +1,221 @@
+//! The settings file of `up`, in TOML. Weaker than the environment and the command line, stronger than the defaults.
+//!
+//! A key that nobody knows is refused: a slip of the pen in a settings file is otherwise found on the day of need.
+
+use crate::failure::{Failure, Outcome};
+use crate::nearest::nearest;
+use crate::parse::{self, Place};
+use base::Kind;
+use node::config::Compression;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::{Table, Value};
+
+/// Keys at the top, and what they are.
+const KEYS: [&str; 12] = [
+    "dir",
+    "store",
+    "store_fault",
+    "nbd",
+    "http",
+    "warm",
+    "warm_size",
+    "flash_budget",
+    "cache",
+    "index",
+    "compression",
+    "destage",
+];
+/// Keys under `[destage]`.
+const DESTAGE_KEYS: [&str; 5] = ["age", "bytes", "batch", "workers", "deadline"];
+
+/// What a file says; the rest is left open.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings {
+    pub dir: Option<PathBuf>,
+    pub store: Option<String>,
+    pub store_fault: Option<String>,
+    pub nbd: Option<Vec<Place>>,
+    pub http: Option<Vec<Place>>,
+    pub warm: Option<PathBuf>,
+    pub warm_size: Option<u64>,
+    pub flash_budget: Option<u64>,
+    pub cache: Option<u64>,
+    pub index: Option<u64>,
+    pub compression: Option<Compression>,
+    pub destage: Destage,
+}
+
+/// What it says of destaging.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Destage {
+    pub age: Option<Duration>,
+    pub bytes: Option<u64>,
+    pub batch: Option<u64>,
+    pub workers: Option<usize>,
+    pub deadline: Option<Duration>,
+}
+
+/// Reads a file.
+#[expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
+pub fn read(path: &Path) -> Outcome<Settings> {
+    let refuse = |cause: String| {
+        Failure::new(format!("cannot use the settings file {}", path.display()))
+            .because(cause)
+            .kind(Kind::Invalid)
+    };
+    let bytes = std::fs::read(path).map_err(|error| refuse(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| refuse("it is not text (UTF-8)".to_owned()))?;
+    parse(&text).map_err(refuse)
+}
+
+fn parse(text: &str) -> Result<Settings, String> {
+    let table: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
+    check_keys(&table, "", &KEYS)?;
+    let empty = Table::new();
+    let destage = match table.get("destage") {
+        None => &empty,
+        Some(Value::Table(table)) => table,
+        Some(_) => return Err("'destage' must be a table: write [destage]".to_owned()),
+    };
+    check_keys(destage, "destage.", &DESTAGE_KEYS)?;
+    Ok(Settings {
+        dir: read_key(&table, "dir", |text| Ok(PathBuf::from(text)))?,
+        store: read_key(&table, "store", |text| Ok(text.to_owned()))?,
+        store_fault: read_key(&table, "store_fault", |text| Ok(text.to_owned()))?,
+        nbd: read_list(&table, "nbd", parse::address)?,
+        http: read_list(&table, "http", parse::private_address)?,
+        warm: read_key(&table, "warm", |text| Ok(PathBuf::from(text)))?,
+        warm_size: read_key(&table, "warm_size", parse::size)?,
+        flash_budget: read_key(&table, "flash_budget", parse::size)?,
+        cache: read_key(&table, "cache", parse::size)?,
+        index: read_key(&table, "index", parse::size)?,
+        compression: read_key(&table, "compression", compression)?,
+        destage: Destage {
+            age: read_key(destage, "age", parse::duration)?,
+            bytes: read_key(destage, "bytes", parse::size)?,
+            batch: read_key(destage, "batch", parse::size)?,
+            workers: read_key(destage, "workers", workers)?,
+            deadline: read_key(destage, "deadline", parse::duration)?,
+        },
+    })
+}
+
+fn check_keys(table: &Table, prefix: &str, known: &[&str]) -> Result<(), String> {
+    let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) else { return Ok(()) };
+    Err(match nearest(key, known) {
+        Some(near) => {
+            format!("there is no setting '{prefix}{key}': did you mean '{prefix}{near}'?")
+        }
+        None => format!("there is no setting '{prefix}{key}': there are {}", known.join(", ")),
+    })
+}
+
+/// A value as text: sizes and counts may be written with or without quotes.
+fn text_of(key: &str, value: &Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Integer(number) => Ok(number.to_string()),
+        other => Err(format!("'{key}' must be text or a whole number, not {}", other.type_str())),
+    }
+}
+
+fn read_key<T>(
+    table: &Table,
+    key: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    let Some(value) = table.get(key) else { return Ok(None) };
+    read(&text_of(key, value)?).map(Some).map_err(|error| format!("'{key}': {error}"))
+}
+
+fn read_list<T>(
+    table: &Table,
+    key: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<Vec<T>>, String> {
+    let values = match table.get(key) {
+        None => return Ok(None),
+        Some(Value::Array(values)) => values.clone(),
+        Some(value) => vec![value.clone()],
+    };
+    let each = values
+        .iter()
+        .map(|value| read(&text_of(key, value)?).map_err(|error| format!("'{key}': {error}")));
+    each.collect::<Result<_, _>>().map(Some)
+}
+
+fn compression(text: &str) -> Result<Compression, String> {
+    match text {
+        "none" => Ok(Compression::None),
+        "lz4" => Ok(Compression::Lz4),
+        "zstd" => Ok(Compression::Zstd),
+        _ => Err(format!("'{text}' is not one of none, lz4, zstd")),
+    }
+}
+
+fn workers(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|&count| (1..=64).contains(&count))
+        .ok_or_else(|| format!("'{text}' is not from 1 to 64"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_is_read() {
+        let settings = parse(
+            r#"
+            store = "s3://bucket/prefix"
+            nbd = ["127.0.0.1:10809", "unix:/run/x.sock"]
+            http = "off"
+            flash_budget = "4G"
+            cache = 1048576
+            compression = "lz4"
+            [destage]
+            age = "2s"
+            workers = 4
+            "#,
+        )
+        .expect("a good file");
+        assert_eq!(settings.store.as_deref(), Some("s3://bucket/prefix"));
+        assert_eq!(settings.nbd.expect("two").len(), 2);
+        assert_eq!(settings.http, Some(vec![None]));
+        assert_eq!(settings.flash_budget, Some(4 << 30));
+        assert_eq!(settings.cache, Some(1 << 20));
+        assert_eq!(settings.compression, Some(Compression::Lz4));
+        assert_eq!(settings.destage.age, Some(Duration::from_secs(2)));
+        assert_eq!(settings.destage.workers, Some(4));
+        assert_eq!(parse(""), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_with_the_nearest_name() {
+        let error = parse("flash-budget = '1G'").expect_err("a slip");
+        assert!(error.contains("did you mean 'flash_budget'?"), "{error}");
+        let error = parse("[destage]\nworker = 1").expect_err("a slip");
+        assert!(error.contains("did you mean 'destage.workers'?"), "{error}");
+        let error = parse("colour = 'red'").expect_err("unknown");
+        assert!(error.contains("there are dir, store"), "{error}");
+    }
+
+    #[test]
+    fn bad_values_name_their_key() {
+        for (text, word) in [
+            ("cache = 'many'", "'cache'"),
+            ("nbd = 'nowhere'", "'nbd'"),
+            ("http = '0.0.0.0:80'", "'http'"),
+            ("compression = 'brotli'", "'compression'"),
+            ("destage = 1", "'destage'"),
+            ("[destage]\nworkers = 0", "'workers'"),
+            ("store = true", "'store'"),
+        ] {
+            let error = parse(text).expect_err(text);
+            assert!(error.contains(word), "{error}");
+        }
+        assert!(parse("store = ").is_err());
+    }
+}

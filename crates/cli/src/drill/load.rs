@@ -1,0 +1,261 @@
+//! Writers in flight, an oracle of what was acknowledged, and the reading back.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the drill measures real time from outside the daemon"
+)]
+
+use super::block::{self, BYTES, Found, Noise};
+use super::nbd::{Export, Verb};
+use crate::failure::{Failure, Outcome};
+use base::Kind;
+use env::Address;
+use serde::Serialize;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// No acknowledgement for so long means that the daemon does not come back.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Pause between attempts to connect.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Findings that are reported one by one.
+const FINDINGS_KEPT: usize = 20;
+
+/// A write in flight.
+#[derive(Debug, Clone, Copy)]
+struct Flight {
+    block: u64,
+    sequence: u64,
+}
+
+/// What the reading back found.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Verdict {
+    /// Places read.
+    pub checked: u64,
+    /// Places whose last acknowledged write is missing.
+    pub lost: u64,
+    pub findings: Vec<String>,
+}
+
+/// A client that writes and remembers.
+pub struct Load {
+    address: Address,
+    volume: String,
+    run: u64,
+    noise: Noise,
+    export: Option<Export>,
+    flights: Vec<Option<Flight>>,
+    /// Writes of each place that were sent.
+    sent: Vec<u64>,
+    /// The last write of each place that was acknowledged.
+    acknowledged: Vec<u64>,
+    /// Acknowledgements.
+    pub writes: u64,
+    last: Instant,
+    /// Longest time without an acknowledgement since [`Load::mark`].
+    pub longest_gap: Duration,
+}
+
+impl Load {
+    pub fn new(address: Address, volume: String, bytes: u64, depth: u16, seed: u64) -> Self {
+        let blocks = usize::try_from(bytes / BYTES as u64).unwrap_or(0);
+        Self {
+            address,
+            volume,
+            run: seed,
+            noise: Noise(seed),
+            export: None,
+            flights: vec![None; usize::from(depth)],
+            sent: vec![0; blocks],
+            acknowledged: vec![0; blocks],
+            writes: 0,
+            last: Instant::now(),
+            longest_gap: Duration::ZERO,
+        }
+    }
+
+    /// Forgets the longest gap.
+    pub fn mark(&mut self) {
+        self.longest_gap = Duration::ZERO;
+    }
+
+    /// Writes for a time, whatever happens to the other side.
+    pub fn write_for(&mut self, time: Duration) -> Outcome {
+        self.last = Instant::now();
+        let end = self.last + time;
+        while Instant::now() < end {
+            let turn = self.turn(true);
+            self.survive(turn)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what is in flight.
+    pub fn settle(&mut self) -> Outcome {
+        while self.flights.iter().any(Option::is_some) {
+            let turn = self.turn(false);
+            self.survive(turn)?;
+        }
+        Ok(())
+    }
+
+    /// Fills up the flights, takes one answer.
+    fn turn(&mut self, more: bool) -> io::Result<()> {
+        let blocks = self.sent.len() as u64;
+        let export = match &mut self.export {
+            Some(export) => export,
+            None => {
+                let export = Export::connect(&self.address, &self.volume, PATIENCE)?;
+                let export = self.export.insert(export);
+                // Nobody knows whether these arrived: the same bytes to the same place do no harm.
+                for (cookie, flight) in self.flights.iter().enumerate() {
+                    if let Some(flight) = flight {
+                        prepare(export, self.run, cookie, *flight);
+                    }
+                }
+                export
+            }
+        };
+        for cookie in 0..self.flights.len() {
+            if !more || self.flights[cookie].is_some() {
+                continue;
+            }
+            let block = self.noise.next() % blocks;
+            // One write in flight per place, so that the order of its versions is known.
+            if self.flights.iter().flatten().any(|flight| flight.block == block) {
+                continue;
+            }
+            let place = usize::try_from(block).unwrap_or(0);
+            self.sent[place] += 1;
+            let flight = Flight { block, sequence: self.sent[place] };
+            self.flights[cookie] = Some(flight);
+            prepare(export, self.run, cookie, flight);
+        }
+        export.send()?;
+        let reply = export.reply()?;
+        let slot =
+            usize::try_from(reply.cookie).ok().and_then(|cookie| self.flights.get_mut(cookie));
+        let Some(flight) = slot.and_then(Option::take) else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "an answer to nothing that was asked",
+            ));
+        };
+        if reply.error != 0 {
+            return Err(io::Error::from_raw_os_error(i32::try_from(reply.error).unwrap_or(5)));
+        }
+        let place = usize::try_from(flight.block).unwrap_or(0);
+        self.acknowledged[place] = flight.sequence;
+        self.writes += 1;
+        let now = Instant::now();
+        self.longest_gap = self.longest_gap.max(now - self.last);
+        self.last = now;
+        Ok(())
+    }
+
+    /// A lost connection is what the drill is about; an error reply and a daemon that stays away are not.
+    fn survive(&mut self, turn: io::Result<()>) -> Outcome {
+        let Err(error) = turn else { return Ok(()) };
+        self.export = None;
+        if error.raw_os_error().is_some_and(|code| code == 5 || code == 28) {
+            return Err(Failure::new("a write failed: a client would have seen an I/O error")
+                .because(error)
+                .next("`rekindle status` says why")
+                .kind(Kind::Io));
+        }
+        if self.last.elapsed() > PATIENCE || error.kind() == io::ErrorKind::InvalidData {
+            return Err(Failure::new(format!(
+                "the daemon did not come back within {} s",
+                PATIENCE.as_secs()
+            ))
+            .because(error)
+            .next("is `rekindle up` still running? It is what starts the worker again")
+            .kind(Kind::Unavailable));
+        }
+        std::thread::sleep(PAUSE);
+        Ok(())
+    }
+
+    /// Reads back every place that was ever written.
+    pub fn verify(&mut self) -> Outcome<Verdict> {
+        let mut verdict = Verdict::default();
+        let failed =
+            |error: io::Error| Failure::new("cannot read back what was written").because(error);
+        let mut export = Export::connect(&self.address, &self.volume, PATIENCE).map_err(failed)?;
+        let mut bytes = [0; BYTES];
+        for place in 0..self.sent.len() {
+            if self.sent[place] == 0 {
+                continue;
+            }
+            let block = place as u64;
+            export.request(Verb::Read, block, block * BYTES as u64, BYTES as u32, &[]);
+            export.send().map_err(failed)?;
+            let reply = export.reply().map_err(failed)?;
+            verdict.checked += 1;
+            let found = if reply.error == 0 {
+                export.data(&mut bytes).map_err(failed)?;
+                block::judge(self.run, block, &bytes)
+            } else {
+                Found::Strange(format!("reading fails with errno {}", reply.error))
+            };
+            if let Some(finding) = judge(&found, self.acknowledged[place], self.sent[place]) {
+                verdict.lost += 1;
+                if verdict.findings.len() < FINDINGS_KEPT {
+                    verdict.findings.push(format!("block {block}: {finding}"));
+                }
+            }
+        }
+        Ok(verdict)
+    }
+
+    /// Everything acknowledged is on flash when this returns.
+    pub fn flush(&mut self) -> Outcome {
+        let failed = |error: io::Error| Failure::new("cannot flush").because(error);
+        let mut export = Export::connect(&self.address, &self.volume, PATIENCE).map_err(failed)?;
+        export.request(Verb::Flush, 0, 0, 0, &[]);
+        export.send().map_err(failed)?;
+        match export.reply().map_err(failed)?.error {
+            0 => Ok(()),
+            error => Err(Failure::new(format!("a flush fails with errno {error}"))),
+        }
+    }
+}
+
+fn prepare(export: &mut Export, run: u64, cookie: usize, flight: Flight) {
+    let mut bytes = [0; BYTES];
+    block::make(run, flight.block, flight.sequence, &mut bytes);
+    export.request(Verb::Write, cookie as u64, flight.block * BYTES as u64, BYTES as u32, &bytes);
+}
+
+/// What is wrong with a place, if anything: it must hold its last acknowledged write, or a later one that was sent.
+fn judge(found: &Found, acknowledged: u64, sent: u64) -> Option<String> {
+    match found {
+        Found::Sequence(sequence) if (acknowledged..=sent).contains(sequence) => None,
+        Found::Nothing if acknowledged == 0 => None,
+        Found::Sequence(sequence) => {
+            Some(format!("write {sequence} is there, write {acknowledged} was acknowledged"))
+        }
+        Found::Nothing => Some(format!("nothing is there, write {acknowledged} was acknowledged")),
+        Found::Strange(why) => Some(why.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_acknowledged_can_be_lost() {
+        assert_eq!(judge(&Found::Sequence(3), 3, 4), None);
+        assert_eq!(
+            judge(&Found::Sequence(4), 3, 4),
+            None,
+            "sent and not acknowledged may be there"
+        );
+        assert!(judge(&Found::Sequence(2), 3, 4).is_some());
+        assert!(judge(&Found::Sequence(5), 3, 4).is_some(), "never sent");
+        assert_eq!(judge(&Found::Nothing, 0, 1), None);
+        assert!(judge(&Found::Nothing, 1, 1).is_some());
+        assert!(judge(&Found::Strange("torn".into()), 0, 1).is_some());
+    }
+}

@@ -1,0 +1,174 @@
+//! `rekindle drill restart`: kill the worker under load and count what clients would have noticed.
+
+mod block;
+mod load;
+mod nbd;
+
+use crate::arguments::{AckWord, Common, Restart};
+use crate::client::{Client, escape};
+use crate::command;
+use crate::failure::{EXIT_FAILED, Failure, Outcome};
+use crate::output;
+use crate::supervise::endpoints;
+use base::Kind;
+use env::Address;
+use front::http::api::{Ack, Status, Volume};
+use load::{Load, Verdict};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Size of the scratch volume, bytes.
+const SCRATCH_BYTES: u64 = 256 << 20;
+/// Most of a given volume that is written, bytes.
+const AREA_BYTES_MAX: u64 = 1 << 30;
+
+/// What the drill measured.
+#[derive(Debug, Serialize)]
+struct Report {
+    rounds: u32,
+    writes_acknowledged: u64,
+    acknowledged_writes_lost: u64,
+    /// Longest time without an acknowledgement, over all rounds.
+    stalled_ms_max: u64,
+    stalled_ms: Vec<u64>,
+    places_checked: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    findings: Vec<String>,
+}
+
+/// Runs the drill; exit code 1 when something acknowledged is missing.
+pub fn run(common: &Common, restart: &Restart) -> Outcome<u8> {
+    let client = command::client(common)?;
+    let status: Status = client.get("/api/v1/status")?;
+    let address = nbd_address(&client)?;
+    let (volume, scratch) = subject(&client, restart)?;
+    let drilled = drill(&client, restart, &volume, address, common.json);
+    if scratch {
+        let removed =
+            client.delete::<Value>(&format!("/api/v1/volumes/{}?force=true", escape(&volume.name)));
+        if let (Err(failure), true) = (removed, drilled.is_ok()) {
+            failure.print(common.json);
+        }
+    }
+    let report = drilled?;
+    if common.json {
+        output::json(&report);
+    } else {
+        print(&report, &status);
+    }
+    Ok(if report.acknowledged_writes_lost == 0 { 0 } else { EXIT_FAILED })
+}
+
+fn nbd_address(client: &Client) -> Outcome<Address> {
+    endpoints::read(client.dir()).and_then(|endpoints| endpoints.nbd()).ok_or_else(|| {
+        Failure::new(format!(
+            "the daemon in {} says nowhere that it serves NBD",
+            client.dir().display()
+        ))
+        .next("start it with `rekindle up`, without --nbd off")
+        .kind(Kind::NotFound)
+    })
+}
+
+/// The volume to write to, and whether it is ours to remove.
+fn subject(client: &Client, restart: &Restart) -> Outcome<(Volume, bool)> {
+    if let Some(name) = &restart.volume {
+        return Ok((client.get(&format!("/api/v1/volumes/{}", escape(name)))?, false));
+    }
+    let ack = match restart.ack {
+        AckWord::Flash => Ack::Flash,
+        AckWord::Memory => Ack::Memory,
+    };
+    let name = format!("drill-{}", std::process::id());
+    let request = json!({"name": name, "size": SCRATCH_BYTES, "ack": ack});
+    Ok((client.post("/api/v1/volumes", &request)?, true))
+}
+
+fn drill(
+    client: &Client,
+    restart: &Restart,
+    volume: &Volume,
+    address: Address,
+    quiet: bool,
+) -> Outcome<Report> {
+    let bytes = volume.size.min(AREA_BYTES_MAX);
+    if bytes < 4096 * u64::from(restart.depth) * 2 {
+        return Err(Failure::usage(format!("volume '{}' is too small for a drill", volume.name)));
+    }
+    let mut load = Load::new(address, volume.name.clone(), bytes, restart.depth, seed());
+    let time = Duration::from_secs(restart.seconds);
+    let mut stalled = Vec::new();
+    load.write_for(time)?;
+    for round in 1..=restart.rounds {
+        kill_worker(client)?;
+        load.mark();
+        load.write_for(time.max(Duration::from_millis(500)))?;
+        let gap = u64::try_from(load.longest_gap.as_millis()).unwrap_or(u64::MAX);
+        stalled.push(gap);
+        if !quiet {
+            output::line(&format!(
+                "round {round}: killed; clients waited {gap} ms; {} writes so far",
+                load.writes
+            ));
+        }
+    }
+    load.settle()?;
+    load.flush()?;
+    let Verdict { checked, lost, findings } = load.verify()?;
+    Ok(Report {
+        rounds: restart.rounds,
+        writes_acknowledged: load.writes,
+        acknowledged_writes_lost: lost,
+        stalled_ms_max: stalled.iter().copied().max().unwrap_or(0),
+        stalled_ms: stalled,
+        places_checked: checked,
+        findings,
+    })
+}
+
+/// The worker that serves now dies without notice.
+fn kill_worker(client: &Client) -> Outcome {
+    let status: Status = client.get("/api/v1/status")?;
+    let pid = status.detail["pid"]
+        .as_i64()
+        .and_then(|pid| i32::try_from(pid).ok())
+        .and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| {
+        Failure::new("the daemon does not say which process serves").kind(Kind::Unsupported)
+    })?;
+    kill_process(pid, Signal::KILL).map_err(|error| {
+        Failure::new(format!("cannot kill the worker (pid {})", pid.as_raw_pid()))
+            .because(std::io::Error::from(error))
+            .next("run the drill as the user who runs the daemon")
+    })
+}
+
+/// Different places and different noise in every drill.
+#[expect(clippy::disallowed_methods, reason = "the drill has no Env")]
+fn seed() -> u64 {
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos() & u128::from(u64::MAX)).unwrap_or(1)
+        ^ u64::from(std::process::id())
+}
+
+fn print(report: &Report, status: &Status) {
+    output::pairs(&[
+        ("kills", report.rounds.to_string()),
+        ("writes acknowledged", report.writes_acknowledged.to_string()),
+        ("acknowledged writes lost", report.acknowledged_writes_lost.to_string()),
+        ("longest stall", format!("{} ms", report.stalled_ms_max)),
+        ("blocks read back", report.places_checked.to_string()),
+    ]);
+    for finding in &report.findings {
+        output::line(&format!("lost: {finding}"));
+    }
+    if report.acknowledged_writes_lost > 0 {
+        output::line(&format!(
+            "this must never happen: keep the folder of node {} and report it",
+            status.node
+        ));
+    }
+}

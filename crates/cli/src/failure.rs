@@ -1,0 +1,112 @@
+//! What a command says when it cannot do what it was asked: what, why, and what to do next.
+
+use base::Kind;
+use serde::Serialize;
+use std::fmt::Display;
+
+/// Exit code of a request that is wrong in itself.
+pub const EXIT_USAGE: u8 = 2;
+/// Exit code of everything else that failed.
+pub const EXIT_FAILED: u8 = 1;
+
+/// A command that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// What could not be done.
+    pub error: String,
+    /// Why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// What to do next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// One of the few kinds.
+    pub kind: String,
+    #[serde(skip)]
+    pub exit: u8,
+}
+
+/// The outcome of a command.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// Something failed.
+    pub fn new(error: impl Display) -> Self {
+        Self {
+            error: error.to_string(),
+            cause: None,
+            next: None,
+            kind: Kind::Io.to_string(),
+            exit: EXIT_FAILED,
+        }
+    }
+
+    /// The request is wrong in itself.
+    pub fn usage(error: impl Display) -> Self {
+        Self { kind: Kind::Invalid.to_string(), exit: EXIT_USAGE, ..Self::new(error) }
+    }
+
+    /// Adds the reason.
+    #[must_use]
+    pub fn because(mut self, cause: impl Display) -> Self {
+        self.cause = Some(cause.to_string());
+        self
+    }
+
+    /// Adds what to do.
+    #[must_use]
+    pub fn next(mut self, next: impl Display) -> Self {
+        self.next = Some(next.to_string());
+        self
+    }
+
+    /// Sets the kind.
+    #[must_use]
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind.to_string();
+        self
+    }
+
+    /// Prints it to standard error, for people or for programs.
+    pub fn print(&self, json: bool) {
+        if json {
+            let text = serde_json::to_string(self)
+                .unwrap_or_else(|_| "{\"error\":\"unprintable\"}".to_owned());
+            eprintln!("{text}");
+            return;
+        }
+        eprintln!("rekindle: {}", self.line());
+    }
+
+    fn line(&self) -> String {
+        let mut line = self.error.clone();
+        if let Some(cause) = &self.cause {
+            line = format!("{line}: {cause}");
+        }
+        if let Some(next) = &self.next {
+            line = format!("{line}\n  next: {next}");
+        }
+        line
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_why_and_what_next() {
+        let failure =
+            Failure::new("cannot reach the daemon").because("nobody listens").next("rekindle up");
+        assert_eq!(failure.line(), "cannot reach the daemon: nobody listens\n  next: rekindle up");
+        let json = serde_json::to_value(&failure).expect("plain data");
+        assert_eq!(json["next"], "rekindle up");
+        assert!(json.get("exit").is_none());
+    }
+}

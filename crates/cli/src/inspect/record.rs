@@ -1,0 +1,86 @@
+//! Records of the datastore and the JSON files of a daemon's folder.
+
+use super::report::Report;
+use crate::output;
+use serde_json::Value;
+
+/// Decodes a JSON object of ours: a record in its envelope, or a plain file.
+pub fn report(subject: &str, bytes: &[u8]) -> Report {
+    match datastore::record::decode(subject, bytes) {
+        Ok(envelope) => {
+            let mut report = Report::new(subject, &format!("record: {}", envelope.what));
+            report.fact("format", envelope.format);
+            report.shown("written by", envelope.writer);
+            report.shown("written at", output::moment(envelope.written.0));
+            report.fact("edition", envelope.mark.edition);
+            report.shown("nonce", envelope.mark.nonce);
+            facts(&mut report, &envelope.body);
+            check(&mut report, &envelope.what, subject, bytes);
+            report
+        }
+        Err(error) => plain(subject, bytes, &error.to_string()),
+    }
+}
+
+/// A JSON file without an envelope (`node.json`, `endpoints.json`).
+fn plain(subject: &str, bytes: &[u8], why_no_record: &str) -> Report {
+    let mut report = Report::new(subject, "JSON");
+    match serde_json::from_slice::<Value>(bytes) {
+        Ok(value) => {
+            if let Some(what) = value.get("rekindle").and_then(Value::as_str) {
+                report.format = what.to_owned();
+                if what != "node" {
+                    report.problem(why_no_record);
+                }
+            }
+            facts(&mut report, &value);
+        }
+        Err(error) => report.problem(error),
+    }
+    report
+}
+
+fn facts(report: &mut Report, body: &Value) {
+    for (name, value) in body.as_object().into_iter().flatten() {
+        // The key of all names: who has it can tell whether the store holds a file that he has as well.
+        let value = if name == "secret" { Value::from("(not shown)") } else { value.clone() };
+        report.fact(name, value);
+    }
+}
+
+/// The kinds that this binary knows are taken apart, so that what does not fit is found.
+fn check(report: &mut Report, what: &str, subject: &str, bytes: &[u8]) {
+    let checked = match what {
+        "vault" => datastore::record::decode_as::<volume::Vault>(subject, bytes).map(|_| ()),
+        "store" => datastore::record::decode_as::<datastore::Identity>(subject, bytes).map(|_| ()),
+        "node" => {
+            datastore::record::decode_as::<node::record::NodeRecord>(subject, bytes).map(|_| ())
+        }
+        _ => Ok(()),
+    };
+    if let Err(error) = checked {
+        report.problem(error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_files_and_garbage() {
+        let endpoints = report("endpoints.json", b"{\"pid\": 7, \"nbd\": []}");
+        assert!(endpoints.problems.is_empty());
+        assert_eq!(endpoints.facts.len(), 2);
+        for bad in [&b""[..], b"{", b"\xff\xff", b"{\"rekindle\": \"vault\", \"format\": 1}"] {
+            assert!(!report("x", bad).problems.is_empty(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_secret_of_a_store_is_not_shown() {
+        let mut report = Report::new("x", "store");
+        facts(&mut report, &serde_json::json!({"secret": "00ff", "store": "1"}));
+        assert!(!report.json().to_string().contains("00ff"));
+    }
+}

@@ -1,0 +1,92 @@
+//! A segment of the log, from flash or from a slot of warm memory.
+
+use super::report::Report;
+use log::inspect::{Entry, Inspected};
+use serde_json::{Value, json};
+
+/// Decodes a segment's bytes.
+pub fn report(subject: &str, bytes: &[u8]) -> Report {
+    let mut report = Report::new(subject, "log segment");
+    match log::inspect::segment(bytes) {
+        Ok(found) => describe(&mut report, &found),
+        Err(why) if bytes.iter().take(4096).all(|&byte| byte == 0) => {
+            report.fact("state", "preallocated, never used");
+            report.shown("because", why);
+        }
+        Err(why) => report.problem(why),
+    }
+    report
+}
+
+fn describe(report: &mut Report, found: &Inspected) {
+    report.shown("segment", found.segment);
+    report.shown("node", found.node);
+    report.shown("incarnation", found.incarnation);
+    report.fact("epoch", found.epoch);
+    report.fact("capacity", found.capacity);
+    let sealed = found.sealed.map(|sealed| match sealed.successor {
+        Some(next) => format!(
+            "sealed at {}, {} changes; segment {next} follows",
+            sealed.valid_bytes, sealed.changes
+        ),
+        None => format!(
+            "sealed at {}, {} changes; the log was closed here",
+            sealed.valid_bytes, sealed.changes
+        ),
+    });
+    report.shown("state", sealed.unwrap_or_else(|| "open".to_owned()));
+    report.fact("commits", found.batches);
+    report.fact("changes", found.entries.len());
+    report.shown("ends", format!("after {} bytes: {}", found.valid_bytes, found.ends_because));
+    let digest: Vec<String> =
+        found.digest.iter().map(|(segment, file)| format!("{segment} (file {file})")).collect();
+    report.shown("digest", digest.join(", "));
+    for (volume, serial) in &found.statistics {
+        report.shown("volume", format!("{volume} up to serial {serial}"));
+    }
+    if found.sealed.is_some_and(|sealed| sealed.valid_bytes != found.valid_bytes) {
+        report.problem(format!("it was sealed further on, but {}", found.ends_because));
+    }
+    "changes".clone_into(&mut report.entries_are);
+    for entry in &found.entries {
+        report.entry(row(entry));
+        if !entry.payload_is_whole {
+            let what = format!(
+                "the payload of serial {} of volume {} at {}",
+                entry.serial, entry.volume, entry.offset
+            );
+            report.problem(format!("{what} does not match its checksum"));
+        }
+    }
+}
+
+fn row(entry: &Entry) -> Vec<(&'static str, Value)> {
+    let change = match entry.change {
+        log::Change::Write => "write",
+        log::Change::Zero => "zero",
+        log::Change::Trim => "trim",
+    };
+    vec![
+        ("offset", json!(entry.offset)),
+        ("volume", json!(entry.volume.to_string())),
+        ("generation", json!(entry.generation.0)),
+        ("serial", json!(entry.serial.0)),
+        ("change", json!(change)),
+        ("position", json!(entry.position)),
+        ("span", json!(entry.span)),
+        ("whole", json!(entry.payload_is_whole)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_give_a_report() {
+        assert!(report("x", &[0; 8192]).problems.is_empty());
+        assert_eq!(report("x", b"RKNDLseg and then nothing").problems.len(), 1);
+        assert_eq!(report("x", &[0xa5; 65536]).problems.len(), 1);
+        assert!(report("x", &[]).problems.is_empty());
+    }
+}

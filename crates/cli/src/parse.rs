@@ -1,0 +1,135 @@
+//! Words of the command line that are more than text: sizes, times, addresses.
+
+use env::Address;
+use std::time::Duration;
+
+/// A size: `20G`, `16K`, `4096`.
+pub fn size(text: &str) -> Result<u64, String> {
+    base::units::parse_size(text).map_err(|error| error.to_string())
+}
+
+/// A size for a volume: not nothing, a multiple of 512, not past the limit. Also checked by the daemon; said here first
+/// because the request is wrong whatever the daemon thinks.
+pub fn volume_size(text: &str) -> Result<u64, String> {
+    use base::limits::{SECTOR_BYTES, VOLUME_BYTES_MAX};
+    let bytes = size(text)?;
+    if bytes == 0 {
+        return Err("a volume of 0 bytes cannot hold anything: write a size such as 20G".to_owned());
+    }
+    if !bytes.is_multiple_of(SECTOR_BYTES) {
+        let up = bytes.next_multiple_of(SECTOR_BYTES);
+        return Err(format!("{bytes} is not a multiple of {SECTOR_BYTES}: the next one is {up}"));
+    }
+    if bytes > VOLUME_BYTES_MAX {
+        let most = base::units::format_size(VOLUME_BYTES_MAX);
+        return Err(format!("a volume has at most {most}"));
+    }
+    Ok(bytes)
+}
+
+/// A size for the blocks of a volume: a power of two from 4 KiB to 1 MiB.
+pub fn block_size(text: &str) -> Result<u64, String> {
+    use base::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
+    let bytes = size(text)?;
+    if bytes.is_power_of_two() && (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&bytes) {
+        return Ok(bytes);
+    }
+    Err("a block size is a power of two from 4K to 1M".to_owned())
+}
+
+/// A volume's name.
+pub fn volume_name(text: &str) -> Result<String, String> {
+    base::names::check(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// A time: `250ms`, `10s`, `5m`, `1h`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let bad =
+        || format!("'{text}' is not a time: write a whole number with ms, s, m or h, as in 30s");
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let number: u64 = text[..digits].parse().map_err(|_| bad())?;
+    let milliseconds = match &text[digits..] {
+        "ms" => 1,
+        "s" | "" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(bad()),
+    };
+    number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(bad)
+}
+
+/// Where to listen; `None` is "nowhere".
+pub type Place = Option<Address>;
+
+/// `HOST:PORT`, `tcp:HOST:PORT`, `unix:PATH`, an absolute path, or `off`.
+pub fn address(text: &str) -> Result<Place, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    match text.parse::<Address>().map_err(|error| format!("{error}, or off"))? {
+        Address::Unix(path) => {
+            let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+            Ok(Some(Address::Unix(path)))
+        }
+        tcp @ Address::Tcp(_) => Ok(Some(tcp)),
+    }
+}
+
+/// As [`address`], but only where no stranger can reach: the JSON API asks nobody who they are.
+pub fn private_address(text: &str) -> Result<Place, String> {
+    let place = address(text)?;
+    match &place {
+        Some(Address::Tcp(socket)) if !socket.ip().is_loopback() => Err(format!(
+            "{socket} can be reached by others, and the API asks nobody who they are: \
+             use 127.0.0.1:PORT or unix:PATH, and put a proxy that asks in front"
+        )),
+        _ => Ok(place),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_volumes_are_checked_before_anybody_is_asked() {
+        assert_eq!(volume_size("20G"), Ok(20 << 30));
+        for bad in ["0", "513", "2048T", "1.5G", "", "-1"] {
+            assert!(volume_size(bad).is_err(), "{bad}");
+        }
+        assert!(volume_size("1000").expect_err("not a multiple").contains("1024"));
+        assert_eq!(block_size("16K"), Ok(16 << 10));
+        for bad in ["0", "2K", "12K", "2M"] {
+            assert!(block_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        for bad in ["", "s", "1.5s", "3 s", "4y"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_sockets_paths_or_nothing() {
+        let tcp = Some(Address::Tcp("127.0.0.1:10809".parse().expect("an address")));
+        assert_eq!(address("127.0.0.1:10809"), Ok(tcp.clone()));
+        assert_eq!(address("tcp:127.0.0.1:10809"), Ok(tcp));
+        assert_eq!(address("unix:/run/x.sock"), Ok(Some(Address::Unix("/run/x.sock".into()))));
+        assert_eq!(address("/run/x.sock"), Ok(Some(Address::Unix("/run/x.sock".into()))));
+        assert_eq!(address("off"), Ok(None));
+        for bad in ["", "unix:", "10809", "127.0.0.1:99999"] {
+            assert!(address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_api_stays_at_home() {
+        assert!(private_address("127.0.0.1:0").is_ok());
+        assert!(private_address("unix:/run/x.sock").is_ok());
+        assert!(private_address("0.0.0.0:8809").is_err());
+    }
+}

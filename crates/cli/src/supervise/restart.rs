@@ -1,0 +1,54 @@
+//! When a dead worker is replaced: at once, unless it keeps dying.
+
+use std::time::Duration;
+
+/// A worker that lived shorter than this died of its start.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+/// Wait before the second try in a row.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// Longest wait between tries.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// Counts short lives.
+#[derive(Debug, Default)]
+pub struct Restarts {
+    short_lives: u32,
+}
+
+impl Restarts {
+    /// A worker died after `life`: how long to wait before the next.
+    ///
+    /// One short life is forgiven, so that a worker killed twice in quick succession comes back at once both times.
+    pub fn wait_after(&mut self, life: Duration) -> Duration {
+        if life >= SHORT_LIFE {
+            self.short_lives = 0;
+            return Duration::ZERO;
+        }
+        self.short_lives += 1;
+        match self.short_lives {
+            0..=2 => Duration::ZERO,
+            many => (FIRST_WAIT * 2u32.saturating_pow(many - 3)).min(LONGEST_WAIT),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_worker_that_keeps_dying_waits() {
+        let mut restarts = Restarts::default();
+        let short = Duration::from_millis(50);
+        assert_eq!(restarts.wait_after(short), Duration::ZERO);
+        assert_eq!(restarts.wait_after(short), Duration::ZERO);
+        assert_eq!(restarts.wait_after(short), Duration::from_millis(100));
+        assert_eq!(restarts.wait_after(short), Duration::from_millis(200));
+        for _ in 0..40 {
+            restarts.wait_after(short);
+        }
+        assert_eq!(restarts.wait_after(short), LONGEST_WAIT);
+        assert_eq!(restarts.wait_after(Duration::from_secs(2)), Duration::ZERO);
+        assert_eq!(restarts.wait_after(short), Duration::ZERO);
+    }
+}

@@ -1,0 +1,150 @@
+//! The process that serves. Started by the supervisor with its sockets open, or by systemd through `up` itself.
+
+use crate::arguments::LogFormat;
+use crate::failure::{EXIT_USAGE, Failure, Outcome};
+use crate::supervise::sockets::{self, Listening, Passed, Role};
+use base::Kind;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::os::fd::{OwnedFd, RawFd};
+use std::time::Duration;
+
+/// The environment variable that carries a [`Handover`].
+pub const VARIABLE: &str = "REKINDLE_WORKER";
+/// How long background work may finish after the node has stopped.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// What the supervisor tells the worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Handover {
+    pub config: node::Config,
+    pub sockets: Vec<Passed>,
+    /// Where to write one line ([`Ready`]) when it serves.
+    pub report: Option<RawFd>,
+    /// The supervisor: without it the worker has no reason to live.
+    pub parent: u32,
+    pub verbose: bool,
+    pub log_format: LogFormat,
+}
+
+/// What the worker tells the supervisor when it serves.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Ready {
+    pub pid: u32,
+    pub node: String,
+    pub store: String,
+    /// From the worker's first instruction.
+    pub start_ms: u64,
+}
+
+impl Handover {
+    /// For the environment variable.
+    pub fn encode(&self) -> String {
+        serde_json::to_string(self)
+            .expect("paths that came from text or a canonical folder are text")
+    }
+}
+
+/// `rekindle worker`.
+pub fn run() -> Outcome {
+    let by_hand = || {
+        Failure::usage("the worker is started by `rekindle up`, not by hand").next("rekindle up")
+    };
+    let text = std::env::var(VARIABLE).map_err(|_| by_hand())?;
+    let handover: Handover =
+        serde_json::from_str(&text).map_err(|error| by_hand().because(error))?;
+    die_with(handover.parent)?;
+    let mut taken = Vec::new();
+    for passed in &handover.sockets {
+        taken.push((passed.role, sockets::take(passed.descriptor)?));
+    }
+    let report = handover.report.map(sockets::take).transpose()?;
+    serve(&handover, taken, |ready| {
+        let Some(report) = report else { return };
+        let line = serde_json::to_string(&ready).unwrap_or_default();
+        // A supervisor that is gone has killed us already.
+        let _ = writeln!(std::fs::File::from(report), "{line}");
+    })
+}
+
+/// Asks the kernel to kill this process when its parent dies: without its sockets it would serve nobody, and would keep
+/// the folder from a new daemon.
+fn die_with(parent: u32) -> Outcome {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(std::io::Error::from)?;
+    let present = rustix::process::getppid().map(rustix::process::Pid::as_raw_pid);
+    if present != i32::try_from(parent).ok() {
+        return Err(Failure::new("the supervisor is gone").kind(Kind::Unavailable));
+    }
+    Ok(())
+}
+
+/// Serves in this process, until told to stop.
+pub fn serve_here(
+    handover: &Handover,
+    listening: Vec<Listening>,
+    announce: impl FnOnce(Ready),
+) -> Outcome {
+    let mut taken = Vec::new();
+    for one in &listening {
+        taken.push((one.role, one.socket.try_clone()?));
+    }
+    // `listening` stays: it removes the socket files at the end.
+    serve(handover, taken, announce)
+}
+
+fn serve(
+    handover: &Handover,
+    taken: Vec<(Role, OwnedFd)>,
+    announce: impl FnOnce(Ready),
+) -> Outcome {
+    trace(handover)?;
+    let (env, runtime) = env::real::env()?;
+    let served = runtime.block_on(async {
+        let mut sockets = node::Sockets::default();
+        for (role, socket) in taken {
+            let acceptor = env::real::net::from_listener(socket)?;
+            match role {
+                Role::Nbd => sockets.nbd.push(acceptor),
+                Role::Http => sockets.http.push(acceptor),
+            }
+        }
+        let announce = |ready: &node::Ready| {
+            announce(Ready {
+                pid: std::process::id(),
+                node: ready.node.to_string(),
+                store: ready.store.clone(),
+                start_ms: ready.start_ms,
+            });
+        };
+        node::run(env, handover.config.clone(), sockets, announce).await.map_err(explain)
+    });
+    runtime.shut_down(PATIENCE);
+    served
+}
+
+fn explain(error: node::Error) -> Failure {
+    let mut failure = Failure::new("cannot serve").because(&error).kind(error.kind());
+    if matches!(error, node::Error::Usage(_)) {
+        failure.exit = EXIT_USAGE;
+    }
+    failure
+}
+
+/// Diagnostics go to standard error.
+fn trace(handover: &Handover) -> Outcome {
+    use tracing_subscriber::EnvFilter;
+    let default = if handover.verbose { "info,rekindle=debug" } else { "warn" };
+    let filter = match std::env::var("REKINDLE_TRACE") {
+        Ok(text) => EnvFilter::try_new(&text).map_err(|error| {
+            Failure::usage(format!("REKINDLE_TRACE='{text}' is not a filter")).because(error)
+        })?,
+        Err(_) => EnvFilter::new(default),
+    };
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match handover.log_format {
+        LogFormat::Text => builder.compact().with_ansi(false).init(),
+        LogFormat::Json => builder.json().init(),
+    }
+    Ok(())
+}

@@ -1,0 +1,313 @@
+//! Puts a node together. The only file that names every crate below.
+//!
+//! What must happen before the first reply, and nothing else: lock the folder, read `node.json`, map the warm memory,
+//! read the store's identity and our record (together), write our record once, open the log. None of it grows with
+//! volumes, bytes or clients. Whatever only makes things faster ([`Node::warm_up`]) comes after the first reply.
+
+use crate::config::{Config, Sizes};
+use crate::home_file::{FolderLock, HomeFile};
+use crate::record::{self, NodeRecord};
+use crate::{Error, limits};
+use base::limits::SEGMENT_BYTES;
+use base::{Incarnation, NodeId};
+use content::Content;
+use datastore::identity::{self, Identity};
+use datastore::layer::{self, fault, meter::Meter};
+use datastore::record::{Held, Writer};
+use datastore::{Error as StoreError, Store};
+use env::{Env, Moment};
+use log::Log;
+use staging::Staging;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use volume::{Home, HomeMaker, Vault, Volumes};
+
+/// A node, put together and ready to serve.
+pub struct Node {
+    pub env: Env,
+    pub id: NodeId,
+    pub incarnation: Incarnation,
+    pub config: Config,
+    pub sizes: Sizes,
+    pub identity: Identity,
+    pub store: Store,
+    pub meter: Meter,
+    pub writer: Writer,
+    pub content: Content,
+    pub log: Log,
+    /// What the log found.
+    pub opened: log::Opened,
+    pub staging: Staging,
+    pub volumes: Volumes,
+    /// File of the warm memory; `None` when nothing outlives the process.
+    pub warm: Option<PathBuf>,
+    /// How long each step of the start took, in order.
+    pub phases: Vec<(&'static str, u64)>,
+    _lock: FolderLock,
+}
+
+/// Times the steps of the start.
+struct Phases {
+    env: Env,
+    last: Moment,
+    taken: Vec<(&'static str, u64)>,
+}
+
+impl Phases {
+    fn done(&mut self, phase: &'static str) {
+        let now = self.env.now();
+        self.taken.push((phase, u64::try_from((now - self.last).as_micros()).unwrap_or(u64::MAX)));
+        self.last = now;
+    }
+}
+
+/// The store, open, with its layers.
+struct OpenStore {
+    url: String,
+    store: Store,
+    meter: Meter,
+    faults: fault::Handle,
+    /// What shall go wrong once the node serves.
+    plan: fault::Plan,
+}
+
+impl Node {
+    /// Puts a node together.
+    pub async fn assemble(env: &Env, config: Config) -> Result<Self, Error> {
+        config.check().map_err(Error::Usage)?;
+        let mut phases = Phases { env: env.clone(), last: env.now(), taken: Vec::new() };
+        let lock = FolderLock::take(env, &config.dir).await?;
+        let home = HomeFile::read(env, &config.dir).await?;
+        phases.done("folder");
+        let open = open_store(env, &config).await?;
+        let known = join(env, &open, &config, home).await?;
+        let (home, writer) = (known.home, known.writer);
+        phases.done("store");
+        let sizes = sizes(&config, home.sizes);
+        let (arena, warm) = arena(env, &config, home.node, sizes).await?;
+        phases.done("warm");
+        let held = record::start(&writer, &open.url, known.record).await?;
+        let incarnation = held.value.incarnation;
+        phases.done("record");
+        let memory_outlives_process = arena.outlives_process();
+        let (log, opened) =
+            Log::open(env, arena, log_config(&config, home.node, incarnation, sizes)).await?;
+        phases.done("log");
+        for damage in &opened.damage {
+            tracing::error!(%damage, "damage in the log");
+        }
+        let content = Content::open(
+            env.clone(),
+            open.store.clone(),
+            content_config(&config, &known.identity),
+        );
+        let staging = Staging::start(
+            env.clone(),
+            log.clone(),
+            content.clone(),
+            writer.clone(),
+            staging_config(&config, sizes, memory_outlives_process),
+        );
+        let volumes = Volumes::open(
+            env.clone(),
+            writer.clone(),
+            staging.clone(),
+            content.clone(),
+            homes(&content),
+        );
+        open.faults.set(open.plan);
+        phases.done("volumes");
+        Ok(Self {
+            env: env.clone(),
+            id: home.node,
+            incarnation,
+            config,
+            sizes,
+            identity: known.identity,
+            store: open.store,
+            meter: open.meter,
+            writer,
+            content,
+            log,
+            opened,
+            staging,
+            volumes,
+            warm,
+            phases: phases.taken,
+            _lock: lock,
+        })
+    }
+}
+
+/// Opens the store as told. Faults begin when the node serves: a drill is about clients, not about starting.
+async fn open_store(env: &Env, config: &Config) -> Result<OpenStore, Error> {
+    let url = config.store_url();
+    let plan = match &config.store_fault {
+        Some(spec) => spec
+            .parse()
+            .map_err(|error: StoreError| Error::Usage(format!("--store-fault: {error}")))?,
+        None => fault::Plan::default(),
+    };
+    let bare = datastore::open(env, &url)
+        .await
+        .map_err(|source| Error::Store { url: url.clone(), source })?;
+    let (store, meter, faults) = layer::usual(env, bare, fault::Plan::default());
+    Ok(OpenStore { url: store.describe(), store, meter, faults, plan })
+}
+
+/// What is known once the store has been read.
+struct Known {
+    home: HomeFile,
+    identity: Identity,
+    writer: Writer,
+    record: Option<Held<NodeRecord>>,
+}
+
+/// Finds out who we are and whose store this is; the first time, tries the store and writes both down.
+async fn join(
+    env: &Env,
+    open: &OpenStore,
+    config: &Config,
+    home: Option<HomeFile>,
+) -> Result<Known, Error> {
+    let failed = |source| Error::Store { url: open.url.clone(), source };
+    let node = home.as_ref().map_or_else(|| NodeId(env.random()), |home| home.node);
+    let writer = Writer { env: env.clone(), store: open.store.clone(), node };
+    let Some(home) = home else {
+        let identity = identity::open_or_create(&writer).await.map_err(failed)?;
+        datastore::probe(env, &open.store).await.map_err(failed)?;
+        let home =
+            HomeFile::new(node, identity.store, env.wall_clock().0, choose(env, config).await);
+        home.write(env, &config.dir).await?;
+        return Ok(Known { home, identity, writer, record: None });
+    };
+    let (identity, record) = futures_util::join!(identity::find(&writer), record::read(&writer));
+    let identity = identity.map_err(failed)?.ok_or_else(|| {
+        let gone = "it holds no store of rekindle any more, but this folder belongs to one: is it mounted, is the URL right?";
+        failed(StoreError::Refused(gone.to_owned()))
+    })?;
+    if identity.store != home.store {
+        return Err(Error::OtherStore {
+            url: open.url.clone(),
+            ours: home.store,
+            theirs: identity.store,
+        });
+    }
+    Ok(Known { home, identity, writer, record: record.map_err(failed)? })
+}
+
+/// Sizes that suit this machine.
+async fn choose(env: &Env, config: &Config) -> Sizes {
+    let flash_free = env.disk().free_bytes(&config.dir).await.unwrap_or(0);
+    let folder = config.warm.clone().or_else(|| env.memory().default_folder());
+    Sizes::choose(flash_free, folder.and_then(|folder| env.memory().free_bytes(&folder).ok()))
+}
+
+/// What was asked for, else what was chosen at the first start.
+fn sizes(config: &Config, chosen: Sizes) -> Sizes {
+    Sizes {
+        flash_bytes: config.flash_bytes.unwrap_or(chosen.flash_bytes),
+        warm_bytes: config.warm_bytes.unwrap_or(chosen.warm_bytes),
+    }
+}
+
+/// Maps the warm memory. Without a place for it the node serves all the same; only `ack=memory` is then worth less, and
+/// it says so.
+async fn arena(
+    env: &Env,
+    config: &Config,
+    node: NodeId,
+    sizes: Sizes,
+) -> Result<(warm::Arena, Option<PathBuf>), Error> {
+    let slots = usize::try_from(sizes.warm_bytes / SEGMENT_BYTES).unwrap_or(usize::MAX);
+    let slots = slots.clamp(limits::WARM_SLOTS_MIN, warm::limits::SLOTS_MAX);
+    let path = match (&config.warm, env.memory().default_folder()) {
+        (Some(path), _) => path.clone(),
+        (None, Some(folder)) => folder.join(format!("rekindle-{node}.warm")),
+        (None, None) => {
+            tracing::warn!(
+                "this machine has no memory that outlives a process: name a file with --warm"
+            );
+            return Ok((warm::Arena::volatile(limits::WARM_SLOTS_MIN), None));
+        }
+    };
+    let map = |slots: usize| {
+        let (env, path) = (env.clone(), path.clone());
+        // A new arena is a gigabyte of pages to clear.
+        async move { env.clone().blocking(move || warm::Arena::open(&env, &path, node, slots)).await }
+    };
+    match map(slots).await {
+        Ok(arena) => Ok((arena, Some(path))),
+        Err(error) if config.warm.is_some() || config.warm_bytes.is_some() => {
+            Err(Error::Warm { path, reason: error.to_string() })
+        }
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "less warm memory than planned");
+            let fewer = map(limits::WARM_SLOTS_MIN).await;
+            fewer
+                .map(|arena| (arena, Some(path.clone())))
+                .map_err(|error| Error::Warm { path, reason: error.to_string() })
+        }
+    }
+}
+
+fn log_config(
+    config: &Config,
+    node: NodeId,
+    incarnation: Incarnation,
+    sizes: Sizes,
+) -> log::Config {
+    log::Config {
+        folder: config.flash(),
+        node,
+        incarnation,
+        flash_bytes: sizes.flash_bytes,
+        flush_interval: limits::FLUSH_INTERVAL,
+    }
+}
+
+fn content_config(config: &Config, identity: &Identity) -> content::Config {
+    content::Config {
+        secret: identity.secret.0,
+        compression: config.compression.into(),
+        pack_bytes: limits::PACK_BYTES,
+        cache_bytes: config.cache_bytes,
+        index_bytes: config.index_bytes,
+        uploads: limits::UPLOADS,
+    }
+}
+
+fn staging_config(config: &Config, sizes: Sizes, memory_outlives_process: bool) -> staging::Config {
+    let destage = &config.destage;
+    staging::Config {
+        flash_bytes: sizes.flash_bytes,
+        memory_bytes: limits::HELD_BYTES,
+        destage_age: destage.age,
+        destage_bytes: destage.bytes,
+        batch_bytes: destage.batch_bytes,
+        destagers: destage.workers,
+        age_deadline: destage.deadline,
+        memory_outlives_process,
+    }
+}
+
+/// What the bytes of each kind of volume mean.
+fn homes(content: &Content) -> HomeMaker {
+    let content = content.clone();
+    Arc::new(move |vault: &Vault| match vault.kind.as_str() {
+        "block" => {
+            let home = block::Extents::new(content.clone(), vault.size, vault.block_size);
+            Ok(Arc::new(home) as Arc<dyn Home>)
+        }
+        other => Err(volume::Error::Invalid(format!(
+            "volume '{}' is of kind '{other}', which this binary does not know: upgrade rekindle",
+            vault.name
+        ))),
+    })
+}
+
+/// Where the log's segments are, for messages.
+#[must_use]
+pub fn flash_folder(dir: &Path) -> PathBuf {
+    dir.join("flash")
+}

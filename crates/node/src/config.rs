@@ -1,0 +1,235 @@
+//! What a node is told at start, and what it chooses when it is told nothing.
+//!
+//! Two steps. [`Config`] is what people asked for, with gaps; the supervisor hands it to each worker unchanged.
+//! [`Sizes`] fills the gaps from the machine once, at the first start in a folder, and is then kept in `node.json`: a
+//! default that followed the free space of the day would move under the node's own use.
+
+use crate::limits;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How new chunks are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    None,
+    Lz4,
+    #[default]
+    Zstd,
+}
+
+impl From<Compression> for content::Compression {
+    fn from(choice: Compression) -> Self {
+        match choice {
+            Compression::None => Self::None,
+            Compression::Lz4 => Self::Lz4,
+            Compression::Zstd => Self::Zstd,
+        }
+    }
+}
+
+/// When acknowledged changes move to the datastore.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Destage {
+    /// A change is destaged when it is this old, if nothing triggers earlier.
+    pub age: Duration,
+    /// ... or when a volume has this many unfinished bytes.
+    pub bytes: u64,
+    /// Most bytes in one batch.
+    pub batch_bytes: u64,
+    /// Batches at once, of different volumes.
+    pub workers: usize,
+    /// Past this age of its oldest change a volume is reported as late.
+    pub deadline: Duration,
+}
+
+impl Default for Destage {
+    fn default() -> Self {
+        Self {
+            age: Duration::from_secs(5),
+            bytes: limits::DESTAGE_BYTES_DEFAULT,
+            batch_bytes: limits::BATCH_BYTES_DEFAULT,
+            workers: limits::DESTAGERS_DEFAULT,
+            deadline: Duration::from_mins(5),
+        }
+    }
+}
+
+/// What a node is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// The node's own folder; absolute.
+    pub dir: PathBuf,
+    /// URL of the datastore; `DIR/store` when absent.
+    pub store: Option<String>,
+    /// Faults in front of the store, for drills and tests: `latency=10ms,fail=20%,gone=60s`.
+    pub store_fault: Option<String>,
+    /// Flash that the log may take, bytes.
+    pub flash_bytes: Option<u64>,
+    /// File of the warm memory.
+    pub warm: Option<PathBuf>,
+    /// Its length, bytes.
+    pub warm_bytes: Option<u64>,
+    /// RAM for cached chunks, bytes.
+    pub cache_bytes: u64,
+    /// RAM for the dedup index, bytes.
+    pub index_bytes: u64,
+    pub compression: Compression,
+    pub destage: Destage,
+}
+
+impl Config {
+    /// Defaults for a node in `dir`.
+    #[must_use]
+    pub fn new(dir: PathBuf) -> Self {
+        Self {
+            dir,
+            store: None,
+            store_fault: None,
+            flash_bytes: None,
+            warm: None,
+            warm_bytes: None,
+            cache_bytes: limits::CACHE_BYTES_DEFAULT,
+            index_bytes: limits::INDEX_BYTES_DEFAULT,
+            compression: Compression::default(),
+            destage: Destage::default(),
+        }
+    }
+
+    /// Whether the settings make sense together; if not, what to change.
+    pub fn check(&self) -> Result<(), String> {
+        use base::units::format_size;
+        if let Some(bytes) = self.flash_bytes.filter(|&bytes| bytes < limits::FLASH_BYTES_MIN) {
+            let least = format_size(limits::FLASH_BYTES_MIN);
+            return Err(format!(
+                "a flash budget of {} is too small: {least} at least",
+                format_size(bytes)
+            ));
+        }
+        if let Some(bytes) = self.warm_bytes.filter(|&bytes| bytes < limits::WARM_BYTES_MIN) {
+            let least = format_size(limits::WARM_BYTES_MIN);
+            return Err(format!(
+                "a warm memory of {} is too small: {least} at least",
+                format_size(bytes)
+            ));
+        }
+        if self.destage.batch_bytes < base::limits::CHANGE_BYTES_MAX {
+            return Err(format!(
+                "a destage batch holds {} at least",
+                format_size(base::limits::CHANGE_BYTES_MAX)
+            ));
+        }
+        if self.store.as_ref().is_some_and(|store| store.trim().is_empty()) {
+            return Err(
+                "the URL of the store is empty: write file:///FOLDER or s3://BUCKET/PREFIX"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// The folder of the log's segments.
+    #[must_use]
+    pub fn flash(&self) -> PathBuf {
+        self.dir.join("flash")
+    }
+
+    /// The store's URL.
+    #[must_use]
+    pub fn store_url(&self) -> String {
+        self.store.clone().unwrap_or_else(|| self.dir.join("store").display().to_string())
+    }
+}
+
+/// Sizes that were chosen at the first start in a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sizes {
+    /// Flash for the log, bytes.
+    pub flash_bytes: u64,
+    /// Warm memory, bytes.
+    pub warm_bytes: u64,
+}
+
+impl Sizes {
+    /// Sizes for a machine with this much room: half of the free flash, a quarter of the free warm memory, within the
+    /// defaults. `None`: no place for warm memory.
+    #[must_use]
+    pub fn choose(flash_free: u64, warm_free: Option<u64>) -> Self {
+        Self {
+            flash_bytes: (flash_free / 2)
+                .clamp(limits::FLASH_BYTES_MIN, limits::FLASH_BYTES_DEFAULT),
+            warm_bytes: (warm_free.unwrap_or(0) / 4)
+                .clamp(limits::WARM_BYTES_MIN, limits::WARM_BYTES_DEFAULT),
+        }
+    }
+}
+
+/// Where a daemon lives when nobody says: `./rekindle-data` if it is there or can be made, else the user's data folder.
+///
+/// `exists` and `creatable` answer for a path; `data_home` is `$XDG_DATA_HOME`, `home` is `$HOME`.
+#[must_use]
+pub fn default_dir(
+    here: &Path,
+    data_home: Option<&Path>,
+    home: Option<&Path>,
+    usable: impl Fn(&Path) -> bool,
+) -> Option<PathBuf> {
+    let beside = here.join("rekindle-data");
+    if usable(&beside) {
+        return Some(beside);
+    }
+    match (data_home, home) {
+        (Some(data), _) if data.is_absolute() => Some(data.join("rekindle")),
+        (_, Some(home)) => Some(home.join(".local/share/rekindle")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::units::{GIB, MIB};
+
+    #[test]
+    fn sizes_follow_the_machine_within_bounds() {
+        let roomy = Sizes::choose(100 * GIB, Some(24 * GIB));
+        assert_eq!(roomy, Sizes { flash_bytes: 4 * GIB, warm_bytes: GIB });
+        let tight = Sizes::choose(2 * GIB, Some(GIB));
+        assert_eq!(tight, Sizes { flash_bytes: GIB, warm_bytes: 256 * MIB });
+        let none = Sizes::choose(0, None);
+        assert_eq!(
+            none,
+            Sizes { flash_bytes: limits::FLASH_BYTES_MIN, warm_bytes: limits::WARM_BYTES_MIN }
+        );
+    }
+
+    #[test]
+    fn the_folder_is_beside_us_or_in_the_users_data() {
+        let here = Path::new("/work");
+        let home = Path::new("/home/me");
+        assert_eq!(
+            default_dir(here, None, Some(home), |_| true),
+            Some("/work/rekindle-data".into())
+        );
+        assert_eq!(
+            default_dir(here, None, Some(home), |_| false),
+            Some("/home/me/.local/share/rekindle".into())
+        );
+        let data = Some(Path::new("/data"));
+        assert_eq!(default_dir(here, data, Some(home), |_| false), Some("/data/rekindle".into()));
+        assert_eq!(default_dir(here, None, None, |_| false), None);
+    }
+
+    #[test]
+    fn a_config_survives_the_way_to_the_worker() {
+        let mut config = Config::new("/srv/rekindle".into());
+        config.store_fault = Some("latency=10ms".into());
+        let text = serde_json::to_string(&config).expect("plain data");
+        assert_eq!(serde_json::from_str::<Config>(&text).expect("just written"), config);
+        assert_eq!(config.store_url(), "/srv/rekindle/store");
+        assert_eq!(config.check(), Ok(()));
+        config.flash_bytes = Some(1);
+        assert!(config.check().is_err());
+    }
+}

@@ -1,0 +1,66 @@
+//! Why a node cannot start or go on. Each message is one line and says what to do.
+
+use base::{Kind, StoreId};
+use std::path::PathBuf;
+
+/// An error of the node.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The settings contradict themselves.
+    #[error("{0}")]
+    Usage(String),
+    /// Another daemon serves from this folder.
+    #[error("the folder {} is in use by another daemon: stop that one, or choose another folder with --dir", .0.display())]
+    InUse(PathBuf),
+    /// A file of the folder cannot be read or written.
+    #[error("{}: {reason}: check its permissions and the space left, or choose another folder with --dir", .path.display())]
+    Folder { path: PathBuf, reason: String },
+    /// `node.json` is not what we wrote.
+    #[error("{} is damaged ({reason}): restore it; the log in this folder belongs to the node that it names", .path.display())]
+    Damaged { path: PathBuf, reason: String },
+    /// `node.json` is of a newer version.
+    #[error("{} has format version {found}, this binary knows up to {known}: upgrade rekindle", .path.display())]
+    Newer { path: PathBuf, found: u32, known: u32 },
+    /// The folder belongs to another store.
+    #[error(
+        "this folder belongs to the store {ours}, but {url} is the store {theirs}: its log may hold changes of that \
+         other store. Give the URL of the right store, or another folder with --dir"
+    )]
+    OtherStore { url: String, ours: StoreId, theirs: StoreId },
+    /// Warm memory that was asked for cannot be had.
+    #[error("the warm memory {} cannot be used: {reason}: choose another file with --warm, or a smaller --warm-size", .path.display())]
+    Warm { path: PathBuf, reason: String },
+    /// The store.
+    #[error("the store {url}: {source}")]
+    Store { url: String, source: datastore::Error },
+    /// Another process has taken this node's place.
+    #[error(
+        "the store says that another daemon runs as this node ({0}): a folder must not be copied while it is in use"
+    )]
+    Fenced(String),
+    #[error(transparent)]
+    Log(#[from] log::Error),
+    #[error(transparent)]
+    Volume(#[from] volume::Error),
+    /// The machine refuses something that it never refuses.
+    #[error("{0}")]
+    Machine(#[from] std::io::Error),
+}
+
+impl Error {
+    /// What to do about it.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::Usage(_) | Error::OtherStore { .. } => Kind::Invalid,
+            Error::InUse(_) => Kind::Conflict,
+            Error::Folder { .. } | Error::Warm { .. } | Error::Machine(_) => Kind::Io,
+            Error::Damaged { .. } => Kind::Damaged,
+            Error::Newer { .. } => Kind::Unsupported,
+            Error::Store { source, .. } => source.kind(),
+            Error::Fenced(_) => Kind::Fenced,
+            Error::Log(error) => error.kind(),
+            Error::Volume(error) => error.kind(),
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Long work: begun by a request, asked about by others, remembered for a while when it is over.
+
+use crate::limits;
+use env::{Env, Moment};
+use front::http::api::{ApiError, Job, JobState, Problem};
+use parking_lot::Mutex;
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::Arc;
+
+/// The jobs of a node. Clones mean the same ones.
+#[derive(Clone)]
+pub struct Jobs {
+    env: Env,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    /// Oldest first.
+    jobs: VecDeque<Entry>,
+}
+
+struct Entry {
+    job: Job,
+    began: Moment,
+}
+
+/// Tells how far a job is.
+#[derive(Clone)]
+pub struct Progress {
+    jobs: Jobs,
+    id: String,
+}
+
+impl Progress {
+    /// So much is done; of so much, if that is known.
+    pub fn set(&self, done: u64, total: Option<u64>) {
+        self.jobs.change(&self.id, |entry, now| {
+            entry.job.done = done;
+            entry.job.total = total;
+            let taken = u64::try_from((now - entry.began).as_millis()).unwrap_or(u64::MAX);
+            entry.job.eta_ms = eta(done, total, taken);
+        });
+    }
+}
+
+/// Time left, if the rest goes as what is done.
+fn eta(done: u64, total: Option<u64>, taken_ms: u64) -> Option<u64> {
+    let left = total?.saturating_sub(done);
+    (done > 0).then(|| {
+        u64::try_from(u128::from(taken_ms) * u128::from(left) / u128::from(done))
+            .unwrap_or(u64::MAX)
+    })
+}
+
+impl Jobs {
+    /// None yet.
+    #[must_use]
+    pub fn new(env: Env) -> Self {
+        Self { env, state: Arc::default() }
+    }
+
+    /// Begins a job of `kind` on `subject`, counted in `unit`. A job of this kind and subject that runs already is
+    /// given instead: asking twice is asking once.
+    pub fn begin<F>(
+        &self,
+        kind: &'static str,
+        subject: &str,
+        unit: &str,
+        work: impl FnOnce(Progress) -> F,
+    ) -> Job
+    where
+        F: Future<Output = Result<Value, ApiError>> + Send + 'static,
+    {
+        let job = {
+            let mut state = self.state.lock();
+            let same = |job: &Job| {
+                job.state == JobState::Running && job.kind == kind && job.subject == subject
+            };
+            if let Some(entry) = state.jobs.iter().find(|entry| same(&entry.job)) {
+                return entry.job.clone();
+            }
+            state.next += 1;
+            let job = Job {
+                id: state.next.to_string(),
+                kind: kind.to_owned(),
+                subject: subject.to_owned(),
+                unit: unit.to_owned(),
+                started: self.env.wall_clock().0,
+                ..Job::default()
+            };
+            state.jobs.push_back(Entry { job: job.clone(), began: self.env.now() });
+            forget(&mut state.jobs);
+            job
+        };
+        let progress = Progress { jobs: self.clone(), id: job.id.clone() };
+        let work = work(progress);
+        let (jobs, id) = (self.clone(), job.id.clone());
+        self.env.spawn(kind, async move {
+            // If the work panics, this ends the job as well: nobody shall poll for ever.
+            let mut end = End {
+                jobs,
+                id,
+                outcome: Some(Err(ApiError::new(base::Kind::Io, "it was interrupted"))),
+            };
+            end.outcome = Some(work.await);
+        });
+        job
+    }
+
+    fn change(&self, id: &str, change: impl FnOnce(&mut Entry, Moment)) {
+        let now = self.env.now();
+        if let Some(entry) = self.state.lock().jobs.iter_mut().find(|entry| entry.job.id == id) {
+            change(entry, now);
+        }
+    }
+
+    /// All of them, newest first.
+    #[must_use]
+    pub fn all(&self) -> Vec<Job> {
+        self.state.lock().jobs.iter().rev().map(|entry| entry.job.clone()).collect()
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn find(&self, id: &str) -> Option<Job> {
+        self.state
+            .lock()
+            .jobs
+            .iter()
+            .find(|entry| entry.job.id == id)
+            .map(|entry| entry.job.clone())
+    }
+
+    /// The newest of a kind.
+    #[must_use]
+    pub fn latest(&self, kind: &str, state: JobState) -> Option<Job> {
+        self.all().into_iter().find(|job| job.kind == kind && job.state == state)
+    }
+}
+
+/// Drops the oldest finished ones beyond what is kept.
+fn forget(jobs: &mut VecDeque<Entry>) {
+    while jobs.len() > limits::JOBS_KEPT {
+        let Some(oldest) = jobs.iter().position(|entry| entry.job.state != JobState::Running)
+        else {
+            return;
+        };
+        jobs.remove(oldest);
+    }
+}
+
+/// Writes the outcome of a job down when it is dropped, however that comes about.
+struct End {
+    jobs: Jobs,
+    id: String,
+    outcome: Option<Result<Value, ApiError>>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let Some(outcome) = self.outcome.take() else { return };
+        let finished = self.jobs.env.wall_clock().0;
+        self.jobs.change(&self.id, |entry, _| {
+            entry.job.finished = Some(finished);
+            entry.job.eta_ms = None;
+            match outcome {
+                Ok(result) => {
+                    entry.job.state = JobState::Done;
+                    entry.job.result = result;
+                }
+                Err(error) => {
+                    entry.job.state = JobState::Failed;
+                    entry.job.problem = Some(Problem::from(&error));
+                }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Kind;
+    use std::time::Duration;
+
+    async fn ended(jobs: &Jobs, id: &str) -> Job {
+        loop {
+            let job = jobs.find(id).expect("remembered");
+            if job.state != JobState::Running {
+                return job;
+            }
+            jobs.env.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    #[test]
+    fn jobs_tell_how_far_they_are_and_how_they_ended() {
+        let (env, runtime) = env::real::env().expect("an environment");
+        let jobs = Jobs::new(env);
+        runtime.block_on(async {
+            let (go, wait) = tokio::sync::oneshot::channel::<()>();
+            let first = jobs.begin("verify", "vm1", "chunks", |progress| async move {
+                progress.set(1, Some(4));
+                let _ = wait.await;
+                Ok(serde_json::json!({"damaged": 0}))
+            });
+            let again = jobs.begin("verify", "vm1", "chunks", |_| async { Ok(Value::Null) });
+            assert_eq!(first.id, again.id, "asking twice is asking once");
+            go.send(()).expect("it waits");
+            let done = ended(&jobs, &first.id).await;
+            assert_eq!((done.state, done.done, done.total), (JobState::Done, 1, Some(4)));
+            let failed = jobs.begin("verify", "vm1", "chunks", |_| async {
+                Err(ApiError::new(Kind::Damaged, "a pack is gone"))
+            });
+            let failed = ended(&jobs, &failed.id).await;
+            assert_eq!(failed.problem.expect("a reason").error, "damaged");
+            let panicked = jobs.begin("drain", "vm1", "bytes", |_| async { panic!("on purpose") });
+            assert_eq!(ended(&jobs, &panicked.id).await.state, JobState::Failed);
+            assert_eq!(jobs.all().len(), 3);
+        });
+    }
+
+    #[test]
+    fn only_so_many_are_remembered() {
+        let (env, runtime) = env::real::env().expect("an environment");
+        let jobs = Jobs::new(env);
+        runtime.block_on(async {
+            for number in 0..limits::JOBS_KEPT * 2 {
+                let job = jobs
+                    .begin("drain", &number.to_string(), "bytes", |_| async { Ok(Value::Null) });
+                ended(&jobs, &job.id).await;
+            }
+        });
+        assert_eq!(jobs.all().len(), limits::JOBS_KEPT);
+    }
+
+    #[test]
+    fn the_time_left_follows_the_time_taken() {
+        assert_eq!(eta(25, Some(100), 1000), Some(3000));
+        assert_eq!(eta(0, Some(100), 1000), None);
+        assert_eq!(eta(5, None, 1000), None);
+    }
+}

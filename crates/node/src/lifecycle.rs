@@ -1,0 +1,185 @@
+//! The life of the process: start, serve, stop.
+//!
+//! Start: the API answers first, then the node is put together, then NBD is accepted. Stop: NBD sessions end after what
+//! they have begun, the API ends, volumes go out of service, the destager ends after the batch in hand, the log is
+//! closed. A stop never waits for the store unless it is asked to drain: what is unfinished stays in the log.
+
+use crate::assemble::Node;
+use crate::config::Config;
+use crate::status::Service;
+use crate::{Error, limits};
+use base::NodeId;
+use env::{Acceptor, Env};
+use front::conn::{CONNECTIONS_DEFAULT, Connections};
+use front::http::App;
+use sd_notify::NotifyState;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Listening sockets.
+#[derive(Default)]
+pub struct Sockets {
+    pub nbd: Vec<Box<dyn Acceptor>>,
+    pub http: Vec<Box<dyn Acceptor>>,
+}
+
+/// What is known when the node serves.
+#[derive(Debug, Clone)]
+pub struct Ready {
+    pub node: NodeId,
+    pub store: String,
+    /// From the call of [`run`] to the moment of serving.
+    pub start_ms: u64,
+}
+
+/// Signals that ask for the end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Error> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// The protocols, as far as they have been started.
+struct Fronts {
+    env: Env,
+    service: Service,
+    nbd: Connections,
+    http: Connections,
+}
+
+/// Serves until told to stop. Call it inside the runtime of `env`. `ready` is called once, when clients are served.
+pub async fn run(
+    env: Env,
+    config: Config,
+    sockets: Sockets,
+    ready: impl FnOnce(&Ready),
+) -> Result<(), Error> {
+    let began = env.now();
+    let mut signals = Signals::new()?;
+    crate::metrics::install();
+    let places = |acceptors: &[Box<dyn Acceptor>]| {
+        acceptors.iter().map(|acceptor| acceptor.address()).collect()
+    };
+    let nbd = Connections::new("nbd", limits::NBD_CONNECTIONS);
+    let service =
+        Service::new(env.clone(), places(&sockets.nbd), places(&sockets.http), nbd.clone());
+    let fronts = Fronts {
+        env: env.clone(),
+        service: service.clone(),
+        nbd,
+        http: Connections::new("http", CONNECTIONS_DEFAULT),
+    };
+    fronts.start_http(sockets.http);
+    let node = tokio::select! {
+        node = Node::assemble(&env, config) => Arc::new(node?),
+        // Nothing was promised to anybody yet.
+        () = signals.next() => return Ok(()),
+    };
+    service.serve(node.clone());
+    fronts.start_nbd(sockets.nbd);
+    let start_ms = u64::try_from((env.now() - began).as_millis()).unwrap_or(u64::MAX);
+    ready(&Ready { node: node.id, store: node.store.describe(), start_ms });
+    tell_systemd(&[NotifyState::Ready]);
+    watch_over(&env);
+    crate::work::in_background(&node);
+    tracing::info!(start_ms, node = %node.id, incarnation = node.incarnation.0, "serving");
+
+    let drain = tokio::select! {
+        () = signals.next() => false,
+        drain = service.shutdown_asked() => drain,
+    };
+    tell_systemd(&[NotifyState::Stopping]);
+    service.stopping();
+    tokio::select! {
+        stopped = stop(&fronts, node, drain) => stopped,
+        () = signals.next() => {
+            tracing::warn!("stopping at once: what was acknowledged is in the log");
+            Ok(())
+        }
+    }
+}
+
+impl Fronts {
+    fn start_http(&self, acceptors: Vec<Box<dyn Acceptor>>) {
+        let metrics = self.service.clone();
+        let app = App {
+            api: Arc::new(self.service.clone()),
+            metrics: Arc::new(move || metrics.metrics()),
+        };
+        for acceptor in acceptors {
+            let serve =
+                front::http::serve(self.env.clone(), acceptor, app.clone(), self.http.clone());
+            self.env.spawn("http-accept", serve);
+        }
+    }
+
+    fn start_nbd(&self, acceptors: Vec<Box<dyn Acceptor>>) {
+        let exports = Arc::new(self.service.clone());
+        for acceptor in acceptors {
+            let serve =
+                front::nbd::serve(self.env.clone(), acceptor, exports.clone(), self.nbd.clone());
+            self.env.spawn("nbd-accept", serve);
+        }
+    }
+}
+
+/// The orderly end, within bounds unless it drains.
+async fn stop(fronts: &Fronts, node: Arc<Node>, drain: bool) -> Result<(), Error> {
+    let env = node.env.clone();
+    fronts.nbd.stop(&env, limits::SESSION_WAIT).await;
+    let rest = async {
+        node.volumes.stop(drain).await?;
+        node.staging.stop().await;
+        node.log.close().await?;
+        Ok::<(), Error>(())
+    };
+    let ended = if drain { Ok(rest.await) } else { env.timeout(limits::STOP_WAIT, rest).await };
+    // Last, so that the state of the stop can be asked for.
+    fronts.http.stop(&env, limits::HTTP_WAIT).await;
+    fronts.service.let_go();
+    match ended {
+        Ok(ended) => ended,
+        Err(_) => {
+            tracing::warn!(
+                "the stop took too long and was cut short: what was acknowledged is in the log"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// Says something to systemd, if it started us and wants to know.
+fn tell_systemd(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!(%error, "systemd cannot be told");
+    }
+}
+
+/// Tells systemd's watchdog, if there is one, that the background threads turn.
+fn watch_over(env: &Env) {
+    let Some(limit) = sd_notify::watchdog_enabled() else { return };
+    let interval = (limit / 3).max(Duration::from_millis(100));
+    let sleeper = env.clone();
+    env.spawn("watchdog", async move {
+        loop {
+            tell_systemd(&[NotifyState::Watchdog]);
+            sleeper.sleep(interval).await;
+        }
+    });
+}

@@ -1,0 +1,53 @@
+//! Bounds of the node, and the defaults that it hands to the crates below.
+
+use base::limits::SEGMENT_BYTES;
+use base::units::{GIB, MIB};
+use std::time::Duration;
+
+/// Flash for the log when nobody says, bytes.
+pub const FLASH_BYTES_DEFAULT: u64 = 4 * GIB;
+/// Least flash for the log, bytes: a few segments, so that one can fill while another is destaged.
+pub const FLASH_BYTES_MIN: u64 = 8 * SEGMENT_BYTES;
+/// Warm memory when nobody says, bytes.
+pub const WARM_BYTES_DEFAULT: u64 = GIB;
+/// Least warm memory, bytes.
+pub const WARM_BYTES_MIN: u64 = WARM_SLOTS_MIN as u64 * SEGMENT_BYTES;
+/// Least slots of warm memory: the open segment, the one before it, and two to be read at a restart.
+pub const WARM_SLOTS_MIN: usize = 4;
+/// RAM for cached chunks, bytes.
+pub const CACHE_BYTES_DEFAULT: u64 = 256 * MIB;
+/// RAM for the dedup index, bytes.
+pub const INDEX_BYTES_DEFAULT: u64 = 32 * MIB;
+/// A pack is uploaded when it has this many bytes.
+pub const PACK_BYTES: u64 = 16 * MIB;
+/// Uploads in flight.
+pub const UPLOADS: usize = 4;
+/// Unfinished bytes of a volume that start a destage.
+pub const DESTAGE_BYTES_DEFAULT: u64 = 64 * MIB;
+/// Most bytes in a destage batch.
+pub const BATCH_BYTES_DEFAULT: u64 = 64 * MIB;
+/// Destage batches at once.
+pub const DESTAGERS_DEFAULT: usize = 2;
+/// RAM for payloads of `through` and `uncached` writes, bytes.
+pub const HELD_BYTES: u64 = 64 * MIB;
+/// What is only in memory is committed at least this often.
+pub const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long a start waits for an earlier worker of the same folder to be gone.
+pub const PREDECESSOR_WAIT: Duration = Duration::from_secs(3);
+/// A quick stop that takes longer than this becomes a stop at once.
+pub const STOP_WAIT: Duration = Duration::from_secs(20);
+/// How long NBD sessions may take to finish what they have begun.
+pub const SESSION_WAIT: Duration = Duration::from_secs(5);
+/// How long requests to the API may take to finish.
+pub const HTTP_WAIT: Duration = Duration::from_millis(500);
+/// Clients of NBD at a time; each has a thread. A node with a thousand volumes in use has more than a thousand.
+pub const NBD_CONNECTIONS: usize = 4096;
+/// Finished jobs that are remembered.
+pub const JOBS_KEPT: usize = 16;
+/// Findings that one job keeps; more are counted only.
+pub const FINDINGS_KEPT: usize = 256;
+
+const _: () = assert!(FLASH_BYTES_DEFAULT >= FLASH_BYTES_MIN);
+const _: () = assert!(WARM_BYTES_DEFAULT >= WARM_BYTES_MIN);
+const _: () = assert!(BATCH_BYTES_DEFAULT >= base::limits::CHANGE_BYTES_MAX);

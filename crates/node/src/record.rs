@@ -1,0 +1,51 @@
+//! The record `nodes/<id>`: that a node exists, and how often it has been started.
+//!
+//! Each start adds one to the incarnation by a conditional write. Whoever wins is the node; a process that still thinks
+//! it is (a copied folder, a machine that was thought dead) finds out at its next write.
+
+use crate::Error;
+use base::Incarnation;
+use datastore::record::{Body, Held, Writer};
+use datastore::{Error as StoreError, key};
+use serde::{Deserialize, Serialize};
+
+/// The record `nodes/<id>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    pub incarnation: Incarnation,
+    /// Of the binary that started last.
+    pub version: String,
+    /// When that was, microseconds since 1970.
+    pub started: u64,
+}
+
+impl Body for NodeRecord {
+    const WHAT: &'static str = "node";
+    const FORMAT: u32 = 1;
+}
+
+/// Reads the record and starts the next incarnation: one conditional write.
+pub async fn start(
+    writer: &Writer,
+    url: &str,
+    found: Option<Held<NodeRecord>>,
+) -> Result<Held<NodeRecord>, Error> {
+    let next = NodeRecord {
+        incarnation: found.as_ref().map_or(Incarnation(1), |held| held.value.incarnation.next()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started: writer.env.wall_clock().0,
+    };
+    let written = match &found {
+        Some(held) => writer.replace(held, next).await,
+        None => writer.create(&key::node_key(writer.node), next).await,
+    };
+    written.map_err(|error| match error {
+        StoreError::Conflict(_) | StoreError::Exists(_) => Error::Fenced(writer.node.to_string()),
+        source => Error::Store { url: url.to_owned(), source },
+    })
+}
+
+/// The record as it is in the store.
+pub async fn read(writer: &Writer) -> Result<Option<Held<NodeRecord>>, StoreError> {
+    writer.read::<NodeRecord>(&key::node_key(writer.node)).await
+}
