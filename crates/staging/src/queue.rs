@@ -26,7 +26,7 @@ pub(crate) enum Payload {
     Zero,
     /// In the log.
     Log(Place),
-    /// In RAM.
+    /// In RAM; empty: reads as zeros.
     Memory(Arc<Kept>),
 }
 
@@ -84,13 +84,19 @@ impl Change {
         match &self.payload {
             Payload::Zero => Source::Zero,
             Payload::Log(place) => Source::Log(place.clone(), 0),
+            Payload::Memory(kept) if kept.bytes.is_empty() => Source::Zero,
             Payload::Memory(kept) => Source::Memory(kept.bytes.clone()),
         }
     }
 
     /// What it takes of the budgets, bytes.
     pub(crate) fn cost(&self) -> u64 {
-        limits::ENTRY_BYTES + if matches!(self.payload, Payload::Zero) { 0 } else { self.span }
+        let payload = match &self.payload {
+            Payload::Zero => 0,
+            Payload::Log(_) => self.span,
+            Payload::Memory(kept) => kept.bytes.len() as u64,
+        };
+        limits::ENTRY_BYTES + payload
     }
 }
 

@@ -20,6 +20,10 @@ pub struct History {
     pub ops: Vec<Op>,
     /// Highest serial that was acknowledged.
     pub acknowledged: u64,
+    /// Power was cut since a recovery was last checked.
+    pub power_was_cut: bool,
+    /// Bytes submitted in this life.
+    pub bytes: u64,
     /// Highest serial known to be durable by FLUSH or FUA.
     pub flushed: u64,
 }
@@ -58,6 +62,8 @@ impl History {
     /// What a recovery has shown is what counts from here on.
     pub fn restart_at(&mut self, serial: u64) {
         self.ops.truncate(serial as usize);
+        self.bytes = 0;
+        self.power_was_cut = false;
         self.acknowledged = serial;
         self.flushed = self.flushed.min(serial);
     }
@@ -84,6 +90,7 @@ pub async fn change(
     let (written, serial) = {
         // Nothing else runs between these calls: there is one thread.
         let mut history = history.lock();
+        history.bytes += span + 64;
         let serial = volume.backlog().serial + 1;
         assert_eq!(serial, history.ops.len() as u64 + 1, "serials have no gaps");
         let clear = (random >> 3) % 8 == 0;
