@@ -169,6 +169,9 @@ impl Volumes {
     /// Ends removals that a crash interrupted, clears away failed creations older than a day, and gives lost names
     /// back. For the sweep to call.
     pub async fn reap_orphans(&self) -> Result<Reaped, Error> {
-        remove::reap_orphans(&self.inner).await
+        remove::reap_orphans(&self.inner, limits::ORPHAN_AGE).await
     }
 }
+
+#[cfg(test)]
+mod tests;

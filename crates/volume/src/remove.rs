@@ -15,6 +15,7 @@ use datastore::key;
 use datastore::record::Held;
 use serde::Serialize;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the reaper did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -134,11 +135,11 @@ async fn clear_away(inner: &Inner, name: &str, id: VolumeId) -> Result<(), Error
     Ok(inner.writer.store.delete(&Vault::key(id)).await?)
 }
 
-/// Ends removals that a crash interrupted, clears failed creations, gives lost names back.
-pub(crate) async fn reap_orphans(inner: &Arc<Inner>) -> Result<Reaped, Error> {
+/// Ends removals that a crash interrupted, clears failed creations of at least this age, gives lost names back.
+pub(crate) async fn reap_orphans(inner: &Arc<Inner>, age: Duration) -> Result<Reaped, Error> {
     let mut reaped = Reaped::default();
     let outcomes =
-        records::each(records::vault_ids(&inner.writer).await?, |id| reap(inner, id)).await;
+        records::each(records::vault_ids(&inner.writer).await?, |id| reap(inner, id, age)).await;
     for outcome in outcomes {
         match outcome {
             Ok(Some(Reap::Removed)) => reaped.removed += 1,
@@ -158,7 +159,7 @@ enum Reap {
     Renamed,
 }
 
-async fn reap(inner: &Arc<Inner>, id: VolumeId) -> Result<Option<Reap>, Error> {
+async fn reap(inner: &Arc<Inner>, id: VolumeId, age: Duration) -> Result<Option<Reap>, Error> {
     let Some(held) = records::vault(&inner.writer, id).await? else { return Ok(None) };
     let name = held.value.name.clone();
     let _turn = inner.turns.take(&name).await;
@@ -167,7 +168,7 @@ async fn reap(inner: &Arc<Inner>, id: VolumeId) -> Result<Option<Reap>, Error> {
         return Ok(Some(Reap::Removed));
     }
     let age_us = inner.env.wall_clock().0.saturating_sub(held.value.created);
-    if u128::from(age_us) < limits::ORPHAN_AGE.as_micros() {
+    if u128::from(age_us) < age.as_micros() {
         return Ok(None);
     }
     match records::name(&inner.writer, &name).await? {

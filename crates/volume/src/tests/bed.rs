@@ -1,0 +1,182 @@
+//! A node whose volumes have one chunk each, on whatever machine it is given.
+
+use crate::*;
+use base::units::MIB;
+use base::{Incarnation, Kind, NodeId};
+use bytes::Bytes;
+use content::{Batch, Class, Compression};
+use datastore::Store;
+use datastore::layer::fault::{self, Plan};
+use env::BoxFuture;
+use log::Log;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub const NODE: NodeId = NodeId([7; 16]);
+pub const SIZE: u64 = 64 << 10;
+
+/// The whole volume is one chunk, and the root is the pointer to it.
+struct OneChunk {
+    content: Content,
+}
+
+impl OneChunk {
+    async fn load(&self, root: &Root) -> Result<Vec<u8>, StagingError> {
+        Ok(match root {
+            None => vec![0; SIZE as usize],
+            Some(pointer) => self.content.read(pointer, Class::Data).await?.to_vec(),
+        })
+    }
+}
+
+impl Home for OneChunk {
+    fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, StagingError> {
+        let chunk = match root {
+            None => Some(Bytes::from(vec![0; SIZE as usize])),
+            Some(pointer) => self.content.read_now(pointer, Class::Data),
+        };
+        let Some(chunk) = chunk else { return Ok(false) };
+        out.copy_from_slice(&chunk[position as usize..position as usize + out.len()]);
+        Ok(true)
+    }
+
+    fn read<'a>(
+        &'a self,
+        root: &'a Root,
+        position: u64,
+        out: &'a mut [u8],
+        _keep: bool,
+    ) -> BoxFuture<'a, Result<(), StagingError>> {
+        Box::pin(async move {
+            let chunk = self.load(root).await?;
+            out.copy_from_slice(&chunk[position as usize..position as usize + out.len()]);
+            Ok(())
+        })
+    }
+
+    fn fold<'a>(
+        &'a self,
+        batch: &'a mut Batch,
+        root: &'a Root,
+        changes: &'a [Fold],
+    ) -> BoxFuture<'a, Result<Root, StagingError>> {
+        Box::pin(async move {
+            let mut chunk = self.load(root).await?;
+            for change in changes {
+                let begin = change.position as usize;
+                change.source.read(0, &mut chunk[begin..begin + change.span as usize]).await?;
+            }
+            Ok(Some(batch.write(Class::Data, chunk.into(), &[]).await?))
+        })
+    }
+
+    fn extents<'a>(
+        &'a self,
+        _root: &'a Root,
+        position: u64,
+        span: u64,
+    ) -> BoxFuture<'a, Result<Vec<Extent>, StagingError>> {
+        Box::pin(async move { Ok(vec![Extent { position, span, data: true }]) })
+    }
+}
+
+/// One life of a node.
+pub struct Bed {
+    pub env: Env,
+    pub store: Store,
+    pub faults: fault::Handle,
+    pub writer: Writer,
+    pub volumes: Volumes,
+}
+
+impl Bed {
+    pub async fn start(env: &Env, store: &Store) -> Self {
+        Self::start_as(NODE, env, store).await
+    }
+
+    /// `env` is another host's when the node is another.
+    pub async fn start_as(node: NodeId, env: &Env, store: &Store) -> Self {
+        let env = env.clone();
+        let (store, faults) = fault::wrap(&env, store.clone(), Plan::default());
+        let arena = warm::Arena::open(&env, &PathBuf::from("/node/arena"), node, 4).unwrap();
+        let config = log::Config {
+            folder: PathBuf::from("/node/log"),
+            node,
+            incarnation: Incarnation(1),
+            flash_bytes: 64 * MIB,
+            flush_interval: Duration::from_millis(100),
+        };
+        let (log, _) = Log::open(&env, arena, config).await.unwrap();
+        let config = content::Config {
+            secret: [3; 32],
+            compression: Compression::None,
+            pack_bytes: MIB,
+            cache_bytes: 8 * MIB,
+            index_bytes: MIB,
+            uploads: 2,
+        };
+        let content = Content::open(env.clone(), store.clone(), config);
+        let writer = Writer { env: env.clone(), store: store.clone(), node };
+        let config = staging::Config {
+            flash_bytes: 32 * MIB,
+            memory_bytes: 16 * MIB,
+            destage_age: Duration::from_secs(5),
+            destage_bytes: 8 * MIB,
+            batch_bytes: 8 * MIB,
+            destagers: 2,
+            age_deadline: Duration::from_secs(60),
+            memory_outlives_process: true,
+        };
+        let staging = Staging::start(env.clone(), log, content.clone(), writer.clone(), config);
+        let chunks = content.clone();
+        let homes: HomeMaker = Arc::new(move |vault: &Vault| match vault.kind.as_str() {
+            "block" => Ok(Arc::new(OneChunk { content: chunks.clone() }) as Arc<dyn Home>),
+            other => Err(Error::Invalid(format!("'{other}' is not a kind of volume: use 'block'"))),
+        });
+        let volumes = Volumes::open(env.clone(), writer.clone(), staging, content, homes);
+        Self { env, store, faults, writer, volumes }
+    }
+
+    pub async fn keys(&self, prefix: &str) -> Vec<String> {
+        records::keys(&self.writer, prefix).await.unwrap()
+    }
+
+    /// Reaps as if a day had passed.
+    pub async fn reap_all(&self) -> Reaped {
+        remove::reap_orphans(&self.volumes.inner, Duration::ZERO).await.unwrap()
+    }
+
+    /// The vault as the store has it.
+    pub async fn vault(&self, name: &str) -> Vault {
+        records::find(&self.writer, name).await.unwrap().value
+    }
+}
+
+pub fn spec(name: &str) -> Spec {
+    Spec {
+        name: name.to_owned(),
+        kind: "block".to_owned(),
+        size: SIZE,
+        block_size: 4096,
+        policy: Policy::Back,
+        ack: Ack::Flash,
+    }
+}
+
+pub async fn write(handle: &Handle, position: u64, data: &[u8]) -> Result<(), StagingError> {
+    match handle.staged().write(position, data, false) {
+        Written::Done => Ok(()),
+        Written::Staged(ticket) => handle.staged().sync(ticket).await,
+        Written::Later(later) => later.await,
+    }
+}
+
+pub async fn read(handle: &Handle, position: u64, length: usize) -> Vec<u8> {
+    let mut out = vec![0xee; length];
+    handle.staged().read(position, &mut out).await.unwrap();
+    out
+}
+
+pub fn kind<T>(result: Result<T, Error>) -> Kind {
+    result.err().expect("an error").kind()
+}

@@ -1,0 +1,9 @@
+//! Volumes over a simulated machine and a store in memory.
+
+mod bed;
+mod crash;
+mod damage;
+mod life;
+mod naming;
+mod random;
+mod stopping;

@@ -1,0 +1,86 @@
+//! Many clients and operators at once, over a store that fails and lies; every transition is checked (an unlawful one
+//! panics in tests), and in the end what is said is so.
+
+use super::bed::{Bed, spec, write};
+use crate::machine::TABLE;
+use crate::*;
+use base::Kind;
+use datastore::backend::mem::Mem;
+use datastore::layer::fault::Plan;
+use env::sim::{Faults, World};
+use futures_util::future::join_all;
+use std::time::Duration;
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+async fn busy_body(bed: &Bed, steps: u32) {
+    let mut held: Vec<Handle> = Vec::new();
+    for _ in 0..steps {
+        let dice = bed.env.random_u64();
+        let name = NAMES[(dice >> 8) as usize % NAMES.len()];
+        let outcome = match dice % 12 {
+            0 | 1 => bed.volumes.create(spec(name)).await.map(drop),
+            2..=4 => bed.volumes.attach(name).await.map(|handle| held.push(handle)),
+            5 => bed.volumes.remove(name, dice & 1 << 20 == 0).await,
+            6 => bed.volumes.detach(name).await,
+            7 => bed.volumes.list().await.map(drop),
+            8 => bed.volumes.show(name).await.map(drop),
+            9 => bed.volumes.reap_orphans().await.map(drop),
+            10 => {
+                held.clear();
+                Ok(())
+            }
+            _ => match held.last() {
+                Some(handle) => {
+                    write(handle, dice >> 40 & 0xfff, b"bytes").await.map_err(Error::from)
+                }
+                None => Ok(()),
+            },
+        };
+        if let Err(error) = outcome {
+            let expected =
+                [Kind::NotFound, Kind::Exists, Kind::Conflict, Kind::Unavailable, Kind::Fenced];
+            assert!(expected.contains(&error.kind()), "{error:?}");
+        }
+        bed.env.sleep(Duration::from_millis(dice >> 50 & 0x3f)).await;
+    }
+}
+
+#[test]
+fn crowds_on_a_bad_store_never_leave_the_table() {
+    for seed in 0..25 {
+        let (world, store) = (World::new(seed, Faults::none()), Mem::store());
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            let mut told = bed.volumes.watch();
+            bed.faults.set(Plan {
+                latency: Duration::from_millis(3),
+                fail_percent: 5.0,
+                lie_percent: 10.0,
+                ..Plan::default()
+            });
+            join_all((0..6).map(|_| busy_body(&bed, 40))).await;
+            bed.faults.set(Plan::default());
+            while let Ok(change) = told.try_recv() {
+                assert!(TABLE.contains(&(change.from, change.event, change.to)), "{change:?}");
+            }
+            for name in NAMES {
+                match bed.volumes.attach(name).await {
+                    Ok(handle) => write(&handle, 0, b"end").await.unwrap(),
+                    Err(error) => assert_eq!(error.kind(), Kind::NotFound, "seed {seed}: {error}"),
+                }
+            }
+            let all = bed.volumes.list().await.unwrap();
+            assert!(
+                all.iter().all(|info| info.state == State::Attached && info.clients == 0),
+                "seed {seed}: {all:?}"
+            );
+            let states = bed.volumes.states();
+            assert_eq!(states[&State::Attached], all.len() as u64, "seed {seed}");
+            assert_eq!(states.values().sum::<u64>(), all.len() as u64, "seed {seed}: {states:?}");
+            bed.reap_all().await;
+            assert_eq!(bed.keys("volumes/").await.len(), all.len(), "seed {seed}");
+            bed.volumes.stop(true).await.unwrap();
+        });
+    }
+}
