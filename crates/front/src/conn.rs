@@ -6,7 +6,7 @@
 
 use env::{Acceptor, Address, BoxFuture, Env, Stream, TaskHandle};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -50,7 +50,7 @@ struct Inner {
 #[derive(Default)]
 struct State {
     next: u64,
-    live: HashMap<u64, Live>,
+    live: BTreeMap<u64, Live>,
     /// Since the last accepted one; only the first is logged.
     refused: u64,
 }
@@ -120,6 +120,7 @@ impl Connections {
         let mut stopping = self.inner.stopping.subscribe();
         loop {
             let accepted = tokio::select! {
+                biased;
                 _ = stopping.wait_for(|stopping| *stopping) => return,
                 accepted = acceptor.accept() => accepted,
             };

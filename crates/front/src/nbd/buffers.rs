@@ -110,6 +110,12 @@ impl Output {
         self.end - self.start
     }
 
+    /// What is to be sent.
+    #[cfg(test)]
+    pub(super) fn unsent(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.start == self.end
     }

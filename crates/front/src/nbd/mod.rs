@@ -13,6 +13,8 @@ mod replies;
 mod serve;
 pub mod session;
 mod target;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod wire;
 
 pub use serve::serve;

@@ -1,1 +1,300 @@
-//! Tests.
+//! Questions over a wire, answered by a fake node.
+
+use super::*;
+use crate::http::api::*;
+use env::sim::{Faults, World};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A node with one volume, "one".
+struct Fake(Env);
+
+fn known(name: &str) -> Result<Volume, ApiError> {
+    match name {
+        "one" | "gr\u{f6}\u{df}e" => {
+            Ok(Volume { name: name.into(), size: 1 << 20, ..Volume::default() })
+        }
+        _ => Err(ApiError::new(Kind::NotFound, format!("no volume is called '{name}'"))),
+    }
+}
+
+fn job(kind: &str, subject: String) -> Job {
+    Job { id: "7".into(), kind: kind.into(), subject, unit: "bytes".into(), ..Job::default() }
+}
+
+impl Api for Fake {
+    fn health(&self) -> Health {
+        Health { ok: false, reasons: vec!["the datastore is away".into()] }
+    }
+    fn status(&self) -> Answer<'_, Status> {
+        Box::pin(async { Ok(Status { node: "n1".into(), ..Status::default() }) })
+    }
+    fn volumes(&self) -> Answer<'_, Vec<Volume>> {
+        Box::pin(async { Ok(vec![known("one")?]) })
+    }
+    fn create_volume(&self, request: CreateVolume) -> Answer<'_, Volume> {
+        Box::pin(async move {
+            let CreateVolume { name, size, block_size, policy, ack, .. } = request;
+            Ok(Volume { name, size, block_size, policy, ack, ..Volume::default() })
+        })
+    }
+    fn volume<'a>(&'a self, name: &'a str) -> Answer<'a, Volume> {
+        Box::pin(async move { known(name) })
+    }
+    fn remove_volume<'a>(&'a self, name: &'a str, force: bool) -> Answer<'a, ()> {
+        Box::pin(async move {
+            known(name)?;
+            if force { Ok(()) } else { Err(ApiError::new(Kind::Conflict, "it has clients")) }
+        })
+    }
+    fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {
+        Box::pin(async move { Ok(job("drain", known(name)?.name)) })
+    }
+    fn history<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Event>> {
+        Box::pin(async move {
+            known(name).map(|_| vec![Event { to: "attached".into(), ..Event::default() }])
+        })
+    }
+    fn log_usage(&self) -> Answer<'_, LogUsage> {
+        Box::pin(async { Ok(LogUsage { segments: 3, ..LogUsage::default() }) })
+    }
+    /// Takes 5 seconds.
+    fn store(&self) -> Answer<'_, StoreInfo> {
+        Box::pin(async {
+            self.0.sleep(Duration::from_secs(5)).await;
+            Ok(StoreInfo { url: "file:///x".into(), ..StoreInfo::default() })
+        })
+    }
+    /// Never ends.
+    fn sweep(&self) -> Answer<'_, SweepStatus> {
+        Box::pin(std::future::pending())
+    }
+    fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job> {
+        Box::pin(async move { Ok(job("sweep", format!("dry run: {}", request.dry_run))) })
+    }
+    fn start_verify(&self, request: StartVerify) -> Answer<'_, Job> {
+        Box::pin(async move { Ok(job("verify", request.volume.unwrap_or_default())) })
+    }
+    fn jobs(&self) -> Answer<'_, Vec<Job>> {
+        Box::pin(async { Ok(vec![]) })
+    }
+    fn job<'a>(&'a self, id: &'a str) -> Answer<'a, Job> {
+        Box::pin(async move { Ok(Job { id: id.into(), state: JobState::Done, ..Job::default() }) })
+    }
+    fn shutdown(&self, request: Shutdown) -> Answer<'_, ()> {
+        Box::pin(async move {
+            if request.drain { Ok(()) } else { Err(ApiError::new(Kind::Invalid, "drain, please")) }
+        })
+    }
+}
+
+struct Site {
+    env: Env,
+    address: Address,
+    connections: Connections,
+}
+
+/// Runs `story` against a server at `address` in a simulated world.
+fn with_site(address: &str, story: impl AsyncFnOnce(&Site)) {
+    let world = World::new(7, Faults::none());
+    let env = world.env();
+    let address: Address = address.parse().unwrap();
+    world.block_on(async {
+        let connections = Connections::new("http", 4);
+        let acceptor = env.net().listen(&address).await.unwrap();
+        let app =
+            App { api: Arc::new(Fake(env.clone())), metrics: Arc::new(|| "up 1\n".to_owned()) };
+        env.spawn("http-accept", serve(env.clone(), acceptor, app, connections.clone()));
+        story(&Site { env: env.clone(), address, connections }).await;
+    });
+}
+
+impl Site {
+    /// Sends text, takes everything up to the end: status and body.
+    async fn raw(&self, text: &str) -> (u16, String) {
+        let mut stream = self.env.net().connect(&self.address).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        let status = head.get(9..12).map_or(0, |status| status.parse().unwrap());
+        (status, body.to_owned())
+    }
+
+    async fn ask(&self, line: &str, body: &str) -> (u16, Value) {
+        let length = body.len();
+        let text = format!(
+            "{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        let (status, body) = self.raw(&text).await;
+        let body = if body.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_str(&body).unwrap_or(body.into())
+        };
+        (status, body)
+    }
+}
+
+const UNIX: &str = "unix:/run/http";
+
+#[test]
+fn every_question_has_its_answer() {
+    with_site(UNIX, async |site| {
+        for (line, body, status, part) in [
+            ("GET /healthz", "", 503, json!({"ok": false, "reasons": ["the datastore is away"]})),
+            ("GET /api/v1/status", "", 200, json!({"node": "n1"})),
+            ("GET /api/v1/volumes/one", "", 200, json!({"name": "one", "size": 1 << 20})),
+            ("GET /api/v1/volumes/gr%C3%B6%C3%9Fe", "", 200, json!({"name": "gr\u{f6}\u{df}e"})),
+            ("POST /api/v1/volumes/one/drain", "", 202, json!({"id": "7", "kind": "drain"})),
+            ("GET /api/v1/log", "", 200, json!({"segments": 3})),
+            ("GET /api/v1/store", "", 200, json!({"url": "file:///x"})),
+            ("POST /api/v1/sweep", "", 202, json!({"subject": "dry run: false"})),
+            ("POST /api/v1/sweep", "{\"dry_run\": true}", 202, json!({"subject": "dry run: true"})),
+            ("POST /api/v1/verify", "{\"volume\": \"one\"}", 202, json!({"subject": "one"})),
+            ("GET /api/v1/jobs/12", "", 200, json!({"id": "12", "state": "done"})),
+            ("GET /openapi.json", "", 200, json!({"info": crate::http::document().info})),
+        ] {
+            let (found, answer) = site.ask(line, body).await;
+            assert_eq!(found, status, "{line} {answer}");
+            for (key, value) in part.as_object().unwrap() {
+                assert_eq!(answer[key], *value, "{line} {key}");
+            }
+        }
+        assert_eq!(site.ask("GET /api/v1/volumes", "").await.1[0]["name"], "one");
+        assert_eq!(site.ask("GET /api/v1/jobs", "").await, (200, json!([])));
+        assert_eq!(site.ask("GET /api/v1/volumes/one/history", "").await.1[0]["to"], "attached");
+        assert_eq!(site.ask("GET /metrics", "").await, (200, json!("up 1\n")));
+        assert_eq!(site.ask("DELETE /api/v1/volumes/one?force=true", "").await, (204, Value::Null));
+        assert_eq!(
+            site.ask("POST /api/v1/shutdown", "{\"drain\": true}").await,
+            (202, Value::Null)
+        );
+    });
+}
+
+#[test]
+fn a_volume_is_made_as_asked_or_by_default() {
+    with_site(UNIX, async |site| {
+        let (status, volume) =
+            site.ask("POST /api/v1/volumes", "{\"name\": \"v\", \"size\": \"20G\"}").await;
+        assert_eq!(
+            (status, &volume["size"], &volume["block_size"]),
+            (201, &json!(20u64 << 30), &json!(16384))
+        );
+        assert_eq!((&volume["policy"], &volume["ack"]), (&json!("back"), &json!("flash")));
+        let asked = json!({"name": "v", "size": 512, "block_size": "64K", "policy": "through", "ack": "memory"});
+        let (_, volume) = site.ask("POST /api/v1/volumes", &asked.to_string()).await;
+        assert_eq!((&volume["size"], &volume["block_size"]), (&json!(512), &json!(65536)));
+        assert_eq!((&volume["policy"], &volume["ack"]), (&json!("through"), &json!("memory")));
+    });
+}
+
+#[test]
+fn what_cannot_be_is_a_problem_in_words() {
+    with_site(UNIX, async |site| {
+        let long = format!("{{\"name\": \"{}\"}}", "x".repeat(BODY_BYTES_MAX));
+        for (line, body, status, kind, words) in [
+            ("GET /nowhere", "", 404, "not-found", "there is no /nowhere"),
+            ("PUT /api/v1/volumes", "", 405, "invalid", "PUT does nothing at /api/v1/volumes"),
+            ("GET /api/v1/volumes/two", "", 404, "not-found", "no volume is called 'two'"),
+            ("GET /api/v1/volumes/%ff", "", 400, "invalid", "Invalid"),
+            ("DELETE /api/v1/volumes/one", "", 409, "conflict", "it has clients"),
+            ("DELETE /api/v1/volumes/one?forse=true", "", 400, "invalid", "unknown field `forse`"),
+            (
+                "POST /api/v1/volumes",
+                "{\"nam\": 1}",
+                400,
+                "invalid",
+                "unknown field `nam`, expected one of `name`",
+            ),
+            (
+                "POST /api/v1/volumes",
+                "{\"name\": \"v\", \"size\": \"big\"}",
+                400,
+                "invalid",
+                "'big' is not a size",
+            ),
+            (
+                "POST /api/v1/volumes",
+                "{\"name\": \"v\", \"size\": -1}",
+                400,
+                "invalid",
+                "a size: a number of bytes",
+            ),
+            ("POST /api/v1/volumes", "", 400, "invalid", "missing field `name`"),
+            ("POST /api/v1/volumes", &long, 413, "invalid", "length limit exceeded"),
+            ("POST /api/v1/shutdown", "", 400, "invalid", "drain, please"),
+        ] {
+            let (found, problem) = site.ask(line, body).await;
+            assert_eq!((found, &problem["error"]), (status, &json!(kind)), "{line} {problem}");
+            assert!(problem["message"].as_str().unwrap().contains(words), "{line} {problem}");
+            assert!(problem["retryable"].is_boolean());
+        }
+    });
+}
+
+#[test]
+fn a_port_answers_only_those_who_name_this_machine() {
+    with_site("tcp:127.0.0.1:7070", async |site| {
+        let get = |host: &str| {
+            format!("GET /api/v1/jobs HTTP/1.1\r\nConnection: close\r\nHost: {host}\r\n\r\n")
+        };
+        assert_eq!(site.raw(&get("127.0.0.1:7070")).await.0, 200);
+        let (status, body) = site.raw(&get("evil.example:7070")).await;
+        assert_eq!(status, 403);
+        assert!(body.contains("does not name this machine"));
+        let post = "POST /api/v1/shutdown HTTP/1.1\r\nConnection: close\r\nHost: localhost\r\n\
+                    Origin: http://evil.example\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(site.raw(post).await.0, 403);
+    });
+}
+
+#[test]
+fn nothing_takes_for_ever() {
+    with_site(UNIX, async |site| {
+        let before = site.env.now();
+        let (status, problem) = site.ask("GET /api/v1/sweep", "").await;
+        assert_eq!((status, &problem["error"]), (503, &json!("unavailable")));
+        let took = site.env.now().since(before);
+        assert!(took >= REQUEST_TIME_MAX && took < REQUEST_TIME_MAX * 2, "{took:?}");
+        // Half a head, and no more.
+        let before = site.env.now();
+        site.raw("GET /api/v1/jobs HTTP/1.1\r\nHost: loc").await;
+        let took = site.env.now().since(before);
+        assert!(took >= HEAD_TIME_MAX && took < HEAD_TIME_MAX * 2, "{took:?}");
+        assert_eq!(site.raw("not HTTP at all\r\n\r\n").await.0, 400);
+    });
+}
+
+#[test]
+fn the_end_waits_for_a_question_that_was_asked() {
+    with_site(UNIX, async |site| {
+        let mut idle = site.env.net().connect(&site.address).await.unwrap();
+        let asking = site.ask("GET /api/v1/store", "");
+        let stopping = async {
+            site.env.sleep(Duration::from_secs(1)).await;
+            site.connections.stop(&site.env, Duration::from_secs(30)).await
+        };
+        let (answer, cut_off) = futures_util::future::join(asking, stopping).await;
+        assert_eq!((answer.0, cut_off), (200, 0));
+        assert_eq!(idle.read(&mut [0]).await.unwrap_or(0), 0);
+        assert!(site.env.net().connect(&site.address).await.is_err());
+    });
+}
+
+/// hyper and the router on real sockets, as the daemon runs them.
+#[test]
+fn real_sockets_do_as_well() {
+    let (env, runtime) = env::real::env().unwrap();
+    runtime.block_on(async {
+        let connections = Connections::new("http", 4);
+        let acceptor = env.net().listen(&"tcp:127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = acceptor.address();
+        let app = App { api: Arc::new(Fake(env.clone())), metrics: Arc::new(String::new) };
+        env.spawn("http-accept", serve(env.clone(), acceptor, app, connections.clone()));
+        let site = Site { env: env.clone(), address, connections };
+        assert_eq!(site.ask("GET /api/v1/status", "").await.1["node"], "n1");
+        assert_eq!(site.connections.stop(&env, Duration::from_secs(5)).await, 0);
+    });
+}

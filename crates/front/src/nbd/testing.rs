@@ -1,0 +1,413 @@
+//! A device in memory with whims, a shelf of them, and a client that speaks just enough NBD.
+
+use super::target::{Error, Export, ExportError, Exports, Extent, Target, Ticket, Written};
+use super::wire;
+use base::Kind;
+use env::{Address, BoxFuture, Env, Net, Stream};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
+
+/// How a [`Memory`] takes writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whim {
+    /// At once.
+    Done,
+    /// Into the log, until a sync.
+    Staged,
+    /// When the gate lets it.
+    Later,
+}
+
+/// A device in memory.
+#[derive(Clone)]
+pub(crate) struct Memory(Arc<State>);
+
+pub(crate) struct State {
+    bytes: Mutex<Vec<u8>>,
+    pub(crate) whim: Mutex<Whim>,
+    /// Reads do not hit.
+    pub(crate) cold: AtomicBool,
+    /// Everything fails.
+    pub(crate) broken: AtomicBool,
+    /// Slow calls take a permit each.
+    pub(crate) gate: Semaphore,
+    pub(crate) syncs: AtomicUsize,
+    pub(crate) flushes: AtomicUsize,
+    pub(crate) durable: AtomicUsize,
+}
+
+impl std::ops::Deref for Memory {
+    type Target = State;
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl Memory {
+    pub(crate) fn new(size: usize) -> Self {
+        Self(Arc::new(State {
+            bytes: Mutex::new(vec![0; size]),
+            whim: Mutex::new(Whim::Staged),
+            cold: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            gate: Semaphore::new(1_000_000),
+            syncs: AtomicUsize::new(0),
+            flushes: AtomicUsize::new(0),
+            durable: AtomicUsize::new(0),
+        }))
+    }
+
+    /// From now on slow calls wait for permits that the test adds.
+    pub(crate) fn close_gate(&self) {
+        self.gate.forget_permits(usize::MAX >> 4);
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(Error::Invalid("the device is broken".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn put(
+        &self,
+        offset: u64,
+        data: impl ExactSizeIterator<Item = u8>,
+        durable: bool,
+    ) -> Result<Written, Error> {
+        self.check()?;
+        let start = usize::try_from(offset).unwrap();
+        let mut bytes = self.bytes.lock();
+        let place = start..start + data.len();
+        bytes[place].iter_mut().zip(data).for_each(|(place, byte)| *place = byte);
+        if durable {
+            self.durable.fetch_add(1, Ordering::Relaxed);
+        }
+        let state = self.0.clone();
+        Ok(match *self.whim.lock() {
+            Whim::Done => Written::Done,
+            Whim::Staged => Written::Staged(Ticket::default()),
+            Whim::Later => Written::Later(Box::pin(async move {
+                state.gate.acquire().await.unwrap().forget();
+                Ok(())
+            })),
+        })
+    }
+}
+
+impl Target for Memory {
+    fn size(&self) -> u64 {
+        self.bytes.lock().len() as u64
+    }
+    fn block_size(&self) -> u64 {
+        16384
+    }
+    fn read_now(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
+        self.check()?;
+        if self.cold.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let start = usize::try_from(offset).unwrap();
+        out.copy_from_slice(&self.bytes.lock()[start..start + out.len()]);
+        Ok(true)
+    }
+    async fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        self.gate.acquire().await.unwrap().forget();
+        let start = usize::try_from(offset).unwrap();
+        out.copy_from_slice(&self.bytes.lock()[start..start + out.len()]);
+        Ok(())
+    }
+    fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<Written, Error> {
+        self.put(offset, data.iter().copied(), durable)
+    }
+    fn clear(
+        &self,
+        offset: u64,
+        length: u64,
+        _trim: bool,
+        durable: bool,
+    ) -> Result<Written, Error> {
+        self.put(offset, std::iter::repeat_n(0, usize::try_from(length).unwrap()), durable)
+    }
+    async fn sync(&self, _ticket: Ticket) -> Result<(), Error> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.check()
+    }
+    async fn flush(&self) -> Result<(), Error> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        self.check()
+    }
+    async fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
+        self.check()?;
+        let bytes = self.bytes.lock();
+        let pages = (offset / 4096)..(offset + length).div_ceil(4096);
+        let extents = pages.map(|page| {
+            let from = (page * 4096).max(offset);
+            let to = ((page + 1) * 4096).min(offset + length);
+            let range = usize::try_from(from).unwrap()..usize::try_from(to).unwrap();
+            Extent {
+                position: from,
+                span: to - from,
+                data: bytes[range].iter().any(|&byte| byte != 0),
+            }
+        });
+        Ok(extents.collect())
+    }
+}
+
+/// Exports by name.
+pub(crate) struct Shelf(pub(crate) BTreeMap<String, Memory>);
+
+impl Shelf {
+    pub(crate) fn of(exports: &[(&str, &Memory)]) -> Arc<Self> {
+        let exports = exports.iter().map(|&(name, memory)| (name.to_owned(), memory.clone()));
+        Arc::new(Self(exports.collect()))
+    }
+}
+
+impl Exports for Shelf {
+    type Device = Memory;
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Export>, ExportError>> {
+        let export = |(name, memory): (&String, &Memory)| Export {
+            name: name.clone(),
+            size: memory.size(),
+            description: "in memory".to_owned(),
+        };
+        let exports = self.0.iter().map(export).collect();
+        Box::pin(async { Ok(exports) })
+    }
+    fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Memory, ExportError>> {
+        Box::pin(async move {
+            let message = format!("no volume is called '{name}'");
+            self.0.get(name).cloned().ok_or(ExportError { kind: Kind::NotFound, message })
+        })
+    }
+}
+
+/// A client.
+pub(crate) struct Client {
+    pub(crate) stream: Box<dyn Stream>,
+    next: u64,
+}
+
+/// A reply, either kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) cookie: u64,
+    /// 0 is success.
+    pub(crate) errno: u32,
+    /// Type of the chunk; `None` in a simple reply.
+    pub(crate) chunk: Option<u16>,
+    /// Without offset, error number and the like.
+    pub(crate) data: Vec<u8>,
+}
+
+impl Client {
+    /// Connects and answers the greeting.
+    pub(crate) async fn connect(env: &Env, address: &Address) -> Self {
+        let net: &dyn Net = env.net();
+        let mut client = Self { stream: net.connect(address).await.unwrap(), next: 1 };
+        let greeting = client.take(18).await;
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        client.send(&[&[0, 0, 0, 3]]).await;
+        client
+    }
+
+    /// Connects to an export, with all modes.
+    pub(crate) async fn open(env: &Env, address: &Address, name: &str) -> Self {
+        let mut client = Self::connect(env, address).await;
+        assert_eq!(
+            client.option(wire::option::STRUCTURED_REPLY, &[]).await,
+            [(wire::reply::ACK, vec![])]
+        );
+        let replies =
+            client.option(wire::option::SET_META_CONTEXT, &meta(name, &["base:allocation"])).await;
+        assert_eq!(replies.len(), 2);
+        let replies = client.option(wire::option::GO, &query(name, &[])).await;
+        assert_eq!(replies.last().unwrap().0, wire::reply::ACK);
+        client
+    }
+
+    pub(crate) async fn send(&mut self, parts: &[&[u8]]) {
+        self.stream.write_all(&parts.concat()).await.unwrap();
+    }
+
+    pub(crate) async fn take(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.stream.read_exact(&mut bytes).await.unwrap();
+        bytes
+    }
+
+    /// Whether the server has hung up.
+    pub(crate) async fn is_dropped(&mut self) -> bool {
+        matches!(self.stream.read(&mut [0; 1]).await, Ok(0) | Err(_))
+    }
+
+    /// Sends an option and takes its replies up to the last.
+    pub(crate) async fn option(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
+        let length = u32::try_from(data.len()).unwrap();
+        self.send(&[b"IHAVEOPT", &option.to_be_bytes(), &length.to_be_bytes(), data]).await;
+        let mut replies = Vec::new();
+        loop {
+            let head = self.take(20).await;
+            assert_eq!(head[..8], wire::OPTION_REPLY_MAGIC.to_be_bytes());
+            assert_eq!(number(&head[8..12]), u64::from(option));
+            let kind = u32::try_from(number(&head[12..16])).unwrap();
+            let data = self.take(usize::try_from(number(&head[16..])).unwrap()).await;
+            replies.push((kind, data));
+            if kind == wire::reply::ACK || kind >> 31 == 1 {
+                return replies;
+            }
+        }
+    }
+
+    /// Sends a request; its cookie.
+    pub(crate) async fn request(
+        &mut self,
+        command: u16,
+        flags: u16,
+        offset: u64,
+        length: u32,
+        data: &[u8],
+    ) -> u64 {
+        let cookie = self.next;
+        self.next += 1;
+        self.send(&[&header(command, flags, cookie, offset, length), data]).await;
+        cookie
+    }
+
+    /// Takes the next reply.
+    pub(crate) async fn reply(&mut self, length: usize) -> Reply {
+        let magic = self.take(4).await;
+        if magic == wire::SIMPLE_REPLY_MAGIC.to_be_bytes() {
+            let head = self.take(12).await;
+            let errno = u32::try_from(number(&head[..4])).unwrap();
+            let data = if errno == 0 { self.take(length).await } else { Vec::new() };
+            return Reply { cookie: number(&head[4..]), errno, chunk: None, data };
+        }
+        assert_eq!(magic, wire::CHUNK_MAGIC.to_be_bytes());
+        let head = self.take(16).await;
+        assert_eq!(number(&head[..2]), 1, "the last chunk");
+        let chunk = u16::try_from(number(&head[2..4])).unwrap();
+        let data = self.take(usize::try_from(number(&head[12..])).unwrap()).await;
+        let (errno, skip) = match chunk {
+            wire::chunk::ERROR => (u32::try_from(number(&data[..4])).unwrap(), 6),
+            wire::chunk::OFFSET_DATA => (0, 8),
+            wire::chunk::BLOCK_STATUS => (0, 4),
+            _ => (0, 0),
+        };
+        Reply {
+            cookie: number(&head[4..12]),
+            errno,
+            chunk: Some(chunk),
+            data: data[skip..].to_vec(),
+        }
+    }
+
+    /// One request and its reply.
+    pub(crate) async fn call(
+        &mut self,
+        command: u16,
+        flags: u16,
+        offset: u64,
+        length: u32,
+        data: &[u8],
+    ) -> Reply {
+        let cookie = self.request(command, flags, offset, length, data).await;
+        let reply = self.reply(0).await;
+        assert_eq!(reply.cookie, cookie);
+        reply
+    }
+}
+
+pub(crate) fn header(command: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+    [
+        &wire::REQUEST_MAGIC.to_be_bytes()[..],
+        &flags.to_be_bytes(),
+        &command.to_be_bytes(),
+        &cookie.to_be_bytes(),
+        &offset.to_be_bytes(),
+        &length.to_be_bytes(),
+    ]
+    .concat()
+}
+
+fn string(text: &str) -> Vec<u8> {
+    [&u32::try_from(text.len()).unwrap().to_be_bytes()[..], text.as_bytes()].concat()
+}
+
+/// Data of INFO and GO.
+pub(crate) fn query(name: &str, items: &[u16]) -> Vec<u8> {
+    let mut data = string(name);
+    data.extend(u16::try_from(items.len()).unwrap().to_be_bytes());
+    items.iter().for_each(|item| data.extend(item.to_be_bytes()));
+    data
+}
+
+/// Data of LIST_META_CONTEXT and SET_META_CONTEXT.
+pub(crate) fn meta(name: &str, queries: &[&str]) -> Vec<u8> {
+    let mut data = string(name);
+    data.extend(u32::try_from(queries.len()).unwrap().to_be_bytes());
+    queries.iter().for_each(|query| data.extend(string(query)));
+    data
+}
+
+/// A big-endian number of any width.
+pub(crate) fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// A running server.
+pub(crate) struct Server {
+    pub(crate) env: Env,
+    pub(crate) address: Address,
+    pub(crate) connections: crate::conn::Connections,
+}
+
+impl Server {
+    async fn start(env: &Env, address: Address, exports: &Arc<Shelf>) -> Self {
+        let connections = crate::conn::Connections::new("nbd", 8);
+        let acceptor = env.net().listen(&address).await.unwrap();
+        env.spawn(
+            "nbd-accept",
+            super::serve(env.clone(), acceptor, exports.clone(), connections.clone()),
+        );
+        Self { env: env.clone(), address, connections }
+    }
+
+    async fn stop(self) {
+        let grace = std::time::Duration::from_secs(5);
+        assert_eq!(self.connections.stop(&self.env, grace).await, 0);
+    }
+}
+
+/// Runs `story` against a server of `exports` on this machine.
+pub(crate) fn with_server(exports: &Arc<Shelf>, story: impl AsyncFnOnce(&Server)) {
+    let (env, runtime) = env::real::env().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let address = Address::Unix(folder.path().join("nbd"));
+    runtime.block_on(async {
+        let server = Server::start(&env, address, exports).await;
+        story(&server).await;
+        server.stop().await;
+    });
+}
+
+/// The same in a simulated world, where bytes come in pieces of any size and time costs nothing.
+pub(crate) fn with_simulated_server(
+    seed: u64,
+    exports: &Arc<Shelf>,
+    story: impl AsyncFnOnce(&Server),
+) {
+    let world = env::sim::World::new(seed, env::sim::Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let server = Server::start(&env, Address::Unix("/run/nbd".into()), exports).await;
+        story(&server).await;
+        server.stop().await;
+    });
+}
