@@ -1,0 +1,120 @@
+//! The command line.
+
+use crate::experiments;
+use crate::rounds::Layout;
+use anyhow::{Context, Result, bail};
+
+const HELP: &str = "\
+cargo x bench block [OPTIONS]
+
+  --only NAME        only this experiment; repeatable; docs/benchmarks.md stays as it is
+  --rounds N         rounds a side, of which the best counts (5)
+  --seconds S        length of one run (3)
+  --pin CLIENT:SERVER  cores of clients and of servers, the same for all sides (0:0,1)
+  --json             print the rows as JSON
+  --no-write         leave docs/benchmarks.md as it is
+";
+
+/// What was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arguments {
+    pub only: Vec<String>,
+    pub rounds: usize,
+    pub seconds: u64,
+    pub layout: Layout,
+    pub json: bool,
+    pub no_write: bool,
+    /// As it was typed.
+    pub command: String,
+}
+
+impl Arguments {
+    /// Whether the document is written: only a whole run may replace a whole run.
+    pub fn writes(&self) -> bool {
+        !self.no_write && self.only.is_empty()
+    }
+}
+
+/// Reads the command line; `None` when help was printed instead.
+pub fn parse(words: &[String]) -> Result<Option<Arguments>> {
+    let mut words_left = words.iter();
+    match words_left.next().map(String::as_str) {
+        Some("block") => {}
+        None | Some("help" | "--help" | "-h") => {
+            print!("{HELP}\nExperiments:\n");
+            for experiment in experiments::ALL {
+                println!("  {:<12} {}", experiment.name, experiment.question);
+            }
+            return Ok(None);
+        }
+        Some(other) => bail!("there is no benchmark '{other}': there is `block`\n\n{HELP}"),
+    }
+    let mut arguments = Arguments {
+        only: Vec::new(),
+        rounds: 5,
+        seconds: 3,
+        layout: Layout { client: "0".into(), server: "0,1".into() },
+        json: false,
+        no_write: false,
+        command: format!("cargo x bench {}", words.join(" ")),
+    };
+    while let Some(word) = words_left.next() {
+        let mut value = || words_left.next().with_context(|| format!("{word} wants a value"));
+        match word.as_str() {
+            "--only" => arguments.only.push(experiment(value()?)?),
+            "--rounds" => arguments.rounds = number(value()?)?,
+            "--seconds" => arguments.seconds = number(value()?)? as u64,
+            "--pin" => arguments.layout = layout(value()?)?,
+            "--json" => arguments.json = true,
+            "--no-write" => arguments.no_write = true,
+            other => bail!("there is no option '{other}'\n\n{HELP}"),
+        }
+    }
+    Ok(Some(arguments))
+}
+
+fn number(text: &str) -> Result<usize> {
+    text.parse().ok().filter(|&number| number > 0).with_context(|| format!("'{text}' is no number"))
+}
+
+fn experiment(name: &str) -> Result<String> {
+    if experiments::ALL.iter().any(|experiment| experiment.name == name) {
+        return Ok(name.to_owned());
+    }
+    let names: Vec<_> = experiments::ALL.iter().map(|experiment| experiment.name).collect();
+    bail!("there is no experiment '{name}': there are {}", names.join(", "))
+}
+
+fn layout(text: &str) -> Result<Layout> {
+    let (client, server) = text.split_once(':').context("--pin is CLIENT:SERVER, as in 0:0,1")?;
+    Ok(Layout { client: client.to_owned(), server: server.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn options_are_read_and_slips_are_named() {
+        let arguments = parse(&words("block --only flush --rounds 2 --pin 1:0")).unwrap().unwrap();
+        assert_eq!((arguments.only.as_slice(), arguments.rounds), (&["flush".to_owned()][..], 2));
+        assert_eq!(arguments.layout, Layout { client: "1".into(), server: "0".into() });
+        assert!(!arguments.writes());
+        assert!(parse(&words("block")).unwrap().unwrap().writes());
+        for (wrong, named) in [
+            ("blocks", "blocks"),
+            ("block --only flash", "flash-qd1"),
+            ("block --rounds 0", "'0'"),
+            ("block --rounds", "--rounds"),
+            ("block --rond 1", "--rond"),
+        ] {
+            let error = parse(&words(wrong)).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+        assert_eq!(parse(&[]).unwrap(), None);
+    }
+}

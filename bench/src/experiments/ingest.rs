@@ -1,0 +1,246 @@
+//! What packing, indexing, caching and uploading cost beside the work that must be done: cutting, hashing, compressing.
+//!
+//! Both sides run on one core, in a process that is pinned to it with all its threads, over the same bytes cut by the same
+//! chunker. The **bare pipeline** hashes each chunk (keyed BLAKE3), looks the hash up in a set, and compresses what is
+//! new (zstd level 1, thrown away when it saves less than a sixteenth) into one buffer that it uses again. **Ingest** is
+//! [`content::Batch`]: write each chunk, flush; its packs go to the in-memory store.
+
+use crate::data::Random;
+use crate::machine::pinned;
+use crate::rounds::{Bench, Run, best, median};
+use crate::table::{Row, Wanted, short};
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use content::chunker::{Chunker, Fixed, MinCdc, cuts};
+use content::{Class, Compression, Config, Content};
+use datastore::backend::mem::Mem;
+use datastore::{Datastore, Error, Listed, Store, Version};
+use env::{BoxFuture, Env};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// First word of the command line of the process that measures.
+pub const WORKER: &str = "ingest-worker";
+const NAME: &str = "ingest";
+const SECRET: [u8; 32] = [7; 32];
+const MEBIBYTES: usize = 256;
+
+/// A rate of each side, bytes a second.
+#[derive(Debug, Clone, Copy)]
+struct Rates {
+    bare: f64,
+    batch: f64,
+    /// With a store that throws everything away.
+    discarded: f64,
+}
+
+/// Both chunkers, unique data and 80 % duplicates.
+pub fn run(bench: &Bench) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (chunker, title) in [("fixed", "16 KiB blocks"), ("mincdc", "MinCDC 64 KiB")] {
+        for (share, wanted) in [("unique", 0.88), ("duplicates", 0.95)] {
+            let runs = bench.repeat(|| measure(bench, chunker, share))?;
+            rows.push(row(title, share, wanted, &runs));
+        }
+    }
+    Ok(rows)
+}
+
+fn row(title: &str, share: &str, wanted: f64, runs: &[Run<Rates>]) -> Row {
+    let side = |of: fn(&Rates) -> f64| {
+        let run = best(runs, of);
+        (of(&run.value), run.others)
+    };
+    let (bare, batch, discarded) =
+        (side(|rates| rates.bare), side(|rates| rates.batch), side(|rates| rates.discarded));
+    let text = |rate: f64| format!("{} MB/s", short(rate / 1e6));
+    let what = if share == "unique" { "unique data" } else { "80 % duplicates of what is stored" };
+    Row::new(NAME, format!("{what}, {title}, one core; bare chunk + hash + compress"))
+        .ours(text(batch.0))
+        .theirs(text(bare.0))
+        .value(batch.0 / bare.0, "x")
+        .wanted(Wanted::AtLeast(wanted))
+        .others(batch.1.max(bare.1))
+        .note(format!(
+            "into a store that throws packs away {} ({:.2}x); median ratio of the rounds {:.2}x",
+            text(discarded.0),
+            discarded.0 / bare.0,
+            median(runs, |rates| rates.batch / rates.bare)
+        ))
+}
+
+/// One round in a process of its own, on one core.
+fn measure(bench: &Bench, chunker: &str, share: &str) -> Result<Rates> {
+    let core = bench.layout.client.split([',', '-']).next().unwrap_or("0");
+    let output = pinned(core, std::env::current_exe()?).args([WORKER, chunker, share]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        bail!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let value: Value = serde_json::from_str(&text)?;
+    let rate = |name: &str| value[name].as_f64().context("a rate is missing");
+    Ok(Rates { bare: rate("bare")?, batch: rate("batch")?, discarded: rate("discarded")? })
+}
+
+/// The process that measures: `ingest-worker CHUNKER SHARE`.
+pub fn work(words: &[String]) -> Result<()> {
+    let [chunker, share] = words else { bail!("ingest-worker CHUNKER SHARE") };
+    let chunker: Box<dyn Chunker> = match chunker.as_str() {
+        "fixed" => Box::new(Fixed::new(16 << 10)),
+        _ => Box::new(MinCdc::new(&SECRET)),
+    };
+    let (old, new) = generations(share == "duplicates");
+    let input = Input { chunker: &*chunker, old, new };
+    let (env, runtime) = env::real::env()?;
+    let mut rates = Rates { bare: 0.0, batch: 0.0, discarded: 0.0 };
+    // In turns, twice: the first turn also touches the memory.
+    for _ in 0..2 {
+        rates.bare = rates.bare.max(bare(&input));
+        let batch = runtime.block_on(batch(&env, Mem::store(), &input))?;
+        rates.batch = rates.batch.max(batch);
+        let batch = runtime.block_on(self::batch(&env, Arc::new(Discard), &input))?;
+        rates.discarded = rates.discarded.max(batch);
+    }
+    let value = json!({ "bare": rates.bare, "batch": rates.batch, "discarded": rates.discarded });
+    println!("{value}");
+    Ok(())
+}
+
+/// What comes in: a generation that is stored already (not timed), and the one that is timed.
+struct Input<'a> {
+    chunker: &'a dyn Chunker,
+    old: Bytes,
+    new: Bytes,
+}
+
+/// With `duplicates`, four fifths of the new generation stand in the old one, in long runs in another order.
+fn generations(duplicates: bool) -> (Bytes, Bytes) {
+    let mut random = Random::new(1);
+    if !duplicates {
+        return (Bytes::new(), random.mixture(MEBIBYTES).into());
+    }
+    const RUN: usize = 8 << 20;
+    let old = random.mixture(MEBIBYTES / 5 * 4);
+    let mut new = Vec::with_capacity(MEBIBYTES << 20);
+    for (at, run) in old.chunks(RUN).enumerate().collect::<Vec<_>>().into_iter().rev() {
+        new.extend_from_slice(run);
+        // A quarter of what was there before: a fifth of all.
+        if at % 4 == 0 {
+            new.extend(random.mixture(RUN >> 20));
+        }
+    }
+    (old.into(), new.into())
+}
+
+fn bare(input: &Input<'_>) -> f64 {
+    let mut seen = HashSet::new();
+    for cut in cuts(input.chunker, &input.old, true) {
+        seen.insert(*blake3::keyed_hash(&SECRET, &input.old[cut]).as_bytes());
+    }
+    let mut compressor = zstd::bulk::Compressor::new(1).expect("level 1 exists");
+    let mut packed = vec![0; input.chunker.bytes_max()];
+    let mut bytes = 0;
+    let begin = Instant::now();
+    for cut in cuts(input.chunker, &input.new, true) {
+        let chunk = &input.new[cut];
+        if seen.insert(*blake3::keyed_hash(&SECRET, chunk).as_bytes()) {
+            // A target that is too short for what does not pay: zstd gives up early.
+            let most = chunk.len() - chunk.len() / 16;
+            let length = compressor.compress_to_buffer(chunk, &mut packed[..most]);
+            bytes += length.unwrap_or(chunk.len());
+        }
+    }
+    std::hint::black_box(bytes);
+    input.new.len() as f64 / begin.elapsed().as_secs_f64()
+}
+
+async fn batch(env: &Env, store: Store, input: &Input<'_>) -> Result<f64> {
+    // As the node sets it.
+    let config = Config {
+        secret: SECRET,
+        compression: Compression::Zstd,
+        pack_bytes: 16 << 20,
+        cache_bytes: 256 << 20,
+        index_bytes: 32 << 20,
+        uploads: 4,
+    };
+    let content = Content::open(env.clone(), store, config);
+    ingest(&content, input.chunker, &input.old).await?;
+    let begin = Instant::now();
+    ingest(&content, input.chunker, &input.new).await?;
+    Ok(input.new.len() as f64 / begin.elapsed().as_secs_f64())
+}
+
+async fn ingest(content: &Content, chunker: &dyn Chunker, data: &Bytes) -> Result<()> {
+    let mut batch = content.batch();
+    for cut in cuts(chunker, data, true) {
+        batch.write(Class::Data, data.slice(cut), &[]).await?;
+    }
+    batch.flush().await?;
+    batch.committed();
+    Ok(())
+}
+
+/// A store that throws everything away: what is left is what our own code costs.
+struct Discard;
+
+fn gone<T: Send>(key: &str) -> BoxFuture<'_, Result<T, Error>> {
+    Box::pin(async move { Err(Error::NotFound(key.to_owned())) })
+}
+
+impl Datastore for Discard {
+    fn put<'a>(&'a self, _: &'a str, _: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn create<'a>(&'a self, _: &'a str, _: Bytes) -> BoxFuture<'a, Result<Version, Error>> {
+        Box::pin(async { Ok(Version(String::new())) })
+    }
+    fn replace<'a>(
+        &'a self,
+        key: &'a str,
+        _: Bytes,
+        _: &'a Version,
+    ) -> BoxFuture<'a, Result<Version, Error>> {
+        gone(key)
+    }
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
+        gone(key)
+    }
+    fn get_range<'a>(&'a self, key: &'a str, _: Range<u64>) -> BoxFuture<'a, Result<Bytes, Error>> {
+        gone(key)
+    }
+    fn list<'a>(
+        &'a self,
+        _: &'a str,
+        _: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<Listed>, Error>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    fn delete<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn describe(&self) -> String {
+        "discard:".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_fifths_of_the_new_generation_are_old() {
+        let (old, new) = generations(true);
+        let names = |data: &[u8]| -> Vec<_> {
+            data.chunks(16 << 10).map(|chunk| *blake3::hash(chunk).as_bytes()).collect()
+        };
+        let known: HashSet<_> = names(&old).into_iter().collect();
+        let found = names(&new);
+        let share =
+            found.iter().filter(|name| known.contains(*name)).count() as f64 / found.len() as f64;
+        assert!((0.79..0.82).contains(&share), "{share}");
+    }
+}

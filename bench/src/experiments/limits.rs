@@ -1,0 +1,96 @@
+//! The machine's own limits, in the same run: a ratio means little to whoever does not know what it is a ratio of.
+
+use crate::data::Random;
+use crate::fio::Job;
+use crate::machine;
+use crate::rounds::{Bench, best};
+use crate::servers::written_file;
+use crate::table::{Row, short};
+use anyhow::Result;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+const NAME: &str = "limits";
+const ROUNDS: u32 = 20_000;
+
+/// Disk, socket and memory.
+pub fn run(bench: &Bench) -> Result<Vec<Row>> {
+    let file = bench.scratch.join("limits.raw");
+    written_file(&file, 256)?;
+    let mut rows = Vec::new();
+    for (what, options) in [
+        ("4 KiB write O_DSYNC, one at a time", &["--sync=dsync"][..]),
+        ("4 KiB write O_DIRECT + O_DSYNC, one at a time", &["--sync=dsync", "--direct=1"]),
+        ("4 KiB write + fdatasync, one at a time", &["--fdatasync=1"]),
+    ] {
+        let job = Job::file(&file, "randwrite", bench.seconds, 256);
+        let job = options.iter().fold(job, |job, option| job.with(option));
+        let runs = bench.repeat(|| job.run(&bench.layout))?;
+        let run = best(&runs, |figures| figures.iops);
+        let figures = format!(
+            "{} IOPS, p50 {} us, p99 {} us",
+            short(run.value.iops),
+            short(run.value.p50_us),
+            short(run.value.p99_us)
+        );
+        rows.push(Row::new(NAME, what).theirs(figures).others(run.others));
+    }
+    std::fs::remove_file(&file)?;
+    for (what, client, server) in
+        [("same core", "0", "0"), ("two cores, blocking", "0", "1"), ("free", "0", "0,1")]
+    {
+        let runs = bench.repeat(|| ping_pong(client, server))?;
+        let run = best(&runs, |time| -time.as_secs_f64());
+        let text = format!("{} us", short(run.value.as_secs_f64() * 1e6));
+        let what = format!("4 KiB over a Unix socket and 16 bytes back, {what}");
+        rows.push(Row::new(NAME, what).theirs(text).others(run.others));
+    }
+    let runs = bench.repeat(|| Ok(copy_rate()))?;
+    let run = best(&runs, |rate| *rate);
+    let text = format!("{:.1} GB/s", run.value / 1e9);
+    rows.push(Row::new(NAME, "memcpy of 64 MiB").theirs(text).others(run.others));
+    Ok(rows)
+}
+
+/// Mean time of a round trip between two threads.
+fn ping_pong(client: &str, server: &str) -> Result<Duration> {
+    let (mut ours, mut theirs) = UnixStream::pair()?;
+    let server = server.to_owned();
+    let echo = std::thread::spawn(move || -> Result<()> {
+        machine::pin_this_thread(&server)?;
+        let mut buffer = [0; 4096];
+        while theirs.read_exact(&mut buffer).is_ok() {
+            theirs.write_all(&buffer[..16])?;
+        }
+        Ok(())
+    });
+    let client = client.to_owned();
+    let ask = std::thread::spawn(move || -> Result<Duration> {
+        machine::pin_this_thread(&client)?;
+        let mut buffer = [0; 4096];
+        let mut begin = Instant::now();
+        for round in 0..ROUNDS + ROUNDS / 10 {
+            if round == ROUNDS / 10 {
+                begin = Instant::now();
+            }
+            ours.write_all(&buffer)?;
+            ours.read_exact(&mut buffer[..16])?;
+        }
+        Ok(begin.elapsed() / ROUNDS)
+    });
+    let time = ask.join().expect("no panic")?;
+    echo.join().expect("no panic")?;
+    Ok(time)
+}
+
+fn copy_rate() -> f64 {
+    let from = Random::new(1).bytes(64 << 20);
+    let mut to = from.clone();
+    let begin = Instant::now();
+    for _ in 0..8 {
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(&mut to);
+    }
+    (8 * from.len()) as f64 / begin.elapsed().as_secs_f64()
+}

@@ -1,0 +1,61 @@
+//! What never waits for the disk: writes acknowledged from memory, and reads from the cache, against a server that does
+//! nothing but copy.
+
+use crate::fio::Job;
+use crate::rounds::{Bench, best, spread};
+use crate::servers::{Rekindle, Simple, fill};
+use crate::table::{Row, Wanted, short};
+use anyhow::Result;
+
+const MEBIBYTES: u64 = 256;
+
+/// One pattern at one depth.
+pub fn run(
+    bench: &Bench,
+    name: &'static str,
+    pattern: &'static str,
+    depth: u32,
+) -> Result<Vec<Row>> {
+    // Room for all that the runs write, so that no flow control sets in, and a cache that holds the whole volume.
+    let arguments = ["--flash-budget", "16G", "--cache", "1G"];
+    let server = Rekindle::start(bench, name, &arguments)?;
+    server.create("v", MEBIBYTES, "memory")?;
+    server.fill(bench, "v", MEBIBYTES)?;
+    let rival = Simple::nbdkit_memory(bench, MEBIBYTES)?;
+    fill(bench, &rival.uri(), MEBIBYTES)?;
+    let job = |uri: String| Job::nbd(uri, pattern, depth, bench.seconds, MEBIBYTES);
+    let (ours, theirs) = (job(server.uri("v")), job(rival.uri()));
+    if pattern == "randread" {
+        // Everything has been in the cache since it was written; this one touches it.
+        ours.run(&bench.layout)?;
+    }
+    let sides = bench.alternate(
+        || {
+            let figures = ours.run(&bench.layout)?;
+            // What is destaged later must not disturb the other side.
+            server.drain("v")?;
+            Ok(figures)
+        },
+        || theirs.run(&bench.layout),
+    )?;
+    let ours = best(&sides.ours, |figures| figures.iops);
+    let theirs = best(&sides.theirs, |figures| figures.iops);
+    let text = |figures: &crate::fio::Figures| {
+        let (p50, p99) = (short(figures.p50_us), short(figures.p99_us));
+        format!("{} IOPS, p50 {p50} us, p99 {p99} us", short(figures.iops))
+    };
+    let what =
+        if pattern == "randread" { "cached 4 KiB random read" } else { "4 KiB random write" };
+    let row = Row::new(name, format!("{what}, depth {depth}; `nbdkit memory`"))
+        .ours(text(&ours.value))
+        .theirs(text(&theirs.value))
+        .value(ours.value.iops / theirs.value.iops, "x")
+        .wanted(Wanted::AtLeast(0.9))
+        .others(ours.others.max(theirs.others))
+        .note(format!(
+            "IOPS of all rounds: {} against {}",
+            spread(&sides.ours, |figures| figures.iops),
+            spread(&sides.theirs, |figures| figures.iops)
+        ));
+    Ok(vec![row])
+}

@@ -1,0 +1,90 @@
+//! What is measured, one file a question.
+
+mod burst;
+mod flash;
+mod flush;
+mod group_commit;
+mod idle;
+pub mod ingest;
+mod limits;
+mod memory;
+mod overload;
+mod restart;
+mod start;
+
+use crate::rounds::Bench;
+use crate::table::Row;
+use anyhow::Result;
+
+/// An experiment.
+pub struct Experiment {
+    pub name: &'static str,
+    pub question: &'static str,
+    pub run: fn(&Bench) -> Result<Vec<Row>>,
+}
+
+/// All of them, in the order of the table.
+pub const ALL: &[Experiment] = &[
+    Experiment { name: "limits", question: "what this machine can do at best", run: limits::run },
+    Experiment {
+        name: "flash-qd1",
+        question: "a write acknowledged from flash, against the disk itself",
+        run: flash::one,
+    },
+    Experiment {
+        name: "flash-qd32",
+        question: "group commit, against a bare log thread",
+        run: flash::many,
+    },
+    Experiment {
+        name: "memory-qd1",
+        question: "writes acknowledged from memory, against nbdkit memory",
+        run: |bench| memory::run(bench, "memory-qd1", "randwrite", 1),
+    },
+    Experiment {
+        name: "memory-qd32",
+        question: "the same, 32 at a time",
+        run: |bench| memory::run(bench, "memory-qd32", "randwrite", 32),
+    },
+    Experiment {
+        name: "read-qd1",
+        question: "cached reads, against nbdkit memory",
+        run: |bench| memory::run(bench, "read-qd1", "randread", 1),
+    },
+    Experiment {
+        name: "read-qd32",
+        question: "the same, 32 at a time",
+        run: |bench| memory::run(bench, "read-qd32", "randread", 32),
+    },
+    Experiment {
+        name: "flush",
+        question: "a FLUSH after each write, against qemu-nbd on a raw file",
+        run: flush::run,
+    },
+    Experiment {
+        name: "burst",
+        question: "a burst into a slow store, against waiting for the store",
+        run: burst::run,
+    },
+    Experiment {
+        name: "overload",
+        question: "a burst that does not fit the flash budget",
+        run: overload::run,
+    },
+    Experiment {
+        name: "ingest",
+        question: "content on one core, against chunk + hash + compress alone",
+        run: ingest::run,
+    },
+    Experiment {
+        name: "restart",
+        question: "killed with 1 GiB of unfinished writes: when is the overlay ready",
+        run: restart::run,
+    },
+    Experiment {
+        name: "start",
+        question: "a clean volume's first reply after exec",
+        run: start::run,
+    },
+    Experiment { name: "idle", question: "memory of a thousand idle volumes", run: idle::run },
+];

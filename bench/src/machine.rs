@@ -1,0 +1,142 @@
+//! The machine: what it is, what others do to it meanwhile, and where our threads may run.
+
+use anyhow::{Context, Result};
+use std::collections::HashMap;
+use std::fs::read_to_string;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Ticks of `/proc` a second; the same on every Linux that we meet.
+const TICKS: f64 = 100.0;
+/// Others may use this share of one core before a run counts as disturbed.
+pub const DISTURBED: f64 = 0.10;
+/// How long a look for quiet takes.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// One line about the machine.
+pub fn describe() -> String {
+    let cpu = read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or("unknown CPU", |(_, name)| name.trim());
+    let kernel = read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let memory = read_to_string("/proc/meminfo").unwrap_or_default();
+    let memory = memory.split_whitespace().nth(1).and_then(|kib| kib.parse::<f64>().ok());
+    format!(
+        "{model}, {cores} cores, {:.0} GiB, Linux {}",
+        memory.unwrap_or(0.0) / 1048576.0,
+        kernel.trim()
+    )
+}
+
+/// The day, for people.
+pub fn today() -> String {
+    let output = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output();
+    output.map_or_else(
+        |_| "unknown".into(),
+        |output| String::from_utf8_lossy(&output.stdout).trim().into(),
+    )
+}
+
+/// `some avg10` of CPU pressure.
+pub fn pressure() -> f64 {
+    let text = read_to_string("/proc/pressure/cpu").unwrap_or_default();
+    let value = text.split_whitespace().find_map(|word| word.strip_prefix("avg10="));
+    value.and_then(|value| value.parse().ok()).unwrap_or(f64::NAN)
+}
+
+/// Waits until others leave the machine alone, but no longer than `bound`. Gives what share of a core they used at the
+/// last look. The kernel's averages would not do: they still remember our own last run.
+pub fn wait_for_quiet(bound: Duration) -> f64 {
+    let begin = Instant::now();
+    loop {
+        let watch = Watch::start();
+        std::thread::sleep(LOOK);
+        let others = watch.others();
+        if others < DISTURBED || begin.elapsed() > bound {
+            return others;
+        }
+    }
+}
+
+/// Counts the CPU time of others: what was used, without this process, its descendants and the kernel's threads.
+pub struct Watch {
+    begin: Instant,
+    used: f64,
+    ours: f64,
+}
+
+impl Watch {
+    /// Begins to count.
+    pub fn start() -> Self {
+        Self { begin: Instant::now(), used: used(), ours: ours() }
+    }
+
+    /// The share of one core that others used since the start.
+    pub fn others(&self) -> f64 {
+        let others = (used() - self.used) - (ours() - self.ours);
+        (others / self.begin.elapsed().as_secs_f64()).max(0.0)
+    }
+}
+
+/// Seconds that all processes used, and that the hypervisor gave to somebody else.
+fn used() -> f64 {
+    let text = read_to_string("/proc/stat").unwrap_or_default();
+    let fields: Vec<f64> =
+        text.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
+    let get = |at: usize| fields.get(at).copied().unwrap_or(0.0);
+    // user, nice, system, steal
+    (get(0) + get(1) + get(2) + get(7)) / TICKS
+}
+
+/// Seconds that this process, its descendants and the kernel's threads used.
+fn ours() -> f64 {
+    let own = std::process::id();
+    let mut parents = HashMap::new();
+    let mut times = HashMap::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let Ok(stat) = read_to_string(entry.path().join("stat")) else { continue };
+        // The name is in parentheses and may hold anything.
+        let Some((_, rest)) = stat.rsplit_once(')') else { continue };
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let field =
+            |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+        parents.insert(pid, field(1) as u32);
+        // utime, stime, and those of children that were waited for
+        times.insert(pid, (11..15).map(field).sum::<f64>());
+    }
+    let is_ours = |mut pid: u32| {
+        for _ in 0..64 {
+            if pid == own || pid == 2 {
+                return true;
+            }
+            match parents.get(&pid) {
+                Some(&parent) if parent > 1 => pid = parent,
+                _ => return false,
+            }
+        }
+        false
+    };
+    times.iter().filter(|(pid, _)| is_ours(**pid)).map(|(_, time)| time).sum::<f64>() / TICKS
+}
+
+/// A command that runs on these cores only.
+pub fn pinned(cores: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("taskset");
+    command.arg("-c").arg(cores).arg(program);
+    command
+}
+
+/// Puts the calling thread, and what it starts from now on, on these cores.
+pub fn pin_this_thread(cores: &str) -> Result<()> {
+    let link = std::fs::read_link("/proc/thread-self")?;
+    let id = link.file_name().context("a thread has a number")?;
+    let output = Command::new("taskset").arg("-cp").arg(cores).arg(id).output()?;
+    anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}

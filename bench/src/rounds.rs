@@ -1,0 +1,156 @@
+//! Rounds: sides take turns, and the best run of each side counts.
+
+use crate::arguments::Arguments;
+use crate::machine::{self, Watch};
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a run waits for others to leave the machine alone.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Which cores clients and servers may use: the same for both sides of every comparison.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    pub client: String,
+    pub server: String,
+}
+
+/// What every experiment is given.
+pub struct Bench {
+    pub rounds: usize,
+    pub seconds: u64,
+    pub layout: Layout,
+    /// A folder on the real disk; emptied at the start.
+    pub scratch: PathBuf,
+    /// The released binary.
+    pub binary: PathBuf,
+}
+
+/// A measured run.
+#[derive(Debug, Clone, Copy)]
+pub struct Run<T> {
+    pub value: T,
+    /// Share of one core that others used meanwhile.
+    pub others: f64,
+}
+
+/// The runs of two sides.
+pub struct Sides<A, B> {
+    pub ours: Vec<Run<A>>,
+    pub theirs: Vec<Run<B>>,
+}
+
+impl Bench {
+    /// As the command line says.
+    pub fn new(arguments: &Arguments) -> Result<Self> {
+        let repository = repository();
+        let scratch = repository.join("target/bench");
+        match std::fs::remove_dir_all(&scratch) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).context("the scratch folder cannot be emptied");
+            }
+            _ => std::fs::create_dir_all(&scratch)?,
+        }
+        let binary = std::env::var_os("REKINDLE_BINARY")
+            .map_or_else(|| repository.join("target/release/rekindle"), PathBuf::from);
+        Ok(Self {
+            rounds: arguments.rounds,
+            seconds: arguments.seconds,
+            layout: arguments.layout.clone(),
+            scratch,
+            binary,
+        })
+    }
+
+    /// One run, when the machine is quiet.
+    pub fn run<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<Run<T>> {
+        machine::wait_for_quiet(PATIENCE);
+        let watch = Watch::start();
+        let value = work()?;
+        Ok(Run { value, others: watch.others() })
+    }
+
+    /// Runs of two sides in turns. A disturbed run does not count, and is made up for as long as there are not twice as
+    /// many runs as rounds.
+    pub fn alternate<A, B>(
+        &self,
+        mut ours: impl FnMut() -> Result<A>,
+        mut theirs: impl FnMut() -> Result<B>,
+    ) -> Result<Sides<A, B>> {
+        let mut sides = Sides { ours: Vec::new(), theirs: Vec::new() };
+        for _ in 0..self.rounds * 2 {
+            if enough(&sides.ours, self.rounds) && enough(&sides.theirs, self.rounds) {
+                break;
+            }
+            sides.ours.push(self.run(&mut ours)?);
+            sides.theirs.push(self.run(&mut theirs)?);
+        }
+        Ok(sides)
+    }
+
+    /// Runs of one side.
+    pub fn repeat<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<Vec<Run<T>>> {
+        let mut runs = Vec::new();
+        for _ in 0..self.rounds * 2 {
+            if enough(&runs, self.rounds) {
+                break;
+            }
+            runs.push(self.run(&mut work)?);
+        }
+        Ok(runs)
+    }
+}
+
+fn is_quiet<T>(run: &Run<T>) -> bool {
+    run.others < machine::DISTURBED
+}
+
+fn enough<T>(runs: &[Run<T>], rounds: usize) -> bool {
+    runs.iter().filter(|run| is_quiet(run)).count() >= rounds
+}
+
+/// The run with the largest measure: of the undisturbed ones, when there are some.
+pub fn best<T>(runs: &[Run<T>], measure: impl Fn(&T) -> f64) -> &Run<T> {
+    let quiet = runs.iter().any(is_quiet);
+    let counted = runs.iter().filter(|run| !quiet || is_quiet(run));
+    counted
+        .max_by(|a, b| measure(&a.value).total_cmp(&measure(&b.value)))
+        .expect("there is at least one round")
+}
+
+/// The middle value of all runs, disturbed or not.
+pub fn median<T>(runs: &[Run<T>], measure: impl Fn(&T) -> f64) -> f64 {
+    let mut values: Vec<f64> = runs.iter().map(|run| measure(&run.value)).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// All values, for a note: how far apart the runs are.
+pub fn spread<T>(runs: &[Run<T>], measure: impl Fn(&T) -> f64) -> String {
+    let values: Vec<String> =
+        runs.iter().map(|run| crate::table::short(measure(&run.value))).collect();
+    values.join(" ")
+}
+
+/// The repository.
+pub fn repository() -> PathBuf {
+    let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().expect("bench lies in the repository").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_undisturbed_run_counts() {
+        let run = |value, others| Run { value, others };
+        let runs = [run(5.0, 0.0), run(9.0, 0.5), run(6.0, 0.01)];
+        assert_eq!(best(&runs, |value| *value).value, 6.0);
+        assert_eq!(best(&runs[1..2], |value| *value).value, 9.0);
+        assert_eq!(best(&runs, |value| -*value).value, 5.0);
+        assert_eq!(median(&runs, |value| *value), 6.0);
+        assert!(enough(&runs, 2) && !enough(&runs, 3));
+    }
+}

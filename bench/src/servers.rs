@@ -1,0 +1,254 @@
+//! The servers that are compared: started pinned, in the scratch folder, stopped and cleaned up on drop.
+
+use crate::http;
+use crate::machine::pinned;
+use crate::nbd::Client;
+use crate::rounds::Bench;
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a server may take to serve.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server of one export.
+pub struct Simple {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Simple {
+    /// `nbdkit memory`.
+    pub fn nbdkit_memory(bench: &Bench, mebibytes: u64) -> Result<Self> {
+        let socket = bench.scratch.join("nbdkit.sock");
+        let mut command = pinned(&bench.layout.server, "nbdkit");
+        command.args(["-f", "-U"]).arg(&socket).arg("memory").arg(format!("{mebibytes}M"));
+        Self::start(command, socket)
+    }
+
+    /// `qemu-nbd` on a raw file that is written already.
+    pub fn qemu_nbd(bench: &Bench, file: &Path) -> Result<Self> {
+        let socket = bench.scratch.join("qemu-nbd.sock");
+        let mut command = pinned(&bench.layout.server, "qemu-nbd");
+        command.args(["-t", "-e", "8", "-f", "raw", "--cache=writeback", "-k"]);
+        command.arg(&socket).arg(file);
+        Self::start(command, socket)
+    }
+
+    fn start(mut command: Command, socket: PathBuf) -> Result<Self> {
+        let _ = std::fs::remove_file(&socket);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+        let server = Self { child, socket };
+        Client::connect_soon(&server.socket, "", PATIENCE)?;
+        Ok(server)
+    }
+
+    pub fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket.display())
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl Drop for Simple {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// A file of that many MiB, all of it written.
+pub fn written_file(path: &Path, mebibytes: usize) -> Result<()> {
+    use std::io::Write;
+    let mut file = std::fs::File::create(path)?;
+    let noise = crate::data::Random::new(1).bytes(1 << 20);
+    for _ in 0..mebibytes {
+        file.write_all(&noise)?;
+    }
+    Ok(file.sync_all()?)
+}
+
+/// `rekindle up` and its folder.
+pub struct Rekindle {
+    dir: PathBuf,
+    warm: PathBuf,
+    arguments: Vec<String>,
+    server_cores: String,
+    binary: PathBuf,
+    child: Option<Child>,
+}
+
+impl Rekindle {
+    /// Starts in a fresh folder.
+    pub fn start(bench: &Bench, name: &str, arguments: &[&str]) -> Result<Self> {
+        let dir = bench.scratch.join(name);
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir)?;
+        let warm = format!("/dev/shm/rekindle-bench-{name}-{}.warm", std::process::id());
+        let mut server = Self {
+            dir,
+            warm: PathBuf::from(warm),
+            arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
+            server_cores: bench.layout.server.clone(),
+            binary: bench.binary.clone(),
+            child: None,
+        };
+        server.up()?;
+        server.wait_until_it_serves()?;
+        Ok(server)
+    }
+
+    /// Runs `up` (again) and does not wait.
+    pub fn up(&mut self) -> Result<()> {
+        let trace = std::fs::File::options().create(true).append(true).open(self.trace())?;
+        let mut command = pinned(&self.server_cores, &self.binary);
+        command.arg("up").arg("--dir").arg(&self.dir).arg("--warm").arg(&self.warm);
+        command.args(["--nbd", "off", "--http", "off"]).args(&self.arguments);
+        for name in ["DIR", "STORE", "CONFIG", "STORE_FAULT", "FLASH_BUDGET", "CACHE", "WARM_SIZE"]
+        {
+            command.env_remove(format!("REKINDLE_{name}"));
+        }
+        command.stdin(Stdio::null()).stdout(trace.try_clone()?).stderr(trace);
+        self.child = Some(command.spawn().context("cannot start rekindle: is it built?")?);
+        Ok(())
+    }
+
+    /// Until the API answers and says so.
+    pub fn wait_until_it_serves(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            let status = self.api("GET", "/api/v1/status", None);
+            if status.as_ref().is_ok_and(|status| status["state"] == "serving") {
+                return Ok(());
+            }
+            let ended = self
+                .child
+                .as_mut()
+                .is_none_or(|child| child.try_wait().is_ok_and(|status| status.is_some()));
+            if ended || begin.elapsed() > PATIENCE {
+                let said = std::fs::read_to_string(self.trace()).unwrap_or_default();
+                bail!("rekindle does not serve: {status:?}\n{said}");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Asks the API.
+    pub fn api(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        http::request(&self.dir.join("rekindle.sock"), method, path, body)
+    }
+
+    /// Makes a volume; `ack` is `flash`, `memory`, or another policy than `back`.
+    pub fn create(&self, name: &str, mebibytes: u64, ack: &str) -> Result<()> {
+        let mut body = json!({ "name": name, "size": mebibytes << 20 });
+        let key = if matches!(ack, "flash" | "memory") { "ack" } else { "policy" };
+        body[key] = json!(ack);
+        self.api("POST", "/api/v1/volumes", Some(&body)).map(drop)
+    }
+
+    /// Destages all of a volume.
+    pub fn drain(&self, name: &str) -> Result<()> {
+        let job = self.api("POST", &format!("/api/v1/volumes/{name}/drain"), Some(&json!({})))?;
+        let path = format!("/api/v1/jobs/{}", job["id"].as_str().context("a job has an id")?);
+        loop {
+            let job = self.api("GET", &path, None)?;
+            match job["state"].as_str() {
+                Some("running") => std::thread::sleep(Duration::from_millis(20)),
+                Some("done") => return Ok(()),
+                _ => bail!("the drain of {name} failed: {job}"),
+            }
+        }
+    }
+
+    /// Fills a volume from begin to end, so that both sides work on memory that was touched, and drains it.
+    pub fn fill(&self, bench: &Bench, name: &str, mebibytes: u64) -> Result<()> {
+        fill(bench, &self.uri(name), mebibytes)?;
+        self.drain(name)
+    }
+
+    pub fn uri(&self, name: &str) -> String {
+        format!("nbd+unix:///{name}?socket={}", self.socket().display())
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("nbd.sock")
+    }
+
+    fn trace(&self) -> PathBuf {
+        self.dir.join("trace.txt")
+    }
+
+    /// The worker's process.
+    pub fn worker(&self) -> Result<Pid> {
+        let status = self.api("GET", "/api/v1/status", None)?;
+        let pid = status["detail"]["pid"].as_i64().context("status names no process")?;
+        Pid::from_raw(i32::try_from(pid)?).context("not a process")
+    }
+
+    /// `kill -9` of the worker; the supervisor starts another.
+    pub fn kill_worker(&self) -> Result<()> {
+        Ok(kill_process(self.worker()?, Signal::KILL)?)
+    }
+
+    /// A clean stop.
+    pub fn stop(&mut self) -> Result<()> {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        kill_process(Pid::from_child(&child), Signal::TERM)?;
+        Ok(child.wait().map(drop)?)
+    }
+
+    /// `kill -9` of supervisor and worker.
+    pub fn kill(&mut self) -> Result<()> {
+        let worker = self.worker().ok();
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        child.kill()?;
+        child.wait()?;
+        // It dies with its parent; a dead process has no memory to measure or locks to hold.
+        let alive = |pid: Pid| Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists();
+        let begin = Instant::now();
+        while worker.is_some_and(alive) && begin.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// As if the host had lost its memory.
+    pub fn forget_warm_memory(&self) -> Result<()> {
+        Ok(std::fs::remove_file(&self.warm)?)
+    }
+
+    /// Takes the log's segments out of the page cache.
+    pub fn forget_cached_flash(&self) -> Result<()> {
+        for entry in std::fs::read_dir(self.dir.join("flash"))? {
+            let file = std::fs::File::open(entry?.path())?;
+            file.sync_all()?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Rekindle {
+    fn drop(&mut self) {
+        let _ = self.kill();
+        let _ = std::fs::remove_file(&self.warm);
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Fills an export from begin to end.
+pub fn fill(bench: &Bench, uri: &str, mebibytes: u64) -> Result<()> {
+    let mut command = pinned(&bench.layout.client, "fio");
+    command.args(["--name=fill", "--output-format=json", "--ioengine=nbd", "--rw=write"]);
+    command.args(["--bs=256k", "--iodepth=4"]).arg(format!("--uri={uri}"));
+    let output = command.arg(format!("--size={mebibytes}m")).output()?;
+    anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    Ok(())
+}
