@@ -8,7 +8,7 @@ use crate::flights::Flights;
 use crate::index::Index;
 use crate::live::{Hold, Live};
 use crate::moved::MovedNotes;
-use crate::name::Namer;
+use crate::name::{Namer, PackMap};
 use crate::pack::reader::{self, Body};
 use crate::pack::writer::{Pool, Sealed};
 use crate::{Batch, Class, Compression, Error, Pointer, limits, pack};
@@ -17,7 +17,6 @@ use bytes::Bytes;
 use datastore::Store;
 use env::Env;
 use futures_util::future::join_all;
-use hashbrown::HashMap;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -61,7 +60,7 @@ pub(crate) struct Inner {
     prefetches: Arc<Semaphore>,
     flights: Flights,
     /// Packs that are complete but perhaps not in the store yet, for as long as batch or upload have them.
-    sealed: Mutex<HashMap<PackId, Weak<Sealed>>>,
+    sealed: Mutex<PackMap<Weak<Sealed>>>,
 }
 
 /// Counters, all since start.

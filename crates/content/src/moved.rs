@@ -1,10 +1,10 @@
 //! Following `moved/<pack>` notes: where compaction took the chunks of a pack that is no more.
 
 use crate::format::moved::{self, Moved};
+use crate::name::PackMap;
 use crate::{Error, Pointer, limits};
 use base::PackId;
 use datastore::Store;
-use hashbrown::HashMap;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -19,10 +19,15 @@ pub(crate) fn key(pack: PackId) -> String {
 /// Notes that were read lately.
 #[derive(Default)]
 pub(crate) struct MovedNotes {
-    notes: Mutex<HashMap<PackId, Arc<Moved>>>,
+    notes: Mutex<PackMap<Arc<Moved>>>,
 }
 
 impl MovedNotes {
+    /// Whether no note is in RAM.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.notes.lock().is_empty()
+    }
+
     /// Where a chunk lies by the notes in RAM: where the pointer says when there is none.
     pub(crate) fn known_place(&self, pointer: &Pointer) -> Pointer {
         let notes = self.notes.lock();

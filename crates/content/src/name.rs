@@ -15,6 +15,7 @@
 //! The two keys differ, so a data chunk and a metadata chunk never share a name, whatever their bytes.
 
 use crate::Class;
+use base::PackId;
 use blake3::Hasher;
 
 /// A chunk's name.
@@ -86,6 +87,11 @@ impl std::hash::Hasher for NameHasher {
 
 /// A map by name.
 pub(crate) type NameMap<V> = hashbrown::HashMap<Name, V, std::hash::BuildHasherDefault<NameHasher>>;
+/// A map by pack. Like all maps here it has the same order in every run, for the simulation.
+pub(crate) type PackMap<V> =
+    hashbrown::HashMap<PackId, V, std::hash::BuildHasherDefault<NameHasher>>;
+/// A set of packs.
+pub(crate) type PackSet = hashbrown::HashSet<PackId, std::hash::BuildHasherDefault<NameHasher>>;
 /// A set of names.
 pub(crate) type NameSet = hashbrown::HashSet<Name, std::hash::BuildHasherDefault<NameHasher>>;
 
@@ -113,6 +119,6 @@ mod tests {
         let hex =
             |name: Name| name[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(hex(namer.name(Class::Data, 0, b"rekindle")), "035c650831a5c60c");
-        assert_eq!(hex(namer.name(Class::Metadata, 0, b"rekindle")), "?");
+        assert_eq!(hex(namer.name(Class::Metadata, 0, b"rekindle")), "6f070478a34418ff");
     }
 }

@@ -8,6 +8,7 @@ use env::{BoxFuture, Env};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 pub(crate) fn config() -> Config {
     Config {
@@ -157,5 +158,80 @@ impl Datastore for Broken {
     }
     fn describe(&self) -> String {
         "broken".into()
+    }
+}
+
+/// A store on another machine: a request takes a while, and arrives even when who sent it has crashed meanwhile.
+pub(crate) struct Remote {
+    env: Env,
+    inner: Store,
+}
+
+impl Remote {
+    pub(crate) fn new(env: Env, inner: Store) -> Self {
+        Self { env, inner }
+    }
+
+    fn ask<'a, T: Send + 'static, F>(
+        &'a self,
+        call: impl FnOnce(Store) -> F + Send + 'static,
+    ) -> BoxFuture<'a, T>
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let (env, inner) = (self.env.clone(), self.inner.clone());
+        Box::pin(self.env.run("remote", async move {
+            env.sleep(Duration::from_micros(env.random_u64() % 8000)).await;
+            let answer = call(inner).await;
+            env.sleep(Duration::from_micros(env.random_u64() % 2000)).await;
+            answer
+        }))
+    }
+}
+
+impl Datastore for Remote {
+    fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+        let key = key.to_owned();
+        self.ask(|inner| async move { inner.put(&key, data).await })
+    }
+    fn create<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<Version, Error>> {
+        let key = key.to_owned();
+        self.ask(|inner| async move { inner.create(&key, data).await })
+    }
+    fn replace<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Version, Error>> {
+        let (key, version) = (key.to_owned(), version.clone());
+        self.ask(|inner| async move { inner.replace(&key, data, &version).await })
+    }
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
+        let key = key.to_owned();
+        self.ask(|inner| async move { inner.get(&key).await })
+    }
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+    ) -> BoxFuture<'a, Result<Bytes, Error>> {
+        let key = key.to_owned();
+        self.ask(|inner| async move { inner.get_range(&key, range).await })
+    }
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<Listed>, Error>> {
+        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+        self.ask(|inner| async move { inner.list(&prefix, after.as_deref()).await })
+    }
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        let key = key.to_owned();
+        self.ask(|inner| async move { inner.delete(&key).await })
+    }
+    fn describe(&self) -> String {
+        "remote".into()
     }
 }

@@ -1,1 +1,265 @@
-//! To come.
+//! The proof that everything is there: every chunk that roots reach is read from the store (not from the cache) and
+//! checked against its name. What is damaged is listed exactly, and the proof goes on.
+
+use crate::format::node;
+use crate::name::{Name, NameSet};
+use crate::pack::reader::Body;
+use crate::tree::Root;
+use crate::{Class, Content, Error, Pointer, limits, pack};
+use base::Kind;
+use futures_util::future::join_all;
+use std::ops::Range;
+
+/// How far a proof is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Chunks read.
+    pub chunks: u64,
+    /// Their content, bytes.
+    pub bytes: u64,
+    /// Damages found.
+    pub damages: u64,
+}
+
+/// A chunk that cannot be had.
+#[derive(Debug, Clone)]
+pub struct Damage {
+    /// Index of the root from which it was met.
+    pub root: usize,
+    /// The chunk: its name, and the pack and offset where its parent says it lies.
+    pub pointer: Pointer,
+    /// What it answers for: the keys in its tree, and before them those of the trees in which that tree is an entry.
+    pub keys: Vec<Range<u64>>,
+    /// What is wrong.
+    pub error: Error,
+}
+
+/// What a proof found.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// What was read.
+    pub progress: Progress,
+    /// What is damaged; empty when all is well. A chunk that several roots reach is listed for each.
+    pub damages: Vec<Damage>,
+}
+
+/// Reads and checks everything below `roots`. `progress` is told after every few chunks. An error means that no proof
+/// is possible now (the store is away), not that something is damaged.
+pub async fn verify(
+    content: &Content,
+    roots: &[Root],
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Report, Error> {
+    let mut proof = Proof {
+        content,
+        progress,
+        report: Report::default(),
+        sound_nodes: NameSet::default(),
+        sound_data: NameSet::default(),
+    };
+    for (index, root) in roots.iter().enumerate() {
+        if let Some(root) = root {
+            let path = Path { root: index, keys: Vec::new(), ends: None };
+            proof.check(*root, path).await?;
+        }
+    }
+    (proof.progress)(proof.report.progress);
+    Ok(proof.report)
+}
+
+/// How a chunk was reached.
+#[derive(Clone)]
+struct Path {
+    root: usize,
+    /// The keys that it answers for.
+    keys: Vec<Range<u64>>,
+    /// Inside a tree: where the keys of the node at hand end. `None` at the root of a tree.
+    ends: Option<u64>,
+}
+
+struct Proof<'a> {
+    content: &'a Content,
+    progress: &'a mut (dyn FnMut(Progress) + Send),
+    report: Report,
+    /// Metadata chunks below which all is well.
+    sound_nodes: NameSet,
+    /// Data chunks that are well: shared ones are read once. Forgotten now and then, to bound it.
+    sound_data: NameSet,
+}
+
+impl Proof<'_> {
+    /// Whether all is well at and below `pointer`.
+    fn check(&mut self, pointer: Pointer, path: Path) -> env::BoxFuture<'_, Result<bool, Error>> {
+        Box::pin(async move {
+            if self.sound_nodes.contains(&pointer.name) {
+                return Ok(true);
+            }
+            let result = fetch(self.content, pointer).await;
+            let Some(body) = self.judge(pointer, &path, result)? else {
+                return Ok(false);
+            };
+            let mut is_sound = true;
+            let mut data = Vec::new();
+            for (child, path) in children(&body, &path) {
+                match pack::class(child.pack) {
+                    Class::Data => data.push((child, path)),
+                    Class::Metadata => is_sound &= self.check(child, path).await?,
+                }
+            }
+            is_sound &= self.check_data(data).await?;
+            if is_sound {
+                self.sound_nodes.insert(pointer.name);
+            }
+            Ok(is_sound)
+        })
+    }
+
+    async fn check_data(&mut self, mut chunks: Vec<(Pointer, Path)>) -> Result<bool, Error> {
+        chunks.retain(|(pointer, _)| !self.sound_data.contains(&pointer.name));
+        let mut is_sound = true;
+        for window in chunks.chunks(limits::FETCH_WINDOW) {
+            let results =
+                join_all(window.iter().map(|(pointer, _)| fetch(self.content, *pointer))).await;
+            for ((pointer, path), result) in window.iter().zip(results) {
+                match self.judge(*pointer, path, result)? {
+                    Some(_) => self.remember(pointer.name),
+                    None => is_sound = false,
+                }
+            }
+            (self.progress)(self.report.progress);
+        }
+        Ok(is_sound)
+    }
+
+    fn remember(&mut self, name: Name) {
+        if self.sound_data.len() >= limits::VERIFIED_NAMES_MAX {
+            self.sound_data.clear();
+        }
+        self.sound_data.insert(name);
+    }
+
+    /// Enters the result of a read. The error is for what says nothing about the chunk.
+    fn judge(
+        &mut self,
+        pointer: Pointer,
+        path: &Path,
+        result: Result<Body, Error>,
+    ) -> Result<Option<Body>, Error> {
+        let progress = &mut self.report.progress;
+        progress.chunks += 1;
+        match result {
+            Ok(body) => {
+                progress.bytes += body.bytes.len() as u64;
+                Ok(Some(body))
+            }
+            Err(error) if matches!(error.kind(), Kind::Damaged | Kind::NotFound) => {
+                progress.damages += 1;
+                self.report.damages.push(Damage {
+                    root: path.root,
+                    pointer,
+                    keys: path.keys.clone(),
+                    error,
+                });
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+async fn fetch(content: &Content, pointer: Pointer) -> Result<Body, Error> {
+    let inner = content.inner.clone();
+    content.inner.env.run("content-verify", async move { inner.fetch(&pointer).await }).await
+}
+
+/// The children of a chunk, each with the keys that it answers for.
+fn children(body: &Body, path: &Path) -> Vec<(Pointer, Path)> {
+    let Ok(node) = node::decode(&body.bytes, body.children) else {
+        // A chunk of another kind: what it declares answers for what it answers for.
+        return body.children().map(|child| (child, path.clone())).collect();
+    };
+    let mut children = Vec::with_capacity(node.count());
+    for (index, (key, child)) in node.entries().enumerate() {
+        let mut keys = path.keys.clone();
+        // Within a tree a node's own keys are replaced by the narrower ones of its child.
+        if path.ends.is_some() {
+            keys.pop();
+        }
+        let ends = match (node.level(), index + 1 < node.count()) {
+            (0, _) => key.saturating_add(1),
+            (_, true) => node.key(index + 1),
+            (_, false) => path.ends.unwrap_or(u64::MAX),
+        };
+        keys.push(key..ends);
+        let ends = (node.level() > 0).then_some(ends);
+        children.push((child, Path { root: path.root, keys, ends }));
+    }
+    children
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Broken, config, random, run};
+    use crate::tree::update;
+    use std::sync::Arc;
+
+    #[test]
+    fn damage_is_listed_exactly_and_the_proof_goes_on() {
+        run(async |env| {
+            let store = Arc::new(Broken::new());
+            let content = Content::open(env.clone(), store.clone(), config());
+            let mut batch = content.batch();
+            let mut changes = Vec::new();
+            for key in 0..1000u64 {
+                changes.push((
+                    key * 10,
+                    Some(batch.write(Class::Data, random(key, 2000), &[]).await.unwrap()),
+                ));
+            }
+            let first = update(&content, &mut batch, &None, &changes).await.unwrap();
+            let second = update(&content, &mut batch, &first, &[(0, None)]).await.unwrap();
+            let inode =
+                batch.write(Class::Metadata, random(5000, 10), &[first.unwrap()]).await.unwrap();
+            let inodes = update(&content, &mut batch, &None, &[(77, Some(inode))]).await.unwrap();
+            batch.flush().await.unwrap();
+            let roots = [first, None, second, inodes];
+            let report = verify(&content, &roots, &mut |_| ()).await.unwrap();
+            assert!(report.damages.is_empty());
+            assert!(
+                report.progress.chunks < 1000 + 20,
+                "shared chunks are read once: {:?}",
+                report.progress
+            );
+
+            let bad = changes[123].1.unwrap();
+            store.flip(&pack::key(bad.pack), u64::from(bad.offset) + 100);
+            let mut told = 0;
+            let report = verify(&content, &roots, &mut |_| told += 1).await.unwrap();
+            assert!(told > 3);
+            let found: Vec<_> =
+                report.damages.iter().map(|d| (d.root, d.pointer, d.keys.clone())).collect();
+            let keys = 1230..1231;
+            let expected = [
+                (0, bad, vec![keys.clone()]),
+                (2, bad, vec![keys.clone()]),
+                (3, bad, vec![77..78, keys]),
+            ];
+            assert_eq!(found, expected);
+
+            // A lost pack of data: each of its chunks is named.
+            store.lose(&pack::key(bad.pack));
+            let report = verify(&content, &[first], &mut |_| ()).await.unwrap();
+            let lost =
+                changes.iter().filter(|(_, pointer)| pointer.unwrap().pack == bad.pack).count();
+            assert_eq!(report.damages.len(), lost);
+            assert!(report.damages.iter().all(|damage| damage.pointer.pack == bad.pack));
+
+            // A lost node: the range of keys is named.
+            let key = pack::key(first.unwrap().pack);
+            store.lose(&key);
+            let report = verify(&content, &[first], &mut |_| ()).await.unwrap();
+            assert_eq!((report.damages.len(), report.damages[0].pointer), (1, first.unwrap()));
+        });
+    }
+}

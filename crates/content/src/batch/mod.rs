@@ -8,6 +8,7 @@ use crate::compression::Compressor;
 use crate::content::{Inner, add};
 use crate::index::Found;
 use crate::live::Hold;
+use crate::moved::MovedNotes;
 use crate::name::{Name, NameMap};
 use crate::pack::reader::{self, Body};
 use crate::pack::writer::{Sealed, Writer};
@@ -23,7 +24,6 @@ pub struct Batch {
     hold: Hold,
     compressor: Compressor,
     is_cached: bool,
-    deduplicates: bool,
     /// Chunks of this batch that are not durable yet, by name.
     own: NameMap<Pointer>,
     /// The packs being filled: data, metadata.
@@ -53,7 +53,6 @@ impl Batch {
             hold: inner.live.hold(),
             compressor: Compressor::new(inner.config.compression),
             is_cached: true,
-            deduplicates: true,
             own: NameMap::default(),
             open: [None, None],
             uploads: Vec::new(),
@@ -127,7 +126,7 @@ impl Batch {
         if let Some(pointer) = self.own.get(name) {
             return Found::Place(*pointer);
         }
-        if self.deduplicates { self.inner.index.lookup(name) } else { Found::Nothing }
+        self.inner.index.lookup(name)
     }
 
     /// Loads the footer of a pack that may hold the chunk, so that its neighbours are found too.
@@ -218,7 +217,9 @@ impl Batch {
             };
             match result {
                 Ok(()) => {
-                    upload.pack.entries.iter().for_each(|entry| drop(own.remove(&entry.name)));
+                    upload.pack.entries.iter().for_each(|entry| {
+                        own.remove(&entry.name);
+                    });
                     false
                 }
                 Err(error) => {
@@ -274,10 +275,9 @@ impl Batch {
         self.inner.read(pointer, class, crate::content::Keep::Yes).await
     }
 
-    /// Takes no duplicates from the index: compaction must not rely on packs that it may be about to delete.
-    pub(crate) fn without_duplicates(mut self) -> Self {
-        self.deduplicates = false;
-        self
+    /// Where compaction has taken chunks.
+    pub(crate) fn moved(&self) -> &MovedNotes {
+        &self.inner.moved
     }
 }
 

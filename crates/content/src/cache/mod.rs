@@ -47,12 +47,6 @@ impl Cache {
         drop(evicted);
     }
 
-    /// Forgets a chunk.
-    pub(crate) fn remove(&self, name: &Name) {
-        let removed = self.shard(name).lock().remove(name);
-        drop(removed);
-    }
-
     pub(crate) fn bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().bytes()).sum()
     }

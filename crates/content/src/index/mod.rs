@@ -15,10 +15,9 @@ mod recent;
 
 use crate::Pointer;
 use crate::format::footer::Entry;
-use crate::name::Name;
+use crate::name::{Name, PackMap, PackSet};
 use crate::pack::writer::pointer;
 use base::PackId;
-use hashbrown::{HashMap, HashSet};
 use hooks::Hooks;
 use parking_lot::Mutex;
 use recent::Recent;
@@ -40,12 +39,12 @@ pub(crate) struct Index {
 struct State {
     bytes_max: usize,
     packs: Vec<Row>,
-    rows: HashMap<PackId, u32>,
+    rows: PackMap<u32>,
     /// Rows to use again.
     free: Vec<u32>,
     hooks: Hooks,
     recent: Recent,
-    condemned: HashSet<PackId>,
+    condemned: PackSet,
 }
 
 /// A known pack.
@@ -65,11 +64,11 @@ impl Index {
             state: Mutex::new(State {
                 bytes_max,
                 packs: Vec::new(),
-                rows: HashMap::new(),
+                rows: PackMap::default(),
                 free: Vec::new(),
                 hooks: Hooks::new(bytes_max / 2),
                 recent: Recent::new(),
-                condemned: HashSet::new(),
+                condemned: PackSet::default(),
             }),
         }
     }
@@ -107,6 +106,15 @@ impl Index {
         state.condemned = packs.into_iter().collect();
         let State { condemned, recent, .. } = &mut *state;
         condemned.iter().for_each(|pack| recent.remove(pack));
+    }
+
+    /// These too are not answered for.
+    pub(crate) fn condemn_also(&self, packs: impl IntoIterator<Item = PackId>) {
+        let mut state = self.state.lock();
+        for pack in packs {
+            state.recent.remove(&pack);
+            state.condemned.insert(pack);
+        }
     }
 
     pub(crate) fn is_condemned(&self, pack: &PackId) -> bool {
@@ -176,7 +184,7 @@ impl State {
     }
 
     fn forget(&mut self, packs: &[PackId]) {
-        let mut gone = HashSet::new();
+        let mut gone = hashbrown::HashSet::new();
         for pack in packs {
             self.recent.remove(pack);
             gone.extend(self.rows.remove(pack));

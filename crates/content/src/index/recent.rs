@@ -1,9 +1,9 @@
 //! Footers of the packs used last: name -> place.
 
 use crate::format::footer::Entry;
-use crate::name::{Name, word};
+use crate::name::{Name, PackMap, word};
 use base::PackId;
-use hashbrown::{HashMap, HashTable};
+use hashbrown::HashTable;
 
 /// RAM of an entry: itself, and its slot in the table at the usual filling.
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>() + 2 * (size_of::<Place>() + 1);
@@ -24,7 +24,7 @@ struct Place {
 pub(super) struct Recent {
     footers: Vec<Option<Footer>>,
     free: Vec<u32>,
-    by_pack: HashMap<PackId, u32>,
+    by_pack: PackMap<u32>,
     table: HashTable<Place>,
     clock: u64,
     entries: usize,

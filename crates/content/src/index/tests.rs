@@ -6,7 +6,7 @@ fn name(i: u64) -> Name {
 
 fn pack(i: u64) -> PackId {
     let mut id = [0; 16];
-    id[..8].copy_from_slice(&i.to_be_bytes());
+    id[8..].copy_from_slice(&i.to_be_bytes());
     PackId(id)
 }
 

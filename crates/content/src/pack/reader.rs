@@ -70,25 +70,27 @@ pub(crate) async fn read_footer(
     pack: PackId,
     length: u64,
 ) -> Result<Vec<footer::Entry>, Error> {
+    match read_sound_footer(store, pack, length).await {
+        Err(Error::Format(Bad::Damaged { .. })) => rebuild(store, pack).await,
+        result => result,
+    }
+}
+
+/// Reads the footer of a pack; an error when it is damaged.
+pub(crate) async fn read_sound_footer(
+    store: &Store,
+    pack: PackId,
+    length: u64,
+) -> Result<Vec<footer::Entry>, Error> {
     let key = super::key(pack);
     let begin = length.saturating_sub(limits::FOOTER_GUESS_BYTES);
-    let mut tail = store.get_range(&key, begin..length).await?;
-    let footer_bytes = match footer::length_from_tail(&tail) {
-        Ok(footer_bytes) => footer_bytes,
-        Err(newer @ Bad::Newer { .. }) => return Err(newer.into()),
-        Err(Bad::Damaged { .. }) => return rebuild(store, pack).await,
-    };
-    if footer_bytes > tail.len() {
-        let Some(begin) = length.checked_sub(footer_bytes as u64) else {
-            return rebuild(store, pack).await;
-        };
-        tail = store.get_range(&key, begin..length).await?;
+    let tail = store.get_range(&key, begin..length).await?;
+    let footer_bytes = footer::length_from_tail(&tail)?;
+    if footer_bytes <= tail.len() {
+        return Ok(footer::decode(&tail)?);
     }
-    match footer::decode(&tail) {
-        Ok(entries) => Ok(entries),
-        Err(newer @ Bad::Newer { .. }) => Err(newer.into()),
-        Err(Bad::Damaged { .. }) => rebuild(store, pack).await,
-    }
+    let begin = length.saturating_sub(footer_bytes as u64);
+    Ok(footer::decode(&store.get_range(&key, begin..length).await?)?)
 }
 
 async fn rebuild(store: &Store, pack: PackId) -> Result<Vec<footer::Entry>, Error> {

@@ -10,6 +10,7 @@ mod walk;
 
 pub use read::{get, get_now, range};
 pub use update::update;
+pub(crate) use walk::walk_at;
 pub use walk::{Visitor, walk};
 
 use crate::Pointer;

@@ -200,10 +200,21 @@ impl Update<'_> {
             rest = after;
             let Some((first, _)) = part.first() else { continue };
             let children = u32::try_from(part.len()).unwrap_or(u32::MAX);
-            let body = Body { bytes: node::encode(level, part).into(), children };
+            let body = Body { bytes: self.encode(level, part).into(), children };
             above.push((*first, self.batch.write_body(Class::Metadata, body).await?));
         }
         Ok(())
+    }
+
+    /// A node that is written anyway says where its chunks are now, so that `moved/` notes fall out of use.
+    fn encode(&self, level: u16, entries: &[(u64, Pointer)]) -> Vec<u8> {
+        let moved = self.batch.moved();
+        if moved.is_empty() {
+            return node::encode(level, entries);
+        }
+        let entries: Entries =
+            entries.iter().map(|(key, pointer)| (*key, moved.known_place(pointer))).collect();
+        node::encode(level, &entries)
     }
 
     /// The root of the tree below `pointer` without inner nodes that have one child only.

@@ -4,6 +4,7 @@
 //! of inodes whose entries are trees themselves) is walked whole. Data chunks have no children and are not read.
 
 use crate::content::Keep;
+use crate::sweep::pace::Pace;
 use crate::{Class, Content, Error, Pointer, limits, pack};
 use futures_util::future::join_all;
 
@@ -23,6 +24,16 @@ pub async fn walk(
     roots: &[Pointer],
     visitor: &mut impl Visitor,
 ) -> Result<(), Error> {
+    walk_at(content, roots, visitor, None).await
+}
+
+/// Walks at a pace.
+pub(crate) async fn walk_at(
+    content: &Content,
+    roots: &[Pointer],
+    visitor: &mut impl Visitor,
+    pace: Option<&Pace>,
+) -> Result<(), Error> {
     // Depth first, a window of siblings at once: as long as height x children of a node, however large the trees.
     let mut open: Vec<Pointer> = Vec::new();
     let meet = |open: &mut Vec<Pointer>, visitor: &mut dyn Visitor, pointer: Pointer| {
@@ -40,6 +51,9 @@ pub async fn walk(
                 Ok(body) => body.children().for_each(|child| meet(&mut open, visitor, child)),
                 Err(error) => visitor.failed(pointer, error)?,
             }
+        }
+        if let Some(pace) = pace {
+            pace.spend(window.iter().map(|pointer| u64::from(pointer.stored)).sum()).await?;
         }
     }
     Ok(())

@@ -1,0 +1,140 @@
+//! Compaction: live chunks of a mostly dead pack go into new packs, and a note says where.
+//!
+//! Blobs are copied as they are stored, after their bytes were checked against their name: damage is not copied, and a
+//! pack that has some stays where it is, for people to look at.
+
+use super::mark::Verdict;
+use super::pace::Pace;
+use crate::format::footer::Entry;
+use crate::format::moved::{self as format, Moved};
+use crate::pack::reader;
+use crate::pack::writer::pointer;
+use crate::{Batch, Content, Error, limits, moved, pack};
+use base::{Kind, PackId};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What was moved.
+pub(super) struct Compacted {
+    pub(super) packs: Vec<PackId>,
+    pub(super) bytes_copied: u64,
+}
+
+/// Those of `packs` from which less would be copied than stays behind. Marks count small blobs that lie close together
+/// as one, so only the footer tells; without this a pack of small blobs would be copied by every sweep.
+pub(super) async fn worthwhile(
+    content: &Content,
+    packs: Vec<(PackId, u64)>,
+    verdict: &Verdict<'_>,
+) -> Result<Vec<(PackId, u64)>, Error> {
+    let store = &content.inner.store;
+    let mut worthwhile = Vec::new();
+    for window in packs.chunks(limits::FETCH_WINDOW) {
+        let footers =
+            window.iter().map(|(pack, length)| reader::read_sound_footer(store, *pack, *length));
+        for ((pack, length), footer) in window.iter().zip(join_all(footers).await) {
+            let entries = match footer {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == Kind::Damaged => continue,
+                Err(error) => return Err(error),
+            };
+            let live = entries.iter().filter(|entry| verdict.has(pack, entry.offset));
+            let copied: u64 = live.map(|entry| u64::from(entry.stored)).sum();
+            if copied * 100 < length * limits::COMPACTION_LIVE_PERCENT {
+                worthwhile.push((*pack, *length));
+            }
+        }
+    }
+    Ok(worthwhile)
+}
+
+/// Moves what is alive out of `packs`. On return the copies and the notes are durable.
+pub(super) async fn compact(
+    content: &Content,
+    packs: &[(PackId, u64)],
+    verdict: &Verdict<'_>,
+    pace: &Pace,
+) -> Result<Compacted, Error> {
+    let mut batch = content.batch();
+    let mut notes = Vec::new();
+    let mut bytes_copied = 0;
+    for (pack, length) in packs {
+        match move_out(content, &mut batch, *pack, *length, verdict, pace).await {
+            Ok((note, bytes)) => {
+                notes.push(Arc::new(note));
+                bytes_copied += bytes;
+            }
+            Err(error) if error.kind() == Kind::Damaged => {
+                tracing::warn!(%pack, %error, "a pack is damaged and therefore not compacted");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    // Copies before notes, notes before deletions.
+    batch.flush().await?;
+    for note in &notes {
+        let bytes = Bytes::from(format::encode(note));
+        content.inner.store.put(&moved::key(note.pack), bytes).await?;
+        content.inner.moved.keep(note.clone());
+    }
+    batch.committed();
+    Ok(Compacted { packs: notes.iter().map(|note| note.pack).collect(), bytes_copied })
+}
+
+async fn move_out(
+    content: &Content,
+    batch: &mut Batch,
+    pack: PackId,
+    length: u64,
+    verdict: &Verdict<'_>,
+    pace: &Pace,
+) -> Result<(Moved, u64), Error> {
+    let inner = &content.inner;
+    let mut live = reader::read_sound_footer(&inner.store, pack, length).await?;
+    live.retain(|entry| verdict.has(&pack, entry.offset));
+    let mut places = BTreeMap::new();
+    // A leftover of a compaction that a crash cut off: what its note says goes on being true.
+    if let Some(note) = inner.moved.note(&inner.store, pack).await? {
+        places.extend(note.entries.iter().copied());
+    }
+    let mut bytes_copied = 0;
+    for group in neighbours(&live) {
+        let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
+        let range = u64::from(first.offset)..u64::from(last.offset) + u64::from(last.stored);
+        pace.spend(range.end - range.start).await?;
+        let stored = inner.store.get_range(&pack::key(pack), range).await?;
+        for entry in group {
+            let from = pointer(pack, entry);
+            let at = (entry.offset - first.offset) as usize;
+            let blob = stored
+                .get(at..at + entry.stored as usize)
+                .map(|_| stored.slice(at..at + entry.stored as usize));
+            let blob = blob.ok_or_else(|| Error::damaged(&from, "the pack ends within it"))?;
+            reader::open_blob(&inner.namer, &from, &blob)?;
+            places.insert(entry.offset, batch.append_blob(&from, &blob).await?);
+            bytes_copied += u64::from(entry.stored);
+        }
+    }
+    Ok((Moved { pack, entries: places.into_iter().collect() }, bytes_copied))
+}
+
+/// Entries in groups that one ranged read each can fetch.
+fn neighbours(entries: &[Entry]) -> impl Iterator<Item = &[Entry]> {
+    let mut rest = entries;
+    std::iter::from_fn(move || {
+        let first = rest.first()?;
+        let end = |entry: &Entry| u64::from(entry.offset) + u64::from(entry.stored);
+        let gap_is_small = |pair: &[Entry]| {
+            u64::from(pair[1].offset) <= end(&pair[0]) + limits::PREFETCH_GAP_BYTES
+        };
+        let is_short =
+            |entry: &Entry| end(entry) - u64::from(first.offset) <= limits::PREFETCH_READ_BYTES_MAX;
+        let more =
+            rest.windows(2).take_while(|pair| gap_is_small(pair) && is_short(&pair[1])).count();
+        let (group, after) = rest.split_at(1 + more);
+        rest = after;
+        Some(group)
+    })
+}

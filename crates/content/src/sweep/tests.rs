@@ -1,0 +1,454 @@
+use super::*;
+use crate::testing::{Remote, config, random};
+use crate::tree::{self, Visitor, walk};
+use crate::verify::verify;
+use crate::{Batch, Class, Compression, Config};
+use base::NodeId;
+use datastore::Store;
+use datastore::backend::mem::Mem;
+use env::Env;
+use env::sim::{Faults, Stop, World};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Keys of a volume and which bytes they have.
+type Model = BTreeMap<u64, u64>;
+
+/// All volumes: what the vaults are in a real store. Outlives crashes.
+#[derive(Default)]
+struct Vaults {
+    volumes: Mutex<BTreeMap<u64, (Root, Model)>>,
+}
+
+/// Reads the vaults one after the other, with time in between.
+struct SlowRoots {
+    env: Env,
+    vaults: Arc<Vaults>,
+}
+
+impl Roots for SlowRoots {
+    fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, Error>> {
+        Box::pin(async move {
+            let volumes: Vec<u64> = self.vaults.volumes.lock().keys().copied().collect();
+            let mut roots = Vec::new();
+            for volume in volumes {
+                self.env.sleep(Duration::from_micros(self.env.random_u64() % 3000)).await;
+                roots.push(self.vaults.volumes.lock()[&volume].0);
+            }
+            Ok(roots)
+        })
+    }
+}
+
+/// The bytes number `seed`; few numbers, so that volumes share chunks and dying ones are written again.
+fn bytes_of(seed: u64) -> bytes::Bytes {
+    random(seed, 500 + usize::try_from(seed % 7).unwrap() * 700)
+}
+
+fn small() -> Config {
+    Config {
+        compression: Compression::None,
+        pack_bytes: 12 << 10,
+        cache_bytes: 40 << 10,
+        ..config()
+    }
+}
+
+fn sweeper(env: &Env, content: &Content, vaults: &Arc<Vaults>, compacts: bool) -> Sweeper {
+    let writer =
+        Writer { env: env.clone(), store: content.inner.store.clone(), node: NodeId([1; 16]) };
+    let options = Options { budget: Budget::Unlimited, compacts, grace: Duration::ZERO };
+    let roots = Arc::new(SlowRoots { env: env.clone(), vaults: vaults.clone() });
+    Sweeper::new(content.clone(), writer, roots).with_options(options)
+}
+
+/// One commit of a volume.
+async fn commit(
+    env: &Env,
+    content: &Content,
+    vaults: &Vaults,
+    volume: u64,
+    changes: &[(u64, Option<u64>)],
+) -> Result<(), Error> {
+    let (root, mut model) = vaults.volumes.lock().get(&volume).cloned().unwrap_or_default();
+    let mut batch = content.batch();
+    let mut written = Vec::new();
+    for (key, seed) in changes {
+        match seed {
+            Some(seed) => {
+                written.push((*key, Some(batch.write(Class::Data, bytes_of(*seed), &[]).await?)));
+                model.insert(*key, *seed);
+            }
+            None => {
+                written.push((*key, None));
+                model.remove(key);
+            }
+        }
+    }
+    let root = tree::update(content, &mut batch, &root, &written).await?;
+    pause(env).await;
+    batch.flush().await?;
+    pause(env).await;
+    vaults.volumes.lock().insert(volume, (root, model));
+    Batch::committed(batch);
+    Ok(())
+}
+
+async fn pause(env: &Env) {
+    if env.random_u64() % 2 == 0 {
+        env.sleep(Duration::from_micros(env.random_u64() % 30_000)).await;
+    }
+}
+
+fn some_changes(env: &Env, model: &Model) -> Vec<(u64, Option<u64>)> {
+    let mut changes = BTreeMap::new();
+    match env.random_u64() % 4 {
+        // Everything goes.
+        0 => changes.extend(model.keys().map(|key| (*key, None))),
+        // A whole run comes, out of few bytes.
+        1 => {
+            let (from, seed) = (env.random_u64() % 100, env.random_u64() % 40);
+            changes.extend((0..env.random_u64() % 60).map(|i| (from + i, Some((seed + i) % 40))));
+        }
+        // A few come and go.
+        _ => {
+            for _ in 0..env.random_u64() % 12 {
+                let seed = (env.random_u64() % 3 > 0).then(|| env.random_u64() % 40);
+                changes.insert(env.random_u64() % 150, seed);
+            }
+        }
+    }
+    changes.into_iter().collect()
+}
+
+/// Every volume has exactly what its model says, read from the store by somebody who knows nothing.
+async fn check(env: &Env, store: &Store, vaults: &Vaults) {
+    let content = Content::open(env.clone(), store.clone(), small());
+    let volumes = vaults.volumes.lock().clone();
+    let roots: Vec<Root> = volumes.values().map(|volume| volume.0).collect();
+    let report = verify(&content, &roots, &mut |_| ()).await.unwrap();
+    assert!(report.damages.is_empty(), "{:?}", report.damages);
+    for (root, model) in volumes.values() {
+        let entries = tree::range(&content, root, 0..u64::MAX).await.unwrap();
+        assert_eq!(entries.len(), model.len());
+        for ((key, pointer), (expected, seed)) in entries.iter().zip(model) {
+            assert_eq!(key, expected);
+            assert_eq!(content.read(pointer, Class::Data).await.unwrap(), bytes_of(*seed));
+        }
+    }
+}
+
+#[derive(Default)]
+struct Named(BTreeSet<PackId>, BTreeSet<[u8; 32]>);
+
+impl Visitor for Named {
+    fn meet(&mut self, pointer: &Pointer) -> bool {
+        self.0.insert(pointer.pack);
+        self.1.insert(pointer.name)
+    }
+    fn failed(&mut self, _pointer: &Pointer, error: Error) -> Result<(), Error> {
+        Err(error)
+    }
+}
+
+async fn named(content: &Content, vaults: &Vaults) -> BTreeSet<PackId> {
+    let roots: Vec<Pointer> =
+        vaults.volumes.lock().values().filter_map(|volume| volume.0).collect();
+    let mut named = Named::default();
+    walk(content, &roots, &mut named).await.unwrap();
+    named.0
+}
+
+#[test]
+fn exactly_what_nothing_reaches_is_gone() {
+    for seed in 0..20 {
+        let world = World::new(seed, Faults::none());
+        let env = world.env();
+        world.block_on(async {
+            let content = Content::open(env.clone(), Mem::store(), small());
+            let vaults = Arc::new(Vaults::default());
+            let sweeper = sweeper(&env, &content, &vaults, false);
+            for _ in 0..6 {
+                for volume in 0..4 {
+                    let model = vaults
+                        .volumes
+                        .lock()
+                        .get(&volume)
+                        .map(|volume| volume.1.clone())
+                        .unwrap_or_default();
+                    commit(&env, &content, &vaults, volume, &some_changes(&env, &model))
+                        .await
+                        .unwrap();
+                }
+                // A batch that came to nothing.
+                let mut dropped = content.batch();
+                dropped.write(Class::Data, random(999, 5000), &[]).await.unwrap();
+                dropped.flush().await.unwrap();
+                drop(dropped);
+                let before = list_packs(&content).await.unwrap();
+                let status = sweeper.run().await.unwrap();
+                let expected = named(&content, &vaults).await;
+                let after: BTreeSet<PackId> =
+                    list_packs(&content).await.unwrap().into_keys().collect();
+                assert_eq!(after, expected);
+                assert!(status.packs_deleted > 0);
+                assert_eq!(status.packs_deleted, (before.len() - after.len()) as u64);
+                let bytes: u64 = before
+                    .iter()
+                    .filter(|(pack, _)| !after.contains(*pack))
+                    .map(|(_, bytes)| bytes)
+                    .sum();
+                assert_eq!(
+                    (status.bytes_freed, status.phase, status.failure),
+                    (bytes, Phase::Idle, None)
+                );
+                check(&env, &content.inner.store, &vaults).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn mostly_dead_packs_are_compacted_and_notes_end_when_nobody_needs_them() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let content =
+            Content::open(env.clone(), Mem::store(), Config { pack_bytes: 64 << 10, ..small() });
+        let vaults = Arc::new(Vaults::default());
+        let sweep_only = sweeper(&env, &content, &vaults, false);
+        let sweeper = sweeper(&env, &content, &vaults, true);
+        let put =
+            |range: std::ops::Range<u64>| range.map(|key| (key, Some(key))).collect::<Vec<_>>();
+        commit(&env, &content, &vaults, 0, &put(0..300)).await.unwrap();
+        // Nine of ten go.
+        let most: Vec<_> = (0..300).filter(|key| key % 10 != 0).map(|key| (key, None)).collect();
+        commit(&env, &content, &vaults, 0, &most).await.unwrap();
+        let before: u64 = list_packs(&content).await.unwrap().values().sum();
+        let status = sweeper.run().await.unwrap();
+        assert!(status.packs_compacted >= 3, "{status:?}");
+        let after: u64 = list_packs(&content).await.unwrap().values().sum();
+        assert!(after * 4 < before, "{before} -> {after}");
+        assert_eq!(list_notes(&content).await.unwrap().len() as u64, status.packs_compacted);
+        check(&env, &content.inner.store, &vaults).await;
+        // Again and again: chains of notes.
+        for step in [20, 40, 80, 160] {
+            let model = vaults.volumes.lock()[&0].1.clone();
+            // The leaf is written anew by another node, which knows no notes, so that its pointers stay.
+            let other = Content::open(env.clone(), content.inner.store.clone(), small());
+            let some: Vec<_> =
+                model.keys().filter(|key| *key % step != 0).map(|key| (*key, None)).collect();
+            commit(&env, &other, &vaults, 0, &some).await.unwrap();
+            sweeper.run().await.unwrap();
+            check(&env, &content.inner.store, &vaults).await;
+        }
+        assert!(sweeper.run().await.unwrap().packs_condemned == 0, "it comes to rest");
+        // Whoever knows the notes writes the new places.
+        let rest: Vec<_> = vaults.volumes.lock()[&0].1.keys().copied().collect();
+        for key in &rest {
+            let pointer = tree::get(&content, &vaults.volumes.lock()[&0].0.clone(), *key)
+                .await
+                .unwrap()
+                .unwrap();
+            content.read_uncached(&pointer, Class::Data).await.unwrap();
+        }
+        commit(&env, &content, &vaults, 0, &[(1000, Some(1000))]).await.unwrap();
+        // (Without compaction, which would write new notes.)
+        assert!(sweep_only.run().await.unwrap().notes_deleted > 3);
+        assert_eq!(list_notes(&content).await.unwrap().len(), 0);
+        check(&env, &content.inner.store, &vaults).await;
+    });
+}
+
+#[test]
+fn a_root_that_cannot_be_read_ends_the_sweep() {
+    struct Unreadable;
+    impl Roots for Unreadable {
+        fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, Error>> {
+            Box::pin(async { Err(datastore::Error::Unavailable("a vault".into()).into()) })
+        }
+    }
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let content = Content::open(env.clone(), Mem::store(), small());
+        let vaults = Arc::new(Vaults::default());
+        commit(&env, &content, &vaults, 0, &[(1, Some(1))]).await.unwrap();
+        let writer =
+            Writer { env: env.clone(), store: content.inner.store.clone(), node: NodeId([1; 16]) };
+        let unable = Sweeper::new(content.clone(), writer, Arc::new(Unreadable));
+        assert!(unable.run().await.is_err());
+        assert!(unable.status().failure.is_some());
+        // Nor does a node that cannot be read.
+        let root = vaults.volumes.lock()[&0].0.unwrap();
+        let cold = Content::open(env.clone(), content.inner.store.clone(), small());
+        cold.inner.store.delete(&pack::key(root.pack)).await.unwrap();
+        assert!(sweeper(&env, &cold, &vaults, true).run().await.is_err());
+        assert_eq!(list_packs(&cold).await.unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn a_condemned_pack_is_not_deduplicated_against_and_a_batch_that_did_before_rescues_it() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let content = Content::open(env.clone(), Mem::store(), small());
+        let vaults = Arc::new(Vaults::default());
+        commit(&env, &content, &vaults, 0, &[(1, Some(1))]).await.unwrap();
+        commit(&env, &content, &vaults, 0, &[(1, None)]).await.unwrap();
+        let packs = list_packs(&content).await.unwrap();
+        assert_eq!(packs.len(), 2);
+        // It finds the dying chunk, and takes its time.
+        let mut early = content.batch();
+        let found = early.write(Class::Data, bytes_of(1), &[]).await.unwrap();
+        assert!(packs.contains_key(&found.pack));
+        let sweeper = Arc::new(sweeper(&env, &content, &vaults, false));
+        env.spawn("sweep", {
+            let sweeper = sweeper.clone();
+            async move { drop(sweeper.run().await) }
+        });
+        while sweeper.status().phase != Phase::Settling {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        // One that comes later writes the chunk once more.
+        let mut late = content.batch();
+        let written = late.write(Class::Data, bytes_of(1), &[]).await.unwrap();
+        assert_ne!(written.pack, found.pack);
+        env.sleep(Duration::from_secs(10)).await;
+        assert_eq!(sweeper.status().phase, Phase::Settling, "it waits for the early batch");
+        let root = tree::update(&content, &mut early, &None, &[(1, Some(found))]).await.unwrap();
+        early.flush().await.unwrap();
+        vaults.volumes.lock().insert(0, (root, Model::from([(1, 1)])));
+        early.committed();
+        while sweeper.status().phase != Phase::Idle {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        let status = sweeper.status();
+        assert_eq!(
+            (status.packs_condemned, status.packs_rescued),
+            (2, 1 + u64::from(status.packs_deleted == 0))
+        );
+        check(&env, &content.inner.store, &vaults).await;
+        drop(late);
+    });
+}
+
+/// What the simulated runs have met: a test that never met it proves nothing.
+#[derive(Debug, Default)]
+struct Met {
+    rescued: u64,
+    compacted: u64,
+    deleted: u64,
+    failed: u64,
+    /// In which phases a crash fell.
+    crashes: BTreeMap<String, u32>,
+}
+
+/// Writers and a sweeper on a slow store, up to the end or a crash.
+fn traffic(
+    world: &World,
+    store: &Store,
+    vaults: &Arc<Vaults>,
+    stop: Stop,
+    compacts: bool,
+    met: &mut Met,
+) {
+    let env = world.env();
+    let content = Content::open(env.clone(), store.clone(), small());
+    let writers = Arc::new(Mutex::new(0));
+    let sweeper = sweeper(&env, &content, vaults, compacts);
+    let work = async {
+        let warm = content.clone();
+        env.spawn("warm-up", async move { drop(warm.warm_index().await) });
+        for volume in 0..3 {
+            *writers.lock() += 1;
+            let (env, content, vaults, writers) =
+                (env.clone(), content.clone(), vaults.clone(), writers.clone());
+            env.clone().spawn("writer", async move {
+                for _ in 0..12 {
+                    write_and_read(&env, &content, &vaults, volume).await;
+                }
+                *writers.lock() -= 1;
+            });
+        }
+        while *writers.lock() > 0 {
+            match sweeper.run().await {
+                Ok(status) => {
+                    met.rescued += status.packs_rescued;
+                    met.compacted += status.packs_compacted;
+                    met.deleted += status.packs_deleted;
+                }
+                // Only what a dead sweeper still does may get in the way.
+                Err(error) => {
+                    assert!(stop != Stop::Never, "{error}");
+                    met.failed += 1;
+                }
+            }
+        }
+    };
+    if world.block_on_until(stop, work).is_none() {
+        *met.crashes.entry(format!("{:?}", sweeper.status().phase)).or_default() += 1;
+    }
+}
+
+async fn write_and_read(env: &Env, content: &Content, vaults: &Vaults, volume: u64) {
+    let (root, model) = vaults.volumes.lock().get(&volume).cloned().unwrap_or_default();
+    for (key, seed) in model.iter().take(5) {
+        let pointer = tree::get(content, &root, *key).await.unwrap().unwrap();
+        assert_eq!(content.read(&pointer, Class::Data).await.unwrap(), bytes_of(*seed));
+    }
+    commit(env, content, vaults, volume, &some_changes(env, &model)).await.unwrap();
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let count = std::env::var("REKINDLE_SEEDS").ok().and_then(|count| count.parse().ok());
+    0..count.unwrap_or(40)
+}
+
+#[test]
+fn sweeping_beside_writers_that_bring_dying_chunks_back_loses_nothing() {
+    let mut met = Met::default();
+    for seed in seeds() {
+        let world = World::new(seed, Faults::none());
+        let store: Store = Arc::new(Remote::new(world.host("store").env(), Mem::store()));
+        let vaults = Arc::new(Vaults::default());
+        traffic(&world, &store, &vaults, Stop::Never, seed % 2 == 0, &mut met);
+        let env = world.env();
+        world.block_on(check(&env, &store, &vaults));
+    }
+    println!("{met:?}");
+    assert!(met.rescued > 0 && met.compacted > 0 && met.deleted > 0, "{met:?}");
+}
+
+#[test]
+fn a_crash_anywhere_loses_nothing_and_the_next_sweep_goes_on() {
+    let mut met = Met::default();
+    for seed in seeds() {
+        let world = World::new(seed, Faults::none());
+        let store: Store = Arc::new(Remote::new(world.host("store").env(), Mem::store()));
+        let vaults = Arc::new(Vaults::default());
+        // Each life is cut off somewhere; requests that are under way then arrive later.
+        for life in 0..6 {
+            let stop = Stop::Step(200 + (seed * 7919 + life * 104_729) % 4000);
+            traffic(&world, &store, &vaults, stop, true, &mut met);
+            world.crash_process();
+        }
+        let env = world.env();
+        world.block_on(async {
+            check(&env, &store, &vaults).await;
+            let content = Content::open(env.clone(), store.clone(), small());
+            let sweeper = sweeper(&env, &content, &vaults, true);
+            env.sleep(Duration::from_secs(10)).await;
+            for _ in 0..6 {
+                sweeper.run().await.unwrap();
+            }
+            check(&env, &store, &vaults).await;
+            // It comes to rest, with nothing left that nobody needs.
+            let status = sweeper.run().await.unwrap();
+            assert_eq!(status.packs_deleted, 0, "{status:?}");
+            assert_eq!(status.packs_live, status.packs_total);
+        });
+    }
+    println!("{met:?}");
+    assert!(met.crashes.len() == 7, "a crash in every phase: {met:?}");
+}
