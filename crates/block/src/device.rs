@@ -192,3 +192,6 @@ impl Gathered {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,9 @@ use crate::*;
 use base::Kind;
 use datastore::Store;
 use datastore::backend::mem::Mem;
+use datastore::layer::fault::Plan;
 use env::sim::{Faults, Stop, World};
+use std::time::Duration;
 
 /// Whatever the crash left, it is a volume or none, and after reaping no trace of anything else.
 async fn examine(bed: &Bed, seed: u64) {
@@ -34,11 +36,17 @@ async fn examine(bed: &Bed, seed: u64) {
     drop(bed.volumes.attach("vm1").await.unwrap());
 }
 
+/// Each call of the store waits, so that there are steps between them.
+fn slow() -> Plan {
+    Plan { latency: Duration::from_millis(1), ..Plan::default() }
+}
+
 #[test]
 fn a_crash_at_any_step_of_a_creation() {
     for steps in 1..80 {
         let (world, store) = (World::new(steps, Faults::none()), Mem::store());
         let bed = world.block_on(Bed::start(&world.env(), &store));
+        bed.faults.set(slow());
         let done =
             world.block_on_until(Stop::Step(steps), bed.volumes.create(spec("vm1"))).is_some();
         drop(bed);
@@ -59,6 +67,7 @@ fn a_crash_at_any_step_of_a_removal() {
             bed.volumes.create(spec("vm1")).await.unwrap();
             let handle = bed.volumes.attach("vm1").await.unwrap();
             write(&handle, 0, b"data").await.unwrap();
+            bed.faults.set(slow());
             bed
         });
         let done =

@@ -1,0 +1,279 @@
+//! A device against a model of plain bytes, through staging, log, content and store, over restarts.
+
+use super::*;
+use crate::Extents;
+use base::units::MIB;
+use base::{Incarnation, Kind, NodeId};
+use content::{Compression, Content};
+use datastore::Store;
+use datastore::backend::mem::Mem;
+use datastore::layer::fault::{self, Plan};
+use datastore::record::Writer;
+use env::Env;
+use env::sim::{Faults, World};
+use log::Log;
+use proptest::prelude::*;
+use staging::Staging;
+use std::path::PathBuf;
+use std::time::Duration;
+use volume::{Ack, Home, HomeMaker, Policy, Spec, Vault, Volumes};
+
+const NODE: NodeId = NodeId([7; 16]);
+const BLOCK: u64 = 4096;
+const SIZE: u64 = 3 * CHANGE_BYTES_MAX + 5 * BLOCK + 512;
+
+/// One life of a node with one volume.
+async fn start(env: &Env, store: &Store) -> (Volumes, fault::Handle) {
+    let (store, faults) = fault::wrap(env, store.clone(), Plan::default());
+    let arena = warm::Arena::open(env, &PathBuf::from("/node/arena"), NODE, 4).unwrap();
+    let config = log::Config {
+        folder: PathBuf::from("/node/log"),
+        node: NODE,
+        incarnation: Incarnation(1),
+        flash_bytes: 64 * MIB,
+        flush_interval: Duration::from_millis(100),
+    };
+    let (log, opened) = Log::open(env, arena, config).await.unwrap();
+    assert_eq!(opened.damage, Vec::<String>::new());
+    let config = content::Config {
+        secret: [3; 32],
+        compression: Compression::Lz4,
+        pack_bytes: MIB,
+        cache_bytes: 8 * MIB,
+        index_bytes: MIB,
+        uploads: 2,
+    };
+    let content = Content::open(env.clone(), store.clone(), config);
+    let writer = Writer { env: env.clone(), store, node: NODE };
+    let config = staging::Config {
+        flash_bytes: 32 * MIB,
+        memory_bytes: 4 * MIB,
+        destage_age: Duration::from_millis(200),
+        destage_bytes: MIB,
+        batch_bytes: MIB,
+        destagers: 2,
+        age_deadline: Duration::from_secs(60),
+        memory_outlives_process: true,
+    };
+    let staging = Staging::start(env.clone(), log, content.clone(), writer.clone(), config);
+    let chunks = content.clone();
+    let homes: HomeMaker = Arc::new(move |vault: &Vault| {
+        Ok(Arc::new(Extents::new(chunks.clone(), vault.size, vault.block_size)) as Arc<dyn Home>)
+    });
+    (Volumes::open(env.clone(), writer, staging, content, homes), faults)
+}
+
+fn spec(policy: Policy, ack: Ack) -> Spec {
+    Spec { name: "vm1".into(), kind: "block".into(), size: SIZE, block_size: BLOCK, policy, ack }
+}
+
+async fn done(device: &Device, written: Result<Written, Error>) {
+    match written.unwrap() {
+        Written::Done => {}
+        Written::Staged(ticket) => device.sync(ticket).await.unwrap(),
+        Written::Later(later) => later.await.unwrap(),
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write { offset: u64, length: u64, seed: u8, durable: bool },
+    Clear { offset: u64, length: u64, trim: bool },
+    Read { offset: u64, length: u64 },
+    Extents { offset: u64, length: u64 },
+    Flush,
+    Wait,
+    Drain,
+    Reattach,
+    Crash,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let range = || {
+        let offset = prop_oneof![0..SIZE, (0..SIZE / BLOCK).prop_map(|block| block * BLOCK)];
+        let length = prop_oneof![
+            4 => 0..3 * BLOCK,
+            4 => (0u64..8).prop_map(|blocks| blocks * BLOCK),
+            1 => 0..SIZE,
+        ];
+        (offset, length).prop_map(|(offset, length)| (offset, length.min(SIZE - offset)))
+    };
+    let step = prop_oneof![
+        8 => (range(), any::<u8>(), any::<bool>())
+            .prop_map(|((offset, length), seed, durable)| Step::Write { offset, length, seed, durable }),
+        4 => (range(), any::<bool>()).prop_map(|((offset, length), trim)| Step::Clear { offset, length, trim }),
+        6 => range().prop_map(|(offset, length)| Step::Read { offset, length }),
+        2 => range().prop_map(|(offset, length)| Step::Extents { offset, length }),
+        1 => Just(Step::Flush),
+        2 => Just(Step::Wait),
+        1 => Just(Step::Drain),
+        1 => Just(Step::Reattach),
+        1 => Just(Step::Crash),
+    ];
+    proptest::collection::vec(step, 1..40)
+}
+
+async fn compare(device: &Device, model: &[u8], offset: u64, length: u64) {
+    let expected = &model[offset as usize..(offset + length) as usize];
+    let mut out = vec![0xee; length as usize];
+    if device.read_now(offset, &mut out).unwrap() {
+        assert!(out == expected, "read_now {length} at {offset}");
+    }
+    out.fill(0xee);
+    device.read(offset, &mut out).await.unwrap();
+    assert!(out == expected, "read {length} at {offset}");
+}
+
+async fn run(device: &Device, env: &Env, model: &mut [u8], step: &Step) {
+    match *step {
+        Step::Write { offset, length, seed, durable } => {
+            let data: Vec<u8> = (offset..offset + length)
+                .map(|at| (at as u8 ^ seed).wrapping_mul(seed | 1))
+                .collect();
+            model[offset as usize..(offset + length) as usize].copy_from_slice(&data);
+            done(device, device.write(offset, &data, durable)).await;
+        }
+        Step::Clear { offset, length, trim } => {
+            model[offset as usize..(offset + length) as usize].fill(0);
+            done(device, device.clear(offset, length, trim, false)).await;
+        }
+        Step::Read { offset, length } => compare(device, model, offset, length).await,
+        Step::Extents { offset, length } => {
+            let mut at = offset;
+            for extent in device.extents(offset, length).await.unwrap() {
+                assert_eq!(extent.position, at);
+                let bytes = &model[at as usize..(at + extent.span) as usize];
+                assert!(
+                    extent.data || bytes.iter().all(|byte| *byte == 0),
+                    "a hole reads as zeros"
+                );
+                at += extent.span;
+            }
+            assert_eq!(at, offset + length);
+        }
+        Step::Flush => device.flush().await.unwrap(),
+        Step::Wait => env.sleep(Duration::from_millis(300)).await,
+        Step::Drain => drop(device.handle().staged().drain().await.unwrap()),
+        Step::Reattach | Step::Crash => unreachable!("not a step of one attach"),
+    }
+}
+
+fn policies() -> impl Strategy<Value = (Policy, Ack)> {
+    prop_oneof![
+        Just((Policy::Back, Ack::Flash)),
+        Just((Policy::Back, Ack::Memory)),
+        Just((Policy::Through, Ack::Flash)),
+        Just((Policy::Uncached, Ack::Flash)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn a_device_is_plain_bytes(seed: u64, (policy, ack) in policies(), mut steps in steps()) {
+        let (world, store) = (World::new(seed, Faults::none()), Mem::store());
+        let mut model = vec![0; SIZE as usize];
+        let mut first = true;
+        while !steps.is_empty() {
+            world.block_on(async {
+                let (volumes, _faults) = start(&world.env(), &store).await;
+                if std::mem::take(&mut first) {
+                    volumes.create(spec(policy, ack)).await.unwrap();
+                }
+                let mut device = Device::new(volumes.attach("vm1").await.unwrap());
+                compare(&device, &model, 0, SIZE).await;
+                while !steps.is_empty() {
+                    match steps.remove(0) {
+                        Step::Crash => break,
+                        Step::Reattach => {
+                            drop(device);
+                            volumes.detach("vm1").await.unwrap();
+                            device = Device::new(volumes.attach("vm1").await.unwrap());
+                        }
+                        step => run(&device, &world.env(), &mut model, &step).await,
+                    }
+                }
+                compare(&device, &model, 0, SIZE).await;
+            });
+            world.crash_process();
+        }
+    }
+}
+
+#[test]
+fn what_is_out_of_bounds_is_refused_with_numbers() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    world.block_on(async {
+        let (volumes, _faults) = start(&world.env(), &store).await;
+        volumes.create(spec(Policy::Back, Ack::Flash)).await.unwrap();
+        let device = Device::new(volumes.attach("vm1").await.unwrap());
+        assert_eq!((device.name(), device.size(), device.block_size()), ("vm1", SIZE, BLOCK));
+        let mut out = [0; 2];
+        for offset in [SIZE - 1, SIZE, u64::MAX - 1, u64::MAX] {
+            let refused = [
+                device.read_now(offset, &mut out).err(),
+                device.read(offset, &mut out).await.err(),
+                device.write(offset, &out, false).err(),
+                device.clear(offset, 2, true, false).err(),
+                device.clear(offset, u64::MAX, false, false).err(),
+                device.extents(offset, 2).await.err(),
+            ];
+            for error in refused {
+                let error = error.expect("out of bounds");
+                assert_eq!(error.kind(), Kind::Invalid);
+                assert!(error.to_string().contains(&offset.to_string()), "{error}");
+            }
+        }
+        // Nothing at the very end is in bounds, and done.
+        assert!(matches!(device.write(SIZE, &[], true), Ok(Written::Done)));
+        assert!(matches!(device.clear(SIZE, 0, true, true), Ok(Written::Done)));
+        assert!(device.read_now(SIZE, &mut []).unwrap());
+        device.read(SIZE, &mut []).await.unwrap();
+        assert!(device.extents(SIZE, 0).await.unwrap().is_empty());
+        assert_eq!(device.backlog().changes, 0);
+    });
+}
+
+#[test]
+fn one_outcome_of_many_changes() {
+    let (world, store) = (World::new(2, Faults::none()), Mem::store());
+    world.block_on(async {
+        let (volumes, faults) = start(&world.env(), &store).await;
+        volumes.create(spec(Policy::Through, Ack::Flash)).await.unwrap();
+        let device = Device::new(volumes.attach("vm1").await.unwrap());
+        let data: Vec<u8> = (0..SIZE).map(|at| (at / 3) as u8).collect();
+        // All pieces wait for the datastore together, not one after the other.
+        faults.set(Plan { latency: Duration::from_millis(10), ..Plan::default() });
+        let began = world.env().now();
+        done(&device, device.write(0, &data, false)).await;
+        assert!(world.env().now().since(began) < Duration::from_millis(300));
+        let vault = device.handle().staged().vault();
+        assert_eq!(
+            vault.checkpoint.0,
+            SIZE.div_ceil(CHANGE_BYTES_MAX),
+            "in the datastore, as several changes"
+        );
+        compare(&device, &data, 0, SIZE).await;
+    });
+}
+
+#[test]
+fn outcomes_gather() {
+    let staged = |at| Written::Staged(Ticket(log::Position(at)));
+    let later = || Written::Later(Box::pin(std::future::ready(Ok(()))));
+    let gather = |all: Vec<Written>| {
+        let mut gathered = Gathered::Done;
+        all.into_iter().for_each(|one| gathered.add(one));
+        gathered
+    };
+    assert!(matches!(gather(vec![Written::Done, Written::Done]), Gathered::Done));
+    let ticket = Ticket(log::Position(9));
+    assert!(
+        matches!(gather(vec![staged(3), Written::Done, staged(9), staged(5)]), Gathered::Staged(at) if at == ticket)
+    );
+    let mixed = gather(vec![staged(3), later(), staged(9), Written::Done, later()]);
+    assert!(matches!(mixed, Gathered::Later(Some(at), later) if at == ticket && later.len() == 2));
+    assert!(
+        matches!(gather(vec![later(), Written::Done]), Gathered::Later(None, later) if later.len() == 1)
+    );
+}
