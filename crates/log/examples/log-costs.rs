@@ -121,7 +121,10 @@ async fn run(env: Env, folder: PathBuf, arena_path: Option<PathBuf>) {
         let listed = env.now().since(start);
         println!(
             "life {life}: map {mapped:?}, open {open:?} ({} segments, {} in memory, damage {:?}); tables {read:?}, list of {} in all {listed:?}",
-            opened.segments, opened.segments_warm, opened.damage, recovered.len(),
+            opened.segments,
+            opened.segments_warm,
+            opened.damage,
+            recovered.len(),
         );
         assert_eq!(volumes, [(VOLUME, Serial(serial))]);
         let mut out = vec![0; 4096];
@@ -136,7 +139,9 @@ async fn run(env: Env, folder: PathBuf, arena_path: Option<PathBuf>) {
 
 fn main() {
     let (env, runtime) = env::real::env().expect("a runtime");
-    let folder = std::env::args().nth(1).map_or_else(|| std::env::temp_dir().join("rekindle-log-costs"), PathBuf::from);
+    let folder = std::env::args()
+        .nth(1)
+        .map_or_else(|| std::env::temp_dir().join("rekindle-log-costs"), PathBuf::from);
     for warm in [true, false] {
         println!("-- {}", if warm { "warm arena" } else { "arena forgotten with the process" });
         let arena = warm.then(|| PathBuf::from("/dev/shm/rekindle-log-costs"));

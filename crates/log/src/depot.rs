@@ -88,7 +88,10 @@ impl Depot {
     }
 
     pub(crate) fn flash_error(&self, doing: &str, error: &io::Error) -> Error {
-        Error::Flash { folder: self.folder.display().to_string(), reason: format!("{doing}: {error}") }
+        Error::Flash {
+            folder: self.folder.display().to_string(),
+            reason: format!("{doing}: {error}"),
+        }
     }
 
     /// A file that is not part of the log; made when there is none. While the file system is full it waits for a
@@ -149,7 +152,8 @@ impl Depot {
 
     /// Opens a segment's file to read it. Not kept open: a large log has more segments than a process may have files.
     pub(crate) async fn open_to_read(&self, file: Option<u32>) -> Result<Arc<dyn File>, Error> {
-        let missing = || self.flash_error("reading a change", &io::Error::from(io::ErrorKind::NotFound));
+        let missing =
+            || self.flash_error("reading a change", &io::Error::from(io::ErrorKind::NotFound));
         let opened = self.env.disk().open(&self.path(file.ok_or_else(missing)?), Open::Read).await;
         opened.map_err(|error| self.flash_error("opening a segment file", &error))
     }

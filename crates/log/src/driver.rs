@@ -110,7 +110,10 @@ impl Inner {
     }
 
     pub(crate) async fn roll(&self, bytes: usize) -> Result<(), Error> {
-        assert!(bytes <= self.depot.capacity as usize / 2, "{bytes} bytes are more than one append may have");
+        assert!(
+            bytes <= self.depot.capacity as usize / 2,
+            "{bytes} bytes are more than one append may have"
+        );
         loop {
             let mut space = std::pin::pin!(self.space.notified());
             space.as_mut().enable();
@@ -159,7 +162,13 @@ impl Inner {
             };
             let id = driver.next_id;
             driver.next_id = id.next();
-            let plan = Plan { id, incarnation: self.incarnation, named, statistics, statistics_whole: whole };
+            let plan = Plan {
+                id,
+                incarnation: self.incarnation,
+                named,
+                statistics,
+                statistics_whole: whole,
+            };
             let head = open_head(&self.depot, plan, slot, file).await?;
             driver.next = Some(Prepared { head, leaving });
         }
@@ -180,7 +189,12 @@ impl Inner {
         let id = next.segment.id();
         let old = std::mem::replace(&mut *head, next);
         let mut table = self.table.lock();
-        table.learn(old.segment.id(), old.volumes.iter().map(|(&volume, &serial)| (volume, serial)), false, false);
+        table.learn(
+            old.segment.id(),
+            old.volumes.iter().map(|(&volume, &serial)| (volume, serial)),
+            false,
+            false,
+        );
         table.insert(id, head.segment.file, Some(Arc::clone(&head.segment)), false);
         let gone: Vec<_> = leaving.into_iter().map(|id| table.remove_dead(id)).collect();
         let held = table.held();
@@ -197,7 +211,8 @@ impl Inner {
 
     /// Makes the next segment file before it is needed.
     pub(crate) fn make_ahead(&self, held: usize) {
-        if self.depot.free_files() == 0 && (held as u64) < self.segments_max as u64 + RESERVE_FILES {
+        if self.depot.free_files() == 0 && (held as u64) < self.segments_max as u64 + RESERVE_FILES
+        {
             let depot = Arc::clone(&self.depot);
             self.depot.env.spawn("log-preallocate", async move {
                 if let Err(error) = depot.make_file().await {
@@ -251,7 +266,12 @@ pub(crate) struct Plan {
 }
 
 /// Opens a head: durable when this returns.
-pub(crate) async fn open_head(depot: &Arc<Depot>, plan: Plan, slot: Slot, file: FileLease) -> Result<Head, Error> {
+pub(crate) async fn open_head(
+    depot: &Arc<Depot>,
+    plan: Plan,
+    slot: Slot,
+    file: FileLease,
+) -> Result<Head, Error> {
     let header = SegmentHeader {
         class: 0,
         node: depot.node,
@@ -269,7 +289,8 @@ pub(crate) async fn open_head(depot: &Arc<Depot>, plan: Plan, slot: Slot, file: 
     let segment = Arc::new(Segment::new(depot, header, Some(number), Some(writer.memory()), true));
     let mut digest = plan.named;
     digest.push(Named { segment: plan.id, file: number });
-    let head = Head::begin(segment, handle, writer, 0, &digest, &plan.statistics, plan.statistics_whole);
+    let head =
+        Head::begin(segment, handle, writer, 0, &digest, &plan.statistics, plan.statistics_whole);
     let head = Mutex::new(head);
     flush(depot, &head, |_| ()).await?;
     Ok(head.into_inner())
@@ -285,7 +306,11 @@ async fn complete(depot: &Depot, file: &dyn File) -> Result<(), Error> {
 }
 
 /// Writes what `head` has and flash has not; says up to which position all is durable now, if anything was missing.
-pub(crate) async fn flush(depot: &Depot, head: &Mutex<Head>, note: impl FnOnce(&Head)) -> Result<Option<u64>, Error> {
+pub(crate) async fn flush(
+    depot: &Depot,
+    head: &Mutex<Head>,
+    note: impl FnOnce(&Head),
+) -> Result<Option<u64>, Error> {
     let batch = {
         let mut head = head.lock();
         let batch = head.close_batch();
@@ -300,14 +325,20 @@ pub(crate) async fn flush(depot: &Depot, head: &Mutex<Head>, note: impl FnOnce(&
 }
 
 /// Seals a head all of which is on flash.
-pub(crate) async fn seal(depot: &Depot, head: &Mutex<Head>, successor: Option<SegmentId>) -> Result<(), Error> {
+pub(crate) async fn seal(
+    depot: &Depot,
+    head: &Mutex<Head>,
+    successor: Option<SegmentId>,
+) -> Result<(), Error> {
     let (memory, file, segment) = {
         let mut head = head.lock();
         (head.seal(successor), Arc::clone(&head.file), Arc::clone(&head.segment))
     };
     let tail = memory.tail().expect("a sealed segment has its foot");
     let start = u64::from(depot.capacity) - tail.len() as u64;
-    file.write_durable(tail, start).await.map_err(|error| depot.flash_error("sealing a segment", &error))?;
+    file.write_durable(tail, start)
+        .await
+        .map_err(|error| depot.flash_error("sealing a segment", &error))?;
     memory.note_durable(depot.capacity);
     segment.set_on_flash();
     Ok(())

@@ -36,7 +36,9 @@ pub enum Error {
     #[error("{0}")]
     Foreign(String),
     /// A segment of a newer format.
-    #[error("segment file {file} has format version {found}, this binary knows up to {known}: upgrade rekindle")]
+    #[error(
+        "segment file {file} has format version {found}, this binary knows up to {known}: upgrade rekindle"
+    )]
     Newer {
         /// The file.
         file: String,

@@ -1,7 +1,8 @@
 //! The open head: where appends go, what a commit takes, how a seal looks. Bytes only; no I/O here.
 
 use crate::format::{
-    ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind, Named, encode_digest, encode_statistics, padded,
+    ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind, Named, encode_digest,
+    encode_statistics, padded,
 };
 use crate::limits::SECTOR_BYTES;
 use crate::segment::{Place, Segment};
@@ -64,10 +65,18 @@ impl Head {
         statistics: &[(VolumeId, Serial)],
         statistics_whole: bool,
     ) -> Head {
-        assert!(digest.iter().any(|named| named.segment == segment.id()), "a digest names its own segment");
+        assert!(
+            digest.iter().any(|named| named.segment == segment.id()),
+            "a digest names its own segment"
+        );
         writer.push_front(&segment.header.encode());
         let payload = encode_digest(digest);
-        push_entry(&mut writer, segment.id(), EntryHeader::plain(Kind::Digest, HEADER_BYTES), &payload);
+        push_entry(
+            &mut writer,
+            segment.id(),
+            EntryHeader::plain(Kind::Digest, HEADER_BYTES),
+            &payload,
+        );
         let mut entry = EntryHeader::plain(Kind::Statistics, writer.front());
         entry.span = u64::from(!statistics_whole);
         push_entry(&mut writer, segment.id(), entry, &encode_statistics(statistics));
@@ -88,14 +97,20 @@ impl Head {
     }
 
     /// A head of an earlier life, to be committed and sealed; nothing more is appended to it.
-    pub(crate) fn resume(segment: Arc<Segment>, file: Arc<dyn File>, writer: Writer, durable: u32) -> Head {
+    pub(crate) fn resume(
+        segment: Arc<Segment>,
+        file: Arc<dyn File>,
+        writer: Writer,
+        durable: u32,
+    ) -> Head {
         let memory = writer.memory();
         let durable = durable.min(writer.front());
         let front = memory.front(0, writer.front()).expect("what is resumed is published");
         // If the last thing there is a certificate none is needed, and there may be no room for another. Else the next
         // one covers all descriptors: which ones the last covered is not known any more.
         let certified = ends_certified(front, segment.id(), durable);
-        let (certified_front, certified_back) = if certified { (writer.front(), writer.back()) } else { (0, 0) };
+        let (certified_front, certified_back) =
+            if certified { (writer.front(), writer.back()) } else { (0, 0) };
         Head {
             segment,
             file,
@@ -112,7 +127,12 @@ impl Head {
     }
 
     /// A head of an earlier life that is sealed in memory and not known to be on flash.
-    pub(crate) fn resume_sealed(segment: Arc<Segment>, file: Arc<dyn File>, memory: Memory, durable: u32) -> Head {
+    pub(crate) fn resume_sealed(
+        segment: Arc<Segment>,
+        file: Arc<dyn File>,
+        memory: Memory,
+        durable: u32,
+    ) -> Head {
         Head {
             segment,
             file,
@@ -148,7 +168,8 @@ impl Head {
         let Some(writer) = self.writer.as_ref().filter(|_| !self.stopped) else { return false };
         let front = writer.front() + entries * ENTRY_BYTES + payload + ENTRY_BYTES;
         let back = writer.back() + entries * ENTRY_BYTES;
-        let total = front.next_multiple_of(SECTOR_BYTES) + back.next_multiple_of(SECTOR_BYTES) + FOOT_BYTES;
+        let total =
+            front.next_multiple_of(SECTOR_BYTES) + back.next_multiple_of(SECTOR_BYTES) + FOOT_BYTES;
         total <= self.segment.header.capacity
     }
 
@@ -160,7 +181,12 @@ impl Head {
 
     /// Copies changes in; `false` and nothing when they do not fit. The payloads' checksums are given, so that the
     /// caller could compute them before it took the head's lock.
-    pub(crate) fn append(&mut self, changes: &[Append<'_>], payload_crcs: &[u32], places: &mut Vec<Place>) -> bool {
+    pub(crate) fn append(
+        &mut self,
+        changes: &[Append<'_>],
+        payload_crcs: &[u32],
+        places: &mut Vec<Place>,
+    ) -> bool {
         let payload: u32 = changes.iter().map(|change| padded(payload_length(change))).sum();
         if !self.fits(u32::try_from(changes.len()).unwrap_or(u32::MAX / ENTRY_BYTES / 4), payload) {
             self.refused = true;
@@ -186,7 +212,11 @@ impl Head {
             writer.push_back(&bytes);
             let highest = self.volumes.entry(change.volume).or_insert(change.serial);
             *highest = change.serial.max(*highest);
-            places.push(Place { segment: Arc::clone(&self.segment), offset: header.offset, length: header.length });
+            places.push(Place {
+                segment: Arc::clone(&self.segment),
+                offset: header.offset,
+                length: header.length,
+            });
         }
         writer.publish();
         true
@@ -198,7 +228,9 @@ impl Head {
             return None;
         }
         // An earlier driver may have certified these very bytes and then not been polled to its end.
-        if let Some(writer) = self.writer.as_mut().filter(|writer| writer.front() != self.certified_front) {
+        if let Some(writer) =
+            self.writer.as_mut().filter(|writer| writer.front() != self.certified_front)
+        {
             let id = self.segment.id();
             let back = writer.back() - self.certified_back;
             let mut entry = EntryHeader::plain(Kind::Certificate, writer.front());
@@ -213,7 +245,10 @@ impl Head {
             self.certified_back = writer.back();
         }
         let (start, end) = (self.durable, self.front());
-        assert!(start.is_multiple_of(SECTOR_BYTES) && end.is_multiple_of(SECTOR_BYTES), "whole sectors are written");
+        assert!(
+            start.is_multiple_of(SECTOR_BYTES) && end.is_multiple_of(SECTOR_BYTES),
+            "whole sectors are written"
+        );
         Some(Batch { memory: self.memory.clone(), file: Arc::clone(&self.file), start, end })
     }
 
@@ -250,7 +285,10 @@ impl Head {
 }
 
 fn payload_length(change: &Append<'_>) -> u32 {
-    assert!(change.payload.is_empty() || change.change == Change::Write, "only a write has a payload");
+    assert!(
+        change.payload.is_empty() || change.change == Change::Write,
+        "only a write has a payload"
+    );
     u32::try_from(change.payload.len()).expect("a payload is far below 4 GiB")
 }
 

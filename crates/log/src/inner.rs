@@ -78,7 +78,10 @@ impl Inner {
             depot: parts.depot,
             incarnation: parts.incarnation,
             segments_max: parts.segments_max,
-            baton: tokio::sync::Mutex::new(Driver { next_id: parts.head.segment.id().next(), next: None }),
+            baton: tokio::sync::Mutex::new(Driver {
+                next_id: parts.head.segment.id().next(),
+                next: None,
+            }),
             head: Mutex::new(parts.head),
             table: Mutex::new(parts.table),
             put_down: Notify::new(),

@@ -1,8 +1,8 @@
 //! Reads a segment file's bytes offline; never writes.
 
+use crate::Change;
 use crate::format::{FOOT_BYTES, Foot, Kind, SegmentHeader};
 use crate::walk::{payload_of, walk};
-use crate::Change;
 use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
 
 /// A segment, as far as it can be read.
@@ -57,7 +57,8 @@ pub fn segment(bytes: &[u8]) -> Result<Inspected, String> {
     let header = SegmentHeader::decode(bytes).map_err(|bad| bad.to_string())?;
     let walked = walk(bytes, header.segment, false);
     let foot = bytes.get(bytes.len().saturating_sub(FOOT_BYTES as usize)..);
-    let foot = foot.and_then(|foot| Foot::decode(foot, header.segment, header.birth, header.capacity));
+    let foot =
+        foot.and_then(|foot| Foot::decode(foot, header.segment, header.birth, header.capacity));
     let entries = walked.changes.iter().filter_map(|entry| {
         let Kind::Change(change) = entry.kind else { return None };
         Some(Entry {
@@ -72,8 +73,11 @@ pub fn segment(bytes: &[u8]) -> Result<Inspected, String> {
             payload_is_whole: payload_of(bytes, entry).is_some(),
         })
     });
-    let sealed =
-        foot.map(|foot| Sealed { valid_bytes: foot.front, changes: foot.changes, successor: foot.successor });
+    let sealed = foot.map(|foot| Sealed {
+        valid_bytes: foot.front,
+        changes: foot.changes,
+        successor: foot.successor,
+    });
     let ends_because = match sealed {
         Some(sealed) if sealed.valid_bytes == walked.end => "it was sealed here".to_owned(),
         _ => walked.why.to_owned(),
@@ -85,7 +89,9 @@ pub fn segment(bytes: &[u8]) -> Result<Inspected, String> {
         incarnation: header.incarnation,
         epoch: header.epoch,
         capacity: header.capacity,
-        digest: opening.map(|o| o.digest.iter().map(|n| (n.segment, n.file)).collect()).unwrap_or_default(),
+        digest: opening
+            .map(|o| o.digest.iter().map(|n| (n.segment, n.file)).collect())
+            .unwrap_or_default(),
         statistics: opening.map(|opening| opening.statistics.clone()).unwrap_or_default(),
         sealed,
         batches: walked.batches,

@@ -2,7 +2,7 @@
 //!
 //! A gibibyte of 4 KiB writes is 262,144 descriptors of 64 bytes, 16 MiB to read; payloads are not touched.
 
-use crate::format::{ENTRY_BYTES, EntryHeader, Foot, FOOT_BYTES, HEADER_BYTES, Kind};
+use crate::format::{ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind};
 use crate::inner::Inner;
 use crate::scan::{read, read_foot, read_image};
 use crate::segment::{Place, Segment};
@@ -67,7 +67,11 @@ type Highest = Vec<(VolumeId, Serial)>;
 
 impl Recovery {
     pub(crate) fn new(unread: Vec<Arc<Segment>>, inventory: Inventory) -> Recovery {
-        Recovery { unread: Mutex::new(unread), done: OnceCell::new(), inventory: Mutex::new(inventory) }
+        Recovery {
+            unread: Mutex::new(unread),
+            done: OnceCell::new(),
+            inventory: Mutex::new(inventory),
+        }
     }
 
     pub(crate) fn release(&self, volume: VolumeId, serial: Serial) {
@@ -78,7 +82,6 @@ impl Recovery {
         }
         inventory.release(volume, serial);
     }
-
 }
 
 impl Inner {
@@ -99,7 +102,8 @@ impl Inner {
 
     pub(crate) async fn accept_losses(&self) -> Result<(), Error> {
         self.read_recovered().await?;
-        let mut lost: Vec<_> = self.recovery.inventory.lock().losses.drain(..).map(|lost| lost.segment).collect();
+        let mut lost: Vec<_> =
+            self.recovery.inventory.lock().losses.drain(..).map(|lost| lost.segment).collect();
         lost.sort_unstable();
         lost.dedup();
         let mut table = self.table.lock();
@@ -125,7 +129,9 @@ impl Inner {
                 let (changes, lost) = read_from_flash(segment).await?;
                 let mut inventory = self.recovery.inventory.lock();
                 if let Some(reason) = &lost {
-                    inventory.losses.push(LostSegment { segment: segment.id(), reason: reason.clone() });
+                    inventory
+                        .losses
+                        .push(LostSegment { segment: segment.id(), reason: reason.clone() });
                 }
                 (inventory.absorb(segment, changes.into_iter()), lost)
             }
@@ -153,15 +159,20 @@ impl Verified<'_> {
     /// The descriptors ascend, and lie inside the front.
     fn is_sane(&self, front: u32) -> bool {
         let mut at = HEADER_BYTES;
-        self.bytes.rchunks_exact(ENTRY_BYTES as usize).map(EntryHeader::decode_verified).all(|entry| {
-            let Ok(entry) = entry else { return false };
-            let end = u64::from(entry.offset) + u64::from(ENTRY_BYTES) + u64::from(entry.length);
-            let sane = entry.offset >= at && end <= u64::from(front) && matches!(entry.kind, Kind::Change(_));
-            if sane {
-                at = entry.end();
-            }
-            sane
-        })
+        self.bytes.rchunks_exact(ENTRY_BYTES as usize).map(EntryHeader::decode_verified).all(
+            |entry| {
+                let Ok(entry) = entry else { return false };
+                let end =
+                    u64::from(entry.offset) + u64::from(ENTRY_BYTES) + u64::from(entry.length);
+                let sane = entry.offset >= at
+                    && end <= u64::from(front)
+                    && matches!(entry.kind, Kind::Change(_));
+                if sane {
+                    at = entry.end();
+                }
+                sane
+            },
+        )
     }
 
     fn checked(self, front: u32) -> Option<Self> {
@@ -197,14 +208,18 @@ fn table_by_foot<'a>(foot: &Foot, back: &'a [u8]) -> Option<&'a [u8]> {
 /// The changes of a segment on flash, and what is wrong with it, if anything is.
 async fn read_from_flash(segment: &Segment) -> Result<(Vec<EntryHeader>, Option<String>), Error> {
     let Some(file) = segment.file else {
-        return Ok((Vec::new(), Some("its table in memory is damaged, and it has no file".to_owned())));
+        return Ok((
+            Vec::new(),
+            Some("its table in memory is damaged, and it has no file".to_owned()),
+        ));
     };
     let (depot, header) = (segment.depot(), &segment.header);
     let foot = read_foot(depot, file, header).await?;
     if let Some(foot) = foot {
         let mut back = vec![0; foot.table as usize];
         read(depot, file, &mut back, header.capacity - FOOT_BYTES - foot.table).await?;
-        let table = table_by_foot(&foot, &back).map(|bytes| Verified { segment: segment.id(), bytes });
+        let table =
+            table_by_foot(&foot, &back).map(|bytes| Verified { segment: segment.id(), bytes });
         if let Some(table) = table.and_then(|table| table.checked(foot.front)) {
             return Ok((table.descriptors().collect(), None));
         }
@@ -216,7 +231,8 @@ async fn read_from_flash(segment: &Segment) -> Result<(Vec<EntryHeader>, Option<
         return Ok((walked.changes, None));
     }
     let changes = salvage(&image, segment.id());
-    let reason = format!("damaged at {}: {}; {} changes can be read", walked.end, walked.why, changes.len());
+    let reason =
+        format!("damaged at {}: {}; {} changes can be read", walked.end, walked.why, changes.len());
     Ok((changes, Some(reason)))
 }
 
@@ -234,7 +250,11 @@ impl Inventory {
     }
 
     /// Takes in the changes of one segment, in their order.
-    fn absorb(&mut self, segment: &Arc<Segment>, changes: impl Iterator<Item = EntryHeader>) -> Highest {
+    fn absorb(
+        &mut self,
+        segment: &Arc<Segment>,
+        changes: impl Iterator<Item = EntryHeader>,
+    ) -> Highest {
         let index = u32::try_from(self.segments.len()).expect("segments are bounded");
         self.segments.push(Arc::downgrade(segment));
         let mut highest: HashMap<VolumeId, Serial> = HashMap::new();
@@ -287,7 +307,9 @@ impl Inventory {
         let mut held: Option<(u32, Arc<Segment>)> = None;
         for entry in &list.entries {
             if held.as_ref().is_none_or(|(index, _)| *index != entry.segment) {
-                held = self.segments[entry.segment as usize].upgrade().map(|segment| (entry.segment, segment));
+                held = self.segments[entry.segment as usize]
+                    .upgrade()
+                    .map(|segment| (entry.segment, segment));
             }
             // Gone means released a moment ago.
             let Some((_, segment)) = &held else { continue };
@@ -297,7 +319,11 @@ impl Inventory {
                 change: entry.change,
                 position: entry.position,
                 span: entry.span,
-                place: Place { segment: Arc::clone(segment), offset: entry.offset, length: entry.length },
+                place: Place {
+                    segment: Arc::clone(segment),
+                    offset: entry.offset,
+                    length: entry.length,
+                },
             });
         }
         recovered
@@ -320,7 +346,9 @@ impl Inventory {
     fn loss_of(&self, volume: VolumeId, lost: &LostSegment) -> Option<Loss> {
         let list = self.lists.get(&volume);
         let known = |entry: &&Entry| {
-            self.segments[entry.segment as usize].upgrade().is_none_or(|segment| segment.id() <= lost.segment)
+            self.segments[entry.segment as usize]
+                .upgrade()
+                .is_none_or(|segment| segment.id() <= lost.segment)
         };
         let entries = list.map_or(&[][..], |list| &list.entries);
         let before = entries.iter().filter(known).map(|entry| entry.serial).max();
@@ -334,7 +362,12 @@ impl Inventory {
             _ => None,
         };
         let nothing_between = bound.is_some_and(|bound| bound.0 <= after.0 + 1);
-        (!nothing_between).then(|| Loss { segment: lost.segment, after, before: bound, reason: lost.reason.clone() })
+        (!nothing_between).then(|| Loss {
+            segment: lost.segment,
+            after,
+            before: bound,
+            reason: lost.reason.clone(),
+        })
     }
 }
 
@@ -342,7 +375,11 @@ impl List {
     fn push(&mut self, entry: Entry) {
         // A newer generation that goes back takes over from where it goes on: what an older one had there was lost
         // to another owner meanwhile.
-        while self.entries.last().is_some_and(|last| last.serial >= entry.serial && last.generation < entry.generation) {
+        while self
+            .entries
+            .last()
+            .is_some_and(|last| last.serial >= entry.serial && last.generation < entry.generation)
+        {
             self.entries.pop();
         }
         self.unordered |= self.entries.last().is_some_and(|last| last.serial >= entry.serial);
@@ -359,7 +396,10 @@ impl List {
 }
 
 impl crate::Log {
-    pub(crate) async fn inventory<T>(&self, look: impl FnOnce(&Inventory) -> T) -> Result<T, Error> {
+    pub(crate) async fn inventory<T>(
+        &self,
+        look: impl FnOnce(&Inventory) -> T,
+    ) -> Result<T, Error> {
         self.inner.read_recovered().await?;
         Ok(look(&self.inner.recovery.inventory.lock()))
     }

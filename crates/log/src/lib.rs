@@ -143,7 +143,11 @@ pub enum Refused {
 impl Log {
     /// Opens the log: decides what it is from the newest head's digest, opens a new head, makes it durable, then
     /// seals the old one. Does not read entries of sealed segments.
-    pub async fn open(env: &Env, arena: warm::Arena, config: Config) -> Result<(Log, Opened), Error> {
+    pub async fn open(
+        env: &Env,
+        arena: warm::Arena,
+        config: Config,
+    ) -> Result<(Log, Opened), Error> {
         let (parts, opened) = start::start(env, &arena, &config).await?;
         let inner = Arc::new(Inner::new(parts));
         let flusher = driver::flush_now_and_then(Arc::downgrade(&inner), config.flush_interval);
@@ -162,8 +166,12 @@ impl Log {
         }
         // The checksums are the dear part, and need no lock.
         let payload_crcs: Vec<u32> = changes.iter().map(|change| crc32c(change.payload)).collect();
-        let bytes: usize = changes.iter().map(|change| change.payload.len() + limits::GRAIN_BYTES as usize).sum();
-        assert!(bytes <= inner.depot.capacity as usize / 2, "{bytes} bytes are more than one append may have");
+        let bytes: usize =
+            changes.iter().map(|change| change.payload.len() + limits::GRAIN_BYTES as usize).sum();
+        assert!(
+            bytes <= inner.depot.capacity as usize / 2,
+            "{bytes} bytes are more than one append may have"
+        );
         let mut places = Vec::with_capacity(changes.len());
         let mut head = inner.head.lock();
         if !head.append(changes, &payload_crcs, &mut places) {

@@ -23,4 +23,7 @@ pub const SLOTS_MIN: usize = 2;
 pub const FULL_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 
 const _: () = assert!(CHANGE_BYTES_MAX <= APPEND_BYTES_MAX, "the largest change can be appended");
-const _: () = assert!(SEGMENTS_MAX * 16 + STATISTICS_MAX as u64 * 24 < SEGMENT_BYTES / 4, "a head has room for data");
+const _: () = assert!(
+    SEGMENTS_MAX * 16 + STATISTICS_MAX as u64 * 24 < SEGMENT_BYTES / 4,
+    "a head has room for data"
+);

@@ -3,7 +3,9 @@
 
 use crate::Error;
 use crate::depot::Depot;
-use crate::format::{BadHeader, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind, SegmentHeader, VERSION};
+use crate::format::{
+    BadHeader, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind, SegmentHeader, VERSION,
+};
 use crate::limits::{GRAIN_BYTES, SECTOR_BYTES};
 use crate::machine::history::{End, Probe};
 use crate::walk::{Opening, Walk, read_opening, walk};
@@ -54,9 +56,17 @@ impl Scan {
     pub(crate) async fn run(depot: &Depot, slots: Vec<Slot>) -> Result<Scan, Error> {
         let mut scan = Scan::default();
         let doing = "listing the segment files";
-        let list = depot.env.disk().list(&depot.folder).await.map_err(|error| depot.flash_error(doing, &error))?;
+        let list = depot
+            .env
+            .disk()
+            .list(&depot.folder)
+            .await
+            .map_err(|error| depot.flash_error(doing, &error))?;
         for (name, kind) in list {
-            let number = name.strip_suffix(".seg").filter(|digits| digits.len() == 8).and_then(|d| d.parse().ok());
+            let number = name
+                .strip_suffix(".seg")
+                .filter(|digits| digits.len() == 8)
+                .and_then(|d| d.parse().ok());
             if let (FileKind::File, Some(number)) = (kind, number) {
                 scan.file(depot, number, &name).await?;
             }
@@ -99,7 +109,9 @@ impl Scan {
                 }
                 Ok(())
             }
-            Err(BadHeader::Newer(found)) => Err(Error::Newer { file: name.to_owned(), found, known: VERSION }),
+            Err(BadHeader::Newer(found)) => {
+                Err(Error::Newer { file: name.to_owned(), found, known: VERSION })
+            }
             Err(BadHeader::NotASegment) if bytes.iter().all(|&byte| byte == 0) => Ok(()),
             Err(bad) => {
                 self.unreadable.push((number, bad.to_string()));
@@ -143,7 +155,10 @@ impl Scan {
             stale = EntryHeader::decode(&bytes, id).is_ok_and(|entry| entry.offset == next);
         }
         if stale {
-            tracing::warn!(segment = id.0, "warm memory holds an outdated copy of a segment: flash is used");
+            tracing::warn!(
+                segment = id.0,
+                "warm memory holds an outdated copy of a segment: flash is used"
+            );
             let copy = found.warm.take().expect("looked at just now");
             self.slots.extend(copy.memory.into_slot().ok());
         }
@@ -151,14 +166,26 @@ impl Scan {
     }
 }
 
-pub(crate) async fn read(depot: &Depot, file: u32, bytes: &mut [u8], offset: u32) -> Result<(), Error> {
+pub(crate) async fn read(
+    depot: &Depot,
+    file: u32,
+    bytes: &mut [u8],
+    offset: u32,
+) -> Result<(), Error> {
     let opened = depot.open_to_read(Some(file)).await?;
     let doing = format!("reading segment file {file}");
-    opened.read_at(bytes, u64::from(offset)).await.map_err(|error| depot.flash_error(&doing, &error))
+    opened
+        .read_at(bytes, u64::from(offset))
+        .await
+        .map_err(|error| depot.flash_error(&doing, &error))
 }
 
 /// The foot of a segment on flash, if it is sealed there.
-pub(crate) async fn read_foot(depot: &Depot, file: u32, header: &SegmentHeader) -> Result<Option<Foot>, Error> {
+pub(crate) async fn read_foot(
+    depot: &Depot,
+    file: u32,
+    header: &SegmentHeader,
+) -> Result<Option<Foot>, Error> {
     let mut bytes = [0; FOOT_BYTES as usize];
     read(depot, file, &mut bytes, header.capacity - FOOT_BYTES).await?;
     Ok(Foot::decode(&bytes, header.segment, header.birth, header.capacity))
@@ -175,7 +202,9 @@ pub(crate) async fn read_image(depot: &Depot, file: u32) -> Result<Vec<u8>, Erro
 pub(crate) enum Looked {
     Head(Probe),
     /// No head; whether there are changes in it all the same.
-    NoHead { traces: bool },
+    NoHead {
+        traces: bool,
+    },
 }
 
 /// Looks at a segment as a head: its opening, its end, whether it holds changes.
@@ -194,9 +223,17 @@ pub(crate) async fn look(depot: &Depot, found: &Found) -> Result<Looked, Error> 
     };
     // A copy without changes proves nothing: its head may not have reached flash before the process died.
     if let Some(copy) = found.warm.as_ref().filter(|copy| !copy.memory.back().is_empty()) {
-        let front = copy.memory.front(0, copy.memory.front_length()).expect("what is published can be read");
+        let front = copy
+            .memory
+            .front(0, copy.memory.front_length())
+            .expect("what is published can be read");
         if let Some(opening) = read_opening(front, header.segment) {
-            return Ok(Looked::Head(Probe { segment: header.segment, opening, has_changes: true, end: end.plain() }));
+            return Ok(Looked::Head(Probe {
+                segment: header.segment,
+                opening,
+                has_changes: true,
+                end: end.plain(),
+            }));
         }
     }
     let Some((file, header)) = found.flash else { return Ok(Looked::NoHead { traces: false }) };
@@ -204,7 +241,12 @@ pub(crate) async fn look(depot: &Depot, found: &Found) -> Result<Looked, Error> 
         && let Some(opening) = opening_on_flash(depot, file, header.segment).await?
     {
         let has_changes = foot.changes > 0;
-        return Ok(Looked::Head(Probe { segment: header.segment, opening, has_changes, end: end.plain() }));
+        return Ok(Looked::Head(Probe {
+            segment: header.segment,
+            opening,
+            has_changes,
+            end: end.plain(),
+        }));
     }
     let image = read_image(depot, file).await?;
     let Walk { opening, changes, .. } = walk(&image, header.segment, true);
@@ -213,7 +255,9 @@ pub(crate) async fn look(depot: &Depot, found: &Found) -> Result<Looked, Error> 
             let has_changes = !changes.is_empty();
             Looked::Head(Probe { segment: header.segment, opening, has_changes, end: end.plain() })
         }
-        None => Looked::NoHead { traces: matches!(end, Seal::Sealed(_)) || has_traces(&image, header.segment) },
+        None => Looked::NoHead {
+            traces: matches!(end, Seal::Sealed(_)) || has_traces(&image, header.segment),
+        },
     })
 }
 
@@ -233,15 +277,20 @@ impl Seal {
 
 /// Whether any change of `segment` lies anywhere in its bytes.
 fn has_traces(image: &[u8], segment: SegmentId) -> bool {
-    (HEADER_BYTES..).step_by(GRAIN_BYTES as usize).zip(image[HEADER_BYTES as usize..].chunks(GRAIN_BYTES as usize)).any(
-        |(offset, bytes)| {
+    (HEADER_BYTES..)
+        .step_by(GRAIN_BYTES as usize)
+        .zip(image[HEADER_BYTES as usize..].chunks(GRAIN_BYTES as usize))
+        .any(|(offset, bytes)| {
             EntryHeader::decode(bytes, segment)
                 .is_ok_and(|entry| entry.offset == offset && matches!(entry.kind, Kind::Change(_)))
-        },
-    )
+        })
 }
 
-async fn opening_on_flash(depot: &Depot, file: u32, segment: SegmentId) -> Result<Option<Opening>, Error> {
+async fn opening_on_flash(
+    depot: &Depot,
+    file: u32,
+    segment: SegmentId,
+) -> Result<Option<Opening>, Error> {
     let mut bytes = vec![0; OPENING_BYTES.min(depot.capacity) as usize];
     read(depot, file, &mut bytes, 0).await?;
     if let Some(opening) = read_opening(&bytes, segment) {

@@ -48,12 +48,16 @@ struct Bits {
 impl Bits {
     fn has(&self, offset: u32) -> bool {
         let bit = offset / GRAIN_BYTES;
-        self.words.get().is_some_and(|words| words[(bit / 64) as usize].load(Ordering::Relaxed) >> (bit % 64) & 1 == 1)
+        self.words.get().is_some_and(|words| {
+            words[(bit / 64) as usize].load(Ordering::Relaxed) >> (bit % 64) & 1 == 1
+        })
     }
 
     fn set(&self, offset: u32, capacity: u32) {
         let bit = offset / GRAIN_BYTES;
-        let words = self.words.get_or_init(|| (0..=capacity / GRAIN_BYTES / 64).map(|_| AtomicU64::new(0)).collect());
+        let words = self
+            .words
+            .get_or_init(|| (0..=capacity / GRAIN_BYTES / 64).map(|_| AtomicU64::new(0)).collect());
         words[(bit / 64) as usize].fetch_or(1 << (bit % 64), Ordering::Relaxed);
     }
 }
@@ -122,7 +126,8 @@ impl Segment {
 
     /// Checks an entry that lies whole in `bytes` (header, payload): it is the one meant, and its payload is right.
     fn check(&self, place: &Place, bytes: &[u8]) -> Result<(), Error> {
-        let header = EntryHeader::decode(bytes, self.id()).map_err(|reason| self.damaged(place.offset, reason))?;
+        let header = EntryHeader::decode(bytes, self.id())
+            .map_err(|reason| self.damaged(place.offset, reason))?;
         if header.offset != place.offset || header.length != place.length {
             return Err(self.damaged(place.offset, "another entry lies where this one was"));
         }
@@ -162,13 +167,17 @@ impl Place {
         let read = segment.with_memory(|memory| -> Result<(), Error> {
             if !segment.ours && !segment.verified_memory.has(self.offset) {
                 let whole = memory.front(self.offset, self.offset + ENTRY_BYTES + self.length);
-                let whole = whole.ok_or_else(|| segment.damaged(self.offset, "the entry is not in memory"))?;
+                let whole = whole
+                    .ok_or_else(|| segment.damaged(self.offset, "the entry is not in memory"))?;
                 segment.check(self, whole)?;
                 segment.verified_memory.set(self.offset, segment.header.capacity);
             }
             let first = self.offset + ENTRY_BYTES + start;
-            let bytes = memory.front(first, first + u32::try_from(out.len()).expect("inside the payload"));
-            out.copy_from_slice(bytes.ok_or_else(|| segment.damaged(self.offset, "the entry is not in memory"))?);
+            let bytes =
+                memory.front(first, first + u32::try_from(out.len()).expect("inside the payload"));
+            out.copy_from_slice(
+                bytes.ok_or_else(|| segment.damaged(self.offset, "the entry is not in memory"))?,
+            );
             Ok(())
         });
         match read {
@@ -188,7 +197,10 @@ impl Place {
         let file = segment.depot.open_to_read(segment.file).await?;
         let flash = |error: std::io::Error| segment.depot.flash_error("reading a change", &error);
         if segment.verified_flash.has(self.offset) {
-            return file.read_at(out, u64::from(self.offset + ENTRY_BYTES + start)).await.map_err(flash);
+            return file
+                .read_at(out, u64::from(self.offset + ENTRY_BYTES + start))
+                .await
+                .map_err(flash);
         }
         let mut whole = vec![0; (ENTRY_BYTES + self.length) as usize];
         file.read_at(&mut whole, u64::from(self.offset)).await.map_err(flash)?;
@@ -201,6 +213,11 @@ impl Place {
 
     fn assert_inside(&self, start: u32, out: &[u8]) {
         let end = u64::from(start) + out.len() as u64;
-        assert!(end <= u64::from(self.length), "{start}+{} is not inside a payload of {}", out.len(), self.length);
+        assert!(
+            end <= u64::from(self.length),
+            "{start}+{} is not inside a payload of {}",
+            out.len(),
+            self.length
+        );
     }
 }

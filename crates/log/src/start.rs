@@ -22,8 +22,13 @@ use std::sync::Arc;
 use warm::{Arena, Label, Memory, Slot};
 
 /// Opens the log of `config`, with `arena` for its open segments.
-pub(crate) async fn start(env: &Env, arena: &Arena, config: &Config) -> Result<(Parts, Opened), Error> {
-    let depot = Arc::new(Depot::new(env.clone(), config.folder.clone(), config.node, arena.slot_bytes()));
+pub(crate) async fn start(
+    env: &Env,
+    arena: &Arena,
+    config: &Config,
+) -> Result<(Parts, Opened), Error> {
+    let depot =
+        Arc::new(Depot::new(env.clone(), config.folder.clone(), config.node, arena.slot_bytes()));
     let folder_lock = lock_folder(&depot).await?;
     let slots = arena.take_slots();
     if slots.len() < SLOTS_MIN {
@@ -38,8 +43,10 @@ pub(crate) async fn start(env: &Env, arena: &Arena, config: &Config) -> Result<(
         sync_names(&depot).await?;
     }
     let mut opened = Opened { damage: damage_of(&scan, &history), ..Opened::default() };
-    let segments_max = usize::try_from((config.flash_bytes / u64::from(depot.capacity)).clamp(SEGMENTS_MIN, SEGMENTS_MAX))
-        .expect("bounded");
+    let segments_max = usize::try_from(
+        (config.flash_bytes / u64::from(depot.capacity)).clamp(SEGMENTS_MIN, SEGMENTS_MAX),
+    )
+    .expect("bounded");
     let statistics: HashMap<VolumeId, Serial> =
         newest.iter().flat_map(|probe| probe.opening.statistics.iter().copied()).collect();
     let whole = newest.as_ref().is_none_or(|probe| probe.opening.statistics_whole);
@@ -61,14 +68,28 @@ pub(crate) async fn start(env: &Env, arena: &Arena, config: &Config) -> Result<(
     let head = starting.open_new_head(scan).await?;
     let Starting { table, depot, unread, .. } = starting;
     let recovery = Recovery::new(unread, inventory);
-    Ok((Parts { depot, incarnation: config.incarnation, segments_max, head, table, recovery, folder_lock }, opened))
+    Ok((
+        Parts {
+            depot,
+            incarnation: config.incarnation,
+            segments_max,
+            head,
+            table,
+            recovery,
+            folder_lock,
+        },
+        opened,
+    ))
 }
 
 async fn lock_folder(depot: &Depot) -> Result<Arc<dyn File>, Error> {
     let disk = depot.env.disk();
     let flash = |doing: &'static str| move |error| depot.flash_error(doing, &error);
     disk.create_folder(&depot.folder).await.map_err(flash("making the log's folder"))?;
-    let lock = disk.open(&depot.folder.join("lock"), Open::Create).await.map_err(flash("opening the lock file"))?;
+    let lock = disk
+        .open(&depot.folder.join("lock"), Open::Create)
+        .await
+        .map_err(flash("opening the lock file"))?;
     if !lock.try_lock().map_err(flash("locking the log's folder"))? {
         return Err(Error::Foreign(format!(
             "another rekindle is using {}: stop it, or give this one a folder of its own",
@@ -96,7 +117,10 @@ async fn sync_names(depot: &Depot) -> Result<(), Error> {
 async fn decide(depot: &Depot, scan: &mut Scan) -> Result<(History, Option<Probe>), Error> {
     let mut present = BTreeMap::new();
     for (&id, found) in &scan.segments {
-        present.insert(id, Present::Yes { file: found.file().unwrap_or(crate::machine::table::NO_FILE) });
+        present.insert(
+            id,
+            Present::Yes { file: found.file().unwrap_or(crate::machine::table::NO_FILE) },
+        );
     }
     let mut newest = None;
     for id in present.keys().rev().copied().collect::<Vec<_>>() {
@@ -108,12 +132,21 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<(History, Option<Probe
             }
             Looked::NoHead { traces } => {
                 let file = scan.segments[&id].file().unwrap_or(crate::machine::table::NO_FILE);
-                present.insert(id, if traces { Present::Broken { file } } else { Present::NeverOpened });
+                present.insert(
+                    id,
+                    if traces { Present::Broken { file } } else { Present::NeverOpened },
+                );
             }
         }
     }
     let before = match &newest {
-        Some(probe) => probe.opening.digest.iter().rev().map(|named| named.segment).find(|&id| id < probe.segment),
+        Some(probe) => probe
+            .opening
+            .digest
+            .iter()
+            .rev()
+            .map(|named| named.segment)
+            .find(|&id| id < probe.segment),
         None => None,
     };
     let mut before_end = None;
@@ -121,15 +154,19 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<(History, Option<Probe
         scan.settle(depot, id).await?;
         let found = &scan.segments[&id];
         before_end = match found.flash {
-            Some((file, header)) => read_foot(depot, file, &header)
-                .await?
-                .map_or(Some((id, End::Open)), |foot| Some((id, End::Sealed { successor: foot.successor }))),
+            Some((file, header)) => {
+                read_foot(depot, file, &header).await?.map_or(Some((id, End::Open)), |foot| {
+                    Some((id, End::Sealed { successor: foot.successor }))
+                })
+            }
             None => None,
         };
     }
     if let (None, Some((file, why))) = (&newest, scan.unreadable.first()) {
         // Better no log than an empty one where there was one.
-        let reason = format!("no head can be read, and {file:08}.seg may be one ({why}): move the file away to go on without it");
+        let reason = format!(
+            "no head can be read, and {file:08}.seg may be one ({why}): move the file away to go on without it"
+        );
         return Err(Error::Damaged { segment: SegmentId(0), offset: 0, reason });
     }
     Ok((what_is_the_log(&present, newest.as_ref(), before_end), newest))
@@ -138,11 +175,17 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<(History, Option<Probe
 fn damage_of(scan: &Scan, history: &History) -> Vec<String> {
     let mut damage: Vec<String> = Vec::new();
     for named in &history.missing {
-        let why = scan.unreadable.iter().find(|(file, _)| *file == named.file).map_or("no such file", |(_, why)| why);
+        let why = scan
+            .unreadable
+            .iter()
+            .find(|(file, _)| *file == named.file)
+            .map_or("no such file", |(_, why)| why);
         damage.push(format!("segment {} (file {}) is missing: {why}", named.segment, named.file));
     }
     if let Some(segment) = history.tail_lost {
-        damage.push(format!("segment {segment}, the head, is missing or damaged: the latest changes may be lost"));
+        damage.push(format!(
+            "segment {segment}, the head, is missing or damaged: the latest changes may be lost"
+        ));
     }
     let unnamed = |file: &u32| !history.missing.iter().any(|named| named.file == *file);
     for (file, why) in scan.unreadable.iter().filter(|(file, _)| unnamed(file)) {
@@ -167,17 +210,24 @@ struct Starting<'a> {
 
 impl Starting<'_> {
     fn is_member(&self, id: SegmentId) -> bool {
-        self.history.empty == Some(id) || self.history.members.iter().any(|named| named.segment == id)
+        self.history.empty == Some(id)
+            || self.history.members.iter().any(|named| named.segment == id)
     }
 
     /// Files that hold nothing needed are free; those beyond the budget are removed.
     async fn stock_files(&self, scan: &Scan, segments_max: usize) {
-        let mut used: Vec<u32> = scan.segments.iter().filter(|(id, _)| self.is_member(**id)).filter_map(|(_, f)| f.file()).collect();
+        let mut used: Vec<u32> = scan
+            .segments
+            .iter()
+            .filter(|(id, _)| self.is_member(**id))
+            .filter_map(|(_, f)| f.file())
+            .collect();
         used.extend(self.history.missing.iter().map(|named| named.file));
         // What cannot be read may be what is missing: it is left alone.
         used.extend(scan.unreadable.iter().map(|(file, _)| *file));
         used.sort_unstable();
-        let mut free: Vec<u32> = scan.files.iter().copied().filter(|file| used.binary_search(file).is_err()).collect();
+        let mut free: Vec<u32> =
+            scan.files.iter().copied().filter(|file| used.binary_search(file).is_err()).collect();
         let wanted = (segments_max + RESERVE_FILES as usize).saturating_sub(used.len()).max(1);
         for surplus in free.split_off(wanted.min(free.len())) {
             let _ = self.depot.env.disk().remove(&self.depot.path(surplus)).await;
@@ -220,7 +270,10 @@ impl Starting<'_> {
     fn is_behind(&self, id: SegmentId, found: &Found) -> bool {
         let capacity = self.depot.capacity;
         let in_memory = |(_, header)| {
-            found.warm.as_ref().is_some_and(|copy| copy.header == header && copy.certificate.durable < capacity)
+            found
+                .warm
+                .as_ref()
+                .is_some_and(|copy| copy.header == header && copy.certificate.durable < capacity)
         };
         found.flash.is_some_and(|flash| self.history.resume == Some(id) || in_memory(flash))
     }
@@ -250,7 +303,9 @@ impl Starting<'_> {
         if file.is_some() {
             segment.set_on_flash();
         } else {
-            opened.damage.push(format!("segment {} is only in memory: its file is gone", segment.id()));
+            opened
+                .damage
+                .push(format!("segment {} is only in memory: its file is gone", segment.id()));
         }
         self.insert_unread(segment);
     }
@@ -270,7 +325,8 @@ impl Starting<'_> {
     ) -> Result<(), Error> {
         let (file, header) = found.flash.expect("only a head with a file is resumed");
         let handle = self.depot.open_to_write(file).await?;
-        let new_segment = |memory| Arc::new(Segment::new(&self.depot, header, Some(file), Some(memory), false));
+        let new_segment =
+            |memory| Arc::new(Segment::new(&self.depot, header, Some(file), Some(memory), false));
         let head = match found.warm {
             Some(copy) if copy.certificate.foot => {
                 let segment = new_segment(copy.memory.clone());
@@ -283,16 +339,22 @@ impl Starting<'_> {
             }
             damaged => {
                 if let Some(copy) = damaged {
-                    opened.damage.push(format!("segment {id} is damaged in warm memory: what was not on flash is lost"));
+                    opened.damage.push(format!(
+                        "segment {id} is damaged in warm memory: what was not on flash is lost"
+                    ));
                     self.history.tail_lost.get_or_insert(id);
                     scan.slots.extend(copy.memory.into_slot().ok());
                 }
                 let image = read_image(&self.depot, file).await?;
                 let walked = walk(&image, id, true);
-                let slot = scan.slots.pop().or_else(|| self.steal_slot()).ok_or_else(|| self.busy(id))?;
+                let slot =
+                    scan.slots.pop().or_else(|| self.steal_slot()).ok_or_else(|| self.busy(id))?;
                 let mut writer = slot.begin(Label { segment: id, epoch: header.epoch, file });
                 writer.push_front(&image[..walked.end as usize]);
-                walked.changes.iter().for_each(|change: &EntryHeader| writer.push_back(&change.encode(id)));
+                walked
+                    .changes
+                    .iter()
+                    .for_each(|change: &EntryHeader| writer.push_back(&change.encode(id)));
                 writer.publish();
                 // The last batch may be in the page cache only, or not even be going to flash (after a failed sync
                 // the kernel forgets): it is written again.
@@ -355,7 +417,12 @@ impl Starting<'_> {
             seal(&self.depot, &old, Some(head.segment.id())).await?;
         }
         self.reopen_closed(head.segment.id()).await?;
-        self.table.insert(head.segment.id(), head.segment.file, Some(Arc::clone(&head.segment)), false);
+        self.table.insert(
+            head.segment.id(),
+            head.segment.file,
+            Some(Arc::clone(&head.segment)),
+            false,
+        );
         for id in std::mem::take(&mut self.leaving) {
             drop(self.table.remove_dead(id));
         }
@@ -368,18 +435,31 @@ impl Starting<'_> {
         let Some((file, mut foot)) = self.closed else { return Ok(()) };
         foot.successor = Some(successor);
         let handle = self.depot.open_to_write(file).await?;
-        let written = handle.write_durable(&foot.encode(), u64::from(self.depot.capacity - FOOT_BYTES)).await;
+        let written =
+            handle.write_durable(&foot.encode(), u64::from(self.depot.capacity - FOOT_BYTES)).await;
         written.map_err(|error| self.depot.flash_error("reopening the log", &error))
     }
 }
 
 fn descriptors_are_whole(memory: &Memory, id: SegmentId) -> bool {
-    memory.back().chunks_exact(ENTRY_BYTES as usize).all(|bytes| EntryHeader::decode(bytes, id).is_ok())
+    memory
+        .back()
+        .chunks_exact(ENTRY_BYTES as usize)
+        .all(|bytes| EntryHeader::decode(bytes, id).is_ok())
 }
 
 /// The foot of the newest segment, if the log was closed there.
-async fn closed_foot(depot: &Depot, scan: &Scan, newest: Option<&Probe>) -> Result<Option<(u32, Foot)>, Error> {
-    let Some(probe) = newest.filter(|probe| probe.end == (End::Sealed { successor: None })) else { return Ok(None) };
-    let Some((file, header)) = scan.segments.get(&probe.segment).and_then(|found| found.flash) else { return Ok(None) };
+async fn closed_foot(
+    depot: &Depot,
+    scan: &Scan,
+    newest: Option<&Probe>,
+) -> Result<Option<(u32, Foot)>, Error> {
+    let Some(probe) = newest.filter(|probe| probe.end == (End::Sealed { successor: None })) else {
+        return Ok(None);
+    };
+    let Some((file, header)) = scan.segments.get(&probe.segment).and_then(|found| found.flash)
+    else {
+        return Ok(None);
+    };
     Ok(read_foot(depot, file, &header).await?.map(|foot| (file, foot)))
 }

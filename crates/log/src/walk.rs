@@ -37,8 +37,10 @@ pub(crate) struct Walk {
 /// Walks `bytes`, the front of `segment` behind a valid segment header. `verify_last` looks at the payloads of the last
 /// batch too: its write may have been torn, and it is given up as a whole when one does not match.
 pub(crate) fn walk(bytes: &[u8], segment: SegmentId, verify_last: bool) -> Walk {
-    let mut walker = Walker { bytes, segment, at: HEADER_BYTES, entries: Vec::new(), ..Walker::default() };
-    let mut walk = Walk { changes: Vec::new(), opening: None, batches: 0, end: 0, last_start: 0, why: "" };
+    let mut walker =
+        Walker { bytes, segment, at: HEADER_BYTES, entries: Vec::new(), ..Walker::default() };
+    let mut walk =
+        Walk { changes: Vec::new(), opening: None, batches: 0, end: 0, last_start: 0, why: "" };
     walk.why = loop {
         match walker.batch() {
             Ok(()) => walk.batches += 1,
@@ -99,9 +101,11 @@ impl Walker<'_> {
     }
 
     fn certify(&mut self, entry: &EntryHeader) -> Result<(), &'static str> {
-        let changes = self.entries.iter().rev().filter(|entry| matches!(entry.kind, Kind::Change(_)));
+        let changes =
+            self.entries.iter().rev().filter(|entry| matches!(entry.kind, Kind::Change(_)));
         let covered = usize::try_from(entry.span).unwrap_or(usize::MAX).min(self.entries.len());
-        let table: Vec<u8> = changes.take(covered).flat_map(|change| change.encode(self.segment)).collect();
+        let table: Vec<u8> =
+            changes.take(covered).flat_map(|change| change.encode(self.segment)).collect();
         let valid = entry.serial.0 == self.changes
             && entry.position == u64::from(self.at + ENTRY_BYTES)
             && entry.span == (table.len() / ENTRY_BYTES as usize) as u64
@@ -117,7 +121,9 @@ impl Walker<'_> {
     }
 
     fn last_batch_is_whole(&self) -> bool {
-        self.entries[self.before.0..self.certified].iter().all(|entry| payload_of(self.bytes, entry).is_some())
+        self.entries[self.before.0..self.certified]
+            .iter()
+            .all(|entry| payload_of(self.bytes, entry).is_some())
     }
 
     fn give_up_last(&mut self) {
@@ -149,7 +155,9 @@ pub(crate) fn ends_certified(bytes: &[u8], segment: SegmentId, start: u32) -> bo
 pub(crate) fn salvage(bytes: &[u8], segment: SegmentId) -> Vec<EntryHeader> {
     let mut found = Vec::new();
     let mut at = HEADER_BYTES;
-    while let Some(rest) = bytes.get(at as usize..).filter(|rest| rest.len() >= ENTRY_BYTES as usize) {
+    while let Some(rest) =
+        bytes.get(at as usize..).filter(|rest| rest.len() >= ENTRY_BYTES as usize)
+    {
         let entry = EntryHeader::decode(rest, segment).ok();
         match entry.filter(|entry| entry.offset == at && payload_of(bytes, entry).is_some()) {
             Some(entry) => {

@@ -43,12 +43,19 @@ impl Arena {
     }
 
     /// As [`Arena::open`], with slots of another size: for tests that want many small segments.
-    pub fn open_sized(env: &Env, path: &Path, node: NodeId, slots: usize, slot_bytes: u32) -> io::Result<Arena> {
+    pub fn open_sized(
+        env: &Env,
+        path: &Path,
+        node: NodeId,
+        slots: usize,
+        slot_bytes: u32,
+    ) -> io::Result<Arena> {
         check_shape(slots, slot_bytes);
         let found = read_header(&*env.memory().map(path, HEADER_PAGE_BYTES as u64)?);
         let agrees = |header: &Header| header.node == node && header.slot_bytes == slot_bytes;
         let old = found.ok().filter(agrees);
-        let slots = old.map_or(slots, |header| slots.max(usize::try_from(header.slots).unwrap_or(SLOTS_MAX)));
+        let slots = old
+            .map_or(slots, |header| slots.max(usize::try_from(header.slots).unwrap_or(SLOTS_MAX)));
         let region = env.memory().map(path, length_of(slots, slot_bytes))?;
         let inner = Inner::new(region, slots, slot_bytes, true, old.is_some())?;
         let header = Header { node, slots: slots as u64, slot_bytes };
@@ -73,9 +80,11 @@ impl Arena {
     #[must_use]
     pub fn volatile_sized(slots: usize, slot_bytes: u32) -> Arena {
         check_shape(slots, slot_bytes);
-        let length = usize::try_from(length_of(slots, slot_bytes)).expect("an arena fits the address space");
+        let length =
+            usize::try_from(length_of(slots, slot_bytes)).expect("an arena fits the address space");
         // Only address space is asked for here: to be refused that is to be out of memory, and handled as such.
-        let heap = Heap::new(length).unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<Heap>()));
+        let heap = Heap::new(length)
+            .unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<Heap>()));
         let inner = Inner::new(Arc::new(heap), slots, slot_bytes, false, false);
         Arena { inner: Arc::new(inner.expect("the kernel gave what was asked")) }
     }
@@ -122,7 +131,10 @@ impl Arena {
 
 fn check_shape(slots: usize, slot_bytes: u32) {
     assert!((1..=SLOTS_MAX).contains(&slots), "an arena has 1 to {SLOTS_MAX} slots, not {slots}");
-    assert!((SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&slot_bytes), "a slot has {SLOT_BYTES_MIN} bytes or more");
+    assert!(
+        (SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&slot_bytes),
+        "a slot has {SLOT_BYTES_MIN} bytes or more"
+    );
     assert!(slot_bytes.is_multiple_of(4096), "slots are whole pages");
 }
 
@@ -151,7 +163,14 @@ impl Inner {
         if !enough || !region.base().addr().is_multiple_of(RECORD_BYTES) {
             return Err(io::Error::other("the mapped region is too short or not aligned"));
         }
-        Ok(Inner { region, slots, slot_bytes, outlives_process, kept, taken: AtomicBool::new(false) })
+        Ok(Inner {
+            region,
+            slots,
+            slot_bytes,
+            outlives_process,
+            kept,
+            taken: AtomicBool::new(false),
+        })
     }
 
     /// First byte of a slot.
@@ -163,7 +182,8 @@ impl Inner {
     /// One of the two atomic words of a slot's record.
     pub(crate) fn word(&self, slot: usize, word: usize) -> &AtomicU64 {
         assert!(slot < SLOTS_MAX && word < 2, "there is such a word");
-        let address = self.region.base().wrapping_add(HEADER_PAGE_BYTES + slot * RECORD_BYTES + word * 8);
+        let address =
+            self.region.base().wrapping_add(HEADER_PAGE_BYTES + slot * RECORD_BYTES + word * 8);
         // SAFETY: inside the region (checked in `new`), aligned to 8 because the base is aligned to 64, mapped for as
         // long as `self` lives, and only ever reached as an atomic.
         unsafe { AtomicU64::from_ptr(address.cast()) }

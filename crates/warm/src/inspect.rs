@@ -33,7 +33,9 @@ pub fn arena(bytes: &[u8]) -> Result<Inspected, String> {
 }
 
 fn certificate(record: &[u8], slot: usize, slot_bytes: u32) -> Option<Certificate> {
-    let word = |at: usize| record.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+    let word = |at: usize| {
+        record.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
+    };
     let label = LabelBytes::read_from_bytes(record.get(16..RECORD_BYTES)?).ok()?.decode(slot)?;
     let state = State::unpack(word(0)?, label.segment, slot_bytes)?;
     let durable = durable_unpack(word(8)?, label.segment);

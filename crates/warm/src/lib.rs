@@ -17,6 +17,8 @@ mod heap;
 pub mod inspect;
 pub mod limits;
 mod slot;
+#[cfg(test)]
+mod tests;
 
 pub use arena::Arena;
 pub use format::Label;

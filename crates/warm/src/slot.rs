@@ -97,7 +97,9 @@ impl Slot {
     /// it is finished.
     pub fn resume(mut self) -> Result<Writer, Slot> {
         match self.core.adopt() {
-            Some(state) if !state.foot => Ok(Writer { core: Arc::new(self.core), front: state.front, back: state.back }),
+            Some(state) if !state.foot => {
+                Ok(Writer { core: Arc::new(self.core), front: state.front, back: state.back })
+            }
             _ => Err(self),
         }
     }
@@ -138,7 +140,9 @@ impl Writer {
         let length = self.fit(bytes.len());
         // SAFETY: `fit` has checked that these bytes lie between front and back; they are not published, so nobody
         // reads them, and `&mut self` of the only writer keeps other writes out.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.core.at(self.front), bytes.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.core.at(self.front), bytes.len())
+        };
         self.front += length;
     }
 
@@ -155,7 +159,13 @@ impl Writer {
         let length = self.fit(bytes.len());
         self.back += length;
         // SAFETY: as in `push_front`; the bytes end where the descriptors so far begin.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.core.at(self.back_start()), bytes.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.core.at(self.back_start()),
+                bytes.len(),
+            )
+        };
     }
 
     /// Writes zeros below the descriptors until they make a multiple of `alignment`. Not yet published.
@@ -185,7 +195,11 @@ impl Writer {
     }
 
     fn fit(&self, length: usize) -> u32 {
-        assert!(length <= self.room() as usize, "{length} bytes do not fit the {} that are left", self.room());
+        assert!(
+            length <= self.room() as usize,
+            "{length} bytes do not fit the {} that are left",
+            self.room()
+        );
         u32::try_from(length).expect("below the room")
     }
 }
@@ -230,7 +244,10 @@ impl Memory {
 
     /// Remembers, for the next process, up to where the segment is on flash.
     pub fn note_durable(&self, bytes: u32) {
-        self.core.arena.word(self.core.index, 1).store(durable_pack(bytes, self.core.segment), Ordering::Release);
+        self.core
+            .arena
+            .word(self.core.index, 1)
+            .store(durable_pack(bytes, self.core.segment), Ordering::Release);
     }
 
     /// The slot, when nobody else reads or writes it; it still certifies what lies there.
@@ -263,7 +280,10 @@ impl Core {
     }
 
     fn publish(&self, state: State) {
-        assert!(state.front > 0 && state.front.is_multiple_of(GRAIN_BYTES), "something is published, in whole grains");
+        assert!(
+            state.front > 0 && state.front.is_multiple_of(GRAIN_BYTES),
+            "something is published, in whole grains"
+        );
         self.published.store(state.word(), Ordering::Release);
         self.arena.word(self.index, 0).store(state.pack(self.segment), Ordering::Release);
     }
@@ -286,20 +306,16 @@ impl Core {
         let label = unsafe { self.arena.label(self.index).read_unaligned() }.decode(self.index)?;
         let packed = self.arena.word(self.index, 0).load(Ordering::Acquire);
         let state = State::unpack(packed, label.segment, self.capacity())?;
-        let durable = durable_unpack(self.arena.word(self.index, 1).load(Ordering::Acquire), label.segment);
-        Some(Certificate {
-            label,
-            front: state.front,
-            back: state.back,
-            foot: state.foot,
-            durable,
-        })
+        let durable =
+            durable_unpack(self.arena.word(self.index, 1).load(Ordering::Acquire), label.segment);
+        Some(Certificate { label, front: state.front, back: state.back, foot: state.foot, durable })
     }
 
     /// Takes over what the certificate says.
     fn adopt(&mut self) -> Option<State> {
         let certificate = self.certificate()?;
-        let state = State { front: certificate.front, back: certificate.back, foot: certificate.foot };
+        let state =
+            State { front: certificate.front, back: certificate.back, foot: certificate.foot };
         self.segment = certificate.label.segment;
         self.published.store(state.word(), Ordering::Release);
         Some(state)

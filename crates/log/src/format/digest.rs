@@ -53,20 +53,34 @@ pub(crate) fn encode_digest(segments: &[Named]) -> Vec<u8> {
 
 /// The segments named; its payload has been verified.
 pub(crate) fn decode_digest(payload: &[u8]) -> Result<Vec<Named>, &'static str> {
-    let records = <[NamedBytes]>::ref_from_bytes(payload).map_err(|_| "a digest that is not whole records")?;
-    let named: Vec<Named> =
-        records.iter().map(|r| Named { segment: SegmentId(r.segment.get()), file: r.file.get() }).collect();
+    let records = <[NamedBytes]>::ref_from_bytes(payload)
+        .map_err(|_| "a digest that is not whole records")?;
+    let named: Vec<Named> = records
+        .iter()
+        .map(|r| Named { segment: SegmentId(r.segment.get()), file: r.file.get() })
+        .collect();
     let ascending = named.is_sorted_by(|a, b| a.segment < b.segment);
-    if ascending && !named.is_empty() { Ok(named) } else { Err("a digest that is empty or not ascending") }
+    if ascending && !named.is_empty() {
+        Ok(named)
+    } else {
+        Err("a digest that is empty or not ascending")
+    }
 }
 
 pub(crate) fn encode_statistics(volumes: &[(VolumeId, Serial)]) -> Vec<u8> {
-    let encode = |&(volume, serial): &(VolumeId, Serial)| VolumeBytes { volume: volume.0, serial: U64::new(serial.0) };
+    let encode = |&(volume, serial): &(VolumeId, Serial)| VolumeBytes {
+        volume: volume.0,
+        serial: U64::new(serial.0),
+    };
     volumes.iter().flat_map(|entry| encode(entry).as_bytes().to_vec()).collect()
 }
 
 /// The volumes named; its payload has been verified.
 pub(crate) fn decode_statistics(payload: &[u8]) -> Result<Vec<(VolumeId, Serial)>, &'static str> {
-    let records = <[VolumeBytes]>::ref_from_bytes(payload).map_err(|_| "statistics that are not whole records")?;
-    Ok(records.iter().map(|record| (VolumeId(record.volume), Serial(record.serial.get()))).collect())
+    let records = <[VolumeBytes]>::ref_from_bytes(payload)
+        .map_err(|_| "statistics that are not whole records")?;
+    Ok(records
+        .iter()
+        .map(|record| (VolumeId(record.volume), Serial(record.serial.get())))
+        .collect())
 }

@@ -120,7 +120,8 @@ impl EntryHeader {
 
     /// The header, if these bytes are one of `segment`.
     pub(crate) fn decode(bytes: &[u8], segment: SegmentId) -> Result<EntryHeader, &'static str> {
-        let (header, _) = Bytes::ref_from_prefix(bytes).map_err(|_| "the segment ends inside an entry")?;
+        let (header, _) =
+            Bytes::ref_from_prefix(bytes).map_err(|_| "the segment ends inside an entry")?;
         if header.crc.get() != crc32c_seeded(segment.0, &header.as_bytes()[4..]) {
             return Err("no entry of this segment: its checksum does not match");
         }
@@ -129,7 +130,8 @@ impl EntryHeader {
 
     /// As [`EntryHeader::decode`], for descriptors whose table has been verified as a whole.
     pub(crate) fn decode_verified(bytes: &[u8]) -> Result<EntryHeader, &'static str> {
-        let (header, _) = Bytes::ref_from_prefix(bytes).map_err(|_| "the segment ends inside a descriptor")?;
+        let (header, _) =
+            Bytes::ref_from_prefix(bytes).map_err(|_| "the segment ends inside a descriptor")?;
         EntryHeader::parse(header)
     }
 

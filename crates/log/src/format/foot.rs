@@ -73,12 +73,18 @@ impl Foot {
 
     /// The foot, if these are the last bytes of the sealed segment with this number, birth and capacity. Anything
     /// else (an earlier life's foot, a torn one, none) means that the segment is not sealed.
-    pub(crate) fn decode(bytes: &[u8], segment: SegmentId, birth: u64, capacity: u32) -> Option<Foot> {
+    pub(crate) fn decode(
+        bytes: &[u8],
+        segment: SegmentId,
+        birth: u64,
+        capacity: u32,
+    ) -> Option<Foot> {
         let foot = Bytes::read_from_bytes(bytes).ok()?;
         let whole = foot.magic == MAGIC && foot.crc.get() == crc32c(&foot.as_bytes()[..CRC_AT]);
         let same = foot.segment.get() == segment.0 && foot.birth.get() == birth;
         let (front, table, changes) = (foot.front.get(), foot.table.get(), foot.changes.get());
-        let lengths = u64::from(front) + u64::from(table) + u64::from(FOOT_BYTES) <= u64::from(capacity)
+        let lengths = u64::from(front) + u64::from(table) + u64::from(FOOT_BYTES)
+            <= u64::from(capacity)
             && u64::from(changes) * u64::from(super::ENTRY_BYTES) <= u64::from(table);
         (whole && same && lengths).then(|| Foot {
             segment,

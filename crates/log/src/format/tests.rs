@@ -1,1 +1,131 @@
-//!
+//! Each record survives its bytes, and any bytes are read without panic.
+
+use super::*;
+use crate::Change;
+use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
+use proptest::prelude::*;
+
+const SEGMENT: SegmentId = SegmentId(5);
+
+fn header() -> SegmentHeader {
+    SegmentHeader {
+        class: 0,
+        node: NodeId([3; 16]),
+        segment: SEGMENT,
+        epoch: 1,
+        incarnation: Incarnation(4),
+        birth: 77,
+        capacity: 8 << 20,
+    }
+}
+
+fn foot() -> Foot {
+    let successor = Some(SegmentId(6));
+    Foot {
+        segment: SEGMENT,
+        birth: 77,
+        successor,
+        front: 1024,
+        changes: 9,
+        table: 1024,
+        table_crc: 0xdead_beef,
+    }
+}
+
+fn entry() -> EntryHeader {
+    EntryHeader {
+        kind: Kind::Change(Change::Write),
+        offset: 128,
+        length: 4096,
+        payload_crc: 1,
+        volume: VolumeId([8; 16]),
+        serial: Serial(1 << 40),
+        position: 1 << 50,
+        span: 4096,
+        generation: Generation(3),
+    }
+}
+
+#[test]
+fn a_segment_header_survives_its_bytes_and_no_flipped_bit_goes_unseen() {
+    assert_eq!(SegmentHeader::decode(&header().encode()), Ok(header()));
+    for bit in 0..HEADER_BYTES as usize * 8 {
+        let mut bytes = header().encode();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let found = SegmentHeader::decode(&bytes);
+        assert!(
+            matches!(found, Err(BadHeader::Damaged | BadHeader::NotASegment)),
+            "bit {bit}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn a_newer_version_is_told_from_damage() {
+    let mut bytes = header().encode();
+    bytes[8] = 2;
+    let crc = base::checksum::crc32c(&bytes[..124]);
+    bytes[124..].copy_from_slice(&crc.to_le_bytes());
+    assert_eq!(SegmentHeader::decode(&bytes), Err(BadHeader::Newer(2)));
+}
+
+#[test]
+fn an_entry_is_valid_in_its_own_segment_only() {
+    let bytes = entry().encode(SEGMENT);
+    assert_eq!(EntryHeader::decode(&bytes, SEGMENT), Ok(entry()));
+    assert!(EntryHeader::decode(&bytes, SegmentId(6)).is_err());
+    for bit in 0..ENTRY_BYTES as usize * 8 {
+        let mut bytes = bytes;
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(EntryHeader::decode(&bytes, SEGMENT).is_err(), "bit {bit}");
+    }
+}
+
+#[test]
+fn a_foot_is_valid_under_its_own_segment_only() {
+    let bytes = foot().encode();
+    assert_eq!(Foot::decode(&bytes, SEGMENT, 77, 8 << 20), Some(foot()));
+    assert_eq!(Foot::decode(&bytes, SEGMENT, 78, 8 << 20), None, "an earlier life of the file");
+    assert_eq!(Foot::decode(&bytes, SegmentId(6), 77, 8 << 20), None);
+    assert_eq!(Foot::decode(&bytes, SEGMENT, 77, 2048), None, "lengths that do not fit");
+    assert_eq!(Foot::decode(&bytes[..511], SEGMENT, 77, 8 << 20), None);
+    for bit in 0..FOOT_BYTES as usize * 8 {
+        let mut bytes = bytes;
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(Foot::decode(&bytes, SEGMENT, 77, 8 << 20), None, "bit {bit}");
+    }
+}
+
+#[test]
+fn digest_and_statistics_survive_their_bytes() {
+    let named: Vec<_> = (1..9).map(|id| Named { segment: SegmentId(id * 2), file: 3 }).collect();
+    assert_eq!(decode_digest(&encode_digest(&named)), Ok(named.clone()));
+    assert!(decode_digest(&[]).is_err());
+    assert!(decode_digest(&[0; 17]).is_err());
+    let twice = [encode_digest(&named), encode_digest(&named)].concat();
+    assert!(decode_digest(&twice).is_err(), "not ascending");
+    let volumes: Vec<_> = (1..5).map(|n| (VolumeId([n; 16]), Serial(n.into()))).collect();
+    assert_eq!(decode_statistics(&encode_statistics(&volumes)), Ok(volumes));
+    assert!(decode_statistics(&[0; 25]).is_err());
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..700), id: u64) {
+        let _ = SegmentHeader::decode(&bytes);
+        let _ = EntryHeader::decode(&bytes, SegmentId(id));
+        let _ = EntryHeader::decode_verified(&bytes);
+        let _ = Foot::decode(&bytes, SegmentId(id), 0, 1 << 20);
+        let _ = decode_digest(&bytes);
+        let _ = decode_statistics(&bytes);
+        let _ = crate::inspect::segment(&bytes);
+    }
+
+    #[test]
+    fn an_entry_survives_its_bytes(length in 0u32..1 << 24, position: u64, span: u64, serial: u64, generation: u64) {
+        let entry = EntryHeader {
+            length, position, span, serial: Serial(serial), generation: Generation(generation), ..entry()
+        };
+        prop_assert_eq!(EntryHeader::decode(&entry.encode(SEGMENT), SEGMENT), Ok(entry));
+    }
+}

@@ -76,14 +76,18 @@ pub(crate) fn what_is_the_log(
         // No head at all. If anything holds changes it is served as far as it goes: too much rather than too little,
         // since whoever asks knows what is in the datastore already.
         let all = present.iter().filter_map(|(&segment, state)| match state {
-            Present::Yes { file } | Present::Broken { file } => Some(Named { segment, file: *file }),
+            Present::Yes { file } | Present::Broken { file } => {
+                Some(Named { segment, file: *file })
+            }
             Present::NeverOpened => None,
         });
         history.members = all.collect();
         history.tail_lost = history.members.last().map(|named| named.segment);
         return history;
     };
-    let there = |named: &&Named| matches!(present.get(&named.segment), Some(Present::Yes { .. } | Present::Broken { .. }));
+    let there = |named: &&Named| {
+        matches!(present.get(&named.segment), Some(Present::Yes { .. } | Present::Broken { .. }))
+    };
     history.members = newest.opening.digest.iter().filter(there).copied().collect();
     history.missing = newest.opening.digest.iter().filter(|named| !there(named)).copied().collect();
     for named in broken.filter(|named| named.segment > newest.segment) {
@@ -96,7 +100,10 @@ pub(crate) fn what_is_the_log(
     }
     choose_resumed(&mut history, newest, before);
     assert!(history.members.is_sorted_by(|a, b| a.segment < b.segment), "members ascend");
-    assert!(history.members.last().is_none_or(|last| last.segment < history.next), "the new head is the newest");
+    assert!(
+        history.members.last().is_none_or(|last| last.segment < history.next),
+        "the new head is the newest"
+    );
     history
 }
 

@@ -75,7 +75,8 @@ impl<T> Table<T> {
     ) {
         let mut count = usize::from(damaged);
         for (volume, serial) in highest {
-            let released = was_unread && self.early.get(&volume).is_some_and(|&early| serial <= early);
+            let released =
+                was_unread && self.early.get(&volume).is_some_and(|&early| serial <= early);
             if !released {
                 self.volumes.entry(volume).or_default().push((id, serial));
                 count += 1;
@@ -108,8 +109,11 @@ impl<T> Table<T> {
         let before = self.dead;
         if let Some(places) = self.volumes.get_mut(&volume) {
             for (id, _) in places.extract_if(.., |&mut (_, highest)| highest <= serial) {
-                let row = self.rows.get_mut(&id).expect("a volume is listed in segments of the log only");
-                let Content::Volumes(count) = &mut row.content else { panic!("segment {id} has been learnt of") };
+                let row =
+                    self.rows.get_mut(&id).expect("a volume is listed in segments of the log only");
+                let Content::Volumes(count) = &mut row.content else {
+                    panic!("segment {id} has been learnt of")
+                };
                 *count = count.checked_sub(1).expect("each volume leaves a segment once");
                 self.dead += usize::from(*count == 0);
             }
@@ -147,10 +151,18 @@ impl<T> Table<T> {
     }
 
     /// The volumes with changes in the log, ascending, and whether these are all. `head` are those of the open head.
-    pub(crate) fn statistics(&self, head: &HashMap<VolumeId, Serial>, most: usize) -> (Vec<(VolumeId, Serial)>, bool) {
+    pub(crate) fn statistics(
+        &self,
+        head: &HashMap<VolumeId, Serial>,
+        most: usize,
+    ) -> (Vec<(VolumeId, Serial)>, bool) {
         let mut highest = self.carried.clone();
-        let listed = self.volumes.iter().flat_map(|(volume, places)| places.iter().map(move |&(_, serial)| (volume, serial)));
-        for (volume, serial) in listed.chain(head.iter().map(|(volume, &serial)| (volume, serial))) {
+        let listed = self
+            .volumes
+            .iter()
+            .flat_map(|(volume, places)| places.iter().map(move |&(_, serial)| (volume, serial)));
+        for (volume, serial) in listed.chain(head.iter().map(|(volume, &serial)| (volume, serial)))
+        {
             let entry = highest.entry(*volume).or_insert(serial);
             *entry = serial.max(*entry);
         }
@@ -179,8 +191,13 @@ impl<T> Table<T> {
         let Some(row) = self.rows.get_mut(&id) else { return };
         row.content = match row.content {
             Content::Unknown => Content::Volumes(0),
-            Content::Volumes(count) => Content::Volumes(count.checked_sub(1).expect("a loss counts as one")),
+            Content::Volumes(count) => {
+                Content::Volumes(count.checked_sub(1).expect("a loss counts as one"))
+            }
         };
         self.dead += usize::from(row.content == Content::Volumes(0));
     }
 }
+
+#[cfg(test)]
+mod tests;

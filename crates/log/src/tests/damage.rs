@@ -1,3 +1,291 @@
 //! Bits that turned, files that are gone: seen, reported, and confined.
 
 use super::*;
+use crate::Recovered;
+
+/// Volume 1 has changes everywhere, volume 2 in the first segment only, volume 3 in the last only.
+async fn fill(env: &Env) -> (Log, u64) {
+    let (log, _) = open_with(env, 3, 20).await.unwrap();
+    append(&log, volume(2), 1, 300).await.unwrap();
+    let mut serial = 0;
+    while log.usage().segments < 6 {
+        serial += 1;
+        append(&log, volume(1), serial, 1000).await.unwrap();
+    }
+    append(&log, volume(3), 1, 300).await.unwrap();
+    log.commit(Position(u64::MAX)).await.unwrap();
+    (log, serial)
+}
+
+fn filled(world: &World) -> u64 {
+    let env = world.env();
+    world.block_on(async { fill(&env).await.1 })
+}
+
+fn serials(list: &[Recovered]) -> Vec<u64> {
+    list.iter().map(|one| one.serial.0).collect()
+}
+
+async fn lost(log: &Log, volume: VolumeId) -> Vec<crate::Loss> {
+    match log.unfinished(volume).await {
+        Err(Error::Lost { losses, .. }) => losses,
+        other => panic!("a loss is expected, not {:?}", other.map(|list| serials(&list))),
+    }
+}
+
+#[test]
+fn a_missing_segment_is_reported_and_concerns_only_who_may_be_in_it() {
+    let world = world(1);
+    let last = filled(&world);
+    world.cut_power();
+    let env = world.env();
+    world.block_on(async {
+        env.disk().remove(Path::new("/flash/00000003.seg")).await.unwrap();
+        let (log, opened) = open_with(&env, 3, 20).await.unwrap();
+        assert_eq!(opened.damage.len(), 1, "{:?}", opened.damage);
+        assert!(opened.damage[0].contains("segment 3"), "{:?}", opened.damage);
+        let losses = lost(&log, volume(1)).await;
+        let (list, same) = log.salvage(volume(1)).await.unwrap();
+        assert_eq!(losses, same);
+        let serials = serials(&list);
+        let gap = serials.windows(2).find(|pair| pair[1] != pair[0] + 1).expect("a gap").to_vec();
+        assert_eq!((losses[0].after.0, losses[0].before.map(|s| s.0)), (gap[0], Some(gap[1])));
+        assert_eq!((serials[0], serials[serials.len() - 1]), (1, last));
+        // The statistics of a later head say that volume 2 had nothing after its first change, volume 4 nothing at all.
+        assert_eq!(recovered(&log, volume(2)).await, [1]);
+        assert_eq!(recovered(&log, volume(4)).await, Vec::<u64>::new());
+        // Of volume 3 there is nothing before its only change; the log does not know that it is the very first.
+        let _ = log.salvage(volume(3)).await.unwrap();
+        append(&log, volume(1), last + 1, 100).await.unwrap();
+    });
+    // It is not forgotten by the next start.
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let (log, opened) = open_with(&env, 3, 20).await.unwrap();
+        assert!(opened.damage[0].contains("segment 3"), "{:?}", opened.damage);
+        lost(&log, volume(1)).await;
+        log.accept_losses().await.unwrap();
+        assert!(log.unfinished(volume(1)).await.unwrap().len() > 10);
+        for serial in 1..50 {
+            append(&log, volume(5), serial, 2000).await.unwrap();
+        }
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let (_, opened) = open_with(&env, 3, 20).await.unwrap();
+        assert_eq!(opened.damage, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_lost_head_is_reported_for_every_volume() {
+    let world = world(2);
+    filled(&world);
+    world.cut_power();
+    let env = world.env();
+    world.block_on(async {
+        env.disk().remove(Path::new("/flash/00000006.seg")).await.unwrap();
+        let (log, opened) = open_with(&env, 3, 20).await.unwrap();
+        assert!(opened.damage[0].contains("head"), "{:?}", opened.damage);
+        for number in 1..=4 {
+            let losses = lost(&log, volume(number)).await;
+            assert_eq!(losses[0].before, None);
+        }
+        let (list, _) = log.salvage(volume(1)).await.unwrap();
+        assert!(list.len() > 50);
+        append(&log, volume(1), 9999, 100).await.unwrap();
+    });
+}
+
+#[test]
+fn a_lost_head_after_a_clean_restart_is_noticed_too() {
+    let world = world(3);
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open(&env).await;
+        append(&log, volume(1), 1, 100).await.unwrap();
+        log.close().await.unwrap();
+        drop(log);
+        let (log, _) = open(&env).await;
+        let (position, _) = append(&log, volume(1), 2, 100).await.unwrap();
+        log.commit(position).await.unwrap();
+    });
+    world.cut_power();
+    let env = world.env();
+    world.block_on(async {
+        env.disk().remove(Path::new("/flash/00000002.seg")).await.unwrap();
+        let (log, opened) = open(&env).await;
+        assert_eq!(opened.damage.len(), 1, "{:?}", opened.damage);
+        lost(&log, volume(1)).await;
+    });
+}
+
+#[test]
+fn a_flipped_bit_never_goes_unseen() {
+    let mut seen = [0; 3];
+    for seed in 0..400 {
+        let world = world(seed);
+        let last = filled(&world);
+        world.cut_power();
+        let file = format!("/flash/{:08}.seg", 1 + seed % 6);
+        let offset = world.env().random_u64() % u64::from(SEGMENT);
+        assert!(world.flip_bit(&file, offset));
+        let env = world.env();
+        let outcome = world.block_on(async {
+            let (log, opened) = match open_with(&env, 3, 20).await {
+                Ok(opened) => opened,
+                Err(error) => panic!("seed {seed}: {error}"),
+            };
+            let list = match log.unfinished(volume(1)).await {
+                Ok(list) => list,
+                Err(Error::Lost { .. }) => return 0,
+                Err(error) => panic!("seed {seed}: {error}"),
+            };
+            // A torn last batch and a damaged one look the same: only that one may vanish without a word.
+            let serials = serials(&list);
+            let in_last_batch = seed % 6 == 5;
+            let expected: Vec<u64> = (1..=last).collect();
+            assert!(
+                serials == expected || in_last_batch,
+                "seed {seed} {file}+{offset}: {serials:?}, {:?}",
+                opened.damage
+            );
+            assert_eq!(serials, expected[..serials.len()]);
+            for one in &list {
+                let mut bytes = vec![0; one.place.length() as usize];
+                match one.place.read(0, &mut bytes).await {
+                    Ok(()) => assert_eq!(bytes, payload(volume(1), one.serial.0, bytes.len())),
+                    Err(Error::Damaged { .. }) => return 1,
+                    Err(error) => panic!("seed {seed}: {error}"),
+                }
+            }
+            2
+        });
+        seen[outcome] += 1;
+    }
+    assert!(seen.iter().all(|&count| count > 0), "lost, damaged, harmless: {seen:?}");
+}
+
+#[test]
+fn a_flipped_bit_of_memory_is_healed_from_flash_or_seen() {
+    let mut healed = 0;
+    for seed in 0..400 {
+        let world = world(seed);
+        let env = world.env();
+        let last = world.block_on(async {
+            let (log, _) = open_with(&env, 10, 20).await.unwrap();
+            let mut serial = 0;
+            while log.usage().segments < 6 {
+                serial += 1;
+                append(&log, volume(1), serial, 1000).await.unwrap();
+            }
+            serial
+        });
+        world.crash_process();
+        // Records of the used slots, and the slots themselves.
+        let random = world.env().random_u64();
+        let start =
+            if seed % 8 == 0 { 4096 } else { u64::from(Arena::file_bytes(1) as u32 - (8 << 20)) };
+        let range = if seed % 8 == 0 { 10 * 64 } else { 6 * u64::from(SEGMENT) };
+        world.flip_memory_bit(ARENA, start + random % range);
+        let env = world.env();
+        world.block_on(async {
+            let (log, opened) = open_with(&env, 10, 20).await.unwrap();
+            let list = match log.unfinished(volume(1)).await {
+                Ok(list) => list,
+                Err(Error::Lost { .. }) => return,
+                Err(error) => panic!("seed {seed}: {error}"),
+            };
+            let serials = serials(&list);
+            assert_eq!(serials, (1..=serials.len() as u64).collect::<Vec<_>>());
+            // What was appended and never committed is only in memory: a record that is damaged there may hide it.
+            assert!(
+                serials.len() as u64 == last || seed % 8 == 0,
+                "seed {seed}: {} of {last}, {:?}",
+                serials.len(),
+                opened.damage
+            );
+            for one in &list {
+                let mut bytes = vec![0; one.place.length() as usize];
+                match one.place.read(0, &mut bytes).await {
+                    Ok(()) => assert_eq!(bytes, payload(volume(1), one.serial.0, bytes.len())),
+                    Err(Error::Damaged { .. }) => return,
+                    Err(error) => panic!("seed {seed}: {error}"),
+                }
+            }
+            healed += u64::from(serials.len() as u64 == last);
+        });
+    }
+    assert!(healed > 300, "{healed}");
+}
+
+#[test]
+fn an_error_latches() {
+    let world = world(5);
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open(&env).await;
+        let (position, _) = append(&log, volume(1), 1, 100).await.unwrap();
+        log.commit(position).await.unwrap();
+        let (second, place) = append(&log, volume(1), 2, 100).await.unwrap();
+        world.change_faults(|faults| faults.write_error = 1.0);
+        assert!(matches!(log.commit(second).await, Err(Error::Flash { .. })));
+        world.change_faults(|faults| faults.write_error = 0.0);
+        assert!(matches!(log.commit(second).await, Err(Error::Flash { .. })), "final");
+        log.commit(position).await.unwrap();
+        assert!(log.append(&[change(volume(1), 3, &[])]).is_err());
+        assert!(matches!(log.roll(0).await, Err(Error::Flash { .. })));
+        assert!(log.close().await.is_err());
+        check(volume(1), 2, &place).await;
+    });
+}
+
+#[test]
+fn an_outdated_arena_is_not_believed() {
+    let world = world(6);
+    let env = world.env();
+    // A life with the arena, then one without, then with it again.
+    world.block_on(async {
+        let (log, _) = open(&env).await;
+        let (position, _) = append(&log, volume(1), 1, 100).await.unwrap();
+        log.commit(position).await.unwrap();
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = Log::open(&env, Arena::volatile_sized(4, SEGMENT), config(8)).await.unwrap();
+        for serial in 2..=40 {
+            append(&log, volume(1), serial, 2000).await.unwrap();
+        }
+        log.commit(Position(u64::MAX)).await.unwrap();
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let (log, opened) = open(&env).await;
+        assert_eq!(opened.damage, Vec::<String>::new());
+        assert_eq!(recovered(&log, volume(1)).await, (1..=40).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_newer_format_is_refused() {
+    let world = world(7);
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open(&env).await;
+        log.close().await.unwrap();
+        let file =
+            env.disk().open(Path::new("/flash/00000001.seg"), env::Open::Write).await.unwrap();
+        let mut header = [0; 128];
+        file.read_at(&mut header, 0).await.unwrap();
+        header[8] = 9;
+        let crc = base::checksum::crc32c(&header[..124]);
+        header[124..].copy_from_slice(&crc.to_le_bytes());
+        file.write_durable(&header, 0).await.unwrap();
+        let error = open_with(&env, 4, 8).await.err().expect("a newer format");
+        assert!(matches!(error, Error::Newer { found: 9, known: 1, .. }), "{error}");
+    });
+}

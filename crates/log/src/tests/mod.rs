@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod golden;
 mod plain;
 
 use crate::{Append, Change, Config, Error, Log, Opened, Place, Position, Refused};
@@ -31,8 +32,13 @@ pub(super) fn config(segments: u64) -> Config {
     }
 }
 
-pub(super) async fn open_with(env: &Env, slots: usize, segments: u64) -> Result<(Log, Opened), Error> {
-    let arena = Arena::open_sized(env, Path::new(ARENA), NODE, slots, SEGMENT).expect("memory for the arena");
+pub(super) async fn open_with(
+    env: &Env,
+    slots: usize,
+    segments: u64,
+) -> Result<(Log, Opened), Error> {
+    let arena = Arena::open_sized(env, Path::new(ARENA), NODE, slots, SEGMENT)
+        .expect("memory for the arena");
     Log::open(env, arena, config(segments)).await
 }
 
@@ -46,7 +52,13 @@ pub(super) fn volume(number: u8) -> VolumeId {
 
 /// Bytes that tell which change they belong to.
 pub(super) fn payload(volume: VolumeId, serial: u64, length: usize) -> Vec<u8> {
-    (0..length).map(|i| volume.0[0] ^ u8::try_from((serial * 31 + i as u64 * 7) % 251).expect("below 251")).collect()
+    let start = serial.to_le_bytes()[0].wrapping_mul(31) ^ serial.to_le_bytes()[1] ^ volume.0[0];
+    let mut byte = start;
+    let next = |_| {
+        byte = byte.wrapping_mul(5).wrapping_add(7);
+        byte
+    };
+    (0..length).map(next).collect()
 }
 
 pub(super) fn change(volume: VolumeId, serial: u64, payload: &[u8]) -> Append<'_> {
@@ -66,7 +78,12 @@ pub(super) fn change(volume: VolumeId, serial: u64, payload: &[u8]) -> Append<'_
     }
 }
 
-pub(super) async fn append(log: &Log, volume: VolumeId, serial: u64, length: usize) -> Result<(Position, Place), Error> {
+pub(super) async fn append(
+    log: &Log,
+    volume: VolumeId,
+    serial: u64,
+    length: usize,
+) -> Result<(Position, Place), Error> {
     let bytes = payload(volume, serial, length);
     loop {
         match log.append(&[change(volume, serial, &bytes)]) {

@@ -17,8 +17,12 @@ fn what_is_appended_is_read_back_from_memory_and_after_the_slot_is_gone_from_fla
             log.release(volume(1), Serial(serial.saturating_sub(40)));
         }
         log.commit(Position(u64::MAX)).await.unwrap();
-        let in_memory = places.iter().filter(|(_, place)| place.read_now(0, &mut [0; 8]).unwrap()).count();
-        assert!(in_memory < 60 && in_memory > 20, "{in_memory} places are in memory: old slots are reused");
+        let in_memory =
+            places.iter().filter(|(_, place)| place.read_now(0, &mut [0; 8]).unwrap()).count();
+        assert!(
+            in_memory < 60 && in_memory > 20,
+            "{in_memory} places are in memory: old slots are reused"
+        );
         for (serial, place) in &places {
             check(volume(1), *serial, place).await;
             let mut part = [0; 100];
@@ -45,7 +49,10 @@ fn a_process_crash_loses_nothing_that_was_appended() {
         let (log, opened) = open(&env).await;
         assert_eq!(opened.damage, Vec::<String>::new());
         assert!(opened.segments_warm > 0);
-        assert_eq!(log.unfinished_volumes().await.unwrap(), [(volume(1), Serial(30)), (volume(2), Serial(30))]);
+        assert_eq!(
+            log.unfinished_volumes().await.unwrap(),
+            [(volume(1), Serial(30)), (volume(2), Serial(30))]
+        );
         assert_eq!(recovered(&log, volume(1)).await, (1..=30).collect::<Vec<_>>());
         assert_eq!(recovered(&log, volume(2)).await, (1..=30).collect::<Vec<_>>());
         assert_eq!(recovered(&log, volume(3)).await, Vec::<u64>::new());
@@ -110,7 +117,8 @@ fn a_full_log_waits_for_a_release() {
         let mut serial = 0;
         let last = loop {
             serial += 1;
-            let appended = env.timeout(Duration::from_secs(10), append(&log, volume(1), serial, 2000)).await;
+            let appended =
+                env.timeout(Duration::from_secs(10), append(&log, volume(1), serial, 2000)).await;
             if appended.is_err() {
                 break serial;
             }
@@ -122,7 +130,8 @@ fn a_full_log_waits_for_a_release() {
             env.sleep(Duration::from_secs(1)).await;
             log.release(volume(1), Serial(20));
         };
-        let (appended, ()) = futures_util::future::join(append(&log, volume(1), last, 2000), releasing).await;
+        let (appended, ()) =
+            futures_util::future::join(append(&log, volume(1), last, 2000), releasing).await;
         appended.unwrap();
     });
 }
@@ -185,7 +194,10 @@ fn a_closed_log_opens_again_and_lists_the_same() {
     world.block_on(async {
         let (log, _) = open(&env).await;
         let other = open_with(&env, 4, 8).await.err().expect("the folder is in use");
-        assert!(matches!(other, Error::Foreign(_)) && other.to_string().contains("another rekindle"), "{other}");
+        assert!(
+            matches!(other, Error::Foreign(_)) && other.to_string().contains("another rekindle"),
+            "{other}"
+        );
         append(&log, volume(1), 1, 100).await.unwrap();
         log.close().await.unwrap();
         log.close().await.unwrap();
@@ -200,7 +212,11 @@ fn a_closed_log_opens_again_and_lists_the_same() {
         log.close().await.unwrap();
         drop(log);
         let (log, _) = open(&env).await;
-        assert_eq!(recovered(&log, volume(1)).await, [1, 2], "the first segment is freed by the next rollover only");
+        assert_eq!(
+            recovered(&log, volume(1)).await,
+            [1, 2],
+            "the first segment is freed by the next rollover only"
+        );
     });
 }
 
@@ -262,7 +278,8 @@ fn a_group_is_appended_whole_or_not_at_all() {
         let (log, _) = open(&env).await;
         let bytes = vec![1; 1000];
         for first in 0..100u64 {
-            let group: Vec<_> = (1..=10).map(|i| change(volume(1), first * 10 + i, &bytes)).collect();
+            let group: Vec<_> =
+                (1..=10).map(|i| change(volume(1), first * 10 + i, &bytes)).collect();
             let (_, places) = loop {
                 match log.append(&group) {
                     Ok(appended) => break appended,
@@ -283,7 +300,8 @@ fn an_older_generation_gives_way_where_a_newer_one_goes_back() {
         let (log, _) = open(&env).await;
         for (generation, serial) in [(1, 1), (1, 2), (1, 3), (2, 2), (2, 3), (2, 4)] {
             let bytes = [generation as u8; 64];
-            let change = Append { generation: Generation(generation), ..change(volume(1), serial, &bytes) };
+            let change =
+                Append { generation: Generation(generation), ..change(volume(1), serial, &bytes) };
             log.append(&[change]).unwrap();
         }
         log.close().await.unwrap();

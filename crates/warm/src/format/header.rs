@@ -57,7 +57,8 @@ impl Header {
 
     /// The header, or why these bytes are none.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Header, String> {
-        let (header, _) = Bytes::read_from_prefix(bytes).map_err(|_| "the arena is shorter than its header".to_owned())?;
+        let (header, _) = Bytes::read_from_prefix(bytes)
+            .map_err(|_| "the arena is shorter than its header".to_owned())?;
         if header.magic != MAGIC {
             return Err("no arena: its magic is unknown".to_owned());
         }
@@ -65,7 +66,10 @@ impl Header {
             return Err("torn arena header: its checksum does not match".to_owned());
         }
         if header.version.get() != VERSION {
-            return Err(format!("arena layout {} is not the one known here, {VERSION}", header.version));
+            return Err(format!(
+                "arena layout {} is not the one known here, {VERSION}",
+                header.version
+            ));
         }
         let slots = header.slots.get();
         if slots > crate::limits::SLOTS_MAX as u64 {

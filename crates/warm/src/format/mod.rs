@@ -3,6 +3,6 @@
 mod header;
 mod record;
 
-pub(crate) use header::{Header, HEADER_BYTES};
+pub(crate) use header::{HEADER_BYTES, Header};
 pub use record::Label;
-pub(crate) use record::{LabelBytes, State, RECORD_BYTES, durable_pack, durable_unpack};
+pub(crate) use record::{LabelBytes, RECORD_BYTES, State, durable_pack, durable_unpack};

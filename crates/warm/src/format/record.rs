@@ -26,7 +26,10 @@ const FOOT_BIT: u64 = 1 << (2 * LENGTH_BITS);
 const CHECK_SHIFT: u32 = 2 * LENGTH_BITS + 1;
 const GRAIN: u32 = crate::limits::GRAIN_BYTES;
 
-const _: () = assert!((crate::limits::SLOT_BYTES_MAX / GRAIN) as u64 <= LENGTH_MASK, "lengths fit their bits");
+const _: () = assert!(
+    (crate::limits::SLOT_BYTES_MAX / GRAIN) as u64 <= LENGTH_MASK,
+    "lengths fit their bits"
+);
 
 /// Which segment lies in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +87,10 @@ pub(crate) struct State {
 impl State {
     /// Lengths only; the check is added by [`State::pack`].
     pub(crate) fn word(self) -> u64 {
-        assert!(self.front.is_multiple_of(GRAIN) && self.back.is_multiple_of(GRAIN), "published in whole grains");
+        assert!(
+            self.front.is_multiple_of(GRAIN) && self.back.is_multiple_of(GRAIN),
+            "published in whole grains"
+        );
         let foot = if self.foot { FOOT_BIT } else { 0 };
         u64::from(self.front / GRAIN) | (u64::from(self.back / GRAIN) << LENGTH_BITS) | foot
     }
@@ -104,7 +110,8 @@ impl State {
         let word = packed & ((1 << CHECK_SHIFT) - 1);
         let state = State::from_word(word);
         let fits = state.front + state.back + crate::limits::FOOT_BYTES <= slot_bytes;
-        (packed != 0 && packed >> CHECK_SHIFT == check(segment, word) && state.front > 0 && fits).then_some(state)
+        (packed != 0 && packed >> CHECK_SHIFT == check(segment, word) && state.front > 0 && fits)
+            .then_some(state)
     }
 }
 

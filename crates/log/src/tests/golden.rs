@@ -1,0 +1,91 @@
+//! Segments written by the first version of the format stay readable for ever.
+
+use super::*;
+use crate::inspect;
+
+const SEALED: &[u8] = include_bytes!("../../golden/segment-v1-sealed.bin");
+const OPEN: &[u8] = include_bytes!("../../golden/segment-v1-open.bin");
+const SMALL: u32 = 8 << 10;
+
+async fn write_some(env: &Env) -> Log {
+    let config = Config { flash_bytes: 8 * u64::from(SMALL), ..config(8) };
+    let (log, _) = Log::open(env, Arena::volatile_sized(4, SMALL), config).await.unwrap();
+    for serial in 1..=4 {
+        let (position, _) =
+            append(&log, volume(1), serial, serial as usize * 100 - 100).await.unwrap();
+        append(&log, volume(2), serial, 0).await.unwrap();
+        log.commit(position).await.unwrap();
+    }
+    log
+}
+
+/// Writes the golden images anew: only when the format has a new version, under a new name.
+#[test]
+#[ignore = "writes into the source tree"]
+#[expect(clippy::disallowed_methods, reason = "golden images are files of the source tree")]
+fn make_golden_images() {
+    for (name, close) in [("segment-v1-sealed.bin", true), ("segment-v1-open.bin", false)] {
+        let world = world(1);
+        let env = world.env();
+        world.block_on(async {
+            let log = write_some(&env).await;
+            if close {
+                log.close().await.unwrap();
+            }
+        });
+        let bytes = world.peek("/flash/00000001.seg").unwrap();
+        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name), bytes)
+            .unwrap();
+    }
+}
+
+#[test]
+fn golden_segments_are_read() {
+    for (bytes, sealed) in [(SEALED, true), (OPEN, false)] {
+        let segment = inspect::segment(bytes).unwrap();
+        assert_eq!((segment.node, segment.segment.0, segment.incarnation.0), (NODE, 1, 1));
+        assert_eq!((segment.capacity, segment.epoch), (SMALL, 1));
+        assert_eq!(segment.digest, [(base::SegmentId(1), 1)]);
+        assert_eq!(segment.statistics, []);
+        // The opening, and four commits of all that had been appended.
+        assert_eq!(segment.batches, 5);
+        assert_eq!(
+            segment.sealed.map(|sealed| (sealed.changes, sealed.successor)),
+            sealed.then_some((8, None))
+        );
+        let serials: Vec<_> =
+            segment.entries.iter().map(|entry| (entry.volume, entry.serial.0)).collect();
+        let expected: Vec<_> =
+            (1..=4).flat_map(|serial| [(volume(1), serial), (volume(2), serial)]).collect();
+        assert_eq!(serials, expected);
+        for entry in &segment.entries {
+            assert!(entry.payload_is_whole);
+            assert_eq!(entry.position, entry.serial.0 * 512);
+            let kind = match (entry.length, entry.serial.0 % 2) {
+                (0, 0) => Change::Zero,
+                (0, _) => Change::Trim,
+                _ => Change::Write,
+            };
+            assert_eq!(entry.change, kind);
+        }
+    }
+}
+
+#[test]
+fn no_flipped_bit_of_a_segment_goes_unseen_or_panics() {
+    let whole = inspect::segment(OPEN).unwrap();
+    for byte in 0..whole.valid_bytes as usize {
+        let mut bytes = OPEN.to_vec();
+        bytes[byte] ^= 1;
+        let Ok(found) = inspect::segment(&bytes) else { continue };
+        let fewer = found.valid_bytes < whole.valid_bytes;
+        let broken =
+            found.entries.iter().any(|entry| !entry.payload_is_whole) || found.digest.is_empty();
+        // Padding means nothing.
+        let padding = OPEN[byte] == 0 && !fewer && !broken;
+        assert!(fewer || broken || padding, "byte {byte}");
+    }
+    for length in 0..OPEN.len() {
+        let _ = inspect::segment(&OPEN[..length]);
+    }
+}
