@@ -50,6 +50,17 @@ impl Ahead {
         self.marks.iter().any(|mark| mark.load(Ordering::Relaxed).wrapping_sub(position) < length)
     }
 
+    /// What was to be fetched ends at `until` already: the reader that gets there shall miss, and look further.
+    pub fn fell_short(&self, fetch: &Range<u64>, until: u64) {
+        let mut streams = self.streams.lock();
+        let Some(index) = streams.streams.iter().position(|stream| stream.until == fetch.end)
+        else {
+            return;
+        };
+        streams.streams[index].until = until.max(streams.streams[index].next);
+        self.marks[index].store(NEVER, Ordering::Relaxed);
+    }
+
     /// Notes a read and returns what should be fetched now, if anything.
     pub fn note(&self, position: u64, length: u64) -> Option<Range<u64>> {
         let mut streams = self.streams.lock();

@@ -191,32 +191,36 @@ impl Extents {
         }
     }
 
-    /// Fetches what a sequential reader will want next: metadata first, then the chunks in the background.
+    /// Fetches what a sequential reader will want next: metadata, and further, then the chunks in the background.
     async fn fetch_ahead(&self, root: &Root, bytes: Range<u64>) {
-        let bytes = bytes.start..bytes.end.min(self.size);
-        if bytes.is_empty() {
-            return;
-        }
-        let blocks = self.blocks(bytes.start, bytes.end - bytes.start);
+        let end = bytes.end.min(self.size);
+        let metadata_end = bytes.end.saturating_add(limits::AHEAD_METADATA_BYTES).min(self.size);
+        let blocks = self.blocks(bytes.start, metadata_end.saturating_sub(bytes.start));
+        let data_end = self.blocks(0, end).end;
         // A hint: whoever reads there meets the error, if there is one.
         if let Ok(present) = tree::range(&self.content, root, blocks).await {
-            let pointers: Vec<Pointer> = present.into_iter().map(|(_, pointer)| pointer).collect();
+            let wanted = present.into_iter().take_while(|(block, _)| *block < data_end);
+            let pointers: Vec<Pointer> = wanted.map(|(_, pointer)| pointer).collect();
             self.content.prefetch(&pointers, Class::Data);
         }
     }
 
-    /// The same where the reader was served from memory: what the tree's cached nodes tell, as a plain call.
+    /// The same where the reader was served from memory: as far as the tree's cached nodes tell, as a plain call.
     #[cold]
     fn fetch_ahead_now(&self, root: &Root, position: u64, length: u64) {
         let Some(bytes) = self.ahead.note(position, length) else { return };
         let end = bytes.end.min(self.size);
-        let blocks = self.blocks(bytes.start, end.saturating_sub(bytes.start));
-        let pointers: Vec<Pointer> = blocks
-            .filter_map(|block| match tree::get_now(&self.content, root, block) {
-                Lookup::Present(pointer) => Some(pointer),
-                Lookup::Absent | Lookup::Unknown => None,
-            })
-            .collect();
+        let mut pointers = Vec::new();
+        for block in self.blocks(bytes.start, end.saturating_sub(bytes.start)) {
+            match tree::get_now(&self.content, root, block) {
+                Lookup::Present(pointer) => pointers.push(pointer),
+                Lookup::Absent => {}
+                Lookup::Unknown => {
+                    self.ahead.fell_short(&bytes, block << self.shift);
+                    break;
+                }
+            }
+        }
         self.content.prefetch(&pointers, Class::Data);
     }
 

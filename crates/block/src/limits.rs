@@ -22,3 +22,5 @@ pub const AHEAD_BYTES_MIN: u64 = 128 * KIB;
 pub const AHEAD_BYTES_MAX: u64 = 4 * MIB;
 /// A read this far off the expected place still belongs to its stream.
 pub const AHEAD_SLACK_BYTES: u64 = 64 * KIB;
+/// Metadata is fetched this much further ahead than data, in bytes of the volume: hits find chunks only by cached nodes.
+pub const AHEAD_METADATA_BYTES: u64 = 16 * MIB;
