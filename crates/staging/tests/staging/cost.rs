@@ -17,8 +17,8 @@ fn run(setup: &mut Setup, test: impl AsyncFnOnce(&Env, &Setup)) {
 fn quiet() -> Setup {
     let mut setup = Setup::new(Policy::Back, Ack::Memory);
     setup.size = 1 << 40;
-    setup.log_bytes = 2048 * MIB;
-    setup.config.flash_bytes = 2048 * MIB;
+    setup.log_bytes = 4096 * MIB;
+    setup.config.flash_bytes = 4096 * MIB;
     setup.config.destage_age = Duration::from_secs(3600);
     setup.config.destage_bytes = 1 << 40;
     setup
@@ -31,17 +31,17 @@ fn a_write_and_a_read_of_4_kib() {
         let node = Node::start(env, setup, &Mem::store(), Plan::default()).await;
         let volume = node.open(1).await.unwrap();
         let data = [7; 4096];
-        let rounds = 1500_u64;
+        let rounds = 900_u64;
         let (mut staged, mut bare) = (Duration::MAX, Duration::MAX);
-        for _ in 0..3 {
-            node.log.roll(8_000_000).await.unwrap();
+        for _ in 0..20 {
+            node.log.roll(4_000_000).await.unwrap();
             let begun = env.now();
             for _ in 0..rounds {
                 let block = env.now().0.as_nanos() as u64 % 1_000_003;
                 assert!(matches!(volume.write(block * 4096, &data, false), Written::Done));
             }
             staged = staged.min(env.now().since(begun) / rounds as u32);
-            node.log.roll(8_000_000).await.unwrap();
+            node.log.roll(4_000_000).await.unwrap();
             let begun = env.now();
             for serial in 0..rounds {
                 let append = log::Append {

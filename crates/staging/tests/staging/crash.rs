@@ -114,8 +114,11 @@ fn tell(seed: u64, policy: Policy, ack: Ack, plan: &Plan) {
 }
 
 fn seeds() -> std::ops::Range<u64> {
+    if let Some(seed) = std::env::var("REKINDLE_SEED").ok().and_then(|text| text.parse().ok()) {
+        return seed..seed + 1;
+    }
     let count =
-        std::env::var("REKINDLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
+        std::env::var("REKINDLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
     0..count
 }
 
