@@ -51,6 +51,16 @@ struct Inner {
     shutdown: watch::Sender<Option<bool>>,
 }
 
+impl Stage {
+    fn word(self) -> &'static str {
+        match self {
+            Stage::Starting => "starting",
+            Stage::Serving => "serving",
+            Stage::Stopping => "stopping",
+        }
+    }
+}
+
 impl Service {
     /// A service without a node yet.
     #[must_use]
@@ -100,13 +110,17 @@ impl Service {
         crate::metrics::render(self.present().as_deref())
     }
 
+    fn stage(&self) -> Stage {
+        *self.inner.stage.lock()
+    }
+
     fn present(&self) -> Option<Arc<Node>> {
         self.inner.node.borrow().clone()
     }
 
     /// The node, as soon as there is one.
     async fn node(&self) -> Result<Arc<Node>, ApiError> {
-        if *self.inner.stage.lock() == Stage::Stopping {
+        if self.stage() == Stage::Stopping {
             return Err(ApiError::new(
                 Kind::Unavailable,
                 "the daemon is stopping: start it again with `rekindle up`",
@@ -255,7 +269,7 @@ fn troubles(node: &Node) -> (Vec<String>, Vec<String>) {
 
 impl Api for Service {
     fn health(&self) -> Health {
-        let stage = *self.inner.stage.lock();
+        let stage = self.stage();
         let waiting = |reason: &str| Health { ok: false, reasons: vec![reason.to_owned()] };
         match (stage, self.present()) {
             (Stage::Stopping, _) => waiting("the daemon is stopping"),
@@ -271,14 +285,11 @@ impl Api for Service {
 
     fn status(&self) -> Answer<'_, Status> {
         Box::pin(async move {
+            // Not within the expression: the guard would live until its end, and health takes the lock as well.
+            let stage = self.stage();
             let mut status = Status {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
-                state: match *self.inner.stage.lock() {
-                    Stage::Starting => "starting",
-                    Stage::Serving => "serving",
-                    Stage::Stopping => "stopping",
-                }
-                .to_owned(),
+                state: stage.word().to_owned(),
                 uptime_ms: milliseconds(self.inner.env.now() - self.inner.began),
                 endpoints: self.endpoints(),
                 health: self.health(),
