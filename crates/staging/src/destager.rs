@@ -186,7 +186,7 @@ impl Staged {
             ready: gate.ready(),
             pending: gate.pending(),
             bytes: gate.queue.bytes(),
-            age: gate.queue.get(0).map_or(Duration::ZERO, |oldest| now.since(oldest.at)),
+            age: gate.queue.get(0).map_or(Duration::ZERO, |oldest| now.since(oldest.at())),
             awaited: matches!(self.mode, Mode::Store { .. }) || gate.drain_to > gate.checkpoint(),
             pressed: scarce || self.is_pressed(&gate),
             pause: gate.pause.until.since(now),

@@ -4,7 +4,7 @@
 //! Serial order is append order is queue order: writes that are in flight together go to flash together, and become
 //! visible one after the other when the log has them, so an overlapping pair ends as its serials say.
 
-use crate::home::Source;
+use crate::home::Logged;
 use crate::overlay::Overlay;
 use crate::queue::{Change, Queue};
 use crate::{Error, Vault};
@@ -39,7 +39,7 @@ pub(crate) struct Gatekeeper {
     pub(crate) queue: Queue,
     /// How many changes at the front of the queue are visible.
     visible: usize,
-    pub(crate) overlay: Overlay<Source>,
+    pub(crate) overlay: Overlay<Logged>,
     /// Point of the log that covers all changes of the volume.
     pub(crate) end: Position,
     /// Last serial that was in the log when the volume came into service.
@@ -105,7 +105,7 @@ impl Gatekeeper {
         let change = |index: usize| queue.get(index).expect("the count is within the queue");
         let range = |index: usize| (change(index).position, change(index).span);
         self.overlay =
-            Overlay::build(queue.serial(0), count, range, |index| change(index).source());
+            Overlay::build(queue.serial(0), count, range, |index| change(index).logged_source());
         self.visible = count;
     }
 
@@ -146,7 +146,7 @@ impl Gatekeeper {
                 change.position,
                 change.span,
                 self.queue.serial(self.visible),
-                change.source(),
+                change.logged_source(),
             );
             self.visible += 1;
         }

@@ -110,22 +110,33 @@ impl<S: Cut> Overlay<S> {
         range: impl Fn(usize) -> (u64, u64),
         source: impl Fn(usize) -> S,
     ) -> Self {
-        // Position above, index below: one integer comparison sorts by position, then by serial.
-        let mut order: Vec<u128> =
-            (0..count).map(|index| (u128::from(range(index).0) << 64) | index as u128).collect();
+        assert!(u32::try_from(count).is_ok(), "a queue has fewer changes than that");
+        // Position above, then index, then span if it fits: one integer comparison sorts by position, then by serial,
+        // and what is asked of each change lies at hand, not all over memory.
+        let mut order: Vec<u128> = (0..count)
+            .map(|index| {
+                let (position, span) = range(index);
+                (u128::from(position) << 64)
+                    | ((index as u128) << 32)
+                    | u128::from(u32::try_from(span).unwrap_or(u32::MAX))
+            })
+            .collect();
         order.sort_unstable();
-        let index_of =
-            |key: u128| usize::try_from(key & u128::from(u64::MAX)).expect("made from an index");
+        let index_of = |key: u128| (key >> 32) as u32 as usize;
+        let range_of = |key: u128| match key as u32 {
+            u32::MAX => range(index_of(key)),
+            span => ((key >> 64) as u64, u64::from(span)),
+        };
         let serial_of = |index: usize| Serial(first.0 + index as u64);
         let mut pieces: Vec<(u64, Piece<S>)> = Vec::with_capacity(count);
         let mut rest = &order[..];
         while let Some(&head) = rest.first() {
-            let (position, span) = range(index_of(head));
+            let (position, span) = range_of(head);
             let mut end = position + span;
             let mut alike = true;
             let mut length = 1;
             while let Some(&next) = rest.get(length) {
-                let (next_position, next_span) = range(index_of(next));
+                let (next_position, next_span) = range_of(next);
                 if next_position >= end {
                     break;
                 }

@@ -3,7 +3,7 @@
 //!
 //! Serials are not stored: the change at index `i` has the serial `first + i`. So they cannot have gaps.
 
-use crate::home::Source;
+use crate::home::{Logged, Source};
 use crate::limits;
 use base::Serial;
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use env::Moment;
 use log::{Place, Position};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Payload kept in RAM, with its part of the memory budget.
@@ -41,8 +42,9 @@ pub(crate) struct Change {
     pub(crate) payload: Payload,
     /// Point of the log that covers it.
     end: Position,
-    /// When it was submitted, or re-indexed.
-    pub(crate) at: Moment,
+    /// When it was submitted, or re-indexed: nanoseconds (a change is no larger than what the log gives for it, so that
+    /// recovery can make one of the other in place).
+    at: u64,
 }
 
 impl Change {
@@ -56,12 +58,17 @@ impl Change {
     ) -> Self {
         debug_assert!(end != NOWHERE, "the log has not so many bytes");
         let payload = place.map_or(Payload::Zero, Payload::Log);
-        Self { position, span, payload, end, at }
+        Self { position, span, payload, end, at: nanoseconds(at) }
     }
 
     /// A change that only RAM holds.
     pub(crate) fn kept(position: u64, span: u64, payload: Payload, at: Moment) -> Self {
-        Self { position, span, payload, end: NOWHERE, at }
+        Self { position, span, payload, end: NOWHERE, at: nanoseconds(at) }
+    }
+
+    /// When it was submitted, or re-indexed.
+    pub(crate) fn at(&self) -> Moment {
+        Moment(Duration::from_nanos(self.at))
     }
 
     /// Whether the log holds it.
@@ -77,6 +84,17 @@ impl Change {
     /// Whether it is on flash when the log is durable up to `committed`.
     pub(crate) fn is_committed(&self, committed: Position) -> bool {
         self.is_logged() && self.end <= committed
+    }
+
+    /// Its bytes, of a change that the log holds.
+    pub(crate) fn logged_source(&self) -> Logged {
+        match &self.payload {
+            Payload::Log(place) => Logged::Log(place.clone(), 0),
+            Payload::Zero | Payload::Memory(_) => {
+                debug_assert!(self.is_logged(), "what only RAM has does not go into the overlay");
+                Logged::Zero
+            }
+        }
     }
 
     /// Its bytes.
@@ -99,6 +117,12 @@ impl Change {
         limits::ENTRY_BYTES + payload
     }
 }
+
+fn nanoseconds(at: Moment) -> u64 {
+    u64::try_from(at.0.as_nanos()).unwrap_or(u64::MAX)
+}
+
+const _: () = assert!(size_of::<Change>() <= size_of::<log::Recovered>());
 
 /// The queue.
 pub(crate) struct Queue {

@@ -114,7 +114,7 @@ impl Staged {
             if start > next {
                 picture.gaps.push((next, start));
             }
-            picture.pieces.push((start, stop, start - key, piece.source.clone()));
+            picture.pieces.push((start, stop, start - key, Source::from(&piece.source)));
             next = stop;
         }
         if next < end {

@@ -66,14 +66,16 @@ pub(crate) fn unfinished(
             vault.checkpoint
         )));
     }
-    Ok(changes
+    // In place, then without a copy.
+    let changes: Vec<Change> = changes
         .into_iter()
         .map(|change| {
             let place = matches!(change.change, log::Change::Write).then_some(change.place);
             // What outlived a restart counts as committed.
             Change::logged(change.position, change.span, place, Position(0), now)
         })
-        .collect())
+        .collect();
+    Ok(changes.into())
 }
 
 /// The losses that the datastore does not make up for.

@@ -464,7 +464,7 @@ impl Staged {
         let now = self.inner.env.now();
         let usage = self.inner.log.usage();
         let gate = self.gate.lock();
-        let age = gate.queue.get(0).map_or(Duration::ZERO, |oldest| now.since(oldest.at));
+        let age = gate.queue.get(0).map_or(Duration::ZERO, |oldest| now.since(oldest.at()));
         let load = self.load(&gate);
         let delay = match self.mode {
             Mode::Store { .. } => Duration::ZERO,
