@@ -30,9 +30,10 @@ pub use staging::{
 pub use stop::StopProgress;
 
 use content::Content;
+use content::sweep::Roots;
 use content::tree::Root;
 use datastore::record::Writer;
-use env::Env;
+use env::{BoxFuture, Env};
 use machine::{Change, State};
 use registry::Inner;
 use staging::Staging;
@@ -81,29 +82,29 @@ impl Volumes {
 
     /// Makes a volume: vault first, then its name.
     pub async fn create(&self, spec: Spec) -> Result<Info, Error> {
-        let inner = self.inner.clone();
-        self.inner.env.run("volume-create", async move { create::create(&inner, spec).await }).await
+        self.run("volume-create", |inner| async move { create::create(&inner, spec).await }).await
     }
 
     /// All volumes, by name. A damaged one is among them, in state `error`.
     pub async fn list(&self) -> Result<Vec<Info>, Error> {
-        list::list(&self.inner).await
+        self.run("volume-list", |inner| async move { list::list(&inner).await }).await
     }
 
     /// One volume.
     pub async fn show(&self, name: &str) -> Result<Info, Error> {
-        list::show(&self.inner, name).await
+        let name = name.to_owned();
+        self.run("volume-show", |inner| async move { list::show(&inner, &name).await }).await
     }
 
     /// Removes a volume. Refused ([`Error::Busy`]) while clients hold it, unless `force`, which lets go of them. A
     /// damaged volume is removed by `force` only.
     pub async fn remove(&self, name: &str, force: bool) -> Result<(), Error> {
-        let inner = self.inner.clone();
         let name = name.to_owned();
-        self.inner
-            .env
-            .run("volume-remove", async move { remove::remove(&inner, &name, force).await })
-            .await
+        self.run(
+            "volume-remove",
+            move |inner| async move { remove::remove(&inner, &name, force).await },
+        )
+        .await
     }
 
     /// Brings a volume into service on first use (concurrent callers share one attach) and holds it. The attach goes
@@ -115,15 +116,11 @@ impl Volumes {
     /// Takes a volume that nobody holds out of service; its unfinished changes stay in the log, and the next client
     /// attaches it again. Does nothing to a volume that is not in service.
     pub async fn detach(&self, name: &str) -> Result<(), Error> {
-        let inner = self.inner.clone();
         let name = name.to_owned();
-        self.inner
-            .env
-            .run(
-                "volume-detach",
-                async move { offline::detach(&inner, &name, false, "detach").await },
-            )
-            .await
+        self.run("volume-detach", |inner| async move {
+            offline::detach(&inner, &name, false, "detach").await
+        })
+        .await
     }
 
     /// Stops all: parallel; unfinished changes stay in the log, or are destaged first with `drain`. Nothing is attached
@@ -163,13 +160,36 @@ impl Volumes {
 
     /// The roots of all volumes, stored and live: what the sweep of content marks from. An unreadable vault is an error.
     pub async fn roots(&self) -> Result<Vec<Root>, Error> {
-        list::roots(&self.inner).await
+        Ok(self.run("volume-roots", |inner| async move { list::roots(&inner).await }).await?)
     }
 
     /// Ends removals that a crash interrupted, clears away failed creations older than a day, and gives lost names
     /// back. For the sweep to call.
     pub async fn reap_orphans(&self) -> Result<Reaped, Error> {
-        remove::reap_orphans(&self.inner, limits::ORPHAN_AGE).await
+        let work = |inner| async move { remove::reap_orphans(&inner, limits::ORPHAN_AGE).await };
+        self.run("volume-reap", work).await
+    }
+
+    /// On a background task: it ends whatever becomes of the caller, and an object store's connections live there.
+    async fn run<T: Send + 'static, F>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce(Arc<Inner>) -> F,
+    ) -> T
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        self.inner.env.run(name, work(self.inner.clone())).await
+    }
+}
+
+impl Roots for Volumes {
+    fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, content::Error>> {
+        Box::pin(async move {
+            let roots =
+                self.run("volume-roots", |inner| async move { list::roots(&inner).await }).await;
+            Ok(roots?)
+        })
     }
 }
 

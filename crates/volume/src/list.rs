@@ -168,7 +168,7 @@ fn is_its_own(error: &datastore::Error) -> bool {
 
 /// The roots of all volumes: those in the datastore, and those of volumes in service, which may be newer. A vault
 /// that cannot be read is an error: what it reaches must not seem to be garbage.
-pub(crate) async fn roots(inner: &Arc<Inner>) -> Result<Vec<Root>, Error> {
+pub(crate) async fn roots(inner: &Arc<Inner>) -> Result<Vec<Root>, datastore::Error> {
     let mut roots = Vec::new();
     let ids = records::vault_ids(&inner.writer).await?;
     for vault in

@@ -11,11 +11,15 @@ use volume::Source;
 const BLOCK: u64 = 4096;
 
 fn content(world: &World, store: &Store) -> Content {
+    content_with(world, store, 64 << 20)
+}
+
+fn content_with(world: &World, store: &Store, cache_bytes: u64) -> Content {
     let config = Config {
         secret: [7; 32],
         compression: Compression::Lz4,
         pack_bytes: 64 << 10,
-        cache_bytes: 64 << 20,
+        cache_bytes,
         index_bytes: 1 << 20,
         uploads: 2,
     };
@@ -264,7 +268,11 @@ fn what_a_hit_costs() {
     let block_size = 16 << 10;
     let world = World::new(6, Faults::none());
     world.block_on(async {
-        let home = Extents::new(content(&world, &Mem::store()), blocks * block_size, block_size);
+        let home = Extents::new(
+            content_with(&world, &Mem::store(), 4 << 30),
+            blocks * block_size,
+            block_size,
+        );
         let mut batch = home.content.batch();
         let mut entries = Vec::new();
         for block in 0..blocks {
