@@ -235,3 +235,46 @@ impl Datastore for Remote {
         "remote".into()
     }
 }
+
+/// A store that takes everything and keeps nothing.
+pub(crate) struct Sink;
+
+impl Datastore for Sink {
+    fn put<'a>(&'a self, _key: &'a str, _data: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn create<'a>(&'a self, key: &'a str, _data: Bytes) -> BoxFuture<'a, Result<Version, Error>> {
+        Box::pin(async { Err(Error::Exists(key.into())) })
+    }
+    fn replace<'a>(
+        &'a self,
+        key: &'a str,
+        _data: Bytes,
+        _version: &'a Version,
+    ) -> BoxFuture<'a, Result<Version, Error>> {
+        Box::pin(async { Err(Error::Conflict(key.into())) })
+    }
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
+        Box::pin(async { Err(Error::NotFound(key.into())) })
+    }
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        _range: Range<u64>,
+    ) -> BoxFuture<'a, Result<Bytes, Error>> {
+        Box::pin(async { Err(Error::NotFound(key.into())) })
+    }
+    fn list<'a>(
+        &'a self,
+        _prefix: &'a str,
+        _after: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<Listed>, Error>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    fn delete<'a>(&'a self, _key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn describe(&self) -> String {
+        "sink".into()
+    }
+}

@@ -196,3 +196,107 @@ fn futures_may_go_to_other_threads() {
         is_send(crate::tree::get(&content, &root, 9)).await.unwrap();
     });
 }
+
+#[test]
+fn a_warm_up_finds_the_duplicates_of_an_earlier_life() {
+    run(async |env| {
+        let store = Mem::store();
+        let content = Content::open(env.clone(), store.clone(), config());
+        write_all(&content, 0..500, 3000).await;
+        let cold = Content::open(env.clone(), store.clone(), config());
+        let warm_up = cold.warm_index().await.unwrap();
+        assert!(warm_up.packs > 3 && warm_up.footers == warm_up.packs, "{warm_up:?}");
+        write_all(&cold, 0..500, 3000).await;
+        assert_eq!(cold.stats().chunks_deduplicated, 500);
+        // With little room the newest come first.
+        let small = Config { index_bytes: 40 << 10, ..config() };
+        let cold = Content::open(env, store, small);
+        let warm_up = cold.warm_index().await.unwrap();
+        assert!((1..warm_up.packs).contains(&warm_up.footers), "{warm_up:?}");
+        assert!(cold.stats().index_bytes <= 40 << 10);
+        write_all(&cold, 480..500, 3000).await;
+        assert_eq!(cold.stats().chunks_deduplicated, 20);
+    });
+}
+
+/// Not a test: `cargo test --release -p rekindle-content ingest_rate -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn ingest_rate() {
+    use crate::pipeline::Pipeline;
+    const CHUNK: usize = 16 << 10;
+    run(async |env| {
+        for (compression, compressible) in
+            [(Compression::None, false), (Compression::Zstd, false), (Compression::Zstd, true)]
+        {
+            for percent in [0u64, 80] {
+                let total = 256 << 20;
+                let unique: Vec<Bytes> = (0..(total / CHUNK) as u64)
+                    .map(|i| {
+                        let mut data = random(i, CHUNK).to_vec();
+                        if compressible {
+                            data.iter_mut()
+                                .enumerate()
+                                .filter(|(at, _)| at % 4 != 0)
+                                .for_each(|(_, byte)| *byte = 7);
+                        }
+                        data.into()
+                    })
+                    .collect();
+                let stream: Vec<Bytes> = (0..unique.len() as u64)
+                    .map(|i| {
+                        let i = if i % 100 < percent { i % 500 } else { i };
+                        unique[usize::try_from(i).unwrap()].clone()
+                    })
+                    .collect();
+                let mut best = [f64::MAX; 2];
+                for _ in 0..4 {
+                    let begin = env.now();
+                    let mut pipeline = Pipeline::new(&[7; 32], compression);
+                    stream.iter().for_each(|chunk| pipeline.chunk(chunk));
+                    best[0] = best[0].min(env.now().since(begin).as_secs_f64());
+                    let sink = std::sync::Arc::new(crate::testing::Sink);
+                    let config = Config {
+                        compression,
+                        pack_bytes: 32 << 20,
+                        cache_bytes: 64 << 20,
+                        index_bytes: 40 << 20,
+                        ..config()
+                    };
+                    let content = Content::open(env.clone(), sink, config);
+                    let begin = env.now();
+                    let mut batch = content.batch();
+                    for chunk in &stream {
+                        batch.write(Class::Data, chunk.clone(), &[]).await.unwrap();
+                    }
+                    batch.flush().await.unwrap();
+                    best[1] = best[1].min(env.now().since(begin).as_secs_f64());
+                }
+                let rate = |seconds: f64| total as f64 / seconds / (1u64 << 30) as f64;
+                println!(
+                    "{compression:?} compressible {compressible} duplicates {percent} %: pipeline {:.2} GiB/s, batch {:.2} GiB/s, ratio {:.3}",
+                    rate(best[0]),
+                    rate(best[1]),
+                    best[0] / best[1]
+                );
+            }
+        }
+        let content =
+            Content::open(env.clone(), Mem::store(), Config { cache_bytes: 64 << 20, ..config() });
+        let pointers = write_all(&content, 0..1000, 4096).await;
+        let begin = env.now();
+        for i in 0..1_000_000usize {
+            std::hint::black_box(content.read_now(&pointers[i * 7919 % 1000], Class::Data));
+        }
+        println!("hit: {:?}", env.now().since(begin) / 1_000_000);
+        let mut batch = content.batch();
+        let changes: Vec<_> = (0..100_000u64).map(|key| (key, Some(pointers[0]))).collect();
+        let root = crate::tree::update(&content, &mut batch, &None, &changes).await.unwrap();
+        batch.flush().await.unwrap();
+        let begin = env.now();
+        for i in 0..1_000_000u64 {
+            std::hint::black_box(crate::tree::get_now(&content, &root, i * 7919 % 100_000));
+        }
+        println!("get_now: {:?}", env.now().since(begin) / 1_000_000);
+    });
+}

@@ -331,6 +331,60 @@ fn a_condemned_pack_is_not_deduplicated_against_and_a_batch_that_did_before_resc
     });
 }
 
+/// A crash between the note and the deletion leaves a pack with a note. Later its dead chunks may come back to life.
+#[test]
+fn a_leftover_of_compaction_is_judged_chunk_by_chunk() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let content =
+            Content::open(env.clone(), Mem::store(), Config { pack_bytes: 64 << 10, ..small() });
+        let vaults = Arc::new(Vaults::default());
+        let put = |keys: std::ops::Range<u64>| keys.map(|key| (key, Some(key))).collect::<Vec<_>>();
+        commit(&env, &content, &vaults, 0, &put(0..20)).await.unwrap();
+        let (root, _) = vaults.volumes.lock()[&0].clone();
+        let old = tree::range(&content, &root, 0..20).await.unwrap();
+        let pack = old[0].1.pack;
+        // As a compaction would have done when only keys 0 to 3 were alive.
+        let mut batch = content.batch();
+        let mut entries = Vec::new();
+        for (_, pointer) in &old[..4] {
+            let begin = u64::from(pointer.offset);
+            let range = begin..begin + u64::from(pointer.stored);
+            let stored = content.inner.store.get_range(&pack::key(pack), range).await.unwrap();
+            entries.push((pointer.offset, batch.append_blob(pointer, &stored).await.unwrap()));
+        }
+        batch.flush().await.unwrap();
+        batch.committed();
+        let note = crate::format::moved::encode(&crate::format::moved::Moved { pack, entries });
+        content.inner.store.put(&moved::key(pack), note.into()).await.unwrap();
+        commit(&env, &content, &vaults, 0, &(6..20).map(|key| (key, None)).collect::<Vec<_>>())
+            .await
+            .unwrap();
+        // Keys 4 and 5 are alive in the leftover itself: it stays, or is moved, and the note knows all six then.
+        sweeper(&env, &content, &vaults, false).run().await.unwrap();
+        assert!(list_packs(&content).await.unwrap().contains_key(&pack));
+        check(&env, &content.inner.store, &vaults).await;
+        let status = sweeper(&env, &content, &vaults, true).run().await.unwrap();
+        assert!(status.packs_compacted > 0, "{status:?}");
+        assert!(!list_packs(&content).await.unwrap().contains_key(&pack));
+        check(&env, &content.inner.store, &vaults).await;
+        // A note that leads to packs that are no more is void as long as the pack itself is there.
+        commit(&env, &content, &vaults, 1, &[(1, Some(1000))]).await.unwrap();
+        let root = vaults.volumes.lock()[&1].0;
+        let pointer = tree::get(&content, &root, 1).await.unwrap().unwrap();
+        let nowhere = Pointer { pack: PackId([8; 16]), ..pointer };
+        let void = crate::format::moved::Moved {
+            pack: pointer.pack,
+            entries: vec![(pointer.offset, nowhere)],
+        };
+        let note = crate::format::moved::encode(&void);
+        content.inner.store.put(&moved::key(pointer.pack), note.into()).await.unwrap();
+        sweeper(&env, &content, &vaults, true).run().await.unwrap();
+        check(&env, &content.inner.store, &vaults).await;
+    });
+}
+
 /// What the simulated runs have met: a test that never met it proves nothing.
 #[derive(Debug, Default)]
 struct Met {
@@ -369,6 +423,8 @@ fn traffic(
                 *writers.lock() -= 1;
             });
         }
+        // At times the warm-up and the writers are well ahead of the sweep that goes on after a crash.
+        env.sleep(Duration::from_micros(env.random_u64() % 200_000)).await;
         while *writers.lock() > 0 {
             match sweeper.run().await {
                 Ok(status) => {
