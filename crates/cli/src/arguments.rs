@@ -214,9 +214,6 @@ pub struct Verify {
     /// Only start it
     #[arg(long)]
     pub no_wait: bool,
-    /// Only the trees: that every chunk is named and placed, not that its bytes are right
-    #[arg(long)]
-    pub quick: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys at the top, and what they are.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "dir",
     "store",
     "store_fault",
@@ -25,9 +25,13 @@ const KEYS: [&str; 12] = [
     "index",
     "compression",
     "destage",
+    "sweep",
 ];
 /// Keys under `[destage]`.
 const DESTAGE_KEYS: [&str; 5] = ["age", "bytes", "batch", "workers", "deadline"];
+
+/// Keys under `[sweep]`.
+const SWEEP_KEYS: [&str; 3] = ["interval", "percent", "grace"];
 
 /// What a file says; the rest is left open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,6 +48,16 @@ pub struct Settings {
     pub index: Option<u64>,
     pub compression: Option<Compression>,
     pub destage: Destage,
+    pub sweep: Sweep,
+}
+
+/// What it says of the sweep.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sweep {
+    /// Inner `None`: off.
+    pub interval: Option<Option<Duration>>,
+    pub percent: Option<u32>,
+    pub grace: Option<Duration>,
 }
 
 /// What it says of destaging.
@@ -72,13 +86,8 @@ pub fn read(path: &Path) -> Outcome<Settings> {
 fn parse(text: &str) -> Result<Settings, String> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     check_keys(&table, "", &KEYS)?;
-    let empty = Table::new();
-    let destage = match table.get("destage") {
-        None => &empty,
-        Some(Value::Table(table)) => table,
-        Some(_) => return Err("'destage' must be a table: write [destage]".to_owned()),
-    };
-    check_keys(destage, "destage.", &DESTAGE_KEYS)?;
+    let destage = section(&table, "destage", &DESTAGE_KEYS)?;
+    let sweep = section(&table, "sweep", &SWEEP_KEYS)?;
     Ok(Settings {
         dir: read_key(&table, "dir", |text| Ok(PathBuf::from(text)))?,
         store: read_key(&table, "store", |text| Ok(text.to_owned()))?,
@@ -92,13 +101,29 @@ fn parse(text: &str) -> Result<Settings, String> {
         index: read_key(&table, "index", parse::size)?,
         compression: read_key(&table, "compression", compression)?,
         destage: Destage {
-            age: read_key(destage, "age", parse::duration)?,
-            bytes: read_key(destage, "bytes", parse::size)?,
-            batch: read_key(destage, "batch", parse::size)?,
-            workers: read_key(destage, "workers", workers)?,
-            deadline: read_key(destage, "deadline", parse::duration)?,
+            age: read_key(&destage, "age", parse::duration)?,
+            bytes: read_key(&destage, "bytes", parse::size)?,
+            batch: read_key(&destage, "batch", parse::size)?,
+            workers: read_key(&destage, "workers", workers)?,
+            deadline: read_key(&destage, "deadline", parse::duration)?,
+        },
+        sweep: Sweep {
+            interval: read_key(&sweep, "interval", interval)?,
+            percent: read_key(&sweep, "percent", percent)?,
+            grace: read_key(&sweep, "grace", parse::duration)?,
         },
     })
+}
+
+/// A table of the file; empty when it is not there.
+fn section(table: &Table, name: &str, known: &[&str]) -> Result<Table, String> {
+    let section = match table.get(name) {
+        None => Table::new(),
+        Some(Value::Table(section)) => section.clone(),
+        Some(_) => return Err(format!("'{name}' must be a table: write [{name}]")),
+    };
+    check_keys(&section, &format!("{name}."), known)?;
+    Ok(section)
 }
 
 fn check_keys(table: &Table, prefix: &str, known: &[&str]) -> Result<(), String> {
@@ -161,6 +186,18 @@ fn workers(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("'{text}' is not from 1 to 64"))
 }
 
+fn percent(text: &str) -> Result<u32, String> {
+    text.parse()
+        .ok()
+        .filter(|percent| (1..=100).contains(percent))
+        .ok_or_else(|| format!("'{text}' is not from 1 to 100"))
+}
+
+/// How often; `off` is never.
+fn interval(text: &str) -> Result<Option<Duration>, String> {
+    if text == "off" { Ok(None) } else { parse::duration(text).map(Some) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +215,9 @@ mod tests {
             [destage]
             age = "2s"
             workers = 4
+            [sweep]
+            interval = "off"
+            percent = 50
             "#,
         )
         .expect("a good file");
@@ -189,6 +229,7 @@ mod tests {
         assert_eq!(settings.compression, Some(Compression::Lz4));
         assert_eq!(settings.destage.age, Some(Duration::from_secs(2)));
         assert_eq!(settings.destage.workers, Some(4));
+        assert_eq!((settings.sweep.interval, settings.sweep.percent), (Some(None), Some(50)));
         assert_eq!(parse(""), Ok(Settings::default()));
     }
 

@@ -7,18 +7,20 @@
 use crate::config::{Config, Sizes};
 use crate::home_file::{FolderLock, HomeFile};
 use crate::record::{self, NodeRecord};
+use crate::work::StoredRoots;
 use crate::{Error, limits};
 use base::limits::SEGMENT_BYTES;
 use base::{Incarnation, NodeId};
 use content::Content;
+use content::sweep::{Budget, Options, Sweeper};
 use datastore::identity::{self, Identity};
 use datastore::layer::{self, fault, meter::Meter};
 use datastore::record::{Held, Writer};
 use datastore::{Error as StoreError, Store};
-use env::{Env, Moment};
+use env::{Env, Moment, Timestamp};
 use log::Log;
 use staging::Staging;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use volume::{Home, HomeMaker, Vault, Volumes};
 
@@ -39,6 +41,9 @@ pub struct Node {
     pub opened: log::Opened,
     pub staging: Staging,
     pub volumes: Volumes,
+    pub sweeper: Arc<Sweeper>,
+    /// When it was put together.
+    pub started: Timestamp,
     /// File of the warm memory; `None` when nothing outlives the process.
     pub warm: Option<PathBuf>,
     /// How long each step of the start took, in order.
@@ -115,6 +120,7 @@ impl Node {
             content.clone(),
             homes(&content),
         );
+        let sweeper = sweeper(&config, &content, &writer, &volumes);
         open.faults.set(open.plan);
         phases.done("volumes");
         Ok(Self {
@@ -132,6 +138,8 @@ impl Node {
             opened,
             staging,
             volumes,
+            sweeper: Arc::new(sweeper),
+            started: env.wall_clock(),
             warm,
             phases: phases.taken,
             _lock: lock,
@@ -306,8 +314,13 @@ fn homes(content: &Content) -> HomeMaker {
     })
 }
 
-/// Where the log's segments are, for messages.
-#[must_use]
-pub fn flash_folder(dir: &Path) -> PathBuf {
-    dir.join("flash")
+/// What gives space in the store back.
+fn sweeper(config: &Config, content: &Content, writer: &Writer, volumes: &Volumes) -> Sweeper {
+    let roots = Arc::new(StoredRoots(volumes.clone()));
+    let budget = match config.sweep.percent {
+        100.. => Budget::Unlimited,
+        percent => Budget::Percent(percent),
+    };
+    let options = Options { budget, compacts: true, grace: config.sweep.grace };
+    Sweeper::new(content.clone(), writer.clone(), roots).with_options(options)
 }

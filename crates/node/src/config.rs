@@ -56,6 +56,23 @@ impl Default for Destage {
     }
 }
 
+/// When space in the store that nothing reaches is given back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sweep {
+    /// A sweep begins this long after the last one began; `None`: only when somebody asks.
+    pub interval: Option<Duration>,
+    /// Share of the time that it may work; 100 is as fast as it goes.
+    pub percent: u32,
+    /// How long what is condemned is left alone, for readers of an old root.
+    pub grace: Duration,
+}
+
+impl Default for Sweep {
+    fn default() -> Self {
+        Self { interval: Some(Duration::from_mins(15)), percent: 30, grace: limits::SWEEP_GRACE }
+    }
+}
+
 /// What a node is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
@@ -77,6 +94,7 @@ pub struct Config {
     pub index_bytes: u64,
     pub compression: Compression,
     pub destage: Destage,
+    pub sweep: Sweep,
 }
 
 impl Config {
@@ -94,6 +112,7 @@ impl Config {
             index_bytes: limits::INDEX_BYTES_DEFAULT,
             compression: Compression::default(),
             destage: Destage::default(),
+            sweep: Sweep::default(),
         }
     }
 

@@ -97,7 +97,7 @@ pub async fn run(
     ready(&Ready { node: node.id, store: node.store.describe(), start_ms });
     tell_systemd(&[NotifyState::Ready]);
     watch_over(&env);
-    crate::work::in_background(&node);
+    crate::work::in_background(&node, service.jobs());
     tracing::info!(start_ms, node = %node.id, incarnation = node.incarnation.0, "serving");
 
     let drain = tokio::select! {
@@ -142,6 +142,7 @@ impl Fronts {
 /// The orderly end, within bounds unless it drains.
 async fn stop(fronts: &Fronts, node: Arc<Node>, drain: bool) -> Result<(), Error> {
     let env = node.env.clone();
+    node.sweeper.stop();
     fronts.nbd.stop(&env, limits::SESSION_WAIT).await;
     let rest = async {
         node.volumes.stop(drain).await?;

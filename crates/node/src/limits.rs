@@ -33,6 +33,9 @@ pub const HELD_BYTES: u64 = 64 * MIB;
 /// What is only in memory is committed at least this often.
 pub const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
+/// How long condemned packs are left alone. Longer than any read takes that began with an older root.
+pub const SWEEP_GRACE: Duration = Duration::from_secs(10);
+
 /// How long a start waits for an earlier worker of the same folder to be gone.
 pub const PREDECESSOR_WAIT: Duration = Duration::from_secs(3);
 /// A quick stop that takes longer than this becomes a stop at once.

@@ -104,6 +104,12 @@ impl Service {
         }
     }
 
+    /// The long work.
+    #[must_use]
+    pub fn jobs(&self) -> &Jobs {
+        &self.inner.jobs
+    }
+
     /// All metrics.
     #[must_use]
     pub fn metrics(&self) -> String {

@@ -1,11 +1,16 @@
 //! The long work that the jobs are made of, and the counters that people ask for.
 
+mod sweep;
+mod verify;
+
+pub use sweep::{StoredRoots, status as sweep_status, sweep};
+pub use verify::verify;
+
 use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
-use crate::status::{last_done, refused};
-use base::Kind;
+use crate::status::refused;
 use datastore::layer::meter::Call;
-use front::http::api::{ApiError, JobState, StartSweep, StartVerify, SweepStatus};
+use front::http::api::{ApiError, StartSweep};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +18,35 @@ use volume::Handle;
 
 /// How often a job looks how far it is.
 const INTERVAL: Duration = Duration::from_millis(200);
+
+/// What only makes things faster or smaller, after the first reply.
+pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
+    let content = node.content.clone();
+    node.env.spawn("index-warm-up", async move {
+        match content.warm_index().await {
+            Ok(done) => tracing::debug!(
+                packs = done.packs,
+                footers = done.footers,
+                "the dedup index is warm"
+            ),
+            Err(error) => {
+                tracing::warn!(%error, "the dedup index stays cold: new data may be stored twice")
+            }
+        }
+    });
+    let Some(interval) = node.config.sweep.interval else { return };
+    // Not the node itself: it shall go when the service lets go of it.
+    let (node, env, jobs) = (Arc::downgrade(node), node.env.clone(), jobs.clone());
+    env.clone().spawn("sweep-timer", async move {
+        loop {
+            env.sleep(interval).await;
+            let Some(node) = node.upgrade() else { return };
+            jobs.begin("sweep", "the store", "packs", |progress| {
+                sweep(node, StartSweep::default(), progress)
+            });
+        }
+    });
+}
 
 /// Brings what a volume owes into the store.
 pub async fn drain(node: Arc<Node>, handle: Handle, progress: Progress) -> Result<Value, ApiError> {
@@ -31,43 +65,6 @@ pub async fn drain(node: Arc<Node>, handle: Handle, progress: Progress) -> Resul
     let checkpoint = checkpoint.map_err(|error| refused(&volume::Error::Staging(error)))?;
     progress.set(owed, Some(owed));
     Ok(json!({ "checkpoint": checkpoint.0, "bytes": owed }))
-}
-
-/// Reads what volumes reach and compares it with its names.
-pub async fn verify(
-    node: Arc<Node>,
-    request: StartVerify,
-    progress: Progress,
-) -> Result<Value, ApiError> {
-    let _ = (node, request, progress);
-    Err(ApiError::new(Kind::Unsupported, "verify is not there yet"))
-}
-
-/// Gives back what no volume reaches.
-pub async fn sweep(
-    node: Arc<Node>,
-    request: StartSweep,
-    progress: Progress,
-) -> Result<Value, ApiError> {
-    let _ = (node, request, progress);
-    Err(ApiError::new(Kind::Unsupported, "the sweep is not there yet"))
-}
-
-/// What the sweep does and did.
-pub fn sweep_status(node: &Node, jobs: &Jobs) -> SweepStatus {
-    let _ = node;
-    let last = last_done(jobs, "sweep");
-    SweepStatus {
-        running: jobs.latest("sweep", JobState::Running).map(|job| job.id),
-        finished: last.as_ref().and_then(|job| job.finished),
-        next: None,
-        last: last.map_or(Value::Null, |job| job.result),
-    }
-}
-
-/// What only makes things faster, after the first reply.
-pub fn in_background(node: &Arc<Node>) {
-    let _ = node;
 }
 
 /// What content has written and kept.

@@ -103,6 +103,10 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> 
     config.destage.batch_bytes = destage.batch.unwrap_or(config.destage.batch_bytes);
     config.destage.workers = destage.workers.unwrap_or(config.destage.workers);
     config.destage.deadline = destage.deadline.unwrap_or(config.destage.deadline);
+    let sweep = &settings.sweep;
+    config.sweep.interval = sweep.interval.unwrap_or(config.sweep.interval);
+    config.sweep.percent = sweep.percent.unwrap_or(config.sweep.percent);
+    config.sweep.grace = sweep.grace.unwrap_or(config.sweep.grace);
     config.check().map_err(|error| crate::failure::Failure::usage(error))?;
     Ok(config)
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 pub fn run(common: &Common, verify: &Verify) -> Outcome<u8> {
     let client = client(common)?;
     let begun: Job =
-        client.post("/api/v1/verify", &json!({"volume": verify.name, "deep": !verify.quick}))?;
+        client.post("/api/v1/verify", &json!({"volume": verify.name, "deep": true}))?;
     if verify.no_wait && !verify.wait {
         if common.json {
             output::json(&begun);

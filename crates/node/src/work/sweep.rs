@@ -1,0 +1,89 @@
+//! The sweep as a job: orphans first, then what nothing reaches.
+
+use crate::assemble::Node;
+use crate::jobs::{Jobs, Progress};
+use crate::status::{last_done, refused};
+use base::Kind;
+use content::Error as ContentError;
+use content::sweep::{Phase, Roots};
+use content::tree::Root;
+use env::BoxFuture;
+use front::http::api::{ApiError, JobState, StartSweep, SweepStatus};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use volume::{StagingError, Volumes};
+
+/// All roots there are: those of the volumes.
+pub struct StoredRoots(pub Volumes);
+
+impl Roots for StoredRoots {
+    fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, ContentError>> {
+        Box::pin(async move { self.0.roots().await.map_err(unreadable) })
+    }
+}
+
+/// A root that cannot be read ends the sweep; the error keeps its kind.
+fn unreadable(error: volume::Error) -> ContentError {
+    match error {
+        volume::Error::Store(error) | volume::Error::Staging(StagingError::Store(error)) => {
+            ContentError::Store(error)
+        }
+        volume::Error::Staging(StagingError::Content(error)) => error,
+        other => ContentError::Stopped(format!("not all volumes can be read: {other}")),
+    }
+}
+
+/// Gives back what no volume reaches.
+pub async fn sweep(
+    node: Arc<Node>,
+    request: StartSweep,
+    progress: Progress,
+) -> Result<Value, ApiError> {
+    if request.dry_run {
+        let message = "a sweep cannot be tried without being done: ask without dry_run";
+        return Err(ApiError::new(Kind::Unsupported, message));
+    }
+    let reaped = node.volumes.reap_orphans().await.map_err(|error| refused(&error))?;
+    let mut swept = std::pin::pin!(node.sweeper.run());
+    let status = loop {
+        tokio::select! {
+            status = &mut swept => break status,
+            () = node.env.sleep(super::INTERVAL) => progress.set(steps(node.sweeper.status().phase), Some(STEPS)),
+        }
+    };
+    let status = status.map_err(|error| ApiError::new(error.kind(), error.to_string()))?;
+    progress.set(STEPS, Some(STEPS));
+    let mut value = json!(status);
+    value["orphans"] = json!(reaped);
+    Ok(value)
+}
+
+/// Steps of a sweep, for progress: nobody knows beforehand how long each takes.
+const STEPS: u64 = 6;
+
+fn steps(phase: Phase) -> u64 {
+    match phase {
+        Phase::Idle | Phase::Marking => 0,
+        Phase::Condemned => 1,
+        Phase::Settling => 2,
+        Phase::ReMarking => 3,
+        Phase::Compacting => 4,
+        Phase::Deleting => 5,
+    }
+}
+
+/// What the sweep does and did.
+pub fn status(node: &Node, jobs: &Jobs) -> SweepStatus {
+    let last = last_done(jobs, "sweep");
+    let began = node.sweeper.status().started_microseconds;
+    let next = node.config.sweep.interval.map(|interval| {
+        let from = began.unwrap_or(node.started.0);
+        from.saturating_add(u64::try_from(interval.as_micros()).unwrap_or(u64::MAX))
+    });
+    SweepStatus {
+        running: jobs.latest("sweep", JobState::Running).map(|job| job.id),
+        finished: last.as_ref().and_then(|job| job.finished),
+        next,
+        last: last.map_or_else(|| json!(node.sweeper.status()), |job| job.result),
+    }
+}
