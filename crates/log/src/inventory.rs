@@ -1,20 +1,19 @@
 //! What outlived a restart: built once, at the first question, from the descriptor tables of the recovered segments.
 //!
-//! A gibibyte of 4 KiB writes is 262,144 descriptors of 64 bytes, 16 MiB to read; payloads are not touched.
+//! A gibibyte of 4 KiB writes is 262,144 descriptors of 64 bytes: 16 MiB to read; payloads are not touched. Only an
+//! index is kept (which descriptors of which segment belong to which volume, 2 bytes each); the descriptors are read
+//! again when a volume is asked for. That touches no new memory but the answer, and memory is what costs after a start.
 
-use crate::format::{ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind};
+use crate::descriptors::{self, Verified};
+use crate::format::{EntryHeader, Kind};
 use crate::inner::Inner;
-use crate::scan::{read, read_foot, read_image};
 use crate::segment::{Place, Segment};
-use crate::walk::{salvage, walk};
-use crate::{Change, Error, Loss, Recovered};
-use base::checksum::crc32c_seeded;
-use base::{Generation, SegmentId, Serial, VolumeId};
+use crate::{Error, Loss, Recovered};
+use base::{SegmentId, Serial, VolumeId};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use tokio::sync::OnceCell;
-use warm::Memory;
 
 /// What is recovered, and what is known to be missing.
 pub(crate) struct Recovery {
@@ -26,12 +25,12 @@ pub(crate) struct Recovery {
 
 #[derive(Default)]
 pub(crate) struct Inventory {
-    segments: Vec<Weak<Segment>>,
-    lists: HashMap<VolumeId, List>,
-    /// Releases that came before the segments were read.
+    indexes: Vec<Arc<Index>>,
+    volumes: HashMap<VolumeId, Vec<Part>>,
+    /// What has been released of the volumes, also before the segments were read.
     released: HashMap<VolumeId, Serial>,
     losses: Vec<LostSegment>,
-    /// Highest serials when the newest recovered head was opened, and that head.
+    /// Highest serials when the newest recovered head was opened, and that head, if all volumes are among them.
     statistics: HashMap<VolumeId, Serial>,
     statistics_of: Option<SegmentId>,
 }
@@ -43,27 +42,28 @@ pub(crate) struct LostSegment {
     pub(crate) reason: String,
 }
 
-#[derive(Default)]
-struct List {
-    entries: Vec<Entry>,
-    /// The highest serial that was released out of it.
-    released: Serial,
-    unordered: bool,
+/// Which changes of one segment belong to whom.
+struct Index {
+    id: SegmentId,
+    /// The table keeps it while anything in it is needed.
+    segment: Weak<Segment>,
+    changes: u32,
+    /// Numbers of the changes, volume by volume; empty when all are one volume's.
+    order: Vec<u16>,
+    /// The changes themselves, when there is no table to read them from again.
+    kept: Option<Vec<EntryHeader>>,
 }
 
-struct Entry {
-    serial: Serial,
-    generation: Generation,
-    position: u64,
-    span: u64,
-    segment: u32,
-    offset: u32,
-    length: u32,
-    change: Change,
+/// The changes of one volume in one segment.
+#[derive(Clone)]
+struct Part {
+    index: Arc<Index>,
+    /// Where they begin in `order`, and how many there are.
+    start: u32,
+    count: u32,
+    lowest: Serial,
+    highest: Serial,
 }
-
-/// The highest serial of each volume in one segment.
-type Highest = Vec<(VolumeId, Serial)>;
 
 impl Recovery {
     pub(crate) fn new(unread: Vec<Arc<Segment>>, inventory: Inventory) -> Recovery {
@@ -75,12 +75,14 @@ impl Recovery {
     }
 
     pub(crate) fn release(&self, volume: VolumeId, serial: Serial) {
+        let done = self.done.initialized();
         let mut inventory = self.inventory.lock();
-        if !self.done.initialized() {
-            let released = inventory.released.entry(volume).or_default();
-            *released = serial.max(*released);
+        if done && !inventory.volumes.contains_key(&volume) {
+            return;
         }
-        inventory.release(volume, serial);
+        let released = inventory.released.entry(volume).or_default();
+        *released = serial.max(*released);
+        inventory.apply_release(volume);
     }
 }
 
@@ -90,14 +92,23 @@ impl Inner {
         let read = || async {
             let unread = self.recovery.unread.lock().clone();
             for segment in &unread {
-                self.read_segment(segment).await?;
+                // An earlier attempt may have got this far.
+                let known = self
+                    .recovery
+                    .inventory
+                    .lock()
+                    .indexes
+                    .iter()
+                    .any(|index| index.id == segment.id());
+                if !known {
+                    self.read_segment(segment).await?;
+                }
             }
-            let mut inventory = self.recovery.inventory.lock();
-            inventory.finish();
             self.recovery.unread.lock().clear();
             Ok(())
         };
-        self.recovery.done.get_or_try_init(read).await.map(|_| ())
+        self.recovery.done.get_or_try_init(read).await?;
+        Ok(())
     }
 
     pub(crate) async fn accept_losses(&self) -> Result<(), Error> {
@@ -115,125 +126,239 @@ impl Inner {
     }
 
     async fn read_segment(&self, segment: &Arc<Segment>) -> Result<(), Error> {
-        if self.recovery.inventory.lock().has_read(segment) {
-            // An earlier attempt got this far.
-            return Ok(());
-        }
-        let absorbed = segment.with_memory(|memory| {
-            let table = table_in_memory(segment, memory)?;
-            Some(self.recovery.inventory.lock().absorb(segment, table.descriptors()))
+        let in_memory = segment.with_memory(|memory| {
+            Some(Index::of_table(segment, descriptors::in_memory(segment, memory)?))
         });
-        let (highest, lost) = match absorbed.flatten() {
-            Some(highest) => (highest, None),
+        let mut reason = None;
+        let (index, parts) = match in_memory.flatten() {
+            Some(found) => found,
             None => {
-                let (changes, lost) = read_from_flash(segment).await?;
-                let mut inventory = self.recovery.inventory.lock();
-                if let Some(reason) = &lost {
-                    inventory
-                        .losses
-                        .push(LostSegment { segment: segment.id(), reason: reason.clone() });
+                match descriptors::on_flash(segment).await?.as_ref().and_then(|read| read.table()) {
+                    Some(table) => Index::of_table(segment, table),
+                    None => {
+                        let (changes, lost) = descriptors::out_of_entries(segment).await?;
+                        reason = lost;
+                        Index::of_entries(segment, changes)
+                    }
                 }
-                (inventory.absorb(segment, changes.into_iter()), lost)
             }
         };
-        if let Some(reason) = &lost {
+        let highest: Vec<_> = parts.iter().map(|part| (part.volume, part.highest)).collect();
+        let damaged = reason.is_some();
+        let mut inventory = self.recovery.inventory.lock();
+        if let Some(reason) = reason {
             tracing::error!(segment = segment.id().0, %reason, "a segment of the log is damaged");
+            inventory.losses.push(LostSegment { segment: segment.id(), reason });
         }
-        self.table.lock().learn(segment.id(), highest, true, lost.is_some());
+        inventory.absorb(Arc::new(index), parts);
+        drop(inventory);
+        self.table.lock().learn(segment.id(), highest, true, damaged);
         Ok(())
     }
-}
 
-/// A table of descriptors that has been verified as a whole, or descriptor by descriptor.
-struct Verified<'a> {
-    segment: SegmentId,
-    bytes: &'a [u8],
-}
-
-impl Verified<'_> {
-    fn descriptors(&self) -> impl Iterator<Item = EntryHeader> {
-        let parse = |bytes| EntryHeader::decode_verified(bytes).ok();
-        self.bytes.rchunks_exact(ENTRY_BYTES as usize).filter_map(parse)
+    /// What is recovered of a volume, in serial order, and what of it may be missing.
+    pub(crate) async fn salvage(
+        &self,
+        volume: VolumeId,
+    ) -> Result<(Vec<Recovered>, Vec<Loss>), Error> {
+        self.read_recovered().await?;
+        let (parts, released, losses) = {
+            let inventory = self.recovery.inventory.lock();
+            let parts = inventory.volumes.get(&volume).cloned().unwrap_or_default();
+            (parts, inventory.released_of(volume), inventory.losses_of(volume))
+        };
+        let mut list = List::with_capacity(parts.iter().map(|part| part.count as usize).sum());
+        for part in &parts {
+            part.read(released, &mut list).await?;
+        }
+        Ok((list.into_ordered(), losses))
     }
 
-    /// The descriptors ascend, and lie inside the front.
-    fn is_sane(&self, front: u32) -> bool {
-        let mut at = HEADER_BYTES;
-        self.bytes.rchunks_exact(ENTRY_BYTES as usize).map(EntryHeader::decode_verified).all(
-            |entry| {
-                let Ok(entry) = entry else { return false };
-                let end =
-                    u64::from(entry.offset) + u64::from(ENTRY_BYTES) + u64::from(entry.length);
-                let sane = entry.offset >= at
-                    && end <= u64::from(front)
-                    && matches!(entry.kind, Kind::Change(_));
-                if sane {
-                    at = entry.end();
-                }
-                sane
+    pub(crate) async fn unfinished_volumes(&self) -> Result<Vec<(VolumeId, Serial)>, Error> {
+        self.read_recovered().await?;
+        let inventory = self.recovery.inventory.lock();
+        let highest =
+            |parts: &Vec<Part>| parts.iter().map(|part| part.highest).max().unwrap_or_default();
+        let mut volumes: Vec<_> =
+            inventory.volumes.iter().map(|(&volume, parts)| (volume, highest(parts))).collect();
+        volumes.sort_unstable();
+        Ok(volumes)
+    }
+}
+
+/// A volume's share of a segment, while its index is made.
+struct Share {
+    volume: VolumeId,
+    count: u32,
+    lowest: Serial,
+    highest: Serial,
+}
+
+impl Index {
+    fn of_table(segment: &Arc<Segment>, table: Verified<'_>) -> (Index, Vec<Share>) {
+        let (order, shares) = sort(table.iter());
+        let index = Index {
+            id: segment.id(),
+            segment: Arc::downgrade(segment),
+            changes: table.changes(),
+            order,
+            kept: None,
+        };
+        (index, shares)
+    }
+
+    fn of_entries(segment: &Arc<Segment>, mut entries: Vec<EntryHeader>) -> (Index, Vec<Share>) {
+        // No segment that was written has more: each has a descriptor, too. Damaged bytes may look so.
+        entries.truncate(usize::from(u16::MAX));
+        let (order, shares) = sort(entries.iter().copied());
+        let changes = u32::try_from(entries.len()).expect("a segment is far below 4 GiB");
+        (
+            Index {
+                id: segment.id(),
+                segment: Arc::downgrade(segment),
+                changes,
+                order,
+                kept: Some(entries),
             },
+            shares,
         )
     }
+}
 
-    fn checked(self, front: u32) -> Option<Self> {
-        debug_assert!(self.segment != SegmentId(0), "segments count from 1");
-        self.is_sane(front).then_some(self)
+/// The numbers of the changes, volume by volume (none when there is one volume only), and each volume's share.
+fn sort(changes: impl Iterator<Item = EntryHeader>) -> (Vec<u16>, Vec<Share>) {
+    let mut shares: Vec<Share> = Vec::new();
+    let mut known: HashMap<VolumeId, usize> = HashMap::new();
+    // Whose each change is; made when the second volume comes.
+    let mut owners: Vec<u16> = Vec::new();
+    let (mut last, mut total) = (usize::MAX, 0usize);
+    for change in changes {
+        if shares.get(last).is_none_or(|share| share.volume != change.volume) {
+            last = *known.entry(change.volume).or_insert(shares.len());
+            if last == shares.len() {
+                shares.push(Share {
+                    volume: change.volume,
+                    count: 0,
+                    lowest: change.serial,
+                    highest: change.serial,
+                });
+            }
+        }
+        if shares.len() > 1 {
+            // All before the second volume's first were the first one's.
+            owners.resize(total, 0);
+            owners.push(u16::try_from(last).expect("a segment holds fewer than 65,536 changes"));
+        }
+        let share = &mut shares[last];
+        share.count += 1;
+        share.lowest = share.lowest.min(change.serial);
+        share.highest = share.highest.max(change.serial);
+        total += 1;
+    }
+    let mut next: Vec<usize> = shares
+        .iter()
+        .scan(0, |start, share| {
+            let begin = *start;
+            *start += share.count as usize;
+            Some(begin)
+        })
+        .collect();
+    let mut order = vec![0; owners.len()];
+    for (number, &owner) in owners.iter().enumerate() {
+        let place = &mut next[usize::from(owner)];
+        order[*place] = u16::try_from(number).expect("a segment holds fewer than 65,536 changes");
+        *place += 1;
+    }
+    (order, shares)
+}
+
+impl Part {
+    /// Adds the changes behind `released` to `list`.
+    async fn read(&self, released: Serial, list: &mut List) -> Result<(), Error> {
+        // Gone means released a moment ago.
+        let Some(segment) = self.index.segment.upgrade() else { return Ok(()) };
+        if let Some(kept) = &self.index.kept {
+            self.numbers().filter_map(|number| kept.get(number as usize)).for_each(|&entry| {
+                list.push(&segment, entry, released);
+            });
+            return Ok(());
+        }
+        let mut add = |table: Verified<'_>| {
+            self.numbers().filter_map(|number| table.get(number)).for_each(|entry| {
+                list.push(&segment, entry, released);
+            });
+        };
+        let added = segment.with_memory(|memory| {
+            // The same bytes as before: what is published does not change.
+            Verified::again(memory.back(), self.index.changes).map(&mut add)
+        });
+        if added.flatten().is_some() {
+            return Ok(());
+        }
+        let read = descriptors::on_flash(&segment).await?;
+        let table = read.as_ref().and_then(|read| read.table());
+        let damaged = || Error::Damaged {
+            segment: self.index.id,
+            offset: 0,
+            reason: "its table is damaged".to_owned(),
+        };
+        add(table.filter(|table| table.changes() == self.index.changes).ok_or_else(damaged)?);
+        Ok(())
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = u32> {
+        let range = self.start as usize..(self.start + self.count) as usize;
+        let order = self.index.order.get(range).unwrap_or_default();
+        let all = if self.index.order.is_empty() { 0..self.count } else { 0..0 };
+        all.chain(order.iter().map(|&number| u32::from(number)))
     }
 }
 
-/// The table of a segment in memory: by the foot's checksum when it is sealed, else one by one.
-fn table_in_memory<'a>(segment: &Segment, memory: &'a Memory) -> Option<Verified<'a>> {
-    let back = memory.back();
-    let header = &segment.header;
-    let bytes = match memory.tail() {
-        Some(tail) => {
-            let foot = tail.get(tail.len() - FOOT_BYTES as usize..)?;
-            table_by_foot(&Foot::decode(foot, segment.id(), header.birth, header.capacity)?, back)?
-        }
-        None => {
-            let whole = |bytes| EntryHeader::decode(bytes, segment.id()).is_ok();
-            back.chunks_exact(ENTRY_BYTES as usize).all(whole).then_some(back)?
-        }
-    };
-    Verified { segment: segment.id(), bytes }.checked(memory.front_length())
+/// The changes of one volume, as they are gathered.
+struct List {
+    changes: Vec<Recovered>,
+    unordered: bool,
 }
 
-/// The descriptors out of the bytes before the foot, if they match its checksum.
-fn table_by_foot<'a>(foot: &Foot, back: &'a [u8]) -> Option<&'a [u8]> {
-    let length = foot.changes as usize * ENTRY_BYTES as usize;
-    let table = back.get(back.len().checked_sub(length)?..)?;
-    (crc32c_seeded(foot.segment.0, table) == foot.table_crc).then_some(table)
-}
+impl List {
+    fn with_capacity(count: usize) -> List {
+        List { changes: Vec::with_capacity(count), unordered: false }
+    }
 
-/// The changes of a segment on flash, and what is wrong with it, if anything is.
-async fn read_from_flash(segment: &Segment) -> Result<(Vec<EntryHeader>, Option<String>), Error> {
-    let Some(file) = segment.file else {
-        return Ok((
-            Vec::new(),
-            Some("its table in memory is damaged, and it has no file".to_owned()),
-        ));
-    };
-    let (depot, header) = (segment.depot(), &segment.header);
-    let foot = read_foot(depot, file, header).await?;
-    if let Some(foot) = foot {
-        let mut back = vec![0; foot.table as usize];
-        read(depot, file, &mut back, header.capacity - FOOT_BYTES - foot.table).await?;
-        let table =
-            table_by_foot(&foot, &back).map(|bytes| Verified { segment: segment.id(), bytes });
-        if let Some(table) = table.and_then(|table| table.checked(foot.front)) {
-            return Ok((table.descriptors().collect(), None));
+    fn push(&mut self, segment: &Arc<Segment>, entry: EntryHeader, released: Serial) {
+        let Kind::Change(change) = entry.kind else { return };
+        if entry.serial <= released {
+            return;
         }
+        // A newer generation that goes back takes over from where it goes on: what an older one had there was lost
+        // to another owner meanwhile.
+        let gives_way =
+            |last: &Recovered| last.serial >= entry.serial && last.generation < entry.generation;
+        while self.changes.last().is_some_and(gives_way) {
+            self.changes.pop();
+        }
+        self.unordered |= self.changes.last().is_some_and(|last| last.serial >= entry.serial);
+        self.changes.push(Recovered {
+            generation: entry.generation,
+            serial: entry.serial,
+            change,
+            position: entry.position,
+            span: entry.span,
+            place: Place {
+                segment: Arc::clone(segment),
+                offset: entry.offset,
+                length: entry.length,
+            },
+        });
     }
-    let image = read_image(depot, file).await?;
-    let walked = walk(&image, segment.id(), foot.is_none());
-    let whole = foot.map_or(walked.opening.is_some(), |foot| walked.end == foot.front);
-    if whole {
-        return Ok((walked.changes, None));
+
+    fn into_ordered(mut self) -> Vec<Recovered> {
+        if self.unordered {
+            self.changes.sort_by_key(|change| change.serial);
+            self.changes.dedup_by_key(|change| change.serial);
+        }
+        self.changes
     }
-    let changes = salvage(&image, segment.id());
-    let reason =
-        format!("damaged at {}: {}; {} changes can be read", walked.end, walked.why, changes.len());
-    Ok((changes, Some(reason)))
 }
 
 impl Inventory {
@@ -245,162 +370,61 @@ impl Inventory {
         Inventory { losses, statistics, statistics_of, ..Inventory::default() }
     }
 
-    fn has_read(&self, segment: &Arc<Segment>) -> bool {
-        self.segments.iter().any(|read| std::ptr::eq(read.as_ptr(), Arc::as_ptr(segment)))
+    fn absorb(&mut self, index: Arc<Index>, shares: Vec<Share>) {
+        let mut start = 0;
+        for share in shares {
+            let Share { volume, count, lowest, highest } = share;
+            let part = Part { index: Arc::clone(&index), start, count, lowest, highest };
+            self.volumes.entry(volume).or_default().push(part);
+            self.apply_release(volume);
+            start += count;
+        }
+        self.indexes.push(index);
     }
 
-    /// Takes in the changes of one segment, in their order.
-    fn absorb(
-        &mut self,
-        segment: &Arc<Segment>,
-        changes: impl Iterator<Item = EntryHeader>,
-    ) -> Highest {
-        let index = u32::try_from(self.segments.len()).expect("segments are bounded");
-        self.segments.push(Arc::downgrade(segment));
-        let mut highest: HashMap<VolumeId, Serial> = HashMap::new();
-        let mut changes = changes.peekable();
-        // Runs of one volume are common: one look-up each.
-        while let Some(first) = changes.peek().map(|change| change.volume) {
-            let list = self.lists.entry(first).or_default();
-            let top = highest.entry(first).or_default();
-            while let Some(entry) = changes.next_if(|change| change.volume == first) {
-                let Kind::Change(change) = entry.kind else { continue };
-                *top = entry.serial.max(*top);
-                list.push(Entry {
-                    serial: entry.serial,
-                    generation: entry.generation,
-                    position: entry.position,
-                    span: entry.span,
-                    segment: index,
-                    offset: entry.offset,
-                    length: entry.length,
-                    change,
-                });
+    fn released_of(&self, volume: VolumeId) -> Serial {
+        self.released.get(&volume).copied().unwrap_or_default()
+    }
+
+    fn apply_release(&mut self, volume: VolumeId) {
+        let released = self.released_of(volume);
+        if let Some(parts) = self.volumes.get_mut(&volume) {
+            parts.retain(|part| part.highest > released);
+            if parts.is_empty() {
+                self.volumes.remove(&volume);
             }
         }
-        highest.into_iter().collect()
-    }
-
-    fn finish(&mut self) {
-        self.lists.values_mut().for_each(List::order);
-        for (volume, serial) in std::mem::take(&mut self.released) {
-            self.release(volume, serial);
-        }
-    }
-
-    fn release(&mut self, volume: VolumeId, serial: Serial) {
-        let Some(list) = self.lists.get_mut(&volume) else { return };
-        if list.unordered {
-            return; // Still being read; `finish` comes back to it.
-        }
-        let count = list.entries.partition_point(|entry| entry.serial <= serial);
-        list.entries.drain(..count);
-        list.released = serial.max(list.released);
-        if list.entries.is_empty() {
-            self.lists.remove(&volume);
-        }
-    }
-
-    pub(crate) fn recovered(&self, volume: VolumeId) -> Vec<Recovered> {
-        let Some(list) = self.lists.get(&volume) else { return Vec::new() };
-        let mut recovered = Vec::with_capacity(list.entries.len());
-        let mut held: Option<(u32, Arc<Segment>)> = None;
-        for entry in &list.entries {
-            if held.as_ref().is_none_or(|(index, _)| *index != entry.segment) {
-                held = self.segments[entry.segment as usize]
-                    .upgrade()
-                    .map(|segment| (entry.segment, segment));
-            }
-            // Gone means released a moment ago.
-            let Some((_, segment)) = &held else { continue };
-            recovered.push(Recovered {
-                generation: entry.generation,
-                serial: entry.serial,
-                change: entry.change,
-                position: entry.position,
-                span: entry.span,
-                place: Place {
-                    segment: Arc::clone(segment),
-                    offset: entry.offset,
-                    length: entry.length,
-                },
-            });
-        }
-        recovered
-    }
-
-    pub(crate) fn volumes(&self) -> Vec<(VolumeId, Serial)> {
-        let last = |list: &List| list.entries.last().map(|entry| entry.serial);
-        let mut volumes: Vec<_> =
-            self.lists.iter().filter_map(|(&volume, list)| Some((volume, last(list)?))).collect();
-        volumes.sort_unstable();
-        volumes
     }
 
     /// Which changes of `volume` may be missing. A lost segment does not concern a volume whose serials go on without
     /// a gap from before it to behind it, or that had nothing in the log (by the statistics of a head opened later).
-    pub(crate) fn losses_of(&self, volume: VolumeId) -> Vec<Loss> {
+    fn losses_of(&self, volume: VolumeId) -> Vec<Loss> {
         self.losses.iter().filter_map(|lost| self.loss_of(volume, lost)).collect()
     }
 
     fn loss_of(&self, volume: VolumeId, lost: &LostSegment) -> Option<Loss> {
-        let list = self.lists.get(&volume);
-        let known = |entry: &&Entry| {
-            self.segments[entry.segment as usize]
-                .upgrade()
-                .is_none_or(|segment| segment.id() <= lost.segment)
-        };
-        let entries = list.map_or(&[][..], |list| &list.entries);
-        let before = entries.iter().filter(known).map(|entry| entry.serial).max();
-        let after = before.max(list.map(|list| list.released)).unwrap_or_default();
-        let next = entries.iter().filter(|entry| !known(entry)).map(|entry| entry.serial).min();
-        let bound = match (next, self.statistics_of) {
+        let parts = self.volumes.get(&volume).map_or(&[][..], Vec::as_slice);
+        let (before, behind): (Vec<_>, Vec<_>) =
+            parts.iter().partition(|part| part.index.id <= lost.segment);
+        let after = before
+            .iter()
+            .map(|part| part.highest)
+            .max()
+            .unwrap_or_default()
+            .max(self.released_of(volume));
+        let bound = match (behind.iter().map(|part| part.lowest).min(), self.statistics_of) {
             (Some(next), _) => Some(next),
             (None, Some(head)) if lost.segment < head => {
                 Some(self.statistics.get(&volume).map_or(Serial(0), |&highest| highest.next()))
             }
             _ => None,
         };
-        let nothing_between = bound.is_some_and(|bound| bound.0 <= after.0 + 1);
+        let nothing_between = bound.is_some_and(|bound| bound.0 <= after.0.saturating_add(1));
         (!nothing_between).then(|| Loss {
             segment: lost.segment,
             after,
             before: bound,
             reason: lost.reason.clone(),
         })
-    }
-}
-
-impl List {
-    fn push(&mut self, entry: Entry) {
-        // A newer generation that goes back takes over from where it goes on: what an older one had there was lost
-        // to another owner meanwhile.
-        while self
-            .entries
-            .last()
-            .is_some_and(|last| last.serial >= entry.serial && last.generation < entry.generation)
-        {
-            self.entries.pop();
-        }
-        self.unordered |= self.entries.last().is_some_and(|last| last.serial >= entry.serial);
-        self.entries.push(entry);
-    }
-
-    fn order(&mut self) {
-        if self.unordered {
-            self.entries.sort_by_key(|entry| entry.serial);
-            self.entries.dedup_by_key(|entry| entry.serial);
-            self.unordered = false;
-        }
-    }
-}
-
-impl crate::Log {
-    pub(crate) async fn inventory<T>(
-        &self,
-        look: impl FnOnce(&Inventory) -> T,
-    ) -> Result<T, Error> {
-        self.inner.read_recovered().await?;
-        Ok(look(&self.inner.recovery.inventory.lock()))
     }
 }

@@ -9,7 +9,9 @@
 //! Where to begin: [`machine`] decides (what the log is after a start, which segments may go), `head` says how bytes
 //! lie, `driver` carries out commits and rollovers, `start` opens, `inventory` lists what outlived a restart.
 
+mod admit;
 mod depot;
+mod descriptors;
 mod driver;
 mod error;
 mod format;
@@ -225,12 +227,12 @@ impl Log {
     /// As [`Log::unfinished`], but gives what there is, and says what may be missing. A loss whose `before` is at most
     /// the volume's checkpoint + 1 is harmless.
     pub async fn salvage(&self, volume: VolumeId) -> Result<(Vec<Recovered>, Vec<Loss>), Error> {
-        self.inventory(|inventory| (inventory.recovered(volume), inventory.losses_of(volume))).await
+        self.inner.salvage(volume).await
     }
 
     /// All volumes that have recovered changes, with the highest serial of each.
     pub async fn unfinished_volumes(&self) -> Result<Vec<(VolumeId, Serial)>, Error> {
-        self.inventory(|inventory| inventory.volumes()).await
+        self.inner.unfinished_volumes().await
     }
 
     /// Somebody has decided to go on without what is lost: [`Log::unfinished`] does not refuse any more, the space of

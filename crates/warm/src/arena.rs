@@ -38,6 +38,9 @@ impl Arena {
     /// Maps (or makes) the arena of `node` at `path`. Slots keep their content when header, layout version and node
     /// agree; else all are fresh. An arena that has more slots already keeps them: one may hold the only copy of an
     /// acknowledged change.
+    ///
+    /// Two daemons must not open one arena (a foreign one is made fresh!): put the node's id into `path`, and hold the
+    /// node's own lock before.
     pub fn open(env: &Env, path: &Path, node: NodeId, slots: usize) -> io::Result<Arena> {
         Arena::open_sized(env, path, node, slots, SLOT_BYTES_MAX)
     }

@@ -312,3 +312,43 @@ fn an_older_generation_gives_way_where_a_newer_one_goes_back() {
         assert_eq!(list, [(1, 1), (2, 2), (2, 3), (2, 4)]);
     });
 }
+
+/// The same on the operating system, with threads that really run at once.
+#[test]
+fn sessions_on_threads_of_their_own_share_a_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let (env, runtime) = env::real::env().unwrap();
+    runtime.block_on(async {
+        let config = Config { folder: folder.path().join("log"), ..config(5) };
+        let arena = Arena::volatile_sized(4, SEGMENT);
+        let (log, _) = Log::open(&env, arena, config.clone()).await.unwrap();
+        let (sender, mut done) = tokio::sync::mpsc::unbounded_channel();
+        for number in 1..=4u8 {
+            let (log, sender) = (log.clone(), sender.clone());
+            env.spawn_session("writer", async move {
+                for serial in 1..=300 {
+                    let (position, place) =
+                        append(&log, volume(number), serial, 700).await.unwrap();
+                    log.commit(position).await.unwrap();
+                    assert!(log.committed() >= position);
+                    check(volume(number), serial, &place).await;
+                    log.release(volume(number), Serial(serial.saturating_sub(9)));
+                }
+                sender.send(number).unwrap();
+            });
+        }
+        for _ in 0..4 {
+            let ended = env.timeout(Duration::from_secs(60), done.recv()).await;
+            assert!(ended.expect("nobody waits for ever").is_some());
+        }
+        log.close().await.unwrap();
+        drop(log);
+        let (log, opened) =
+            Log::open(&env, Arena::volatile_sized(4, SEGMENT), config).await.unwrap();
+        assert_eq!(opened.damage, Vec::<String>::new());
+        for number in 1..=4 {
+            let serials = recovered(&log, volume(number)).await;
+            assert_eq!(serials[serials.len() - 9..], (292..=300).collect::<Vec<_>>());
+        }
+    });
+}

@@ -1,0 +1,131 @@
+//! Where the changes of a recovered segment are listed: its descriptor table in memory, or on flash, or when both are
+//! damaged what can be read of its entries.
+
+use crate::Error;
+use crate::format::{ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind};
+use crate::scan::{read, read_foot, read_image};
+use crate::segment::Segment;
+use crate::walk::{salvage, walk};
+use base::SegmentId;
+use base::checksum::crc32c_seeded;
+use warm::Memory;
+
+/// A table that has been verified: as a whole by the foot's checksum, or descriptor by descriptor.
+#[derive(Clone, Copy)]
+pub(crate) struct Verified<'a> {
+    /// Whole descriptors, the newest first.
+    bytes: &'a [u8],
+}
+
+impl<'a> Verified<'a> {
+    /// A table that was verified before: its last `changes` descriptors.
+    pub(crate) fn again(back: &'a [u8], changes: u32) -> Option<Self> {
+        let length = changes as usize * ENTRY_BYTES as usize;
+        Some(Verified { bytes: back.get(back.len().checked_sub(length)?..)? })
+    }
+
+    pub(crate) fn changes(&self) -> u32 {
+        u32::try_from(self.bytes.len() / ENTRY_BYTES as usize)
+            .expect("a segment is far below 4 GiB")
+    }
+
+    /// The changes, in their order.
+    pub(crate) fn iter(self) -> impl Iterator<Item = EntryHeader> + 'a {
+        let parse = |bytes| EntryHeader::decode_verified(bytes).ok();
+        self.bytes.rchunks_exact(ENTRY_BYTES as usize).filter_map(parse)
+    }
+
+    /// The change of that number, counted from 0.
+    pub(crate) fn get(self, number: u32) -> Option<EntryHeader> {
+        let end = self.bytes.len().checked_sub(number as usize * ENTRY_BYTES as usize)?;
+        EntryHeader::decode_verified(self.bytes.get(end.checked_sub(ENTRY_BYTES as usize)?..end)?)
+            .ok()
+    }
+
+    /// Checks that all of it are changes that ascend and lie inside the front.
+    fn checked(self, front: u32) -> Option<Self> {
+        let mut at = HEADER_BYTES;
+        let sane = self.bytes.rchunks_exact(ENTRY_BYTES as usize).all(|bytes| {
+            let Ok(entry) = EntryHeader::decode_verified(bytes) else { return false };
+            let end = u64::from(entry.offset) + u64::from(ENTRY_BYTES) + u64::from(entry.length);
+            let sane = entry.offset >= at
+                && end <= u64::from(front)
+                && matches!(entry.kind, Kind::Change(_));
+            at = if sane { entry.end() } else { at };
+            sane
+        });
+        sane.then_some(self)
+    }
+}
+
+/// The table of a segment in memory.
+pub(crate) fn in_memory<'a>(segment: &Segment, memory: &'a Memory) -> Option<Verified<'a>> {
+    let (back, header) = (memory.back(), &segment.header);
+    let table = match memory.tail() {
+        Some(tail) => {
+            let foot = tail.get(tail.len() - FOOT_BYTES as usize..)?;
+            by_foot(&Foot::decode(foot, segment.id(), header.birth, header.capacity)?, back)?
+        }
+        None => one_by_one(back, segment.id())?,
+    };
+    table.checked(memory.front_length())
+}
+
+/// The descriptors of an unsealed segment, if each of them is whole.
+pub(crate) fn one_by_one(back: &[u8], segment: SegmentId) -> Option<Verified<'_>> {
+    let whole = |bytes| EntryHeader::decode(bytes, segment).is_ok();
+    back.chunks_exact(ENTRY_BYTES as usize).all(whole).then_some(Verified { bytes: back })
+}
+
+/// The descriptors out of the bytes before the foot, if they match its checksum.
+fn by_foot<'a>(foot: &Foot, back: &'a [u8]) -> Option<Verified<'a>> {
+    let table = Verified::again(back, foot.changes)?;
+    (crc32c_seeded(foot.segment.0, table.bytes) == foot.table_crc).then_some(table)
+}
+
+/// A table read from flash.
+pub(crate) struct Read {
+    foot: Foot,
+    back: Vec<u8>,
+}
+
+impl Read {
+    pub(crate) fn table(&self) -> Option<Verified<'_>> {
+        by_foot(&self.foot, &self.back)
+    }
+}
+
+/// The table of a sealed segment on flash, verified; `None` when there is none.
+pub(crate) async fn on_flash(segment: &Segment) -> Result<Option<Read>, Error> {
+    let (depot, header) = (segment.depot(), &segment.header);
+    let Some(file) = segment.file else { return Ok(None) };
+    let Some(foot) = read_foot(depot, file, header).await? else { return Ok(None) };
+    let mut back = vec![0; foot.table as usize];
+    read(depot, file, &mut back, header.capacity - FOOT_BYTES - foot.table).await?;
+    let read = Read { foot, back };
+    let sane = read.table().and_then(|table| table.checked(foot.front)).is_some();
+    Ok(sane.then_some(read))
+}
+
+/// The changes of a segment without a table, and what is wrong with it, if anything is.
+pub(crate) async fn out_of_entries(
+    segment: &Segment,
+) -> Result<(Vec<EntryHeader>, Option<String>), Error> {
+    let Some(file) = segment.file else {
+        return Ok((
+            Vec::new(),
+            Some("its table in memory is damaged, and it has no file".to_owned()),
+        ));
+    };
+    let foot = read_foot(segment.depot(), file, &segment.header).await?;
+    let image = read_image(segment.depot(), file).await?;
+    let walked = walk(&image, segment.id(), foot.is_none());
+    let whole = foot.map_or(walked.opening.is_some(), |foot| walked.end == foot.front);
+    if whole {
+        return Ok((walked.changes, None));
+    }
+    let changes = salvage(&image, segment.id());
+    let reason =
+        format!("damaged at {}: {}; {} changes can be read", walked.end, walked.why, changes.len());
+    Ok((changes, Some(reason)))
+}
