@@ -24,6 +24,11 @@ const SIZE: u64 = 3 * CHANGE_BYTES_MAX + 5 * BLOCK + 512;
 
 /// One life of a node with one volume.
 async fn start(env: &Env, store: &Store) -> (Volumes, fault::Handle) {
+    let (volumes, faults, _, _) = start_all(env, store).await;
+    (volumes, faults)
+}
+
+async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content, Writer) {
     let (store, faults) = fault::wrap(env, store.clone(), Plan::default());
     let arena = warm::Arena::open(env, &PathBuf::from("/node/arena"), NODE, 4).unwrap();
     let config = log::Config {
@@ -60,7 +65,8 @@ async fn start(env: &Env, store: &Store) -> (Volumes, fault::Handle) {
     let homes: HomeMaker = Arc::new(move |vault: &Vault| {
         Ok(Arc::new(Extents::new(chunks.clone(), vault.size, vault.block_size)) as Arc<dyn Home>)
     });
-    (Volumes::open(env.clone(), writer, staging, content, homes), faults)
+    let volumes = Volumes::open(env.clone(), writer.clone(), staging, content.clone(), homes);
+    (volumes, faults, content, writer)
 }
 
 fn spec(policy: Policy, ack: Ack) -> Spec {
@@ -254,6 +260,39 @@ fn one_outcome_of_many_changes() {
             "in the datastore, as several changes"
         );
         compare(&device, &data, 0, SIZE).await;
+    });
+}
+
+#[test]
+fn a_sweep_frees_what_a_removed_volume_had_and_nothing_else() {
+    let (world, store) = (World::new(3, Faults::none()), Mem::store());
+    let data = |seed: u64| -> Vec<u8> {
+        (0..SIZE).map(|at| (at * at / 7 + seed * at / 3) as u8).collect()
+    };
+    world.block_on(async {
+        let (volumes, _, content, writer) = start_all(&world.env(), &store).await;
+        for (seed, name) in [(1, "gone"), (2, "kept"), (3, "idle")] {
+            let spec = Spec { name: name.into(), ..spec(Policy::Through, Ack::Flash) };
+            volumes.create(spec).await.unwrap();
+            let device = Device::new(volumes.attach(name).await.unwrap());
+            done(&device, device.write(0, &data(seed), false)).await;
+        }
+        volumes.detach("idle").await.unwrap();
+        let packs = async || store.list("packs/data/", None).await.unwrap().len();
+        let before = packs().await;
+        volumes.remove("gone", false).await.unwrap();
+        let sweeper = content::sweep::Sweeper::new(content, writer, Arc::new(volumes.clone()));
+        sweeper.run().await.unwrap();
+        let after = packs().await;
+        assert!(after < before && after > 0, "{before} -> {after}");
+    });
+    world.crash_process();
+    world.block_on(async {
+        let (volumes, _) = start(&world.env(), &store).await;
+        for (seed, name) in [(2, "kept"), (3, "idle")] {
+            let device = Device::new(volumes.attach(name).await.unwrap());
+            compare(&device, &data(seed), 0, SIZE).await;
+        }
     });
 }
 
