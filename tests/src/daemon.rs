@@ -139,7 +139,10 @@ impl Daemon {
     /// The worker's process.
     pub fn worker(&self) -> Result<u32> {
         let status = self.cli(&["status"])?;
-        status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).context("status has no pid")
+        status["detail"]["pid"]
+            .as_u64()
+            .and_then(|pid| u32::try_from(pid).ok())
+            .context("status has no pid")
     }
 
     /// `kill -9` of the worker; the supervisor starts another.

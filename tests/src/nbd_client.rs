@@ -129,7 +129,11 @@ impl NbdClient {
     }
 }
 
-/// What a crash is judged by: every write that was sent, in order, and which of them were acknowledged.
+/// In place of a block: the write was lost in a crash before it was acknowledged.
+const LOST: u64 = u64::MAX;
+
+/// What a crash is judged by: every write that was sent, and which of them were acknowledged. (That what is there is a
+/// prefix by serial is judged by the simulation, which knows the serials.)
 #[derive(Default)]
 pub struct Promises {
     /// Block of the n-th write (numbered from 1).
@@ -148,10 +152,15 @@ impl Promises {
     /// How many writes were acknowledged.
     #[must_use]
     pub fn acknowledged(&self) -> usize {
-        self.acknowledged.iter().filter(|&&done| done).count()
+        self.sent
+            .iter()
+            .zip(&self.acknowledged)
+            .filter(|(block, done)| **done && **block != LOST)
+            .count()
     }
 
     /// Writes random blocks at `depth` until `stop` says so or the connection breaks. A server error is a failure.
+    /// No two writes in flight are to the same block: their order would be nobody's promise.
     pub fn write_until(
         &mut self,
         client: &mut NbdClient,
@@ -159,70 +168,71 @@ impl Promises {
         random: &mut Random,
         mut stop: impl FnMut(usize) -> bool,
     ) -> Result<()> {
-        let mut in_flight = 0;
+        let mut in_flight: Vec<u64> = Vec::new();
         loop {
             let stopping = stop(self.sent.len());
-            while !stopping && in_flight < depth {
+            while !stopping && in_flight.len() < depth {
                 let block = random.below(self.blocks);
+                if in_flight.contains(&block) {
+                    continue;
+                }
                 self.sent.push(block);
                 self.acknowledged.push(false);
                 let number = self.sent.len() as u64;
-                if client
-                    .send(1, number, block * BLOCK as u64, BLOCK as u32, &payload(number, block))
-                    .is_err()
-                {
+                let bytes = payload(number, block);
+                if client.send(1, number, block * BLOCK as u64, BLOCK as u32, &bytes).is_err() {
                     return Ok(());
                 }
-                in_flight += 1;
+                in_flight.push(block);
             }
-            if in_flight == 0 {
+            if in_flight.is_empty() {
                 return Ok(());
             }
             let Ok(reply) = client.reply() else { return Ok(()) };
             if reply.error != 0 {
                 bail!("write {} failed with error {}", reply.cookie, reply.error);
             }
-            self.acknowledged[reply.cookie as usize - 1] = true;
-            in_flight -= 1;
+            let index = reply.cookie as usize - 1;
+            self.acknowledged[index] = true;
+            in_flight.retain(|&block| block != self.sent[index]);
         }
     }
 
-    /// After the crash: every acknowledged write is there, and what is there is a prefix of what was sent.
-    /// Forgets the lost tail, so that writing can go on. Returns how many un-acknowledged writes were lost.
+    /// After the crash: each block shows its last acknowledged write, or a later one that was in flight. Takes what is
+    /// there as the new truth. Returns how many writes in flight were lost.
     pub fn check(&mut self, client: &mut NbdClient) -> Result<usize> {
-        let mut visible = vec![0u64; self.blocks as usize];
+        let mut promised = vec![0u64; self.blocks as usize];
+        let done = |index: &usize| self.acknowledged[*index] && self.sent[*index] != LOST;
+        for index in (0..self.sent.len()).filter(done) {
+            let block = self.sent[index];
+            promised[block as usize] = index as u64 + 1;
+        }
         let chunk = 64;
         for first in (0..self.blocks).step_by(chunk) {
             let count = chunk.min((self.blocks - first) as usize);
             let data = client.read(first * BLOCK as u64, count * BLOCK)?;
             for (index, bytes) in data.chunks(BLOCK).enumerate() {
                 let block = first + index as u64;
-                visible[block as usize] = self.identify(bytes, block)?;
+                let visible = self.identify(bytes, block)?;
+                let promised = promised[block as usize];
+                if visible < promised {
+                    bail!(
+                        "block {block} shows write {visible}; write {promised} there was acknowledged"
+                    );
+                }
+                if visible > promised {
+                    self.acknowledged[visible as usize - 1] = true;
+                }
             }
         }
-        let prefix = visible.iter().copied().max().unwrap_or(0);
-        let last_acknowledged =
-            self.acknowledged.iter().rposition(|&done| done).map_or(0, |index| index as u64 + 1);
-        let mut expected = vec![0u64; self.blocks as usize];
-        // A tail that repeats nothing visible cannot be told apart from the prefix; what counts is that each block
-        // shows the last write of some prefix that holds all acknowledged ones.
-        let judged = prefix.max(last_acknowledged);
-        for (index, &block) in self.sent.iter().enumerate().take(judged as usize) {
-            expected[block as usize] = index as u64 + 1;
-        }
-        for block in 0..self.blocks as usize {
-            if visible[block] != expected[block] {
-                bail!(
-                    "block {block} shows write {}, but the prefix up to {judged} (acknowledged up to \
-                     {last_acknowledged}) ends with write {} there",
-                    visible[block],
-                    expected[block]
-                );
+        let lost = self.acknowledged.iter().filter(|&&done| !done).count();
+        // A lost write's number is not used again: its bytes must never turn up later.
+        for (index, done) in self.acknowledged.iter_mut().enumerate() {
+            if !*done {
+                *done = true;
+                self.sent[index] = LOST;
             }
         }
-        let lost = self.sent.len() - judged as usize;
-        self.sent.truncate(judged as usize);
-        self.acknowledged.truncate(judged as usize);
         Ok(lost)
     }
 
@@ -231,7 +241,8 @@ impl Promises {
             return Ok(0);
         }
         let number = u64::from_le_bytes(bytes[..8].try_into()?);
-        if number == 0 || number > self.sent.len() as u64 || bytes != payload(number, block) {
+        let known = number > 0 && self.sent.get(number as usize - 1) == Some(&block);
+        if !known || bytes != payload(number, block) {
             bail!("block {block} holds bytes that nobody wrote: {:02x?}", &bytes[..32]);
         }
         Ok(number)

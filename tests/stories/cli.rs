@@ -45,7 +45,7 @@ fn the_restart_drill_loses_nothing() -> Result<()> {
     let drill = daemon.cli(&["drill", "restart", "--seconds", "2", "--rounds", "2"])?;
     println!("{drill}");
     assert_eq!(drill["acknowledged_writes_lost"], 0, "{drill}");
-    assert!(drill["acknowledged_writes"].as_u64().context("acknowledged_writes")? > 100, "{drill}");
+    assert!(drill["writes_acknowledged"].as_u64().context("writes_acknowledged")? > 100, "{drill}");
     assert!(drill["stalled_ms_max"].as_f64().is_some(), "{drill}");
     Ok(())
 }
