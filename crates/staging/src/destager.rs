@@ -187,7 +187,10 @@ impl Staged {
             pending: gate.pending(),
             bytes: gate.queue.bytes(),
             age: gate.queue.get(0).map_or(Duration::ZERO, |oldest| now.since(oldest.at())),
-            awaited: matches!(self.mode, Mode::Store { .. }) || gate.drain_to > gate.checkpoint(),
+            // What is lost may be overwritten: then it does not matter any more.
+            awaited: matches!(self.mode, Mode::Store { .. })
+                || gate.drain_to > gate.checkpoint()
+                || gate.lost.is_some(),
             pressed: scarce || self.is_pressed(&gate),
             pause: gate.pause.until.since(now),
         };

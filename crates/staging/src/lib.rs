@@ -5,7 +5,9 @@
 //! changes in serial order into the volume's [`Home`], one atomic vault commit a batch. The [`Vault`] is the one truth
 //! about who may write the volume.
 
+mod admission;
 mod batch;
+mod budget;
 mod commit;
 mod destager;
 mod error;
@@ -29,6 +31,7 @@ pub use staged::Staged;
 pub use vault::{Vault, VaultState};
 
 use base::VolumeId;
+use budget::Rouse;
 use content::Content;
 use datastore::record::{Held, Writer};
 use destager::Destager;
@@ -39,7 +42,7 @@ use log::{Log, Position};
 use parking_lot::Mutex;
 use recovery::Parked;
 use serde::Serialize;
-use staged::{Mode, Rouse};
+use staged::Mode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;

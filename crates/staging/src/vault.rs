@@ -53,3 +53,6 @@ impl Vault {
         format!("volumes/{id}")
     }
 }
+
+#[cfg(test)]
+mod tests;

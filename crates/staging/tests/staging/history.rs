@@ -93,7 +93,7 @@ pub async fn change(
         history.bytes += span + 64;
         let serial = volume.backlog().serial + 1;
         assert_eq!(serial, history.ops.len() as u64 + 1, "serials have no gaps");
-        let clear = (random >> 3) % 8 == 0;
+        let clear = (random >> 3).is_multiple_of(8);
         let written = match clear {
             true => volume.clear(position, span, random & 2 == 0, durable),
             false => volume.write(position, &payload(serial, position, span), durable),

@@ -1,9 +1,11 @@
 //! Staging as its callers see it, over the real log, content store and datastore, on a simulated machine.
+#![cfg(test)]
 
 mod bed;
 mod blocks;
 mod cost;
 mod crash;
+mod damage;
 mod fence;
 mod history;
 mod policy;

@@ -1,0 +1,173 @@
+//! The ways in on which a write waits: for room on flash, for a head of the log, for RAM. First come, first served; what
+//! waits goes on when its caller lets go.
+
+use crate::gatekeeper::Waiting;
+use crate::queue::{Change, Kept, Payload};
+use crate::staged::{Request, Staged, Taken, failed};
+use crate::{Error, Written};
+use bytes::Bytes;
+use env::Moment;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl Staged {
+    /// The slow way in: waits for room and for a head of the log with room. It goes on when the caller lets go.
+    pub(crate) fn submit_later(
+        self: &Arc<Self>,
+        request: Request<'_>,
+        submitted: Moment,
+    ) -> Written {
+        let payload = Bytes::copy_from_slice(request.payload);
+        let Request { change, position, span, durable, .. } = request;
+        let volume = self.clone();
+        Written::Later(Box::pin(async move {
+            let worker = volume.clone();
+            let work = async move {
+                let request = Request { change, position, span, payload: &payload, durable };
+                worker.append_when_possible(request).await
+            };
+            let taken = volume.inner.env.run("staging-admission", work).await?;
+            volume.settle(taken.end, taken.delay, submitted, durable).await
+        }))
+    }
+
+    async fn append_when_possible(self: &Arc<Self>, request: Request<'_>) -> Result<Taken, Error> {
+        let cost = request.cost();
+        let waited = self.admit(cost).await?;
+        loop {
+            let now = self.inner.env.now();
+            let taken = {
+                let mut gate = self.gate.lock();
+                match gate.in_service() {
+                    Err(ended) => Err(ended),
+                    Ok(()) => Ok(self.append(&mut gate, &request, now, true)),
+                }
+            };
+            let problem = match taken {
+                Ok(Some(mut taken)) => {
+                    self.rouse(taken.rouse);
+                    if waited {
+                        // It has waited enough.
+                        taken.delay = Duration::ZERO;
+                    }
+                    return Ok(taken);
+                }
+                Ok(None) => {
+                    self.rolling.fetch_add(1, Ordering::Relaxed);
+                    self.inner.destager.wake();
+                    let rolled = self.inner.log.roll(request.payload.len()).await;
+                    self.rolling.fetch_sub(1, Ordering::Relaxed);
+                    match rolled {
+                        Ok(()) => continue,
+                        Err(error) => Error::Log(error),
+                    }
+                }
+                Err(ended) => ended,
+            };
+            let mut gate = self.gate.lock();
+            // A closed volume has given its promises back already.
+            if gate.ended.is_none() {
+                self.discount(&mut gate, cost);
+            }
+            return Err(problem);
+        }
+    }
+
+    /// Waits for room on flash, first come first served; what comes back is counted. Gives whether it had to wait.
+    async fn admit(self: &Arc<Self>, cost: u64) -> Result<bool, Error> {
+        let told = {
+            let mut gate = self.gate.lock();
+            gate.in_service()?;
+            if gate.waiting.is_empty() && self.has_room(&gate, cost) {
+                self.count(&mut gate, cost);
+                return Ok(false);
+            }
+            let (teller, told) = tokio::sync::oneshot::channel();
+            gate.waiting.push_back(Waiting { cost, teller });
+            self.inner.stalled.fetch_add(1, Ordering::Relaxed);
+            told
+        };
+        tracing::debug!(volume = %self.name, "a write waits: the volume's share of flash is full");
+        self.inner.destager.wake();
+        match told.await {
+            Ok(()) => Ok(true),
+            Err(_) => {
+                self.gate.lock().in_service()?;
+                Err(Error::Closed(self.name.clone()))
+            }
+        }
+    }
+
+    /// Lets waiting writes in for which there is room now.
+    pub(crate) fn admit_waiting(&self) {
+        let mut gate = self.gate.lock();
+        while let Some(first) = gate.waiting.front() {
+            let cost = first.cost;
+            if !self.has_room(&gate, cost) {
+                break;
+            }
+            let Some(first) = gate.waiting.pop_front() else { break };
+            self.inner.stalled.fetch_sub(1, Ordering::Relaxed);
+            self.count(&mut gate, cost);
+            if first.teller.send(()).is_err() {
+                self.discount(&mut gate, cost);
+            }
+        }
+    }
+
+    /// `through` and `uncached`: kept in RAM, destaged at once, acknowledged when the datastore has it.
+    pub(crate) fn submit_to_store(self: &Arc<Self>, request: Request<'_>) -> Written {
+        // Payload::Zero takes RAM too: the entry.
+        let cost = u32::try_from(request.cost()).unwrap_or(u32::MAX).min(self.inner.memory_permits);
+        let payload = Bytes::copy_from_slice(request.payload);
+        let (position, span) = (request.position, request.span);
+        let keep = move |permit| Kept { bytes: payload, _permit: Some(permit) };
+        if let Ok(permit) = self.inner.memory.clone().try_acquire_many_owned(cost) {
+            return match self.keep(position, span, keep(permit)) {
+                Ok(told) => Written::Later(Box::pin(told)),
+                Err(error) => failed(error),
+            };
+        }
+        let volume = self.clone();
+        Written::Later(Box::pin(async move {
+            let worker = volume.clone();
+            let work = async move {
+                worker.memory_waiting.fetch_add(1, Ordering::Relaxed);
+                let permit = worker.inner.memory.clone().acquire_many_owned(cost).await;
+                worker.memory_waiting.fetch_sub(1, Ordering::Relaxed);
+                let permit = permit.map_err(|_| Error::Closed(worker.name.clone()))?;
+                worker.keep(position, span, keep(permit))
+            };
+            volume.inner.env.run("staging-admission", work).await?.await
+        }))
+    }
+
+    /// Takes a change that only RAM holds; what comes back ends when the datastore has it.
+    fn keep(
+        self: &Arc<Self>,
+        position: u64,
+        span: u64,
+        kept: Kept,
+    ) -> Result<impl Future<Output = Result<(), Error>> + Send + use<>, Error> {
+        let now = self.inner.env.now();
+        let (told, rouse) = {
+            let mut gate = self.gate.lock();
+            gate.in_service()?;
+            if let Some(lost) = &gate.lost {
+                return Err(lost.clone());
+            }
+            let payload = Payload::Memory(Arc::new(kept));
+            gate.take(Change::kept(position, span, payload, now));
+            (gate.await_all(), self.note(&mut gate))
+        };
+        self.rouse(rouse);
+        let name = self.name.clone();
+        Ok(async move {
+            match told {
+                Some(told) => told.await.unwrap_or(Err(Error::Closed(name))),
+                None => Ok(()),
+            }
+        })
+    }
+}

@@ -1,0 +1,63 @@
+use super::*;
+use base::PackId;
+use content::Pointer;
+use proptest::prelude::*;
+
+const GOLDEN: &str = include_str!("../../golden/vault-1.json");
+
+fn example() -> Vault {
+    Vault {
+        id: VolumeId([0x11; 16]),
+        name: "größe 1".into(),
+        kind: "block".into(),
+        state: VaultState::Live,
+        size: 20 << 30,
+        block_size: 16384,
+        policy: Policy::Back,
+        ack: Ack::Memory,
+        owner: Some(NodeId([0x5a; 16])),
+        generation: Generation(3),
+        checkpoint: Serial(u64::MAX),
+        root: Some(Pointer {
+            name: [0xa5; 32],
+            pack: PackId([0xc3; 16]),
+            offset: 4096,
+            stored: 700,
+            length: 1500,
+        }),
+        created: 1_767_225_600_000_000,
+    }
+}
+
+#[test]
+fn the_golden_vault_is_read_and_written_as_ever() {
+    let (vault, mark) =
+        datastore::record::decode_as::<Vault>("volumes/x", GOLDEN.as_bytes()).unwrap();
+    assert_eq!(vault, example());
+    assert_eq!(mark.edition, 9);
+    let golden: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
+    assert_eq!(serde_json::to_value(&vault).unwrap(), golden["body"]);
+}
+
+#[test]
+fn a_vault_without_owner_and_content_survives_text() {
+    let vault = Vault {
+        owner: None,
+        root: None,
+        state: VaultState::Deleted,
+        policy: Policy::Through,
+        ..example()
+    };
+    let text = serde_json::to_string(&vault).unwrap();
+    assert_eq!(serde_json::from_str::<Vault>(&text).unwrap(), vault);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_vault_or_an_error(at in 0..GOLDEN.len(), byte in any::<u8>()) {
+        let mut bytes = GOLDEN.as_bytes().to_vec();
+        bytes[at] = byte;
+        let _ = datastore::record::decode_as::<Vault>("volumes/x", &bytes);
+        let _ = datastore::record::decode_as::<Vault>("volumes/x", &bytes[..at]);
+    }
+}
