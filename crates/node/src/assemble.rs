@@ -84,19 +84,22 @@ impl Node {
         let lock = FolderLock::take(env, &config.dir).await?;
         let home = HomeFile::read(env, &config.dir).await?;
         phases.done("folder");
-        let open = open_store(env, &config).await?;
-        let known = join(env, &open, &config, home).await?;
-        let (home, writer) = (known.home, known.writer);
-        phases.done("store");
-        let sizes = sizes(&config, home.sizes);
-        let (arena, warm) = arena(env, &config, home.node, sizes).await?;
-        phases.done("warm");
-        let held = record::start(&writer, &open.url, known.record).await?;
+        let id = home.as_ref().map_or_else(|| NodeId(env.random()), |home| home.node);
+        let sizes = match &home {
+            Some(home) => sizes(&config, home.sizes),
+            None => sizes(&config, choose(env, &config).await),
+        };
+        // Strangers to one another, and each takes its time when it is new.
+        let (known, arena) = futures_util::join!(join(env, &config, id, sizes, home), arena(env, &config, id, sizes));
+        let (known, (arena, warm)) = (known?, arena?);
+        let Known { open, identity, writer, record } = known;
+        phases.done("store-and-warm");
+        let held = record::start(&writer, &open.url, record).await?;
         let incarnation = held.value.incarnation;
         phases.done("record");
         let memory_outlives_process = arena.outlives_process();
         let (log, opened) =
-            Log::open(env, arena, log_config(&config, home.node, incarnation, sizes)).await?;
+            Log::open(env, arena, log_config(&config, id, incarnation, sizes)).await?;
         phases.done("log");
         for damage in &opened.damage {
             tracing::error!(%damage, "damage in the log");
@@ -104,7 +107,7 @@ impl Node {
         let content = Content::open(
             env.clone(),
             open.store.clone(),
-            content_config(&config, &known.identity),
+            content_config(&config, &identity),
         );
         let staging = Staging::start(
             env.clone(),
@@ -125,11 +128,11 @@ impl Node {
         phases.done("volumes");
         Ok(Self {
             env: env.clone(),
-            id: home.node,
+            id,
             incarnation,
             config,
             sizes,
-            identity: known.identity,
+            identity,
             store: open.store,
             meter: open.meter,
             writer,
@@ -165,29 +168,29 @@ async fn open_store(env: &Env, config: &Config) -> Result<OpenStore, Error> {
 
 /// What is known once the store has been read.
 struct Known {
-    home: HomeFile,
+    open: OpenStore,
     identity: Identity,
     writer: Writer,
     record: Option<Held<NodeRecord>>,
 }
 
-/// Finds out who we are and whose store this is; the first time, tries the store and writes both down.
+/// Opens the store and finds out whether it is ours; the first time, tries it and writes down who belongs to whom.
 async fn join(
     env: &Env,
-    open: &OpenStore,
     config: &Config,
+    node: NodeId,
+    sizes: Sizes,
     home: Option<HomeFile>,
 ) -> Result<Known, Error> {
+    let open = open_store(env, config).await?;
     let failed = |source| Error::Store { url: open.url.clone(), source };
-    let node = home.as_ref().map_or_else(|| NodeId(env.random()), |home| home.node);
     let writer = Writer { env: env.clone(), store: open.store.clone(), node };
     let Some(home) = home else {
         let identity = identity::open_or_create(&writer).await.map_err(failed)?;
         datastore::probe(env, &open.store).await.map_err(failed)?;
-        let home =
-            HomeFile::new(node, identity.store, env.wall_clock().0, choose(env, config).await);
+        let home = HomeFile::new(node, identity.store, env.wall_clock().0, sizes);
         home.write(env, &config.dir).await?;
-        return Ok(Known { home, identity, writer, record: None });
+        return Ok(Known { open, identity, writer, record: None });
     };
     let (identity, record) = futures_util::join!(identity::find(&writer), record::read(&writer));
     let identity = identity.map_err(failed)?.ok_or_else(|| {
@@ -195,13 +198,10 @@ async fn join(
         failed(StoreError::Refused(gone.to_owned()))
     })?;
     if identity.store != home.store {
-        return Err(Error::OtherStore {
-            url: open.url.clone(),
-            ours: home.store,
-            theirs: identity.store,
-        });
+        return Err(Error::OtherStore { url: open.url.clone(), ours: home.store, theirs: identity.store });
     }
-    Ok(Known { home, identity, writer, record: record.map_err(failed)? })
+    let record = record.map_err(failed)?;
+    Ok(Known { open, identity, writer, record })
 }
 
 /// Sizes that suit this machine.

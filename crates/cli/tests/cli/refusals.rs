@@ -1,0 +1,152 @@
+//! Bad input: each is refused with one message that says what to do, and the right exit code.
+
+use crate::{Daemon, rekindle, run, told};
+
+/// Runs `up` in a fresh folder; it must refuse.
+fn up(more: &[&str]) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().join("d");
+    let output = rekindle().arg("up").arg("--dir").arg(&dir).args(["--nbd", "off", "--http", "off"]).args(more).output();
+    let (code, _, error) = told(&output.expect("the binary starts"));
+    (code, error)
+}
+
+#[test]
+fn volumes_that_cannot_be() {
+    for (name, size, word) in [
+        ("vm1", "0", "0 bytes"),
+        ("vm1", "513", "1024"),
+        ("vm1", "9000T", "1024 TiB"),
+        ("vm1", "1.5G", "20G"),
+        ("vm1", "-1", "size"),
+        ("a/b", "1G", "must not contain"),
+        ("..", "1G", "must not begin"),
+        ("a\nb", "1G", "must not contain"),
+        ("", "1G", "must not be empty"),
+        (&"x".repeat(256), "1G", "255 bytes"),
+    ] {
+        let (code, _, error) = run(&["volume", "create", &format!("--size={size}"), "--", name]);
+        assert_eq!(code, Some(2), "{name:?} {size}: {error}");
+        assert!(error.contains(word), "{name:?} {size}: {error}");
+    }
+}
+
+#[test]
+fn stores_that_cannot_be() {
+    for (url, word) in [
+        ("ftp://host/x", "s3://bucket/prefix"),
+        ("", "empty"),
+        ("file://relative", "three slashes"),
+        ("s3:///prefix", "bucket"),
+        ("/proc/no/such", "/proc/no/such"),
+    ] {
+        let (code, error) = up(&["--store", url]);
+        assert_eq!(code, Some(if url.is_empty() { 2 } else { 1 }), "{url}: {error}");
+        assert!(error.contains(word) && error.lines().count() == 1, "{url}: {error}");
+    }
+}
+
+#[test]
+fn a_store_of_somebody_else_or_of_the_future() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let strangers = folder.path().join("photos");
+    std::fs::create_dir(&strangers).expect("a folder");
+    std::fs::write(strangers.join("beach.jpg"), b"sand").expect("a file");
+    let (code, error) = up(&["--store", &strangers.display().to_string()]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("beach.jpg") && error.contains("empty folder"), "{error}");
+    let newer = folder.path().join("newer");
+    std::fs::create_dir(&newer).expect("a folder");
+    std::fs::write(newer.join("rekindle.json"), r#"{"rekindle": "store", "format": 99}"#).expect("a file");
+    let (code, error) = up(&["--store", &newer.display().to_string()]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("version 99") && error.contains("upgrade"), "{error}");
+}
+
+#[test]
+fn settings_that_nobody_knows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("rekindle.toml");
+    for (text, word) in [
+        ("flash_bugdet = '1G'", "did you mean 'flash_budget'?"),
+        ("[destage]\nagge = '1s'", "did you mean 'destage.age'?"),
+        ("cache = 'lots'", "'cache'"),
+        ("store = ", "line 1"),
+        ("flash_budget = '1K'", "too small"),
+    ] {
+        std::fs::write(&file, text).expect("a file");
+        let (code, error) = up(&["--config", &file.display().to_string()]);
+        assert!(matches!(code, Some(1 | 2)), "{text}: {error}");
+        assert!(error.contains(word), "{text}: {error}");
+    }
+    let (code, error) = up(&["--config", "/no/such/file"]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("/no/such/file"), "{error}");
+}
+
+#[test]
+fn addresses_and_faults_that_make_no_sense() {
+    for (arguments, word) in [
+        (["--nbd", "nowhere"], "unix:"),
+        (["--http", "0.0.0.0:8809"], "127.0.0.1:PORT"),
+        (["--store-fault", "bogus=1"], "latency=10ms"),
+        (["--flash-budget", "1M"], "too small"),
+        (["--log-format", "xml"], "json"),
+    ] {
+        let (code, error) = up(&arguments);
+        assert_eq!(code, Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(word), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn no_daemon_no_answer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().display().to_string();
+    let (code, _, error) = run(&["volume", "ls", "--dir", &dir]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("rekindle up --dir"), "{error}");
+    let (code, out, error) = run(&["status", "--json", "--dir", &dir]);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    let object: serde_json::Value = serde_json::from_str(&error).expect("an error object");
+    assert_eq!(object["kind"], "unavailable");
+}
+
+#[test]
+fn a_folder_in_use_and_a_folder_of_another_store() {
+    let mut daemon = Daemon::start();
+    let dir = daemon.dir().display().to_string();
+    let (code, _, error) = run(&["up", "--dir", &dir, "--nbd", "off", "--http", "off"]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("in use by another daemon (pid"), "{error}");
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(daemon.wait(), Some(0));
+    // Its log may hold what belongs to the old store.
+    let other = daemon.folder.path().join("other").display().to_string();
+    let (code, _, error) = run(&["up", "--dir", &dir, "--store", &other, "--nbd", "off", "--http", "off"]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("belongs to"), "{error}");
+    std::fs::write(daemon.dir().join("node.json"), "{").expect("a file");
+    let (code, _, error) = run(&["up", "--dir", &dir, "--nbd", "off", "--http", "off"]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("node.json is damaged"), "{error}");
+}
+
+#[test]
+fn the_daemon_refuses_what_only_it_can_know() {
+    let daemon = Daemon::start();
+    daemon.ask(&["volume", "create", "vm1", "--size", "64M"]);
+    for (arguments, kind) in [
+        (&["volume", "create", "vm1", "--size", "64M"][..], "exists"),
+        (&["volume", "show", "vm2"], "not-found"),
+        (&["volume", "rm", "vm2"], "not-found"),
+        (&["volume", "drain", "vm2"], "not-found"),
+        (&["volume", "history", "vm2"], "not-found"),
+        (&["verify", "vm2"], "not-found"),
+    ] {
+        let (code, _, error) = daemon.cli(arguments);
+        assert_eq!(code, Some(1), "{arguments:?}: {error}");
+        let object: serde_json::Value = serde_json::from_str(&error).expect("an error object");
+        assert_eq!(object["kind"], kind, "{arguments:?}: {error}");
+    }
+}
