@@ -9,7 +9,7 @@ use datastore::Store;
 use datastore::layer::fault::{self, Plan};
 use env::BoxFuture;
 use log::Log;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 pub const NODE: NodeId = NodeId([7; 16]);
@@ -91,16 +91,16 @@ pub struct Bed {
 
 impl Bed {
     pub async fn start(env: &Env, store: &Store) -> Self {
-        Self::start_as(NODE, env, store).await
+        Self::start_in(Path::new("/node"), NODE, env, store).await
     }
 
-    /// `env` is another host's when the node is another.
-    pub async fn start_as(node: NodeId, env: &Env, store: &Store) -> Self {
+    /// `env` is another host's, or the folder another, when the node is another.
+    pub async fn start_in(folder: &Path, node: NodeId, env: &Env, store: &Store) -> Self {
         let env = env.clone();
         let (store, faults) = fault::wrap(&env, store.clone(), Plan::default());
-        let arena = warm::Arena::open(&env, &PathBuf::from("/node/arena"), node, 4).unwrap();
+        let arena = warm::Arena::open(&env, &folder.join("arena"), node, 4).unwrap();
         let config = log::Config {
-            folder: PathBuf::from("/node/log"),
+            folder: folder.join("log"),
             node,
             incarnation: Incarnation(1),
             flash_bytes: 64 * MIB,

@@ -8,6 +8,7 @@ use datastore::backend::mem::Mem;
 use datastore::key;
 use env::sim::{Faults, World};
 use futures_util::future::join_all;
+use std::path::Path;
 
 #[test]
 fn a_wrong_wish_is_refused_with_what_to_do() {
@@ -47,7 +48,7 @@ fn of_many_creators_of_one_name_one_wins() {
         world.block_on(async {
             let here = Bed::start(&world.env(), &store).await;
             let there = world.host("there").env();
-            let there = Bed::start_as(NodeId([9; 16]), &there, &store).await;
+            let there = Bed::start_in(Path::new("/node"), NodeId([9; 16]), &there, &store).await;
             let wishes = (0..5).flat_map(|_| {
                 [here.volumes.create(spec("vm1")), there.volumes.create(spec("vm1"))]
             });

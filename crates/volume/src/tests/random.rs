@@ -1,7 +1,7 @@
 //! Many clients and operators at once, over a store that fails and lies; every transition is checked (an unlawful one
 //! panics in tests), and in the end what is said is so.
 
-use super::bed::{Bed, spec, write};
+use super::bed::{Bed, NODE, spec, write};
 use crate::machine::TABLE;
 use crate::*;
 use base::Kind;
@@ -9,6 +9,7 @@ use datastore::backend::mem::Mem;
 use datastore::layer::fault::Plan;
 use env::sim::{Faults, World};
 use futures_util::future::join_all;
+use std::sync::Arc;
 use std::time::Duration;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -83,4 +84,30 @@ fn crowds_on_a_bad_store_never_leave_the_table() {
             bed.volumes.stop(true).await.unwrap();
         });
     }
+}
+
+/// The same on real threads, one a client.
+#[test]
+fn crowds_on_real_threads_never_leave_the_table() {
+    let (env, runtime) = env::real::env().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    runtime.block_on(async {
+        let bed = Arc::new(Bed::start_in(folder.path(), NODE, &env, &Mem::store()).await);
+        bed.faults.set(Plan { fail_percent: 5.0, lie_percent: 10.0, ..Plan::default() });
+        let clients = (0..6).map(|_| {
+            let (ended, end) = tokio::sync::oneshot::channel();
+            let bed = bed.clone();
+            env.spawn_session("client", async move {
+                busy_body(&bed, 60).await;
+                let _ = ended.send(());
+            });
+            end
+        });
+        let clients: Vec<_> = clients.collect();
+        assert!(join_all(clients).await.into_iter().all(|end| end.is_ok()), "no client panicked");
+        bed.faults.set(Plan::default());
+        let all = bed.volumes.list().await.unwrap();
+        assert!(all.iter().all(|info| !info.state.is_exclusive() && info.clients == 0), "{all:?}");
+        bed.volumes.stop(true).await.unwrap();
+    });
 }
