@@ -160,7 +160,7 @@ impl Log {
     }
 
     /// Appends changes, all or (`Refused`) none. A plain call: copies, no I/O. Returns the position after them and
-    /// one place each. At most `limits::APPEND_BYTES_MAX` of payload together.
+    /// one place each. At most [`limits::APPEND_BYTES_MAX`] together.
     pub fn append(&self, changes: &[Append<'_>]) -> Result<(Position, Vec<Place>), Refused> {
         let inner = &*self.inner;
         if inner.is_latched() || inner.over_budget.load(Ordering::Acquire) {
@@ -168,8 +168,7 @@ impl Log {
         }
         // The checksums are the dear part, and need no lock.
         let payload_crcs: Vec<u32> = changes.iter().map(|change| crc32c(change.payload)).collect();
-        let bytes: usize =
-            changes.iter().map(|change| change.payload.len() + limits::GRAIN_BYTES as usize).sum();
+        let bytes: usize = changes.iter().map(append_bytes).sum();
         assert!(
             bytes <= inner.depot.capacity as usize / 2,
             "{bytes} bytes are more than one append may have"
@@ -251,4 +250,10 @@ impl Log {
     pub async fn close(&self) -> Result<(), Error> {
         self.inner.close().await
     }
+}
+
+/// What a change takes of a segment, bytes: payload, header, descriptor.
+fn append_bytes(change: &Append<'_>) -> usize {
+    change.payload.len().next_multiple_of(limits::GRAIN_BYTES as usize)
+        + 2 * limits::GRAIN_BYTES as usize
 }

@@ -7,7 +7,8 @@ use base::limits::{CHANGE_BYTES_MAX, SEGMENT_BYTES};
 pub const SECTOR_BYTES: u32 = 512;
 /// Entries begin on a multiple of this, bytes.
 pub const GRAIN_BYTES: u32 = 64;
-/// Most payload in one [`crate::Log::append`], bytes.
+/// Most that one [`crate::Log::append`] may take of a segment, bytes: payloads, each padded to 64, and 128 a change. With
+/// this a new head has room for any append.
 pub const APPEND_BYTES_MAX: u64 = SEGMENT_BYTES / 2;
 /// Fewest segments that a flash budget comes to: a head, and one to be destaged meanwhile.
 pub const SEGMENTS_MIN: u64 = 2;
