@@ -85,6 +85,12 @@ impl Daemon {
         if !self.options.arguments.iter().any(|argument| argument == "--http") {
             command.arg("--http").arg("127.0.0.1:0");
         }
+        if !self.options.arguments.iter().any(|argument| argument == "--warm") {
+            command.arg("--warm").arg(self.warm());
+        }
+        if !self.options.arguments.iter().any(|argument| argument == "--warm-size") {
+            command.args(["--warm-size", "64M"]);
+        }
         command.args(&self.options.arguments).envs(self.options.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(trace.try_clone()?).stderr(trace);
         let mut child = command.spawn().context("cannot start the daemon: is it built?")?;
@@ -102,6 +108,16 @@ impl Daemon {
     #[must_use]
     pub fn trace(&self) -> String {
         std::fs::read_to_string(self.scratch.join("trace.txt")).unwrap_or_default()
+    }
+
+    /// Its warm memory: real memory, gone after the story.
+    #[must_use]
+    pub fn warm(&self) -> PathBuf {
+        let name = self
+            .scratch
+            .file_name()
+            .map_or_else(Default::default, |name| name.to_string_lossy().into_owned());
+        Path::new("/dev/shm").join(format!("rekindle-story-{name}.warm"))
     }
 
     /// The NBD socket.
@@ -199,6 +215,7 @@ impl Drop for Daemon {
             println!("--- the daemon said:\n{}", trace.get(tail..).unwrap_or(&trace));
         }
         let _ = self.kill_all();
+        let _ = std::fs::remove_file(self.warm());
         if !failed {
             let _ = std::fs::remove_dir_all(&self.scratch);
         }

@@ -29,10 +29,8 @@ fn the_same_without_a_supervisor_and_without_warm_memory() -> Result<()> {
         daemon.kill_all()?;
         if round % 2 == 1 {
             // As after a reboot of the host: only flash is left.
-            let warm = daemon.scratch().join("warm");
-            let _ = std::fs::remove_file(&warm);
+            let _ = std::fs::remove_file(daemon.warm());
         }
-        daemon.set_arguments(["--warm", &daemon.scratch().join("warm").display().to_string()]);
         daemon.up()?;
         let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
         promises.check(&mut client)?;

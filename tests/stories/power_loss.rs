@@ -16,14 +16,8 @@ fn nothing_acknowledged_with_ack_flash_is_lost_when_the_power_goes() -> Result<(
     let mut random = Random::for_story("power-loss");
     let scratch = e2e::daemon::scratch("power-loss-disk")?;
     let mut lab = PowerLab::new(&scratch, 2 << 30)?;
-    let warm = scratch.join("warm");
     let options = Options {
-        arguments: vec![
-            "--warm".to_owned(),
-            warm.display().to_string(),
-            "--flash-budget".to_owned(),
-            "512M".to_owned(),
-        ],
+        arguments: vec!["--flash-budget".to_owned(), "512M".to_owned()],
         dir: Some(lab.folder().join("data")),
         ..Options::default()
     };
@@ -38,7 +32,7 @@ fn nothing_acknowledged_with_ack_flash_is_lost_when_the_power_goes() -> Result<(
         drop(client);
         daemon.kill_all()?;
         // The host's memory is gone too.
-        let _ = std::fs::remove_file(&warm);
+        let _ = std::fs::remove_file(daemon.warm());
         let percent = [0, 50, 100, 30, 0][round];
         let lost = lab.cut(percent, &mut random)?;
         daemon.up()?;

@@ -99,7 +99,7 @@ pub struct Up {
     /// RAM for cached blocks [default: 256M]
     #[arg(long, env = "REKINDLE_CACHE", value_name = "SIZE", value_parser = parse::size)]
     pub cache: Option<u64>,
-    /// Memory that outlives the process [default: 1G, at most a quarter of what is free]
+    /// Memory that outlives the process [default: 256M, at most a sixteenth of what is free]
     #[arg(long, env = "REKINDLE_WARM_SIZE", value_name = "SIZE", value_parser = parse::size)]
     pub warm_size: Option<u64>,
     /// Say more about what is going on (REKINDLE_TRACE takes a tracing filter)

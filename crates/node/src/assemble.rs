@@ -90,7 +90,10 @@ impl Node {
             None => sizes(&config, choose(env, &config).await),
         };
         // Strangers to one another, and each takes its time when it is new.
-        let (known, arena) = futures_util::join!(join(env, &config, id, sizes, home), arena(env, &config, id, sizes));
+        let (known, arena) = futures_util::join!(
+            join(env, &config, id, sizes, home),
+            arena(env, &config, id, sizes)
+        );
         let (known, (arena, warm)) = (known?, arena?);
         let Known { open, identity, writer, record } = known;
         phases.done("store-and-warm");
@@ -104,11 +107,8 @@ impl Node {
         for damage in &opened.damage {
             tracing::error!(%damage, "damage in the log");
         }
-        let content = Content::open(
-            env.clone(),
-            open.store.clone(),
-            content_config(&config, &identity),
-        );
+        let content =
+            Content::open(env.clone(), open.store.clone(), content_config(&config, &identity));
         let staging = Staging::start(
             env.clone(),
             log.clone(),
@@ -198,7 +198,11 @@ async fn join(
         failed(StoreError::Refused(gone.to_owned()))
     })?;
     if identity.store != home.store {
-        return Err(Error::OtherStore { url: open.url.clone(), ours: home.store, theirs: identity.store });
+        return Err(Error::OtherStore {
+            url: open.url.clone(),
+            ours: home.store,
+            theirs: identity.store,
+        });
     }
     let record = record.map_err(failed)?;
     Ok(Known { open, identity, writer, record })

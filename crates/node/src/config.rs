@@ -171,14 +171,14 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Sizes for a machine with this much room: half of the free flash, a quarter of the free warm memory, within the
+    /// Sizes for a machine with this much room: half of the free flash, a sixteenth of the free warm memory, within the
     /// defaults. `None`: no place for warm memory.
     #[must_use]
     pub fn choose(flash_free: u64, warm_free: Option<u64>) -> Self {
         Self {
             flash_bytes: (flash_free / 2)
                 .clamp(limits::FLASH_BYTES_MIN, limits::FLASH_BYTES_DEFAULT),
-            warm_bytes: (warm_free.unwrap_or(0) / 4)
+            warm_bytes: (warm_free.unwrap_or(0) / 16)
                 .clamp(limits::WARM_BYTES_MIN, limits::WARM_BYTES_DEFAULT),
         }
     }
@@ -213,9 +213,9 @@ mod tests {
     #[test]
     fn sizes_follow_the_machine_within_bounds() {
         let roomy = Sizes::choose(100 * GIB, Some(24 * GIB));
-        assert_eq!(roomy, Sizes { flash_bytes: 4 * GIB, warm_bytes: GIB });
+        assert_eq!(roomy, Sizes { flash_bytes: 4 * GIB, warm_bytes: 256 * MIB });
         let tight = Sizes::choose(2 * GIB, Some(GIB));
-        assert_eq!(tight, Sizes { flash_bytes: GIB, warm_bytes: 256 * MIB });
+        assert_eq!(tight, Sizes { flash_bytes: GIB, warm_bytes: 64 * MIB });
         let none = Sizes::choose(0, None);
         assert_eq!(
             none,

@@ -9,7 +9,7 @@ pub const FLASH_BYTES_DEFAULT: u64 = 4 * GIB;
 /// Least flash for the log, bytes: a few segments, so that one can fill while another is destaged.
 pub const FLASH_BYTES_MIN: u64 = 8 * SEGMENT_BYTES;
 /// Warm memory when nobody says, bytes.
-pub const WARM_BYTES_DEFAULT: u64 = GIB;
+pub const WARM_BYTES_DEFAULT: u64 = 256 * MIB;
 /// Least warm memory, bytes.
 pub const WARM_BYTES_MIN: u64 = WARM_SLOTS_MIN as u64 * SEGMENT_BYTES;
 /// Least slots of warm memory: the open segment, the one before it, and two to be read at a restart.
