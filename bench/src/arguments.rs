@@ -3,6 +3,7 @@
 use crate::experiments;
 use crate::rounds::Layout;
 use anyhow::{Context, Result, bail};
+use std::time::Duration;
 
 const HELP: &str = "\
 cargo x bench block [OPTIONS]
@@ -11,6 +12,7 @@ cargo x bench block [OPTIONS]
   --rounds N         rounds a side, of which the best counts (5)
   --seconds S        length of one run (3)
   --pin CLIENT:SERVER  cores of clients and of servers, the same for all sides (0:0,1)
+  --patience S       how long a run waits for others to leave the machine alone (20)
   --json             print the rows as JSON
   --no-write         leave docs/benchmarks.md as it is
 ";
@@ -22,6 +24,7 @@ pub struct Arguments {
     pub rounds: usize,
     pub seconds: u64,
     pub layout: Layout,
+    pub patience: Duration,
     pub json: bool,
     pub no_write: bool,
     /// As it was typed.
@@ -54,6 +57,7 @@ pub fn parse(words: &[String]) -> Result<Option<Arguments>> {
         rounds: 5,
         seconds: 3,
         layout: Layout { client: "0".into(), server: "0,1".into() },
+        patience: Duration::from_secs(20),
         json: false,
         no_write: false,
         command: format!("cargo x bench {}", words.join(" ")),
@@ -65,6 +69,9 @@ pub fn parse(words: &[String]) -> Result<Option<Arguments>> {
             "--rounds" => arguments.rounds = number(value()?)?,
             "--seconds" => arguments.seconds = number(value()?)? as u64,
             "--pin" => arguments.layout = layout(value()?)?,
+            "--patience" => {
+                arguments.patience = Duration::from_secs(value()?.parse().context("--patience")?);
+            }
             "--json" => arguments.json = true,
             "--no-write" => arguments.no_write = true,
             other => bail!("there is no option '{other}'\n\n{HELP}"),

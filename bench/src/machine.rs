@@ -47,16 +47,15 @@ pub fn pressure() -> f64 {
     value.and_then(|value| value.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// Waits until others leave the machine alone, but no longer than `bound`. Gives what share of a core they used at the
-/// last look. The kernel's averages would not do: they still remember our own last run.
-pub fn wait_for_quiet(bound: Duration) -> f64 {
+/// Waits until others leave the machine alone, but no longer than `bound`. The kernel's averages would not do: they
+/// still remember our own last run.
+pub fn wait_for_quiet(bound: Duration) {
     let begin = Instant::now();
-    loop {
+    while begin.elapsed() < bound {
         let watch = Watch::start();
         std::thread::sleep(LOOK);
-        let others = watch.others();
-        if others < DISTURBED || begin.elapsed() > bound {
-            return others;
+        if watch.others() < DISTURBED {
+            return;
         }
     }
 }

@@ -6,9 +6,6 @@ use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long a run waits for others to leave the machine alone.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// Which cores clients and servers may use: the same for both sides of every comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
@@ -21,6 +18,8 @@ pub struct Bench {
     pub rounds: usize,
     pub seconds: u64,
     pub layout: Layout,
+    /// How long a run waits for others to leave the machine alone.
+    pub patience: Duration,
     /// A folder on the real disk; emptied at the start.
     pub scratch: PathBuf,
     /// The released binary.
@@ -58,6 +57,7 @@ impl Bench {
             rounds: arguments.rounds,
             seconds: arguments.seconds,
             layout: arguments.layout.clone(),
+            patience: arguments.patience,
             scratch,
             binary,
         })
@@ -65,7 +65,7 @@ impl Bench {
 
     /// One run, when the machine is quiet.
     pub fn run<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<Run<T>> {
-        machine::wait_for_quiet(PATIENCE);
+        machine::wait_for_quiet(self.patience);
         let watch = Watch::start();
         let value = work()?;
         Ok(Run { value, others: watch.others() })

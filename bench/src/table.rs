@@ -61,7 +61,7 @@ impl Row {
 
     /// A row for an experiment that could not be carried out.
     pub fn failed(experiment: &'static str, error: &anyhow::Error) -> Self {
-        eprintln!("{experiment} failed: {error:?}");
+        eprintln!("{experiment} failed: {error:#}");
         let text = format!("{error:#}");
         let first = text.lines().next().unwrap_or_default().chars().take(120).collect::<String>();
         Self::new(experiment, format!("FAILED: {first}"))
