@@ -12,7 +12,8 @@ First five minutes:
   nbdinfo 'nbd+unix:///vm1?socket=rekindle-data/nbd.sock'
   rekindle drill restart                       kill the worker under load and count what was lost
 
-Every command takes --json (for programs) and --dir (which daemon). Exit codes: 0 done, 1 failed, 2 wrong usage.";
+Every command takes --json (for programs) and --dir (which daemon).
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
 
 /// Virtual disks that acknowledge at flash speed and survive kill -9.
 #[derive(Debug, Parser)]
@@ -29,7 +30,13 @@ pub struct Cli {
 #[derive(Debug, Clone, Args)]
 pub struct Common {
     /// The daemon's folder [default: ./rekindle-data, or rekindle in the user's data folder]
-    #[arg(long, global = true, env = "REKINDLE_DIR", value_name = "FOLDER")]
+    #[arg(
+        long,
+        global = true,
+        env = "REKINDLE_DIR",
+        hide_env_values = true,
+        value_name = "FOLDER"
+    )]
     pub dir: Option<PathBuf>,
     /// Print JSON, errors too
     #[arg(long, global = true)]
@@ -68,45 +75,55 @@ Examples:
   rekindle up
   rekindle up --dir /srv/rekindle --store s3://bucket/prefix
   rekindle up --nbd 0.0.0.0:10809 --http unix:/run/rekindle.sock
-  rekindle up --store-fault latency=100ms,fail=20%,gone=60s        a store that misbehaves, for drills
+  rekindle up --store-fault latency=100ms,fail=20%,gone=60s     a store that misbehaves, for drills
 
-Without --store the bulk lies in DIR/store. S3 credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-AWS_REGION and AWS_ENDPOINT_URL. What the command line does not say comes from the environment (REKINDLE_STORE, ...),
-then from --config, then from the defaults. A quick stop is Ctrl-C or SIGTERM (nothing acknowledged is lost), a second
-one stops at once.")]
+Without --store the bulk lies in DIR/store. S3 credentials come from AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL.
+
+What the command line does not say comes from the environment (REKINDLE_STORE, ...), then from
+--config, then from the defaults.
+
+Ctrl-C or SIGTERM is a quick stop: it does not wait for the store, and nothing acknowledged is lost.
+A second one stops at once. A worker that dies is started again; its clients wait meanwhile.")]
 pub struct Up {
     /// Where the bulk lies: file:///FOLDER or s3://BUCKET/PREFIX [default: DIR/store]
-    #[arg(long, env = "REKINDLE_STORE", value_name = "URL")]
+    #[arg(long, env = "REKINDLE_STORE", hide_env_values = true, value_name = "URL")]
     pub store: Option<String>,
     /// Serve NBD here besides DIR/nbd.sock: HOST:PORT, unix:PATH, or off; repeatable [default: 127.0.0.1:10809]
-    #[arg(long, env = "REKINDLE_NBD", value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]
+    #[arg(long, env = "REKINDLE_NBD", hide_env_values = true, value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]
     pub nbd: Vec<Place>,
     /// Serve the JSON API here besides DIR/rekindle.sock [default: 127.0.0.1:8809]
-    #[arg(long, env = "REKINDLE_HTTP", value_name = "ADDR", value_parser = parse::private_address, value_delimiter = ',')]
+    #[arg(long, env = "REKINDLE_HTTP", hide_env_values = true, value_name = "ADDR", value_parser = parse::private_address, value_delimiter = ',')]
     pub http: Vec<Place>,
     /// File of the memory that outlives the process, on tmpfs [default: /dev/shm/rekindle-NODE.warm]
-    #[arg(long, env = "REKINDLE_WARM", value_name = "PATH")]
+    #[arg(long, env = "REKINDLE_WARM", hide_env_values = true, value_name = "PATH")]
     pub warm: Option<PathBuf>,
     /// Read settings from this TOML file
-    #[arg(long, env = "REKINDLE_CONFIG", value_name = "FILE")]
+    #[arg(long, env = "REKINDLE_CONFIG", hide_env_values = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Put faults in front of the store: latency=10ms,fail=20%,gone=60s
-    #[arg(long, env = "REKINDLE_STORE_FAULT", value_name = "SPEC")]
+    #[arg(long, env = "REKINDLE_STORE_FAULT", hide_env_values = true, value_name = "SPEC")]
     pub store_fault: Option<String>,
     /// Flash for acknowledged writes that are not in the store yet [default: 4G, at most half of what is free]
-    #[arg(long, env = "REKINDLE_FLASH_BUDGET", value_name = "SIZE", value_parser = parse::size)]
+    #[arg(long, env = "REKINDLE_FLASH_BUDGET", hide_env_values = true, value_name = "SIZE", value_parser = parse::size)]
     pub flash_budget: Option<u64>,
     /// RAM for cached blocks [default: 256M]
-    #[arg(long, env = "REKINDLE_CACHE", value_name = "SIZE", value_parser = parse::size)]
+    #[arg(long, env = "REKINDLE_CACHE", hide_env_values = true, value_name = "SIZE", value_parser = parse::size)]
     pub cache: Option<u64>,
     /// Memory that outlives the process [default: 256M, at most a sixteenth of what is free]
-    #[arg(long, env = "REKINDLE_WARM_SIZE", value_name = "SIZE", value_parser = parse::size)]
+    #[arg(long, env = "REKINDLE_WARM_SIZE", hide_env_values = true, value_name = "SIZE", value_parser = parse::size)]
     pub warm_size: Option<u64>,
     /// Say more about what is going on (REKINDLE_TRACE takes a tracing filter)
     #[arg(long, short)]
     pub verbose: bool,
     /// How diagnostics are written
-    #[arg(long, env = "REKINDLE_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    #[arg(
+        long,
+        env = "REKINDLE_LOG_FORMAT",
+        hide_env_values = true,
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
     pub log_format: LogFormat,
 }
 
@@ -139,8 +156,9 @@ pub enum Volume {
 #[command(after_help = "\
 Examples:
   rekindle volume create vm1 --size 20G
-  rekindle volume create scratch --size 512M --ack memory          survives kill -9, not a power cut; FLUSH still does
-  rekindle volume create archive --size 1T --policy through        acknowledged when the store has it")]
+  rekindle volume create archive --size 1T --policy through     acknowledged when the store has it
+  rekindle volume create scratch --size 512M --ack memory       survives kill -9; what was not
+                                                                FLUSHed does not survive a power cut")]
 pub struct Create {
     /// Its name: printable, no / and no leading dot, at most 255 bytes
     #[arg(value_parser = parse::volume_name)]
@@ -232,8 +250,9 @@ pub enum Drill {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Writes self-describing 4 KiB blocks through a client of its own, kills the worker, lets the supervisor start another,
-reconnects, sends again what was not acknowledged, and at the end reads back every block that was ever acknowledged.
+Writes self-describing 4 KiB blocks through a client of its own, kills the worker, lets the
+supervisor start another, reconnects, sends again what was not acknowledged, and at the end reads
+back every block that was ever acknowledged.
 
 Examples:
   rekindle drill restart
@@ -271,7 +290,8 @@ Examples:
   rekindle inspect volumes/3f0c...  --dir rekindle-data        a key of the daemon's folder store
   rekindle inspect rekindle.json  --store s3://bucket/prefix   a key of a bucket
 
-Nothing is written. A damaged file is decoded as far as it goes; the report says where it ends and why.
+Nothing is written. A damaged file is decoded as far as it goes; the report says where it ends, and
+why.
 Exit code 1 when something is damaged.")]
 pub struct Inspect {
     /// A file, a folder, or a key of the store

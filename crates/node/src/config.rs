@@ -51,7 +51,7 @@ impl Default for Destage {
             bytes: limits::DESTAGE_BYTES_DEFAULT,
             batch_bytes: limits::BATCH_BYTES_DEFAULT,
             workers: limits::DESTAGERS_DEFAULT,
-            deadline: Duration::from_mins(5),
+            deadline: Duration::from_secs(300),
         }
     }
 }
@@ -69,7 +69,11 @@ pub struct Sweep {
 
 impl Default for Sweep {
     fn default() -> Self {
-        Self { interval: Some(Duration::from_mins(15)), percent: 30, grace: limits::SWEEP_GRACE }
+        Self {
+            interval: Some(Duration::from_secs(15 * 60)),
+            percent: 30,
+            grace: limits::SWEEP_GRACE,
+        }
     }
 }
 

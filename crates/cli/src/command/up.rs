@@ -2,7 +2,7 @@
 
 use crate::arguments::{Common, Up};
 use crate::config_file::{self, Settings};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::folder;
 use crate::output;
 use crate::parse::Place;
@@ -107,7 +107,7 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> 
     config.sweep.interval = sweep.interval.unwrap_or(config.sweep.interval);
     config.sweep.percent = sweep.percent.unwrap_or(config.sweep.percent);
     config.sweep.grace = sweep.grace.unwrap_or(config.sweep.grace);
-    config.check().map_err(|error| crate::failure::Failure::usage(error))?;
+    config.check().map_err(Failure::usage)?;
     Ok(config)
 }
 

@@ -1,5 +1,4 @@
 //! A folder: a daemon's, a log's, or a store's. Counts what is there, and looks into what is small.
-#![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::report::Report;
 use super::{read, record, segment};

@@ -128,7 +128,8 @@ fn fetch(url: &str, key: &str) -> Outcome<Option<Vec<u8>>> {
         let store = datastore::open(&env, url).await.map_err(failed)?;
         match store.get(key).await {
             Ok((bytes, _)) => Ok(Some(bytes.to_vec())),
-            Err(datastore::Error::NotFound(_)) => Ok(None),
+            // What cannot be a key is not there either.
+            Err(datastore::Error::NotFound(_) | datastore::Error::Invalid(_)) => Ok(None),
             Err(error) => Err(failed(error)),
         }
     })

@@ -39,7 +39,7 @@ pub fn report(subject: &str, bytes: &[u8]) -> Report {
     "chunks".clone_into(&mut report.entries_are);
     for entry in &listed {
         match blob_of(bytes, entry) {
-            Ok((header, payload)) => report.entry(row(entry, &header, payload, &mut Vec::new())),
+            Ok((header, payload)) => report.entry(row(entry, &header, payload)),
             Err(why) => report.problem(format!(
                 "the chunk {} at {}: {why}",
                 hex(&entry.name[..8]),
@@ -74,12 +74,7 @@ fn blob_of<'a>(bytes: &'a [u8], entry: &footer::Entry) -> Result<(blob::Blob, &'
         .ok_or_else(|| "its lengths contradict one another".to_owned())
 }
 
-fn row(
-    entry: &footer::Entry,
-    header: &blob::Blob,
-    payload: &[u8],
-    _scratch: &mut Vec<u8>,
-) -> Vec<(&'static str, Value)> {
+fn row(entry: &footer::Entry, header: &blob::Blob, payload: &[u8]) -> Vec<(&'static str, Value)> {
     let codec = match header.codec {
         blob::Codec::None => "none",
         blob::Codec::Lz4 => "lz4",

@@ -26,6 +26,9 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
+/// Tells people, once.
+pub type Announce = Box<dyn FnOnce(&Ready)>;
+
 /// What the supervisor keeps.
 pub struct Supervisor {
     pub dir: PathBuf,
@@ -34,7 +37,7 @@ pub struct Supervisor {
     /// Held for as long as this lives.
     pub _lock: Lock,
     /// Called once, when the first worker serves.
-    pub announce: Box<dyn FnOnce(&Ready)>,
+    pub announce: Announce,
 }
 
 /// A running worker.
@@ -83,8 +86,7 @@ impl Supervisor {
                 hang_up: signal(SignalKind::hangup())?,
             },
         };
-        let mut announce: Option<Box<dyn FnOnce(&Ready)>> =
-            Some(std::mem::replace(&mut self.announce, Box::new(|_| ())));
+        let mut announce = Some(std::mem::replace(&mut self.announce, Box::new(|_| ())));
         let mut restarts = Restarts::default();
         let mut stopping = false;
         let mut worker = self.start()?;

@@ -8,18 +8,38 @@ use std::os::unix::net::UnixDatagram;
 fn it_serves_and_tells_where_and_what_to_do_next() {
     let daemon = Daemon::start();
     let trace = daemon.trace();
-    for word in ["serves after", "nbd+unix:///NAME?socket=", "volume create vm1", "nbdinfo", "qemu-img"] {
+    for word in
+        ["serves after", "nbd+unix:///NAME?socket=", "volume create vm1", "nbdinfo", "qemu-img"]
+    {
         assert!(trace.contains(word), "{word}: {trace}");
     }
     let status = daemon.ask(&["status"]);
-    assert_eq!((status["state"].as_str(), status["health"]["ok"].as_bool()), (Some("serving"), Some(true)));
+    assert_eq!(
+        (status["state"].as_str(), status["health"]["ok"].as_bool()),
+        (Some("serving"), Some(true))
+    );
     assert_eq!(status["incarnation"], 1);
-    let made = daemon.ask(&["volume", "create", "vm1", "--size", "64M", "--policy", "through", "--block-size", "4K"]);
+    let made = daemon.ask(&[
+        "volume",
+        "create",
+        "vm1",
+        "--size",
+        "64M",
+        "--policy",
+        "through",
+        "--block-size",
+        "4K",
+    ]);
     assert_eq!((made["size"].as_u64(), made["block_size"].as_u64()), (Some(64 << 20), Some(4096)));
     assert_eq!(daemon.ask(&["volume", "ls"]).as_array().map(Vec::len), Some(1));
     assert_eq!(daemon.ask(&["volume", "show", "vm1"])["policy"], "through");
     daemon.ask(&["volume", "drain", "vm1"]);
-    assert!(daemon.ask(&["volume", "history", "vm1"]).as_array().is_some_and(|events| !events.is_empty()));
+    assert!(
+        daemon
+            .ask(&["volume", "history", "vm1"])
+            .as_array()
+            .is_some_and(|events| !events.is_empty())
+    );
     assert_eq!(daemon.ask(&["verify"])["result"]["damaged"], 0);
     daemon.ask(&["sweep", "run"]);
     daemon.ask(&["sweep", "status"]);
@@ -35,13 +55,17 @@ fn a_killed_worker_is_replaced_and_what_was_made_is_there() {
         let worker = daemon.worker();
         kill(worker);
         // The request waits in the socket's queue until the next worker takes it, or hits the dying one.
-        wait_until("another worker", || daemon.cli(&["status"]).1["pid"].as_i64().is_some_and(|pid| pid != i64::from(worker)));
+        wait_until("another worker", || {
+            daemon.cli(&["status"]).1["pid"].as_i64().is_some_and(|pid| pid != i64::from(worker))
+        });
         assert_eq!(daemon.ask(&["status"])["incarnation"], start);
         assert_eq!(daemon.ask(&["volume", "ls"])[0]["name"], "vm1");
     }
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait(), Some(0));
-    assert!(!daemon.dir().join("nbd.sock").exists() && !daemon.dir().join("endpoints.json").exists());
+    assert!(
+        !daemon.dir().join("nbd.sock").exists() && !daemon.dir().join("endpoints.json").exists()
+    );
 }
 
 #[test]
@@ -61,12 +85,20 @@ fn the_worker_does_not_outlive_its_supervisor() {
 fn the_drill_loses_nothing() {
     let daemon = Daemon::start();
     for ack in ["flash", "memory"] {
-        let report = daemon.ask(&["drill", "restart", "--rounds", "2", "--seconds", "1", "--ack", ack]);
+        let report =
+            daemon.ask(&["drill", "restart", "--rounds", "2", "--seconds", "1", "--ack", ack]);
         assert_eq!(report["acknowledged_writes_lost"], 0, "{report}");
-        assert!(report["writes_acknowledged"].as_u64().is_some_and(|writes| writes > 10), "{report}");
+        assert!(
+            report["writes_acknowledged"].as_u64().is_some_and(|writes| writes > 10),
+            "{report}"
+        );
         assert_eq!(report["stalled_ms"].as_array().map(Vec::len), Some(2));
     }
-    assert_eq!(daemon.ask(&["volume", "ls"]).as_array().map(Vec::len), Some(0), "the scratch volume is gone");
+    assert_eq!(
+        daemon.ask(&["volume", "ls"]).as_array().map(Vec::len),
+        Some(0),
+        "the scratch volume is gone"
+    );
     let (code, _, _) = daemon.cli(&["drill", "restart", "--volume", "vm1"]);
     assert_eq!(code, Some(2), "a given volume is overwritten only when that is said");
 }
@@ -90,7 +122,10 @@ fn systemd_is_told_and_no_supervisor_is_in_between() {
     let mut command = rekindle();
     command.arg("up").arg("--dir").arg(folder.path().join("d"));
     command.args(["--nbd", "off", "--http", "off", "--warm-size", "32M"]);
-    command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "600000").stdout(std::process::Stdio::null());
+    command
+        .env("NOTIFY_SOCKET", &socket)
+        .env("WATCHDOG_USEC", "600000")
+        .stdout(std::process::Stdio::null());
     let mut process = command.spawn().expect("the binary starts");
     let heard = || {
         let mut bytes = [0; 256];
@@ -113,14 +148,20 @@ fn systemd_is_told_and_no_supervisor_is_in_between() {
 fn settings_have_an_order() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).display().to_string();
-    std::fs::write(folder.path().join("c.toml"), format!("store = \"{}\"\nflash_budget = \"128M\"", at("of-the-file")))
-        .expect("a file");
+    std::fs::write(
+        folder.path().join("c.toml"),
+        format!("store = \"{}\"\nflash_budget = \"128M\"", at("of-the-file")),
+    )
+    .expect("a file");
     let mut daemon = Daemon { folder, process: None };
     let dir = daemon.folder.path().to_owned();
     let at = |name: &str| dir.join(name).display().to_string();
     daemon.up(&["--config", &at("c.toml"), "--store", &at("of-the-line")]);
     let status = daemon.ask(&["status"]);
-    assert!(status["store"].as_str().is_some_and(|store| store.contains("of-the-line")), "{status}");
+    assert!(
+        status["store"].as_str().is_some_and(|store| store.contains("of-the-line")),
+        "{status}"
+    );
     assert_eq!(status["log"]["flash_bytes_max"], 128 << 20);
     daemon.signal(Signal::TERM);
     daemon.wait();

@@ -50,7 +50,7 @@ fn nothing_but_the_name_shows_the_help_and_is_wrong_usage() {
 #[test]
 fn the_worker_is_nobodys_business() {
     let (_, text, _) = run(&["--help"]);
-    assert!(!text.contains("worker "), "{text}");
+    assert!(!text.contains("\n  worker "), "{text}");
     let (code, _, error) = run(&["worker"]);
     assert_eq!(code, Some(2));
     assert!(error.contains("rekindle up"), "{error}");

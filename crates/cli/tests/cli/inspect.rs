@@ -6,7 +6,10 @@ use std::path::Path;
 
 fn inspect(path: &Path) -> (Option<i32>, serde_json::Value) {
     let (code, out, error) = run(&["inspect", &path.display().to_string(), "--json"]);
-    (code, serde_json::from_str(&out).unwrap_or_else(|_| panic!("{}: {out}{error}", path.display())))
+    (
+        code,
+        serde_json::from_str(&out).unwrap_or_else(|_| panic!("{}: {out}{error}", path.display())),
+    )
 }
 
 fn files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
@@ -23,29 +26,51 @@ fn everything_that_a_daemon_leaves_can_be_read() {
     let mut daemon = Daemon::start();
     daemon.ask(&["drill", "restart", "--rounds", "1", "--seconds", "1"]);
     daemon.ask(&["volume", "create", "vm1", "--size", "64M"]);
-    daemon.ask(&["drill", "restart", "--rounds", "1", "--seconds", "1", "--volume", "vm1", "--overwrite"]);
+    daemon.ask(&[
+        "drill",
+        "restart",
+        "--rounds",
+        "1",
+        "--seconds",
+        "1",
+        "--volume",
+        "vm1",
+        "--overwrite",
+    ]);
     daemon.ask(&["volume", "drain", "vm1"]);
     daemon.signal(Signal::KILL);
     daemon.wait();
     let dir = daemon.dir();
-    for (path, format) in [("", "a daemon's folder"), ("store", "store"), ("flash", "a log's folder")] {
+    for (path, format) in
+        [("", "a daemon's folder"), ("store", "store"), ("flash", "a log's folder")]
+    {
         let (code, report) = inspect(&dir.join(path));
         assert_eq!((code, report["format"].as_str()), (Some(0), Some(format)), "{report}");
     }
     let mut all = Vec::new();
     files(&dir.join("store"), &mut all);
-    all.retain(|path| ["packs/", "volumes/", "names/", "nodes/", "rekindle.json"].iter().any(|part| path.display().to_string().contains(part)));
+    all.retain(|path| {
+        ["packs/", "volumes/", "names/", "nodes/", "rekindle.json"]
+            .iter()
+            .any(|part| path.display().to_string().contains(part))
+    });
     assert!(all.len() >= 6, "{all:?}");
     for path in &all {
         let (code, report) = inspect(path);
-        assert_eq!((code, report["problems"].as_array().map(Vec::len)), (Some(0), Some(0)), "{report}");
+        assert_eq!(
+            (code, report["problems"].as_array().map(Vec::len)),
+            (Some(0), Some(0)),
+            "{report}"
+        );
     }
-    let node = inspect(&dir.join("node.json")).1["facts"]["node"].as_str().expect("a node").to_owned();
+    let node =
+        inspect(&dir.join("node.json")).1["facts"]["node"].as_str().expect("a node").to_owned();
     let (code, warm) = inspect(Path::new(&format!("/dev/shm/rekindle-{node}.warm")));
     assert_eq!((code, warm["format"].as_str()), (Some(0), Some("warm memory")), "{warm}");
     assert!(warm["entries"].as_array().is_some_and(|slots| !slots.is_empty()), "{warm}");
     // A key instead of a path.
-    let (code, out, _) = run(&["inspect", &format!("nodes/{node}"), "--dir", &dir.display().to_string(), "--json"]);
+    let (code, out, _) =
+        run(&["inspect", &format!("nodes/{node}"), "--dir", &dir.display().to_string(), "--json"]);
     assert_eq!(code, Some(0));
     assert!(out.contains("incarnation"), "{out}");
 }
@@ -54,7 +79,17 @@ fn everything_that_a_daemon_leaves_can_be_read() {
 fn damage_is_reported_and_the_rest_is_shown() {
     let mut daemon = Daemon::start();
     daemon.ask(&["volume", "create", "vm1", "--size", "64M"]);
-    daemon.ask(&["drill", "restart", "--rounds", "1", "--seconds", "1", "--volume", "vm1", "--overwrite"]);
+    daemon.ask(&[
+        "drill",
+        "restart",
+        "--rounds",
+        "1",
+        "--seconds",
+        "1",
+        "--volume",
+        "vm1",
+        "--overwrite",
+    ]);
     daemon.ask(&["volume", "drain", "vm1"]);
     daemon.signal(Signal::TERM);
     daemon.wait();
@@ -67,9 +102,13 @@ fn damage_is_reported_and_the_rest_is_shown() {
     std::fs::write(pack, &bytes).expect("a pack");
     let (code, report) = inspect(pack);
     assert_eq!(code, Some(1));
-    assert!(report["problems"][0].as_str().is_some_and(|problem| problem.contains("scanning")), "{report}");
+    assert!(
+        report["problems"][0].as_str().is_some_and(|problem| problem.contains("scanning")),
+        "{report}"
+    );
     assert!(report["entries"].as_array().is_some_and(|chunks| !chunks.is_empty()), "{report}");
-    let (code, _, error) = run(&["inspect", "/no/such/thing", "--dir", &daemon.dir().display().to_string()]);
+    let (code, _, error) =
+        run(&["inspect", "/no/such/thing", "--dir", &daemon.dir().display().to_string()]);
     assert_eq!(code, Some(1));
     assert!(error.contains("neither a file nor an object"), "{error}");
 }

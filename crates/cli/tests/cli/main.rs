@@ -1,5 +1,8 @@
 //! The binary as its users meet it: what it says, what it refuses, and a daemon that lives, dies and comes back.
-#![expect(clippy::disallowed_methods, reason = "these tests run real processes on the real machine")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "these tests run real processes on the real machine"
+)]
 
 mod daemon;
 mod help;
@@ -16,10 +19,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A command of the binary under test, without what the machine's user has set.
 fn rekindle() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("REKINDLE_") || name.starts_with("AWS_")) {
+    for (name, _) in std::env::vars()
+        .filter(|(name, _)| name.starts_with("REKINDLE_") || name.starts_with("AWS_"))
+    {
         command.env_remove(name);
     }
-    command.env_remove("NOTIFY_SOCKET").env_remove("INVOCATION_ID").env_remove("COLUMNS").stdin(Stdio::null());
+    command
+        .env_remove("NOTIFY_SOCKET")
+        .env_remove("INVOCATION_ID")
+        .env_remove("COLUMNS")
+        .stdin(Stdio::null());
     command
 }
 
@@ -53,7 +62,12 @@ impl Daemon {
     fn up(&mut self, more: &[&str]) {
         let dir = self.dir();
         let mut command = rekindle();
-        command.arg("up").arg("--dir").arg(&dir).args(["--nbd", "off", "--http", "off", "--warm-size", "64M"]).args(more);
+        command
+            .arg("up")
+            .arg("--dir")
+            .arg(&dir)
+            .args(["--nbd", "off", "--http", "off", "--warm-size", "64M"])
+            .args(more);
         let trace = std::fs::File::create(self.folder.path().join("trace")).expect("a file");
         command.stdout(trace.try_clone().expect("a file")).stderr(trace);
         self.process = Some(command.spawn().expect("the binary starts"));
@@ -84,7 +98,8 @@ impl Daemon {
 
     fn signal(&self, signal: rustix::process::Signal) {
         let process = self.process.as_ref().expect("it runs");
-        rustix::process::kill_process(rustix::process::Pid::from_child(process), signal).expect("it runs");
+        rustix::process::kill_process(rustix::process::Pid::from_child(process), signal)
+            .expect("it runs");
     }
 
     /// Waits for the end of the supervisor; gives its exit code.
@@ -127,7 +142,9 @@ fn kill(pid: i32) {
 
 fn is_alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with('Z'))
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with('Z'))
 }
 
 fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {

@@ -6,7 +6,13 @@ use crate::{Daemon, rekindle, run, told};
 fn up(more: &[&str]) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().join("d");
-    let output = rekindle().arg("up").arg("--dir").arg(&dir).args(["--nbd", "off", "--http", "off"]).args(more).output();
+    let output = rekindle()
+        .arg("up")
+        .arg("--dir")
+        .arg(&dir)
+        .args(["--nbd", "off", "--http", "off"])
+        .args(more)
+        .output();
     let (code, _, error) = told(&output.expect("the binary starts"));
     (code, error)
 }
@@ -57,7 +63,8 @@ fn a_store_of_somebody_else_or_of_the_future() {
     assert!(error.contains("beach.jpg") && error.contains("empty folder"), "{error}");
     let newer = folder.path().join("newer");
     std::fs::create_dir(&newer).expect("a folder");
-    std::fs::write(newer.join("rekindle.json"), r#"{"rekindle": "store", "format": 99}"#).expect("a file");
+    std::fs::write(newer.join("rekindle.json"), r#"{"rekindle": "store", "format": 99}"#)
+        .expect("a file");
     let (code, error) = up(&["--store", &newer.display().to_string()]);
     assert_eq!(code, Some(1));
     assert!(error.contains("version 99") && error.contains("upgrade"), "{error}");
@@ -123,7 +130,8 @@ fn a_folder_in_use_and_a_folder_of_another_store() {
     assert_eq!(daemon.wait(), Some(0));
     // Its log may hold what belongs to the old store.
     let other = daemon.folder.path().join("other").display().to_string();
-    let (code, _, error) = run(&["up", "--dir", &dir, "--store", &other, "--nbd", "off", "--http", "off"]);
+    let (code, _, error) =
+        run(&["up", "--dir", &dir, "--store", &other, "--nbd", "off", "--http", "off"]);
     assert_eq!(code, Some(1));
     assert!(error.contains("belongs to"), "{error}");
     std::fs::write(daemon.dir().join("node.json"), "{").expect("a file");
