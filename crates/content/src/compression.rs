@@ -139,7 +139,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_payload_is_decompressed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), length in 0usize..5000) {
+        fn any_payload_is_decompressed_or_refused(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            length in 0usize..5000,
+        ) {
             let _ = decompress(Codec::Lz4, &bytes, length);
             let _ = decompress(Codec::Zstd, &bytes, length);
         }

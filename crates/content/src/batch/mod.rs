@@ -116,7 +116,9 @@ impl Batch {
             }
             None => self.append(class, name, &body).await?,
         };
-        if class == Class::Metadata || self.is_cached {
+        // A duplicate that is there already is made the newest, no more.
+        let is_wanted = class == Class::Metadata || self.is_cached;
+        if is_wanted && !(found.is_some() && self.inner.cache.touch(&name)) {
             self.inner.cache.insert(name, class, body);
         }
         Ok(pointer)

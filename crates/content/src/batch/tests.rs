@@ -1,3 +1,5 @@
+//! Writing and reading back, duplicates, failing and damaged stores; and a measurement of the ingest rate.
+
 use crate::testing::{Broken, config, random, run};
 use crate::{Class, Compression, Config, Content, Error, Pointer};
 use base::Kind;
@@ -227,7 +229,9 @@ fn ingest_rate() {
     run(async |env| {
         for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
             for percent in [0, 80] {
-                measure_ingest(&env, compression, percent).await;
+                for chunk_bytes in [16 << 10, 64 << 10] {
+                    measure_ingest(&env, compression, percent, chunk_bytes).await;
+                }
             }
         }
         let content =
@@ -257,7 +261,8 @@ fn cpu_time() -> Duration {
 }
 
 /// A quarter random, so that compression has something to do.
-fn chunks(seed: u64, count: u64, percent: u64) -> Vec<Bytes> {
+fn chunks(seed: u64, chunk_bytes: usize, percent: u64) -> Vec<Bytes> {
+    let count = (128 << 20) / chunk_bytes as u64;
     let mut unique: Vec<Bytes> = Vec::new();
     for i in 0..count {
         // Duplicates are of what came long ago, out of the processor's caches.
@@ -265,11 +270,11 @@ fn chunks(seed: u64, count: u64, percent: u64) -> Vec<Bytes> {
         if i % 100 < percent && i > 200 {
             unique.push(unique[old].clone());
         } else {
-            let mut data = vec![7; 16 << 10];
+            let mut data = vec![7; chunk_bytes];
             data.as_chunks_mut::<64>()
                 .0
                 .iter_mut()
-                .zip(random(seed << 32 | i, 4096).chunks(16))
+                .zip(random(seed << 32 | i, chunk_bytes / 4).chunks(16))
                 .for_each(|(to, from)| {
                     to[..16].copy_from_slice(from);
                 });
@@ -279,7 +284,12 @@ fn chunks(seed: u64, count: u64, percent: u64) -> Vec<Bytes> {
     unique
 }
 
-async fn measure_ingest(env: &env::Env, compression: Compression, percent: u64) {
+async fn measure_ingest(
+    env: &env::Env,
+    compression: Compression,
+    percent: u64,
+    chunk_bytes: usize,
+) {
     let mut best = [Duration::MAX; 2];
     let sink = Arc::new(crate::testing::Sink);
     let config = Config {
@@ -292,7 +302,7 @@ async fn measure_ingest(env: &env::Env, compression: Compression, percent: u64) 
     let content = Content::open(env.clone(), sink, config);
     let mut bytes = 0;
     for round in 0..6 {
-        let stream = chunks(round, 8192, percent);
+        let stream = chunks(round, chunk_bytes, percent);
         bytes = stream.iter().map(Bytes::len).sum::<usize>();
         let begin = cpu_time();
         let mut pipeline = crate::pipeline::Pipeline::new(&[7; 32], compression);
@@ -309,7 +319,7 @@ async fn measure_ingest(env: &env::Env, compression: Compression, percent: u64) 
     let rate = best.map(|time| bytes as f64 / time.as_secs_f64() / (1u64 << 30) as f64);
     let share = rate[1] / rate[0];
     println!(
-        "{compression:?}, {percent} % duplicates: pipeline {:.2}, batch {:.2} GiB/s: {share:.3}",
+        "{compression:?}, {chunk_bytes}, {percent} % duplicates: pipeline {:.2}, batch {:.2} GiB/s: {share:.3}",
         rate[0], rate[1]
     );
 }

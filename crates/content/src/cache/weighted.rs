@@ -31,6 +31,21 @@ struct List {
     oldest: u32,
 }
 
+/// What fell out of the cache. Mostly one value, so that an insertion allocates nothing.
+pub(super) struct Evicted<V> {
+    first: Option<V>,
+    others: Vec<V>,
+}
+
+impl<V> Evicted<V> {
+    fn push(&mut self, value: V) {
+        match self.first {
+            None => self.first = Some(value),
+            Some(_) => self.others.push(value),
+        }
+    }
+}
+
 /// A cache with a budget of bytes.
 pub(super) struct Weighted<V> {
     bytes_max: u64,
@@ -72,14 +87,16 @@ impl<V> Weighted<V> {
     }
 
     /// Inserts or replaces, and makes room. What was evicted is given back, to be freed outside the lock.
-    pub(super) fn insert(&mut self, name: Name, weight: usize, bytes: u64, value: V) -> Vec<V> {
-        let mut evicted: Vec<V> = self.remove(&name).into_iter().collect();
+    pub(super) fn insert(&mut self, name: Name, weight: usize, bytes: u64, value: V) -> Evicted<V> {
+        let mut evicted = Evicted { first: self.remove(&name), others: Vec::new() };
         if bytes > self.bytes_max {
             evicted.push(value);
             return evicted;
         }
         while self.bytes + bytes > self.bytes_max {
-            evicted.extend(self.evict_one());
+            if let Some(value) = self.evict_one() {
+                evicted.push(value);
+            }
         }
         let weight = weight.min(WEIGHT_MAX);
         let slot =

@@ -12,6 +12,8 @@
 //! | 16 | 4 | number of children |
 //! | 20 | 32 | name |
 //! | 52 | 4 | CRC-32C of bytes 0..52 |
+//!
+//! For people: `docs/format/chunk.md`.
 
 use super::{Bad, damaged};
 use crate::{Class, limits};

@@ -20,6 +20,8 @@
 //! | 10 | 2 | reserved: 0 |
 //! | 12 | 4 | CRC-32C of footer and bytes 0..12 of the trailer |
 //! | 16 | 8 | magic `RKFOOT` 0 0 |
+//!
+//! For people: `docs/format/pack.md`.
 
 use super::{Bad, damaged, pack};
 use crate::limits;

@@ -19,6 +19,8 @@
 //! | 0 | 4 | old offset |
 //! | 4 | 4 | reserved: 0 |
 //! | 8 | 64 | pointer: same name, new place |
+//!
+//! For people: `docs/format/sweep.md`.
 
 use super::{Bad, damaged};
 use crate::pointer::Encoded;

@@ -11,6 +11,8 @@
 //! | 16 | 8 each | keys, ascending. Of a leaf: the entries' keys. Of an inner node: the first key of each child |
 //!
 //! A node is used as it lies in RAM: a lookup searches the bytes, nothing is unpacked.
+//!
+//! For people: `docs/format/tree.md`.
 
 use super::{Bad, damaged};
 use crate::pointer::{self, Encoded};

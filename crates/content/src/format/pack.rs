@@ -8,6 +8,8 @@
 //! | 11 | 1 | reserved: 0 |
 //! | 12 | 16 | pack id |
 //! | 28 | 4 | CRC-32C of bytes 0..28 |
+//!
+//! For people: `docs/format/pack.md`.
 
 use super::{Bad, damaged};
 use crate::Class;

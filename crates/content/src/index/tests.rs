@@ -1,3 +1,5 @@
+//! The index: whole, thinned, condemned; and its price in RAM.
+
 use super::*;
 
 fn name(i: u64) -> Name {
@@ -39,7 +41,8 @@ fn what_has_left_ram_is_found_again_through_hooks() {
     }
     assert!(index.state.lock().hooks.thinning() > 1);
     for i in 0..400 {
-        let hooks = (0..500).filter(|j| matches!(index.lookup(&name(i * 500 + j)), Found::Footer(found, 777) if found == pack(i)));
+        let is_hook = |found| matches!(found, Found::Footer(found, 777) if found == pack(i));
+        let hooks = (0..500).filter(|j| is_hook(index.lookup(&name(i * 500 + j))));
         assert!(
             index.state.lock().recent.contains(&pack(i)) || hooks.count() > 10,
             "pack {i} has no hook"

@@ -98,7 +98,7 @@ impl Writer {
     pub(crate) fn seal(mut self, pool: &Arc<Pool>) -> Sealed {
         footer::append(&self.entries, &mut self.buffer);
         // A short pack would pin a long buffer for as long as the store keeps the object in RAM.
-        let object = if self.buffer.len() < self.buffer.capacity() / 2 {
+        let object = if self.buffer.len() < self.buffer.capacity() / 8 {
             let object = Bytes::copy_from_slice(&self.buffer);
             pool.give(self.buffer);
             object

@@ -1,3 +1,5 @@
+//! The sweep against models: alone, beside writers in the simulation, and cut off by crashes.
+
 use super::*;
 use crate::testing::{Remote, config, random};
 use crate::tree::{self, Visitor, walk};

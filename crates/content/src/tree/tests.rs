@@ -1,3 +1,5 @@
+//! Trees against a map of the standard library.
+
 use super::*;
 use crate::testing::{config, random, run};
 use crate::{Batch, Class, Content};
