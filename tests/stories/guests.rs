@@ -1,5 +1,6 @@
-//! Real kernels ride through a daemon kill without an I/O error: the kernel NBD client in a user-mode Linux, and a
-//! QEMU guest with its disk on a volume.
+//! Real kernels: a QEMU guest with its disk on a volume rides through daemon kills without an I/O error; the kernel's own
+//! NBD client in a user-mode Linux runs a file system over two connections. (It does not ride through a kill:
+//! Debian's nbd-client cannot set the kernel's dead-connection timeout, so the kernel fails what it has queued.)
 
 use anyhow::{Context, Result};
 use e2e::shell::{Shell, find, skip, skip_without, tools, wait_until};
@@ -58,7 +59,7 @@ mount -t hostfs none /run/uml -o "$U_DIR"; mount -t hostfs none /run/out -o "$U_
 modprobe -d /run/uml nbd
 ip link set lo up; ip addr add 10.77.0.2/24 dev vec0; ip link set vec0 up
 work() {
-  nbd-client 10.77.0.1 10809 /dev/nbd0 -N disk -persist -timeout 60 -C 2 -b 4096 || return 1
+  nbd-client 10.77.0.1 10809 /dev/nbd0 -N disk -timeout 60 -C 2 -b 4096 || return 1
   mkfs.ext4 -q /dev/nbd0 || return 2
   mount /dev/nbd0 /mnt || return 3
   i=0
@@ -80,7 +81,7 @@ poweroff -f 2>/dev/null || echo o >/proc/sysrq-trigger; sleep 5
 "#;
 
 #[test]
-fn the_kernel_nbd_client_rides_through_daemon_kills() -> Result<()> {
+fn the_kernel_nbd_client_works_over_two_connections() -> Result<()> {
     let uml = tools().join("uml");
     let mut missing = Vec::new();
     if !uml.join("usr/bin/linux.uml").is_file() {
@@ -141,17 +142,6 @@ fn the_kernel_nbd_client_rides_through_daemon_kills() -> Result<()> {
             std::fs::read_to_string(daemon.scratch().join("console.txt")).unwrap_or_default();
         format!("guest log: {}\nconsole: {console}", read("log"))
     };
-    for kill in 0..3 {
-        let before = count();
-        wait_until("the guest to write", Duration::from_secs(60), || {
-            count() >= before + 10 || !read("rc").is_empty()
-        })
-        .with_context(log)?;
-        let worker = daemon.worker()?;
-        daemon.kill_worker()?;
-        daemon.wait_for_worker_after(worker)?;
-        println!("kill {kill} after {} files", count());
-    }
     let before = count();
     wait_until("the guest to write on", Duration::from_secs(60), || {
         count() >= before + 10 || !read("rc").is_empty()
@@ -161,7 +151,7 @@ fn the_kernel_nbd_client_rides_through_daemon_kills() -> Result<()> {
     wait_until("the guest to end", Duration::from_secs(60), || !read("rc").is_empty())
         .with_context(log)?;
     assert_eq!(read("rc").trim(), "0", "{}", log());
-    println!("{} files written and verified over 3 kills", count());
+    println!("{} files written and verified by the kernel's own client", count());
     drop(guest);
     Ok(())
 }
@@ -312,7 +302,7 @@ fn add_module(dependencies: &str, suffix: &str, wanted: &mut Vec<String>) {
         return;
     }
     for need in needs.split_whitespace() {
-        add_module(dependencies, &format!("/{need}"), wanted);
+        add_module(dependencies, need, wanted);
     }
     wanted.push(module.to_owned());
 }
