@@ -45,6 +45,13 @@ impl Destager {
         self.wake();
     }
 
+    /// Nothing shall be destaged any more.
+    pub(crate) fn end(&self) {
+        self.stopping.send_replace(true);
+        let volumes = std::mem::take(&mut *self.ring.lock());
+        drop(volumes);
+    }
+
     /// Something may be due.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
@@ -60,6 +67,8 @@ pub(crate) fn start(inner: &Arc<Inner>) {
         let env = inner.env.clone();
         env.spawn("destager", async move {
             work(&inner).await;
+            // What was in hand is back in the ring, where nobody looks any more.
+            inner.destager.end();
             inner.destager.workers.send_modify(|workers| *workers -= 1);
         });
     }

@@ -71,10 +71,26 @@ pub struct Config {
     pub memory_outlives_process: bool,
 }
 
-/// The staging of one node. Clones mean the same one.
+/// The staging of one node. Clones mean the same one; with the last of them destaging ends.
 #[derive(Clone)]
 pub struct Staging {
     inner: Arc<Inner>,
+    /// Ends with the last clone.
+    _life: Arc<Life>,
+}
+
+/// While it lives, staging works. Volumes and staging hold one another; this is what lets go.
+struct Life {
+    inner: Arc<Inner>,
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.inner.destager.end();
+        let volumes = std::mem::take(&mut *self.inner.volumes.lock());
+        let parked = std::mem::take(&mut *self.inner.parked.lock());
+        drop((volumes, parked));
+    }
 }
 
 pub(crate) struct Inner {
@@ -159,7 +175,7 @@ impl Staging {
             config,
         });
         destager::start(&inner);
-        Self { inner }
+        Self { _life: Arc::new(Life { inner: inner.clone() }), inner }
     }
 
     /// Brings a volume into service: re-indexes its unfinished changes (those of the log past the vault's checkpoint

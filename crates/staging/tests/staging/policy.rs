@@ -275,3 +275,20 @@ fn rolling_to_a_new_segment_loses_and_reorders_nothing_that_was_acknowledged() {
         let _ = env;
     });
 }
+
+#[test]
+fn what_nobody_holds_any_more_is_gone() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    let store = Mem::store();
+    world.block_on(async {
+        let node =
+            Node::start(&env, &Setup::new(Policy::Back, Ack::Flash), &store, Plan::default()).await;
+        let volume = node.open(1).await.unwrap();
+        done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
+        let seen = std::sync::Arc::downgrade(&volume);
+        drop((volume, node));
+        env.sleep(Duration::from_secs(5)).await;
+        assert!(seen.upgrade().is_none(), "volumes and staging do not hold one another for ever");
+    });
+}
