@@ -59,7 +59,7 @@ pub(crate) async fn start(
         unread: Vec::new(),
         leaving: Vec::new(),
     };
-    starting.stock_files(&scan, segments_max).await;
+    starting.stock_files(&scan, segments_max).await?;
     starting.admit(&mut scan, &mut opened).await?;
     let statistics_of = newest.filter(|_| whole).map(|probe| probe.segment);
     let inventory = Inventory::new(starting.losses(), statistics, statistics_of);
@@ -214,7 +214,7 @@ impl Starting<'_> {
     }
 
     /// Files that hold nothing needed are free; those beyond the budget are removed.
-    async fn stock_files(&self, scan: &Scan, segments_max: usize) {
+    async fn stock_files(&self, scan: &Scan, segments_max: usize) -> Result<(), Error> {
         let mut used: Vec<u32> = scan
             .segments
             .iter()
@@ -231,8 +231,15 @@ impl Starting<'_> {
         for surplus in free.split_off(wanted.min(free.len())) {
             let _ = self.depot.env.disk().remove(&self.depot.path(surplus)).await;
         }
+        // An earlier life may have died between making a file and making its name durable. Before this life relies on
+        // what it finds here, the names must be: a head whose name a power cut takes back is a lost log.
+        let synced = self.depot.env.disk().sync_folder(&self.depot.folder).await;
+        synced.map_err(|error| {
+            self.depot.flash_error("making the names of segments durable", &error)
+        })?;
         let next = scan.files.iter().max().map_or(1, |last| last + 1);
         self.depot.stock(free, next);
+        Ok(())
     }
 
     pub(crate) fn busy(&self, id: SegmentId) -> Error {

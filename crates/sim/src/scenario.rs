@@ -5,7 +5,10 @@ use crate::region::{Operation, Region, Seen, SharedRegion, check_prefix};
 use base::units::{KIB, MIB};
 use block::Device;
 use datastore::backend::mem::Mem;
-use datastore::layer::fault::{self, Plan};
+use datastore::layer::{
+    self,
+    fault::{self, Plan},
+};
 use env::Env;
 use env::sim::{Faults, Stop, World};
 use parking_lot::Mutex;
@@ -74,6 +77,7 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
     let clients = 1 + dice.below(4);
     let setup = setup(&mut dice, clients);
     let world = World::new(seed, Faults::none());
+    world.set_verbose(std::env::var_os("REKINDLE_VERBOSE").is_some());
     let store = Mem::store();
     let regions: Vec<SharedRegion> =
         (0..clients).map(|_| Arc::new(Mutex::new(Region::new(REGION_BYTES as usize)))).collect();
@@ -81,7 +85,7 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
     let lives = 2 + dice.below(3);
     for life in 1..=lives {
         let env = world.env();
-        let (faulty, faults) = fault::wrap(&env, store.clone(), Plan::default());
+        let (faulty, _, faults) = layer::usual(&env, store.clone(), Plan::default());
         let plan = store_faults(&mut dice);
         let order = Arc::new(AtomicU64::new(0));
         let work = life_of(

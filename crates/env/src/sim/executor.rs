@@ -42,7 +42,7 @@ pub(super) struct Slot {
 /// Numbers of the tasks that want to be polled.
 #[derive(Default)]
 pub(super) struct Ready {
-    queue: Mutex<Vec<u64>>,
+    pub(super) queue: Mutex<Vec<u64>>,
 }
 
 /// Wakes one task.

@@ -278,6 +278,11 @@ impl Host {
         drop(connections);
         let mut guard = self.shared.lock();
         let state = &mut *guard;
+        // What was dropped rang the bells of others, in whatever order a hash map had them: that order must not matter.
+        let mut queue = self.shared.ready.queue.lock();
+        queue.retain(|number| state.executor.tasks.contains_key(number));
+        queue.sort_unstable();
+        drop(queue);
         let host = &mut state.hosts[self.index];
         host.dying = None;
         if power {
