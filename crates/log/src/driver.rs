@@ -61,8 +61,17 @@ impl Inner {
         Some(Baton { driver, put_down: &self.put_down })
     }
 
+    /// Waits for the baton. Not in the mutex's own queue: were a waiter there dropped just after it was handed the
+    /// lock, nobody would tell those who wait for `put_down`.
     async fn baton(&self) -> Baton<'_> {
-        Baton { driver: Some(self.baton.lock().await), put_down: &self.put_down }
+        loop {
+            let mut put_down = std::pin::pin!(self.put_down.notified());
+            put_down.as_mut().enable();
+            if let Some(baton) = self.try_baton() {
+                return baton;
+            }
+            put_down.await;
+        }
     }
 
     pub(crate) async fn commit(&self, position: Position) -> Result<(), Error> {

@@ -313,13 +313,14 @@ fn an_older_generation_gives_way_where_a_newer_one_goes_back() {
     });
 }
 
-/// The same on the operating system, with threads that really run at once.
+/// The same on the operating system, with threads that really run at once. The budget is large enough that nobody has
+/// to wait for the release of another who waits.
 #[test]
 fn sessions_on_threads_of_their_own_share_a_log() {
     let folder = tempfile::tempdir().unwrap();
     let (env, runtime) = env::real::env().unwrap();
     runtime.block_on(async {
-        let config = Config { folder: folder.path().join("log"), ..config(5) };
+        let config = Config { folder: folder.path().join("log"), ..config(60) };
         let arena = Arena::volatile_sized(4, SEGMENT);
         let (log, _) = Log::open(&env, arena, config.clone()).await.unwrap();
         let (sender, mut done) = tokio::sync::mpsc::unbounded_channel();
