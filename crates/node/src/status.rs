@@ -5,7 +5,7 @@
 
 use crate::assemble::Node;
 use crate::jobs::Jobs;
-use crate::work;
+use crate::{limits, work};
 use base::Kind;
 use env::{Address, BoxFuture, Env, Moment};
 use front::conn::Connections;
@@ -151,6 +151,23 @@ impl Service {
             },
         });
         nbd.chain(http).collect()
+    }
+
+    /// The volumes in service, those that owe most first. Asks the store for nothing.
+    async fn in_service(&self, node: &Node) -> Vec<Volume> {
+        let mut owing: Vec<_> = node.staging.volumes();
+        owing.sort_by_key(|staged| std::cmp::Reverse(staged.backlog().bytes));
+        owing.truncate(limits::VOLUMES_IN_STATUS);
+        let mut volumes = Vec::new();
+        for staged in owing {
+            let name = staged.vault().name;
+            // One that goes out of service just now would be looked up in the store.
+            if let Ok(Ok(info)) = self.inner.env.timeout(REACH_TIME, node.volumes.show(&name)).await
+            {
+                volumes.push(Service::volume(self, info));
+            }
+        }
+        volumes
     }
 
     fn volume(&self, info: volume::Info) -> Volume {
@@ -311,6 +328,7 @@ impl Api for Service {
             status.clients = self.inner.sessions.live() as u64;
             status.backlog_bytes = in_service.iter().map(|staged| staged.backlog().bytes).sum();
             status.detail = detail(&node);
+            status.detail["volumes"] = json!(self.in_service(&node).await);
             Ok(status)
         })
     }

@@ -1,5 +1,6 @@
 //! The long work that the jobs are made of, and the counters that people ask for.
 
+mod recover;
 mod sweep;
 mod verify;
 
@@ -34,6 +35,7 @@ pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
             }
         }
     });
+    node.env.spawn("recover", recover::recover(Arc::downgrade(node)));
     let Some(interval) = node.config.sweep.interval else { return };
     // Not the node itself: it shall go when the service lets go of it.
     let (node, env, jobs) = (Arc::downgrade(node), node.env.clone(), jobs.clone());

@@ -30,18 +30,21 @@ struct Found {
     status: api::Status,
     log: LogUsage,
     store: StoreInfo,
-    volumes: Vec<Volume>,
     jobs: Vec<Job>,
 }
 
 impl Found {
     fn ask(client: &Client) -> Outcome<Self> {
+        let status: api::Status = client.get("/api/v1/status")?;
+        if status.state == "starting" {
+            // Everything else would wait for the start.
+            let (log, store) = (LogUsage::default(), StoreInfo::default());
+            return Ok(Self { status, log, store, jobs: Vec::new() });
+        }
         Ok(Self {
-            status: client.get("/api/v1/status")?,
+            status,
             log: client.get("/api/v1/log")?,
             store: client.get("/api/v1/store")?,
-            // A store that is away must not hide everything else.
-            volumes: client.get("/api/v1/volumes").unwrap_or_default(),
             jobs: client.get("/api/v1/jobs")?,
         })
     }
@@ -50,25 +53,52 @@ impl Found {
     fn json(&self) -> Value {
         let mut value = json!(self.status);
         value["pid"] = self.status.detail["pid"].clone();
+        value["volumes"] = value["detail"]["volumes"].take();
         value["log"] = json!(self.log);
         value["store_detail"] = json!(self.store);
-        value["volumes"] = json!(self.volumes);
         value["jobs"] = json!(self.jobs);
         value
     }
 
     fn print(&self) {
         let status = &self.status;
-        let health =
-            if status.health.ok { "well".to_owned() } else { status.health.reasons.join("; ") };
+        let uptime = output::time(status.uptime_ms);
+        let mut pairs =
+            vec![("state", format!("{} for {uptime}, pid {}", status.state, status.detail["pid"]))];
+        let health = match status.health.reasons.as_slice() {
+            [] => "well".to_owned(),
+            reasons => reasons.join("; "),
+        };
+        pairs.push(("health", health));
+        if status.state != "starting" {
+            pairs.extend(self.inside());
+        }
+        for endpoint in &status.endpoints {
+            pairs.push((endpoint.protocol.as_str(), endpoint.uri.clone()));
+        }
+        for job in self.jobs.iter().filter(|job| job.state == JobState::Running) {
+            let total = job.total.map(|total| format!(" of {total}")).unwrap_or_default();
+            pairs.push((
+                "job",
+                format!("{} {}: {}{total} {}", job.kind, job.subject, job.done, job.unit),
+            ));
+        }
+        output::pairs(&pairs);
+        let volumes: Vec<Volume> =
+            serde_json::from_value(status.detail["volumes"].clone()).unwrap_or_default();
+        if !volumes.is_empty() {
+            output::line("");
+            super::volume::print_list(&volumes);
+        }
+    }
+
+    /// What is known once the node serves.
+    fn inside(&self) -> Vec<(&str, String)> {
+        let status = &self.status;
+        let (used, most) =
+            (format_size(self.log.flash_bytes), format_size(self.log.flash_bytes_max));
         let reach = if self.store.reachable { "" } else { "  (does not answer)" };
-        let flash = format!(
-            "{} of {} in {} segments",
-            format_size(self.log.flash_bytes),
-            format_size(self.log.flash_bytes_max),
-            self.log.segments
-        );
-        output::pairs(&[
+        vec![
             (
                 "node",
                 format!(
@@ -76,34 +106,14 @@ impl Found {
                     status.node, status.incarnation, status.version
                 ),
             ),
-            (
-                "state",
-                format!(
-                    "{} for {}, pid {}",
-                    status.state,
-                    output::time(status.uptime_ms),
-                    status.detail["pid"]
-                ),
-            ),
-            ("health", health),
             ("store", format!("{}{reach}", status.store)),
-            ("flash", flash),
+            ("flash", format!("{used} of {most} in {} segments", self.log.segments)),
             ("backlog", format_size(status.backlog_bytes)),
             ("clients", status.clients.to_string()),
-        ]);
-        for endpoint in &status.endpoints {
-            output::pairs(&[(endpoint.protocol.as_str(), format!("   {}", endpoint.uri))]);
-        }
-        for job in self.jobs.iter().filter(|job| job.state == JobState::Running) {
-            let total = job.total.map(|total| format!(" of {total}")).unwrap_or_default();
-            output::pairs(&[(
-                "job",
-                format!("    {} {}: {}{total} {}", job.kind, job.subject, job.done, job.unit),
-            )]);
-        }
-        if !self.volumes.is_empty() {
-            output::line("");
-            super::volume::print_list(&self.volumes);
-        }
+            (
+                "volumes",
+                format!("{} in service; `rekindle volume ls` shows all", status.volumes_attached),
+            ),
+        ]
     }
 }

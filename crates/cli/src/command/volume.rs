@@ -107,7 +107,7 @@ fn show(common: &Common, named: &Named) -> Outcome {
         return Ok(());
     }
     let reason = volume.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    output::pairs(&[
+    let mut pairs = vec![
         ("name", volume.name.clone()),
         ("id", volume.id.clone()),
         ("size", format!("{} ({} bytes)", format_size(volume.size), volume.size)),
@@ -118,41 +118,39 @@ fn show(common: &Common, named: &Named) -> Outcome {
         ("owner", volume.owner.clone().unwrap_or_else(|| "nobody yet".to_owned())),
         ("clients", volume.clients.to_string()),
         ("checkpoint", format!("{} (generation {})", volume.checkpoint, volume.generation)),
-    ]);
-    print_backlog(&volume);
-    for uri in &volume.uris {
-        output::pairs(&[("nbd", format!("       {uri}"))]);
-    }
+    ];
+    pairs.extend(backlog(&volume));
+    pairs.extend(volume.uris.iter().map(|uri| ("nbd", uri.clone())));
+    output::pairs(&pairs);
     Ok(())
 }
 
-fn print_backlog(volume: &Volume) {
-    let Some(backlog) = &volume.backlog else { return };
-    let eta = backlog
-        .eta_ms
-        .map(|eta| format!(", in the store in about {}", output::time(eta)))
-        .unwrap_or_default();
-    let late = if backlog.late { ", late" } else { "" };
-    let age = output::time(backlog.age_ms);
-    let owed = format!(
-        "{} in {} changes, {age} old{late}{eta}",
-        format_size(backlog.bytes),
-        backlog.changes
-    );
-    let mut pairs = vec![("backlog", format!("   {owed}"))];
+/// What it owes to the store, when it is in service.
+fn backlog(volume: &Volume) -> Vec<(&'static str, String)> {
+    let Some(backlog) = &volume.backlog else { return Vec::new() };
+    let mut pairs = Vec::new();
+    if backlog.changes == 0 {
+        pairs.push(("backlog", "none".to_owned()));
+    } else {
+        let eta =
+            backlog.eta_ms.map(|eta| format!(", in the store in about {}", output::time(eta)));
+        let late = if backlog.late { ", late" } else { "" };
+        let (bytes, age) = (format_size(backlog.bytes), output::time(backlog.age_ms));
+        let eta = eta.unwrap_or_default();
+        pairs.push((
+            "backlog",
+            format!("{bytes} in {} changes, {age} old{late}{eta}", backlog.changes),
+        ));
+    }
     if backlog.delay_ms > 0 {
         pairs.push((
             "delayed",
-            format!("   writes wait {} (flow control)", output::time(backlog.delay_ms)),
+            format!("writes wait {} (flow control)", output::time(backlog.delay_ms)),
         ));
     }
-    if let Some(reason) = &backlog.stalled {
-        pairs.push(("stalled", format!("   {reason}")));
-    }
-    if let Some(error) = &backlog.destage_error {
-        pairs.push(("store", format!("     {error}")));
-    }
-    output::pairs(&pairs);
+    pairs.extend(backlog.stalled.iter().map(|reason| ("stalled", reason.clone())));
+    pairs.extend(backlog.destage_error.iter().map(|error| ("store", error.clone())));
+    pairs
 }
 
 fn rm(common: &Common, remove: &Remove) -> Outcome {

@@ -1,0 +1,83 @@
+//! Volumes with unfinished changes whose clients do not come back.
+//!
+//! A client's first request attaches its volume and so brings its changes on their way. But a volume that nobody asks
+//! for would keep its changes on flash for ever, in the way of others; so, a moment after the start, the node asks for
+//! those itself.
+
+use crate::assemble::Node;
+use base::{Serial, VolumeId};
+use datastore::key;
+use std::sync::Arc;
+use std::time::Duration;
+use volume::{Vault, VaultState};
+
+/// Clients that come back at once go first.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Pause before what failed is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Sees to all volumes with unfinished changes; ends when none is left.
+pub async fn recover(node: std::sync::Weak<Node>) {
+    let mut pause = PATIENCE;
+    loop {
+        let Some(env) = node.upgrade().map(|node| node.env.clone()) else { return };
+        env.sleep(pause).await;
+        let Some(node) = node.upgrade() else { return };
+        let left = match node.log.unfinished_volumes().await {
+            Ok(volumes) => see_to(&node, volumes).await,
+            Err(error) => {
+                tracing::warn!(%error, "it is not known which volumes have unfinished changes");
+                return;
+            }
+        };
+        if left == 0 {
+            return;
+        }
+        pause = AGAIN;
+    }
+}
+
+/// Gives how many could not be seen to now.
+async fn see_to(node: &Arc<Node>, volumes: Vec<(VolumeId, Serial)>) -> usize {
+    let mut left = 0;
+    for (volume, serial) in volumes {
+        let in_service = node.staging.volumes().iter().any(|staged| staged.vault().id == volume);
+        if in_service {
+            continue;
+        }
+        left += usize::from(!bring(node, volume, serial).await);
+    }
+    left
+}
+
+/// Whether nothing is left to be done for the volume.
+async fn bring(node: &Arc<Node>, volume: VolumeId, serial: Serial) -> bool {
+    let vault = match node.writer.read::<Vault>(&key::volume_key(volume)).await {
+        Ok(Some(held)) => held.value,
+        // Nobody but the sweep removes vaults, and it forgets their changes first: this is not for us to decide.
+        Ok(None) => {
+            tracing::warn!(%volume, "the log has changes of a volume whose vault is gone: they are kept");
+            return true;
+        }
+        Err(error) => {
+            tracing::warn!(%volume, %error, "a volume with unfinished changes cannot be looked up now");
+            return !error.kind().is_retryable();
+        }
+    };
+    if vault.state == VaultState::Deleted {
+        node.staging.forget(volume);
+        return true;
+    }
+    if vault.checkpoint >= serial {
+        // All of it is in the store; the last life had no time to tell the log.
+        node.log.release(volume, vault.checkpoint);
+        return true;
+    }
+    match node.volumes.attach(&vault.name).await {
+        Ok(_) => true,
+        Err(error) => {
+            tracing::warn!(volume = vault.name, %error, "a volume with unfinished changes cannot be attached");
+            !error.kind().is_retryable()
+        }
+    }
+}
