@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Lines a file may have before nobody reads it in one sitting.
 const FILE_LINES_MAX: usize = 800;
 /// Lines that are too long to read.
-const LINE_CHARS_MAX: usize = 130;
+const LINE_CHARS_MAX: usize = 150;
 
 /// Checks everything; prints all findings before it fails.
 pub fn tidy() -> Result<()> {
@@ -36,7 +36,7 @@ fn edges(findings: &mut Vec<String>) -> Result<()> {
     )?)?;
     for package in metadata["packages"].as_array().context("cargo metadata has no packages")? {
         let name = short(package["name"].as_str().unwrap_or_default());
-        if matches!(name, "xtask" | "e2e" | "bench") {
+        if matches!(name, "xtask" | "e2e" | "bench" | "fuzz") {
             continue;
         }
         let Some(allowed) = permitted.get(name) else {

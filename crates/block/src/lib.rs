@@ -12,3 +12,4 @@ mod plan;
 
 pub use device::Device;
 pub use extents::Extents;
+pub use volume::{Error, Extent, Ticket, Written};

@@ -9,11 +9,9 @@ use datastore::layer::{
     self,
     fault::{self, Plan},
 };
-use env::Env;
 use env::sim::{Faults, Stop, World};
+use env::{BoxFuture, Env};
 use parking_lot::Mutex;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
@@ -185,7 +183,7 @@ async fn life_of(
                 client_step(&device, &region, index as u64, &mut dice, &order).await?;
             }
             Ok(())
-        }) as Pin<Box<dyn Future<Output = Result<(), String>> + Send>>
+        }) as BoxFuture<'static, Result<(), String>>
     });
     join(clients.collect()).await?;
     faults.set(Plan::default());
@@ -271,9 +269,7 @@ async fn finish(
 }
 
 /// Runs futures side by side in one task, until all have ended or one has failed.
-async fn join(
-    mut parts: Vec<Pin<Box<dyn Future<Output = Result<(), String>> + Send>>>,
-) -> Result<(), String> {
+async fn join(mut parts: Vec<BoxFuture<'static, Result<(), String>>>) -> Result<(), String> {
     std::future::poll_fn(move |context| {
         let mut failed = None;
         parts.retain_mut(|part| match part.as_mut().poll(context) {

@@ -4,7 +4,7 @@ use base::Kind;
 use env::BoxFuture;
 use std::future::Future;
 // The words of a device, for all of `nbd`.
-pub use volume::{Error, Extent, Ticket, Written};
+pub use block::{Error, Extent, Ticket, Written};
 
 /// A volume that a client may name.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,3 +1,5 @@
+//! Page: docs/format/segment.md.
+//!
 //! Payloads of the two entries that every head begins with.
 //!
 //! Digest: the segments that make up the log, itself included, ascending; 16 bytes each:

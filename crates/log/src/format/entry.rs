@@ -1,3 +1,5 @@
+//! Page: docs/format/segment.md.
+//!
 //! The header of an entry, and at the same time its descriptor in the table at the segment's other end.
 //!
 //! | offset | bytes | field |

@@ -1,3 +1,5 @@
+//! Page: docs/format/segment.md.
+//!
 //! The last sector of a segment: written once, when the segment is sealed, together with the descriptor table above it.
 //!
 //! | offset | bytes | field |

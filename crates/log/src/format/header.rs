@@ -1,3 +1,5 @@
+//! Page: docs/format/segment.md.
+//!
 //! The first bytes of a segment.
 //!
 //! | offset | bytes | field |

@@ -1,3 +1,5 @@
+//! Tests of the parent module.
+
 use super::*;
 use crate::{Ack, Policy};
 use base::{Generation, NodeId, PackId, VolumeId};

@@ -1,3 +1,5 @@
+//! Tests of the parent module.
+
 use super::*;
 use crate::queue::{Kept, Payload};
 use bytes::Bytes;

@@ -1,3 +1,5 @@
+//! Tests of the parent module.
+
 use super::*;
 
 fn gaps(checkpoint: u64, serials: &[u64]) -> Option<String> {

@@ -1,3 +1,5 @@
+//! Tests of the parent module.
+
 use super::*;
 use base::PackId;
 use content::Pointer;

@@ -1,3 +1,5 @@
+//! Page: docs/format/warm.md.
+//!
 //! The first page of an arena.
 //!
 //! | offset | bytes | field |

@@ -1,3 +1,5 @@
+//! Page: docs/format/warm.md.
+//!
 //! One slot's warm certificate: which segment lies there, and how much of it is published.
 //!
 //! | offset | bytes | field |
