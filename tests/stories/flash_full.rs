@@ -18,11 +18,13 @@ fn a_full_flash_budget_delays_then_stalls_then_recovers() -> Result<()> {
     let daemon = Daemon::start_with("flash-full", options)?;
     daemon.create("disk", "512M", &[])?;
     let begin = Instant::now();
+    // In service before the store goes away: attaching needs it.
+    let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
     std::thread::sleep(Duration::from_secs(5));
     let (delayed, stalled) = std::thread::scope(|scope| -> Result<(bool, Option<String>)> {
         let daemon = &daemon;
+        let client = &mut client;
         let writer = scope.spawn(move || -> Result<()> {
-            let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
             for block in 0..1600u64 {
                 client.write(block << 16, &Random::new(block).bytes(1 << 16))?;
             }
@@ -53,7 +55,6 @@ fn a_full_flash_budget_delays_then_stalls_then_recovers() -> Result<()> {
     })?;
     let show = daemon.cli(&["volume", "show", "disk"])?;
     assert!(show["backlog"]["stalled"].is_null());
-    let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
     for block in 0..1600u64 {
         assert!(
             client.read(block << 16, 1 << 16)? == Random::new(block).bytes(1 << 16),

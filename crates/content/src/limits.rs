@@ -42,8 +42,9 @@ pub const MOVED_HOPS_MAX: usize = 16;
 pub const MOVED_HOPS_COMPACTION_MAX: usize = 8;
 /// `moved/` notes kept in RAM.
 pub const MOVED_CACHED_MAX: usize = 256;
-/// A pack is compacted when less than this share (percent) of its bytes is live.
-pub const COMPACTION_LIVE_PERCENT: u64 = 50;
+/// A pack is compacted when less than this share (percent) of its bytes is live: at most a tenth of the store is ever
+/// waste, so what a removed volume had alone comes back even where it was packed with what others share.
+pub const COMPACTION_LIVE_PERCENT: u64 = 90;
 /// Most packs that one sweep condemns; the rest waits for the next one. Bounds the record.
 pub const CONDEMNED_MAX: usize = 4096;
 /// One bit of a live map stands for this many bytes of a pack.
