@@ -95,7 +95,8 @@ impl Daemon {
         command.stdin(Stdio::null()).stdout(trace.try_clone()?).stderr(trace);
         let mut child = command.spawn().context("cannot start the daemon: is it built?")?;
         let served = wait_until("the daemon to serve", Duration::from_secs(30), || {
-            self.cli(&["status"]).is_ok() || child.try_wait().is_ok_and(|ended| ended.is_some())
+            (self.cli(&["status"]).is_ok() && self.dir.join("endpoints.json").is_file())
+                || child.try_wait().is_ok_and(|ended| ended.is_some())
         });
         if let Ok(Some(status)) = child.try_wait() {
             bail!("the daemon ended at once, {status}:\n{}", self.trace());

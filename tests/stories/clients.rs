@@ -89,7 +89,7 @@ fn fio_verifies_what_it_wrote_under_every_policy() -> Result<()> {
                 "--do_verify=1",
                 "--verify_fatal=1",
                 "--size=256M",
-                "--randrepeat=1",
+                "--verify_state_save=0",
             ])
             .arg(format!("--io_size={amount}"))
             .arg(format!("--uri={uri}"))
