@@ -95,7 +95,8 @@ impl Daemon {
         command.stdin(Stdio::null()).stdout(trace.try_clone()?).stderr(trace);
         let mut child = command.spawn().context("cannot start the daemon: is it built?")?;
         let served = wait_until("the daemon to serve", Duration::from_secs(30), || {
-            (self.cli(&["status"]).is_ok() && self.dir.join("endpoints.json").is_file())
+            (self.cli(&["status"]).is_ok_and(|status| status["state"] == "serving")
+                && self.dir.join("endpoints.json").is_file())
                 || child.try_wait().is_ok_and(|ended| ended.is_some())
         });
         if let Ok(Some(status)) = child.try_wait() {
@@ -156,10 +157,7 @@ impl Daemon {
     /// The worker's process.
     pub fn worker(&self) -> Result<u32> {
         let status = self.cli(&["status"])?;
-        status["detail"]["pid"]
-            .as_u64()
-            .and_then(|pid| u32::try_from(pid).ok())
-            .context("status has no pid")
+        status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).context("status has no pid")
     }
 
     /// `kill -9` of the worker; the supervisor starts another.

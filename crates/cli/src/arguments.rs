@@ -208,6 +208,7 @@ pub struct Remove {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Exit code 1 when no daemon answers, or while it is starting or stopping.")]
 pub struct Status {
     /// Print again every so often: 1s, 500ms
     #[arg(long, value_name = "TIME", value_parser = parse::duration, num_args = 0..=1, default_missing_value = "1s")]

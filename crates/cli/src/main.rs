@@ -36,7 +36,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Up(up) => command::up::run(common, up),
         Command::Worker => worker::run().map(|()| 0),
         Command::Volume(volume) => command::volume::run(common, volume).map(|()| 0),
-        Command::Status(status) => command::status::run(common, status).map(|()| 0),
+        Command::Status(status) => command::status::run(common, status),
         Command::Verify(verify) => command::verify::run(common, verify),
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
         Command::Drill(arguments::Drill::Restart(restart)) => drill::run(common, restart),

@@ -3,15 +3,15 @@
 use super::client;
 use crate::arguments::{Common, Status};
 use crate::client::Client;
-use crate::failure::Outcome;
+use crate::failure::{EXIT_FAILED, Outcome};
 use crate::output;
 use base::units::format_size;
 use front::http::api::{self, Job, JobState, LogUsage, StoreInfo, Volume};
 use serde_json::{Value, json};
 
-/// Runs the command.
+/// Runs the command; exit code 1 while the daemon does not serve.
 #[expect(clippy::disallowed_methods, reason = "the command line has no Env")]
-pub fn run(common: &Common, status: &Status) -> Outcome {
+pub fn run(common: &Common, status: &Status) -> Outcome<u8> {
     let client = client(common)?;
     loop {
         let found = Found::ask(&client)?;
@@ -20,7 +20,7 @@ pub fn run(common: &Common, status: &Status) -> Outcome {
         } else {
             found.print();
         }
-        let Some(interval) = status.watch else { return Ok(()) };
+        let Some(interval) = status.watch else { return Ok(found.exit()) };
         std::thread::sleep(interval);
         output::line("");
     }
@@ -47,6 +47,10 @@ impl Found {
             store: client.get("/api/v1/store")?,
             jobs: client.get("/api/v1/jobs")?,
         })
+    }
+
+    fn exit(&self) -> u8 {
+        if self.status.state == "serving" { 0 } else { EXIT_FAILED }
     }
 
     /// The daemon's own answer, with the rest beside it.

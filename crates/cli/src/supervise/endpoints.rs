@@ -17,7 +17,7 @@ use std::path::Path;
 pub struct Endpoints {
     /// The process that keeps the sockets.
     pub pid: u32,
-    /// The process that serves, when it was started last.
+    /// The process that serves; 0 before the first one does.
     pub worker: u32,
     pub nbd: Vec<String>,
     pub http: Vec<String>,

@@ -89,6 +89,8 @@ impl Supervisor {
         let mut announce = Some(std::mem::replace(&mut self.announce, Box::new(|_| ())));
         let mut restarts = Restarts::default();
         let mut stopping = false;
+        // The sockets are open: whoever connects waits.
+        Endpoints::of(&self.sockets, 0).write(&self.dir)?;
         let mut worker = self.start()?;
         loop {
             match ears.listen(&mut worker).await {

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixDatagram;
 #[test]
 fn it_serves_and_tells_where_and_what_to_do_next() {
     let daemon = Daemon::start();
+    wait_until("the daemon says so", || daemon.trace().contains("qemu-img"));
     let trace = daemon.trace();
     for word in
         ["serves after", "nbd+unix:///NAME?socket=", "volume create vm1", "nbdinfo", "qemu-img"]
@@ -56,7 +57,9 @@ fn a_killed_worker_is_replaced_and_what_was_made_is_there() {
         kill(worker);
         // The request waits in the socket's queue until the next worker takes it, or hits the dying one.
         wait_until("another worker", || {
-            daemon.cli(&["status"]).1["pid"].as_i64().is_some_and(|pid| pid != i64::from(worker))
+            let status = daemon.cli(&["status"]).1;
+            let is_another = status["pid"].as_i64().is_some_and(|pid| pid != i64::from(worker));
+            is_another && status["state"] == "serving"
         });
         assert_eq!(daemon.ask(&["status"])["incarnation"], start);
         assert_eq!(daemon.ask(&["volume", "ls"])[0]["name"], "vm1");

@@ -1,7 +1,7 @@
 //! Every `--help` is compared with its copy in `help/`: a change of the command line is a change that is seen.
 //! `REKINDLE_SNAPSHOT=write cargo test` writes the copies anew.
 
-use crate::{rekindle, run, told};
+use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
 const PAGES: [&[&str]; 15] = [
@@ -27,7 +27,7 @@ fn every_page_is_as_it_was() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/help");
     let write = std::env::var("REKINDLE_SNAPSHOT").as_deref() == Ok("write");
     for page in PAGES {
-        let output = rekindle().args(page).arg("--help").output().expect("the binary starts");
+        let output = finish(rekindle().args(page).arg("--help"));
         let (code, text, _) = told(&output);
         assert_eq!(code, Some(0), "{page:?}");
         let name = if page.is_empty() { "rekindle".to_owned() } else { page.join("-") };

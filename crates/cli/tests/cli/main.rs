@@ -34,7 +34,24 @@ fn rekindle() -> Command {
 
 /// Runs the binary; gives its exit code, standard output and standard error.
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
-    told(&rekindle().args(arguments).output().expect("the binary starts"))
+    told(&finish(rekindle().args(arguments)))
+}
+
+/// Runs a command to its end; one that does not come to it is killed, and the test fails.
+fn finish(command: &mut Command) -> Output {
+    let mut process =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    // What is said here fits into a pipe, so that nobody waits for a reader.
+    let deadline = Instant::now() + PATIENCE;
+    while process.try_wait().expect("it is ours").is_none() {
+        if Instant::now() > deadline {
+            process.kill().expect("it is ours");
+            let output = process.wait_with_output().expect("it is ours");
+            panic!("{command:?} does not end: {:?}", told(&output));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    process.wait_with_output().expect("it is ours")
 }
 
 fn told(output: &Output) -> (Option<i32>, String, String) {
@@ -71,13 +88,13 @@ impl Daemon {
         let trace = std::fs::File::create(self.folder.path().join("trace")).expect("a file");
         command.stdout(trace.try_clone().expect("a file")).stderr(trace);
         self.process = Some(command.spawn().expect("the binary starts"));
-        wait_until("the daemon serves", || self.cli(&["status"]).0 == Some(0));
+        wait_until("the daemon serves", || self.cli(&["status"]).1["state"] == "serving");
     }
 
     /// A command against it, with `--json`.
     fn cli(&self, arguments: &[&str]) -> (Option<i32>, serde_json::Value, String) {
-        let output = rekindle().args(arguments).arg("--json").arg("--dir").arg(self.dir()).output();
-        let (code, out, error) = told(&output.expect("the binary starts"));
+        let output = finish(rekindle().args(arguments).arg("--json").arg("--dir").arg(self.dir()));
+        let (code, out, error) = told(&output);
         (code, serde_json::from_str(&out).unwrap_or_default(), error)
     }
 

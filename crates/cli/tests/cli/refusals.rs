@@ -1,19 +1,19 @@
 //! Bad input: each is refused with one message that says what to do, and the right exit code.
 
-use crate::{Daemon, rekindle, run, told};
+use crate::{Daemon, finish, rekindle, run, told};
 
 /// Runs `up` in a fresh folder; it must refuse.
 fn up(more: &[&str]) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().join("d");
-    let output = rekindle()
-        .arg("up")
-        .arg("--dir")
-        .arg(&dir)
-        .args(["--nbd", "off", "--http", "off"])
-        .args(more)
-        .output();
-    let (code, _, error) = told(&output.expect("the binary starts"));
+    let (code, _, error) = told(&finish(
+        rekindle()
+            .arg("up")
+            .arg("--dir")
+            .arg(&dir)
+            .args(["--nbd", "off", "--http", "off"])
+            .args(more),
+    ));
     (code, error)
 }
 
