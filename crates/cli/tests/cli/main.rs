@@ -9,6 +9,7 @@ mod help;
 mod inspect;
 mod refusals;
 
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -39,19 +40,29 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
 
 /// Runs a command to its end; one that does not come to it is killed, and the test fails.
 fn finish(command: &mut Command) -> Output {
-    let mut process =
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
-    // What is said here fits into a pipe, so that nobody waits for a reader.
+    // Into files: nobody reads a pipe meanwhile, and some have much to say.
+    let (mut out, mut error) =
+        (tempfile::tempfile().expect("a file"), tempfile::tempfile().expect("a file"));
+    command.stdout(out.try_clone().expect("a file")).stderr(error.try_clone().expect("a file"));
+    let mut process = command.spawn().expect("the binary starts");
     let deadline = Instant::now() + PATIENCE;
-    while process.try_wait().expect("it is ours").is_none() {
+    let status = loop {
+        if let Some(status) = process.try_wait().expect("it is ours") {
+            break status;
+        }
         if Instant::now() > deadline {
             process.kill().expect("it is ours");
-            let output = process.wait_with_output().expect("it is ours");
-            panic!("{command:?} does not end: {:?}", told(&output));
+            panic!("{command:?} does not end: {}", String::from_utf8_lossy(&contents(&mut error)));
         }
         std::thread::sleep(Duration::from_millis(2));
-    }
-    process.wait_with_output().expect("it is ours")
+    };
+    Output { status, stdout: contents(&mut out), stderr: contents(&mut error) }
+}
+
+fn contents(file: &mut std::fs::File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).expect("a file");
+    bytes
 }
 
 fn told(output: &Output) -> (Option<i32>, String, String) {
