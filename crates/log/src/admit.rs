@@ -2,7 +2,7 @@
 //! sealed, each with its memory if that can be believed.
 
 use crate::descriptors::one_by_one;
-use crate::format::EntryHeader;
+use crate::format::{EntryHeader, Lost};
 use crate::head::Head;
 use crate::scan::{Found, Scan, read_image};
 use crate::segment::Segment;
@@ -32,7 +32,15 @@ impl Starting<'_> {
             } else if self.is_behind(id, &found) {
                 opened.segments += 1;
                 opened.segments_warm += u64::from(is_warm);
-                self.resume(id, found, scan, opened).await?;
+                let old = self.resume(id, found, scan, opened).await?;
+                if self.history.resume == Some(id) {
+                    self.resumed = Some(old);
+                } else {
+                    // Not the head any more: an earlier start could not read it. Its slot may be needed.
+                    let next = self.history.members.iter().find(|named| named.segment > id);
+                    let successor = next.map_or(self.history.next, |named| named.segment);
+                    self.finish(old, successor).await?;
+                }
             } else {
                 opened.segments += 1;
                 opened.segments_warm += u64::from(is_warm);
@@ -45,6 +53,11 @@ impl Starting<'_> {
         if let Some(lost) = self.history.tail_lost.filter(|&lost| !self.is_member(lost)) {
             self.table.insert(lost, None, None, false);
             self.history.next = self.history.next.max(lost.next());
+        }
+        for lost in
+            self.losses().into_iter().filter(|lost| self.history.empty != Some(lost.segment))
+        {
+            self.table.mark_lost(lost.segment, lost.lost);
         }
         Ok(())
     }
@@ -67,8 +80,13 @@ impl Starting<'_> {
         let Some((file, header)) = found.flash else { return };
         let segment = Arc::new(Segment::new(&self.depot, header, Some(file), None, false));
         self.table.insert(id, Some(file), Some(segment), false);
-        self.table.learn(id, [], false, false);
-        self.leaving.push(id);
+        if self.history.tail_lost == Some(id) {
+            // Flash has nothing of it, but memory may have had.
+            self.table.mark_lost(id, Lost::Uncounted);
+        } else {
+            self.leaving.push(id);
+        }
+        self.table.learn(id, [], false);
     }
 
     fn admit_sealed(&mut self, found: Found, scan: &mut Scan, opened: &mut Opened) {
@@ -105,7 +123,7 @@ impl Starting<'_> {
         found: Found,
         scan: &mut Scan,
         opened: &mut Opened,
-    ) -> Result<(), Error> {
+    ) -> Result<Mutex<Head>, Error> {
         let (file, header) = found.flash.expect("only a head with a file is resumed");
         let handle = self.depot.open_to_write(file).await?;
         let new_segment =
@@ -145,8 +163,7 @@ impl Starting<'_> {
             }
         };
         self.insert_unread(Arc::clone(&head.segment));
-        self.resumed.push(Mutex::new(head));
-        Ok(())
+        Ok(Mutex::new(head))
     }
 
     /// Warm memory is full of sealed segments: the oldest goes.

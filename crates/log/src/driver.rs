@@ -5,7 +5,7 @@
 //! writes the same bytes to the same place.
 
 use crate::depot::Depot;
-use crate::format::{Named, SegmentHeader};
+use crate::format::{Lost, Named, SegmentHeader};
 use crate::head::Head;
 use crate::inner::{Driver, Inner, Prepared};
 use crate::limits::{RESERVE_FILES, STATISTICS_MAX};
@@ -145,7 +145,12 @@ impl Inner {
                 space.await;
                 continue;
             }
-            // The file first: making one may take long, and commits must go on meanwhile.
+            // One at a time: the others will find room in the new head. Then the file, before the baton: making one may
+            // take long, and commits must go on meanwhile.
+            let _rolling = self.rolling.lock().await;
+            if self.head_takes(bytes) {
+                return Ok(());
+            }
             let file = FileLease::take(&self.depot, true).await?;
             let mut baton = self.baton().await;
             self.check()?;
@@ -162,6 +167,8 @@ impl Inner {
 
     /// New head durably open, old one sealed, then the new one takes over.
     async fn roll_over(&self, driver: &mut Driver, file: FileLease) -> Result<(), Error> {
+        // Before the statistics are made: they must cover all that this head will ever hold.
+        self.head.lock().stop();
         if driver.next.is_none() {
             let slot = self.take_slot().await;
             let (named, leaving) = self.table.lock().next_digest();
@@ -182,7 +189,6 @@ impl Inner {
             driver.next = Some(Prepared { head, leaving });
         }
         let next = driver.next.as_ref().map(|next| next.head.segment.id());
-        self.head.lock().stop();
         self.flush().await?;
         seal(&self.depot, &self.head, next).await?;
         let prepared = driver.next.take().expect("made above");
@@ -201,7 +207,6 @@ impl Inner {
         table.learn(
             old.segment.id(),
             old.volumes.iter().map(|(&volume, &serial)| (volume, serial)),
-            false,
             false,
         );
         table.insert(id, head.segment.file, Some(Arc::clone(&head.segment)), false);
@@ -297,7 +302,7 @@ pub(crate) async fn open_head(
     let number = file.into_file();
     let segment = Arc::new(Segment::new(depot, header, Some(number), Some(writer.memory()), true));
     let mut digest = plan.named;
-    digest.push(Named { segment: plan.id, file: number });
+    digest.push(Named { segment: plan.id, file: number, lost: Lost::Nothing });
     let head =
         Head::begin(segment, handle, writer, 0, &digest, &plan.statistics, plan.statistics_whole);
     let head = Mutex::new(head);

@@ -108,7 +108,11 @@ impl Head {
         let front = memory.front(0, writer.front()).expect("what is resumed is published");
         // If the last thing there is a certificate none is needed, and there may be no room for another. Else the next
         // one covers all descriptors: which ones the last covered is not known any more.
-        let certified = ends_certified(front, segment.id(), durable);
+        let room = writer.front() + ENTRY_BYTES;
+        let room =
+            room.next_multiple_of(SECTOR_BYTES) + writer.back().next_multiple_of(SECTOR_BYTES);
+        let no_room = room + FOOT_BYTES > segment.header.capacity;
+        let certified = no_room || ends_certified(front, segment.id(), durable);
         let (certified_front, certified_back) =
             if certified { (writer.front(), writer.back()) } else { (0, 0) };
         Head {

@@ -24,6 +24,8 @@ pub(crate) struct Inner {
     pub(crate) table: Mutex<Table<Option<Arc<Segment>>>>,
     /// Held by whoever drives a commit or a rollover.
     pub(crate) baton: tokio::sync::Mutex<Driver>,
+    /// Held by whoever rolls, before the baton; never the other way round.
+    pub(crate) rolling: tokio::sync::Mutex<()>,
     /// The baton has been put down.
     pub(crate) put_down: Notify,
     /// A segment has died.
@@ -84,6 +86,7 @@ impl Inner {
             }),
             head: Mutex::new(parts.head),
             table: Mutex::new(parts.table),
+            rolling: tokio::sync::Mutex::new(()),
             put_down: Notify::new(),
             space: Notify::new(),
             appended: AtomicU64::new(position),

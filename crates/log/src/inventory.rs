@@ -5,7 +5,7 @@
 //! again when a volume is asked for. That touches no new memory but the answer, and memory is what costs after a start.
 
 use crate::descriptors::{self, Verified};
-use crate::format::{EntryHeader, Kind};
+use crate::format::{EntryHeader, Kind, Lost};
 use crate::inner::Inner;
 use crate::segment::{Place, Segment};
 use crate::{Error, Loss, Recovered};
@@ -39,6 +39,7 @@ pub(crate) struct Inventory {
 #[derive(Debug, Clone)]
 pub(crate) struct LostSegment {
     pub(crate) segment: SegmentId,
+    pub(crate) lost: Lost,
     pub(crate) reason: String,
 }
 
@@ -146,13 +147,20 @@ impl Inner {
         let highest: Vec<_> = parts.iter().map(|part| (part.volume, part.highest)).collect();
         let damaged = reason.is_some();
         let mut inventory = self.recovery.inventory.lock();
+        // What is in the newest recovered head no statistics cover.
+        let is_covered = inventory.statistics_of.is_some_and(|head| segment.id() < head);
+        let lost = if is_covered { Lost::Counted } else { Lost::Uncounted };
         if let Some(reason) = reason {
             tracing::error!(segment = segment.id().0, %reason, "a segment of the log is damaged");
-            inventory.losses.push(LostSegment { segment: segment.id(), reason });
+            inventory.losses.push(LostSegment { segment: segment.id(), lost, reason });
         }
         inventory.absorb(Arc::new(index), parts);
         drop(inventory);
-        self.table.lock().learn(segment.id(), highest, true, damaged);
+        let mut table = self.table.lock();
+        if damaged {
+            table.mark_lost(segment.id(), lost);
+        }
+        table.learn(segment.id(), highest, true);
         Ok(())
     }
 
@@ -184,6 +192,26 @@ impl Inner {
         volumes.sort_unstable();
         Ok(volumes)
     }
+}
+
+/// The highest serial of each volume in a segment; `None` when not all of it can be read.
+pub(crate) async fn highest_of(
+    segment: &Segment,
+) -> Result<Option<Vec<(VolumeId, Serial)>>, Error> {
+    let highest =
+        |shares: Vec<Share>| shares.iter().map(|share| (share.volume, share.highest)).collect();
+    let in_memory =
+        segment.with_memory(|memory| Some(sort(descriptors::in_memory(segment, memory)?.iter()).1));
+    if let Some(shares) = in_memory.flatten() {
+        return Ok(Some(highest(shares)));
+    }
+    if let Some(table) =
+        descriptors::on_flash(segment).await?.as_ref().and_then(|read| read.table())
+    {
+        return Ok(Some(highest(sort(table.iter()).1)));
+    }
+    let (entries, damage) = descriptors::out_of_entries(segment).await?;
+    Ok(damage.is_none().then(|| highest(sort(entries.into_iter()).1)))
 }
 
 /// A volume's share of a segment, while its index is made.
@@ -414,7 +442,7 @@ impl Inventory {
             .max(self.released_of(volume));
         let bound = match (behind.iter().map(|part| part.lowest).min(), self.statistics_of) {
             (Some(next), _) => Some(next),
-            (None, Some(head)) if lost.segment < head => {
+            (None, Some(_)) if lost.lost == Lost::Counted => {
                 Some(self.statistics.get(&volume).map_or(Serial(0), |&highest| highest.next()))
             }
             _ => None,

@@ -13,7 +13,7 @@ use base::SegmentId;
 use env::{File, FileKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use warm::{Certificate, Memory, Slot};
+use warm::{Certificate, Content, Memory, Slot};
 
 /// First bytes read of a head to find its digest; a digest of 4,000 segments fits.
 const OPENING_BYTES: u32 = 64 << 10;
@@ -39,6 +39,8 @@ pub(crate) struct Scan {
     /// Files whose header is damaged, with what is wrong.
     pub(crate) unreadable: Vec<(u32, String)>,
     pub(crate) slots: Vec<Slot>,
+    /// What lay in slots whose certificate or segment header is damaged; `None` where nobody can tell.
+    pub(crate) damaged_slots: Vec<Option<SegmentId>>,
 }
 
 impl Found {
@@ -121,7 +123,14 @@ impl Scan {
     }
 
     fn slot(&mut self, depot: &Depot, slot: Slot) {
-        let Some(certificate) = slot.certificate() else { return self.slots.push(slot) };
+        let certificate = match slot.content() {
+            Content::Certified(certificate) => certificate,
+            Content::Empty => return self.slots.push(slot),
+            Content::Damaged { segment } => {
+                self.damaged_slots.push(segment);
+                return self.slots.push(slot);
+            }
+        };
         let memory = match slot.keep() {
             Ok(memory) => memory,
             Err(slot) => return self.slots.push(slot),
@@ -138,8 +147,17 @@ impl Scan {
                 let copy = WarmCopy { memory, certificate, header };
                 self.segments.entry(header.segment).or_default().warm = Some(copy);
             }
-            _ => self.slots.extend(memory.into_slot().ok()),
+            _ => {
+                self.damaged_slots.push(Some(certificate.label.segment));
+                self.slots.extend(memory.into_slot().ok());
+            }
         }
+    }
+
+    /// Whether warm memory may have had more of `id` than flash, and is damaged there.
+    pub(crate) fn is_lost_in_memory(&self, id: SegmentId) -> bool {
+        let has_copy = self.segments.get(&id).is_some_and(|found| found.warm.is_some());
+        !has_copy && self.damaged_slots.iter().any(|slot| slot.is_none_or(|segment| segment == id))
     }
 
     /// Gives up warm copies that are older than, or another segment than, what flash has under the same number.
@@ -221,42 +239,34 @@ pub(crate) async fn look(depot: &Depot, found: &Found) -> Result<Looked, Error> 
         }
         None => Seal::Open,
     };
+    let head = |opening, has_changes| {
+        Looked::Head(Probe { segment: header.segment, opening, has_changes, end: end.plain() })
+    };
     // A copy without changes proves nothing: its head may not have reached flash before the process died.
-    if let Some(copy) = found.warm.as_ref().filter(|copy| !copy.memory.back().is_empty()) {
-        let front = copy
-            .memory
-            .front(0, copy.memory.front_length())
-            .expect("what is published can be read");
+    let with_changes = found.warm.as_ref().filter(|copy| !copy.memory.back().is_empty());
+    if let Some(copy) = with_changes {
+        let front = copy.memory.front(0, copy.memory.front_length());
+        let front = front.expect("what is published can be read");
         if let Some(opening) = read_opening(front, header.segment) {
-            return Ok(Looked::Head(Probe {
-                segment: header.segment,
-                opening,
-                has_changes: true,
-                end: end.plain(),
-            }));
+            return Ok(head(opening, true));
         }
     }
-    let Some((file, header)) = found.flash else { return Ok(Looked::NoHead { traces: false }) };
+    // From here on the changes in memory still count, should only its opening be damaged.
+    let in_memory = with_changes.is_some();
+    let Some((file, header)) = found.flash else { return Ok(Looked::NoHead { traces: in_memory }) };
     if let Seal::Sealed(foot) = &end
         && let Some(opening) = opening_on_flash(depot, file, header.segment).await?
     {
-        let has_changes = foot.changes > 0;
-        return Ok(Looked::Head(Probe {
-            segment: header.segment,
-            opening,
-            has_changes,
-            end: end.plain(),
-        }));
+        return Ok(head(opening, foot.changes > 0 || in_memory));
     }
     let image = read_image(depot, file).await?;
     let Walk { opening, changes, .. } = walk(&image, header.segment, true);
     Ok(match opening {
-        Some(opening) => {
-            let has_changes = !changes.is_empty();
-            Looked::Head(Probe { segment: header.segment, opening, has_changes, end: end.plain() })
-        }
+        Some(opening) => head(opening, !changes.is_empty() || in_memory),
         None => Looked::NoHead {
-            traces: matches!(end, Seal::Sealed(_)) || has_traces(&image, header.segment),
+            traces: in_memory
+                || matches!(end, Seal::Sealed(_))
+                || has_traces(&image, header.segment),
         },
     })
 }

@@ -2,10 +2,10 @@
 
 use crate::depot::Depot;
 use crate::driver::{FileLease, Plan, flush, open_head, seal};
-use crate::format::{FOOT_BYTES, Foot, Named};
+use crate::format::{FOOT_BYTES, Foot, Lost, Named};
 use crate::head::Head;
 use crate::inner::Parts;
-use crate::inventory::{Inventory, LostSegment, Recovery};
+use crate::inventory::{Inventory, LostSegment, Recovery, highest_of};
 use crate::limits::{RESERVE_FILES, SEGMENTS_MAX, SEGMENTS_MIN, SLOTS_MIN, STATISTICS_MAX};
 use crate::machine::history::{End, History, Present, Probe, what_is_the_log};
 use crate::machine::table::Table;
@@ -55,12 +55,13 @@ pub(crate) async fn start(
         history,
         closed: closed_foot(&depot, &scan, newest.as_ref()).await?,
         depot,
-        resumed: Vec::new(),
+        resumed: None,
         unread: Vec::new(),
         leaving: Vec::new(),
     };
     starting.stock_files(&scan, segments_max).await?;
     starting.admit(&mut scan, &mut opened).await?;
+    starting.count_newest(newest.as_ref()).await?;
     let statistics_of = newest.filter(|_| whole).map(|probe| probe.segment);
     let inventory = Inventory::new(starting.losses(), statistics, statistics_of);
     starting.report_damage(&opened);
@@ -168,7 +169,12 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<(History, Option<Probe
         );
         return Err(Error::Damaged { segment: SegmentId(0), offset: 0, reason });
     }
-    Ok((what_is_the_log(&present, newest.as_ref(), before_end), newest))
+    let mut history = what_is_the_log(&present, newest.as_ref(), before_end);
+    let open = [history.resume, history.empty].into_iter().flatten();
+    if let Some(id) = open.into_iter().find(|&id| scan.is_lost_in_memory(id)) {
+        history.tail_lost.get_or_insert(id);
+    }
+    Ok((history, newest))
 }
 
 fn damage_of(scan: &Scan, history: &History) -> Vec<String> {
@@ -186,6 +192,10 @@ fn damage_of(scan: &Scan, history: &History) -> Vec<String> {
             "segment {segment}, the head, is missing or damaged: the latest changes may be lost"
         ));
     }
+    for named in history.members.iter().filter(|named| named.lost != Lost::Nothing) {
+        let segment = named.segment;
+        damage.push(format!("changes of segment {segment} were found lost by an earlier start"));
+    }
     let unnamed = |file: &u32| !history.missing.iter().any(|named| named.file == *file);
     for (file, why) in scan.unreadable.iter().filter(|(file, _)| unnamed(file)) {
         damage.push(format!("file {file:08}.seg cannot be read ({why}); the log does not name it"));
@@ -198,8 +208,8 @@ pub(crate) struct Starting<'a> {
     pub(crate) config: &'a Config,
     pub(crate) history: History,
     pub(crate) table: Table<Option<Arc<Segment>>>,
-    /// The old head, to be committed and sealed; more than one only after starts that could not read a file.
-    pub(crate) resumed: Vec<Mutex<Head>>,
+    /// The old head, to be committed and sealed.
+    pub(crate) resumed: Option<Mutex<Head>>,
     /// The newest segment, if the log was closed there.
     pub(crate) closed: Option<(u32, Foot)>,
     pub(crate) unread: Vec<Arc<Segment>>,
@@ -242,20 +252,60 @@ impl Starting<'_> {
         Ok(())
     }
 
-    pub(crate) fn busy(&self, id: SegmentId) -> Error {
-        Error::Foreign(format!("segment {id} has no slot in the warm arena: enlarge it"))
+    /// Commits and seals a head of an earlier life.
+    pub(crate) async fn finish(&self, old: Mutex<Head>, successor: SegmentId) -> Result<(), Error> {
+        old.lock().stop();
+        flush(&self.depot, &old, |_| ()).await?;
+        seal(&self.depot, &old, Some(successor)).await
     }
 
-    fn losses(&self) -> Vec<LostSegment> {
+    pub(crate) fn busy(&self, id: SegmentId) -> Error {
+        Error::Flash {
+            folder: self.depot.folder.display().to_string(),
+            reason: format!(
+                "no slot of the warm arena is free for segment {id}: enlarge the arena"
+            ),
+        }
+    }
+
+    /// Segments of which changes are lost. Not all of them need be in the log by now.
+    pub(crate) fn losses(&self) -> Vec<LostSegment> {
         let missing = self.history.missing.iter().map(|named: &Named| LostSegment {
             segment: named.segment,
+            lost: named.lost.max(Lost::Counted),
             reason: format!("segment {} (file {}) is missing", named.segment, named.file),
         });
         let tail = self.history.tail_lost.map(|segment| LostSegment {
             segment,
+            lost: Lost::Uncounted,
             reason: format!("segment {segment}, the newest, is missing or damaged"),
         });
-        missing.chain(tail).collect()
+        let earlier = self.history.members.iter().filter(|named| named.lost != Lost::Nothing);
+        let earlier = earlier.map(|named| LostSegment {
+            segment: named.segment,
+            lost: named.lost,
+            reason: format!(
+                "changes of segment {} were found lost by an earlier start",
+                named.segment
+            ),
+        });
+        missing.chain(tail).chain(earlier).collect()
+    }
+
+    /// What the newest head holds no statistics cover: it was written after its own were.
+    async fn count_newest(&mut self, newest: Option<&Probe>) -> Result<(), Error> {
+        let newest = newest.map(|probe| probe.segment);
+        let mut unknown = newest.is_none() && !self.unread.is_empty();
+        let uncounted = self.unread.iter().filter(|segment| Some(segment.id()) >= newest);
+        for segment in uncounted.cloned().collect::<Vec<_>>() {
+            let highest = highest_of(&segment).await?;
+            unknown |= highest.is_none();
+            self.table.carry(highest);
+        }
+        if unknown {
+            self.table.carry(None);
+        }
+        Ok(())
     }
 
     fn report_damage(&self, opened: &Opened) {
@@ -282,10 +332,8 @@ impl Starting<'_> {
         };
         let file = FileLease::take(&self.depot, false).await?;
         let head = open_head(&self.depot, plan, slot, file).await?;
-        for old in std::mem::take(&mut self.resumed) {
-            old.lock().stop();
-            flush(&self.depot, &old, |_| ()).await?;
-            seal(&self.depot, &old, Some(head.segment.id())).await?;
+        if let Some(old) = self.resumed.take() {
+            self.finish(old, head.segment.id()).await?;
         }
         self.reopen_closed(head.segment.id()).await?;
         self.table.insert(

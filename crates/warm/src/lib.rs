@@ -22,4 +22,4 @@ mod tests;
 
 pub use arena::Arena;
 pub use format::Label;
-pub use slot::{Certificate, Memory, Slot, Writer};
+pub use slot::{Certificate, Content, Memory, Slot, Writer};

@@ -30,6 +30,20 @@ pub struct Certificate {
     pub durable: u32,
 }
 
+/// What a slot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing.
+    Empty,
+    /// What the certificate says.
+    Certified(Certificate),
+    /// Something was published, but its certificate is damaged.
+    Damaged {
+        /// Which segment it was, if that much can be read.
+        segment: Option<SegmentId>,
+    },
+}
+
 /// One slot: zero or more bytes of a segment, owned by whoever took it.
 pub struct Slot {
     core: Core,
@@ -70,7 +84,19 @@ impl Slot {
         self.core.index
     }
 
-    /// What lies here, if anything does.
+    /// What lies here.
+    #[must_use]
+    pub fn content(&self) -> Content {
+        match self.core.certificate() {
+            Some(certificate) => Content::Certified(certificate),
+            None if self.core.arena.word(self.core.index, 0).load(Ordering::Acquire) == 0 => {
+                Content::Empty
+            }
+            None => Content::Damaged { segment: self.core.label().map(|label| label.segment) },
+        }
+    }
+
+    /// The certificate of what lies here, if anything does.
     #[must_use]
     pub fn certificate(&self) -> Option<Certificate> {
         self.core.certificate()
@@ -301,9 +327,13 @@ impl Core {
         unsafe { self.arena.label(self.index).write_unaligned(bytes) };
     }
 
-    fn certificate(&self) -> Option<Certificate> {
+    fn label(&self) -> Option<Label> {
         // SAFETY: the label is written through `&mut Core` only; any bytes are a valid `LabelBytes`.
-        let label = unsafe { self.arena.label(self.index).read_unaligned() }.decode(self.index)?;
+        unsafe { self.arena.label(self.index).read_unaligned() }.decode(self.index)
+    }
+
+    fn certificate(&self) -> Option<Certificate> {
+        let label = self.label()?;
         let packed = self.arena.word(self.index, 0).load(Ordering::Acquire);
         let state = State::unpack(packed, label.segment, self.capacity())?;
         let durable =

@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | 0 | 8 | segment id |
 //! | 8 | 4 | file number |
-//! | 12 | 4 | zero |
+//! | 12 | 4 | flags: 1 = changes of it are lost, and nobody has accepted that yet; 2 = no statistics know of them |
 //!
 //! Statistics: the volumes that have changes in those segments, ascending; 24 bytes each:
 //!
@@ -21,12 +21,34 @@ use base::{SegmentId, Serial, VolumeId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+const LOST: u32 = 1;
+const UNCOUNTED: u32 = 2;
+
+impl Lost {
+    fn flags(self) -> u32 {
+        match self {
+            Lost::Nothing => 0,
+            Lost::Counted => LOST,
+            Lost::Uncounted => LOST | UNCOUNTED,
+        }
+    }
+
+    /// Flags of a later version mean a loss, too, rather than none.
+    fn from_flags(flags: u32) -> Lost {
+        match flags {
+            0 => Lost::Nothing,
+            LOST => Lost::Counted,
+            _ => Lost::Uncounted,
+        }
+    }
+}
+
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
 #[repr(C)]
 struct NamedBytes {
     segment: U64,
     file: U32,
-    zero: U32,
+    flags: U32,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
@@ -41,6 +63,18 @@ struct VolumeBytes {
 pub(crate) struct Named {
     pub(crate) segment: SegmentId,
     pub(crate) file: u32,
+    pub(crate) lost: Lost,
+}
+
+/// Whether changes of a segment are known to be lost, and nobody has accepted that yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) enum Lost {
+    #[default]
+    Nothing,
+    /// Changes that the statistics of a later head know of.
+    Counted,
+    /// Changes that no statistics know of: it was the newest head.
+    Uncounted,
 }
 
 pub(crate) fn encode_digest(segments: &[Named]) -> Vec<u8> {
@@ -48,7 +82,7 @@ pub(crate) fn encode_digest(segments: &[Named]) -> Vec<u8> {
     let encode = |named: &Named| NamedBytes {
         segment: U64::new(named.segment.0),
         file: U32::new(named.file),
-        zero: U32::new(0),
+        flags: U32::new(named.lost.flags()),
     };
     segments.iter().flat_map(|named| encode(named).as_bytes().to_vec()).collect()
 }
@@ -59,7 +93,11 @@ pub(crate) fn decode_digest(payload: &[u8]) -> Result<Vec<Named>, &'static str> 
         .map_err(|_| "a digest that is not whole records")?;
     let named: Vec<Named> = records
         .iter()
-        .map(|r| Named { segment: SegmentId(r.segment.get()), file: r.file.get() })
+        .map(|r| Named {
+            segment: SegmentId(r.segment.get()),
+            file: r.file.get(),
+            lost: Lost::from_flags(r.flags.get()),
+        })
         .collect();
     let ascending = named.is_sorted_by(|a, b| a.segment < b.segment);
     if ascending && !named.is_empty() {

@@ -98,7 +98,13 @@ fn a_foot_is_valid_under_its_own_segment_only() {
 
 #[test]
 fn digest_and_statistics_survive_their_bytes() {
-    let named: Vec<_> = (1..9).map(|id| Named { segment: SegmentId(id * 2), file: 3 }).collect();
+    let named: Vec<_> = (1..9)
+        .map(|id| Named {
+            segment: SegmentId(id * 2),
+            file: 3,
+            lost: if id == 4 { Lost::Uncounted } else { Lost::Nothing },
+        })
+        .collect();
     assert_eq!(decode_digest(&encode_digest(&named)), Ok(named.clone()));
     assert!(decode_digest(&[]).is_err());
     assert!(decode_digest(&[0; 17]).is_err());

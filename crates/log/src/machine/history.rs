@@ -6,7 +6,7 @@
 //! hold an acknowledged change, the one before it included, sealed or not. This also needs no care for openings that
 //! were given up in earlier lives: they have lower numbers than the head that was opened after them.
 
-use crate::format::Named;
+use crate::format::{Lost, Named};
 use crate::walk::Opening;
 use base::SegmentId;
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ pub(crate) fn what_is_the_log(
     let next = present.keys().next_back().map_or(SegmentId(1), |id| id.next());
     let mut history = History { next, ..History::default() };
     let broken = present.iter().filter_map(|(&segment, state)| match state {
-        Present::Broken { file } => Some(Named { segment, file: *file }),
+        Present::Broken { file } => Some(Named { segment, file: *file, lost: Lost::Nothing }),
         _ => None,
     });
     let Some(newest) = newest else {
@@ -77,7 +77,7 @@ pub(crate) fn what_is_the_log(
         // since whoever asks knows what is in the datastore already.
         let all = present.iter().filter_map(|(&segment, state)| match state {
             Present::Yes { file } | Present::Broken { file } => {
-                Some(Named { segment, file: *file })
+                Some(Named { segment, file: *file, lost: Lost::Nothing })
             }
             Present::NeverOpened => None,
         });

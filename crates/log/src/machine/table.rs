@@ -8,7 +8,7 @@
 //! A dead segment leaves the table in two steps, because the newest durable digest still names it: if its file were
 //! reused before the next head is durable, the log of a crashed node would seem incomplete.
 
-use crate::format::Named;
+use crate::format::{Lost, Named};
 use base::{SegmentId, Serial, VolumeId};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
@@ -24,12 +24,15 @@ pub(crate) struct Table<T> {
     carried: HashMap<VolumeId, Serial>,
     carried_whole: bool,
     unread: usize,
+    lost: usize,
     dead: usize,
 }
 
 struct Row<T> {
     file: Option<u32>,
     content: Content,
+    /// Changes of it are lost, and nobody has accepted that yet: it stays, so that no restart forgets the loss.
+    lost: Lost,
     segment: T,
 }
 
@@ -53,6 +56,7 @@ impl<T> Table<T> {
             carried,
             carried_whole,
             unread: 0,
+            lost: 0,
             dead: 0,
         }
     }
@@ -60,20 +64,39 @@ impl<T> Table<T> {
     /// A segment whose content is not known (yet): the head, a recovered one, a lost one.
     pub(crate) fn insert(&mut self, id: SegmentId, file: Option<u32>, segment: T, unread: bool) {
         self.unread += usize::from(unread);
-        let before = self.rows.insert(id, Row { file, content: Content::Unknown, segment });
+        let before = self
+            .rows
+            .insert(id, Row { file, content: Content::Unknown, lost: Lost::Nothing, segment });
         assert!(before.is_none(), "segment {id} is in the log once");
     }
 
-    /// What is in a segment that was unknown until now: the highest serial of each volume. A `damaged` one stays until
-    /// [`Table::discard`].
+    /// Adds to what is known of the segments that have not been read: what is in the newest of them, which no head's
+    /// statistics cover. `None` when that cannot be told.
+    pub(crate) fn carry(&mut self, highest: Option<Vec<(VolumeId, Serial)>>) {
+        self.carried_whole &= highest.is_some();
+        for (volume, serial) in highest.unwrap_or_default() {
+            let entry = self.carried.entry(volume).or_default();
+            *entry = serial.max(*entry);
+        }
+    }
+
+    /// Changes of a segment that has not been learnt of are lost: it stays until [`Table::discard`].
+    pub(crate) fn mark_lost(&mut self, id: SegmentId, lost: Lost) {
+        let row = self.rows.get_mut(&id).expect("a segment that is lost is in the log");
+        assert!(row.content == Content::Unknown, "a loss in segment {id} is seen before all else");
+        assert!(lost != Lost::Nothing, "a loss is a loss");
+        self.lost += usize::from(row.lost == Lost::Nothing);
+        row.lost = lost.max(row.lost);
+    }
+
+    /// What is in a segment that was unknown until now: the highest serial of each volume.
     pub(crate) fn learn(
         &mut self,
         id: SegmentId,
         highest: impl IntoIterator<Item = (VolumeId, Serial)>,
         was_unread: bool,
-        damaged: bool,
     ) {
-        let mut count = usize::from(damaged);
+        let mut count = 0;
         for (volume, serial) in highest {
             let released =
                 was_unread && self.early.get(&volume).is_some_and(|&early| serial <= early);
@@ -84,16 +107,25 @@ impl<T> Table<T> {
         }
         let row = self.rows.get_mut(&id).expect("a segment that is learnt of is in the log");
         assert!(row.content == Content::Unknown, "segment {id} is learnt of once");
+        count += usize::from(row.lost != Lost::Nothing);
         row.content = Content::Volumes(count);
         self.dead += usize::from(count == 0);
-        self.forget_unread(usize::from(was_unread));
+        self.unread = self
+            .unread
+            .checked_sub(usize::from(was_unread))
+            .expect("only unread segments are read");
+        self.forget_earlier_lives();
     }
 
-    fn forget_unread(&mut self, count: usize) {
-        self.unread = self.unread.checked_sub(count).expect("only unread segments are read");
+    /// Drops what was only needed for segments that had not been read. Who may be in a lost one is known from
+    /// `carried` alone.
+    fn forget_earlier_lives(&mut self) {
         if self.unread == 0 {
             self.early.clear();
-            self.carried.clear();
+            if self.lost == 0 {
+                self.carried.clear();
+                self.carried_whole = true;
+            }
         }
     }
 
@@ -102,9 +134,9 @@ impl<T> Table<T> {
         if self.unread > 0 {
             let early = self.early.entry(volume).or_default();
             *early = serial.max(*early);
-            if self.carried.get(&volume).is_some_and(|&highest| highest <= serial) {
-                self.carried.remove(&volume);
-            }
+        }
+        if self.carried.get(&volume).is_some_and(|&highest| highest <= serial) {
+            self.carried.remove(&volume);
         }
         let before = self.dead;
         if let Some(places) = self.volumes.get_mut(&volume) {
@@ -144,7 +176,10 @@ impl<T> Table<T> {
         for (&segment, row) in &self.rows {
             match row.content {
                 Content::Volumes(0) => leaving.push(segment),
-                _ => named.push(Named { segment, file: row.file.unwrap_or(NO_FILE) }),
+                _ => {
+                    let file = row.file.unwrap_or(NO_FILE);
+                    named.push(Named { segment, file, lost: row.lost });
+                }
             }
         }
         (named, leaving)
@@ -168,7 +203,7 @@ impl<T> Table<T> {
         }
         let mut list: Vec<_> = highest.into_iter().collect();
         list.sort_unstable();
-        let whole = list.len() <= most && (self.carried_whole || self.unread == 0);
+        let whole = list.len() <= most && self.carried_whole;
         list.truncate(most);
         (list, whole)
     }
@@ -188,7 +223,10 @@ impl<T> Table<T> {
 
     /// The loss in a segment has been accepted: what is left of it goes like any other.
     pub(crate) fn discard(&mut self, id: SegmentId) {
-        let Some(row) = self.rows.get_mut(&id) else { return };
+        let Some(row) = self.rows.get_mut(&id).filter(|row| row.lost != Lost::Nothing) else {
+            return;
+        };
+        row.lost = Lost::Nothing;
         row.content = match row.content {
             Content::Unknown => Content::Volumes(0),
             Content::Volumes(count) => {
@@ -196,6 +234,8 @@ impl<T> Table<T> {
             }
         };
         self.dead += usize::from(row.content == Content::Volumes(0));
+        self.lost -= 1;
+        self.forget_earlier_lives();
     }
 }
 

@@ -171,7 +171,7 @@ fn a_flipped_bit_never_goes_unseen() {
 #[test]
 fn a_flipped_bit_of_memory_is_healed_from_flash_or_seen() {
     let mut healed = 0;
-    for seed in 0..400 {
+    for seed in 0..1000 {
         let world = world(seed);
         let env = world.env();
         let last = world.block_on(async {
@@ -190,6 +190,7 @@ fn a_flipped_bit_of_memory_is_healed_from_flash_or_seen() {
             if seed % 8 == 0 { 4096 } else { u64::from(Arena::file_bytes(1) as u32 - (8 << 20)) };
         let range = if seed % 8 == 0 { 10 * 64 } else { 6 * u64::from(SEGMENT) };
         world.flip_memory_bit(ARENA, start + random % range);
+        let place = (random % range / u64::from(SEGMENT), random % range % u64::from(SEGMENT));
         let env = world.env();
         world.block_on(async {
             let (log, opened) = open_with(&env, 10, 20).await.unwrap();
@@ -200,10 +201,9 @@ fn a_flipped_bit_of_memory_is_healed_from_flash_or_seen() {
             };
             let serials = serials(&list);
             assert_eq!(serials, (1..=serials.len() as u64).collect::<Vec<_>>());
-            // What was appended and never committed is only in memory: a record that is damaged there may hide it.
             assert!(
-                serials.len() as u64 == last || seed % 8 == 0,
-                "seed {seed}: {} of {last}, {:?}",
+                serials.len() as u64 == last,
+                "seed {seed}, flipped {place:?}: {} of {last}, {:?}",
                 serials.len(),
                 opened.damage
             );
@@ -218,7 +218,7 @@ fn a_flipped_bit_of_memory_is_healed_from_flash_or_seen() {
             healed += u64::from(serials.len() as u64 == last);
         });
     }
-    assert!(healed > 300, "{healed}");
+    assert!(healed > 700, "{healed}");
 }
 
 #[test]
@@ -287,5 +287,88 @@ fn a_newer_format_is_refused() {
         file.write_durable(&header, 0).await.unwrap();
         let error = open_with(&env, 4, 8).await.err().expect("a newer format");
         assert!(matches!(error, Error::Newer { found: 9, known: 1, .. }), "{error}");
+    });
+}
+
+#[test]
+fn who_was_only_in_a_lost_segment_hears_of_it_in_every_life() {
+    let world = world(8);
+    filled(&world);
+    world.cut_power();
+    let env = world.env();
+    world.block_on(async { env.disk().remove(Path::new("/flash/00000001.seg")).await.unwrap() });
+    for life in 0..4 {
+        let env = world.env();
+        world.block_on(async {
+            let (log, opened) = open_with(&env, 3, 20).await.unwrap();
+            assert_eq!(opened.damage.len(), 1, "life {life}: {:?}", opened.damage);
+            let losses = lost(&log, volume(2)).await;
+            assert_eq!((losses[0].after.0, losses[0].before.map(|s| s.0)), (0, Some(2)));
+            assert!(log.unfinished(volume(4)).await.unwrap().is_empty());
+            for serial in 1..30 {
+                append(&log, volume(5), life * 100 + serial, 2000).await.unwrap();
+                log.release(volume(5), Serial(life * 100 + serial));
+            }
+            log.commit(Position(u64::MAX)).await.unwrap();
+        });
+        if life % 2 == 0 { world.crash_process() } else { world.cut_power() }
+    }
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open_with(&env, 3, 20).await.unwrap();
+        log.accept_losses().await.unwrap();
+        assert!(log.unfinished(volume(2)).await.unwrap().is_empty());
+    });
+}
+
+#[test]
+fn what_only_damaged_memory_had_is_lost_in_every_life() {
+    let world = world(9);
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open_with(&env, 3, 20).await.unwrap();
+        let (position, _) = append(&log, volume(1), 1, 100).await.unwrap();
+        log.commit(position).await.unwrap();
+        append(&log, volume(1), 2, 100).await.unwrap();
+    });
+    world.crash_process();
+    // The state word of every slot that is used, and so also the head's.
+    (0..3).for_each(|slot| _ = world.flip_memory_bit(ARENA, 4096 + slot * 64));
+    for _ in 0..3 {
+        let env = world.env();
+        world.block_on(async {
+            let (log, opened) = open_with(&env, 3, 20).await.unwrap();
+            assert_eq!(opened.damage.len(), 1, "{:?}", opened.damage);
+            let losses = lost(&log, volume(1)).await;
+            assert_eq!((losses[0].after.0, losses[0].before), (1, None));
+            lost(&log, volume(7)).await;
+        });
+        world.cut_power();
+    }
+}
+
+#[test]
+fn volumes_of_the_newest_head_are_counted_before_the_next_is_opened() {
+    let world = world(14);
+    let env = world.env();
+    // The volume's only change is in segment 1, of which no statistics were made by the life that wrote it.
+    world.block_on(async {
+        let (log, _) = open_with(&env, 3, 20).await.unwrap();
+        append(&log, volume(1), 1, 100).await.unwrap();
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open_with(&env, 3, 20).await.unwrap();
+        append(&log, volume(2), 1, 100).await.unwrap();
+        log.commit(Position(u64::MAX)).await.unwrap();
+    });
+    world.cut_power();
+    let env = world.env();
+    world.block_on(async {
+        env.disk().remove(Path::new("/flash/00000001.seg")).await.unwrap();
+        let (log, _) = open_with(&env, 3, 20).await.unwrap();
+        assert_eq!(lost(&log, volume(1)).await[0].before, Some(Serial(2)));
+        assert!(log.unfinished(volume(3)).await.unwrap().is_empty());
     });
 }

@@ -1,10 +1,10 @@
 //! What the log is, case by case.
 
 use super::*;
-use crate::format::Named;
+use crate::format::{Lost, Named};
 
 fn named(id: u64) -> Named {
-    Named { segment: SegmentId(id), file: id as u32 }
+    Named { segment: SegmentId(id), file: id as u32, lost: Lost::Nothing }
 }
 
 fn present(ids: &[u64]) -> BTreeMap<SegmentId, Present> {

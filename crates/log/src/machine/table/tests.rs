@@ -16,7 +16,7 @@ fn table() -> Table<u64> {
 fn a_segment_dies_when_all_its_volumes_are_released() {
     let mut table = table();
     table.insert(SegmentId(1), Some(1), 1, false);
-    table.learn(SegmentId(1), [(volume(1), Serial(5)), (volume(2), Serial(3))], false, false);
+    table.learn(SegmentId(1), [(volume(1), Serial(5)), (volume(2), Serial(3))], false);
     assert!(!table.release(volume(1), Serial(5)));
     assert!(!table.release(volume(2), Serial(2)));
     assert_eq!(table.live(), 1);
@@ -35,7 +35,7 @@ fn a_release_before_the_segment_was_read_counts() {
     let mut table = table();
     table.insert(SegmentId(1), Some(1), 1, true);
     assert!(!table.release(volume(1), Serial(5)));
-    table.learn(SegmentId(1), [(volume(1), Serial(5))], true, false);
+    table.learn(SegmentId(1), [(volume(1), Serial(5))], true);
     assert_eq!(table.live(), 0);
 }
 
@@ -44,7 +44,10 @@ fn a_damaged_segment_stays_until_it_is_discarded() {
     let mut table = table();
     table.insert(SegmentId(1), Some(1), 1, true);
     table.insert(SegmentId(2), None, 2, false);
-    table.learn(SegmentId(1), [(volume(1), Serial(5))], true, true);
+    table.mark_lost(SegmentId(1), Lost::Counted);
+    table.mark_lost(SegmentId(2), Lost::Uncounted);
+    table.learn(SegmentId(1), [(volume(1), Serial(5))], true);
+    assert!(table.next_digest().0.iter().all(|named| named.lost != Lost::Nothing));
     table.release(volume(1), Serial(5));
     assert_eq!(table.live(), 2);
     table.discard(SegmentId(1));
@@ -62,7 +65,7 @@ fn statistics_name_who_is_in_the_log() {
     assert_eq!(table.statistics(&head, 10), (expected.clone(), true));
     assert_eq!(table.statistics(&head, 2), (expected[..2].to_vec(), false));
     table.release(volume(2), Serial(2));
-    table.learn(SegmentId(1), [(volume(1), Serial(6))], true, false);
+    table.learn(SegmentId(1), [(volume(1), Serial(6))], true);
     assert_eq!(table.statistics(&HashMap::new(), 10), (vec![(volume(1), Serial(6))], true));
 }
 
@@ -79,7 +82,7 @@ proptest! {
                     let content: BTreeSet<_> = (1..number).map(|volume| (volume, serial + u64::from(volume))).collect();
                     table.insert(SegmentId(next), Some(1), next, false);
                     let highest: Vec<_> = content.iter().map(|&(v, s)| (volume(v), Serial(s))).collect();
-                    table.learn(SegmentId(next), highest, false, false);
+                    table.learn(SegmentId(next), highest, false);
                     model.insert(next, content);
                 }
                 1 => {
