@@ -89,12 +89,18 @@ impl Node {
             Some(home) => sizes(&config, home.sizes),
             None => sizes(&config, choose(env, &config).await),
         };
-        // Strangers to one another, and each takes its time when it is new.
-        let (known, arena) = futures_util::join!(
-            join(env, &config, id, sizes, home),
-            arena(env, &config, id, sizes)
-        );
-        let (known, (arena, warm)) = (known?, arena?);
+        let (known, (arena, warm)) = match home {
+            // Strangers to one another: at the same time.
+            Some(home) => {
+                let store = join(env, &config, id, sizes, Some(home));
+                let (known, arena) = futures_util::join!(store, arena(env, &config, id, sizes));
+                (known?, arena?)
+            }
+            // A store that refuses us must not leave the memory of a node behind that nobody will ever hear of.
+            None => {
+                (join(env, &config, id, sizes, None).await?, arena(env, &config, id, sizes).await?)
+            }
+        };
         let Known { open, identity, writer, record } = known;
         phases.done("store-and-warm");
         let held = record::start(&writer, &open.url, record).await?;

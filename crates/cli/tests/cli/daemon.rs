@@ -124,7 +124,10 @@ fn systemd_is_told_and_no_supervisor_is_in_between() {
     listener.set_read_timeout(Some(crate::PATIENCE)).expect("a time");
     let mut command = rekindle();
     command.arg("up").arg("--dir").arg(folder.path().join("d"));
-    command.args(["--nbd", "off", "--http", "off", "--warm-size", "32M"]);
+    command
+        .args(["--nbd", "off", "--http", "off", "--warm-size", "32M"])
+        .arg("--warm")
+        .arg(folder.path().join("warm"));
     command
         .env("NOTIFY_SOCKET", &socket)
         .env("WATCHDOG_USEC", "600000")
@@ -144,7 +147,6 @@ fn systemd_is_told_and_no_supervisor_is_in_between() {
     rustix::process::kill_process(pid, Signal::TERM).expect("it runs");
     while !heard().contains("STOPPING=1") {}
     assert_eq!(process.wait().expect("it is ours").code(), Some(0));
-    crate::remove_warm(&folder.path().join("d"));
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn everything_that_a_daemon_leaves_can_be_read() {
     }
     let node =
         inspect(&dir.join("node.json")).1["facts"]["node"].as_str().expect("a node").to_owned();
-    let (code, warm) = inspect(Path::new(&format!("/dev/shm/rekindle-{node}.warm")));
+    let (code, warm) = inspect(&daemon.warm());
     assert_eq!((code, warm["format"].as_str()), (Some(0), Some("warm memory")), "{warm}");
     assert!(warm["entries"].as_array().is_some_and(|slots| !slots.is_empty()), "{warm}");
     // A key instead of a path.

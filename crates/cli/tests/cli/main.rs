@@ -87,6 +87,11 @@ impl Daemon {
         self.folder.path().join("d")
     }
 
+    /// In the folder, so that it goes with it.
+    fn warm(&self) -> PathBuf {
+        self.folder.path().join("warm")
+    }
+
     fn up(&mut self, more: &[&str]) {
         let dir = self.dir();
         let mut command = rekindle();
@@ -95,6 +100,8 @@ impl Daemon {
             .arg("--dir")
             .arg(&dir)
             .args(["--nbd", "off", "--http", "off", "--warm-size", "64M"])
+            .arg("--warm")
+            .arg(self.warm())
             .args(more);
         let trace = std::fs::File::create(self.folder.path().join("trace")).expect("a file");
         command.stdout(trace.try_clone().expect("a file")).stderr(trace);
@@ -150,16 +157,6 @@ impl Drop for Daemon {
             let _ = process.kill();
             let _ = process.wait();
         }
-        remove_warm(&self.dir());
-    }
-}
-
-/// The warm memory is not in the folder: it would stay.
-fn remove_warm(dir: &Path) {
-    let Ok(text) = std::fs::read(dir.join("node.json")) else { return };
-    let node: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-    if let Some(node) = node["node"].as_str() {
-        let _ = std::fs::remove_file(format!("/dev/shm/rekindle-{node}.warm"));
     }
 }
 

@@ -42,7 +42,9 @@ pub(super) async fn worthwhile(
             };
             let live = entries.iter().filter(|entry| verdict.has(pack, entry.offset));
             let copied: u64 = live.map(|entry| u64::from(entry.stored)).sum();
-            if copied * 100 < length * limits::COMPACTION_LIVE_PERCENT {
+            // Of the blobs alone: header and footer weigh much in a small pack, and a copy would have them as well.
+            let stored: u64 = entries.iter().map(|entry| u64::from(entry.stored)).sum();
+            if copied * 100 < stored * limits::COMPACTION_LIVE_PERCENT {
                 worthwhile.push((*pack, *length));
             }
         }

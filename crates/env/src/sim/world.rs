@@ -272,6 +272,7 @@ impl Host {
             let gone: BTreeMap<u64, Slot> = gone;
             gone
         };
+        let gone: Vec<u64> = tasks.keys().copied().collect();
         // Without the lock: what is dropped says what becomes of it.
         drop(tasks);
         let connections = self.shared.lock().net.remove_host(self.index);
@@ -280,7 +281,7 @@ impl Host {
         let state = &mut *guard;
         // What was dropped rang the bells of others, in whatever order a hash map had them: that order must not matter.
         let mut queue = self.shared.ready.queue.lock();
-        queue.retain(|number| state.executor.tasks.contains_key(number));
+        queue.retain(|number| gone.binary_search(number).is_err());
         queue.sort_unstable();
         drop(queue);
         let host = &mut state.hosts[self.index];
