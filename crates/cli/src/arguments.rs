@@ -52,6 +52,8 @@ pub enum Command {
     Volume(Volume),
     /// Show the daemon: endpoints, backlog, cache, store
     Status(Status),
+    /// Make a volume a disk of this machine, /dev/nbdN, that waits while the daemon restarts
+    Map(Map),
     /// Read every chunk that a volume reaches and compare it with its name
     Verify(Verify),
     /// Give back space in the store that no volume reaches
@@ -205,6 +207,39 @@ pub struct Remove {
     /// Also when clients are connected; they are let go
     #[arg(long)]
     pub force: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle map vm1                                    prints the device and stays until Ctrl-C
+  rekindle map vm1 --device /dev/nbd3 --nbd 10.0.0.7:10809
+
+The kernel's NBD client does the I/O. While the daemon is away, requests wait in the kernel; this
+command connects again as soon as it is back. Unmount before you end it: Ctrl-C or SIGTERM takes
+the device away. Wants root, and the kernel module nbd.")]
+pub struct Map {
+    /// The volume
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// The device [default: a free one]
+    #[arg(long, value_name = "PATH", value_parser = parse::nbd_device)]
+    pub device: Option<u32>,
+    /// Where NBD is served: HOST:PORT or unix:PATH [default: where the daemon of --dir says]
+    #[arg(long, value_name = "ADDR", value_parser = parse::address)]
+    pub nbd: Option<Place>,
+    /// Connections; the kernel spreads requests over them
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub connections: u8,
+    /// Sector size that the kernel shows
+    #[arg(long, value_name = "SIZE", value_parser = parse::sector_size, default_value = "512")]
+    pub sector_size: u64,
+    /// Send a request again when it is not answered for this long; whole seconds
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "5s")]
+    pub timeout: Duration,
+    /// Fail requests when nobody serves for this long; whole seconds
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "10m")]
+    pub patience: Duration,
 }
 
 #[derive(Debug, Args)]

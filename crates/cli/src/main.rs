@@ -8,9 +8,11 @@ mod drill;
 mod failure;
 mod folder;
 mod inspect;
+mod nbd;
 mod nearest;
 mod output;
 mod parse;
+mod signals;
 mod supervise;
 mod worker;
 
@@ -37,6 +39,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Worker => worker::run().map(|()| 0),
         Command::Volume(volume) => command::volume::run(common, volume).map(|()| 0),
         Command::Status(status) => command::status::run(common, status),
+        Command::Map(map) => command::map::run(common, map).map(|()| 0),
         Command::Verify(verify) => command::verify::run(common, verify),
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
         Command::Drill(arguments::Drill::Restart(restart)) => drill::run(common, restart),

@@ -37,6 +37,20 @@ pub fn block_size(text: &str) -> Result<u64, String> {
     Err("a block size is a power of two from 4K to 1M".to_owned())
 }
 
+/// A size for the sectors of a kernel's device.
+pub fn sector_size(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes @ (512 | 1024 | 2048 | 4096) => Ok(bytes),
+        _ => Err("a sector size is 512, 1K, 2K or 4K".to_owned()),
+    }
+}
+
+/// `/dev/nbdN`, as N.
+pub fn nbd_device(text: &str) -> Result<u32, String> {
+    let number = text.strip_prefix("/dev/nbd").and_then(|number| number.parse().ok());
+    number.ok_or_else(|| format!("'{text}' is no NBD device: write one such as /dev/nbd0"))
+}
+
 /// A volume's name.
 pub fn volume_name(text: &str) -> Result<String, String> {
     base::names::check(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
@@ -124,6 +138,16 @@ mod tests {
         for bad in ["", "unix:", "10809", "127.0.0.1:99999"] {
             assert!(address(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn devices_are_numbered() {
+        assert_eq!(nbd_device("/dev/nbd12"), Ok(12));
+        for bad in ["", "nbd0", "/dev/nbd", "/dev/sda", "/dev/nbd0p1"] {
+            assert!(nbd_device(bad).is_err(), "{bad}");
+        }
+        assert_eq!(sector_size("4K"), Ok(4096));
+        assert!(sector_size("3K").is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod completions;
 mod job;
+pub mod map;
 pub mod status;
 pub mod sweep;
 pub mod up;

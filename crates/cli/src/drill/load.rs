@@ -5,8 +5,8 @@
 )]
 
 use super::block::{self, BYTES, Found, Noise};
-use super::nbd::{Export, Verb};
 use crate::failure::{Failure, Outcome};
+use crate::nbd::{Export, Verb};
 use base::Kind;
 use env::Address;
 use serde::Serialize;

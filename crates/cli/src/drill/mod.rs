@@ -2,7 +2,6 @@
 
 mod block;
 mod load;
-mod nbd;
 
 use crate::arguments::{AckWord, Common, Restart};
 use crate::client::{Client, escape};

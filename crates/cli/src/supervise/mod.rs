@@ -12,6 +12,7 @@ mod restart;
 pub mod sockets;
 
 use crate::failure::{Failure, Outcome};
+use crate::signals::StopSignals;
 use crate::worker::{Handover, Ready};
 use endpoints::{Endpoints, Lock};
 use restart::Restarts;
@@ -63,13 +64,6 @@ struct Ears {
     stop: StopSignals,
 }
 
-/// The signals that ask for the end.
-struct StopSignals {
-    terminate: Signals,
-    interrupt: Signals,
-    hang_up: Signals,
-}
-
 impl Supervisor {
     /// Supervises until the worker is told to stop. Gives the exit code.
     pub fn run(self) -> Outcome<u8> {
@@ -78,14 +72,7 @@ impl Supervisor {
     }
 
     async fn supervise(mut self) -> Outcome<u8> {
-        let mut ears = Ears {
-            child: signal(SignalKind::child())?,
-            stop: StopSignals {
-                terminate: signal(SignalKind::terminate())?,
-                interrupt: signal(SignalKind::interrupt())?,
-                hang_up: signal(SignalKind::hangup())?,
-            },
-        };
+        let mut ears = Ears { child: signal(SignalKind::child())?, stop: StopSignals::new()? };
         let mut announce = Some(std::mem::replace(&mut self.announce, Box::new(|_| ())));
         let mut restarts = Restarts::default();
         let mut stopping = false;
@@ -183,17 +170,6 @@ impl Ears {
         tokio::select! {
             () = tokio::time::sleep(wait) => false,
             _ = self.stop.next() => true,
-        }
-    }
-}
-
-impl StopSignals {
-    async fn next(&mut self) -> Signal {
-        tokio::select! {
-            _ = self.terminate.recv() => Signal::TERM,
-            _ = self.interrupt.recv() => Signal::INT,
-            // The terminal is gone: an orderly end as well.
-            _ = self.hang_up.recv() => Signal::TERM,
         }
     }
 }

@@ -58,6 +58,9 @@ pub struct Wanted<'a> {
     pub default: SocketAddr,
 }
 
+/// How long a worker that lost its supervisor may take to go.
+const PREDECESSOR_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// Opens the sockets of a role; `notes` takes what people should know.
 pub fn open(wanted: &Wanted<'_>, notes: &mut Vec<String>) -> Outcome<Vec<Listening>> {
     let mut places: Vec<Address> = Vec::new();
@@ -78,7 +81,8 @@ pub fn open(wanted: &Wanted<'_>, notes: &mut Vec<String>) -> Outcome<Vec<Listeni
     }
     let mut sockets = Vec::new();
     for place in places {
-        let socket = match bind(&place) {
+        let own = matches!(&place, Address::Unix(path) if path == wanted.own);
+        let socket = match if own { bind_after_predecessor(&place) } else { bind(&place) } {
             Err(error)
                 if chosen
                     && error.kind() == io::ErrorKind::AddrInUse
@@ -109,6 +113,22 @@ fn refused(place: &Address, error: &io::Error) -> Failure {
             failure.next("choose a port above 1023 or a folder of your own")
         }
         _ => failure.next("choose another address with --nbd or --http"),
+    }
+}
+
+/// As [`bind`], for the socket of a folder that is ours: whoever listens there is the worker of a supervisor that was
+/// killed, and the kernel is about to end it.
+fn bind_after_predecessor(place: &Address) -> io::Result<OwnedFd> {
+    let end = std::time::Instant::now() + PREDECESSOR_PATIENCE;
+    loop {
+        match bind(place) {
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse && std::time::Instant::now() < end =>
+            {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            other => return other,
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 15] = [
+const PAGES: [&[&str]; 16] = [
     &[],
     &["up"],
     &["volume"],
@@ -15,6 +15,7 @@ const PAGES: [&[&str]; 15] = [
     &["volume", "drain"],
     &["volume", "history"],
     &["status"],
+    &["map"],
     &["verify"],
     &["sweep"],
     &["drill", "restart"],

@@ -6,8 +6,11 @@
 //! ```
 
 use env::Address;
+use rustix::net::sockopt::{self, Timeout};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -23,9 +26,6 @@ const INFO_EXPORT: u16 = 0;
 /// Longest payload of an option reply that we read, bytes.
 const OPTION_REPLY_BYTES_MAX: u32 = 64 * 1024;
 
-trait Wire: Read + Write {}
-impl<T: Read + Write> Wire for T {}
-
 /// What a request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
@@ -36,9 +36,12 @@ pub enum Verb {
 
 /// A connection to one export.
 pub struct Export {
-    wire: Box<dyn Wire>,
+    /// A socket; reading and writing it is like reading and writing a file.
+    wire: File,
     /// Bytes.
     pub size: u64,
+    /// What the server can do with it: the transmission flags of the NBD protocol.
+    pub flags: u16,
     /// Requests that were not sent yet.
     out: Vec<u8>,
 }
@@ -54,22 +57,22 @@ pub struct Reply {
 impl Export {
     /// Connects and negotiates. No answer within `patience` is an error, then and later.
     pub fn connect(address: &Address, name: &str, patience: Duration) -> io::Result<Self> {
-        let wire: Box<dyn Wire> = match address {
+        let wire: OwnedFd = match address {
             Address::Tcp(socket) => {
                 let stream = TcpStream::connect(socket)?;
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(patience))?;
                 stream.set_write_timeout(Some(patience))?;
-                Box::new(stream)
+                stream.into()
             }
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_read_timeout(Some(patience))?;
                 stream.set_write_timeout(Some(patience))?;
-                Box::new(stream)
+                stream.into()
             }
         };
-        let mut export = Self { wire, size: 0, out: Vec::new() };
+        let mut export = Self { wire: wire.into(), size: 0, flags: 0, out: Vec::new() };
         export.negotiate(name)?;
         Ok(export)
     }
@@ -97,8 +100,9 @@ impl Export {
             match kind {
                 REPLY_ACK => return Ok(()),
                 REPLY_INFO => {
-                    if let Some(size) = export_size(&payload) {
+                    if let Some((size, flags)) = export_size_and_flags(&payload) {
                         self.size = size;
+                        self.flags = flags;
                     }
                 }
                 kind => {
@@ -124,6 +128,14 @@ impl Export {
         let mut payload = vec![0; usize::try_from(length).unwrap_or(0)];
         self.wire.read_exact(&mut payload)?;
         Ok((kind, payload))
+    }
+
+    /// The socket, for somebody else to go on with; without limits of time.
+    pub fn into_socket(self) -> io::Result<OwnedFd> {
+        let socket = OwnedFd::from(self.wire);
+        sockopt::set_socket_timeout(&socket, Timeout::Recv, None)?;
+        sockopt::set_socket_timeout(&socket, Timeout::Send, None)?;
+        Ok(socket)
     }
 
     /// Prepares a request; [`Export::send`] sends all that were prepared.
@@ -171,10 +183,11 @@ impl Export {
     }
 }
 
-fn export_size(payload: &[u8]) -> Option<u64> {
+fn export_size_and_flags(payload: &[u8]) -> Option<(u64, u16)> {
     let kind = u16::from_be_bytes(payload.get(..2)?.try_into().ok()?);
     (kind == INFO_EXPORT).then_some(())?;
-    Some(u64::from_be_bytes(payload.get(2..10)?.try_into().ok()?))
+    let size = u64::from_be_bytes(payload.get(2..10)?.try_into().ok()?);
+    Some((size, u16::from_be_bytes(payload.get(10..12)?.try_into().ok()?)))
 }
 
 fn strange(what: &str) -> io::Error {
@@ -186,12 +199,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_is_found_in_the_export_information() {
+    fn size_and_flags_are_found_in_the_export_information() {
         let mut payload = vec![0, 0];
         payload.extend(4096u64.to_be_bytes());
         payload.extend([0, 1]);
-        assert_eq!(export_size(&payload), Some(4096));
-        assert_eq!(export_size(&[0, 3, 0, 0]), None);
-        assert_eq!(export_size(&[]), None);
+        assert_eq!(export_size_and_flags(&payload), Some((4096, 1)));
+        assert_eq!(export_size_and_flags(&[0, 3, 0, 0]), None);
+        assert_eq!(export_size_and_flags(&[]), None);
     }
 }
