@@ -157,6 +157,13 @@ pub enum Address {
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
     /// Who is at the other end, for messages.
     fn peer(&self) -> String;
+
+    /// Waits a moment, on this thread and without giving it up, for bytes to read: waking up a thread costs more than
+    /// many a client needs for its next request. Only while that has been worth it lately. Whether there are bytes now,
+    /// or an end; the next read then gives them. For a session with a thread of its own that has nothing else to do.
+    fn linger(&mut self) -> bool {
+        false
+    }
 }
 
 /// A connection that nobody uses yet: called inside the task that will use it, it gives the stream.

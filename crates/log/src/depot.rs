@@ -20,8 +20,10 @@ pub(crate) struct Depot {
     pub(crate) capacity: u32,
     files: Mutex<Files>,
     slots: Mutex<Vec<Slot>>,
-    /// A file is being made; one at a time.
+    /// Files are being made; one at a time.
     making: AtomicBool,
+    /// Why the last one was not.
+    trouble: Mutex<Option<io::Error>>,
     /// A file or slot has come back, or making one has ended.
     changed: Notify,
 }
@@ -32,7 +34,7 @@ struct Files {
     next: u32,
 }
 
-/// Clears the `making` flag, also when its future is dropped.
+/// Clears the `making` flag, however the making ends.
 struct Making<'a>(&'a Depot);
 
 impl Drop for Making<'_> {
@@ -52,6 +54,7 @@ impl Depot {
             files: Mutex::new(Files { free: Vec::new(), next: 1 }),
             slots: Mutex::new(Vec::new()),
             making: AtomicBool::new(false),
+            trouble: Mutex::new(None),
             changed: Notify::new(),
         }
     }
@@ -79,10 +82,6 @@ impl Depot {
         self.slots.lock().pop()
     }
 
-    pub(crate) fn free_files(&self) -> usize {
-        self.files.lock().free.len()
-    }
-
     pub(crate) fn path(&self, file: u32) -> PathBuf {
         self.folder.join(format!("{file:08}.seg"))
     }
@@ -96,31 +95,55 @@ impl Depot {
 
     /// A file that is not part of the log; made when there is none. While the file system is full it waits for a
     /// segment to be freed, trying again now and then, if `patient`.
-    pub(crate) async fn take_file(&self, patient: bool) -> Result<u32, Error> {
+    pub(crate) async fn take_file(self: &Arc<Self>, patient: bool) -> Result<u32, Error> {
+        // What went wrong ahead of need may go well now.
+        self.trouble.lock().take();
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
             if let Some(file) = self.files.lock().free.pop() {
                 return Ok(file);
             }
-            match self.make_file().await {
-                Ok(true) => {}
-                Ok(false) => changed.await,
-                Err(error) if patient && error.kind() == io::ErrorKind::StorageFull => {
+            let trouble = self.trouble.lock().take();
+            match trouble {
+                None => {
+                    self.make_files(1, u32::MAX);
+                    changed.await;
+                }
+                Some(error) if patient && error.kind() == io::ErrorKind::StorageFull => {
                     tracing::warn!(folder = %self.folder.display(), "no room for another segment file: waiting");
                     let _ = self.env.timeout(FULL_RETRY, changed).await;
                 }
-                Err(error) => return Err(self.flash_error("making a segment file", &error)),
+                Some(error) => return Err(self.flash_error("making a segment file", &error)),
             }
         }
     }
 
-    /// Makes one more file; `false` when somebody else is at it.
-    pub(crate) async fn make_file(&self) -> io::Result<bool> {
-        if self.making.swap(true, Ordering::AcqRel) {
-            return Ok(false);
+    /// Sees to it that there are so many free files, if there may be so many altogether; in the background: zeros are
+    /// written and synced, which takes longer than a client should wait.
+    pub(crate) fn make_files(self: &Arc<Self>, free: usize, altogether_max: u32) {
+        let is_missing = move |depot: &Self| {
+            let files = depot.files.lock();
+            files.free.len() < free && files.next <= altogether_max
+        };
+        if !is_missing(self) || self.making.swap(true, Ordering::AcqRel) {
+            return;
         }
-        let _making = Making(self);
+        let depot = Arc::clone(self);
+        self.env.spawn("log-preallocate", async move {
+            let _making = Making(&depot);
+            while is_missing(&depot) {
+                if let Err(error) = depot.make_file().await {
+                    tracing::warn!(%error, "a segment file could not be made");
+                    *depot.trouble.lock() = Some(error);
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Makes one more file.
+    async fn make_file(&self) -> io::Result<()> {
         let number = {
             let mut files = self.files.lock();
             files.next += 1;
@@ -132,17 +155,15 @@ impl Depot {
             file.preallocate(u64::from(self.capacity)).await?;
             self.env.disk().sync_folder(&self.folder).await
         };
-        match made.await {
-            Ok(()) => {
-                self.files.lock().free.push(number);
-                Ok(true)
-            }
-            Err(error) => {
-                // Half a file helps nobody; that it may stay does no harm either.
-                let _ = self.env.disk().remove(&path).await;
-                Err(error)
-            }
+        if let Err(error) = made.await {
+            // Half a file helps nobody; that it may stay does no harm either.
+            let _ = self.env.disk().remove(&path).await;
+            return Err(error);
         }
+        // Taken last: what was used lately is in the page cache.
+        self.files.lock().free.insert(0, number);
+        self.changed.notify_waiters();
+        Ok(())
     }
 
     pub(crate) async fn open_to_write(&self, file: u32) -> Result<Arc<dyn File>, Error> {

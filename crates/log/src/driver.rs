@@ -8,7 +8,7 @@ use crate::depot::Depot;
 use crate::format::{Lost, Named, SegmentHeader};
 use crate::head::Head;
 use crate::inner::{Driver, Inner, Prepared};
-use crate::limits::{RESERVE_FILES, STATISTICS_MAX};
+use crate::limits::{FILES_AHEAD, FLUSH_AHEAD_BYTES, RESERVE_FILES, STATISTICS_MAX};
 use crate::segment::Segment;
 use crate::{Error, Position};
 use base::{Incarnation, SegmentId, Serial, VolumeId};
@@ -211,29 +211,21 @@ impl Inner {
         );
         table.insert(id, head.segment.file, Some(Arc::clone(&head.segment)), false);
         let gone: Vec<_> = leaving.into_iter().map(|id| table.remove_dead(id)).collect();
-        let held = table.held();
         self.appended.store(position, Ordering::Release);
         self.durable.store(position, Ordering::Release);
         drop(table);
         drop(head);
         // Outside the locks: the last holder of a segment gives its file back.
         drop((gone, old));
-        self.make_ahead(held);
+        self.make_ahead();
         self.space.notify_waiters();
         metrics::counter!("rekindle_log_segments_opened_total").increment(1);
     }
 
-    /// Makes the next segment file before it is needed.
-    pub(crate) fn make_ahead(&self, held: usize) {
-        if self.depot.free_files() == 0 && (held as u64) < self.segments_max as u64 + RESERVE_FILES
-        {
-            let depot = Arc::clone(&self.depot);
-            self.depot.env.spawn("log-preallocate", async move {
-                if let Err(error) = depot.make_file().await {
-                    tracing::warn!(%error, "a segment file could not be made ahead of need");
-                }
-            });
-        }
+    /// Makes the next segment files before they are needed.
+    pub(crate) fn make_ahead(&self) {
+        let files_max = self.segments_max as u64 + RESERVE_FILES;
+        self.depot.make_files(FILES_AHEAD, u32::try_from(files_max).unwrap_or(u32::MAX));
     }
 
     /// An empty slot; the oldest sealed segment gives its own when there is none.
@@ -358,14 +350,24 @@ pub(crate) async fn seal(
     Ok(())
 }
 
-/// Commits now and then what nobody has asked to be committed.
-pub(crate) async fn flush_now_and_then(inner: Weak<Inner>, interval: Duration) {
+/// Commits what nobody has asked to be committed: now and then, and whenever much of it has come together, so that a
+/// rollover finds little left to write.
+pub(crate) async fn flush_unasked(inner: Weak<Inner>, interval: Duration) {
+    let Some(env) = inner.upgrade().map(|inner| inner.depot.env.clone()) else { return };
+    let Some(much) = inner.upgrade().map(|inner| Arc::clone(&inner.much_uncommitted)) else {
+        return;
+    };
     loop {
-        let Some(env) = inner.upgrade().map(|inner| inner.depot.env.clone()) else { return };
-        env.sleep(interval).await;
-        let Some(inner) = inner.upgrade() else { return };
-        if inner.commit(Position(u64::MAX)).await.is_err() {
-            return;
+        let _ = env.timeout(interval, much.notified()).await;
+        loop {
+            let Some(inner) = inner.upgrade() else { return };
+            if inner.commit(Position(u64::MAX)).await.is_err() {
+                return;
+            }
+            // What came meanwhile has rung no bell if it was much already.
+            if inner.uncommitted_bytes() < FLUSH_AHEAD_BYTES {
+                break;
+            }
         }
     }
 }

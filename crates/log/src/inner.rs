@@ -3,6 +3,7 @@
 use crate::depot::Depot;
 use crate::head::Head;
 use crate::inventory::Recovery;
+use crate::limits::FLUSH_AHEAD_BYTES;
 use crate::machine::table::Table;
 use crate::segment::Segment;
 use crate::{Error, Position, Usage};
@@ -38,6 +39,8 @@ pub(crate) struct Inner {
     pub(crate) recovery: Recovery,
     pub(crate) folder_lock: Mutex<Option<Arc<dyn File>>>,
     pub(crate) flusher: Mutex<Option<TaskHandle>>,
+    /// Rung when [`FLUSH_AHEAD_BYTES`] have come together.
+    pub(crate) much_uncommitted: Arc<Notify>,
     pub(crate) counters: Counters,
 }
 
@@ -96,6 +99,7 @@ impl Inner {
             recovery: parts.recovery,
             folder_lock: Mutex::new(Some(parts.folder_lock)),
             flusher: Mutex::new(None),
+            much_uncommitted: Arc::default(),
             counters: Counters::default(),
         }
     }
@@ -128,6 +132,19 @@ impl Inner {
         Position(self.appended.load(Ordering::Acquire))
     }
 
+    pub(crate) fn uncommitted_bytes(&self) -> u64 {
+        self.appended().0.saturating_sub(self.durable().0)
+    }
+
+    /// The log has grown by `bytes`: it may be time to commit unasked.
+    pub(crate) fn note_growth(&self, bytes: u64) {
+        let uncommitted = self.uncommitted_bytes();
+        if uncommitted >= FLUSH_AHEAD_BYTES && uncommitted.saturating_sub(bytes) < FLUSH_AHEAD_BYTES
+        {
+            self.much_uncommitted.notify_one();
+        }
+    }
+
     pub(crate) fn release(&self, volume: VolumeId, serial: Serial) {
         {
             let mut head = self.head.lock();
@@ -158,12 +175,11 @@ impl Inner {
             let table = self.table.lock();
             (table.live() as u64, table.held() as u64)
         };
-        let durable = self.durable().0;
         Usage {
             flash_bytes: live * segment,
             flash_bytes_max: self.segments_max as u64 * segment,
             segments: held,
-            uncommitted_bytes: self.appended().0.saturating_sub(durable),
+            uncommitted_bytes: self.uncommitted_bytes(),
             commits: self.counters.commits.load(Ordering::Relaxed),
             appended_bytes: self.counters.appended_bytes.load(Ordering::Relaxed),
         }

@@ -49,6 +49,8 @@ struct Index {
     /// The table keeps it while anything in it is needed.
     segment: Weak<Segment>,
     changes: u32,
+    /// The table in memory was found whole; otherwise only the one on flash counts.
+    memory_is_sound: bool,
     /// Numbers of the changes, volume by volume; empty when all are one volume's.
     order: Vec<u16>,
     /// The changes themselves, when there is no table to read them from again.
@@ -128,14 +130,14 @@ impl Inner {
 
     async fn read_segment(&self, segment: &Arc<Segment>) -> Result<(), Error> {
         let in_memory = segment.with_memory(|memory| {
-            Some(Index::of_table(segment, descriptors::in_memory(segment, memory)?))
+            Some(Index::of_table(segment, descriptors::in_memory(segment, memory)?, true))
         });
         let mut reason = None;
         let (index, parts) = match in_memory.flatten() {
             Some(found) => found,
             None => {
                 match descriptors::on_flash(segment).await?.as_ref().and_then(|read| read.table()) {
-                    Some(table) => Index::of_table(segment, table),
+                    Some(table) => Index::of_table(segment, table, false),
                     None => {
                         let (changes, lost) = descriptors::out_of_entries(segment).await?;
                         reason = lost;
@@ -223,7 +225,11 @@ struct Share {
 }
 
 impl Index {
-    fn of_table(segment: &Arc<Segment>, table: Verified<'_>) -> (Index, Vec<Share>) {
+    fn of_table(
+        segment: &Arc<Segment>,
+        table: Verified<'_>,
+        memory_is_sound: bool,
+    ) -> (Index, Vec<Share>) {
         let (order, shares) = sort(table.iter());
         let index = Index {
             id: segment.id(),
@@ -231,6 +237,7 @@ impl Index {
             changes: table.changes(),
             order,
             kept: None,
+            memory_is_sound,
         };
         (index, shares)
     }
@@ -247,6 +254,7 @@ impl Index {
                 changes,
                 order,
                 kept: Some(entries),
+                memory_is_sound: false,
             },
             shares,
         )
@@ -318,7 +326,8 @@ impl Part {
         };
         let added = segment.with_memory(|memory| {
             // The same bytes as before: what is published does not change.
-            Verified::again(memory.back(), self.index.changes).map(&mut add)
+            let table = Verified::again(memory.back(), self.index.changes);
+            table.filter(|_| self.index.memory_is_sound).map(&mut add)
         });
         if added.flatten().is_some() {
             return Ok(());

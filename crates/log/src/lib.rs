@@ -152,10 +152,9 @@ impl Log {
     ) -> Result<(Log, Opened), Error> {
         let (parts, opened) = start::start(env, &arena, &config).await?;
         let inner = Arc::new(Inner::new(parts));
-        let flusher = driver::flush_now_and_then(Arc::downgrade(&inner), config.flush_interval);
+        let flusher = driver::flush_unasked(Arc::downgrade(&inner), config.flush_interval);
         *inner.flusher.lock() = Some(env.spawn("log-flush", flusher));
-        let held = inner.table.lock().held();
-        inner.make_ahead(held);
+        inner.make_ahead();
         Ok((Log { inner }, opened))
     }
 
@@ -182,6 +181,7 @@ impl Log {
         inner.appended.store(position, Ordering::Release);
         drop(head);
         inner.counters.appended_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        inner.note_growth(bytes as u64);
         Ok((Position(position), places))
     }
 

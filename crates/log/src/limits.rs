@@ -14,6 +14,10 @@ pub const APPEND_BYTES_MAX: u64 = SEGMENT_BYTES / 2;
 pub const SEGMENTS_MIN: u64 = 2;
 /// Segment files kept beyond the budget, so that opening a head never waits for one to be freed.
 pub const RESERVE_FILES: u64 = 2;
+/// Segment files made before they are needed: while the log grows fast, a head fills in the time that making one takes.
+pub const FILES_AHEAD: usize = 4;
+/// What is only in memory is committed when it is as much as this, bytes: a rollover waits for the rest.
+pub const FLUSH_AHEAD_BYTES: u64 = 1 << 20;
 /// Most segments a log may have: their digest takes 1 MiB then.
 pub const SEGMENTS_MAX: u64 = 65_536;
 /// Most volumes named in the statistics of a head; with more, a lost segment is taken to concern every volume.

@@ -22,10 +22,11 @@ pub const INDEX_BYTES_DEFAULT: u64 = 32 * MIB;
 pub const PACK_BYTES: u64 = 16 * MIB;
 /// Uploads in flight.
 pub const UPLOADS: usize = 4;
-/// Unfinished bytes of a volume that start a destage.
-pub const DESTAGE_BYTES_DEFAULT: u64 = 64 * MIB;
+/// Unfinished bytes of a volume that start a destage before its age does. Much, because what is overwritten meanwhile
+/// need not go to the store.
+pub const DESTAGE_BYTES_DEFAULT: u64 = GIB;
 /// Most bytes in a destage batch.
-pub const BATCH_BYTES_DEFAULT: u64 = 64 * MIB;
+pub const BATCH_BYTES_DEFAULT: u64 = 512 * MIB;
 /// Destage batches at once.
 pub const DESTAGERS_DEFAULT: usize = 2;
 /// RAM for payloads of `through` and `uncached` writes, bytes.

@@ -8,7 +8,7 @@ pub(crate) const CHANGES_MAX: u64 = 1 << 20;
 /// What an entry of the log takes beside its payload, and what a change without payload is counted as, bytes.
 pub(crate) const ENTRY_BYTES: u64 = 64;
 /// Most changes in one destage batch.
-pub(crate) const BATCH_CHANGES_MAX: usize = 16 * 1024;
+pub(crate) const BATCH_CHANGES_MAX: usize = 128 * 1024;
 /// A batch takes at most this part of the volume's share, so that what a commit frees comes in small portions and flow
 /// control can follow.
 pub(crate) const BATCHES_IN_SHARE_MIN: u64 = 8;

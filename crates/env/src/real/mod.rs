@@ -17,6 +17,8 @@ use std::time::Duration;
 
 /// Background threads: two, because they only pass messages on; what blocks goes elsewhere.
 const BACKGROUND_THREADS: usize = 2;
+/// How much the background threads yield to those of the sessions when there are not enough processors.
+const BACKGROUND_NICE: i32 = 10;
 /// Most threads that run [`Env::blocking`] work at a time; more work waits in a queue.
 const BLOCKING_THREADS_MAX: usize = 64;
 
@@ -32,6 +34,10 @@ pub fn env() -> io::Result<(Env, Runtime)> {
         .worker_threads(BACKGROUND_THREADS)
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .thread_name("background")
+        .on_thread_start(|| {
+            // Whatever clients wait for directly runs on their sessions' threads. Where this is refused, so be it.
+            let _ = rustix::process::setpriority_process(None, BACKGROUND_NICE);
+        })
         .enable_all()
         .build()?;
     let handle = background.handle().clone();

@@ -3,16 +3,23 @@
 
 use crate::{Accepted, Acceptor, Address, BoxFuture, Net, Stream};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Handle;
+
+/// How long a session waits for the next request before it sleeps: somewhat more than a client on another core needs to
+/// wake up, look at a reply and send again.
+const LINGER: Duration = Duration::from_micros(100);
+/// After many failures, one in `2^this` waits is tried.
+const LINGER_PAUSE_BITS: u32 = 10;
 
 /// The next connection. A client that hung up while it waited in the queue is no trouble of the listener.
 macro_rules! next_connection {
@@ -212,7 +219,7 @@ fn tcp_stream(inner: TcpStream) -> io::Result<Box<dyn Stream>> {
     inner.set_nodelay(true)?;
     let peer =
         inner.peer_addr().map_or_else(|_| "tcp:gone".to_owned(), |peer| format!("tcp:{peer}"));
-    Ok(Box::new(Socket { inner, peer }))
+    Ok(Box::new(Socket::new(inner, peer)))
 }
 
 fn unix_stream(inner: UnixStream, path: &Path) -> Box<dyn Stream> {
@@ -221,28 +228,86 @@ fn unix_stream(inner: UnixStream, path: &Path) -> Box<dyn Stream> {
         Some(process) => format!("unix:{} (process {process})", path.display()),
         None => format!("unix:{}", path.display()),
     };
-    Box::new(Socket { inner, peer })
+    Box::new(Socket::new(inner, peer))
 }
 
 /// A tokio socket and the name of its other end.
 struct Socket<S> {
     inner: S,
     peer: String,
+    patience: Patience,
+    /// Bytes are there that tokio has not heard of.
+    lingered: bool,
 }
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for Socket<S> {
-    fn peer(&self) -> String {
-        self.peer.clone()
+impl<S> Socket<S> {
+    fn new(inner: S, peer: String) -> Self {
+        Self { inner, peer, patience: Patience::default(), lingered: false }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
+impl<S: AsyncRead + AsyncWrite + AsFd + Send + Unpin> Stream for Socket<S> {
+    fn peer(&self) -> String {
+        self.peer.clone()
+    }
+
+    fn linger(&mut self) -> bool {
+        if !self.patience.is_worth_it() {
+            return false;
+        }
+        let end = Instant::now() + LINGER;
+        loop {
+            let mut byte = [0u8; 1];
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            let found = rustix::net::recv(self.inner.as_fd(), &mut byte[..], flags);
+            self.lingered = !matches!(found, Err(Errno::AGAIN | Errno::INTR));
+            if self.lingered || Instant::now() >= end {
+                self.patience.learn(self.lingered);
+                return self.lingered;
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Whether to linger: yes while it succeeds; after a failure not for a while, which doubles with each further one.
+#[derive(Debug, Default)]
+struct Patience {
+    failures: u32,
+    pause: u32,
+}
+
+impl Patience {
+    fn is_worth_it(&mut self) -> bool {
+        let worth = self.pause == 0;
+        self.pause = self.pause.saturating_sub(1);
+        worth
+    }
+
+    fn learn(&mut self, success: bool) {
+        self.failures = if success { 0 } else { (self.failures + 1).min(LINGER_PAUSE_BITS) };
+        self.pause = (1 << self.failures) - 1;
+    }
+}
+
+impl<S: AsyncRead + AsFd + Unpin> AsyncRead for Socket<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_read(context, buffer)
+        let this = self.get_mut();
+        if std::mem::take(&mut this.lingered) {
+            // What is wrong with the socket tokio will find out as well.
+            let flags = RecvFlags::DONTWAIT;
+            if let Ok((count, _)) =
+                rustix::net::recv(this.inner.as_fd(), buffer.initialize_unfilled(), flags)
+            {
+                buffer.advance(count);
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Pin::new(&mut this.inner).poll_read(context, buffer)
     }
 }
 
@@ -273,5 +338,29 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_ends_and_comes_back() {
+        let mut patience = Patience::default();
+        let mut tried = 0;
+        for _ in 0..10_000 {
+            if patience.is_worth_it() {
+                tried += 1;
+                patience.learn(false);
+            }
+        }
+        assert!((10..30).contains(&tried), "{tried}");
+        while !patience.is_worth_it() {}
+        patience.learn(true);
+        assert!((0..100).all(|_| {
+            patience.learn(true);
+            patience.is_worth_it()
+        }));
     }
 }

@@ -8,7 +8,8 @@
 //! 3. **Send** all replies in one write.
 //! 4. Look at the **slow** ones: read misses, writes held back by flow control, flushes that wait for others. Each is a
 //!    boxed future; meanwhile new requests are read and served.
-//! 5. **Read** what has come; if nothing has, sleep.
+//! 5. **Read** what has come; if nothing has, linger for some microseconds when clients have been that quick lately;
+//!    then sleep.
 //!
 //! So a client with one request at a time costs one read, one write and one wait in the kernel for each; a client with
 //! many costs the same for a whole batch. Backpressure: when replies pile up, or too much is slow, nothing more is taken
@@ -140,6 +141,10 @@ impl<D: Target> Session<D> {
                 again = true;
             }
             if again {
+                continue;
+            }
+            let is_idle = self.end.is_none() && self.slow_count == 0 && self.output.is_empty();
+            if is_idle && self.stream.linger() {
                 continue;
             }
             self.meters.tell();
