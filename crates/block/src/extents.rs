@@ -10,7 +10,7 @@ use bytes::Bytes;
 use content::tree::{self, Lookup, Root};
 use content::{Batch, Class, Content, Pointer};
 use env::BoxFuture;
-use futures_util::{StreamExt, TryStreamExt, future, stream};
+use futures_util::future;
 use std::ops::Range;
 use volume::{Extent, Fold, Home, StagingError};
 
@@ -145,7 +145,7 @@ impl Extents {
         Ok(())
     }
 
-    /// Reads many blocks' pieces: one look into the tree, then chunks concurrently.
+    /// Reads many blocks' pieces: one look into the tree, then chunks together.
     async fn copy_many(
         &self,
         root: &Root,
@@ -166,11 +166,12 @@ impl Extents {
                 },
             }
         }
-        let fetch = async |(pointer, piece): (Pointer, Piece<'_>)| {
-            let chunk = self.chunk(&pointer, keep).await?;
-            self.fill(&pointer, &chunk, piece.at, piece.out)
-        };
-        stream::iter(missing).map(fetch).buffer_unordered(limits::READS_MAX).try_collect().await
+        let pointers: Vec<Pointer> = missing.iter().map(|(pointer, _)| *pointer).collect();
+        let chunks = self.content.read_many(&pointers, Class::Data, keep).await?;
+        for ((pointer, piece), chunk) in missing.into_iter().zip(chunks) {
+            self.fill(&pointer, &chunk, piece.at, piece.out)?;
+        }
+        Ok(())
     }
 
     /// Reads what is not all in the cache.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use content::tree::{self, Root};
 use content::{Batch, Class, Pointer};
 use futures_util::{StreamExt, TryStreamExt, future, stream};
+use std::collections::HashMap;
 use std::ops::Range;
 use volume::{Fold, StagingError};
 
@@ -66,26 +67,62 @@ impl Extents {
         changes: &[Fold],
         steps: Vec<Step>,
     ) -> Result<Vec<Ready>, StagingError> {
-        let prepare = async |step| match step {
+        let mut old = self.old_blocks(root, &steps).await?;
+        let steps: Vec<_> = steps
+            .into_iter()
+            .map(|step| match step {
+                Step::Clear(blocks) => (Step::Clear(blocks), None),
+                Step::Assemble { block, .. } => {
+                    let found = old.remove(&block);
+                    (step, found)
+                }
+            })
+            .collect();
+        let prepare = async |(step, old)| match step {
             Step::Clear(blocks) => Ok(Ready::Clear(blocks)),
-            Step::Assemble { block, parts, whole } => {
-                Ok(Ready::Block(block, self.assemble(root, changes, block, &parts, whole).await?))
+            Step::Assemble { block, parts, .. } => {
+                Ok(Ready::Block(block, self.assemble(changes, old, &parts).await?))
             }
         };
         stream::iter(steps).map(prepare).buffered(limits::ASSEMBLED_MAX).try_collect().await
     }
 
-    async fn assemble(
+    /// The blocks of which something remains, where there are any. Those that were written together lie together, and are
+    /// fetched together.
+    async fn old_blocks(
         &self,
         root: &Root,
+        steps: &[Step],
+    ) -> Result<HashMap<u64, (Pointer, Bytes)>, StagingError> {
+        let mut partial = Vec::new();
+        for step in steps {
+            if let Step::Assemble { block, whole: false, .. } = step {
+                partial.push(*block);
+            }
+        }
+        let find = async |block| Ok((block, tree::get(&self.content, root, block).await?));
+        let found: Vec<(u64, Option<Pointer>)> = stream::iter(partial)
+            .map(find)
+            .buffered(limits::ASSEMBLED_MAX)
+            .try_collect::<Vec<_>>()
+            .await
+            .map_err(|error: content::Error| StagingError::from(error))?;
+        let present: Vec<(u64, Pointer)> =
+            found.into_iter().filter_map(|(block, pointer)| Some((block, pointer?))).collect();
+        let pointers: Vec<Pointer> = present.iter().map(|(_, pointer)| *pointer).collect();
+        let chunks = self.content.read_many(&pointers, Class::Data, false).await?;
+        let with_chunk = |((block, pointer), chunk)| (block, (pointer, chunk));
+        Ok(present.into_iter().zip(chunks).map(with_chunk).collect())
+    }
+
+    async fn assemble(
+        &self,
         changes: &[Fold],
-        block: u64,
+        old: Option<(Pointer, Bytes)>,
         parts: &[Part],
-        whole: bool,
     ) -> Result<Option<Bytes>, StagingError> {
         let mut data = vec![0; usize::try_from(self.block_size).expect("a block is small")];
-        if !whole && let Some(pointer) = tree::get(&self.content, root, block).await? {
-            let old = self.chunk(&pointer, false).await?;
+        if let Some((pointer, old)) = old {
             self.fill(&pointer, &old, 0, &mut data)?;
         }
         for part in parts {

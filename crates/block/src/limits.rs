@@ -2,8 +2,6 @@
 
 use base::units::{KIB, MIB};
 
-/// Chunks fetched at once by one read.
-pub const READS_MAX: usize = 16;
 /// Blocks that one fold assembles at once.
 pub const ASSEMBLED_MAX: usize = 32;
 /// Bytes of blocks that a fold holds in one window; the next window is made while this one is written.

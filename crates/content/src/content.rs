@@ -16,8 +16,9 @@ use base::PackId;
 use bytes::Bytes;
 use datastore::Store;
 use env::Env;
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Semaphore;
@@ -166,6 +167,38 @@ impl Content {
         Ok((body.content(), body.children().collect()))
     }
 
+    /// Many chunks, each as [`Content::read`] (or, unless `keep`, [`Content::read_uncached`]) would give it, in the order
+    /// of `pointers`. What is not in the cache comes with one request for neighbours in a pack.
+    pub async fn read_many(
+        &self,
+        pointers: &[Pointer],
+        class: Class,
+        keep: bool,
+    ) -> Result<Vec<Bytes>, Error> {
+        let inner = &self.inner;
+        let keep = if keep { Keep::Yes } else { Keep::No };
+        let mut found: HashMap<_, Body> = HashMap::with_capacity(pointers.len());
+        let mut missing = Vec::new();
+        for pointer in pointers {
+            match inner.cached(pointer) {
+                Some(body) => drop(found.insert(pointer.name, body)),
+                None => missing.push(*pointer),
+            }
+        }
+        let fetch =
+            |group: Vec<Pointer>| async move { inner.read_group(&group, class, keep).await };
+        let mut groups =
+            stream::iter(neighbours(missing)).map(fetch).buffer_unordered(limits::FETCH_WINDOW);
+        while let Some(group) = groups.try_next().await? {
+            found.extend(group);
+        }
+        Ok(pointers
+            .iter()
+            .filter_map(|pointer| found.get(&pointer.name))
+            .map(Body::content)
+            .collect())
+    }
+
     /// Fetches chunks into the cache in the background; neighbours in a pack with one request. A hint: what is too
     /// much at once is not fetched, errors are left to the reader that meets them.
     pub fn prefetch(&self, pointers: &[Pointer], class: Class) {
@@ -180,7 +213,7 @@ impl Content {
             };
             let inner = self.inner.clone();
             self.inner.env.spawn("content-prefetch", async move {
-                inner.prefetch(&group, class).await;
+                let _ = inner.read_group(&group, class, Keep::Yes).await;
                 drop(permit);
             });
         }
@@ -314,29 +347,53 @@ impl Inner {
         sealed.insert(pack.id, Arc::downgrade(pack));
     }
 
-    async fn prefetch(self: &Arc<Self>, group: &[Pointer], class: Class) {
-        if let [pointer] = group {
-            let _ = self.read(pointer, class, Keep::Yes).await;
-            return;
+    /// Chunks that one ranged read can fetch. When it cannot (they were moved, are not uploaded yet, are damaged, or the
+    /// store failed), one by one.
+    async fn read_group(
+        self: &Arc<Self>,
+        group: &[Pointer],
+        class: Class,
+        keep: Keep,
+    ) -> Result<Vec<([u8; 32], Body)>, Error> {
+        let (inner, pointers) = (self.clone(), group.to_vec());
+        let together = async move { inner.fetch_group(&pointers).await };
+        // On the background threads, as in `read`.
+        let mut bodies = match group.len() {
+            1 => vec![None],
+            _ => self.env.run("content-read", together).await,
+        };
+        bodies.resize(group.len(), None);
+        let mut read = Vec::with_capacity(group.len());
+        for (pointer, body) in group.iter().zip(bodies) {
+            let body = match body {
+                Some(body) => {
+                    add(&self.counters.cache_misses, 1);
+                    if keep == Keep::Yes {
+                        self.cache.insert(pointer.name, class, body.clone());
+                    }
+                    body
+                }
+                None => self.read(pointer, class, keep).await?,
+            };
+            read.push((pointer.name, body));
         }
+        Ok(read)
+    }
+
+    /// Those chunks of a group that one ranged read gives.
+    async fn fetch_group(&self, group: &[Pointer]) -> Vec<Option<Body>> {
         let (first, last) = (&group[0], &group[group.len() - 1]);
         let begin = u64::from(first.offset);
         let end = u64::from(last.offset) + u64::from(last.stored);
         let Ok(stored) = self.store.get_range(&pack::key(first.pack), begin..end).await else {
-            // Moved, not uploaded yet, or an error that the reader will meet: one by one.
-            join_all(group.iter().map(|pointer| self.read(pointer, class, Keep::Yes))).await;
-            return;
+            return Vec::new();
         };
-        for pointer in group {
+        let open = |pointer: &Pointer| {
             let at = (pointer.offset - first.offset) as usize;
             // A copy, so that one chunk in the cache does not pin the whole read.
-            let blob = stored
-                .get(at..at + pointer.stored as usize)
-                .map(Bytes::copy_from_slice)
-                .unwrap_or_default();
-            if let Ok(body) = reader::open_blob(&self.namer, pointer, &blob) {
-                self.cache.insert(pointer.name, class, body);
-            }
-        }
+            let blob = Bytes::copy_from_slice(stored.get(at..at + pointer.stored as usize)?);
+            reader::open_blob(&self.namer, pointer, &blob).ok()
+        };
+        group.iter().map(open).collect()
     }
 }
