@@ -126,7 +126,7 @@ pub trait File: Send + Sync {
 /// Memory that outlives the process: a mapped file on tmpfs, a device.
 pub trait Memory: Send + Sync {
     /// Maps `length` bytes of the file `path`, made (zeroed, allocated up front so that touching it cannot fault) or
-    /// extended as needed. What was there is kept.
+    /// extended as needed. What was there is kept. One mapping at a time: another process is refused.
     fn map(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Region>>;
     /// Removes such a file; no error when it is absent.
     fn unmap(&self, path: &Path) -> io::Result<()>;

@@ -134,6 +134,7 @@ async fn memory(env: &Env, folder: &Path) {
         assert_eq!(region.base().read(), 42, "kept and extended");
         region.base().add(19_999).write(1);
     }
+    drop(region);
     assert_eq!(memory.map(&path, 4096).unwrap().length(), 4096);
     assert!(memory.map(&path, 0).is_err());
     assert!(memory.map(&path, 1 << 50).is_err(), "no such memory is an error, not a fault");

@@ -4,18 +4,21 @@
 use super::disk::free_bytes;
 use crate::{Memory, Region};
 use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// What `statfs` says of a tmpfs.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// The tmpfs that every Linux has.
 const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
+/// How long the kernel may take to end a process that has the file.
+const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(2);
 /// Unit of `st_blocks`, bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
 
@@ -23,6 +26,8 @@ pub(super) struct RealMemory;
 
 struct RealRegion {
     map: MmapRaw,
+    /// Locked: two processes that write one arena would destroy it.
+    _file: std::fs::File,
 }
 
 impl Region for RealRegion {
@@ -55,9 +60,10 @@ impl Memory for RealMemory {
                 i32::try_from(OFlags::NOFOLLOW.bits()).expect("a flag of open fits an int"),
             )
             .open(path)?;
+        lock(&file, path)?;
         allocate(&file, path, length)?;
         let map = MmapOptions::new().len(bytes).map_raw(&file)?;
-        Ok(Arc::new(RealRegion { map }))
+        Ok(Arc::new(RealRegion { map, _file: file }))
     }
 
     fn unmap(&self, path: &Path) -> io::Result<()> {
@@ -75,6 +81,27 @@ impl Memory for RealMemory {
 
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
         free_bytes(path)
+    }
+}
+
+/// Keeps others out, until the region is dropped or the process ends. A predecessor that was killed gets a moment.
+fn lock(file: &std::fs::File, path: &Path) -> io::Result<()> {
+    let end = Instant::now() + PREDECESSOR_PATIENCE;
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            // A device, or a file system without locks.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOLCK) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(Errno::WOULDBLOCK) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::ResourceBusy,
+                    format!("{} is in use by another process: choose another file", path.display()),
+                ));
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
