@@ -121,6 +121,8 @@ fn fuzz(seconds: &str) -> Result<()> {
                 "fuzz",
                 "--sanitizer",
                 "none",
+                "--features",
+                "libfuzzer",
                 target,
                 "--",
                 &format!("-max_total_time={seconds}"),

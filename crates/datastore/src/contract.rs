@@ -23,7 +23,8 @@ pub struct Listed {
 pub type Store = Arc<dyn Datastore>;
 
 /// An object store with conditional writes. Keys are `/`-separated, printable ASCII, at most 800 bytes, relative
-/// to the store's prefix (see [`crate::key`]); no object lies below another (`a` and `a/b`). Every write is atomic (a reader sees all of it or nothing) and durable on success.
+/// to the store's prefix (see [`crate::key`]); no object lies below another (`a` and `a/b`). Every write is atomic (a
+/// reader sees all of it or nothing) and durable on success.
 /// A failed `create` or `replace` may have landed: see [`crate::record`].
 pub trait Datastore: Send + Sync {
     /// Writes an object whatever was there.

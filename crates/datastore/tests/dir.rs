@@ -224,7 +224,8 @@ fn a_full_file_system_is_said_to_be_full() {
     // Needs a small file system; a tmpfs in a user namespace of its own is one that anybody can have.
     let inside = std::env::var_os("REKINDLE_TEST_SMALL_FOLDER");
     let Some(small) = inside else {
-        let script = "mount -t tmpfs -o size=1m none \"$REKINDLE_TEST_SMALL_FOLDER\" || exit 42; exec \"$0\" --exact a_full_file_system_is_said_to_be_full --nocapture";
+        let script = "mount -t tmpfs -o size=1m none \"$REKINDLE_TEST_SMALL_FOLDER\" || exit 42; \
+            exec \"$0\" --exact a_full_file_system_is_said_to_be_full --nocapture";
         let folder = tempfile::tempdir().unwrap();
         let status = Command::new("unshare")
             .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
