@@ -187,8 +187,8 @@ fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Finished, Error> {
 
 /// After a commit: tells who waited, and lets go of what the datastore has now.
 ///
-/// The overlay may lag behind the root, because what it still holds are the bytes that the root has; so it is cleared in
-/// slices, and no client waits for thousands of removals.
+/// The overlay may have pieces that the queue has no more; so it is cleared in slices, and no client waits for
+/// thousands of removals.
 async fn conclude(volume: &Arc<Staged>, finished: Finished) {
     let checkpoint = volume.gate.lock().checkpoint();
     tell(finished.tellers, &Ok(()));
@@ -198,6 +198,9 @@ async fn conclude(volume: &Arc<Staged>, finished: Finished) {
             gate.overlay.purge(change.position, change.span, checkpoint);
         }
     }
+    // Dropped here, where nobody waits for it.
+    let sorted = volume.gate.lock().overlay.purge_sorted(checkpoint);
+    drop(sorted);
     volume.inner.log.release(volume.id, checkpoint);
 }
 

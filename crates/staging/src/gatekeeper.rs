@@ -4,7 +4,6 @@
 //! Serial order is append order is queue order: writes that are in flight together go to flash together, and become
 //! visible one after the other when the log has them, so an overlapping pair ends as its serials say.
 
-use crate::home::Logged;
 use crate::overlay::Overlay;
 use crate::queue::{Change, Queue};
 use crate::{Error, Vault};
@@ -39,7 +38,7 @@ pub(crate) struct Gatekeeper {
     pub(crate) queue: Queue,
     /// How many changes at the front of the queue are visible.
     visible: usize,
-    pub(crate) overlay: Overlay<Logged>,
+    pub(crate) overlay: Overlay,
     /// Point of the log that covers all changes of the volume.
     pub(crate) end: Position,
     /// Last serial that was in the log when the volume came into service.
@@ -83,7 +82,7 @@ impl Gatekeeper {
             held,
             queue,
             visible: 0,
-            overlay: Overlay::new(),
+            overlay: Overlay::default(),
             end,
             waiting: VecDeque::new(),
             awaiting: VecDeque::new(),
@@ -104,9 +103,20 @@ impl Gatekeeper {
         let count = queue.iter().take_while(|change| change.is_committed(committed)).count();
         let change = |index: usize| queue.get(index).expect("the count is within the queue");
         let range = |index: usize| (change(index).position, change(index).span);
-        self.overlay =
-            Overlay::build(queue.serial(0), count, range, |index| change(index).logged_source());
+        self.overlay = Overlay::build(queue.serial(0), count, range);
         self.visible = count;
+    }
+
+    /// What is newer than the home in `start..end`: from, to, and the change it is part of. Ascending.
+    pub(crate) fn meeting(
+        &self,
+        start: u64,
+        end: u64,
+    ) -> impl Iterator<Item = (u64, u64, &Change)> {
+        self.overlay.meeting(start, end).filter_map(|piece| {
+            // What the queue has no more, the home has.
+            Some((piece.position, piece.end, self.queue.at(piece.serial)?))
+        })
     }
 
     /// The error that every call shall get, if the volume is out of service.
@@ -142,12 +152,8 @@ impl Gatekeeper {
             if !change.is_committed(committed) {
                 break;
             }
-            self.overlay.insert(
-                change.position,
-                change.span,
-                self.queue.serial(self.visible),
-                change.logged_source(),
-            );
+            let serial = self.queue.serial(self.visible);
+            self.overlay.insert(change.position, change.span, serial);
             self.visible += 1;
         }
     }
@@ -176,8 +182,8 @@ impl Gatekeeper {
         })
     }
 
-    /// The datastore has the vault `held`: root and checkpoint change together, the prefix leaves the queue. The overlay
-    /// still holds it; whoever reads it there gets the very bytes that the new root has.
+    /// The datastore has the vault `held`: root and checkpoint change together, the prefix leaves the queue, and with it
+    /// what the overlay shows. The overlay's own pieces of it are cleared afterwards.
     pub(crate) fn finish(&mut self, held: Held<Vault>) -> Finished {
         let before = self.checkpoint();
         let checkpoint = held.value.checkpoint;

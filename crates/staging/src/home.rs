@@ -1,7 +1,6 @@
 //! Where a volume's changes go in the end, as the destager and the reader see it. The volume's kind implements it.
 
 use crate::Error;
-use crate::overlay::Cut;
 use bytes::Bytes;
 use content::{Batch, tree::Root};
 use env::BoxFuture;
@@ -65,64 +64,7 @@ impl Source {
     }
 }
 
-impl Cut for Source {
-    fn cut(&self, skip: u64) -> Self {
-        match self {
-            Source::Zero => Source::Zero,
-            Source::Log(place, first) => {
-                let skip = u32::try_from(skip).expect("a payload is shorter than 4 GiB");
-                Source::Log(place.clone(), first + skip)
-            }
-            Source::Memory(bytes) => {
-                let skip = usize::try_from(skip).expect("bytes in memory have offsets that fit");
-                Source::Memory(bytes.slice(skip..))
-            }
-        }
-    }
-}
-
-/// Where the bytes of a change in the log are. Half the size of a [`Source`], because the overlay has many.
-#[derive(Clone)]
-pub(crate) enum Logged {
-    Zero,
-    Log(Place, u32),
-}
-
-impl Logged {
-    /// Copies bytes from `start` within the piece if they are in memory; `false` when they are only on flash.
-    pub(crate) fn read_now(&self, start: u64, out: &mut [u8]) -> Result<bool, Error> {
-        match self {
-            Logged::Zero => {
-                out.fill(0);
-                Ok(true)
-            }
-            Logged::Log(place, first) => Ok(place.read_now(payload_offset(*first, start)?, out)?),
-        }
-    }
-}
-
-impl From<&Logged> for Source {
-    fn from(logged: &Logged) -> Self {
-        match logged {
-            Logged::Zero => Source::Zero,
-            Logged::Log(place, first) => Source::Log(place.clone(), *first),
-        }
-    }
-}
-
-impl Cut for Logged {
-    fn cut(&self, skip: u64) -> Self {
-        match self {
-            Logged::Zero => Logged::Zero,
-            Logged::Log(place, first) => {
-                let skip = u32::try_from(skip).expect("a payload is shorter than 4 GiB");
-                Logged::Log(place.clone(), first + skip)
-            }
-        }
-    }
-}
-
-fn payload_offset(first: u32, start: u64) -> Result<u32, Error> {
+pub(crate) fn payload_offset(first: u32, start: u64) -> Result<u32, Error> {
     u32::try_from(u64::from(first) + start).map_err(|_| beyond(start))
 }
 

@@ -1,64 +1,89 @@
-//! The newest unfinished change of every byte: a range index of pieces that do not overlap. Pure.
+//! The newest unfinished change of every byte: which change it is, not what it says. Pure.
 //!
-//! Invariant: keys ascend, no span is 0, no two pieces overlap; a piece lies within the range of the change whose serial
-//! it bears, so whoever knows a change's range finds all that is left of it.
+//! Two layers. [`Sorted`] is what a volume had when it came into service: sorted once, never changed. Above it lies a
+//! map of what came since. A piece of the map hides what is below it, and is newer (what does not fit into
+//! the sorted layer lies in the map, too, but meets nothing of it).
+//!
+//! A piece says no more than a serial; who looks it up asks the queue for the change, and passes over those that the
+//! queue has no more, because the datastore has them. So a commit, which ends a prefix of the serials, is seen at once by
+//! all pieces of both layers, and what it uncovers below is older still. Room is made afterwards, at leisure.
+//!
+//! Invariant: the pieces of one layer ascend, no span is 0, no two overlap; a piece lies within the range of its
+//! change, so whoever knows a change's range finds all that is left of it.
 
-use base::Serial;
-use std::collections::BTreeMap;
+mod sorted;
 
 #[cfg(test)]
 mod tests;
 
-/// Bytes that can be shortened from the front.
-pub(crate) trait Cut: Clone {
-    /// The same without the first `skip` bytes.
-    fn cut(&self, skip: u64) -> Self;
+use base::Serial;
+use sorted::{Sorted, Stretch};
+use std::collections::{BTreeMap, btree_map};
+use std::ops::Bound;
+
+/// What covers a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) position: u64,
+    pub(crate) end: u64,
+    pub(crate) serial: Serial,
 }
 
-/// What covers a range. It may be shorter than its source: the rest was overwritten.
-#[derive(Debug, Clone)]
-pub(crate) struct Piece<S> {
-    pub(crate) span: u64,
-    pub(crate) serial: Serial,
-    pub(crate) source: S,
+impl Piece {
+    fn of((&position, cover): (&u64, &Cover)) -> Piece {
+        Piece { position, end: position + cover.span, serial: cover.serial }
+    }
+}
+
+/// What covers a range that begins at a key of the map.
+#[derive(Debug, Clone, Copy)]
+struct Cover {
+    span: u64,
+    serial: Serial,
 }
 
 /// The range index.
-pub(crate) struct Overlay<S> {
-    pieces: BTreeMap<u64, Piece<S>>,
+#[derive(Default)]
+pub(crate) struct Overlay {
+    sorted: Sorted,
+    pieces: BTreeMap<u64, Cover>,
 }
 
-impl<S: Cut> Overlay<S> {
-    pub(crate) fn new() -> Self {
-        Self { pieces: BTreeMap::new() }
+impl Overlay {
+    /// The overlay of `count` changes with serials from `first` on, at once. `range` gives position and span of a change.
+    pub(crate) fn build(
+        first: Serial,
+        count: usize,
+        range: impl Fn(usize) -> (u64, u64),
+    ) -> Overlay {
+        let (sorted, apart) = Sorted::build(first, count, range);
+        let cover = |piece: Piece| Cover { span: piece.end - piece.position, serial: piece.serial };
+        let pieces = apart.into_iter().map(|piece| (piece.position, cover(piece))).collect();
+        Overlay { sorted, pieces }
     }
 
     /// Covers a range with a change that is newer than all in here.
-    pub(crate) fn insert(&mut self, position: u64, span: u64, serial: Serial, source: S) {
+    pub(crate) fn insert(&mut self, position: u64, span: u64, serial: Serial) {
         debug_assert!(span > 0, "a change covers something");
-        // The common case first: a block that was written before, or one that meets nothing.
+        // The common case first: a block that was written before.
         if let Some(same) = self.pieces.get_mut(&position)
             && same.span == span
         {
-            *same = Piece { span, serial, source };
+            same.serial = serial;
             return;
         }
         self.clear(position, position + span);
-        self.pieces.insert(position, Piece { span, serial, source });
+        self.pieces.insert(position, Cover { span, serial });
     }
 
-    /// Takes `start..end` away from whatever covers it.
+    /// Takes `start..end` away from whatever covers it in the map.
     fn clear(&mut self, start: u64, end: u64) {
         let mut behind = None;
         if let Some((&key, before)) = self.pieces.range_mut(..start).next_back() {
             let before_end = key + before.span;
             if before_end > start {
                 if before_end > end {
-                    let source = before.source.cut(end - key);
-                    behind = Some((
-                        end,
-                        Piece { span: before_end - end, serial: before.serial, source },
-                    ));
+                    behind = Some(Cover { span: before_end - end, serial: before.serial });
                 }
                 before.span = start - key;
             }
@@ -66,17 +91,17 @@ impl<S: Cut> Overlay<S> {
         while let Some((&key, piece)) = self.pieces.range(start..end).next() {
             let piece_end = key + piece.span;
             if piece_end > end {
-                let source = piece.source.cut(end - key);
-                behind = Some((end, Piece { span: piece_end - end, serial: piece.serial, source }));
+                behind = Some(Cover { span: piece_end - end, serial: piece.serial });
             }
             self.pieces.remove(&key);
         }
-        if let Some((key, piece)) = behind {
-            self.pieces.insert(key, piece);
+        if let Some(rest) = behind {
+            self.pieces.insert(end, rest);
         }
     }
 
-    /// Removes what is left of changes up to `serial` among the pieces that begin in the range.
+    /// Removes what the map has of changes up to `serial` among the pieces that begin in the range. It is for room
+    /// only: the queue has those changes no more.
     pub(crate) fn purge(&mut self, position: u64, span: u64, serial: Serial) {
         let end = position + span;
         let mut next = position;
@@ -90,79 +115,67 @@ impl<S: Cut> Overlay<S> {
         }
     }
 
-    /// Pieces that meet `start..end`, ascending: where each begins, and the piece. Not clipped.
-    pub(crate) fn meeting(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, &Piece<S>)> {
-        let before =
-            self.pieces.range(..start).next_back().filter(|(key, piece)| *key + piece.span > start);
-        before.into_iter().chain(self.pieces.range(start..end)).map(|(&key, piece)| (key, piece))
+    /// Takes the sorted layer out if all of it is of changes up to `serial`, to be dropped outside of locks.
+    pub(crate) fn purge_sorted(&mut self, serial: Serial) -> Option<Sorted> {
+        let done = !self.sorted.is_empty() && self.sorted.last() <= serial;
+        done.then(|| std::mem::take(&mut self.sorted))
+    }
+
+    /// What covers `start..end`, clipped to it, ascending; pieces of changes that the queue has no more are among them.
+    pub(crate) fn meeting(&self, start: u64, end: u64) -> Meeting<'_> {
+        // Mostly one look suffices: the last that begins before the end covers all of the range, or nothing meets it.
+        let (above, more) = match self.pieces.range(..end).next_back().map(Piece::of) {
+            Some(last) if last.end <= start => (None, None),
+            Some(last) if last.position > start => {
+                let before = self.pieces.range(..=start).next_back().map(Piece::of);
+                let mut more = self.pieces.range((Bound::Excluded(start), Bound::Excluded(end)));
+                let first = before.filter(|piece| piece.end > start);
+                (first.or_else(|| more.next().map(Piece::of)), Some(more))
+            }
+            last => (last, None),
+        };
+        Meeting { above, more, below: self.sorted.from(start), next: start, end }
     }
 
     /// All pieces, ascending.
-    pub(crate) fn into_pieces(self) -> impl Iterator<Item = (u64, Piece<S>)> {
-        self.pieces.into_iter()
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> {
+        self.meeting(0, u64::MAX)
     }
+}
 
-    /// The overlay of `count` changes with serials from `first` on, at once: sorted by position, and inserted one by one
-    /// only where changes overlap in part. `range` gives position and span of a change, `source` its bytes.
-    pub(crate) fn build(
-        first: Serial,
-        count: usize,
-        range: impl Fn(usize) -> (u64, u64),
-        source: impl Fn(usize) -> S,
-    ) -> Self {
-        assert!(u32::try_from(count).is_ok(), "a queue has fewer changes than that");
-        // Position above, then index, then span if it fits: one integer comparison sorts by position, then by serial,
-        // and what is asked of each change lies at hand, not all over memory.
-        let mut order: Vec<u128> = (0..count)
-            .map(|index| {
-                let (position, span) = range(index);
-                (u128::from(position) << 64)
-                    | ((index as u128) << 32)
-                    | u128::from(u32::try_from(span).unwrap_or(u32::MAX))
-            })
-            .collect();
-        order.sort_unstable();
-        let index_of = |key: u128| (key >> 32) as u32 as usize;
-        let range_of = |key: u128| match key as u32 {
-            u32::MAX => range(index_of(key)),
-            span => ((key >> 64) as u64, u64::from(span)),
-        };
-        let serial_of = |index: usize| Serial(first.0 + index as u64);
-        let mut pieces: Vec<(u64, Piece<S>)> = Vec::with_capacity(count);
-        let mut rest = &order[..];
-        while let Some(&head) = rest.first() {
-            let (position, span) = range_of(head);
-            let mut end = position + span;
-            let mut alike = true;
-            let mut length = 1;
-            while let Some(&next) = rest.get(length) {
-                let (next_position, next_span) = range_of(next);
-                if next_position >= end {
-                    break;
-                }
-                alike &= (next_position, next_span) == (position, span);
-                end = end.max(next_position + next_span);
-                length += 1;
-            }
-            let (group, others) = rest.split_at(length);
-            rest = others;
-            if alike {
-                let index = index_of(group[length - 1]);
-                pieces.push((
-                    position,
-                    Piece { span, serial: serial_of(index), source: source(index) },
-                ));
-            } else {
-                let mut indexes: Vec<usize> = group.iter().map(|&key| index_of(key)).collect();
-                indexes.sort_unstable();
-                let mut mixed = Overlay::new();
-                for index in indexes {
-                    let (position, span) = range(index);
-                    mixed.insert(position, span, serial_of(index), source(index));
-                }
-                pieces.extend(mixed.into_pieces());
-            }
+/// See [`Overlay::meeting`].
+pub(crate) struct Meeting<'a> {
+    /// The next of the map, and those behind it.
+    above: Option<Piece>,
+    more: Option<btree_map::Range<'a, u64, Cover>>,
+    below: Stretch<'a>,
+    /// From where on nothing has been given yet.
+    next: u64,
+    end: u64,
+}
+
+impl Iterator for Meeting<'_> {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        if self.next >= self.end {
+            return None;
         }
-        Self { pieces: pieces.into_iter().collect() }
+        // What is hidden, or was given.
+        self.below.pass(self.next);
+        let above_start = self.above.map_or(self.end, |piece| piece.position);
+        let below = self.below.first().filter(|piece| piece.position.max(self.next) < above_start);
+        let (piece, end) = match below {
+            Some(below) => (below, above_start),
+            None => {
+                let above = self.above?;
+                self.above = self.more.as_mut().and_then(Iterator::next).map(Piece::of);
+                (above, self.end)
+            }
+        };
+        let piece =
+            Piece { position: piece.position.max(self.next), end: piece.end.min(end), ..piece };
+        self.next = piece.end;
+        Some(piece)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::home::{Fold, Source};
 use crate::limits;
-use crate::overlay::Overlay;
+use crate::overlay::{Overlay, Piece};
 use crate::queue::Change;
 use base::Serial;
 use std::time::Duration;
@@ -79,17 +79,19 @@ pub(crate) fn prefix<'a>(
 /// The pieces that remain when of each byte only the last change counts. Allowed because a batch commits as a whole.
 pub(crate) fn coalesce(changes: &[Change]) -> Vec<Fold> {
     let range = |index: usize| (changes[index].position, changes[index].span);
-    let pieces = Overlay::build(Serial(1), changes.len(), range, |index| changes[index].source());
+    let overlay = Overlay::build(Serial(0), changes.len(), range);
     let mut folds: Vec<Fold> = Vec::with_capacity(changes.len());
-    for (position, piece) in pieces.into_pieces() {
+    for Piece { position, end, serial } in overlay.pieces() {
+        let change = &changes[serial.0 as usize];
+        let source = change.source(position - change.position);
         match folds.last_mut() {
             Some(last)
                 if last.position + last.span == position
-                    && matches!((&last.source, &piece.source), (Source::Zero, Source::Zero)) =>
+                    && matches!((&last.source, &source), (Source::Zero, Source::Zero)) =>
             {
-                last.span += piece.span;
+                last.span += end - position;
             }
-            _ => folds.push(Fold { position, span: piece.span, source: piece.source }),
+            _ => folds.push(Fold { position, span: end - position, source }),
         }
     }
     folds

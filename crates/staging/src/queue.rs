@@ -3,8 +3,8 @@
 //!
 //! Serials are not stored: the change at index `i` has the serial `first + i`. So they cannot have gaps.
 
-use crate::home::{Logged, Source};
-use crate::limits;
+use crate::home::{Source, payload_offset};
+use crate::{Error, limits};
 use base::Serial;
 use bytes::Bytes;
 use env::Moment;
@@ -86,24 +86,26 @@ impl Change {
         self.is_logged() && self.end <= committed
     }
 
-    /// Its bytes, of a change that the log holds.
-    pub(crate) fn logged_source(&self) -> Logged {
+    /// Its bytes from `start` on.
+    pub(crate) fn source(&self, start: u64) -> Source {
+        let within = "a piece lies within its change";
         match &self.payload {
-            Payload::Log(place) => Logged::Log(place.clone(), 0),
-            Payload::Zero | Payload::Memory(_) => {
-                debug_assert!(self.is_logged(), "what only RAM has does not go into the overlay");
-                Logged::Zero
+            Payload::Zero => Source::Zero,
+            Payload::Log(place) => {
+                Source::Log(place.clone(), payload_offset(0, start).expect(within))
+            }
+            Payload::Memory(kept) if kept.bytes.is_empty() => Source::Zero,
+            Payload::Memory(kept) => {
+                Source::Memory(kept.bytes.slice(usize::try_from(start).expect(within)..))
             }
         }
     }
 
-    /// Its bytes.
-    pub(crate) fn source(&self) -> Source {
+    /// As [`Source::read_now`], without holding the bytes first.
+    pub(crate) fn read_now(&self, start: u64, out: &mut [u8]) -> Result<bool, Error> {
         match &self.payload {
-            Payload::Zero => Source::Zero,
-            Payload::Log(place) => Source::Log(place.clone(), 0),
-            Payload::Memory(kept) if kept.bytes.is_empty() => Source::Zero,
-            Payload::Memory(kept) => Source::Memory(kept.bytes.clone()),
+            Payload::Log(place) => Ok(place.read_now(payload_offset(0, start)?, out)?),
+            Payload::Zero | Payload::Memory(_) => self.source(start).read_now(0, out),
         }
     }
 
@@ -176,6 +178,12 @@ impl Queue {
 
     pub(crate) fn get(&self, index: usize) -> Option<&Change> {
         self.changes.get(index)
+    }
+
+    /// The change of that serial, unless the datastore has it.
+    pub(crate) fn at(&self, serial: Serial) -> Option<&Change> {
+        let index = serial.0.checked_sub(self.first.0)?;
+        self.changes.get(usize::try_from(index).ok()?)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Change> {

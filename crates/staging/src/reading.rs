@@ -7,8 +7,8 @@ use content::tree::Root;
 
 /// What a range consists of at one moment. Sources hold their bytes, so it stays true.
 struct Picture {
-    /// From, to, bytes to skip in the source, the source.
-    pieces: Vec<(u64, u64, u64, Source)>,
+    /// From, to, and what is there.
+    pieces: Vec<(u64, u64, Source)>,
     /// From, to.
     gaps: Vec<(u64, u64)>,
     root: Root,
@@ -29,12 +29,12 @@ impl Staged {
             if let Some(ended) = &gate.ended {
                 return Err(ended.clone());
             }
-            for (key, piece) in gate.overlay.meeting(position, end) {
-                let (start, stop) = (key.max(position), (key + piece.span).min(end));
+            for (start, stop, change) in gate.meeting(position, end) {
                 if start > next {
                     gaps.push((next, start));
                 }
-                if !piece.source.read_now(start - key, part(out, position, start, stop))? {
+                let skip = start - change.position;
+                if !change.read_now(skip, part(out, position, start, stop))? {
                     return Ok(false);
                 }
                 next = stop;
@@ -55,8 +55,8 @@ impl Staged {
 
     fn read_picture_now(&self, position: u64, out: &mut [u8]) -> Result<bool, Error> {
         let picture = self.picture(position, end_of(position, out.len())?)?;
-        for (start, stop, skip, source) in &picture.pieces {
-            if !source.read_now(*skip, part(out, position, *start, *stop))? {
+        for (start, stop, source) in &picture.pieces {
+            if !source.read_now(0, part(out, position, *start, *stop))? {
                 return Ok(false);
             }
         }
@@ -73,8 +73,8 @@ impl Staged {
         // What this root reaches stays until the read has ended, even when newer roots do not reach it.
         let _hold = self.inner.content.hold();
         let picture = self.picture(position, end_of(position, out.len())?)?;
-        for (start, stop, skip, source) in &picture.pieces {
-            source.read(*skip, part(out, position, *start, *stop)).await?;
+        for (start, stop, source) in &picture.pieces {
+            source.read(0, part(out, position, *start, *stop)).await?;
         }
         let keep = self.mode != Mode::Store { keep: false };
         for (start, stop) in picture.gaps {
@@ -91,7 +91,7 @@ impl Staged {
         let mut extents: Vec<Extent> = picture
             .pieces
             .iter()
-            .map(|(start, stop, _, source)| {
+            .map(|(start, stop, source)| {
                 let data = !matches!(source, Source::Zero);
                 Extent { position: *start, span: stop - start, data }
             })
@@ -109,12 +109,11 @@ impl Staged {
         let mut picture =
             Picture { pieces: Vec::new(), gaps: Vec::new(), root: gate.held.value.root };
         let mut next = position;
-        for (key, piece) in gate.overlay.meeting(position, end) {
-            let (start, stop) = (key.max(position), (key + piece.span).min(end));
+        for (start, stop, change) in gate.meeting(position, end) {
             if start > next {
                 picture.gaps.push((next, start));
             }
-            picture.pieces.push((start, stop, start - key, Source::from(&piece.source)));
+            picture.pieces.push((start, stop, change.source(start - change.position)));
             next = stop;
         }
         if next < end {

@@ -5,94 +5,155 @@ use proptest::prelude::*;
 
 const BYTES: u64 = 64;
 
-/// A source that says for each of its bytes where it lies in the change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct From(u64);
-impl Cut for From {
-    fn cut(&self, skip: u64) -> Self {
-        From(self.0 + skip)
-    }
-}
+/// For each byte: serial of its last writer.
+type Model = Vec<Option<u64>>;
 
-/// For each byte: serial of its last writer and the byte's offset in that change.
-type Model = Vec<Option<(u64, u64)>>;
-
-fn model(changes: &[(u64, u64)]) -> Model {
+/// Changes have the serials 1, 2, ...; those up to `checkpoint` are in the datastore.
+fn model(changes: &[(u64, u64)], checkpoint: usize) -> Model {
     let mut bytes = vec![None; BYTES as usize];
     for (index, &(position, span)) in changes.iter().enumerate() {
-        for offset in 0..span {
-            bytes[(position + offset) as usize] = Some((index as u64 + 1, offset));
+        for byte in position..position + span {
+            bytes[byte as usize] = Some(index as u64 + 1);
+        }
+    }
+    bytes.into_iter().map(|byte| byte.filter(|&serial| serial > checkpoint as u64)).collect()
+}
+
+/// What a window shows, as the queue behind `checkpoint` lets it be seen. Clips nothing: the overlay shall.
+fn seen(overlay: &Overlay, start: u64, end: u64, checkpoint: usize) -> Model {
+    let mut bytes = vec![None; BYTES as usize];
+    let mut last = start;
+    for Piece { position, end: piece_end, serial } in overlay.meeting(start, end) {
+        assert!(last <= position && position < piece_end && piece_end <= end, "ascending, clipped");
+        last = piece_end;
+        for byte in position..piece_end {
+            bytes[byte as usize] = Some(serial.0).filter(|&serial| serial > checkpoint as u64);
         }
     }
     bytes
 }
 
-fn seen(overlay: &Overlay<From>, start: u64, end: u64) -> Model {
-    let mut bytes = vec![None; BYTES as usize];
-    let mut last = 0;
-    for (key, piece) in overlay.meeting(start, end) {
-        assert!(piece.span > 0 && key >= last, "pieces ascend, do not overlap, are not empty");
-        last = key + piece.span;
-        for offset in 0..piece.span {
-            bytes[(key + offset) as usize] = Some((piece.serial.0, piece.source.0 + offset));
-        }
+fn windowed(mut model: Model, start: u64, end: u64) -> Model {
+    for (byte, writer) in (0..).zip(&mut model) {
+        *writer = writer.filter(|_| (start..end).contains(&byte));
     }
-    bytes
+    model
 }
 
-fn inserted(changes: &[(u64, u64)]) -> Overlay<From> {
-    let mut overlay = Overlay::new();
-    for (index, &(position, span)) in changes.iter().enumerate() {
-        overlay.insert(position, span, Serial(index as u64 + 1), From(0));
+/// The first `sorted` changes at once, the others one by one.
+fn overlay(changes: &[(u64, u64)], sorted: usize) -> Overlay {
+    let mut overlay = Overlay::build(Serial(1), sorted, |index| changes[index]);
+    for (index, &(position, span)) in changes.iter().enumerate().skip(sorted) {
+        overlay.insert(position, span, Serial(index as u64 + 1));
     }
     overlay
 }
 
-fn built(changes: &[(u64, u64)]) -> Overlay<From> {
-    Overlay::build(Serial(1), changes.len(), |index| changes[index], |_| From(0))
+fn purge(overlay: &mut Overlay, changes: &[(u64, u64)], checkpoint: usize) {
+    for &(position, span) in changes {
+        overlay.purge(position, span, Serial(checkpoint as u64));
+    }
+    overlay.purge_sorted(Serial(checkpoint as u64));
+}
+
+fn change() -> impl Strategy<Value = (u64, u64)> {
+    let fine = (0..BYTES).prop_flat_map(|position| (Just(position), 1..=BYTES - position));
+    let blocks = (0..BYTES / 8).prop_map(|block| (block * 8, 8));
+    let short = (0..BYTES - 4).prop_flat_map(|position| (Just(position), 1..=4_u64));
+    prop_oneof![1 => fine, 3 => blocks, 1 => short]
 }
 
 fn changes() -> impl Strategy<Value = Vec<(u64, u64)>> {
-    let fine = (0..BYTES).prop_flat_map(|position| (Just(position), 1..=BYTES - position));
-    let blocks = (0..BYTES / 8).prop_map(|block| (block * 8, 8));
-    prop::collection::vec(prop_oneof![fine, blocks], 0..40)
+    prop::collection::vec(change(), 0..40)
+}
+
+fn part(of: usize, percent: usize) -> usize {
+    of * percent / 100
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
-    fn the_last_writer_of_a_byte_wins(changes in changes()) {
-        let want = model(&changes);
-        prop_assert_eq!(&seen(&inserted(&changes), 0, BYTES), &want);
-        prop_assert_eq!(&seen(&built(&changes), 0, BYTES), &want);
+    fn the_last_writer_of_a_byte_wins(changes in changes(), sorted in 0..=100_usize) {
+        let overlay = overlay(&changes, part(changes.len(), sorted));
+        prop_assert_eq!(seen(&overlay, 0, BYTES, 0), model(&changes, 0));
     }
 
     #[test]
-    fn a_window_shows_all_that_meets_it(changes in changes(), start in 0..BYTES, span in 1..BYTES) {
+    fn a_window_shows_all_that_meets_it_and_nothing_else(
+        changes in changes(), sorted in 0..=100_usize, start in 0..=BYTES, span in 0..=BYTES,
+    ) {
+        let overlay = overlay(&changes, part(changes.len(), sorted));
         let end = (start + span).min(BYTES);
-        let want = model(&changes);
-        let window = start as usize..end as usize;
-        prop_assert_eq!(&seen(&inserted(&changes), start, end)[window.clone()], &want[window]);
+        prop_assert_eq!(seen(&overlay, start, end, 0), windowed(model(&changes, 0), start, end));
     }
 
     #[test]
-    fn purging_a_prefix_leaves_exactly_the_newer_changes(changes in changes(), part in 0usize..40) {
-        let checkpoint = part.min(changes.len());
-        let mut overlay = inserted(&changes);
-        for &(position, span) in &changes[..checkpoint] {
-            overlay.purge(position, span, Serial(checkpoint as u64));
+    fn a_commit_leaves_exactly_the_newer_changes_purged_or_not(
+        changes in changes(), later in changes(), sorted in 0..=100_usize, done in 0..=100_usize,
+    ) {
+        let mut overlay = overlay(&changes, part(changes.len(), sorted));
+        let checkpoint = part(changes.len(), done);
+        let want = model(&changes, checkpoint);
+        prop_assert_eq!(&seen(&overlay, 0, BYTES, checkpoint), &want);
+        let half = checkpoint / 2;
+        purge(&mut overlay, &changes[..half], checkpoint);
+        prop_assert_eq!(&seen(&overlay, 0, BYTES, checkpoint), &want, "in the middle of it");
+        // Writes go on meanwhile.
+        let mut all = changes.clone();
+        for &(position, span) in &later {
+            all.push((position, span));
+            overlay.insert(position, span, Serial(all.len() as u64));
         }
-        let want: Model =
-            model(&changes).into_iter().map(|byte| byte.filter(|&(serial, _)| serial > checkpoint as u64)).collect();
-        prop_assert_eq!(&seen(&overlay, 0, BYTES), &want);
+        let want = model(&all, checkpoint);
+        prop_assert_eq!(&seen(&overlay, 0, BYTES, checkpoint), &want);
+        purge(&mut overlay, &changes[half..checkpoint], checkpoint);
+        prop_assert_eq!(&seen(&overlay, 0, BYTES, checkpoint), &want);
+        purge(&mut overlay, &all, all.len());
+        prop_assert!(overlay.pieces.is_empty() && overlay.sorted.is_empty(), "nothing is left behind");
     }
 }
 
 #[test]
 fn a_change_within_another_splits_it() {
-    let overlay = inserted(&[(0, 10), (3, 2)]);
-    let pieces: Vec<_> =
-        overlay.into_pieces().map(|(key, piece)| (key, piece.span, piece.source.0)).collect();
-    assert_eq!(pieces, [(0, 3, 0), (3, 2, 0), (5, 5, 5)]);
+    for sorted in 0..=2 {
+        let overlay = overlay(&[(0, 10), (3, 2)], sorted);
+        let pieces: Vec<_> =
+            overlay.pieces().map(|piece| (piece.position, piece.end, piece.serial.0)).collect();
+        assert_eq!(pieces, [(0, 3, 1), (3, 5, 2), (5, 10, 1)], "{sorted}");
+    }
+}
+
+/// Enough to be sorted by counting, all over the numbers, with lengths that the sorted layer cannot hold.
+#[test]
+fn many_changes_built_at_once_are_the_same_as_one_by_one() {
+    let mut state = 7_u64;
+    let mut random = move |below: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % below
+    };
+    for (blocks, shift) in [(1 << 31, 12), (3000, 12), (1 << 31, 32), (1 << 31, 0), (1 << 24, 9)] {
+        let changes: Vec<_> = (0..10_000)
+            .map(|_| {
+                let position = random(blocks) << shift;
+                let span = match random(100) {
+                    0 => 1 << 33,
+                    1 => u64::from(u32::MAX),
+                    2..10 => 1 + random(1 << 16),
+                    _ => 4096,
+                };
+                (position, span)
+            })
+            .collect();
+        let (one_by_one, at_once) = (overlay(&changes, 0), overlay(&changes, changes.len()));
+        assert!(one_by_one.pieces().eq(at_once.pieces()), "{blocks} << {shift}");
+        assert!(!at_once.sorted.is_empty());
+        for _ in 0..2000 {
+            let (position, span) = changes[random(10_000) as usize];
+            let (start, end) = (position.saturating_sub(random(5000)), position + random(2 * span));
+            let window = |overlay: &Overlay| overlay.meeting(start, end).collect::<Vec<_>>();
+            assert_eq!(window(&one_by_one), window(&at_once));
+        }
+    }
 }
