@@ -3,7 +3,9 @@
 //! Both sides run on one core, in a process that is pinned to it with all its threads, over the same bytes cut by the same
 //! chunker. The **bare pipeline** hashes each chunk (keyed BLAKE3), looks the hash up in a set, and compresses what is
 //! new (zstd level 1, thrown away when it saves less than a sixteenth) into one buffer that it uses again. **Ingest** is
-//! [`content::Batch`]: write each chunk, flush; its packs go to the in-memory store.
+//! [`content::Batch`]: write each chunk, flush; its packs go to a store that discards them, so that what differs is our own
+//! code. The note has the rate into the in-memory store, which keeps every pack: each takes memory that nobody has touched,
+//! and is hashed for its version.
 
 use crate::data::Random;
 use crate::machine::pinned;
@@ -32,9 +34,10 @@ const MEBIBYTES: usize = 256;
 #[derive(Debug, Clone, Copy)]
 struct Rates {
     bare: f64,
+    /// Into a store that discards packs.
     batch: f64,
-    /// With a store that throws everything away.
-    discarded: f64,
+    /// Into the store that keeps them in memory.
+    kept: f64,
 }
 
 /// Both chunkers, unique data and 80 % duplicates.
@@ -54,21 +57,22 @@ fn row(title: &str, share: &str, wanted: f64, runs: &[Run<Rates>]) -> Row {
         let run = best(runs, of);
         (of(&run.value), run.others)
     };
-    let (bare, batch, discarded) =
-        (side(|rates| rates.bare), side(|rates| rates.batch), side(|rates| rates.discarded));
+    let (bare, batch, kept) =
+        (side(|rates| rates.bare), side(|rates| rates.batch), side(|rates| rates.kept));
     let text = |rate: f64| format!("{} MB/s", short(rate / 1e6));
     let what = if share == "unique" { "unique data" } else { "80 % duplicates of what is stored" };
-    Row::new(NAME, format!("{what}, {title}, one core; bare chunk + hash + compress"))
+    let ours = "one core, into a store that discards packs";
+    Row::new(NAME, format!("{what}, {title}, {ours}; bare chunk + hash + compress"))
         .ours(text(batch.0))
         .theirs(text(bare.0))
         .value(batch.0 / bare.0, "x")
         .wanted(Wanted::AtLeast(wanted))
         .others(batch.1.max(bare.1))
         .note(format!(
-            "into a store that throws packs away {} ({:.2}x); median ratio of the rounds {:.2}x",
-            text(discarded.0),
-            discarded.0 / bare.0,
-            median(runs, |rates| rates.batch / rates.bare)
+            "median ratio of the rounds {:.2}x; into the store that keeps packs in memory {} ({:.2}x)",
+            median(runs, |rates| rates.batch / rates.bare),
+            text(kept.0),
+            kept.0 / bare.0
         ))
 }
 
@@ -82,7 +86,7 @@ fn measure(bench: &Bench, chunker: &str, share: &str) -> Result<Rates> {
     }
     let value: Value = serde_json::from_str(&text)?;
     let rate = |name: &str| value[name].as_f64().context("a rate is missing");
-    Ok(Rates { bare: rate("bare")?, batch: rate("batch")?, discarded: rate("discarded")? })
+    Ok(Rates { bare: rate("bare")?, batch: rate("batch")?, kept: rate("kept")? })
 }
 
 /// The process that measures: `ingest-worker CHUNKER SHARE`.
@@ -95,16 +99,16 @@ pub fn work(words: &[String]) -> Result<()> {
     let (old, new) = generations(share == "duplicates");
     let input = Input { chunker: &*chunker, old, new };
     let (env, runtime) = env::real::env()?;
-    let mut rates = Rates { bare: 0.0, batch: 0.0, discarded: 0.0 };
+    let mut rates = Rates { bare: 0.0, batch: 0.0, kept: 0.0 };
     // In turns, twice: the first turn also touches the memory.
     for _ in 0..2 {
         rates.bare = rates.bare.max(bare(&input));
-        let batch = runtime.block_on(batch(&env, Mem::store(), &input))?;
-        rates.batch = rates.batch.max(batch);
-        let batch = runtime.block_on(self::batch(&env, Arc::new(Discard), &input))?;
-        rates.discarded = rates.discarded.max(batch);
+        let discarded = runtime.block_on(batch(&env, Arc::new(Discard), &input))?;
+        rates.batch = rates.batch.max(discarded);
+        let kept = runtime.block_on(batch(&env, Mem::store(), &input))?;
+        rates.kept = rates.kept.max(kept);
     }
-    let value = json!({ "bare": rates.bare, "batch": rates.batch, "discarded": rates.discarded });
+    let value = json!({ "bare": rates.bare, "batch": rates.batch, "kept": rates.kept });
     println!("{value}");
     Ok(())
 }

@@ -4,54 +4,53 @@ use crate::format::blob::Codec;
 use crate::{Compression, limits};
 use std::cell::RefCell;
 
-/// Compresses chunks; one for each writer, because its buffers are used again.
+/// Compresses chunks; one for each writer, because its tables are used again.
 pub struct Compressor {
     compression: Compression,
     zstd: Option<zstd::bulk::Compressor<'static>>,
-    scratch: Vec<u8>,
 }
 
 impl Compressor {
-    /// A compressor. Its buffers come with the first chunk.
+    /// A compressor. Its tables come with the first chunk.
     #[must_use]
     pub fn new(compression: Compression) -> Self {
-        Self { compression, zstd: None, scratch: Vec::new() }
+        Self { compression, zstd: None }
     }
 
-    /// The payload to store for `body`: compressed when that saves a sixteenth, else as it is.
-    pub fn compress<'a>(&'a mut self, body: &'a [u8]) -> (Codec, &'a [u8]) {
-        let most = body.len() - body.len() / limits::COMPRESS_SAVES_SHARE;
-        if body.len() < limits::COMPRESS_BYTES_MIN {
-            return (Codec::None, body);
+    /// How many bytes [`Compressor::compress`] may write for a body of `length` bytes.
+    #[must_use]
+    pub fn room(&self, length: usize) -> usize {
+        match self.compression {
+            Compression::Lz4 => lz4_flex::block::get_maximum_output_size(length).max(length),
+            Compression::None | Compression::Zstd => length,
         }
+    }
+
+    /// Writes the payload to store for `body` to the begin of `target`, which has [`Compressor::room`] for it: compressed
+    /// when that saves a sixteenth, else as it is. Says how long it is.
+    pub fn compress(&mut self, body: &[u8], target: &mut [u8]) -> (Codec, usize) {
+        let most = body.len() - body.len() / limits::COMPRESS_SAVES_SHARE;
         let (codec, compressed) = match self.compression {
+            _ if body.len() < limits::COMPRESS_BYTES_MIN => (Codec::None, None),
             Compression::None => (Codec::None, None),
-            Compression::Lz4 => (Codec::Lz4, self.lz4(body)),
-            Compression::Zstd => (Codec::Zstd, self.zstd(body, most)),
+            Compression::Lz4 => (Codec::Lz4, lz4_flex::block::compress_into(body, target).ok()),
+            // A target that is too short makes zstd give up early.
+            Compression::Zstd => (Codec::Zstd, self.zstd(body, &mut target[..most])),
         };
         match compressed {
-            Some(length) if length <= most => (codec, &self.scratch[..length]),
-            _ => (Codec::None, body),
+            Some(length) if length <= most => (codec, length),
+            _ => {
+                target[..body.len()].copy_from_slice(body);
+                (Codec::None, body.len())
+            }
         }
     }
 
-    fn lz4(&mut self, body: &[u8]) -> Option<usize> {
-        let bound = lz4_flex::block::get_maximum_output_size(body.len());
-        if self.scratch.len() < bound {
-            self.scratch.resize(bound, 0);
-        }
-        lz4_flex::block::compress_into(body, &mut self.scratch).ok()
-    }
-
-    fn zstd(&mut self, body: &[u8], most: usize) -> Option<usize> {
-        if self.scratch.len() < most {
-            self.scratch.resize(most, 0);
-        }
+    fn zstd(&mut self, body: &[u8], target: &mut [u8]) -> Option<usize> {
         if self.zstd.is_none() {
             self.zstd = zstd::bulk::Compressor::new(1).ok();
         }
-        // A target that is too short makes zstd give up early.
-        self.zstd.as_mut()?.compress_to_buffer(body, &mut self.scratch[..most]).ok()
+        self.zstd.as_mut()?.compress_to_buffer(body, target).ok()
     }
 }
 
@@ -106,6 +105,14 @@ mod tests {
         (0..length).map(|i| b"what pays is kept "[i * i % 18]).collect()
     }
 
+    /// The payload of a body.
+    fn compress(compressor: &mut Compressor, body: &[u8]) -> (Codec, Vec<u8>) {
+        let mut payload = vec![0; compressor.room(body.len())];
+        let (codec, length) = compressor.compress(body, &mut payload);
+        payload.truncate(length);
+        (codec, payload)
+    }
+
     #[test]
     fn what_pays_is_compressed_and_comes_back() {
         for (compression, codec) in
@@ -114,10 +121,9 @@ mod tests {
             let mut compressor = Compressor::new(compression);
             for length in [128, 1000, 16_384, 100_000, 4096] {
                 let body = text(length);
-                let (found, payload) = compressor.compress(&body);
+                let (found, payload) = compress(&mut compressor, &body);
                 assert_eq!(found, codec);
                 assert!(payload.len() < length);
-                let payload = payload.to_vec();
                 assert_eq!(decompress(codec, &payload, length).unwrap(), body);
                 assert!(decompress(codec, &payload, length - 1).is_err());
                 assert!(decompress(codec, &payload, length + 1).is_err());
@@ -132,8 +138,8 @@ mod tests {
         blake3::Hasher::new().finalize_xof().fill(&mut random);
         for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
             let mut compressor = Compressor::new(compression);
-            assert_eq!(compressor.compress(&random), (Codec::None, &random[..]));
-            assert_eq!(compressor.compress(&text(100)), (Codec::None, &text(100)[..]));
+            assert_eq!(compress(&mut compressor, &random), (Codec::None, random.to_vec()));
+            assert_eq!(compress(&mut compressor, &text(100)), (Codec::None, text(100)));
         }
     }
 

@@ -23,6 +23,8 @@ pub struct Totals {
 pub struct Pipeline {
     namer: Namer,
     compressor: Compressor,
+    /// Where payloads go, one over the other.
+    payload: Vec<u8>,
     seen: NameSet,
     totals: Totals,
 }
@@ -34,6 +36,7 @@ impl Pipeline {
         Self {
             namer: Namer::new(secret),
             compressor: Compressor::new(compression),
+            payload: Vec::new(),
             seen: NameSet::default(),
             totals: Totals::default(),
         }
@@ -51,8 +54,12 @@ impl Pipeline {
         self.totals.chunks += 1;
         self.totals.bytes_in += data.len() as u64;
         if self.seen.insert(self.namer.name(Class::Data, 0, data)) {
-            let (_, payload) = self.compressor.compress(data);
-            self.totals.bytes_stored += payload.len() as u64;
+            let room = self.compressor.room(data.len());
+            if self.payload.len() < room {
+                self.payload.resize(room, 0);
+            }
+            let (_, length) = self.compressor.compress(data, &mut self.payload);
+            self.totals.bytes_stored += length as u64;
         } else {
             self.totals.duplicates += 1;
         }

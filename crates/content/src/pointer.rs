@@ -25,7 +25,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const POINTER_BYTES: usize = 64;
 
 /// Name and place of a chunk. Two pointers with the same name are the same chunk, wherever they point.
+// Aligned, so that it has 64 bytes and not 60, which are copied in parts that overlap: the next copy would wait for those.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(align(16))]
 pub struct Pointer {
     /// Keyed BLAKE3 of content and children.
     pub name: [u8; 32],

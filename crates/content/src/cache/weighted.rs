@@ -6,7 +6,8 @@
 //! empties list `pass mod 4` and counts `pass` up, which takes 1 from all others without touching them. Here a pass
 //! stops as soon as there is room again and is continued by the next insertion.
 
-use crate::name::{Name, NameMap};
+use crate::name::{Name, word};
+use hashbrown::HashTable;
 
 /// Heaviest weight.
 const WEIGHT_MAX: usize = 3;
@@ -52,7 +53,8 @@ pub(super) struct Weighted<V> {
     bytes: u64,
     pass: usize,
     lists: [List; LISTS],
-    table: NameMap<u32>,
+    /// Slots by name. The name itself is in the slot only: the table is small and stays near the core.
+    table: HashTable<u32>,
     slots: Vec<Slot<V>>,
     free: Vec<u32>,
 }
@@ -64,7 +66,7 @@ impl<V> Weighted<V> {
             bytes: 0,
             pass: 0,
             lists: [List { newest: NONE, oldest: NONE }; LISTS],
-            table: NameMap::default(),
+            table: HashTable::new(),
             slots: Vec::new(),
             free: Vec::new(),
         }
@@ -76,7 +78,7 @@ impl<V> Weighted<V> {
 
     /// Looks up: restores the weight and makes the entry the newest of its list.
     pub(super) fn get(&mut self, name: &Name) -> Option<&V> {
-        let index = *self.table.get(name)?;
+        let index = self.find(name)?;
         let slot = &self.slots[index as usize];
         let list = (self.pass + slot.weight) % LISTS;
         if slot.list != list || slot.newer != NONE {
@@ -112,18 +114,29 @@ impl<V> Weighted<V> {
                     .expect("entries cost 192 bytes, so 2^32 do not fit in RAM")
             }
         };
-        self.table.insert(name, index);
+        let slots = &self.slots;
+        let hash = |index: &u32| word(&slots[*index as usize].name, 0);
+        self.table.insert_unique(word(&name, 0), index, hash);
         self.bytes += bytes;
         self.link(index, (self.pass + weight) % LISTS);
         evicted
     }
 
     pub(super) fn remove(&mut self, name: &Name) -> Option<V> {
-        let index = self.table.remove(name)?;
+        let index = self.find(name)?;
         self.take(index)
     }
 
+    fn find(&self, name: &Name) -> Option<u32> {
+        let is_it = |index: &u32| self.slots[*index as usize].name == *name;
+        self.table.find(word(name, 0), is_it).copied()
+    }
+
     fn take(&mut self, index: u32) -> Option<V> {
+        let hash = word(&self.slots[index as usize].name, 0);
+        if let Ok(entry) = self.table.find_entry(hash, |other| *other == index) {
+            entry.remove();
+        }
         self.unlink(index);
         self.free.push(index);
         let slot = &mut self.slots[index as usize];
@@ -138,7 +151,6 @@ impl<V> Weighted<V> {
             self.pass += 1;
             return None;
         }
-        self.table.remove(&self.slots[oldest as usize].name);
         self.take(oldest)
     }
 
@@ -156,7 +168,7 @@ impl<V> Weighted<V> {
     /// What weight an entry has now.
     #[cfg(test)]
     fn weight(&self, name: &Name) -> Option<usize> {
-        let slot = &self.slots[*self.table.get(name)? as usize];
+        let slot = &self.slots[self.find(name)? as usize];
         Some((slot.list + LISTS - self.pass % LISTS) % LISTS)
     }
 

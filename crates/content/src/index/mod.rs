@@ -135,7 +135,7 @@ impl Index {
 impl State {
     fn lookup(&mut self, name: &Name) -> Found {
         if let Some((pack, entry)) = self.recent.get(name) {
-            return Found::Place(pointer(pack, &entry));
+            return Found::Place(pointer(pack, entry));
         }
         let Some(row) = self.hooks.get(name).and_then(|row| self.packs.get(row as usize)) else {
             return Found::Nothing;

@@ -46,7 +46,7 @@ impl Recent {
         self.by_pack.contains_key(pack)
     }
 
-    pub(super) fn get(&mut self, name: &Name) -> Option<(PackId, Entry)> {
+    pub(super) fn get(&mut self, name: &Name) -> Option<(PackId, &Entry)> {
         let footers = &self.footers;
         let place = *self.table.find(word(name, 0), |place| {
             entry_at(footers, *place).is_some_and(|e| e.name == *name)
@@ -54,7 +54,7 @@ impl Recent {
         self.clock += 1;
         let footer = self.footers[place.slot as usize].as_mut()?;
         footer.used = self.clock;
-        Some((footer.pack, footer.entries[place.entry as usize]))
+        Some((footer.pack, &footer.entries[place.entry as usize]))
     }
 
     pub(super) fn add(&mut self, pack: PackId, entries: &[Entry]) {

@@ -13,7 +13,10 @@ use std::sync::Arc;
 pub(crate) struct Writer {
     id: PackId,
     class: Class,
+    /// The pack so far, then what the pack before it in this buffer left there: bytes to be written over need not be
+    /// written with zeros before.
     buffer: Vec<u8>,
+    length: usize,
     entries: Vec<footer::Entry>,
 }
 
@@ -25,10 +28,25 @@ pub(crate) struct Sealed {
 }
 
 impl Writer {
-    pub(crate) fn new(id: PackId, class: Class, mut buffer: Vec<u8>) -> Self {
-        buffer.clear();
-        buffer.extend_from_slice(&pack::encode(class, id));
-        Self { id, class, buffer, entries: Vec::new() }
+    /// A pack in a buffer, whatever is in it.
+    pub(crate) fn new(id: PackId, class: Class, buffer: Vec<u8>) -> Self {
+        let mut writer = Self { id, class, buffer, length: 0, entries: Vec::new() };
+        writer.put(&pack::encode(class, id));
+        writer
+    }
+
+    /// Makes the buffer long enough for `bytes` more; gives all of it that is free.
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        let end = self.length + bytes;
+        if self.buffer.len() < end {
+            self.buffer.resize(end, 0);
+        }
+        &mut self.buffer[self.length..]
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len();
     }
 
     pub(crate) fn id(&self) -> PackId {
@@ -37,12 +55,12 @@ impl Writer {
 
     /// Bytes so far.
     pub(crate) fn bytes(&self) -> u64 {
-        self.buffer.len() as u64
+        self.length as u64
     }
 
     /// Whether a body of `length` bytes still fits under `bytes_max`. An empty pack takes any.
     pub(crate) fn fits(&self, length: usize, bytes_max: u64) -> bool {
-        let after = self.buffer.len() + blob::BYTES + length;
+        let after = self.length + blob::BYTES + length;
         self.entries.is_empty()
             || (after as u64 <= bytes_max && self.entries.len() < limits::PACK_CHUNKS_MAX)
     }
@@ -55,32 +73,34 @@ impl Writer {
         body: &[u8],
         compressor: &mut Compressor,
     ) -> Pointer {
-        let (codec, payload) = compressor.compress(body);
-        let header = blob::Blob {
+        let offset = self.length;
+        let class = self.class;
+        let room = self.room(blob::BYTES + compressor.room(body.len()));
+        let (header, target) = room.split_at_mut(blob::BYTES);
+        let (codec, payload) = compressor.compress(body, target);
+        header.copy_from_slice(&blob::encode(&blob::Blob {
             codec,
-            class: self.class,
+            class,
             length: narrow(body.len()),
-            payload: narrow(payload.len()),
+            payload: narrow(payload),
             children,
             name,
-        };
-        let offset = self.buffer.len();
-        self.buffer.extend_from_slice(&blob::encode(&header));
-        self.buffer.extend_from_slice(payload);
+        }));
+        self.length += blob::BYTES + payload;
         self.enter(name, offset, body.len())
     }
 
     /// Adds a blob as another pack holds it: it was verified by the caller.
     pub(crate) fn append_blob(&mut self, name: Name, length: usize, stored: &[u8]) -> Pointer {
-        let offset = self.buffer.len();
-        self.buffer.extend_from_slice(stored);
+        let offset = self.length;
+        self.put(stored);
         self.enter(name, offset, length)
     }
 
     fn enter(&mut self, name: Name, offset: usize, length: usize) -> Pointer {
         let entry = footer::Entry {
             offset: narrow(offset),
-            stored: narrow(self.buffer.len() - offset),
+            stored: narrow(self.length - offset),
             length: narrow(length),
             name,
         };
@@ -91,11 +111,12 @@ impl Writer {
     /// The blob at a place of this pack.
     pub(crate) fn blob(&self, pointer: &Pointer) -> Option<&[u8]> {
         let begin = pointer.offset as usize;
-        self.buffer.get(begin..begin + pointer.stored as usize)
+        self.buffer[..self.length].get(begin..begin + pointer.stored as usize)
     }
 
     /// Writes the footer. `pool` gets the buffer back when the upload has let go of it.
     pub(crate) fn seal(mut self, pool: &Arc<Pool>) -> Sealed {
+        self.buffer.truncate(self.length);
         footer::append(&self.entries, &mut self.buffer);
         // A short pack would pin a long buffer for as long as the store keeps the object in RAM.
         let object = if self.buffer.len() < self.buffer.capacity() / 8 {
