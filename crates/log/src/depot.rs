@@ -35,9 +35,9 @@ struct Files {
 }
 
 /// Clears the `making` flag, however the making ends.
-struct Making<'a>(&'a Depot);
+struct Making(Arc<Depot>);
 
-impl Drop for Making<'_> {
+impl Drop for Making {
     fn drop(&mut self) {
         self.0.making.store(false, Ordering::Release);
         self.0.changed.notify_waiters();
@@ -129,10 +129,10 @@ impl Depot {
         if !is_missing(self) || self.making.swap(true, Ordering::AcqRel) {
             return;
         }
-        let depot = Arc::clone(self);
+        let making = Making(Arc::clone(self));
         self.env.spawn("log-preallocate", async move {
-            let _making = Making(&depot);
-            while is_missing(&depot) {
+            let depot = &making.0;
+            while is_missing(depot) {
                 if let Err(error) = depot.make_file().await {
                     tracing::warn!(%error, "a segment file could not be made");
                     *depot.trouble.lock() = Some(error);
@@ -156,8 +156,9 @@ impl Depot {
             self.env.disk().sync_folder(&self.folder).await
         };
         if let Err(error) = made.await {
-            // Half a file helps nobody; that it may stay does no harm either.
+            // Half a file helps nobody; that it may stay does no harm either, and the next attempt takes its number.
             let _ = self.env.disk().remove(&path).await;
+            self.files.lock().next = number;
             return Err(error);
         }
         // Taken last: what was used lately is in the page cache.
