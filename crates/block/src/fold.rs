@@ -67,21 +67,12 @@ impl Extents {
         changes: &[Fold],
         steps: Vec<Step>,
     ) -> Result<Vec<Ready>, StagingError> {
-        let mut old = self.old_blocks(root, &steps).await?;
-        let steps: Vec<_> = steps
-            .into_iter()
-            .map(|step| match step {
-                Step::Clear(blocks) => (Step::Clear(blocks), None),
-                Step::Assemble { block, .. } => {
-                    let found = old.remove(&block);
-                    (step, found)
-                }
-            })
-            .collect();
-        let prepare = async |(step, old)| match step {
+        let old = self.old_blocks(root, &steps).await?;
+        let old = &old;
+        let prepare = async |step| match step {
             Step::Clear(blocks) => Ok(Ready::Clear(blocks)),
             Step::Assemble { block, parts, .. } => {
-                Ok(Ready::Block(block, self.assemble(changes, old, &parts).await?))
+                Ok(Ready::Block(block, self.assemble(changes, old.get(&block), &parts).await?))
             }
         };
         stream::iter(steps).map(prepare).buffered(limits::ASSEMBLED_MAX).try_collect().await
@@ -118,12 +109,12 @@ impl Extents {
     async fn assemble(
         &self,
         changes: &[Fold],
-        old: Option<(Pointer, Bytes)>,
+        old: Option<&(Pointer, Bytes)>,
         parts: &[Part],
     ) -> Result<Option<Bytes>, StagingError> {
         let mut data = vec![0; usize::try_from(self.block_size).expect("a block is small")];
         if let Some((pointer, old)) = old {
-            self.fill(&pointer, &old, 0, &mut data)?;
+            self.fill(pointer, old, 0, &mut data)?;
         }
         for part in parts {
             changes[part.change]

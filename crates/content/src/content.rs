@@ -355,29 +355,26 @@ impl Inner {
         class: Class,
         keep: Keep,
     ) -> Result<Vec<([u8; 32], Body)>, Error> {
-        let (inner, pointers) = (self.clone(), group.to_vec());
-        let together = async move { inner.fetch_group(&pointers).await };
-        // On the background threads, as in `read`.
-        let mut bodies = match group.len() {
-            1 => vec![None],
-            _ => self.env.run("content-read", together).await,
-        };
-        bodies.resize(group.len(), None);
-        let mut read = Vec::with_capacity(group.len());
-        for (pointer, body) in group.iter().zip(bodies) {
-            let body = match body {
-                Some(body) => {
-                    add(&self.counters.cache_misses, 1);
-                    if keep == Keep::Yes {
-                        self.cache.insert(pointer.name, class, body.clone());
-                    }
-                    body
-                }
-                None => self.read(pointer, class, keep).await?,
-            };
-            read.push((pointer.name, body));
+        let mut bodies = Vec::new();
+        if group.len() > 1 {
+            let (inner, pointers) = (self.clone(), group.to_vec());
+            // On the background threads, as in `read`.
+            let together = async move { inner.fetch_group(&pointers).await };
+            bodies = self.env.run("content-read", together).await;
         }
-        Ok(read)
+        bodies.resize(group.len(), None);
+        let read = |(pointer, body): (Pointer, Option<Body>)| async move {
+            let Some(body) = body else {
+                return Ok((pointer.name, self.read(&pointer, class, keep).await?));
+            };
+            add(&self.counters.cache_misses, 1);
+            if keep == Keep::Yes {
+                self.cache.insert(pointer.name, class, body.clone());
+            }
+            Ok((pointer.name, body))
+        };
+        let each = group.iter().copied().zip(bodies);
+        stream::iter(each).map(read).buffered(limits::FETCH_WINDOW).try_collect().await
     }
 
     /// Those chunks of a group that one ranged read gives.

@@ -353,10 +353,8 @@ pub(crate) async fn seal(
 /// Commits what nobody has asked to be committed: now and then, and whenever much of it has come together, so that a
 /// rollover finds little left to write.
 pub(crate) async fn flush_unasked(inner: Weak<Inner>, interval: Duration) {
-    let Some(env) = inner.upgrade().map(|inner| inner.depot.env.clone()) else { return };
-    let Some(much) = inner.upgrade().map(|inner| Arc::clone(&inner.much_uncommitted)) else {
-        return;
-    };
+    let parts = |inner: Arc<Inner>| (inner.depot.env.clone(), Arc::clone(&inner.much_uncommitted));
+    let Some((env, much)) = inner.upgrade().map(parts) else { return };
     loop {
         let _ = env.timeout(interval, much.notified()).await;
         loop {

@@ -41,7 +41,7 @@ struct Report {
 pub fn run(common: &Common, restart: &Restart) -> Outcome<u8> {
     let client = command::client(common)?;
     let status: Status = client.get("/api/v1/status")?;
-    let address = nbd_address(&client)?;
+    let address = endpoints::nbd(client.dir())?;
     let (volume, scratch) = subject(&client, restart)?;
     let drilled = drill(&client, restart, &volume, address, common.json);
     if scratch {
@@ -58,17 +58,6 @@ pub fn run(common: &Common, restart: &Restart) -> Outcome<u8> {
         print(&report, &status);
     }
     Ok(if report.acknowledged_writes_lost == 0 { 0 } else { EXIT_FAILED })
-}
-
-fn nbd_address(client: &Client) -> Outcome<Address> {
-    endpoints::read(client.dir()).and_then(|endpoints| endpoints.nbd()).ok_or_else(|| {
-        Failure::new(format!(
-            "the daemon in {} says nowhere that it serves NBD",
-            client.dir().display()
-        ))
-        .next("start it with `rekindle up`, without --nbd off")
-        .kind(Kind::NotFound)
-    })
 }
 
 /// The volume to write to, and whether it is ours to remove.

@@ -80,6 +80,15 @@ pub fn read(dir: &Path) -> Option<Endpoints> {
     serde_json::from_slice(&std::fs::read(dir.join(NAME)).ok()?).ok()
 }
 
+/// The NBD socket of the daemon of a folder that is nearest.
+pub fn nbd(dir: &Path) -> Outcome<Address> {
+    read(dir).and_then(|endpoints| endpoints.nbd()).ok_or_else(|| {
+        Failure::new(format!("the daemon in {} says nowhere that it serves NBD", dir.display()))
+            .next("start it with `rekindle up`, without --nbd off")
+            .kind(Kind::NotFound)
+    })
+}
+
 /// The lock of a folder: held by one daemon at a time, given back by the kernel however the process ends.
 pub struct Lock {
     _file: File,

@@ -21,23 +21,19 @@ fn files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
+/// A volume whose content is in the store.
+fn write_and_drain(daemon: &Daemon) {
+    daemon.ask(&["volume", "create", "vm1", "--size", "64M"]);
+    let drill = ["drill", "restart", "--rounds", "1", "--seconds", "1"];
+    daemon.ask(&[&drill[..], &["--volume", "vm1", "--overwrite"]].concat());
+    daemon.ask(&["volume", "drain", "vm1"]);
+}
+
 #[test]
 fn everything_that_a_daemon_leaves_can_be_read() {
     let mut daemon = Daemon::start();
     daemon.ask(&["drill", "restart", "--rounds", "1", "--seconds", "1"]);
-    daemon.ask(&["volume", "create", "vm1", "--size", "64M"]);
-    daemon.ask(&[
-        "drill",
-        "restart",
-        "--rounds",
-        "1",
-        "--seconds",
-        "1",
-        "--volume",
-        "vm1",
-        "--overwrite",
-    ]);
-    daemon.ask(&["volume", "drain", "vm1"]);
+    write_and_drain(&daemon);
     daemon.signal(Signal::KILL);
     daemon.wait();
     let dir = daemon.dir();
@@ -78,19 +74,7 @@ fn everything_that_a_daemon_leaves_can_be_read() {
 #[test]
 fn damage_is_reported_and_the_rest_is_shown() {
     let mut daemon = Daemon::start();
-    daemon.ask(&["volume", "create", "vm1", "--size", "64M"]);
-    daemon.ask(&[
-        "drill",
-        "restart",
-        "--rounds",
-        "1",
-        "--seconds",
-        "1",
-        "--volume",
-        "vm1",
-        "--overwrite",
-    ]);
-    daemon.ask(&["volume", "drain", "vm1"]);
+    write_and_drain(&daemon);
     daemon.signal(Signal::TERM);
     daemon.wait();
     let mut packs = Vec::new();

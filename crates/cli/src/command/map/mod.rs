@@ -54,12 +54,7 @@ fn address(common: &Common, map: &Map) -> Outcome<Address> {
     if let Some(Some(address)) = &map.nbd {
         return Ok(address.clone());
     }
-    let dir = folder::of_client(common.dir.as_deref())?;
-    endpoints::read(&dir).and_then(|endpoints| endpoints.nbd()).ok_or_else(|| {
-        Failure::new(format!("no daemon in {} says that it serves NBD", dir.display()))
-            .next("start it with `rekindle up`, or say where it serves with --nbd")
-            .kind(Kind::NotFound)
-    })
+    endpoints::nbd(&folder::of_client(common.dir.as_deref())?)
 }
 
 /// A device, and what keeps it alive.
