@@ -2,6 +2,7 @@
 //! sealed, each with its memory if that can be believed.
 
 use crate::descriptors::one_by_one;
+use crate::driver::finish;
 use crate::format::{EntryHeader, Lost};
 use crate::head::Head;
 use crate::scan::{Found, Scan, read_image};
@@ -10,7 +11,6 @@ use crate::start::Starting;
 use crate::walk::walk;
 use crate::{Error, Opened};
 use base::SegmentId;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use warm::{Label, Slot};
 
@@ -36,10 +36,11 @@ impl Starting<'_> {
                 if self.history.resume == Some(id) {
                     self.resumed = Some(old);
                 } else {
-                    // Not the head any more: an earlier start could not read it. Its slot may be needed.
+                    // Not the head any more: its successor had taken over, or an earlier start could not read it. Its
+                    // slot may be needed.
                     let next = self.history.members.iter().find(|named| named.segment > id);
                     let successor = next.map_or(self.history.next, |named| named.segment);
-                    self.finish(old, successor).await?;
+                    finish(&self.depot, old, successor).await?;
                 }
             } else {
                 opened.segments += 1;
@@ -123,7 +124,7 @@ impl Starting<'_> {
         found: Found,
         scan: &mut Scan,
         opened: &mut Opened,
-    ) -> Result<Mutex<Head>, Error> {
+    ) -> Result<Head, Error> {
         let (file, header) = found.flash.expect("only a head with a file is resumed");
         let handle = self.depot.open_to_write(file).await?;
         let new_segment =
@@ -163,7 +164,7 @@ impl Starting<'_> {
             }
         };
         self.insert_unread(Arc::clone(&head.segment));
-        Ok(Mutex::new(head))
+        Ok(head)
     }
 
     /// Warm memory is full of sealed segments: the oldest goes.

@@ -93,6 +93,10 @@ impl Depot {
         }
     }
 
+    pub(crate) fn write_error(&self, error: &io::Error) -> Error {
+        self.flash_error("writing a segment", error)
+    }
+
     /// A file that is not part of the log; made when there is none. While the file system is full it waits for a
     /// segment to be freed, trying again now and then, if `patient`.
     pub(crate) async fn take_file(self: &Arc<Self>, patient: bool) -> Result<u32, Error> {

@@ -5,15 +5,15 @@
 //! writes the same bytes to the same place.
 
 use crate::depot::Depot;
-use crate::format::{Lost, Named, SegmentHeader};
+use crate::format::{Lost, Named, SegmentHeader, Statistics};
 use crate::head::Head;
-use crate::inner::{Driver, Inner, Prepared};
+use crate::heads::{Heads, Prepared, Sealed, Step};
+use crate::inner::Inner;
 use crate::limits::{FILES_AHEAD, FLUSH_AHEAD_BYTES, RESERVE_FILES, STATISTICS_MAX};
 use crate::segment::Segment;
 use crate::{Error, Position};
-use base::{Incarnation, SegmentId, Serial, VolumeId};
+use base::{Incarnation, SegmentId};
 use env::File;
-use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -22,13 +22,13 @@ use warm::{Label, Slot};
 
 /// The right to drive. Put down on drop, and everybody who waits is told.
 struct Baton<'a> {
-    driver: Option<MutexGuard<'a, Driver>>,
+    held: Option<MutexGuard<'a, ()>>,
     put_down: &'a Notify,
 }
 
 impl Drop for Baton<'_> {
     fn drop(&mut self) {
-        self.driver = None;
+        self.held = None;
         self.put_down.notify_waiters();
     }
 }
@@ -57,8 +57,8 @@ impl Drop for FileLease {
 
 impl Inner {
     fn try_baton(&self) -> Option<Baton<'_>> {
-        let driver = Some(self.baton.try_lock().ok()?);
-        Some(Baton { driver, put_down: &self.put_down })
+        let held = Some(self.baton.try_lock().ok()?);
+        Some(Baton { held, put_down: &self.put_down })
     }
 
     /// Waits for the baton. Not in the mutex's own queue: were a waiter there dropped just after it was handed the
@@ -82,7 +82,7 @@ impl Inner {
             }
             self.check()?;
             if let Some(_baton) = self.try_baton() {
-                self.flush().await?;
+                self.step().await?;
                 continue;
             }
             let mut put_down = std::pin::pin!(self.put_down.notified());
@@ -92,30 +92,75 @@ impl Inner {
                 return Ok(());
             }
             if let Some(_baton) = self.try_baton() {
-                self.flush().await?;
+                self.step().await?;
                 continue;
             }
             put_down.await;
         }
     }
 
-    /// Writes what the head has and flash has not. The caller holds the baton.
-    async fn flush(&self) -> Result<(), Error> {
+    /// Makes one write of what heads have and flash has not; says whether there was anything. The caller holds the
+    /// baton.
+    async fn step(&self) -> Result<bool, Error> {
         // Whoever waited for the baton may have been covered, or the log have ended, meanwhile.
         self.check()?;
-        let flushed = flush(&self.depot, &self.head, |head| {
-            self.appended.store(head.base + u64::from(head.front()), Ordering::Release);
-        });
-        match flushed.await {
-            Ok(Some(durable)) => {
+        let step = {
+            let mut heads = self.heads.lock();
+            let step = heads.step();
+            // A certificate may have been added.
+            self.appended.store(heads.open.position(), Ordering::Release);
+            step
+        };
+        match step {
+            Step::Nothing => return Ok(false),
+            Step::Write(batch) => {
+                batch.write().await.map_err(|error| self.latch(self.depot.write_error(&error)))?;
+                let durable = self.heads.lock().written(&batch);
                 self.durable.store(durable, Ordering::Release);
                 self.counters.commits.fetch_add(1, Ordering::Relaxed);
                 metrics::counter!("rekindle_log_commits_total").increment(1);
-                Ok(())
             }
-            Ok(None) => Ok(()),
-            Err(error) => Err(self.latch(error)),
+            Step::Seal(seal) => {
+                seal.write().await.map_err(|error| self.latch(self.depot.write_error(&error)))?;
+                self.retire();
+            }
         }
+        Ok(true)
+    }
+
+    /// The head before the open one has been sealed.
+    fn retire(&self) {
+        let Sealed { head, leaving, durable } = self.heads.lock().sealed();
+        self.durable.store(durable, Ordering::Release);
+        let mut table = self.table.lock();
+        let gone: Vec<_> = leaving.into_iter().map(|id| table.remove_dead(id)).collect();
+        drop(table);
+        // Outside the locks: the last holder of a segment gives its file back.
+        drop((gone, head));
+        self.make_ahead();
+        self.space.notify_waiters();
+    }
+
+    /// Lets the next head take over, if it is there and the budget allows another segment. A plain call: flash sees of
+    /// it when the next batch is written.
+    pub(crate) fn roll_over(&self, heads: &mut Heads) -> bool {
+        if !heads.can_roll() {
+            return false;
+        }
+        let mut table = self.table.lock();
+        if table.live() >= self.segments_max {
+            return false;
+        }
+        let statistics = table.statistics(&heads.open.volumes, STATISTICS_MAX);
+        let old = heads.roll(&statistics);
+        let highest = old.volumes.iter().map(|(&volume, &serial)| (volume, serial));
+        table.learn(old.segment.id(), highest, false);
+        let segment = &heads.open.segment;
+        table.insert(segment.id(), segment.file, Some(Arc::clone(segment)), false);
+        drop(table);
+        self.much_uncommitted.notify_one();
+        metrics::counter!("rekindle_log_segments_opened_total").increment(1);
+        true
     }
 
     pub(crate) async fn roll(&self, bytes: usize) -> Result<(), Error> {
@@ -127,7 +172,7 @@ impl Inner {
             let mut space = std::pin::pin!(self.space.notified());
             space.as_mut().enable();
             self.check()?;
-            if self.head_takes(bytes) {
+            if self.takes(bytes) {
                 return Ok(());
             }
             let (live, unread) = {
@@ -145,81 +190,47 @@ impl Inner {
                 space.await;
                 continue;
             }
-            // One at a time: the others will find room in the new head. Then the file, before the baton: making one may
-            // take long, and commits must go on meanwhile.
-            let _rolling = self.rolling.lock().await;
-            if self.head_takes(bytes) {
+            if self.heads.lock().closing {
+                // Whoever closes has the baton: then it is closed, or it goes on.
+                drop(self.baton().await);
+                continue;
+            }
+            // One at a time: the others will find room in the new head.
+            let mut next_id = self.next_id.lock().await;
+            if self.takes(bytes) {
                 return Ok(());
             }
-            let file = FileLease::take(&self.depot, true).await?;
-            let mut baton = self.baton().await;
-            self.check()?;
-            if !self.head_takes(bytes) && self.table.lock().live() < self.segments_max {
-                let driver = baton.driver.as_mut().expect("held until dropped");
-                self.roll_over(driver, file).await.map_err(|error| self.latch(error))?;
+            while self.heads.lock().is_sealing() {
+                let _baton = self.baton().await;
+                self.step().await?;
             }
+            self.open_next(&mut next_id, true).await?;
         }
     }
 
-    fn head_takes(&self, bytes: usize) -> bool {
-        !self.over_budget.load(Ordering::Acquire) && self.head.lock().takes(bytes)
+    /// Whether an append of so much would find room, as far as one can tell.
+    fn takes(&self, bytes: usize) -> bool {
+        let heads = self.heads.lock();
+        let rolls = || heads.can_roll() && self.table.lock().live() < self.segments_max;
+        !self.over_budget.load(Ordering::Acquire) && (heads.open.takes(bytes) || rolls())
     }
 
-    /// New head durably open, old one sealed, then the new one takes over.
-    async fn roll_over(&self, driver: &mut Driver, file: FileLease) -> Result<(), Error> {
-        // Before the statistics are made: they must cover all that this head will ever hold.
-        self.head.lock().stop();
-        if driver.next.is_none() {
-            let slot = self.take_slot().await;
-            let (named, leaving) = self.table.lock().next_digest();
-            let (statistics, whole) = {
-                let volumes = self.head.lock().volumes.clone();
-                self.table.lock().statistics(&volumes, STATISTICS_MAX)
-            };
-            let id = driver.next_id;
-            driver.next_id = id.next();
-            let plan = Plan {
-                id,
-                incarnation: self.incarnation,
-                named,
-                statistics,
-                statistics_whole: whole,
-            };
-            let head = open_head(&self.depot, plan, slot, file).await?;
-            driver.next = Some(Prepared { head, leaving });
+    /// Opens the next head, if there is none. Commits go on meanwhile: making a file may take long.
+    async fn open_next(&self, next_id: &mut SegmentId, patient: bool) -> Result<(), Error> {
+        if !self.heads.lock().lacks_next() {
+            return Ok(());
         }
-        let next = driver.next.as_ref().map(|next| next.head.segment.id());
-        self.flush().await?;
-        seal(&self.depot, &self.head, next).await?;
-        let prepared = driver.next.take().expect("made above");
-        self.take_over(prepared);
+        let file = FileLease::take(&self.depot, patient).await?;
+        let slot = self.take_slot().await?;
+        let edition = self.heads.lock().edition();
+        let (named, leaving) = self.table.lock().next_digest();
+        let plan = Plan { id: *next_id, incarnation: self.incarnation, named, statistics: None };
+        *next_id = next_id.next();
+        let head = open_head(&self.depot, plan, slot, file).await;
+        let head = head.map_err(|error| self.latch(error))?;
+        let unwanted = self.heads.lock().put_ahead(Prepared { head, leaving, edition });
+        drop(unwanted);
         Ok(())
-    }
-
-    fn take_over(&self, prepared: Prepared) {
-        let Prepared { head: mut next, leaving } = prepared;
-        let mut head = self.head.lock();
-        next.base = head.base + u64::from(self.depot.capacity);
-        let position = next.base + u64::from(next.front());
-        let id = next.segment.id();
-        let old = std::mem::replace(&mut *head, next);
-        let mut table = self.table.lock();
-        table.learn(
-            old.segment.id(),
-            old.volumes.iter().map(|(&volume, &serial)| (volume, serial)),
-            false,
-        );
-        table.insert(id, head.segment.file, Some(Arc::clone(&head.segment)), false);
-        let gone: Vec<_> = leaving.into_iter().map(|id| table.remove_dead(id)).collect();
-        self.appended.store(position, Ordering::Release);
-        self.durable.store(position, Ordering::Release);
-        drop(table);
-        drop(head);
-        // Outside the locks: the last holder of a segment gives its file back.
-        drop((gone, old));
-        self.make_ahead();
-        self.space.notify_waiters();
-        metrics::counter!("rekindle_log_segments_opened_total").increment(1);
     }
 
     /// Makes the next segment files before they are needed.
@@ -229,14 +240,16 @@ impl Inner {
     }
 
     /// An empty slot; the oldest sealed segment gives its own when there is none.
-    async fn take_slot(&self) -> Slot {
+    async fn take_slot(&self) -> Result<Slot, Error> {
         loop {
+            // What the log held when it ended stays where it is.
+            self.check()?;
             let found = self.depot.take_slot().or_else(|| {
                 let table = self.table.lock();
                 table.segments().find_map(|(_, segment)| segment.as_ref()?.give_up_memory())
             });
             match found {
-                Some(slot) => return slot,
+                Some(slot) => return Ok(slot),
                 // Somebody holds the bytes for a moment.
                 None => self.depot.env.sleep(Duration::from_millis(1)).await,
             }
@@ -249,15 +262,37 @@ impl Inner {
             Err(Error::Closed) => return Ok(()),
             other => other?,
         }
-        self.head.lock().stop();
-        self.flush().await?;
-        seal(&self.depot, &self.head, None).await.map_err(|error| self.latch(error))?;
+        let closing = Closing::begin(self);
+        while self.step().await? {}
+        let seal = self.heads.lock().open.seal(None);
+        seal.write().await.map_err(|error| self.latch(self.depot.write_error(&error)))?;
+        self.heads.lock().open.segment.set_on_flash();
         self.latch(Error::Closed);
+        drop(closing);
         self.folder_lock.lock().take();
-        if let Some(flusher) = self.flusher.lock().take() {
-            flusher.abort();
-        }
+        self.unasked.lock().drain(..).for_each(|task| task.abort());
         Ok(())
+    }
+}
+
+/// While it lasts nothing is appended and no head takes over. A closing that is given up leaves a log that goes on.
+struct Closing<'a>(&'a Inner);
+
+impl<'a> Closing<'a> {
+    fn begin(inner: &'a Inner) -> Closing<'a> {
+        let mut heads = inner.heads.lock();
+        heads.closing = true;
+        heads.open.stop();
+        let unwanted = heads.outdate();
+        drop(heads);
+        drop(unwanted);
+        Closing(inner)
+    }
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.heads.lock().closing = false;
     }
 }
 
@@ -267,8 +302,8 @@ pub(crate) struct Plan {
     pub(crate) incarnation: Incarnation,
     /// The other segments of the log.
     pub(crate) named: Vec<Named>,
-    pub(crate) statistics: Vec<(VolumeId, Serial)>,
-    pub(crate) statistics_whole: bool,
+    /// Who has changes there; `None` when that will be known when it takes over.
+    pub(crate) statistics: Option<Statistics>,
 }
 
 /// Opens a head: durable when this returns.
@@ -295,11 +330,12 @@ pub(crate) async fn open_head(
     let segment = Arc::new(Segment::new(depot, header, Some(number), Some(writer.memory()), true));
     let mut digest = plan.named;
     digest.push(Named { segment: plan.id, file: number, lost: Lost::Nothing });
-    let head =
-        Head::begin(segment, handle, writer, 0, &digest, &plan.statistics, plan.statistics_whole);
-    let head = Mutex::new(head);
-    flush(depot, &head, |_| ()).await?;
-    Ok(head.into_inner())
+    let mut head = Head::begin(segment, handle, writer, &digest);
+    if let Some(statistics) = &plan.statistics {
+        head.push_statistics(statistics);
+    }
+    flush(depot, &mut head).await?;
+    Ok(head)
 }
 
 /// Lengthens a file whose making was interrupted.
@@ -311,47 +347,30 @@ async fn complete(depot: &Depot, file: &dyn File) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes what `head` has and flash has not; says up to which position all is durable now, if anything was missing.
-pub(crate) async fn flush(
-    depot: &Depot,
-    head: &Mutex<Head>,
-    note: impl FnOnce(&Head),
-) -> Result<Option<u64>, Error> {
-    let batch = {
-        let mut head = head.lock();
-        let batch = head.close_batch();
-        note(&head);
-        batch
-    };
-    let Some(batch) = batch else { return Ok(None) };
-    batch.write().await.map_err(|error| depot.flash_error("writing a segment", &error))?;
-    let mut head = head.lock();
-    head.set_durable(batch.end);
-    Ok(Some(head.base + u64::from(batch.end)))
-}
-
-/// Seals a head all of which is on flash.
-pub(crate) async fn seal(
-    depot: &Depot,
-    head: &Mutex<Head>,
-    successor: Option<SegmentId>,
-) -> Result<(), Error> {
-    let (memory, file, segment) = {
-        let mut head = head.lock();
-        (head.seal(successor), Arc::clone(&head.file), Arc::clone(&head.segment))
-    };
-    let tail = memory.tail().expect("a sealed segment has its foot");
-    let start = u64::from(depot.capacity) - tail.len() as u64;
-    file.write_durable(tail, start)
-        .await
-        .map_err(|error| depot.flash_error("sealing a segment", &error))?;
-    memory.note_durable(depot.capacity);
-    segment.set_on_flash();
+/// Writes what `head` has and flash has not.
+async fn flush(depot: &Depot, head: &mut Head) -> Result<(), Error> {
+    if let Some(batch) = head.close_batch() {
+        batch.write().await.map_err(|error| depot.write_error(&error))?;
+        head.set_durable(batch.end);
+    }
     Ok(())
 }
 
-/// Commits what nobody has asked to be committed: now and then, and whenever much of it has come together, so that a
-/// rollover finds little left to write.
+/// Commits and seals a head of an earlier life.
+pub(crate) async fn finish(
+    depot: &Depot,
+    mut old: Head,
+    successor: SegmentId,
+) -> Result<(), Error> {
+    old.stop();
+    flush(depot, &mut old).await?;
+    old.seal(Some(successor)).write().await.map_err(|error| depot.write_error(&error))?;
+    old.segment.set_on_flash();
+    Ok(())
+}
+
+/// Commits what nobody has asked to be committed: now and then, and whenever much of it has come together, so that
+/// memory does not run far ahead of flash.
 pub(crate) async fn flush_unasked(inner: Weak<Inner>, interval: Duration) {
     let parts = |inner: Arc<Inner>| (inner.depot.env.clone(), Arc::clone(&inner.much_uncommitted));
     let Some((env, much)) = inner.upgrade().map(parts) else { return };
@@ -366,6 +385,27 @@ pub(crate) async fn flush_unasked(inner: Weak<Inner>, interval: Duration) {
             if inner.uncommitted_bytes() < FLUSH_AHEAD_BYTES {
                 break;
             }
+        }
+    }
+}
+
+/// Opens the next head when the present one is half full.
+pub(crate) async fn open_unasked(inner: Weak<Inner>) {
+    let Some(half_full) = inner.upgrade().map(|inner| Arc::clone(&inner.half_full)) else { return };
+    loop {
+        half_full.notified().await;
+        let Some(inner) = inner.upgrade() else { return };
+        if inner.check().is_err() {
+            return;
+        }
+        if inner.table.lock().live() >= inner.segments_max {
+            // An append that finds the head full will wait for room, and then open one itself.
+            continue;
+        }
+        let mut next_id = inner.next_id.lock().await;
+        if let Err(error) = inner.open_next(&mut next_id, false).await {
+            tracing::debug!(%error, "the next head was not opened ahead of need");
+            inner.heads.lock().ask_again();
         }
     }
 }

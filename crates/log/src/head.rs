@@ -1,8 +1,8 @@
 //! The open head: where appends go, what a commit takes, how a seal looks. Bytes only; no I/O here.
 
 use crate::format::{
-    ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind, Named, encode_digest,
-    encode_statistics, padded,
+    ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind, Named, Statistics,
+    encode_digest, encode_statistics, padded,
 };
 use crate::limits::SECTOR_BYTES;
 use crate::segment::{Place, Segment};
@@ -40,6 +40,7 @@ pub(crate) struct Head {
 
 /// What one commit writes: the bytes of `memory` from `start` to `end`.
 pub(crate) struct Batch {
+    pub(crate) segment: SegmentId,
     pub(crate) memory: Memory,
     pub(crate) file: Arc<dyn File>,
     pub(crate) start: u32,
@@ -53,17 +54,30 @@ impl Batch {
     }
 }
 
+/// What a seal writes: the end of `memory`.
+pub(crate) struct Seal {
+    memory: Memory,
+    file: Arc<dyn File>,
+    capacity: u32,
+}
+
+impl Seal {
+    pub(crate) async fn write(&self) -> std::io::Result<()> {
+        let tail = self.memory.tail().expect("a sealed segment has its foot");
+        self.file.write_durable(tail, u64::from(self.capacity) - tail.len() as u64).await?;
+        self.memory.note_durable(self.capacity);
+        Ok(())
+    }
+}
+
 impl Head {
-    /// A new head: header, digest, statistics and their certificate are in memory; [`Head::close_batch`] gives the
-    /// first batch, which makes the head durably open.
+    /// A new head: header and digest are in memory; [`Head::close_batch`] gives the first batch, which makes the head
+    /// durably open. Before its first change it needs [`Head::push_statistics`].
     pub(crate) fn begin(
         segment: Arc<Segment>,
         file: Arc<dyn File>,
         mut writer: Writer,
-        base: u64,
         digest: &[Named],
-        statistics: &[(VolumeId, Serial)],
-        statistics_whole: bool,
     ) -> Head {
         assert!(
             digest.iter().any(|named| named.segment == segment.id()),
@@ -77,16 +91,13 @@ impl Head {
             EntryHeader::plain(Kind::Digest, HEADER_BYTES),
             &payload,
         );
-        let mut entry = EntryHeader::plain(Kind::Statistics, writer.front());
-        entry.span = u64::from(!statistics_whole);
-        push_entry(&mut writer, segment.id(), entry, &encode_statistics(statistics));
         let memory = writer.memory();
         Head {
             segment,
             file,
             writer: Some(writer),
             memory,
-            base,
+            base: 0,
             durable: 0,
             certified_front: 0,
             certified_back: 0,
@@ -94,6 +105,16 @@ impl Head {
             refused: false,
             stopped: false,
         }
+    }
+
+    /// Says who has changes in the other segments of the log. They must cover all that those will ever hold.
+    pub(crate) fn push_statistics(&mut self, statistics: &Statistics) {
+        let writer = self.writer.as_mut().expect("a new head is not sealed");
+        assert_eq!(writer.back(), 0, "statistics come before all changes");
+        let mut entry = EntryHeader::plain(Kind::Statistics, writer.front());
+        entry.span = u64::from(!statistics.whole);
+        push_entry(writer, self.segment.id(), entry, &encode_statistics(&statistics.volumes));
+        writer.publish();
     }
 
     /// A head of an earlier life, to be committed and sealed; nothing more is appended to it.
@@ -162,8 +183,19 @@ impl Head {
         self.writer.as_ref().map_or_else(|| self.memory.front_length(), Writer::front)
     }
 
+    /// Where the log ends.
+    pub(crate) fn position(&self) -> u64 {
+        self.base + u64::from(self.front())
+    }
+
     pub(crate) fn durable(&self) -> u32 {
         self.durable
+    }
+
+    /// Whether it is time to think of the next one.
+    pub(crate) fn is_half_full(&self) -> bool {
+        let writer = self.writer.as_ref();
+        writer.is_some_and(|w| w.front() + w.back() >= self.segment.header.capacity / 2)
     }
 
     /// Whether `entries` more, with `payload` bytes of padded payload together, leave room for the certificate, the
@@ -253,7 +285,8 @@ impl Head {
             start.is_multiple_of(SECTOR_BYTES) && end.is_multiple_of(SECTOR_BYTES),
             "whole sectors are written"
         );
-        Some(Batch { memory: self.memory.clone(), file: Arc::clone(&self.file), start, end })
+        let (segment, file) = (self.segment.id(), Arc::clone(&self.file));
+        Some(Batch { segment, memory: self.memory.clone(), file, start, end })
     }
 
     /// A batch is on flash.
@@ -265,7 +298,7 @@ impl Head {
 
     /// Ends the segment in memory: no append fits any more. All of it must be on flash. Gives what is to be written
     /// at the segment's end. May be called again when that write was given up.
-    pub(crate) fn seal(&mut self, successor: Option<SegmentId>) -> Memory {
+    pub(crate) fn seal(&mut self, successor: Option<SegmentId>) -> Seal {
         if let Some(mut writer) = self.writer.take() {
             assert!(self.stopped, "appends have been stopped");
             assert_eq!(self.durable, writer.front(), "what is sealed is on flash");
@@ -284,7 +317,8 @@ impl Head {
             };
             self.memory = writer.finish(&foot.encode());
         }
-        self.memory.clone()
+        let (memory, file) = (self.memory.clone(), Arc::clone(&self.file));
+        Seal { memory, file, capacity: self.segment.header.capacity }
     }
 }
 

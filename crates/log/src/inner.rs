@@ -2,6 +2,7 @@
 
 use crate::depot::Depot;
 use crate::head::Head;
+use crate::heads::Heads;
 use crate::inventory::Recovery;
 use crate::limits::FLUSH_AHEAD_BYTES;
 use crate::machine::table::Table;
@@ -20,13 +21,13 @@ pub(crate) struct Inner {
     /// Segments the flash budget comes to.
     pub(crate) segments_max: usize,
     /// Locked for an append, or to look; never with `table` locked already.
-    pub(crate) head: Mutex<Head>,
+    pub(crate) heads: Mutex<Heads>,
     /// A lost segment has a row without a segment.
     pub(crate) table: Mutex<Table<Option<Arc<Segment>>>>,
-    /// Held by whoever drives a commit or a rollover.
-    pub(crate) baton: tokio::sync::Mutex<Driver>,
-    /// Held by whoever rolls, before the baton; never the other way round.
-    pub(crate) rolling: tokio::sync::Mutex<()>,
+    /// Held by whoever writes to flash what heads hold.
+    pub(crate) baton: tokio::sync::Mutex<()>,
+    /// The id of the next head. Held by whoever opens it, before the baton; never the other way round.
+    pub(crate) next_id: tokio::sync::Mutex<SegmentId>,
     /// The baton has been put down.
     pub(crate) put_down: Notify,
     /// A segment has died.
@@ -38,9 +39,12 @@ pub(crate) struct Inner {
     latched: OnceLock<Error>,
     pub(crate) recovery: Recovery,
     pub(crate) folder_lock: Mutex<Option<Arc<dyn File>>>,
-    pub(crate) flusher: Mutex<Option<TaskHandle>>,
+    /// What is done unasked: commits, and the opening of heads.
+    pub(crate) unasked: Mutex<Vec<TaskHandle>>,
     /// Rung when [`FLUSH_AHEAD_BYTES`] have come together.
     pub(crate) much_uncommitted: Arc<Notify>,
+    /// Rung when it is time to open the next head.
+    pub(crate) half_full: Arc<Notify>,
     pub(crate) counters: Counters,
 }
 
@@ -48,19 +52,6 @@ pub(crate) struct Inner {
 pub(crate) struct Counters {
     pub(crate) commits: AtomicU64,
     pub(crate) appended_bytes: AtomicU64,
-}
-
-/// What only the holder of the baton touches.
-pub(crate) struct Driver {
-    pub(crate) next_id: SegmentId,
-    /// A head that is durably open and waits for the present one to be sealed.
-    pub(crate) next: Option<Prepared>,
-}
-
-pub(crate) struct Prepared {
-    pub(crate) head: Head,
-    /// Segments that its digest does not name any more.
-    pub(crate) leaving: Vec<SegmentId>,
 }
 
 /// What [`crate::start`] has made ready.
@@ -83,13 +74,10 @@ impl Inner {
             depot: parts.depot,
             incarnation: parts.incarnation,
             segments_max: parts.segments_max,
-            baton: tokio::sync::Mutex::new(Driver {
-                next_id: parts.head.segment.id().next(),
-                next: None,
-            }),
-            head: Mutex::new(parts.head),
+            baton: tokio::sync::Mutex::new(()),
+            next_id: tokio::sync::Mutex::new(parts.head.segment.id().next()),
+            heads: Mutex::new(Heads::new(parts.head)),
             table: Mutex::new(parts.table),
-            rolling: tokio::sync::Mutex::new(()),
             put_down: Notify::new(),
             space: Notify::new(),
             appended: AtomicU64::new(position),
@@ -98,8 +86,9 @@ impl Inner {
             latched: OnceLock::new(),
             recovery: parts.recovery,
             folder_lock: Mutex::new(Some(parts.folder_lock)),
-            flusher: Mutex::new(None),
+            unasked: Mutex::default(),
             much_uncommitted: Arc::default(),
+            half_full: Arc::default(),
             counters: Counters::default(),
         }
     }
@@ -147,7 +136,7 @@ impl Inner {
 
     pub(crate) fn release(&self, volume: VolumeId, serial: Serial) {
         {
-            let mut head = self.head.lock();
+            let head = &mut self.heads.lock().open;
             if head.volumes.get(&volume).is_some_and(|&highest| highest <= serial) {
                 head.volumes.remove(&volume);
             }
@@ -188,8 +177,6 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(flusher) = self.flusher.get_mut().take() {
-            flusher.abort();
-        }
+        self.unasked.get_mut().drain(..).for_each(|task| task.abort());
     }
 }

@@ -15,7 +15,7 @@ pub struct Inspected {
     pub capacity: u32,
     /// Segments that its digest names, with their file numbers.
     pub digest: Vec<(SegmentId, u32)>,
-    /// Volumes that had changes in the log when it was opened, with the highest serial of each.
+    /// Volumes that had changes in the other segments when it took over, with the highest serial of each.
     pub statistics: Vec<(VolumeId, Serial)>,
     /// `None` while it is open.
     pub sealed: Option<Sealed>,
@@ -92,7 +92,10 @@ pub fn segment(bytes: &[u8]) -> Result<Inspected, String> {
         digest: opening
             .map(|o| o.digest.iter().map(|n| (n.segment, n.file)).collect())
             .unwrap_or_default(),
-        statistics: opening.map(|opening| opening.statistics.clone()).unwrap_or_default(),
+        statistics: opening
+            .and_then(|opening| opening.statistics.clone())
+            .map(|statistics| statistics.volumes)
+            .unwrap_or_default(),
         sealed,
         batches: walked.batches,
         entries: entries.collect(),

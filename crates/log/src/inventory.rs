@@ -124,6 +124,8 @@ impl Inner {
         lost.into_iter().for_each(|id| table.discard(id));
         self.note_live(table.live());
         drop(table);
+        let outdated = self.heads.lock().outdate();
+        drop(outdated);
         self.space.notify_waiters();
         Ok(())
     }

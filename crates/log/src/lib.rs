@@ -7,7 +7,7 @@
 //! It does *not* order changes of one volume (append order is the order), nor know what they mean.
 //!
 //! Where to begin: [`machine`] decides (what the log is after a start, which segments may go), `head` says how bytes
-//! lie, `driver` carries out commits and rollovers, `start` opens, `inventory` lists what outlived a restart.
+//! lie, `heads` how one follows another, `driver` carries out commits and rollovers, `start` opens, `inventory` lists what outlived a restart.
 
 mod admit;
 mod depot;
@@ -16,6 +16,7 @@ mod driver;
 mod error;
 mod format;
 mod head;
+mod heads;
 mod inner;
 pub mod inspect;
 mod inventory;
@@ -153,7 +154,9 @@ impl Log {
         let (parts, opened) = start::start(env, &arena, &config).await?;
         let inner = Arc::new(Inner::new(parts));
         let flusher = driver::flush_unasked(Arc::downgrade(&inner), config.flush_interval);
-        *inner.flusher.lock() = Some(env.spawn("log-flush", flusher));
+        let opener = driver::open_unasked(Arc::downgrade(&inner));
+        *inner.unasked.lock() =
+            vec![env.spawn("log-flush", flusher), env.spawn("log-open", opener)];
         inner.make_ahead();
         Ok((Log { inner }, opened))
     }
@@ -173,13 +176,20 @@ impl Log {
             "{bytes} bytes are more than one append may have"
         );
         let mut places = Vec::with_capacity(changes.len());
-        let mut head = inner.head.lock();
-        if !head.append(changes, &payload_crcs, &mut places) {
+        let mut heads = inner.heads.lock();
+        let fits = heads.open.append(changes, &payload_crcs, &mut places)
+            || (inner.roll_over(&mut heads)
+                && heads.open.append(changes, &payload_crcs, &mut places));
+        let position = heads.open.position();
+        inner.appended.store(position, Ordering::Release);
+        let asks = heads.asks_for_next();
+        drop(heads);
+        if asks {
+            inner.half_full.notify_one();
+        }
+        if !fits {
             return Err(Refused::HeadFull);
         }
-        let position = head.base + u64::from(head.front());
-        inner.appended.store(position, Ordering::Release);
-        drop(head);
         inner.counters.appended_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         inner.note_growth(bytes as u64);
         Ok((Position(position), places))

@@ -1,13 +1,13 @@
 //! Opens the log: finds what there is, decides what the log is, opens a new head, seals the old one.
 
 use crate::depot::Depot;
-use crate::driver::{FileLease, Plan, flush, open_head, seal};
-use crate::format::{FOOT_BYTES, Foot, Lost, Named};
+use crate::driver::{FileLease, Plan, finish, open_head};
+use crate::format::{FOOT_BYTES, Foot, Lost, Named, Statistics};
 use crate::head::Head;
 use crate::inner::Parts;
 use crate::inventory::{Inventory, LostSegment, Recovery, highest_of};
 use crate::limits::{RESERVE_FILES, SEGMENTS_MAX, SEGMENTS_MIN, SLOTS_MIN, STATISTICS_MAX};
-use crate::machine::history::{End, History, Present, Probe, what_is_the_log};
+use crate::machine::history::{End, History, Present, what_is_the_log};
 use crate::machine::table::Table;
 use crate::scan::{Looked, Scan, look, read_foot};
 use crate::segment::Segment;
@@ -15,7 +15,6 @@ use crate::{Config, Error, Opened};
 use base::{SegmentId, Serial, VolumeId};
 use env::{Env, File, Open};
 use hashbrown::HashMap;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use warm::Arena;
@@ -37,7 +36,7 @@ pub(crate) async fn start(
         )));
     }
     let mut scan = Scan::run(&depot, slots).await?;
-    let (history, newest) = decide(&depot, &mut scan).await?;
+    let Decided { history, newest, counted, closed } = decide(&depot, &mut scan).await?;
     if newest.is_none() {
         sync_names(&depot).await?;
     }
@@ -46,14 +45,16 @@ pub(crate) async fn start(
         (config.flash_bytes / u64::from(depot.capacity)).clamp(SEGMENTS_MIN, SEGMENTS_MAX),
     )
     .expect("bounded");
-    let statistics: HashMap<VolumeId, Serial> =
-        newest.iter().flat_map(|probe| probe.opening.statistics.iter().copied()).collect();
-    let whole = newest.as_ref().is_none_or(|probe| probe.opening.statistics_whole);
+    let said: HashMap<VolumeId, Serial> =
+        counted.iter().flat_map(|(_, statistics)| statistics.volumes.iter().copied()).collect();
+    let whole = counted.as_ref().map_or(newest.is_none(), |(_, statistics)| statistics.whole);
+    let counted = counted.map(|(head, _)| head);
     let mut starting = Starting {
-        table: Table::new(statistics.clone(), whole),
+        table: Table::new(said.clone(), whole),
         config,
         history,
-        closed: closed_foot(&depot, &scan, newest.as_ref()).await?,
+        counted,
+        closed,
         depot,
         resumed: None,
         unread: Vec::new(),
@@ -61,9 +62,8 @@ pub(crate) async fn start(
     };
     starting.stock_files(&scan, segments_max).await?;
     starting.admit(&mut scan, &mut opened).await?;
-    starting.count_newest(newest.as_ref()).await?;
-    let statistics_of = newest.filter(|_| whole).map(|probe| probe.segment);
-    let inventory = Inventory::new(starting.losses(), statistics, statistics_of);
+    starting.count_uncounted(newest.is_none()).await?;
+    let inventory = Inventory::new(starting.losses(), said, counted.filter(|_| whole));
     starting.report_damage(&opened);
     let head = starting.open_new_head(scan).await?;
     let Starting { table, depot, unread, .. } = starting;
@@ -113,8 +113,18 @@ async fn sync_names(depot: &Depot) -> Result<(), Error> {
     Ok(())
 }
 
+struct Decided {
+    history: History,
+    /// The newest head that can be read.
+    newest: Option<SegmentId>,
+    /// The newest head with statistics, and these.
+    counted: Option<(SegmentId, Statistics)>,
+    /// The newest segment with anything in it, if the log was closed there.
+    closed: Option<(u32, Foot)>,
+}
+
 /// Looks at heads, the newest first, until one can be read; then decides.
-async fn decide(depot: &Depot, scan: &mut Scan) -> Result<(History, Option<Probe>), Error> {
+async fn decide(depot: &Depot, scan: &mut Scan) -> Result<Decided, Error> {
     let mut present = BTreeMap::new();
     for (&id, found) in &scan.segments {
         present.insert(
@@ -150,17 +160,24 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<(History, Option<Probe
         None => None,
     };
     let mut before_end = None;
+    let mut statistics = newest.as_ref().and_then(|probe| {
+        let statistics = probe.opening.statistics.clone()?;
+        Some((probe.segment, statistics))
+    });
     if let Some(id) = before.filter(|id| scan.segments.contains_key(id)) {
         scan.settle(depot, id).await?;
         let found = &scan.segments[&id];
-        before_end = match found.flash {
-            Some((file, header)) => {
-                read_foot(depot, file, &header).await?.map_or(Some((id, End::Open)), |foot| {
-                    Some((id, End::Sealed { successor: foot.successor }))
-                })
-            }
-            None => None,
-        };
+        if let Some((file, header)) = found.flash {
+            let foot = read_foot(depot, file, &header).await?;
+            let sealed = |foot: Foot| End::Sealed { successor: foot.successor };
+            before_end = Some((id, foot.map_or(End::Open, sealed)));
+        }
+        // Opened ahead of need, and then it came to nothing.
+        if statistics.is_none()
+            && let Looked::Head(probe) = look(depot, found).await?
+        {
+            statistics = probe.opening.statistics.map(|statistics| (id, statistics));
+        }
     }
     if let (None, Some((file, why))) = (&newest, scan.unreadable.first()) {
         // Better no log than an empty one where there was one.
@@ -170,11 +187,16 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<(History, Option<Probe
         return Err(Error::Damaged { segment: SegmentId(0), offset: 0, reason });
     }
     let mut history = what_is_the_log(&present, newest.as_ref(), before_end);
-    let open = [history.resume, history.empty].into_iter().flatten();
+    let unsealed = before_end.filter(|(_, end)| *end == End::Open).map(|(id, _)| id);
+    let open = [unsealed, history.resume, history.empty].into_iter().flatten();
     if let Some(id) = open.into_iter().find(|&id| scan.is_lost_in_memory(id)) {
         history.tail_lost.get_or_insert(id);
     }
-    Ok((history, newest))
+    let last = newest.as_ref().filter(|probe| probe.end != End::Open || probe.has_changes);
+    let last = last.map_or(before_end, |probe| Some((probe.segment, probe.end)));
+    let closed = closed_foot(depot, scan, last).await?;
+    let newest = newest.map(|probe| probe.segment);
+    Ok(Decided { history, newest, counted: statistics, closed })
 }
 
 fn damage_of(scan: &Scan, history: &History) -> Vec<String> {
@@ -207,9 +229,11 @@ pub(crate) struct Starting<'a> {
     pub(crate) depot: Arc<Depot>,
     pub(crate) config: &'a Config,
     pub(crate) history: History,
+    /// The head whose statistics are used: they cover what is before it.
+    pub(crate) counted: Option<SegmentId>,
     pub(crate) table: Table<Option<Arc<Segment>>>,
     /// The old head, to be committed and sealed.
-    pub(crate) resumed: Option<Mutex<Head>>,
+    pub(crate) resumed: Option<Head>,
     /// The newest segment, if the log was closed there.
     pub(crate) closed: Option<(u32, Foot)>,
     pub(crate) unread: Vec<Arc<Segment>>,
@@ -252,13 +276,6 @@ impl Starting<'_> {
         Ok(())
     }
 
-    /// Commits and seals a head of an earlier life.
-    pub(crate) async fn finish(&self, old: Mutex<Head>, successor: SegmentId) -> Result<(), Error> {
-        old.lock().stop();
-        flush(&self.depot, &old, |_| ()).await?;
-        seal(&self.depot, &old, Some(successor)).await
-    }
-
     pub(crate) fn busy(&self, id: SegmentId) -> Error {
         Error::Flash {
             folder: self.depot.folder.display().to_string(),
@@ -270,14 +287,18 @@ impl Starting<'_> {
 
     /// Segments of which changes are lost. Not all of them need be in the log by now.
     pub(crate) fn losses(&self) -> Vec<LostSegment> {
-        let missing = self.history.missing.iter().map(|named: &Named| LostSegment {
+        let how = |segment| match self.counted.is_some_and(|head| segment < head) {
+            true => Lost::Counted,
+            false => Lost::Uncounted,
+        };
+        let missing = self.history.missing.iter().map(move |named: &Named| LostSegment {
             segment: named.segment,
-            lost: named.lost.max(Lost::Counted),
+            lost: named.lost.max(how(named.segment)),
             reason: format!("segment {} (file {}) is missing", named.segment, named.file),
         });
         let tail = self.history.tail_lost.map(|segment| LostSegment {
             segment,
-            lost: Lost::Uncounted,
+            lost: how(segment),
             reason: format!("segment {segment}, the newest, is missing or damaged"),
         });
         let earlier = self.history.members.iter().filter(|named| named.lost != Lost::Nothing);
@@ -292,11 +313,10 @@ impl Starting<'_> {
         missing.chain(tail).chain(earlier).collect()
     }
 
-    /// What the newest head holds no statistics cover: it was written after its own were.
-    async fn count_newest(&mut self, newest: Option<&Probe>) -> Result<(), Error> {
-        let newest = newest.map(|probe| probe.segment);
-        let mut unknown = newest.is_none() && !self.unread.is_empty();
-        let uncounted = self.unread.iter().filter(|segment| Some(segment.id()) >= newest);
+    /// Counts what no statistics cover: what the head with the newest ones holds, and what came behind it.
+    async fn count_uncounted(&mut self, no_head: bool) -> Result<(), Error> {
+        let mut unknown = no_head && !self.unread.is_empty();
+        let uncounted = self.unread.iter().filter(|segment| Some(segment.id()) >= self.counted);
         for segment in uncounted.cloned().collect::<Vec<_>>() {
             let highest = highest_of(&segment).await?;
             unknown |= highest.is_none();
@@ -322,18 +342,17 @@ impl Starting<'_> {
         let slot = self.depot.take_slot().or_else(|| self.steal_slot());
         let slot = slot.ok_or_else(|| self.busy(self.history.next))?;
         let (named, _) = self.table.next_digest();
-        let (statistics, whole) = self.table.statistics(&HashMap::new(), STATISTICS_MAX);
+        let statistics = self.table.statistics(&HashMap::new(), STATISTICS_MAX);
         let plan = Plan {
             id: self.history.next,
             incarnation: self.config.incarnation,
             named,
-            statistics,
-            statistics_whole: whole,
+            statistics: Some(statistics),
         };
         let file = FileLease::take(&self.depot, false).await?;
         let head = open_head(&self.depot, plan, slot, file).await?;
         if let Some(old) = self.resumed.take() {
-            self.finish(old, head.segment.id()).await?;
+            finish(&self.depot, old, head.segment.id()).await?;
         }
         self.reopen_closed(head.segment.id()).await?;
         self.table.insert(
@@ -360,17 +379,16 @@ impl Starting<'_> {
     }
 }
 
-/// The foot of the newest segment, if the log was closed there.
+/// The foot of the last segment, if the log was closed there.
 async fn closed_foot(
     depot: &Depot,
     scan: &Scan,
-    newest: Option<&Probe>,
+    last: Option<(SegmentId, End)>,
 ) -> Result<Option<(u32, Foot)>, Error> {
-    let Some(probe) = newest.filter(|probe| probe.end == (End::Sealed { successor: None })) else {
+    let Some((id, _)) = last.filter(|(_, end)| *end == (End::Sealed { successor: None })) else {
         return Ok(None);
     };
-    let Some((file, header)) = scan.segments.get(&probe.segment).and_then(|found| found.flash)
-    else {
+    let Some((file, header)) = scan.segments.get(&id).and_then(|found| found.flash) else {
         return Ok(None);
     };
     Ok(read_foot(depot, file, &header).await?.map(|foot| (file, foot)))

@@ -3,19 +3,19 @@
 //! Total over any bytes; used for open segments on flash, for sealed ones whose table is damaged, and by `inspect`.
 
 use crate::format::{
-    ENTRY_BYTES, EntryHeader, HEADER_BYTES, Kind, Named, decode_digest, decode_statistics,
+    ENTRY_BYTES, EntryHeader, HEADER_BYTES, Kind, Named, Statistics, decode_digest,
+    decode_statistics,
 };
 use crate::limits::{GRAIN_BYTES, SECTOR_BYTES};
+use base::SegmentId;
 use base::checksum::{crc32c, crc32c_seeded};
-use base::{SegmentId, Serial, VolumeId};
 
 /// The opening entries of a head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Opening {
     pub(crate) digest: Vec<Named>,
-    pub(crate) statistics: Vec<(VolumeId, Serial)>,
-    /// Every volume with changes in the log is named.
-    pub(crate) statistics_whole: bool,
+    /// They come when the head takes over: one that was only opened ahead has none.
+    pub(crate) statistics: Option<Statistics>,
 }
 
 /// What a walk found.
@@ -172,22 +172,30 @@ pub(crate) fn salvage(bytes: &[u8], segment: SegmentId) -> Vec<EntryHeader> {
     found
 }
 
-/// Digest and statistics of a head, if it begins with them whole.
+/// Digest and statistics of a head, if it begins with a digest that is whole.
 fn opening(bytes: &[u8], entries: &[EntryHeader]) -> Option<Opening> {
-    let [digest, statistics, ..] = entries else { return None };
-    if digest.kind != Kind::Digest || statistics.kind != Kind::Statistics {
-        return None;
-    }
+    let digest = entries.first().filter(|entry| entry.kind == Kind::Digest)?;
+    let statistics = entries.get(1).filter(|entry| entry.kind == Kind::Statistics);
     Some(Opening {
         digest: decode_digest(payload_of(bytes, digest)?).ok()?,
-        statistics: decode_statistics(payload_of(bytes, statistics)?).ok()?,
-        statistics_whole: statistics.span == 0,
+        statistics: statistics.and_then(|entry| {
+            let volumes = decode_statistics(payload_of(bytes, entry)?).ok()?;
+            Some(Statistics { volumes, whole: entry.span == 0 })
+        }),
     })
 }
 
-/// Reads only the first batch, of a front that may be cut short; `None` when it is not whole within `bytes`.
+/// Reads digest and statistics only, of a head in memory or sealed, whose front may be cut short; `None` when they are
+/// not whole within `bytes`.
 pub(crate) fn read_opening(bytes: &[u8], segment: SegmentId) -> Option<Opening> {
     let mut walker = Walker { bytes, segment, at: HEADER_BYTES, ..Walker::default() };
     walker.batch().ok()?;
+    let behind = bytes.get(walker.at as usize..)?;
+    if let Ok(entry) = EntryHeader::decode(behind, segment)
+        && (entry.kind, entry.offset) == (Kind::Statistics, walker.at)
+    {
+        bytes.get(..entry.end() as usize)?;
+        walker.entries.push(entry);
+    }
     opening(bytes, &walker.entries)
 }

@@ -107,6 +107,15 @@ pub(crate) fn decode_digest(payload: &[u8]) -> Result<Vec<Named>, &'static str> 
     }
 }
 
+/// Who has changes in the segments of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Statistics {
+    /// Ascending, with the highest serial of each.
+    pub(crate) volumes: Vec<(VolumeId, Serial)>,
+    /// These are all.
+    pub(crate) whole: bool,
+}
+
 pub(crate) fn encode_statistics(volumes: &[(VolumeId, Serial)]) -> Vec<u8> {
     let encode = |&(volume, serial): &(VolumeId, Serial)| VolumeBytes {
         volume: volume.0,

@@ -5,7 +5,7 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `RKNDLseg` |
-//! | 8 | 4 | version, 1 |
+//! | 8 | 4 | version, 2 (1 differs in where a head has its statistics, see the page; both are read) |
 //! | 12 | 4 | replication class, 0 |
 //! | 16 | 16 | node (log) id |
 //! | 32 | 8 | segment id |
@@ -26,7 +26,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Bytes of the header; the first entry follows.
 pub(crate) const HEADER_BYTES: u32 = 128;
 /// The version written here, and the newest known.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
+/// The oldest that is read.
+const VERSION_MIN: u32 = 1;
 const MAGIC: [u8; 8] = *b"RKNDLseg";
 const CRC_AT: usize = HEADER_BYTES as usize - 4;
 
@@ -97,7 +99,7 @@ impl SegmentHeader {
         if header.crc.get() != crc32c(&header.as_bytes()[..CRC_AT]) {
             return Err(BadHeader::Damaged);
         }
-        if header.version.get() != VERSION {
+        if !(VERSION_MIN..=VERSION).contains(&header.version.get()) {
             return Err(BadHeader::Newer(header.version.get()));
         }
         Ok(SegmentHeader {

@@ -8,7 +8,7 @@ mod foot;
 mod header;
 
 pub(crate) use digest::{
-    Lost, Named, decode_digest, decode_statistics, encode_digest, encode_statistics,
+    Lost, Named, Statistics, decode_digest, decode_statistics, encode_digest, encode_statistics,
 };
 pub(crate) use entry::{ENTRY_BYTES, EntryHeader, Kind, padded};
 pub(crate) use foot::{FOOT_BYTES, Foot};

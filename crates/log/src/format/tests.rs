@@ -63,10 +63,10 @@ fn a_segment_header_survives_its_bytes_and_no_flipped_bit_goes_unseen() {
 #[test]
 fn a_newer_version_is_told_from_damage() {
     let mut bytes = header().encode();
-    bytes[8] = 2;
+    bytes[8] = 3;
     let crc = base::checksum::crc32c(&bytes[..124]);
     bytes[124..].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(SegmentHeader::decode(&bytes), Err(BadHeader::Newer(2)));
+    assert_eq!(SegmentHeader::decode(&bytes), Err(BadHeader::Newer(3)));
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! A dead segment leaves the table in two steps, because the newest durable digest still names it: if its file were
 //! reused before the next head is durable, the log of a crashed node would seem incomplete.
 
-use crate::format::{Lost, Named};
+use crate::format::{Lost, Named, Statistics};
 use base::{SegmentId, Serial, VolumeId};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
@@ -185,12 +185,8 @@ impl<T> Table<T> {
         (named, leaving)
     }
 
-    /// The volumes with changes in the log, ascending, and whether these are all. `head` are those of the open head.
-    pub(crate) fn statistics(
-        &self,
-        head: &HashMap<VolumeId, Serial>,
-        most: usize,
-    ) -> (Vec<(VolumeId, Serial)>, bool) {
+    /// The volumes with changes in the log. `head` are those of the open head.
+    pub(crate) fn statistics(&self, head: &HashMap<VolumeId, Serial>, most: usize) -> Statistics {
         let mut highest = self.carried.clone();
         let listed = self
             .volumes
@@ -201,11 +197,11 @@ impl<T> Table<T> {
             let entry = highest.entry(*volume).or_insert(serial);
             *entry = serial.max(*entry);
         }
-        let mut list: Vec<_> = highest.into_iter().collect();
-        list.sort_unstable();
-        let whole = list.len() <= most && self.carried_whole;
-        list.truncate(most);
-        (list, whole)
+        let mut volumes: Vec<_> = highest.into_iter().collect();
+        volumes.sort_unstable();
+        let whole = volumes.len() <= most && self.carried_whole;
+        volumes.truncate(most);
+        Statistics { volumes, whole }
     }
 
     /// Takes a dead segment out.

@@ -3,14 +3,22 @@
 use super::*;
 use crate::inspect;
 
-const SEALED: &[u8] = include_bytes!("../../golden/segment-v1-sealed.bin");
-const OPEN: &[u8] = include_bytes!("../../golden/segment-v1-open.bin");
+const SEALED: [&[u8]; 2] = [
+    include_bytes!("../../golden/segment-v1-sealed.bin"),
+    include_bytes!("../../golden/segment-v2-sealed.bin"),
+];
+const OPEN: [&[u8]; 2] = [
+    include_bytes!("../../golden/segment-v1-open.bin"),
+    include_bytes!("../../golden/segment-v2-open.bin"),
+];
+/// A head that was opened ahead, and took over.
+const ROLLED: &[u8] = include_bytes!("../../golden/segment-v2-rolled.bin");
 const SMALL: u32 = 8 << 10;
 
-async fn write_some(env: &Env) -> Log {
+async fn write_some(env: &Env, serials: u64) -> Log {
     let config = Config { flash_bytes: 8 * u64::from(SMALL), ..config(8) };
     let (log, _) = Log::open(env, Arena::volatile_sized(4, SMALL), config).await.unwrap();
-    for serial in 1..=4 {
+    for serial in 1..=serials {
         let (position, _) =
             append(&log, volume(1), serial, serial as usize * 100 - 100).await.unwrap();
         append(&log, volume(2), serial, 0).await.unwrap();
@@ -24,16 +32,18 @@ async fn write_some(env: &Env) -> Log {
 #[ignore = "writes into the source tree"]
 #[expect(clippy::disallowed_methods, reason = "golden images are files of the source tree")]
 fn make_golden_images() {
-    for (name, close) in [("segment-v1-sealed.bin", true), ("segment-v1-open.bin", false)] {
+    let images = [("sealed", 4, true, 1), ("open", 4, false, 1), ("rolled", 20, false, 2)];
+    for (name, serials, close, file) in images {
+        let name = format!("segment-v2-{name}.bin");
         let world = world(1);
         let env = world.env();
         world.block_on(async {
-            let log = write_some(&env).await;
+            let log = write_some(&env, serials).await;
             if close {
                 log.close().await.unwrap();
             }
         });
-        let bytes = world.peek("/flash/00000001.seg").unwrap();
+        let bytes = world.peek(format!("/flash/{file:08}.seg")).unwrap();
         std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name), bytes)
             .unwrap();
     }
@@ -41,7 +51,8 @@ fn make_golden_images() {
 
 #[test]
 fn golden_segments_are_read() {
-    for (bytes, sealed) in [(SEALED, true), (OPEN, false)] {
+    let sealed = SEALED.map(|bytes| (bytes, true));
+    for (bytes, sealed) in sealed.into_iter().chain(OPEN.map(|bytes| (bytes, false))) {
         let segment = inspect::segment(bytes).unwrap();
         assert_eq!((segment.node, segment.segment.0, segment.incarnation.0), (NODE, 1, 1));
         assert_eq!((segment.capacity, segment.epoch), (SMALL, 1));
@@ -72,20 +83,31 @@ fn golden_segments_are_read() {
 }
 
 #[test]
+fn a_golden_head_that_took_over_has_its_statistics() {
+    let segment = inspect::segment(ROLLED).unwrap();
+    assert_eq!(segment.digest, [(base::SegmentId(1), 1), (base::SegmentId(2), 2)]);
+    let first = segment.entries[0].serial.0;
+    let expected = [(volume(1), Serial(first - 1)), (volume(2), Serial(first - 1))];
+    assert_eq!(segment.statistics, expected);
+    assert!(segment.entries.iter().all(|entry| entry.payload_is_whole));
+}
+
+#[test]
 fn no_flipped_bit_of_a_segment_goes_unseen_or_panics() {
-    let whole = inspect::segment(OPEN).unwrap();
+    let open = OPEN[1];
+    let whole = inspect::segment(open).unwrap();
     for byte in 0..whole.valid_bytes as usize {
-        let mut bytes = OPEN.to_vec();
+        let mut bytes = open.to_vec();
         bytes[byte] ^= 1;
         let Ok(found) = inspect::segment(&bytes) else { continue };
         let fewer = found.valid_bytes < whole.valid_bytes;
         let broken =
             found.entries.iter().any(|entry| !entry.payload_is_whole) || found.digest.is_empty();
         // Padding means nothing.
-        let padding = OPEN[byte] == 0 && !fewer && !broken;
+        let padding = open[byte] == 0 && !fewer && !broken;
         assert!(fewer || broken || padding, "byte {byte}");
     }
-    for length in 0..OPEN.len() {
-        let _ = inspect::segment(&OPEN[..length]);
+    for length in 0..open.len() {
+        let _ = inspect::segment(&open[..length]);
     }
 }

@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod golden;
 mod plain;
+mod rollover;
 
 use crate::{Append, Change, Config, Error, Log, Opened, Place, Position, Refused};
 use base::{Generation, Incarnation, NodeId, Serial, VolumeId};

@@ -13,7 +13,7 @@ fn present(ids: &[u64]) -> BTreeMap<SegmentId, Present> {
 
 fn head(id: u64, digest: &[u64], has_changes: bool, end: End) -> Probe {
     let digest = digest.iter().copied().map(named).collect();
-    let opening = Opening { digest, statistics: vec![], statistics_whole: true };
+    let opening = Opening { digest, statistics: None };
     Probe { segment: SegmentId(id), opening, has_changes, end }
 }
 
