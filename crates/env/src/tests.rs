@@ -15,6 +15,7 @@ async fn contract(env: Env, folder: PathBuf) {
     env.disk().create_folder(&folder.join("a/b")).await.unwrap();
     files(&env, &folder).await;
     lengths(&env, &folder).await;
+    direct_writes(&env, &folder).await;
     names(&env, &folder).await;
     memory(&env, &folder).await;
     sleeps(&env).await;
@@ -84,6 +85,40 @@ async fn lengths(env: &Env, folder: &Path) {
     assert_eq!(&found, b"ta\0\0\0\0");
     let free = env.disk().free_bytes(&folder.join("not/yet/there")).await.unwrap();
     assert!(free > 1 << 20);
+}
+
+/// Direct writes, of memory and at places that suit them and that do not, between others: one file, whatever the way.
+async fn direct_writes(env: &Env, folder: &Path) {
+    let path = folder.join("direct");
+    let file = env.disk().open(&path, Open::Create).await.unwrap();
+    file.preallocate(1 << 20).await.unwrap();
+    let mut expected = vec![0; 1 << 20];
+    let mut memory = vec![0; 80 << 10];
+    let aligned = memory.as_ptr().align_offset(4096);
+    for round in 0..200_u64 {
+        let suits = round % 3 > 0;
+        let unit = if suits { 512 } else { 7 };
+        let start = aligned + if suits { 0 } else { 1 };
+        let length = (1 + round % 100) * unit;
+        let offset = round * 37 % 900 * unit;
+        let place = offset as usize..(offset + length) as usize;
+        let data = &mut memory[start..start + length as usize];
+        data.fill(round as u8 + 1);
+        if round % 5 == 0 {
+            file.write_at(data, offset).await.unwrap();
+        } else {
+            file.write_direct(data, offset).await.unwrap();
+        }
+        expected[place.clone()].copy_from_slice(data);
+        let mut found = vec![0; place.len()];
+        file.read_at(&mut found, offset).await.unwrap();
+        assert_eq!(found, expected[place]);
+    }
+    file.read_ahead(0, 1 << 20).await.unwrap();
+    let mut found = vec![1; 1 << 20];
+    file.read_at(&mut found, 0).await.unwrap();
+    assert!(found == expected);
+    assert_eq!(file.length().await.unwrap(), 1 << 20);
 }
 
 async fn names(env: &Env, folder: &Path) {

@@ -50,7 +50,8 @@ pub(crate) struct Batch {
 impl Batch {
     pub(crate) async fn write(&self) -> std::io::Result<()> {
         let bytes = self.memory.front(self.start, self.end).expect("a batch is published");
-        self.file.write_durable(bytes, u64::from(self.start)).await
+        // What is read back soon is read from warm memory; the rest is read ahead when it is needed.
+        self.file.write_direct(bytes, u64::from(self.start)).await
     }
 }
 

@@ -30,7 +30,7 @@ mod tests;
 mod walk;
 
 pub use error::Error;
-pub use segment::Place;
+pub use segment::{Place, read_ahead};
 
 use base::checksum::crc32c;
 use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};

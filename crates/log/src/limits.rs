@@ -18,6 +18,9 @@ pub const RESERVE_FILES: u64 = 2;
 pub const FILES_AHEAD: usize = 4;
 /// What is only in memory is committed when it is as much as this, bytes: a rollover waits for the rest.
 pub const FLUSH_AHEAD_BYTES: u64 = 1 << 20;
+/// Bytes that nobody asked for are read ahead with those around them when they are no more than this: one longer read is
+/// cheaper than two.
+pub const READ_AHEAD_GAP: u32 = 32 << 10;
 /// Most segments a log may have: their digest takes 1 MiB then.
 pub const SEGMENTS_MAX: u64 = 65_536;
 /// Most volumes named in the statistics of a head; with more, a lost segment is taken to concern every volume.

@@ -7,9 +7,10 @@
 use crate::Error;
 use crate::depot::Depot;
 use crate::format::{ENTRY_BYTES, EntryHeader, SegmentHeader};
-use crate::limits::GRAIN_BYTES;
+use crate::limits::{GRAIN_BYTES, READ_AHEAD_GAP};
 use base::SegmentId;
 use base::checksum::crc32c;
+use env::File;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -136,6 +137,33 @@ impl Segment {
             Some(payload) if crc32c(payload) == header.payload_crc => Ok(()),
             _ => Err(self.damaged(place.offset, "the payload does not match its checksum")),
         }
+    }
+}
+
+/// Says that all these places will be read soon: what only flash has of them is brought into memory, in the order in which
+/// it lies there. A hint; a failure is met again by whoever reads.
+pub async fn read_ahead(places: impl Iterator<Item = &Place>) {
+    let mut on_flash: Vec<&Place> =
+        places.filter(|place| place.segment.with_memory(|_| ()).is_none()).collect();
+    on_flash.sort_unstable_by_key(|place| (place.segment.id(), place.offset));
+    let follows = |one: &&Place, next: &&Place| {
+        one.segment.id() == next.segment.id()
+            && next.offset <= one.offset + ENTRY_BYTES + one.length + READ_AHEAD_GAP
+    };
+    let mut opened: Option<(SegmentId, Arc<dyn File>)> = None;
+    for run in on_flash.chunk_by(follows) {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+        let segment = &first.segment;
+        let file = match opened.take().filter(|(id, _)| *id == segment.id()) {
+            Some((_, file)) => file,
+            None => match segment.depot.open_to_read(segment.file).await {
+                Ok(file) => file,
+                Err(_) => continue,
+            },
+        };
+        let end = last.offset + ENTRY_BYTES + last.length;
+        let _ = file.read_ahead(u64::from(first.offset), u64::from(end - first.offset)).await;
+        opened = Some((segment.id(), file));
     }
 }
 

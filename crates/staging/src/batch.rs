@@ -44,6 +44,8 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
         tracing::warn!(volume = %volume.name, %error, "destaging changes that flash does not have");
     }
     let folds = plan::coalesce(&prefix.changes);
+    // They are read by position in the volume, which is any order in the log.
+    log::read_ahead(folds.iter().filter_map(|fold| fold.source.place())).await;
     let mut batch = inner.content.batch();
     batch.set_cached(volume.mode != Mode::Store { keep: false });
     let root = match volume.home.fold(&mut batch, &prefix.root, &folds).await {

@@ -35,6 +35,14 @@ pub struct Fold {
 }
 
 impl Source {
+    /// Where it lies in the log, if it does.
+    pub(crate) fn place(&self) -> Option<&Place> {
+        match self {
+            Source::Log(place, _) => Some(place),
+            Source::Zero | Source::Memory(_) => None,
+        }
+    }
+
     /// Copies bytes from `start` within the piece.
     pub async fn read(&self, start: u64, out: &mut [u8]) -> Result<(), Error> {
         match self {

@@ -2,22 +2,36 @@
 #![expect(clippy::disallowed_methods, reason = "this is what Env::disk is made of")]
 
 use crate::{BoxFuture, Disk, File, FileKind, Open};
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-/// Zeros written by one call while preallocating, bytes.
-const ZEROS_BYTES: usize = 1 << 20;
-static ZEROS: [u8; ZEROS_BYTES] = [0; ZEROS_BYTES];
+/// Zeros written by one call while preallocating, and bytes read ahead at a time.
+const PIECE_BYTES: usize = 1 << 20;
+/// Direct I/O wants memory, offset and length on multiples of the device's sector. Where that is larger the first write
+/// is refused.
+const SECTOR_BYTES: usize = 512;
+
+#[repr(align(4096))]
+struct Zeros([u8; PIECE_BYTES]);
+
+static ZEROS: Zeros = Zeros([0; PIECE_BYTES]);
 
 pub(super) struct RealDisk;
 
 pub(super) struct RealFile {
     file: std::fs::File,
+    /// The same file, opened for direct I/O at the first need; `None` where that cannot be had.
+    direct: OnceLock<Option<std::fs::File>>,
+    /// Whether direct I/O was refused once.
+    no_direct: AtomicBool,
     /// Whether the file system has taken no `RWF_DSYNC` once: then it is not asked again.
     no_durable_write: AtomicBool,
 }
@@ -34,8 +48,7 @@ impl Disk for RealDisk {
                 Open::CreateNew => _ = options.write(true).create_new(true),
             }
             let file = options.open(path)?;
-            Ok(Arc::new(RealFile { file, no_durable_write: AtomicBool::new(false) })
-                as Arc<dyn File>)
+            Ok(Arc::new(RealFile::new(file)) as Arc<dyn File>)
         })
     }
 
@@ -101,6 +114,15 @@ pub(super) fn free_bytes(path: &Path) -> io::Result<u64> {
 }
 
 impl RealFile {
+    fn new(file: std::fs::File) -> RealFile {
+        RealFile {
+            file,
+            direct: OnceLock::new(),
+            no_direct: AtomicBool::new(false),
+            no_durable_write: AtomicBool::new(false),
+        }
+    }
+
     fn read(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
         while !buffer.is_empty() {
             match rustix::io::pread(&self.file, &mut *buffer, offset) {
@@ -120,17 +142,49 @@ impl RealFile {
         write_all(data, offset, |data, offset| rustix::io::pwrite(&self.file, data, offset))
     }
 
+    /// The file for direct I/O, if these bytes lie as that demands.
+    fn direct(&self, data: &[u8], offset: u64) -> Option<&std::fs::File> {
+        let sector = SECTOR_BYTES as u64;
+        let aligned = data.as_ptr().addr().is_multiple_of(SECTOR_BYTES)
+            && data.len().is_multiple_of(SECTOR_BYTES)
+            && offset.is_multiple_of(sector);
+        if !aligned || self.no_direct.load(Ordering::Relaxed) {
+            return None;
+        }
+        let open = || {
+            // By its descriptor: the name may mean another file by now.
+            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            let flags = OFlags::DIRECT.bits().cast_signed();
+            OpenOptions::new().write(true).custom_flags(flags).open(path).ok()
+        };
+        self.direct.get_or_init(open).as_ref()
+    }
+
+    /// Runs `write` past the page cache, if it can be done so; `None` if not.
+    fn directly(
+        &self,
+        data: &[u8],
+        offset: u64,
+        write: impl FnOnce(&std::fs::File) -> io::Result<()>,
+    ) -> Option<io::Result<()>> {
+        match write(self.direct(data, offset)?) {
+            Err(error) if is_unsupported(&error) => {
+                self.no_direct.store(true, Ordering::Relaxed);
+                None
+            }
+            done => Some(done),
+        }
+    }
+
+    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let written =
+            self.directly(data, offset, |direct| write_all(data, offset, durably(direct)));
+        written.unwrap_or_else(|| self.write_durable(data, offset))
+    }
+
     fn write_durable(&self, data: &[u8], offset: u64) -> io::Result<()> {
         if !self.no_durable_write.load(Ordering::Relaxed) {
-            let written = write_all(data, offset, |data, offset| {
-                rustix::io::pwritev2(
-                    &self.file,
-                    &[IoSlice::new(data)],
-                    offset,
-                    ReadWriteFlags::DSYNC,
-                )
-            });
-            match written {
+            match write_all(data, offset, durably(&self.file)) {
                 Err(error) if is_unsupported(&error) => {
                     self.no_durable_write.store(true, Ordering::Relaxed)
                 }
@@ -174,11 +228,37 @@ impl RealFile {
         let mut offset = from;
         while offset < to {
             // Pieces end at multiples of the piece size, so that later ones are aligned.
-            let piece = (ZEROS_BYTES as u64 - offset % ZEROS_BYTES as u64).min(to - offset);
-            self.write(&ZEROS[..usize::try_from(piece).expect("at most 1 MiB")], offset)?;
+            let piece = (PIECE_BYTES as u64 - offset % PIECE_BYTES as u64).min(to - offset);
+            let zeros = &ZEROS.0[..usize::try_from(piece).expect("at most 1 MiB")];
+            // Nobody reads them: they need not take memory.
+            let plainly = |direct: &_| {
+                write_all(zeros, offset, |data, offset| rustix::io::pwrite(direct, data, offset))
+            };
+            self.directly(zeros, offset, plainly).unwrap_or_else(|| self.write(zeros, offset))?;
             offset += piece;
         }
         Ok(())
+    }
+
+    /// One piece after the other: were all asked for at once, a commit would queue behind them.
+    fn read_ahead(&self, offset: u64, length: u64) -> io::Result<()> {
+        let end = offset.saturating_add(length);
+        let mut at = offset;
+        while at < end {
+            let piece = (PIECE_BYTES as u64).min(end - at);
+            let hint = rustix::fs::Advice::WillNeed;
+            rustix::fs::fadvise(&self.file, at, NonZeroU64::new(piece), hint)?;
+            at += piece;
+            self.read(&mut [0], at - 1)?;
+        }
+        Ok(())
+    }
+}
+
+/// A write call that returns when the bytes are on the device.
+fn durably(file: &std::fs::File) -> impl Fn(&[u8], u64) -> rustix::io::Result<usize> + '_ {
+    move |data, offset| {
+        rustix::io::pwritev2(file, &[IoSlice::new(data)], offset, ReadWriteFlags::DSYNC)
     }
 }
 
@@ -219,6 +299,14 @@ impl File for RealFile {
 
     fn write_durable<'a>(&'a self, data: &'a [u8], offset: u64) -> BoxFuture<'a, io::Result<()>> {
         Box::pin(async move { self.write_durable(data, offset) })
+    }
+
+    fn write_direct<'a>(&'a self, data: &'a [u8], offset: u64) -> BoxFuture<'a, io::Result<()>> {
+        Box::pin(async move { self.write_direct(data, offset) })
+    }
+
+    fn read_ahead(&self, offset: u64, length: u64) -> BoxFuture<'_, io::Result<()>> {
+        Box::pin(async move { self.read_ahead(offset, length) })
     }
 
     fn sync_data(&self) -> BoxFuture<'_, io::Result<()>> {
