@@ -1,12 +1,12 @@
 //! The command line.
 
-use crate::experiments;
+use crate::experiments::{SUITES, Suite};
 use crate::rounds::Layout;
 use anyhow::{Context, Result, bail};
 use std::time::Duration;
 
 const HELP: &str = "\
-cargo x bench block [OPTIONS]
+cargo x bench SUITE [OPTIONS]
 
   --only NAME        only this experiment; repeatable; docs/benchmarks.md stays as it is
   --rounds N         rounds a side, of which the best counts (5)
@@ -15,11 +15,14 @@ cargo x bench block [OPTIONS]
   --patience S       how long a run waits for others to leave the machine alone (20)
   --json             print the rows as JSON
   --no-write         leave docs/benchmarks.md as it is
+  --nightly          also what takes very long: a million volumes
 ";
 
 /// What was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arguments {
+    /// Its name.
+    pub suite: &'static str,
     pub only: Vec<String>,
     pub rounds: usize,
     pub seconds: u64,
@@ -27,6 +30,7 @@ pub struct Arguments {
     pub patience: Duration,
     pub json: bool,
     pub no_write: bool,
+    pub nightly: bool,
     /// As it was typed.
     pub command: String,
 }
@@ -41,18 +45,15 @@ impl Arguments {
 /// Reads the command line; `None` when help was printed instead.
 pub fn parse(words: &[String]) -> Result<Option<Arguments>> {
     let mut words_left = words.iter();
-    match words_left.next().map(String::as_str) {
-        Some("block") => {}
+    let suite = match words_left.next().map(String::as_str) {
         None | Some("help" | "--help" | "-h") => {
-            print!("{HELP}\nExperiments:\n");
-            for experiment in experiments::ALL {
-                println!("  {:<12} {}", experiment.name, experiment.question);
-            }
+            print_help();
             return Ok(None);
         }
-        Some(other) => bail!("there is no benchmark '{other}': there is `block`\n\n{HELP}"),
-    }
+        Some(word) => suite(word)?,
+    };
     let mut arguments = Arguments {
+        suite: suite.name,
         only: Vec::new(),
         rounds: 5,
         seconds: 3,
@@ -60,12 +61,17 @@ pub fn parse(words: &[String]) -> Result<Option<Arguments>> {
         patience: Duration::from_secs(20),
         json: false,
         no_write: false,
+        nightly: false,
         command: format!("cargo x bench {}", words.join(" ")),
     };
     while let Some(word) = words_left.next() {
         let mut value = || words_left.next().with_context(|| format!("{word} wants a value"));
         match word.as_str() {
-            "--only" => arguments.only.push(experiment(value()?)?),
+            "--help" | "-h" => {
+                print_help();
+                return Ok(None);
+            }
+            "--only" => arguments.only.push(experiment(suite, value()?)?),
             "--rounds" => arguments.rounds = number(value()?)?,
             "--seconds" => arguments.seconds = number(value()?)? as u64,
             "--pin" => arguments.layout = layout(value()?)?,
@@ -74,6 +80,7 @@ pub fn parse(words: &[String]) -> Result<Option<Arguments>> {
             }
             "--json" => arguments.json = true,
             "--no-write" => arguments.no_write = true,
+            "--nightly" => arguments.nightly = true,
             other => bail!("there is no option '{other}'\n\n{HELP}"),
         }
     }
@@ -84,12 +91,28 @@ fn number(text: &str) -> Result<usize> {
     text.parse().ok().filter(|&number| number > 0).with_context(|| format!("'{text}' is no number"))
 }
 
-fn experiment(name: &str) -> Result<String> {
-    if experiments::ALL.iter().any(|experiment| experiment.name == name) {
+fn print_help() {
+    print!("{HELP}");
+    for suite in SUITES {
+        println!("\n{}: {}", suite.name, suite.question);
+        for experiment in suite.experiments {
+            println!("  {:<12} {}", experiment.name, experiment.question);
+        }
+    }
+}
+
+fn suite(name: &str) -> Result<&'static Suite> {
+    let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
+    let found = SUITES.iter().find(|suite| suite.name == name);
+    found.with_context(|| format!("there is no suite '{name}': there are {}", names.join(", ")))
+}
+
+fn experiment(suite: &Suite, name: &str) -> Result<String> {
+    let names: Vec<_> = suite.experiments.iter().map(|experiment| experiment.name).collect();
+    if names.contains(&name) {
         return Ok(name.to_owned());
     }
-    let names: Vec<_> = experiments::ALL.iter().map(|experiment| experiment.name).collect();
-    bail!("there is no experiment '{name}': there are {}", names.join(", "))
+    bail!("'{}' has no experiment '{name}': it has {}", suite.name, names.join(", "))
 }
 
 fn layout(text: &str) -> Result<Layout> {
@@ -114,6 +137,7 @@ mod tests {
         assert!(parse(&words("block")).unwrap().unwrap().writes());
         for (wrong, named) in [
             ("blocks", "blocks"),
+            ("restart --only flush", "stall"),
             ("block --only flash", "flash-qd1"),
             ("block --rounds 0", "'0'"),
             ("block --rounds", "--rounds"),

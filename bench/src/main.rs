@@ -1,4 +1,4 @@
-//! `cargo x bench block`: how fast, as ratios against what one would use instead, taken side by side in one run.
+//! `cargo x bench SUITE`: how fast, as ratios against what one would use instead, taken side by side in one run.
 //!
 //! Each file of `experiments/` answers one question. Sides alternate, are pinned alike, and the best of several rounds
 //! counts, because a shared machine only ever makes a run slower. Nothing here fails because it was slow: the table says
@@ -28,7 +28,8 @@ fn main() -> Result<()> {
     let Some(arguments) = arguments::parse(&words)? else { return Ok(()) };
     let bench = Bench::new(&arguments)?;
     let mut rows = Vec::new();
-    for experiment in experiments::ALL {
+    let suite = experiments::SUITES.iter().find(|suite| suite.name == arguments.suite);
+    for experiment in suite.into_iter().flat_map(|suite| suite.experiments) {
         if !arguments.only.is_empty() && !arguments.only.iter().any(|name| name == experiment.name)
         {
             continue;
@@ -49,7 +50,7 @@ fn main() -> Result<()> {
         println!("\n{}", table::markdown(&rows));
     }
     if arguments.writes() {
-        table::write(&table::section(&bench, &arguments, &rows))?;
+        table::write(arguments.suite, &table::section(&bench, &arguments, &rows))?;
     }
     Ok(())
 }

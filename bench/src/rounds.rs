@@ -24,6 +24,8 @@ pub struct Bench {
     pub scratch: PathBuf,
     /// The released binary.
     pub binary: PathBuf,
+    /// Whether there is time for what takes very long.
+    pub nightly: bool,
 }
 
 /// A measured run.
@@ -60,6 +62,7 @@ impl Bench {
             patience: arguments.patience,
             scratch,
             binary,
+            nightly: arguments.nightly,
         })
     }
 

@@ -177,6 +177,10 @@ impl Rekindle {
         format!("nbd+unix:///{name}?socket={}", self.socket().display())
     }
 
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.dir.join("nbd.sock")
     }

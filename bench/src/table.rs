@@ -7,9 +7,6 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-const BEGIN: &str = "<!-- block -->";
-const END: &str = "<!-- /block -->";
-
 /// What is wanted of a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Wanted {
@@ -211,20 +208,21 @@ pub fn section(bench: &Bench, arguments: &Arguments, rows: &[Row]) -> String {
     )
 }
 
-/// Replaces the section of docs/benchmarks.md.
-pub fn write(section: &str) -> Result<()> {
+/// Replaces the section of a suite in docs/benchmarks.md.
+pub fn write(suite: &str, section: &str) -> Result<()> {
     let path = repository().join("docs/benchmarks.md");
     let old = std::fs::read_to_string(&path).context("docs/benchmarks.md")?;
-    std::fs::write(&path, replace(&old, section)?)?;
+    std::fs::write(&path, replace(&old, suite, section)?)?;
     println!("written: docs/benchmarks.md");
     Ok(())
 }
 
-fn replace(old: &str, section: &str) -> Result<String> {
-    let (before, rest) =
-        old.split_once(BEGIN).context("no <!-- block --> in docs/benchmarks.md")?;
-    let (_, after) = rest.split_once(END).context("no <!-- /block --> in docs/benchmarks.md")?;
-    Ok(format!("{before}{BEGIN}\n{}\n{END}{after}", section.trim_end()))
+fn replace(old: &str, suite: &str, section: &str) -> Result<String> {
+    let (begin, end) = (format!("<!-- {suite} -->"), format!("<!-- /{suite} -->"));
+    let missing = |mark: &str| format!("no {mark} in docs/benchmarks.md");
+    let (before, rest) = old.split_once(&begin).with_context(|| missing(&begin))?;
+    let (_, after) = rest.split_once(&end).with_context(|| missing(&end))?;
+    Ok(format!("{before}{begin}\n{}\n{end}{after}", section.trim_end()))
 }
 
 #[cfg(test)]
@@ -247,10 +245,10 @@ mod tests {
     #[test]
     fn only_the_section_is_replaced() {
         let old = "intro\n<!-- block -->\nold\n<!-- /block -->\nrest\n";
-        let new = replace(old, "new\n").unwrap();
+        let new = replace(old, "block", "new\n").unwrap();
         assert_eq!(new, "intro\n<!-- block -->\nnew\n<!-- /block -->\nrest\n");
-        assert_eq!(replace(&new, "new").unwrap(), new);
-        assert!(replace("nothing", "new").is_err());
+        assert_eq!(replace(&new, "block", "new").unwrap(), new);
+        assert!(replace(old, "restart", "new").is_err());
     }
 
     #[test]

@@ -16,7 +16,7 @@ cargo x TASK
   sim [SEEDS]      simulation only, that many seeds (10000)
   e2e [FILTER]     stories through the released binary only
   fuzz [SECONDS]   every fuzz target for that long (60), with libFuzzer
-  bench [NAME]     benchmarks; writes the tables of docs/benchmarks.md (block)
+  bench SUITE      benchmarks; writes the tables of docs/benchmarks.md (block, restart)
   tidy             layers, sizes, documents against code
   tools            installs what the tests need and says what is missing
 ";

@@ -1,16 +1,21 @@
 //! What is measured, one file a question.
 
 mod burst;
+mod cold_attach;
 mod flash;
 mod flush;
 mod group_commit;
 mod idle;
 pub mod ingest;
 mod limits;
+mod many;
 mod memory;
 mod overload;
+mod redis;
 mod restart;
+mod stall;
 mod start;
+mod stop;
 
 use crate::rounds::Bench;
 use crate::table::Row;
@@ -23,8 +28,50 @@ pub struct Experiment {
     pub run: fn(&Bench) -> Result<Vec<Row>>,
 }
 
-/// All of them, in the order of the table.
-pub const ALL: &[Experiment] = &[
+/// Experiments that belong together: a run of them, a section of docs/benchmarks.md.
+pub struct Suite {
+    pub name: &'static str,
+    pub question: &'static str,
+    /// In the order of the table.
+    pub experiments: &'static [Experiment],
+}
+
+/// All of them.
+pub const SUITES: &[Suite] = &[
+    Suite { name: "block", question: "how fast a virtual disk is", experiments: BLOCK },
+    Suite { name: "restart", question: "how soon it is back", experiments: RESTART },
+];
+
+const RESTART: &[Experiment] = &[
+    Experiment {
+        name: "many",
+        question: "the first reply of a node with many volumes, against one with few",
+        run: many::run,
+    },
+    Experiment {
+        name: "stall",
+        question: "what a client sees of a kill under load",
+        run: stall::run,
+    },
+    Experiment {
+        name: "cold-attach",
+        question: "round trips to a distant store until a volume is open",
+        run: cold_attach::run,
+    },
+    Experiment { name: "stop", question: "a stop with 7,168 attached volumes", run: stop::run },
+    Experiment {
+        name: "overlay",
+        question: "killed with 1 GiB of unfinished writes: when is the overlay ready",
+        run: restart::run,
+    },
+    Experiment {
+        name: "redis",
+        question: "a kill with 1 GB of data, against redis",
+        run: redis::run,
+    },
+];
+
+const BLOCK: &[Experiment] = &[
     Experiment { name: "limits", question: "what this machine can do at best", run: limits::run },
     Experiment {
         name: "flash-qd1",

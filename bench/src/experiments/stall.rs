@@ -1,0 +1,51 @@
+//! What a client sees of a worker's death under load: `rekindle drill restart`, which reconnects, sends again what was
+//! not acknowledged, and reads everything back at the end.
+
+use crate::machine::pinned;
+use crate::rounds::Bench;
+use crate::servers::Rekindle;
+use crate::table::{Row, Wanted, short};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+const NAME: &str = "stall";
+/// Kills a round of the benchmark.
+const KILLS: usize = 5;
+
+pub fn run(bench: &Bench) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for ack in ["flash", "memory"] {
+        let server = Rekindle::start(bench, NAME, &[])?;
+        let report = bench.run(|| drill(bench, &server, ack))?;
+        let stalls = report.value["stalled_ms"].as_array().context("stalls")?;
+        let mut stalls: Vec<f64> = stalls.iter().filter_map(Value::as_f64).collect();
+        stalls.sort_by(f64::total_cmp);
+        let (middle, worst) = (stalls[stalls.len() / 2], stalls[stalls.len() - 1]);
+        let lost = report.value["acknowledged_writes_lost"].as_u64().context("losses")?;
+        let written = report.value["writes_acknowledged"].as_f64().context("writes")?;
+        ensure!(lost == 0, "acknowledged writes are lost: {}", report.value);
+        let row = |which: &str, value: f64, most: f64| {
+            let what = format!(
+                "ack={ack}: {which} stall of a client over kill -9 and restart, depth 16, 4 KiB"
+            );
+            Row::new(NAME, what)
+                .ours(format!("{} kills, {} writes, 0 lost", stalls.len(), short(written)))
+                .value(value, "ms")
+                .wanted(Wanted::AtMost(most))
+                .others(report.others)
+        };
+        rows.push(row("middle", middle, 50.0));
+        rows.push(row("worst", worst, 150.0));
+    }
+    Ok(rows)
+}
+
+fn drill(bench: &Bench, server: &Rekindle, ack: &str) -> Result<Value> {
+    let mut command = pinned(&bench.layout.client, &bench.binary);
+    command.args(["drill", "restart", "--json", "--depth", "16", "--ack", ack, "--dir"]);
+    command.arg(server.dir()).arg("--rounds").arg((bench.rounds * KILLS).to_string());
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    Ok(serde_json::from_str(&said)?)
+}
