@@ -42,7 +42,7 @@ fn main() {
     let node = vec![7u8; 13_000];
     let small = vec![7u8; 1000];
     // Half of what fits, so that hits are hits.
-    let count = usize::try_from((mebibytes << 20) / 173_248).expect("fits") * 4;
+    let count = usize::try_from((mebibytes << 20) / 181_440).expect("fits") * 4;
     let (large_keys, small_keys) = (keys(&env, count), keys(&env, count));
     let frames = open(&env, &path, mebibytes);
     time(&env, "insert 13,000 bytes into untouched memory", &large_keys, |key| {
