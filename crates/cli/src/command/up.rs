@@ -94,6 +94,7 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> 
     config.flash_bytes = up.flash_budget.or(settings.flash_budget);
     config.warm = up.warm.clone().or_else(|| settings.warm.clone());
     config.warm_bytes = up.warm_size.or(settings.warm_size);
+    config.warm_frames_bytes = up.warm_frames.or(settings.warm_frames);
     config.cache_bytes = up.cache.or(settings.cache).unwrap_or(config.cache_bytes);
     config.index_bytes = settings.index.unwrap_or(config.index_bytes);
     config.compression = settings.compression.unwrap_or(config.compression);

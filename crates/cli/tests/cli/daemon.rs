@@ -1,6 +1,6 @@
 //! A daemon that serves, is killed, comes back and stops.
 
-use crate::{Daemon, is_alive, kill, rekindle, wait_until};
+use crate::{Daemon, finish, is_alive, kill, rekindle, run, told, wait_until};
 use rustix::process::Signal;
 use std::os::unix::net::UnixDatagram;
 
@@ -170,4 +170,43 @@ fn settings_have_an_order() {
     assert_eq!(status["log"]["flash_bytes_max"], 128 << 20);
     daemon.signal(Signal::TERM);
     daemon.wait();
+}
+
+#[test]
+fn warm_memory_is_shown_split_and_dropped() {
+    let mut daemon = Daemon::start();
+    let warm = daemon.ask(&["warm", "show"]);
+    assert_eq!((warm["slots"].as_u64(), warm["budget_bytes"].as_u64()), (Some(6), Some(64 << 20)));
+    assert!(warm["bytes"].as_u64() <= Some(65 << 20), "{warm}");
+    assert!(warm["slots_used"].as_u64() >= Some(1), "the log has an open segment: {warm}");
+    assert_eq!(warm["frames"]["began"], "new", "{warm}");
+    assert_eq!(daemon.ask(&["warm", "drop"])["frames"], 0);
+    let (_, text, _) = told(&finish(rekindle().args(["warm", "show", "--dir"]).arg(daemon.dir())));
+    assert!(text.contains("never there") && text.contains("slots"), "{text}");
+    daemon.signal(Signal::TERM);
+    daemon.wait();
+    // All of it for segments.
+    daemon.up(&["--warm-frames", "0"]);
+    let warm = daemon.ask(&["warm", "show"]);
+    assert_eq!((warm["slots"].as_u64(), warm["frames"].is_null()), (Some(8), true), "{warm}");
+    let (code, _, error) = daemon.cli(&["warm", "drop"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("--warm-frames"), "{error}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().display().to_string();
+    let (code, _, error) = run(&[
+        "up",
+        "--dir",
+        &dir,
+        "--nbd",
+        "off",
+        "--http",
+        "off",
+        "--warm-size",
+        "64M",
+        "--warm-frames",
+        "40M",
+    ]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("--warm-frames"), "{error}");
 }

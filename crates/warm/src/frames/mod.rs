@@ -157,20 +157,24 @@ impl Frames {
         found.is_some()
     }
 
-    /// Empties every frame. Others may go on meanwhile; what they put in stays.
-    pub fn drop_all(&self) {
+    /// Empties every frame, also for the next process; how many it were. Others may go on meanwhile; what they put in
+    /// behind its back stays.
+    pub fn drop_all(&self) -> u64 {
+        let mut dropped = 0;
         for set in 0..self.inner.sets.count() {
             let mut set = self.inner.sets.write(set);
             for way in 0..SET_FRAMES {
                 // Reads before it writes: what was never used stays untouched memory.
                 if set.word(way) != 0 {
                     set.clear(way);
+                    dropped += 1;
                 }
                 if set.evicted(way) != 0 {
                     set.set_evicted(way, 0);
                 }
             }
         }
+        dropped
     }
 
     /// Counts a miss that had to be made good from elsewhere.

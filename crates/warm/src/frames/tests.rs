@@ -76,7 +76,7 @@ fn frames_outlive_the_process_and_are_verified_once() {
     assert_eq!(frames.stats().hits, 10);
     frames.missed(Miss::Absent);
     assert_eq!(frames.stats().misses(), 1);
-    frames.drop_all();
+    assert_eq!(frames.drop_all(), 5);
     assert_eq!(frames.usage().frames, [0, 0]);
     assert!(get(&frames, &[1; 32]).is_err() && !frames.remove(&[1; 32]));
 }
