@@ -20,14 +20,18 @@ fn content(block: u64) -> Vec<u8> {
 /// A daemon with a volume whose tree has many nodes, all in the store.
 fn filled(name: &str) -> Result<Daemon> {
     let daemon = Daemon::start(name)?;
+    fill(&daemon)?;
+    Ok(daemon)
+}
+
+fn fill(daemon: &Daemon) -> Result<()> {
     daemon.create("disk", "1G", &[])?;
     let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
     for block in 0..BLOCKS {
         client.write(block * STRIDE * BLOCK, &content(block))?;
     }
     daemon.drain("disk")?;
-    daemon.create("tail", "16M", &["--ack", "memory"])?;
-    Ok(daemon)
+    daemon.create("tail", "16M", &["--ack", "memory"])
 }
 
 fn check(daemon: &Daemon) -> Result<()> {
@@ -176,6 +180,38 @@ fn without_frames_everything_works_and_nothing_is_said_of_them() -> Result<()> {
             .cli(&["warm", "drop"])
             .is_err_and(|why| format!("{why:#}").contains("--warm-frames"))
     );
+    Ok(())
+}
+
+#[test]
+fn memory_without_a_file_lives_as_long_as_the_supervisor() -> Result<()> {
+    let options = e2e::Options {
+        arguments: ["--warm", "memfd"].map(str::to_owned).to_vec(),
+        ..e2e::Options::default()
+    };
+    let mut daemon = Daemon::start_with("warm-memfd", options)?;
+    fill(&daemon)?;
+    for round in 0..3u64 {
+        NbdClient::connect(&daemon.socket(), "tail")?.write(round * 4096, &content(round))?;
+        let worker = daemon.worker()?;
+        daemon.kill_worker()?;
+        daemon.wait_for_worker_after(worker)?;
+        check(&daemon)?;
+        let found = frames(&daemon)?;
+        assert_eq!((found["began"].as_str(), misses(&found)), (Some("kept"), 0), "{found}");
+        let tail = NbdClient::connect(&daemon.socket(), "tail")?.read(0, 4096)?;
+        assert_eq!(tail, content(0));
+    }
+    let path = daemon.cli(&["warm", "show"])?["path"].as_str().unwrap_or_default().to_owned();
+    assert!(path.starts_with("/proc/"), "{path}");
+    let inspected = daemon.cli(&["inspect", &path])?;
+    assert_eq!(inspected["format"], "warm memory", "{inspected}");
+    assert!(!daemon.warm().exists());
+    daemon.stop()?;
+    daemon.up()?;
+    check(&daemon)?;
+    assert_eq!(frames(&daemon)?["began"], "new");
+    assert_eq!(NbdClient::connect(&daemon.socket(), "tail")?.read(8192, 4096)?, content(2));
     Ok(())
 }
 

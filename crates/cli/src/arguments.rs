@@ -100,7 +100,8 @@ pub struct Up {
     /// Serve the JSON API here besides DIR/rekindle.sock [default: 127.0.0.1:8809]
     #[arg(long, env = "REKINDLE_HTTP", hide_env_values = true, value_name = "ADDR", value_parser = parse::private_address, value_delimiter = ',')]
     pub http: Vec<Place>,
-    /// File of the memory that outlives the process, on tmpfs [default: /dev/shm/rekindle-NODE.warm]
+    /// File of the memory that outlives the process, on tmpfs, or memfd: no file, held by `up` itself or by systemd
+    /// [default: /dev/shm/rekindle-NODE.warm]
     #[arg(long, env = "REKINDLE_WARM", hide_env_values = true, value_name = "PATH")]
     pub warm: Option<PathBuf>,
     /// Read settings from this TOML file

@@ -60,7 +60,13 @@ pub(crate) async fn open(
         // A new arena is a gigabyte of pages to clear.
         async move { env.clone().blocking(move || Arena::open_shaped(&env, &path, node, shape)).await }
     };
-    let arena = match map(split.slots, split.frames_bytes).await {
+    let mut arena = map(split.slots, split.frames_bytes).await;
+    if let (Err(error), true) = (&arena, split.frames_bytes > 0) {
+        // They only make things faster. An arena of an older binary may have taken the room with slots.
+        tracing::warn!(path = %path.display(), %error, "no room for block frames: serving without them");
+        arena = map(split.slots, 0).await;
+    }
+    let arena = match arena {
         Ok(arena) => Ok(arena),
         Err(error) if config.warm.is_some() || config.warm_bytes.is_some() => Err(error),
         Err(error) => {
@@ -87,7 +93,12 @@ pub(crate) async fn status(node: &Node) -> WarmStatus {
         None => None,
     };
     WarmStatus {
-        path: warm.path.as_ref().map(|path| path.display().to_string()),
+        path: warm.path.as_ref().map(|path| {
+            // Whoever asks is another process.
+            path.display()
+                .to_string()
+                .replace("/proc/self/", &format!("/proc/{}/", std::process::id()))
+        }),
         budget_bytes: warm.budget_bytes,
         bytes: warm.bytes,
         slots: warm.slots as u64,

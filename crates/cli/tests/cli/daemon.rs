@@ -210,3 +210,64 @@ fn warm_memory_is_shown_split_and_dropped() {
     assert_eq!(code, Some(2), "{error}");
     assert!(error.contains("--warm-frames"), "{error}");
 }
+
+#[test]
+fn systemd_keeps_memory_without_a_file_from_one_start_to_the_next() {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("notify");
+    let listener = UnixDatagram::bind(&socket).expect("a socket");
+    listener.set_read_timeout(Some(crate::PATIENCE)).expect("a time");
+    let heard = || {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [0; 256];
+        let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+        // Inherited by the next start, as from systemd.
+        let received = recvmsg(&listener, &mut parts, &mut control, RecvFlags::empty());
+        let length = received.expect("systemd is told in time").bytes;
+        let given = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        (String::from_utf8_lossy(&bytes[..length]).into_owned(), given)
+    };
+    let up = |kept: Option<&std::os::fd::OwnedFd>| {
+        use std::os::fd::AsRawFd;
+        let mut command = std::process::Command::new("sh");
+        let script = match kept {
+            Some(kept) => format!("LISTEN_PID=$$ exec \"$0\" \"$@\" 3<&{}", kept.as_raw_fd()),
+            None => "exec \"$0\" \"$@\"".to_owned(),
+        };
+        command.arg("-c").arg(script).arg(env!("CARGO_BIN_EXE_rekindle"));
+        command.arg("up").arg("--dir").arg(folder.path().join("d"));
+        command.args(["--nbd", "off", "--http", "off", "--warm-size", "64M", "--warm", "memfd"]);
+        command.env("NOTIFY_SOCKET", &socket).env_remove("LISTEN_FDS").env_remove("LISTEN_PID");
+        if kept.is_some() {
+            command.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "rekindle-warm");
+        }
+        command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
+        command.spawn().expect("the binary starts")
+    };
+    let mut memory = None;
+    for began in ["new", "kept", "kept"] {
+        let mut process = up(memory.as_ref());
+        loop {
+            let (said, given) = heard();
+            if said.contains("FDSTORE=1") {
+                assert!(said.contains("FDNAME=rekindle-warm") && began == "new", "{said}");
+                memory = given;
+            }
+            if said.contains("READY=1") {
+                break;
+            }
+        }
+        assert!(memory.is_some(), "it was given to systemd to keep");
+        let dir = folder.path().join("d").display().to_string();
+        let (code, text, error) = run(&["warm", "show", "--json", "--dir", &dir]);
+        assert_eq!(code, Some(0), "{error}");
+        let shown: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(shown["frames"]["began"], began, "{shown}");
+        process.kill().and_then(|()| process.wait()).expect("it is ours");
+    }
+}

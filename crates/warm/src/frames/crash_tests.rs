@@ -4,8 +4,8 @@
 //! stores applied; of the last one only a part, from its front or from its end, because a copy is many stores in an
 //! order that is not ours. Then the arena is opened again on the twin.
 
-use super::tests::{bed, open, value};
-use super::{Frames, Key};
+use super::tests::{bed, get, open, value};
+use super::{Beginning, Frames, Key, Miss};
 use env::sim::{Faults, World};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -125,8 +125,27 @@ fn check(image: &[u8], everything: &BTreeSet<(Key, u32)>) -> BTreeSet<(Key, u32)
                 assert!(everything.contains(&(key, version)), "{version} of {key:?} was put in");
                 found.insert((key, version));
             }
-            Err(miss) => assert_ne!(miss, super::Miss::Damaged),
+            Err(miss) => assert_ne!(miss, Miss::Damaged),
         }
     }
     found
+}
+
+#[test]
+fn a_crash_while_the_part_is_made_leaves_no_part() {
+    let (world, arena) = bed(1);
+    arena.frames().unwrap().insert(&[1; 32], &[b"x"]);
+    let length = arena.file_length();
+    drop(arena);
+    let whole = image(&world, length);
+    for written in 0..128 {
+        let mut image = whole.clone();
+        // As far as it had come, over what was wiped before.
+        image[2048 + written..2176].fill(0);
+        let arena = open(&world_of(&image), 1);
+        assert!(arena.was_kept());
+        let frames = arena.frames().unwrap();
+        let began = if written == 0 { Beginning::New } else { Beginning::Damaged };
+        assert_eq!((frames.stats().began, get(&frames, &[1; 32])), (began, Err(Miss::Cold)));
+    }
 }

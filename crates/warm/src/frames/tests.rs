@@ -40,7 +40,7 @@ pub(super) fn value(key: &Key, version: u32, length: usize) -> Vec<u8> {
     bytes
 }
 
-fn get(frames: &Frames, key: &Key) -> Result<Vec<u8>, Miss> {
+pub(super) fn get(frames: &Frames, key: &Key) -> Result<Vec<u8>, Miss> {
     frames.get(key, |bytes| Some(bytes.to_vec()))
 }
 
@@ -299,27 +299,6 @@ fn make_the_golden_frames() {
     let image = [&whole[..4096], &whole[at..at + GOLDEN_PART]].concat();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/frames-v1.bin");
     std::fs::write(path, image).unwrap();
-}
-
-#[test]
-fn a_crash_while_the_part_is_made_leaves_no_part() {
-    let (world, arena) = bed(1);
-    arena.frames().unwrap().insert(&[1; 32], &[b"x"]);
-    let length = arena.file_length();
-    drop(arena);
-    let region = world.env().memory().map(Path::new(PATH), length as u64).unwrap();
-    // SAFETY: inside the mapping; nobody else has it.
-    let whole = unsafe { std::slice::from_raw_parts(region.base(), length) }.to_vec();
-    for written in 0..128 {
-        let mut image = whole.clone();
-        // As far as it had come, over what was wiped before.
-        image[2048 + written..2176].fill(0);
-        let arena = open(&world_of(&image), 1);
-        assert!(arena.was_kept());
-        let frames = arena.frames().unwrap();
-        let began = if written == 0 { Beginning::New } else { Beginning::Damaged };
-        assert_eq!((frames.stats().began, get(&frames, &[1; 32])), (began, Err(Miss::Cold)));
-    }
 }
 
 #[test]
