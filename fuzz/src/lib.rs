@@ -72,9 +72,13 @@ pub fn segment(data: &[u8]) {
     }
 }
 
-/// A warm arena.
+/// A warm arena, and its frames: the part is whatever follows the header page.
 pub fn warm_arena(data: &[u8]) {
     let _ = warm::inspect::arena(data);
+    if let Ok(Some(part)) = warm::inspect::frames(data) {
+        let found = part.count(data.get(4096..).unwrap_or_default());
+        assert!(found.damaged <= found.frames.iter().sum());
+    }
 }
 
 /// What people type: sizes, names, addresses, store URLs, fault plans, identifiers.

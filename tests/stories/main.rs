@@ -12,3 +12,4 @@ mod flash_full;
 mod guests;
 mod images;
 mod power_loss;
+mod warm_memory;

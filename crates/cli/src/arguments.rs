@@ -59,6 +59,9 @@ pub enum Command {
     /// Give back space in the store that no volume reaches
     #[command(subcommand)]
     Sweep(Sweep),
+    /// Show or empty the memory that outlives the daemon
+    #[command(subcommand)]
+    Warm(Warm),
     /// Break something on purpose and measure what clients notice
     #[command(subcommand)]
     Drill(Drill),
@@ -97,7 +100,8 @@ pub struct Up {
     /// Serve the JSON API here besides DIR/rekindle.sock [default: 127.0.0.1:8809]
     #[arg(long, env = "REKINDLE_HTTP", hide_env_values = true, value_name = "ADDR", value_parser = parse::private_address, value_delimiter = ',')]
     pub http: Vec<Place>,
-    /// File of the memory that outlives the process, on tmpfs [default: /dev/shm/rekindle-NODE.warm]
+    /// File of the memory that outlives the process, on tmpfs, or memfd: no file, held by `up` itself or by systemd
+    /// [default: /dev/shm/rekindle-NODE.warm]
     #[arg(long, env = "REKINDLE_WARM", hide_env_values = true, value_name = "PATH")]
     pub warm: Option<PathBuf>,
     /// Read settings from this TOML file
@@ -115,6 +119,9 @@ pub struct Up {
     /// Memory that outlives the process [default: 256M, at most a sixteenth of what is free]
     #[arg(long, env = "REKINDLE_WARM_SIZE", hide_env_values = true, value_name = "SIZE", value_parser = parse::size)]
     pub warm_size: Option<u64>,
+    /// How much of it keeps tree nodes over a restart, 0 for none [default: a quarter]
+    #[arg(long, env = "REKINDLE_WARM_FRAMES", hide_env_values = true, value_name = "SIZE", value_parser = parse::size)]
+    pub warm_frames: Option<u64>,
     /// Say more about what is going on (REKINDLE_TRACE takes a tracing filter)
     #[arg(long, short)]
     pub verbose: bool,
@@ -276,6 +283,14 @@ pub enum Sweep {
     Status,
     /// Sweep now, and wait for the end
     Run,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Warm {
+    /// What it holds, how often it helped, and why not when it did not
+    Show,
+    /// Empty the block frames; segments of the log stay, so nothing acknowledged is lost
+    Drop,
 }
 
 #[derive(Debug, Subcommand)]

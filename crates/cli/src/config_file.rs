@@ -12,7 +12,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys at the top, and what they are.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "dir",
     "store",
     "store_fault",
@@ -20,6 +20,7 @@ const KEYS: [&str; 13] = [
     "http",
     "warm",
     "warm_size",
+    "warm_frames",
     "flash_budget",
     "cache",
     "index",
@@ -43,6 +44,7 @@ pub struct Settings {
     pub http: Option<Vec<Place>>,
     pub warm: Option<PathBuf>,
     pub warm_size: Option<u64>,
+    pub warm_frames: Option<u64>,
     pub flash_budget: Option<u64>,
     pub cache: Option<u64>,
     pub index: Option<u64>,
@@ -96,6 +98,7 @@ fn parse(text: &str) -> Result<Settings, String> {
         http: read_list(&table, "http", parse::private_address)?,
         warm: read_key(&table, "warm", |text| Ok(PathBuf::from(text)))?,
         warm_size: read_key(&table, "warm_size", parse::size)?,
+        warm_frames: read_key(&table, "warm_frames", parse::size)?,
         flash_budget: read_key(&table, "flash_budget", parse::size)?,
         cache: read_key(&table, "cache", parse::size)?,
         index: read_key(&table, "index", parse::size)?,

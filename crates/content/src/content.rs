@@ -1,16 +1,17 @@
 //! The content store of a node: its parts, and the read path.
 //!
-//! Read: cache -> (packs of this node that are still being uploaded) -> one ranged read -> verify -> cache. When the pack
-//! is gone, its `moved/` note says where the chunk is now.
+//! Read: cache -> warm memory (metadata) -> packs of this node that are still being uploaded, or one ranged read -> verify
+//! -> cache. When the pack is gone, its `moved/` note says where the chunk is now.
 
 use crate::cache::Cache;
 use crate::flights::Flights;
 use crate::index::Index;
 use crate::live::{Hold, Live};
 use crate::moved::MovedNotes;
-use crate::name::{Namer, PackMap};
+use crate::name::{Name, Namer, PackMap};
 use crate::pack::reader::{self, Body};
 use crate::pack::writer::{Pool, Sealed};
+use crate::warm_nodes::WarmNodes;
 use crate::{Batch, Class, Compression, Error, Pointer, limits, pack};
 use base::PackId;
 use bytes::Bytes;
@@ -52,6 +53,7 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) namer: Namer,
     pub(crate) cache: Cache,
+    pub(crate) warm: WarmNodes,
     pub(crate) index: Index,
     pub(crate) live: Arc<Live>,
     pub(crate) moved: MovedNotes,
@@ -103,14 +105,27 @@ pub(crate) enum Keep {
 }
 
 impl Content {
-    /// Opens the store's content; reads nothing.
+    /// Opens the store's content; reads nothing. Metadata is kept in RAM only.
     #[must_use]
-    pub fn open(env: Env, store: Store, mut config: Config) -> Self {
+    pub fn open(env: Env, store: Store, config: Config) -> Self {
+        Self::open_warm(env, store, config, None)
+    }
+
+    /// Opens the store's content; reads nothing. Metadata that is read or written is also kept in `frames`, and found
+    /// there by the next process; every chunk is verified against its name.
+    #[must_use]
+    pub fn open_warm(
+        env: Env,
+        store: Store,
+        mut config: Config,
+        frames: Option<warm::Frames>,
+    ) -> Self {
         config.pack_bytes = config.pack_bytes.clamp(limits::PACK_BYTES_MIN, limits::PACK_BYTES_MAX);
         config.uploads = config.uploads.clamp(1, 1024);
         let inner = Inner {
             namer: Namer::new(&config.secret),
             cache: Cache::new(config.cache_bytes),
+            warm: WarmNodes::new(frames),
             index: Index::new(config.index_bytes),
             live: Arc::default(),
             moved: MovedNotes::default(),
@@ -139,7 +154,7 @@ impl Content {
         self.inner.live.hold()
     }
 
-    /// A chunk that is in the cache. A plain call: no I/O, no other thread.
+    /// A chunk that is in the cache or, as metadata, in warm memory. A plain call: no I/O, no other thread.
     #[must_use]
     pub fn read_now(&self, pointer: &Pointer, class: Class) -> Option<Bytes> {
         let _ = class;
@@ -263,11 +278,28 @@ fn neighbours(mut pointers: Vec<Pointer>) -> Vec<Vec<Pointer>> {
 }
 
 impl Inner {
-    /// A chunk in the cache.
+    /// A chunk that is at hand, in the cache or in warm memory.
     pub(crate) fn cached(&self, pointer: &Pointer) -> Option<Body> {
-        let found = self.cache.get(&pointer.name)?;
-        add(&self.counters.cache_hits, 1);
-        Some(found)
+        self.at_hand(pointer, Keep::Yes).ok()
+    }
+
+    /// A chunk that is at hand, else why it is not in warm memory.
+    fn at_hand(&self, pointer: &Pointer, keep: Keep) -> Result<Body, Option<warm::Miss>> {
+        if let Some(found) = self.cache.get(&pointer.name) {
+            add(&self.counters.cache_hits, 1);
+            return Ok(found);
+        }
+        let found = self.warm.get(&self.namer, pointer)?;
+        if keep == Keep::Yes {
+            self.cache.insert(pointer.name, Class::Metadata, found.clone());
+        }
+        Ok(found)
+    }
+
+    /// Keeps a verified chunk for the next reader, of this process and of the next.
+    pub(crate) fn keep(&self, name: Name, class: Class, body: Body) {
+        self.warm.keep(&name, class, &body);
+        self.cache.insert(name, class, body);
     }
 
     /// A chunk from wherever it is.
@@ -277,10 +309,15 @@ impl Inner {
         class: Class,
         keep: Keep,
     ) -> Result<Body, Error> {
-        if let Some(body) = self.cached(pointer) {
-            return Ok(body);
-        }
+        let miss = match self.at_hand(pointer, keep) {
+            Ok(body) => return Ok(body),
+            Err(miss) => miss,
+        };
         add(&self.counters.cache_misses, 1);
+        // A walk over everything says nothing about what readers miss.
+        if keep == Keep::Yes {
+            self.warm.missed(miss);
+        }
         let pointer = *pointer;
         let read = || async {
             // Whoever was a moment faster may have left it there.
@@ -293,7 +330,7 @@ impl Inner {
         };
         let body = self.flights.share(pointer.name, read).await?;
         if keep == Keep::Yes {
-            self.cache.insert(pointer.name, class, body.clone());
+            self.keep(pointer.name, class, body.clone());
         }
         Ok(body)
     }
@@ -369,7 +406,7 @@ impl Inner {
             };
             add(&self.counters.cache_misses, 1);
             if keep == Keep::Yes {
-                self.cache.insert(pointer.name, class, body.clone());
+                self.keep(pointer.name, class, body.clone());
             }
             Ok((pointer.name, body))
         };

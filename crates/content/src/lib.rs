@@ -28,6 +28,7 @@ pub mod sweep;
 mod testing;
 pub mod tree;
 pub mod verify;
+mod warm_nodes;
 mod warmup;
 
 pub use batch::Batch;

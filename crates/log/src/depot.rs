@@ -82,6 +82,10 @@ impl Depot {
         self.slots.lock().pop()
     }
 
+    pub(crate) fn free_slots(&self) -> usize {
+        self.slots.lock().len()
+    }
+
     pub(crate) fn path(&self, file: u32) -> PathBuf {
         self.folder.join(format!("{file:08}.seg"))
     }

@@ -112,6 +112,8 @@ pub struct Usage {
     pub flash_bytes: u64,
     pub flash_bytes_max: u64,
     pub segments: u64,
+    /// Slots of warm memory that no segment takes.
+    pub slots_free: u64,
     /// Appended and not yet durable on flash, bytes.
     pub uncommitted_bytes: u64,
     pub commits: u64,

@@ -7,9 +7,9 @@
 use crate::config::{Config, Sizes};
 use crate::home_file::{FolderLock, HomeFile};
 use crate::record::{self, NodeRecord};
+use crate::warm_memory::{self, WarmMemory};
 use crate::work::StoredRoots;
 use crate::{Error, limits};
-use base::limits::SEGMENT_BYTES;
 use base::{Incarnation, NodeId};
 use content::Content;
 use content::sweep::{Budget, Options, Sweeper};
@@ -20,7 +20,6 @@ use datastore::{Error as StoreError, Store};
 use env::{Env, Moment, Timestamp};
 use log::Log;
 use staging::Staging;
-use std::path::PathBuf;
 use std::sync::Arc;
 use volume::{Home, HomeMaker, Vault, Volumes};
 
@@ -44,8 +43,8 @@ pub struct Node {
     pub sweeper: Arc<Sweeper>,
     /// When it was put together.
     pub started: Timestamp,
-    /// File of the warm memory; `None` when nothing outlives the process.
-    pub warm: Option<PathBuf>,
+    /// The memory that outlives the process.
+    pub warm: WarmMemory,
     /// How long each step of the start took, in order.
     pub phases: Vec<(&'static str, u64)>,
     _lock: FolderLock,
@@ -92,13 +91,16 @@ impl Node {
         let (known, (arena, warm)) = match home {
             // Strangers to one another: at the same time.
             Some(home) => {
+                let warm = warm_memory::open(env, &config, id, home.store, sizes);
                 let store = join(env, &config, id, sizes, Some(home));
-                let (known, arena) = futures_util::join!(store, arena(env, &config, id, sizes));
-                (known?, arena?)
+                let (known, warm) = futures_util::join!(store, warm);
+                (known?, warm?)
             }
             // A store that refuses us must not leave the memory of a node behind that nobody will ever hear of.
             None => {
-                (join(env, &config, id, sizes, None).await?, arena(env, &config, id, sizes).await?)
+                let known = join(env, &config, id, sizes, None).await?;
+                let store = known.identity.store;
+                (known, warm_memory::open(env, &config, id, store, sizes).await?)
             }
         };
         let Known { open, identity, writer, record } = known;
@@ -113,8 +115,12 @@ impl Node {
         for damage in &opened.damage {
             tracing::error!(%damage, "damage in the log");
         }
-        let content =
-            Content::open(env.clone(), open.store.clone(), content_config(&config, &identity));
+        let content = Content::open_warm(
+            env.clone(),
+            open.store.clone(),
+            content_config(&config, &identity),
+            warm.frames.clone(),
+        );
         let staging = Staging::start(
             env.clone(),
             log.clone(),
@@ -226,46 +232,6 @@ fn sizes(config: &Config, chosen: Sizes) -> Sizes {
     Sizes {
         flash_bytes: config.flash_bytes.unwrap_or(chosen.flash_bytes),
         warm_bytes: config.warm_bytes.unwrap_or(chosen.warm_bytes),
-    }
-}
-
-/// Maps the warm memory. Without a place for it the node serves all the same; only `ack=memory` is then worth less, and
-/// it says so.
-async fn arena(
-    env: &Env,
-    config: &Config,
-    node: NodeId,
-    sizes: Sizes,
-) -> Result<(warm::Arena, Option<PathBuf>), Error> {
-    let slots = usize::try_from(sizes.warm_bytes / SEGMENT_BYTES).unwrap_or(usize::MAX);
-    let slots = slots.clamp(limits::WARM_SLOTS_MIN, warm::limits::SLOTS_MAX);
-    let path = match (&config.warm, env.memory().default_folder()) {
-        (Some(path), _) => path.clone(),
-        (None, Some(folder)) => folder.join(format!("rekindle-{node}.warm")),
-        (None, None) => {
-            tracing::warn!(
-                "this machine has no memory that outlives a process: name a file with --warm"
-            );
-            return Ok((warm::Arena::volatile(limits::WARM_SLOTS_MIN), None));
-        }
-    };
-    let map = |slots: usize| {
-        let (env, path) = (env.clone(), path.clone());
-        // A new arena is a gigabyte of pages to clear.
-        async move { env.clone().blocking(move || warm::Arena::open(&env, &path, node, slots)).await }
-    };
-    match map(slots).await {
-        Ok(arena) => Ok((arena, Some(path))),
-        Err(error) if config.warm.is_some() || config.warm_bytes.is_some() => {
-            Err(Error::Warm { path, reason: error.to_string() })
-        }
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "less warm memory than planned");
-            let fewer = map(limits::WARM_SLOTS_MIN).await;
-            fewer
-                .map(|arena| (arena, Some(path.clone())))
-                .map_err(|error| Error::Warm { path, reason: error.to_string() })
-        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! default that followed the free space of the day would move under the node's own use.
 
 use crate::limits;
+use base::limits::SEGMENT_BYTES;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -92,6 +93,9 @@ pub struct Config {
     pub warm: Option<PathBuf>,
     /// Its length, bytes.
     pub warm_bytes: Option<u64>,
+    /// How much of it is for block frames, bytes; 0: none.
+    #[serde(default)]
+    pub warm_frames_bytes: Option<u64>,
     /// RAM for cached chunks, bytes.
     pub cache_bytes: u64,
     /// RAM for the dedup index, bytes.
@@ -112,6 +116,7 @@ impl Config {
             flash_bytes: None,
             warm: None,
             warm_bytes: None,
+            warm_frames_bytes: None,
             cache_bytes: limits::CACHE_BYTES_DEFAULT,
             index_bytes: limits::INDEX_BYTES_DEFAULT,
             compression: Compression::default(),
@@ -137,6 +142,9 @@ impl Config {
                 format_size(bytes)
             ));
         }
+        if let (Some(bytes), Some(_)) = (self.warm_bytes, self.warm_frames_bytes) {
+            self.split_warm(bytes)?;
+        }
         if self.destage.batch_bytes < base::limits::CHANGE_BYTES_MAX {
             return Err(format!(
                 "a destage batch holds {} at least",
@@ -152,6 +160,31 @@ impl Config {
         Ok(())
     }
 
+    /// How this much warm memory is split; if it cannot be, what to change. Frames get what was asked for, else a
+    /// quarter, and with it what makes no whole slot.
+    pub fn split_warm(&self, warm_bytes: u64) -> Result<WarmSplit, String> {
+        use base::units::format_size;
+        let most = warm_bytes.saturating_sub(limits::WARM_BYTES_MIN);
+        let (frames_least, is_asked) = match self.warm_frames_bytes {
+            Some(bytes) => (bytes, true),
+            None => ((warm_bytes / limits::WARM_FRAMES_PART).min(most), false),
+        };
+        if frames_least > most {
+            return Err(format!(
+                "block frames of {} do not fit a warm memory of {}, of which segments take {} at least: a larger \
+                 --warm-size, or a smaller --warm-frames",
+                format_size(frames_least),
+                format_size(warm_bytes),
+                format_size(limits::WARM_BYTES_MIN)
+            ));
+        }
+        let slots = usize::try_from((warm_bytes - frames_least) / SEGMENT_BYTES);
+        let slots =
+            slots.unwrap_or(usize::MAX).clamp(limits::WARM_SLOTS_MIN, warm::limits::SLOTS_MAX);
+        let rest = warm_bytes.saturating_sub(slots as u64 * SEGMENT_BYTES);
+        Ok(WarmSplit { slots, frames_bytes: if is_asked { frames_least } else { rest } })
+    }
+
     /// The folder of the log's segments.
     #[must_use]
     pub fn flash(&self) -> PathBuf {
@@ -163,6 +196,15 @@ impl Config {
     pub fn store_url(&self) -> String {
         self.store.clone().unwrap_or_else(|| self.dir.join("store").display().to_string())
     }
+}
+
+/// How warm memory is split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WarmSplit {
+    /// Slots for segments of the log.
+    pub slots: usize,
+    /// Bytes for block frames.
+    pub frames_bytes: u64,
 }
 
 /// Sizes that were chosen at the first start in a folder.
@@ -225,6 +267,26 @@ mod tests {
             none,
             Sizes { flash_bytes: limits::FLASH_BYTES_MIN, warm_bytes: limits::WARM_BYTES_MIN }
         );
+    }
+
+    #[test]
+    fn warm_memory_is_split_as_asked_or_a_quarter_goes_to_frames() {
+        let mut config = Config::new("/srv/rekindle".into());
+        let mut split = |frames, warm: u64| {
+            config.warm_frames_bytes = frames;
+            config.split_warm(warm).map(|split| (split.slots, split.frames_bytes / MIB))
+        };
+        assert_eq!(split(None, 256 * MIB), Ok((24, 64)));
+        assert_eq!(split(None, 64 * MIB), Ok((6, 16)));
+        assert_eq!(split(None, 60 * MIB), Ok((5, 20)), "what makes no slot");
+        assert_eq!(split(None, 40 * MIB), Ok((4, 8)));
+        assert_eq!(split(None, 32 * MIB), Ok((4, 0)), "segments first");
+        assert_eq!(split(Some(0), 256 * MIB), Ok((32, 0)));
+        assert_eq!(split(Some(20 * MIB), 64 * MIB), Ok((5, 20)));
+        let refused = split(Some(40 * MIB), 64 * MIB).expect_err("too much");
+        assert!(refused.contains("--warm-frames"), "{refused}");
+        // Beyond the most slots there are, the rest is for frames.
+        assert_eq!(split(None, 128 * GIB), Ok((8192, 64 * 1024)));
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod limits;
 mod metrics;
 pub mod record;
 mod status;
+pub mod warm_memory;
 mod work;
 
 pub use assemble::Node;

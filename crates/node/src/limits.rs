@@ -12,6 +12,8 @@ pub const FLASH_BYTES_MIN: u64 = 8 * SEGMENT_BYTES;
 pub const WARM_BYTES_DEFAULT: u64 = 256 * MIB;
 /// Least warm memory, bytes.
 pub const WARM_BYTES_MIN: u64 = WARM_SLOTS_MIN as u64 * SEGMENT_BYTES;
+/// Part of the warm memory that block frames get when nobody says: one in so many.
+pub const WARM_FRAMES_PART: u64 = 4;
 /// Least slots of warm memory: the open segment, the one before it, and two to be read at a restart.
 pub const WARM_SLOTS_MIN: usize = 4;
 /// RAM for cached chunks, bytes.

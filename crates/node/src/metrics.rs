@@ -58,10 +58,31 @@ fn observe(node: &Node) {
     set("rekindle_cache_bytes", content.cache_bytes);
     set("rekindle_index_bytes", content.index_bytes);
     set("rekindle_node_incarnation", node.incarnation.0);
+    warm_frames(node);
     backlog(node);
     for (state, volumes) in node.volumes.states() {
         gauge!("rekindle_volumes", "state" => state.as_str())
             .set(f64::from(u32::try_from(volumes).unwrap_or(u32::MAX)));
+    }
+}
+
+/// Counters only: what the frames hold is a look at all of them.
+fn warm_frames(node: &Node) {
+    let Some(frames) = &node.warm.frames else { return };
+    let stats = frames.stats();
+    set("rekindle_warm_frame_hits", stats.hits);
+    set("rekindle_warm_frame_insertions", stats.insertions);
+    set("rekindle_warm_frame_evictions", stats.evictions);
+    let causes = [
+        ("absent", stats.absent),
+        ("evicted", stats.evicted),
+        ("damaged", stats.damaged),
+        ("cold", stats.cold),
+        ("other-layout", stats.other_layout),
+    ];
+    for (cause, misses) in causes {
+        #[expect(clippy::cast_precision_loss, reason = "as above")]
+        gauge!("rekindle_warm_frame_misses", "cause" => cause).set(misses as f64);
     }
 }
 

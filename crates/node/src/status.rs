@@ -5,13 +5,14 @@
 
 use crate::assemble::Node;
 use crate::jobs::Jobs;
-use crate::{limits, work};
+use crate::{limits, warm_memory, work};
 use base::Kind;
 use env::{Address, BoxFuture, Env, Moment};
 use front::conn::Connections;
 use front::http::api::{
     Ack, Answer, Api, ApiError, Backlog, CreateVolume, Endpoint, Event, Health, Job, JobState,
     LogUsage, Policy, Shutdown, StartSweep, StartVerify, Status, StoreInfo, SweepStatus, Volume,
+    WarmDropped, WarmStatus,
 };
 use front::nbd::{Export, ExportError, Exports};
 use parking_lot::Mutex;
@@ -411,6 +412,14 @@ impl Api for Service {
         })
     }
 
+    fn warm(&self) -> Answer<'_, WarmStatus> {
+        Box::pin(async move { Ok(warm_memory::status(&*self.node().await?).await) })
+    }
+
+    fn drop_warm_frames(&self) -> Answer<'_, WarmDropped> {
+        Box::pin(async move { warm_memory::drop_frames(&*self.node().await?).await })
+    }
+
     fn sweep(&self) -> Answer<'_, SweepStatus> {
         Box::pin(async move {
             let node = self.node().await?;
@@ -495,7 +504,7 @@ fn detail(node: &Node) -> serde_json::Value {
     json!({
         "pid": std::process::id(),
         "start_us": phases,
-        "warm": node.warm.as_ref().map(|path| path.display().to_string()),
+        "warm": node.warm.path.as_ref().map(|path| path.display().to_string()),
         "log_segments_found": node.opened.segments,
         "log_segments_warm": node.opened.segments_warm,
         "log_damage": node.opened.damage,

@@ -1,6 +1,6 @@
 //! A node on the simulated machine.
 
-use base::{Incarnation, NodeId, units};
+use base::{Incarnation, NodeId, StoreId, units};
 use block::{Device, Extents};
 use content::Content;
 use datastore::Store;
@@ -18,6 +18,8 @@ pub const VOLUME: &str = "disk";
 const NODE: NodeId = NodeId([7; 16]);
 const FLASH: &str = "/flash";
 const WARM: &str = "/warm";
+/// A handful of sets, so that a run sees evictions.
+const FRAMES_BYTES: u64 = units::MIB;
 
 /// The parts of a node that a run needs.
 pub struct Node {
@@ -42,8 +44,15 @@ pub struct Setup {
 impl Node {
     /// Starts a node over what the disk, mapped memory and the store hold.
     pub async fn boot(env: Env, store: Store, setup: &Setup, incarnation: u64) -> Self {
-        let arena = warm::Arena::open(&env, Path::new(WARM), NODE, setup.warm_slots)
+        let frames = warm::FramesShape { bytes: FRAMES_BYTES, store: StoreId([4; 16]) };
+        let shape = warm::Shape {
+            slots: setup.warm_slots,
+            slot_bytes: warm::limits::SLOT_BYTES_MAX,
+            frames: Some(frames),
+        };
+        let arena = warm::Arena::open_shaped(&env, Path::new(WARM), NODE, shape)
             .expect("memory can be mapped");
+        let frames = arena.frames();
         let log_config = log::Config {
             folder: FLASH.into(),
             node: NODE,
@@ -61,7 +70,7 @@ impl Node {
             index_bytes: units::MIB,
             uploads: 2,
         };
-        let content = Content::open(env.clone(), store.clone(), content_config);
+        let content = Content::open_warm(env.clone(), store.clone(), content_config, frames);
         let writer = Writer { env: env.clone(), store, node: NODE };
         let staging = Staging::start(
             env.clone(),

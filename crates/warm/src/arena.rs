@@ -1,11 +1,15 @@
-//! The arena: a header page, the certificate table, the slots.
+//! The arena: a header page, the certificate table, the slots, the block frames.
 
-use crate::format::{HEADER_BYTES, Header, LabelBytes, RECORD_BYTES};
+use crate::format::{
+    BadHeader, FRAMES_HEADER_AT, FRAMES_HEADER_BYTES, FramesHeader, HEADER_BYTES, Header,
+    LabelBytes, NoHeader, RECORD_BYTES,
+};
+use crate::frames::{self, Beginning, Frames};
 use crate::heap::Heap;
-use crate::limits::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS_MAX};
+use crate::limits::{SETS_MAX, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS_MAX};
 use crate::slot::Slot;
-use base::NodeId;
 use base::limits::SEGMENT_BYTES;
+use base::{NodeId, StoreId};
 use env::{Env, Region};
 use std::io;
 use std::path::Path;
@@ -23,6 +27,27 @@ const _: () = assert!(SLOTS_START.is_multiple_of(4096), "slots are page-aligned"
 #[derive(Clone)]
 pub struct Arena {
     inner: Arc<Inner>,
+    frames: Option<Frames>,
+}
+
+/// What an arena is to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Slots for segments, at least.
+    pub slots: usize,
+    /// Bytes of a slot.
+    pub slot_bytes: u32,
+    /// Block frames, if there shall be any.
+    pub frames: Option<FramesShape>,
+}
+
+/// What the frames part of an arena is to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FramesShape {
+    /// Bytes that it may take. Too few for one set: no frames.
+    pub bytes: u64,
+    /// The store whose blocks they are. Frames of another store are not believed.
+    pub store: StoreId,
 }
 
 pub(crate) struct Inner {
@@ -37,7 +62,7 @@ pub(crate) struct Inner {
 impl Arena {
     /// Maps (or makes) the arena of `node` at `path`. Slots keep their content when header, layout version and node
     /// agree; else all are fresh. An arena that has more slots already keeps them: one may hold the only copy of an
-    /// acknowledged change.
+    /// acknowledged change. For the same reason a layout of a newer version is an error, and the file is left alone.
     ///
     /// Two daemons must not open one arena (a foreign one is made fresh!): put the node's id into `path`, and hold the
     /// node's own lock before.
@@ -53,24 +78,56 @@ impl Arena {
         slots: usize,
         slot_bytes: u32,
     ) -> io::Result<Arena> {
+        Arena::open_shaped(env, path, node, Shape { slots, slot_bytes, frames: None })
+    }
+
+    /// As [`Arena::open`], with block frames. Slots and frames have headers and versions of their own: what is wrong
+    /// with one does not touch the other.
+    pub fn open_shaped(env: &Env, path: &Path, node: NodeId, shape: Shape) -> io::Result<Arena> {
+        let Shape { slots, slot_bytes, .. } = shape;
         check_shape(slots, slot_bytes);
-        let found = read_header(&*env.memory().map(path, HEADER_PAGE_BYTES as u64)?);
+        let page = env.memory().map(path, HEADER_PAGE_BYTES as u64)?;
+        let (found, old_frames) = (read_header(&*page), read_frames_header(&*page));
+        drop(page);
+        if let Err(BadHeader::Version { found, known }) = found
+            && found > known
+        {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, newer(found, known)));
+        }
         let agrees = |header: &Header| header.node == node && header.slot_bytes == slot_bytes;
         let old = found.ok().filter(agrees);
         let slots = old
             .map_or(slots, |header| slots.max(usize::try_from(header.slots).unwrap_or(SLOTS_MAX)));
-        let region = env.memory().map(path, length_of(slots, slot_bytes))?;
-        let inner = Inner::new(region, slots, slot_bytes, true, old.is_some())?;
+        let start = length_of(slots, slot_bytes);
+        let sets = shape.frames.map_or(0, sets_of);
+        let region = env.memory().map(path, start + frames::bytes_of(sets) as u64)?;
+        let inner = Inner::new(region.clone(), slots, slot_bytes, true, old.is_some())?;
         let header = Header { node, slots: slots as u64, slot_bytes };
         if old.is_none() {
             // The header goes first and comes last: a process killed in between leaves no header, not a wrong one.
-            inner.write_header(&[0; HEADER_BYTES]);
+            inner.write_header(0, &[0; HEADER_BYTES]);
             (0..SLOTS_MAX).for_each(|slot| inner.wipe_if_used(slot));
         }
         if old != Some(header) {
-            inner.write_header(&header.encode());
+            inner.write_header(0, &header.encode());
         }
-        Ok(Arena { inner: Arc::new(inner) })
+        let wanted = shape.frames.filter(|_| sets > 0).map(|frames| FramesHeader {
+            node,
+            store: frames.store,
+            sets: u32::try_from(sets).expect("below the most"),
+            start,
+            salt: new_salt(env),
+        });
+        let frames = match (wanted, old_frames) {
+            (None, Err(NoHeader::Nothing)) => None,
+            (None, _) => {
+                // Whoever has frames again after a life without them must not find what that life has not seen.
+                inner.write_header(FRAMES_HEADER_AT, &[0; FRAMES_HEADER_BYTES]);
+                None
+            }
+            (Some(wanted), old) => Some(inner.frames(region, wanted, old)?),
+        };
+        Ok(Arena { inner: Arc::new(inner), frames })
     }
 
     /// An arena in ordinary memory: same use, forgotten with the process.
@@ -89,13 +146,25 @@ impl Arena {
         let heap = Heap::new(length)
             .unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<Heap>()));
         let inner = Inner::new(Arc::new(heap), slots, slot_bytes, false, false);
-        Arena { inner: Arc::new(inner.expect("the kernel gave what was asked")) }
+        Arena { inner: Arc::new(inner.expect("the kernel gave what was asked")), frames: None }
+    }
+
+    /// The block frames, if the arena has any.
+    #[must_use]
+    pub fn frames(&self) -> Option<Frames> {
+        self.frames.clone()
     }
 
     /// Bytes of the file of an arena of `slots` slots.
     #[must_use]
     pub fn file_bytes(slots: usize) -> u64 {
         length_of(slots, SLOT_BYTES_MAX)
+    }
+
+    /// Bytes of the file of this arena, frames included.
+    #[must_use]
+    pub fn file_length(&self) -> usize {
+        self.inner.region.length()
     }
 
     /// Whether the content outlives the process.
@@ -145,13 +214,39 @@ fn length_of(slots: usize, slot_bytes: u32) -> u64 {
     SLOTS_START as u64 + slots as u64 * u64::from(slot_bytes)
 }
 
-fn read_header(region: &dyn Region) -> Result<Header, String> {
-    assert!(region.length() >= HEADER_BYTES, "a page was asked for");
-    let mut bytes = [0; HEADER_BYTES];
+/// Sets that fit a budget.
+fn sets_of(shape: FramesShape) -> usize {
+    let sets = (shape.bytes / frames::set_bytes() as u64).min(SETS_MAX);
+    usize::try_from(sets).unwrap_or(0)
+}
+
+fn newer(found: u32, known: u32) -> String {
+    format!(
+        "its layout {found} is of a newer rekindle than this one, which knows {known}; it may hold changes that are \
+         nowhere else, so it is left alone: upgrade rekindle, or remove it to start without them"
+    )
+}
+
+/// A number that no earlier life of the part has had, and that no client can know.
+fn new_salt(env: &Env) -> u64 {
+    u64::from_le_bytes(env.random()) | 1
+}
+
+fn read_header(page: &dyn Region) -> Result<Header, BadHeader> {
+    Header::decode(&copy_of::<HEADER_BYTES>(page, 0))
+}
+
+fn read_frames_header(page: &dyn Region) -> Result<FramesHeader, NoHeader> {
+    FramesHeader::decode(&copy_of::<FRAMES_HEADER_BYTES>(page, FRAMES_HEADER_AT))
+}
+
+fn copy_of<const N: usize>(page: &dyn Region, at: usize) -> [u8; N] {
+    assert!(page.length() >= at + N, "a page was asked for");
+    let mut bytes = [0; N];
     // SAFETY: the region is at least as long, and nobody else has mapped it yet in this process; another process is
     // kept out by the log's folder lock.
-    unsafe { std::ptr::copy_nonoverlapping(region.base(), bytes.as_mut_ptr(), HEADER_BYTES) };
-    Header::decode(&bytes)
+    unsafe { std::ptr::copy_nonoverlapping(page.base().add(at), bytes.as_mut_ptr(), N) };
+    bytes
 }
 
 impl Inner {
@@ -207,9 +302,40 @@ impl Inner {
         }
     }
 
-    fn write_header(&self, bytes: &[u8; HEADER_BYTES]) {
+    /// The frames behind the slots: those of an earlier process when their header is `wanted` but for the salt.
+    fn frames(
+        &self,
+        region: Arc<dyn Region>,
+        wanted: FramesHeader,
+        old: Result<FramesHeader, NoHeader>,
+    ) -> io::Result<Frames> {
+        let began = match old {
+            Ok(old) if old == (FramesHeader { salt: old.salt, ..wanted }) => Beginning::Kept,
+            Ok(old) if (old.node, old.store) != (wanted.node, wanted.store) => Beginning::Foreign,
+            Ok(_) => Beginning::Resized,
+            Err(NoHeader::Nothing) => Beginning::New,
+            Err(NoHeader::Damaged) => Beginning::Damaged,
+            Err(NoHeader::OtherLayout(_)) => Beginning::OtherLayout,
+        };
+        let salt = match old {
+            Ok(old) if began == Beginning::Kept => old.salt,
+            _ => {
+                // What lies in the sets stays where it is: under the new salt nothing of it verifies.
+                self.write_header(FRAMES_HEADER_AT, &[0; FRAMES_HEADER_BYTES]);
+                self.write_header(FRAMES_HEADER_AT, &wanted.encode());
+                wanted.salt
+            }
+        };
+        let start = usize::try_from(wanted.start).expect("it was mapped");
+        Frames::new(region, start, wanted.sets as usize, salt, began)
+    }
+
+    fn write_header(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= HEADER_PAGE_BYTES, "headers lie in the header page");
         // SAFETY: called before the arena is handed out; the region is longer than its header page.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.region.base(), HEADER_BYTES) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.region.base().add(at), bytes.len());
+        };
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 }

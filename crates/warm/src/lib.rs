@@ -1,18 +1,20 @@
-//! Memory that outlives the process: an arena of segment slots in a mapped file.
+//! Memory that outlives the process: an arena of segment slots and block frames in a mapped file.
 //!
-//! In this version the arena holds log segments only (block frames and client state come with restart in O(1)).
-//! Nothing in it is believed unverified: an unknown or torn header means a fresh arena, never a wrong one.
+//! Nothing in it is believed unverified: an unknown or torn header means a fresh part, never a wrong one. Slots (see
+//! [`Slot`]) hold what may be nowhere else, frames (see [`Frames`]) what can be fetched again; each part has a header
+//! and a version of its own.
 //!
 //! A slot is filled from both ends: entries grow up from the front, their descriptors grow down from the end, and a
 //! fixed foot at the very end is written once, when the segment is sealed. What is *published* never changes again
 //! for as long as anybody can read it. The publication is one 8-byte store (the **warm certificate**), because
-//! `kill -9` may come between any two stores. All `unsafe` of the log and of this crate is in [`slot`], [`heap`]
-//! and [`arena`]; the log sees safe, append-only slices.
+//! `kill -9` may come between any two stores. All `unsafe` of the log and of this crate is in [`slot`], [`heap`],
+//! [`arena`] and `frames/memory.rs`; others see safe slices.
 //!
 //! It does *not* know what a segment's bytes mean, nor which segments are alive: that is the log's business.
 
 mod arena;
 mod format;
+mod frames;
 mod heap;
 pub mod inspect;
 pub mod limits;
@@ -20,6 +22,7 @@ mod slot;
 #[cfg(test)]
 mod tests;
 
-pub use arena::Arena;
-pub use format::Label;
+pub use arena::{Arena, FramesShape, Shape};
+pub use format::{BadHeader, Label};
+pub use frames::{Beginning, Frames, Key, Miss, Stats, Usage};
 pub use slot::{Certificate, Content, Memory, Slot, Writer};

@@ -1,5 +1,16 @@
 //! Bounds of the arena.
 
+/// Frames of each size in a set: what a lookup compares, and what an eviction chooses from.
+pub const WAYS: usize = 8;
+/// Bytes of a small and of a large frame. Small: the root of a volume with up to 56 blocks, or a record. Large: the
+/// largest tree node (256 entries of 72 bytes, a header of 16, a count of 4), in whole cache lines. See
+/// `docs/decisions/2026-11-20-block-frames.md`.
+pub const FRAME_BYTES: [usize; 2] = [4096, 18_496];
+/// Most sets: 700 GiB of frames. What a header says beyond that is not believed.
+pub const SETS_MAX: u64 = 1 << 22;
+/// Locks that the sets share, so that opening costs the same however many sets there are.
+pub const STRIPES: usize = 64;
+
 /// Bytes at the end of a slot that are written once, when the segment in it is sealed.
 pub const FOOT_BYTES: u32 = 512;
 /// Everything that is published is a multiple of this, bytes: a cache line, and the size of a log descriptor.

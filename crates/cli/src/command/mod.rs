@@ -8,6 +8,7 @@ pub mod sweep;
 pub mod up;
 pub mod verify;
 pub mod volume;
+pub mod warm;
 
 use crate::arguments::Common;
 use crate::client::Client;

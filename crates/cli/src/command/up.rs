@@ -8,6 +8,7 @@ use crate::output;
 use crate::parse::Place;
 use crate::supervise::Supervisor;
 use crate::supervise::endpoints::{Endpoints, Lock};
+use crate::supervise::memory;
 use crate::supervise::sockets::{self, Listening, Role, Wanted};
 use crate::worker::{self, Handover, Ready};
 use env::Address;
@@ -29,8 +30,9 @@ pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
     };
     let named = common.dir.as_deref().or(settings.dir.as_deref());
     let dir = folder::of_server(named)?;
-    let config = configure(&dir, up, &settings)?;
+    let mut config = configure(&dir, up, &settings)?;
     let lock = Lock::take(&dir)?;
+    let memory = memory::hold(&mut config.warm, under_systemd())?;
     let mut notes = Vec::new();
     let sockets = open(&dir, up, settings, &mut notes)?;
     let handover = Handover {
@@ -51,10 +53,12 @@ pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
         banner.print(json);
     };
     if under_systemd() {
-        return serve_here(&dir, &handover, sockets, say, lock);
+        let served = serve_here(&dir, &handover, sockets, say, lock);
+        drop(memory);
+        return served;
     }
     let announce = Box::new(move |ready: &Ready| say(ready, true));
-    Supervisor { dir, handover, sockets, _lock: lock, announce }.run()
+    Supervisor { dir, handover, sockets, _lock: lock, _memory: memory, announce }.run()
 }
 
 /// Whether systemd started this very process, and so will restart it. Its variables alone are inherited by every
@@ -94,6 +98,7 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> 
     config.flash_bytes = up.flash_budget.or(settings.flash_budget);
     config.warm = up.warm.clone().or_else(|| settings.warm.clone());
     config.warm_bytes = up.warm_size.or(settings.warm_size);
+    config.warm_frames_bytes = up.warm_frames.or(settings.warm_frames);
     config.cache_bytes = up.cache.or(settings.cache).unwrap_or(config.cache_bytes);
     config.index_bytes = settings.index.unwrap_or(config.index_bytes);
     config.compression = settings.compression.unwrap_or(config.compression);

@@ -1,4 +1,4 @@
-//! Warm memory: the header, the certificates, and the segments that its slots hold.
+//! Warm memory: the header, the certificates, the segments that its slots hold, and its block frames.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::report::Report;
@@ -26,6 +26,7 @@ pub fn report(subject: &str, path: &Path) -> Outcome<Report> {
     report.fact("slots", found.slots);
     report.fact("slot_bytes", found.slot_bytes);
     report.fact("used", found.used.len());
+    frames(&mut report, &file, &head);
     "slots".clone_into(&mut report.entries_are);
     let mut bytes = vec![0; found.slot_bytes as usize];
     for (slot, certificate) in &found.used {
@@ -56,4 +57,27 @@ pub fn report(subject: &str, path: &Path) -> Outcome<Report> {
         ]);
     }
     Ok(report)
+}
+
+/// The frames part. What is wrong with it costs a cold start of that part, nothing else; it is said all the same.
+fn frames(report: &mut Report, file: &File, head: &[u8]) {
+    let part = match warm::inspect::frames(head) {
+        Ok(Some(part)) => part,
+        Ok(None) => return report.fact("frames", 0),
+        Err(why) => return report.problem(why),
+    };
+    // Set by set would be a read for every frame; the part is a share of the host's memory at most.
+    let mut bytes = Vec::new();
+    let length = file.metadata().map_or(0, |file| file.len()).saturating_sub(part.start);
+    bytes.resize(usize::try_from(length.min(part.bytes)).unwrap_or(0), 0);
+    if let Err(error) = file.read_exact_at(&mut bytes, part.start) {
+        return report.problem(format!("the frames cannot be read: {error}"));
+    }
+    let found = part.count(&bytes);
+    report.fact("frames", found.frames.iter().sum::<u64>());
+    report.fact("frames_bytes", found.bytes);
+    report.fact("frame_sets", part.sets);
+    if found.damaged > 0 {
+        report.problem(format!("{} frames are damaged: they will not be used", found.damaged));
+    }
 }

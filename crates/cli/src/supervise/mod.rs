@@ -8,6 +8,7 @@
 )]
 
 pub mod endpoints;
+pub mod memory;
 mod restart;
 pub mod sockets;
 
@@ -37,6 +38,8 @@ pub struct Supervisor {
     pub sockets: Vec<Listening>,
     /// Held for as long as this lives.
     pub _lock: Lock,
+    /// Warm memory without a file, if that was asked for: held for the workers.
+    pub _memory: Option<std::os::fd::OwnedFd>,
     /// Called once, when the first worker serves.
     pub announce: Announce,
 }

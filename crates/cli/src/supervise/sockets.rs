@@ -200,7 +200,7 @@ pub fn take(descriptor: RawFd) -> Outcome<OwnedFd> {
     if descriptor <= 2 {
         return Err(Failure::usage("the worker is started by `rekindle up`, not by hand"));
     }
-    // SAFETY: the supervisor names each descriptor once, in a variable that is read once, before anything else in this
+    // SAFETY: the supervisor (or systemd) names each descriptor once, in a variable that is read once, before anything else in this
     // process opens files; so the descriptor is open (checked below) and nobody else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
     match rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC) {

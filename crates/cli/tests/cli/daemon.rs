@@ -1,6 +1,6 @@
 //! A daemon that serves, is killed, comes back and stops.
 
-use crate::{Daemon, is_alive, kill, rekindle, wait_until};
+use crate::{Daemon, finish, is_alive, kill, rekindle, run, told, wait_until};
 use rustix::process::Signal;
 use std::os::unix::net::UnixDatagram;
 
@@ -170,4 +170,104 @@ fn settings_have_an_order() {
     assert_eq!(status["log"]["flash_bytes_max"], 128 << 20);
     daemon.signal(Signal::TERM);
     daemon.wait();
+}
+
+#[test]
+fn warm_memory_is_shown_split_and_dropped() {
+    let mut daemon = Daemon::start();
+    let warm = daemon.ask(&["warm", "show"]);
+    assert_eq!((warm["slots"].as_u64(), warm["budget_bytes"].as_u64()), (Some(6), Some(64 << 20)));
+    assert!(warm["bytes"].as_u64() <= Some(65 << 20), "{warm}");
+    assert!(warm["slots_used"].as_u64() >= Some(1), "the log has an open segment: {warm}");
+    assert_eq!(warm["frames"]["began"], "new", "{warm}");
+    assert_eq!(daemon.ask(&["warm", "drop"])["frames"], 0);
+    let (_, text, _) = told(&finish(rekindle().args(["warm", "show", "--dir"]).arg(daemon.dir())));
+    assert!(text.contains("never there") && text.contains("slots"), "{text}");
+    daemon.signal(Signal::TERM);
+    daemon.wait();
+    // All of it for segments.
+    daemon.up(&["--warm-frames", "0"]);
+    let warm = daemon.ask(&["warm", "show"]);
+    assert_eq!((warm["slots"].as_u64(), warm["frames"].is_null()), (Some(8), true), "{warm}");
+    let (code, _, error) = daemon.cli(&["warm", "drop"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("--warm-frames"), "{error}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().display().to_string();
+    let (code, _, error) = run(&[
+        "up",
+        "--dir",
+        &dir,
+        "--nbd",
+        "off",
+        "--http",
+        "off",
+        "--warm-size",
+        "64M",
+        "--warm-frames",
+        "40M",
+    ]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("--warm-frames"), "{error}");
+}
+
+#[test]
+fn systemd_keeps_memory_without_a_file_from_one_start_to_the_next() {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("notify");
+    let listener = UnixDatagram::bind(&socket).expect("a socket");
+    listener.set_read_timeout(Some(crate::PATIENCE)).expect("a time");
+    let heard = || {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [0; 256];
+        let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+        // Inherited by the next start, as from systemd.
+        let received = recvmsg(&listener, &mut parts, &mut control, RecvFlags::empty());
+        let length = received.expect("systemd is told in time").bytes;
+        let given = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        (String::from_utf8_lossy(&bytes[..length]).into_owned(), given)
+    };
+    let up = |kept: Option<&std::os::fd::OwnedFd>| {
+        use std::os::fd::AsRawFd;
+        let mut command = std::process::Command::new("sh");
+        let script = match kept {
+            Some(kept) => format!("LISTEN_PID=$$ exec \"$0\" \"$@\" 3<&{}", kept.as_raw_fd()),
+            None => "exec \"$0\" \"$@\"".to_owned(),
+        };
+        command.arg("-c").arg(script).arg(env!("CARGO_BIN_EXE_rekindle"));
+        command.arg("up").arg("--dir").arg(folder.path().join("d"));
+        command.args(["--nbd", "off", "--http", "off", "--warm-size", "64M", "--warm", "memfd"]);
+        command.env("NOTIFY_SOCKET", &socket).env_remove("LISTEN_FDS").env_remove("LISTEN_PID");
+        if kept.is_some() {
+            command.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "rekindle-warm");
+        }
+        command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
+        command.spawn().expect("the binary starts")
+    };
+    let mut memory = None;
+    for began in ["new", "kept", "kept"] {
+        let mut process = up(memory.as_ref());
+        loop {
+            let (said, given) = heard();
+            if said.contains("FDSTORE=1") {
+                assert!(said.contains("FDNAME=rekindle-warm") && began == "new", "{said}");
+                memory = given;
+            }
+            if said.contains("READY=1") {
+                break;
+            }
+        }
+        assert!(memory.is_some(), "it was given to systemd to keep");
+        let dir = folder.path().join("d").display().to_string();
+        let (code, text, error) = run(&["warm", "show", "--json", "--dir", &dir]);
+        assert_eq!(code, Some(0), "{error}");
+        let shown: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(shown["frames"]["began"], began, "{shown}");
+        process.kill().and_then(|()| process.wait()).expect("it is ours");
+    }
 }

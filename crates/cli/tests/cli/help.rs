@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 16] = [
+const PAGES: [&[&str]; 17] = [
     &[],
     &["up"],
     &["volume"],
@@ -18,6 +18,7 @@ const PAGES: [&[&str]; 16] = [
     &["map"],
     &["verify"],
     &["sweep"],
+    &["warm"],
     &["drill", "restart"],
     &["inspect"],
     &["completions"],

@@ -119,7 +119,7 @@ impl Batch {
         // A duplicate that is there already is made the newest, no more.
         let is_wanted = class == Class::Metadata || self.is_cached;
         if is_wanted && !(found.is_some() && self.inner.cache.touch(&name)) {
-            self.inner.cache.insert(name, class, body);
+            self.inner.keep(name, class, body);
         }
         Ok(pointer)
     }

@@ -36,6 +36,11 @@ struct RawHeader {
 }
 const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
 
+/// Bytes of the body of the largest node.
+pub(crate) const fn bytes_max() -> usize {
+    HEADER_BYTES + limits::NODE_ENTRIES_MAX * (POINTER_BYTES + size_of::<u64>())
+}
+
 /// A node in its body (encoded children, then content).
 #[derive(Clone, Copy)]
 pub struct View<'a> {

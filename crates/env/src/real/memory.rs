@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// The tmpfs that every Linux has.
 const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
+/// Where a process finds what it has open.
+const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 /// How long the kernel may take to end a process that has the file.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(2);
 /// Unit of `st_blocks`, bytes.
@@ -46,19 +48,21 @@ impl Memory for RealMemory {
             .ok()
             .filter(|&bytes| bytes > 0)
             .ok_or(io::ErrorKind::InvalidInput)?;
-        if let Some(folder) = path.parent() {
+        // Anybody may put a link into /dev/shm; what this process holds open is always one.
+        let (is_ours, flags) = match is_descriptor(path) {
+            true => (true, OFlags::empty()),
+            false => (false, OFlags::NOFOLLOW),
+        };
+        if let (Some(folder), false) = (path.parent(), is_ours) {
             std::fs::create_dir_all(folder)?;
         }
         let file = OpenOptions::new()
             .read(true)
             .write(true)
-            .create(true)
+            .create(!is_ours)
             .truncate(false)
             .mode(0o600)
-            // Anybody may put a link into /dev/shm.
-            .custom_flags(
-                i32::try_from(OFlags::NOFOLLOW.bits()).expect("a flag of open fits an int"),
-            )
+            .custom_flags(i32::try_from(flags.bits()).expect("a flag of open fits an int"))
             .open(path)?;
         lock(&file, path)?;
         allocate(&file, path, length)?;
@@ -80,8 +84,14 @@ impl Memory for RealMemory {
     }
 
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
-        free_bytes(path)
+        // Memory without a file belongs to no file system that could say; it is the same memory.
+        free_bytes(if is_descriptor(path) { Path::new(SHARED_MEMORY_FOLDER) } else { path })
     }
+}
+
+/// Whether a path means what this process has open under a number.
+fn is_descriptor(path: &Path) -> bool {
+    path.parent() == Some(Path::new(OWN_DESCRIPTORS))
 }
 
 /// Keeps others out, until the region is dropped or the process ends. A predecessor that was killed gets a moment.

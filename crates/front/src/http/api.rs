@@ -34,6 +34,10 @@ pub trait Api: Send + Sync + 'static {
     fn log_usage(&self) -> Answer<'_, LogUsage>;
     /// The datastore.
     fn store(&self) -> Answer<'_, StoreInfo>;
+    /// What the memory that outlives the process holds, and how often it helped.
+    fn warm(&self) -> Answer<'_, WarmStatus>;
+    /// Empties the block frames of the warm memory; segments stay.
+    fn drop_warm_frames(&self) -> Answer<'_, WarmDropped>;
     /// What the sweep does and did.
     fn sweep(&self) -> Answer<'_, SweepStatus>;
     /// Starts a sweep.
@@ -337,6 +341,75 @@ pub struct StoreInfo {
     /// Counters of the store: chunks, packs, bytes, saved by deduplication, requests, errors.
     #[schema(value_type = Object)]
     pub detail: serde_json::Value,
+}
+
+/// The memory that outlives the process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct WarmStatus {
+    /// Its file; absent when this machine has no place for one.
+    pub path: Option<String>,
+    /// What it was told to take.
+    pub budget_bytes: u64,
+    /// What it takes. More than the budget when it was larger before: slots are never given up while the file lives.
+    pub bytes: u64,
+    /// Slots for segments of the log, and those that hold one.
+    pub slots: u64,
+    pub slots_used: u64,
+    pub slot_bytes: u64,
+    /// Segments that the last start found here and used.
+    pub segments_kept: u64,
+    /// Block frames; absent when there are none.
+    pub frames: Option<WarmFrames>,
+}
+
+/// Block frames of the warm memory. Counters are since the start of the process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct WarmFrames {
+    /// How they began: `kept`, or empty because `new`, `other-layout`, `damaged`, `foreign` or `resized`.
+    pub began: String,
+    pub bytes_max: u64,
+    /// Bytes of what they hold.
+    pub bytes: u64,
+    pub frames: u64,
+    pub frames_max: u64,
+    /// Of these, the large ones.
+    pub frames_large: u64,
+    pub frames_large_max: u64,
+    /// Frames that this process has verified or written.
+    pub in_use: u64,
+    pub hits: u64,
+    pub misses: WarmMisses,
+    pub insertions: u64,
+    pub evictions: u64,
+    /// Frames of an earlier process that were verified at their first use.
+    pub verifications: u64,
+    /// Blocks that fit no frame.
+    pub too_long: u64,
+}
+
+/// Misses of the block frames that the store had to make good, by cause.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct WarmMisses {
+    /// Never there, as far as is known.
+    pub absent: u64,
+    /// Made room for others lately.
+    pub evicted: u64,
+    /// There, but did not verify.
+    pub damaged: u64,
+    /// The frames began empty.
+    pub cold: u64,
+    /// They began empty because their layout was of another binary.
+    pub other_layout: u64,
+}
+
+/// What was dropped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct WarmDropped {
+    pub frames: u64,
 }
 
 /// What the sweep does and did.

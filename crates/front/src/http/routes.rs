@@ -2,7 +2,7 @@
 
 use super::api::{
     ApiError, CreateVolume, Event, Health, Job, LogUsage, Problem, Shutdown, StartSweep,
-    StartVerify, Status, StoreInfo, SweepStatus, Volume,
+    StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use super::extract::{Body, Options, Piece, Remove};
 use super::serve::App;
@@ -30,6 +30,8 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::GET, "/api/v1/volumes/{name}/history", get(history)),
         (Method::GET, "/api/v1/log", get(log_usage)),
         (Method::GET, "/api/v1/store", get(store)),
+        (Method::GET, "/api/v1/warm", get(warm)),
+        (Method::DELETE, "/api/v1/warm/frames", delete(drop_warm_frames)),
         (Method::GET, "/api/v1/sweep", get(sweep)),
         (Method::POST, "/api/v1/sweep", post(start_sweep)),
         (Method::POST, "/api/v1/verify", post(start_verify)),
@@ -181,6 +183,19 @@ pub(super) async fn log_usage(State(app): State<App>) -> Answered<LogUsage> {
 #[utoipa::path(get, path = "/api/v1/store", responses((status = 200, body = StoreInfo, description = "The store.")))]
 pub(super) async fn store(State(app): State<App>) -> Answered<StoreInfo> {
     app.api.store().await.map(Json)
+}
+
+/// What the memory that outlives the process holds, and how often it helped.
+#[utoipa::path(get, path = "/api/v1/warm", responses((status = 200, body = WarmStatus, description = "Warm memory.")))]
+pub(super) async fn warm(State(app): State<App>) -> Answered<WarmStatus> {
+    app.api.warm().await.map(Json)
+}
+
+/// Empties the block frames of the warm memory; segments of the log stay.
+#[utoipa::path(delete, path = "/api/v1/warm/frames",
+    responses((status = 200, body = WarmDropped, description = "They are empty.")))]
+pub(super) async fn drop_warm_frames(State(app): State<App>) -> Answered<WarmDropped> {
+    app.api.drop_warm_frames().await.map(Json)
 }
 
 /// What the sweep does and did.

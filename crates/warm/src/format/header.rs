@@ -5,7 +5,7 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `RKNDLwrm` |
-//! | 8 | 4 | layout version, 1 |
+//! | 8 | 4 | layout version of header, table and slots: 1 |
 //! | 12 | 4 | bytes a slot |
 //! | 16 | 16 | node id |
 //! | 32 | 8 | slots |
@@ -42,6 +42,26 @@ pub(crate) struct Header {
     pub(crate) slot_bytes: u32,
 }
 
+/// Why bytes are no header of an arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadHeader {
+    /// Fewer bytes than a header has.
+    #[error("the arena is shorter than its header")]
+    Short,
+    /// Something else lies here, or nothing.
+    #[error("no arena: its magic is unknown")]
+    Unknown,
+    /// The checksum is wrong.
+    #[error("torn arena header: its checksum does not match")]
+    Torn,
+    /// Whole, but of another version.
+    #[error("arena layout {found} is not the one known here, {known}")]
+    Version { found: u32, known: u32 },
+    /// More slots than any arena has.
+    #[error("an arena of {0} slots is larger than any that is made")]
+    Slots(u64),
+}
+
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = Bytes {
@@ -58,24 +78,20 @@ impl Header {
     }
 
     /// The header, or why these bytes are none.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Header, String> {
-        let (header, _) = Bytes::read_from_prefix(bytes)
-            .map_err(|_| "the arena is shorter than its header".to_owned())?;
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Header, BadHeader> {
+        let (header, _) = Bytes::read_from_prefix(bytes).map_err(|_| BadHeader::Short)?;
         if header.magic != MAGIC {
-            return Err("no arena: its magic is unknown".to_owned());
+            return Err(BadHeader::Unknown);
         }
         if header.crc.get() != crc32c(&header.as_bytes()[..HEADER_BYTES - 4]) {
-            return Err("torn arena header: its checksum does not match".to_owned());
+            return Err(BadHeader::Torn);
         }
         if header.version.get() != VERSION {
-            return Err(format!(
-                "arena layout {} is not the one known here, {VERSION}",
-                header.version
-            ));
+            return Err(BadHeader::Version { found: header.version.get(), known: VERSION });
         }
         let slots = header.slots.get();
         if slots > crate::limits::SLOTS_MAX as u64 {
-            return Err(format!("an arena of {slots} slots is larger than any that is made"));
+            return Err(BadHeader::Slots(slots));
         }
         Ok(Header { node: NodeId(header.node), slots, slot_bytes: header.slot_bytes.get() })
     }

@@ -1,8 +1,15 @@
-//! The arena's records: one header page, then one certificate record a slot. Byte tables in `docs/format/warm.md`.
+//! The arena's records: one header page (of the arena, and of its frames), one certificate record a slot, one record a
+//! set of frames. Byte tables in `docs/format/warm.md`.
 
+mod frames;
 mod header;
 mod record;
 
+pub(crate) use frames::{
+    EVICTED_AT, FRAMES_HEADER_AT, FRAMES_HEADER_BYTES, FrameWord, FramesHeader, KEY_BYTES, KEYS_AT,
+    NoHeader, SET_BYTES, SET_FRAMES, frame_crc, key_hash, mark,
+};
+pub use header::BadHeader;
 pub(crate) use header::{HEADER_BYTES, Header};
 pub use record::Label;
 pub(crate) use record::{LabelBytes, RECORD_BYTES, State, durable_pack, durable_unpack};

@@ -65,6 +65,12 @@ impl Api for Fake {
             Ok(StoreInfo { url: "file:///x".into(), ..StoreInfo::default() })
         })
     }
+    fn warm(&self) -> Answer<'_, WarmStatus> {
+        Box::pin(async { Ok(WarmStatus { slots: 24, ..WarmStatus::default() }) })
+    }
+    fn drop_warm_frames(&self) -> Answer<'_, WarmDropped> {
+        Box::pin(async { Ok(WarmDropped { frames: 5 }) })
+    }
     /// Never ends.
     fn sweep(&self) -> Answer<'_, SweepStatus> {
         Box::pin(std::future::pending())
@@ -149,6 +155,8 @@ fn every_question_has_its_answer() {
             ("POST /api/v1/volumes/one/drain", "", 202, json!({"id": "7", "kind": "drain"})),
             ("GET /api/v1/log", "", 200, json!({"segments": 3})),
             ("GET /api/v1/store", "", 200, json!({"url": "file:///x"})),
+            ("GET /api/v1/warm", "", 200, json!({"slots": 24, "frames": null})),
+            ("DELETE /api/v1/warm/frames", "", 200, json!({"frames": 5})),
             ("POST /api/v1/sweep", "", 202, json!({"subject": "dry run: false"})),
             ("POST /api/v1/sweep", "{\"dry_run\": true}", 202, json!({"subject": "dry run: true"})),
             ("POST /api/v1/verify", "{\"volume\": \"one\"}", 202, json!({"subject": "one"})),

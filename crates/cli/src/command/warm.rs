@@ -1,0 +1,107 @@
+//! `rekindle warm`: the memory that outlives the daemon.
+
+use super::client;
+use crate::arguments::{Common, Warm};
+use crate::failure::Outcome;
+use crate::output;
+use base::units::format_size;
+use front::http::api::{WarmDropped, WarmFrames, WarmStatus};
+
+/// Runs the command.
+pub fn run(common: &Common, warm: &Warm) -> Outcome<u8> {
+    let client = client(common)?;
+    match warm {
+        Warm::Show => {
+            let status: WarmStatus = client.get("/api/v1/warm")?;
+            if common.json {
+                output::json(&status);
+            } else {
+                show(&status);
+            }
+        }
+        Warm::Drop => {
+            let dropped: WarmDropped = client.delete("/api/v1/warm/frames")?;
+            if common.json {
+                output::json(&dropped);
+            } else {
+                output::line(&format!(
+                    "{} frames dropped; the segments of the log are untouched",
+                    dropped.frames
+                ));
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn show(status: &WarmStatus) {
+    let nowhere = "none: nothing outlives the process; name a file with --warm";
+    let (slots, slots_used) = (status.slots, status.slots_used);
+    output::pairs(&[
+        ("memory", status.path.clone().unwrap_or_else(|| nowhere.to_owned())),
+        ("budget", format_size(status.budget_bytes)),
+        ("takes", format_size(status.bytes)),
+        ("slots", format!("{slots_used} of {slots} used, {} each", format_size(status.slot_bytes))),
+        ("segments", format!("{} found here at the start", status.segments_kept)),
+    ]);
+    match &status.frames {
+        Some(frames) => show_frames(frames),
+        None => output::pairs(&[("frames", "off".to_owned())]),
+    }
+}
+
+fn show_frames(frames: &WarmFrames) {
+    let misses = &frames.misses;
+    let missed =
+        misses.absent + misses.evicted + misses.damaged + misses.cold + misses.other_layout;
+    output::pairs(&[
+        (
+            "frames",
+            format!(
+                "{} of {} used ({} of {} large), {} in {}",
+                frames.frames,
+                frames.frames_max,
+                frames.frames_large,
+                frames.frames_large_max,
+                format_size(frames.bytes),
+                format_size(frames.bytes_max)
+            ),
+        ),
+        ("began", frames.began.clone()),
+        ("hits", format!("{} ({})", frames.hits, rate(frames.hits, missed))),
+        (
+            "misses",
+            format!(
+                "{missed}: {} never there, {} evicted, {} damaged, {} cold, {} of another layout",
+                misses.absent, misses.evicted, misses.damaged, misses.cold, misses.other_layout
+            ),
+        ),
+        ("verified", format!("{} frames of an earlier process", frames.verifications)),
+        ("evictions", frames.evictions.to_string()),
+    ]);
+}
+
+/// Hits of all looks, to a tenth of a percent.
+fn rate(hits: u64, misses: u64) -> String {
+    match hits + misses {
+        0 => "-".to_owned(),
+        all => {
+            let permille = u128::from(hits) * 1000 / u128::from(all);
+            format!("{}.{} %", permille / 10, permille % 10)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rate;
+
+    #[test]
+    fn rates_are_exact_and_never_divide_by_nothing() {
+        assert_eq!(
+            [(0, 0), (0, 5), (1, 2), (999, 1)].map(|(hits, misses)| rate(hits, misses)),
+            ["-", "0.0 %", "33.3 %", "99.9 %"]
+        );
+        assert_eq!(rate(u64::MAX / 2, 1), "99.9 %");
+    }
+}

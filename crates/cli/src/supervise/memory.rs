@@ -1,0 +1,51 @@
+//! Warm memory without a file: memory of the kernel's (a memfd) that lives for as long as somebody holds it open.
+//!
+//! Run by hand, the supervisor holds it: it outlives every worker, and is gone with `up`. Under systemd its descriptor
+//! store does (`FileDescriptorStoreMax=1` in the unit): it outlives every start until the unit is stopped. The worker
+//! finds it as `/proc/self/fd/N`, which it opens anew, so that the lock on it is the worker's own.
+
+use super::sockets;
+use crate::failure::{Failure, Outcome};
+use rustix::fs::MemfdFlags;
+use sd_notify::NotifyState;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// What `--warm` says to ask for it.
+pub const WORD: &str = "memfd";
+/// Its name in systemd's store, and in `/proc`.
+const NAME: &str = "rekindle-warm";
+
+/// The memory, if `warm` asks for it instead of a file; `warm` is then where the worker finds it. Keep it open.
+pub fn hold(warm: &mut Option<PathBuf>, under_systemd: bool) -> Outcome<Option<OwnedFd>> {
+    if warm.as_deref() != Some(Path::new(WORD)) {
+        return Ok(None);
+    }
+    let memory = if under_systemd { of_systemd()? } else { make(MemfdFlags::empty())? };
+    *warm = Some(PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd())));
+    Ok(Some(memory))
+}
+
+/// New memory. With no flags, child processes inherit it under the same number.
+fn make(flags: MemfdFlags) -> Outcome<OwnedFd> {
+    rustix::fs::memfd_create(NAME, flags).map_err(|error| {
+        Failure::new("the kernel gives no memory of its own (memfd)")
+            .because(io::Error::from(error))
+            .next("rekindle up --warm /dev/shm/rekindle.warm")
+    })
+}
+
+/// What an earlier start has left with systemd, else new memory that is given to it to keep.
+fn of_systemd() -> Outcome<OwnedFd> {
+    let kept = sd_notify::listen_fds_with_names()
+        .ok()
+        .and_then(|mut kept| kept.find(|(_, name)| name == NAME));
+    if let Some((descriptor, _)) = kept {
+        return sockets::take(descriptor);
+    }
+    let memory = make(MemfdFlags::CLOEXEC)?;
+    let states = [NotifyState::FdStore, NotifyState::FdName(NAME)];
+    sd_notify::notify_with_fds(&states, &[memory.as_fd()])?;
+    Ok(memory)
+}

@@ -1,0 +1,196 @@
+//! Metadata chunks in warm memory: what a restart finds again without asking the store.
+//!
+//! A chunk's key is its name and its name is the hash of its bytes, so a frame needs no word about being the latest, and
+//! is believed only when its bytes have the name that was asked for. Value of a frame: number of children (4 bytes,
+//! little-endian), then the body. See `docs/format/warm.md`.
+
+use crate::name::Namer;
+use crate::pack::reader::Body;
+use crate::{Class, Pointer, pack};
+use bytes::Bytes;
+use warm::{Frames, Miss};
+
+const _: () = assert!(
+    4 + crate::format::node::bytes_max() <= warm::limits::FRAME_BYTES[1],
+    "every tree node fits a frame"
+);
+
+/// The frames, if the node has warm memory. Without them every call is a look at an `Option`.
+pub(crate) struct WarmNodes {
+    frames: Option<Frames>,
+}
+
+impl WarmNodes {
+    pub(crate) fn new(frames: Option<Frames>) -> Self {
+        Self { frames }
+    }
+
+    /// A metadata chunk that lies there, verified against its name. A plain call. `Err(None)`: it is nothing that is
+    /// kept here.
+    pub(crate) fn get(&self, namer: &Namer, pointer: &Pointer) -> Result<Body, Option<Miss>> {
+        let frames = self.frames.as_ref().ok_or(None)?;
+        if pack::class(pointer.pack) == Class::Data {
+            return Err(None);
+        }
+        let body = |value: &[u8]| {
+            let (children, bytes) = value.split_first_chunk()?;
+            let children = u32::from_le_bytes(*children);
+            (namer.name(Class::Metadata, children, bytes) == pointer.name)
+                .then(|| Body { bytes: Bytes::copy_from_slice(bytes), children })
+        };
+        frames.get(&pointer.name, body).map_err(Some)
+    }
+
+    /// Counts a look in vain, by whoever has to ask the store for it.
+    pub(crate) fn missed(&self, miss: Option<Miss>) {
+        if let (Some(frames), Some(miss)) = (&self.frames, miss) {
+            frames.missed(miss);
+        }
+    }
+
+    /// Keeps a verified chunk, if it is metadata.
+    pub(crate) fn keep(&self, pointer_name: &[u8; 32], class: Class, body: &Body) {
+        if let (Some(frames), Class::Metadata) = (&self.frames, class) {
+            frames.insert(pointer_name, &[&body.children.to_le_bytes(), &body.bytes]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Broken, config, random, run};
+    use crate::tree::{self, Lookup, Root};
+    use crate::{Class, Content, Pointer};
+    use base::{NodeId, StoreId};
+    use datastore::Store;
+    use env::sim::{Faults, World};
+    use std::path::Path;
+    use std::sync::Arc;
+    use warm::{Arena, Beginning, Frames, FramesShape, Shape};
+
+    const PATH: &str = "/memory/warm";
+
+    /// The frames after a (re)start of the process.
+    fn frames(world: &World, mebibytes: u64) -> Frames {
+        world.crash_process();
+        let frames = FramesShape { bytes: mebibytes << 20, store: StoreId([2; 16]) };
+        let shape = Shape { slots: 1, slot_bytes: 16 << 10, frames: Some(frames) };
+        let arena =
+            Arena::open_shaped(&world.env(), Path::new(PATH), NodeId([1; 16]), shape).unwrap();
+        arena.frames().unwrap()
+    }
+
+    /// A tree of `count` keys, each with a chunk of its own.
+    async fn planted(content: &Content, count: u64) -> Root {
+        let mut batch = content.batch();
+        let mut entries = Vec::new();
+        for key in 0..count {
+            let chunk = batch.write(Class::Data, random(key, 64), &[]).await.unwrap();
+            entries.push((key, Some(chunk)));
+        }
+        let root = tree::update(content, &mut batch, &None, &entries).await.unwrap();
+        batch.flush().await.unwrap();
+        batch.committed();
+        root
+    }
+
+    fn present(content: &Content, root: &Root, key: u64) -> Option<Pointer> {
+        match tree::get_now(content, root, key) {
+            Lookup::Present(pointer) => Some(pointer),
+            Lookup::Absent | Lookup::Unknown => None,
+        }
+    }
+
+    #[test]
+    fn after_a_restart_every_lookup_is_a_plain_call_and_the_store_is_not_asked() {
+        run(async |env| {
+            let world = World::new(1, Faults::none());
+            let broken = Arc::new(Broken::new());
+            let store: Store = broken.clone();
+            let open = |frames| Content::open_warm(env.clone(), store.clone(), config(), frames);
+            let content = open(Some(frames(&world, 16)));
+            let root = planted(&content, 20_000).await;
+            drop(content);
+
+            let kept = frames(&world, 16);
+            assert_eq!(kept.stats().began, Beginning::Kept);
+            let content = open(Some(kept.clone()));
+            let before = broken.reads();
+            assert!((0..20_000).all(|key| present(&content, &root, key).is_some()));
+            assert!(present(&content, &root, 20_000).is_none());
+            assert_eq!(tree::range(&content, &root, 0..30_000).await.unwrap().len(), 20_000);
+            assert_eq!(broken.reads(), before, "not once");
+            let stats = kept.stats();
+            assert_eq!(stats.too_long, 0);
+            assert_eq!((stats.misses(), stats.hits), (0, stats.verifications));
+            assert!(stats.hits > 78, "{} nodes", stats.hits);
+            drop(content);
+
+            // Without frames the same start has to ask.
+            let content = open(None);
+            assert!(present(&content, &root, 1).is_none());
+            assert!(tree::get(&content, &root, 1).await.unwrap().is_some());
+            assert!(broken.reads() > before);
+        });
+    }
+
+    #[test]
+    fn what_is_damaged_or_gone_comes_from_the_store_and_stays_again() {
+        run(async |env| {
+            let world = World::new(2, Faults::none());
+            let store: Store = Arc::new(Broken::new());
+            let open = |frames| Content::open_warm(env.clone(), store.clone(), config(), frames);
+            let content = open(Some(frames(&world, 16)));
+            let root = planted(&content, 5_000).await;
+            drop(content);
+            let all = async |frames: &Frames| {
+                let content = open(Some(frames.clone()));
+                let found = tree::range(&content, &root, 0..5_000).await.unwrap();
+                assert_eq!(found.len(), 5_000);
+            };
+            // Bytes of frames all over the part: header page, table and slot come before.
+            let part = 528_384 + (16 << 10);
+            for at in (0..16u64 << 20).step_by(1 << 10) {
+                world.flip_memory_bit(PATH, part + at);
+            }
+            let damaged = frames(&world, 16);
+            all(&damaged).await;
+            let stats = damaged.stats();
+            assert!(stats.damaged > 0, "{stats:?}");
+            assert_eq!(stats.misses(), stats.damaged + stats.absent + stats.evicted);
+            drop(damaged);
+            let again = frames(&world, 16);
+            all(&again).await;
+            assert_eq!((again.stats().began, again.stats().misses()), (Beginning::Kept, 0));
+            again.drop_all();
+            all(&again).await;
+            assert!(again.stats().absent > 0);
+            drop(again);
+            let resized = frames(&world, 8);
+            all(&resized).await;
+            assert!(resized.stats().cold > 0, "{:?}", resized.stats());
+        });
+    }
+
+    #[test]
+    fn a_frame_with_other_bytes_under_a_name_is_not_believed() {
+        run(async |env| {
+            let world = World::new(3, Faults::none());
+            let store: Store = Arc::new(Broken::new());
+            let frames = frames(&world, 16);
+            let open =
+                || Content::open_warm(env.clone(), store.clone(), config(), Some(frames.clone()));
+            let content = open();
+            let root = planted(&content, 100).await;
+            let name = root.unwrap().name;
+            drop(content);
+            let content = open();
+            for forged in [&b""[..], b"abc", b"\0\0\0\0", &[0xff; 500]] {
+                frames.replace(&name, &[forged]);
+                assert!(present(&content, &root, 7).is_none(), "{forged:?}");
+            }
+            assert!(tree::get(&content, &root, 7).await.unwrap().is_some());
+            assert_eq!(frames.stats().began, Beginning::New);
+        });
+    }
+}

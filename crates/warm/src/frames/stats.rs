@@ -1,0 +1,140 @@
+//! What is counted about frames.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How the frames began in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beginning {
+    /// With what an earlier process left.
+    Kept,
+    /// Empty: there were none in the file.
+    New,
+    /// Empty: what was there has another layout version, older or newer.
+    OtherLayout,
+    /// Empty: the header of the part was damaged.
+    Damaged,
+    /// Empty: what was there belongs to another node or another store.
+    Foreign,
+    /// Empty: the budget, or the number of segment slots before it, has changed.
+    Resized,
+}
+
+impl Beginning {
+    /// One word for people and programs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Beginning::Kept => "kept",
+            Beginning::New => "new",
+            Beginning::OtherLayout => "other-layout",
+            Beginning::Damaged => "damaged",
+            Beginning::Foreign => "foreign",
+            Beginning::Resized => "resized",
+        }
+    }
+
+    /// Why a key is missing that is in no frame.
+    pub(super) fn miss(self) -> Miss {
+        match self {
+            Beginning::Kept => Miss::Absent,
+            Beginning::OtherLayout => Miss::OtherLayout,
+            Beginning::New | Beginning::Damaged | Beginning::Foreign | Beginning::Resized => {
+                Miss::Cold
+            }
+        }
+    }
+}
+
+/// Why a key was not found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Miss {
+    /// It was never there, or so long ago that nobody remembers.
+    Absent,
+    /// It had to make room for others lately.
+    Evicted,
+    /// It was there, but its bytes did not verify.
+    Damaged,
+    /// The frames of this life began empty: whether it was there before cannot be known.
+    Cold,
+    /// As [`Miss::Cold`], because another version of the layout was found.
+    OtherLayout,
+}
+
+/// Counters, all since the start of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    pub began: Beginning,
+    pub hits: u64,
+    pub absent: u64,
+    pub evicted: u64,
+    pub damaged: u64,
+    pub cold: u64,
+    pub other_layout: u64,
+    /// Values put in.
+    pub insertions: u64,
+    /// Values that made room for others.
+    pub evictions: u64,
+    /// Values that an earlier process left and that were found sound.
+    pub verifications: u64,
+    /// Values refused because they fit no frame.
+    pub too_long: u64,
+}
+
+impl Stats {
+    /// Misses of any cause.
+    #[must_use]
+    pub fn misses(&self) -> u64 {
+        self.absent + self.evicted + self.damaged + self.cold + self.other_layout
+    }
+}
+
+/// What the frames hold; `[small, large]` where there are two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Memory that the part takes, bytes.
+    pub bytes_max: u64,
+    /// Bytes of the values in it.
+    pub bytes: u64,
+    pub frames_max: [u64; 2],
+    pub frames: [u64; 2],
+    /// Frames that this process has verified or written.
+    pub verified: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) hits: AtomicU64,
+    misses: [AtomicU64; 5],
+    pub(super) insertions: AtomicU64,
+    pub(super) evictions: AtomicU64,
+    pub(super) verifications: AtomicU64,
+    pub(super) too_long: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn add(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn missed(&self, miss: Miss) {
+        Counters::add(&self.misses[miss as usize]);
+    }
+
+    pub(super) fn stats(&self, began: Beginning) -> Stats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let misses = |miss: Miss| get(&self.misses[miss as usize]);
+        Stats {
+            began,
+            hits: get(&self.hits),
+            absent: misses(Miss::Absent),
+            evicted: misses(Miss::Evicted),
+            damaged: misses(Miss::Damaged),
+            cold: misses(Miss::Cold),
+            other_layout: misses(Miss::OtherLayout),
+            insertions: get(&self.insertions),
+            evictions: get(&self.evictions),
+            verifications: get(&self.verifications),
+            too_long: get(&self.too_long),
+        }
+    }
+}
