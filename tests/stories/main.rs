@@ -11,4 +11,5 @@ mod filesystems;
 mod flash_full;
 mod guests;
 mod images;
+mod life;
 mod power_loss;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys at the top, and what they are.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "dir",
     "store",
     "store_fault",
@@ -26,6 +26,7 @@ const KEYS: [&str; 13] = [
     "compression",
     "destage",
     "sweep",
+    "stuck_after",
 ];
 /// Keys under `[destage]`.
 const DESTAGE_KEYS: [&str; 5] = ["age", "bytes", "batch", "workers", "deadline"];
@@ -49,6 +50,7 @@ pub struct Settings {
     pub compression: Option<Compression>,
     pub destage: Destage,
     pub sweep: Sweep,
+    pub stuck_after: Option<Duration>,
 }
 
 /// What it says of the sweep.
@@ -112,6 +114,7 @@ fn parse(text: &str) -> Result<Settings, String> {
             percent: read_key(&sweep, "percent", percent)?,
             grace: read_key(&sweep, "grace", parse::duration)?,
         },
+        stuck_after: read_key(&table, "stuck_after", parse::duration)?,
     })
 }
 
@@ -212,6 +215,7 @@ mod tests {
             flash_budget = "4G"
             cache = 1048576
             compression = "lz4"
+            stuck_after = "3s"
             [destage]
             age = "2s"
             workers = 4
@@ -229,6 +233,7 @@ mod tests {
         assert_eq!(settings.compression, Some(Compression::Lz4));
         assert_eq!(settings.destage.age, Some(Duration::from_secs(2)));
         assert_eq!(settings.destage.workers, Some(4));
+        assert_eq!(settings.stuck_after, Some(Duration::from_secs(3)));
         assert_eq!((settings.sweep.interval, settings.sweep.percent), (Some(None), Some(50)));
         assert_eq!(parse(""), Ok(Settings::default()));
     }

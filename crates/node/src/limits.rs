@@ -47,6 +47,8 @@ pub const SESSION_WAIT: Duration = Duration::from_secs(5);
 pub const HTTP_WAIT: Duration = Duration::from_millis(500);
 /// Clients of NBD at a time; each has a thread. A node with a thousand volumes in use has more than a thousand.
 pub const NBD_CONNECTIONS: usize = 4096;
+/// A volume in a passing state is reported as stuck after this time, when nobody says.
+pub const STUCK_AFTER_DEFAULT: Duration = Duration::from_secs(10);
 /// Volumes in service that the status lists.
 pub const VOLUMES_IN_STATUS: usize = 100;
 /// Finished jobs that are remembered.

@@ -59,10 +59,19 @@ fn observe(node: &Node) {
     set("rekindle_index_bytes", content.index_bytes);
     set("rekindle_node_incarnation", node.incarnation.0);
     backlog(node);
+    passing(node);
     for (state, volumes) in node.volumes.states() {
         gauge!("rekindle_volumes", "state" => state.as_str())
             .set(f64::from(u32::try_from(volumes).unwrap_or(u32::MAX)));
     }
+}
+
+/// Volumes in exclusive states: how long the oldest has been there, and how many are there for too long.
+fn passing(node: &Node) {
+    let (passing, _) = node.volumes.passing();
+    let age = passing.first().map_or(0, |oldest| oldest.age_ms);
+    set("rekindle_volume_passing_age_milliseconds", age);
+    set("rekindle_volumes_stuck", node.volumes.stuck().total);
 }
 
 /// Of all volumes together: one line a volume would be one line a volume for ever.

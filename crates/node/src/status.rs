@@ -287,6 +287,9 @@ fn troubles(node: &Node) -> (Vec<String>, Vec<String>) {
             ));
         }
     }
+    // A restart of the daemon would mend none of these.
+    let stuck = node.volumes.stuck();
+    worries.extend(stuck.volumes.iter().map(volume::Passing::sentence));
     (stalled, worries)
 }
 
@@ -484,6 +487,7 @@ fn event(change: volume::machine::Change) -> Event {
         time: change.at,
         from: change.from.as_str().to_owned(),
         to: change.to.as_str().to_owned(),
+        event: change.event.as_str().to_owned(),
         cause: change.cause,
         duration_ms: change.duration_us / 1000,
     }
@@ -496,6 +500,9 @@ fn detail(node: &Node) -> serde_json::Value {
         "pid": std::process::id(),
         "start_us": phases,
         "warm": node.warm.as_ref().map(|path| path.display().to_string()),
+        "states": node.volumes.states(),
+        "transitions": node.volumes.transitions(),
+        "stuck": node.volumes.stuck(),
         "log_segments_found": node.opened.segments,
         "log_segments_warm": node.opened.segments_warm,
         "log_damage": node.opened.damage,

@@ -108,11 +108,18 @@ async fn carry_out(attaching: Exclusive) {
 async fn bring_up(attaching: &Exclusive) -> Result<Live, Error> {
     let (inner, entry) = (&attaching.inner, &attaching.entry);
     let began = inner.env.now();
-    let found = records::find(&inner.writer, &entry.name).await?;
+    let found = {
+        let _step = attaching.step("the store: reading the name and the vault");
+        records::find(&inner.writer, &entry.name).await?
+    };
     entry.inside.lock().known = true;
-    let held = become_owner(inner, &entry.name, found).await?;
+    let held = {
+        let _step = attaching.step("the store: becoming the owner in the vault");
+        become_owner(inner, &entry.name, found).await?
+    };
     let vault = held.value.clone();
     let home = (inner.homes)(&vault)?;
+    let _step = attaching.step("the log: reading unfinished changes");
     let staged = inner.staging.open(held, home).await?;
     metrics::histogram!("rekindle_volume_attach_seconds")
         .record(inner.env.now().since(began).as_secs_f64());

@@ -26,15 +26,15 @@ pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
     if spec.size == 0 {
         return invalid("a volume must have a size: give at least 512 bytes, as in 20G".to_owned());
     }
+    if spec.size > VOLUME_BYTES_MAX {
+        let (size, most) = (format_size(spec.size), format_size(VOLUME_BYTES_MAX));
+        return invalid(format!("a size of {size} is too large: a volume has at most {most}"));
+    }
     if !spec.size.is_multiple_of(SECTOR_BYTES) {
         let (size, rounded) = (spec.size, spec.size.next_multiple_of(SECTOR_BYTES));
         return invalid(format!(
             "a size of {size} bytes is not a multiple of {SECTOR_BYTES}: use {rounded}"
         ));
-    }
-    if spec.size > VOLUME_BYTES_MAX {
-        let (size, most) = (format_size(spec.size), format_size(VOLUME_BYTES_MAX));
-        return invalid(format!("a size of {size} is too large: a volume has at most {most}"));
     }
     if !spec.block_size.is_power_of_two()
         || !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&spec.block_size)

@@ -2,6 +2,7 @@
 
 use crate::machine::Machine;
 use crate::{Error, Vault};
+use env::Moment;
 use parking_lot::Mutex;
 use staging::Staged;
 use std::sync::Arc;
@@ -39,6 +40,16 @@ pub(crate) struct Inside {
     pub known: bool,
     /// Taken out of the registry: look again.
     pub retired: bool,
+    /// What the task that has the say waits for; only in an exclusive state.
+    pub step: Option<Step>,
+}
+
+/// A step of the task that has the say over a volume.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Step {
+    /// What it waits for, in words: "the store: reading the vault".
+    pub what: &'static str,
+    pub since: Moment,
 }
 
 /// A client's hold on an attached volume; dropping the last clone lets go.
@@ -52,7 +63,7 @@ struct Hold {
 }
 
 impl Entry {
-    pub fn new(name: &str, now: env::Moment) -> Self {
+    pub fn new(name: &str, now: Moment) -> Self {
         let inside = Inside {
             machine: Machine::new(name, now),
             live: None,
@@ -61,6 +72,7 @@ impl Entry {
             failed: None,
             known: false,
             retired: false,
+            step: None,
         };
         Self { name: name.to_owned(), inside: Mutex::new(inside), changed: watch::Sender::new(0) }
     }
@@ -73,6 +85,11 @@ impl Entry {
     /// To wait for the next change of state. Called under the lock.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
+    }
+
+    /// How many wait for the next change of state.
+    pub fn waiting(&self) -> u64 {
+        self.changed.receiver_count() as u64
     }
 }
 

@@ -13,6 +13,7 @@ mod limits;
 mod list;
 pub mod machine;
 mod offline;
+mod passing;
 mod records;
 mod registry;
 mod remove;
@@ -22,6 +23,8 @@ mod turns;
 pub use entry::Handle;
 pub use error::Error;
 pub use info::Info;
+pub use passing::{Passing, Stuck};
+pub use registry::Transition;
 pub use remove::Reaped;
 pub use staging::{
     Ack, Backlog, Error as StagingError, Extent, Fold, Home, Policy, Source, Staged, Ticket, Vault,
@@ -39,6 +42,7 @@ use registry::Inner;
 use staging::Staging;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::broadcast;
 
 /// Makes the home of a volume from its vault; the node plugs in one for each kind. An unknown kind is
@@ -150,6 +154,30 @@ impl Volumes {
             self.inner.observe(&entry, &mut entry.inside.lock());
         }
         self.inner.levels()
+    }
+
+    /// The transitions that have happened since the start: how often, and how long the state before had lasted.
+    #[must_use]
+    pub fn transitions(&self) -> Vec<Transition> {
+        self.inner.transitions()
+    }
+
+    /// Volumes in an exclusive state, the oldest first, and what each waits for; how many there are in all.
+    #[must_use]
+    pub fn passing(&self) -> (Vec<Passing>, u64) {
+        passing::look(&self.inner)
+    }
+
+    /// Volumes that have been in an exclusive state for longer than they should, as of the watchdog's last look.
+    #[must_use]
+    pub fn stuck(&self) -> Stuck {
+        self.inner.stuck.lock().clone()
+    }
+
+    /// The watchdog: looks again and again, and reports volumes that are in an exclusive state for longer than
+    /// `limit`. It ends with the registry; run it as a task.
+    pub fn watchdog(&self, limit: Duration) -> impl Future<Output = ()> + Send + 'static {
+        passing::watch(Arc::downgrade(&self.inner), limit)
     }
 
     /// Every change of state from now on. A watcher that is too far behind misses some, and is told how many.

@@ -20,3 +20,12 @@ pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
 pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Longest name of a kind, bytes.
 pub const KIND_BYTES_MAX: usize = 16;
+/// Least and longest pause between two looks of the watchdog.
+pub const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(20);
+pub const WATCH_INTERVAL_MAX: Duration = Duration::from_secs(5);
+/// Volumes in a passing state that one answer names; the rest is counted.
+pub const PASSING_MAX: usize = 100;
+/// Warnings of one look of the watchdog; the rest is counted in one more.
+pub const WARNINGS_MAX: usize = 8;
+/// A volume that is stuck is warned of again after this time.
+pub const WARN_AGAIN: Duration = Duration::from_secs(60);

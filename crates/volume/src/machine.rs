@@ -131,10 +131,16 @@ pub const TABLE: &[(State, Event, State)] = &[
     (State::Error, Event::Salvage, State::Salvaging),
 ];
 
+/// The row of [`TABLE`] for `event` in `state`, if it is lawful there.
+#[must_use]
+pub fn row(state: State, event: Event) -> Option<usize> {
+    TABLE.iter().position(|(from, what, _)| (*from, *what) == (state, event))
+}
+
 /// Where `event` leads from `state`, if it is lawful there.
 #[must_use]
 pub fn next(state: State, event: Event) -> Option<State> {
-    TABLE.iter().find(|(from, what, _)| (*from, *what) == (state, event)).map(|(_, _, to)| *to)
+    row(state, event).map(|row| TABLE[row].2)
 }
 
 impl State {
@@ -210,6 +216,31 @@ impl Event {
         Event::HandOverDone,
         Event::HandOverFailed,
     ];
+
+    /// As people and `--json` see it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Event::Preattach => "preattach",
+            Event::Attach => "attach",
+            Event::AttachDone => "attach-done",
+            Event::AttachFailed => "attach-failed",
+            Event::AttachDamaged => "attach-damaged",
+            Event::Stall => "stall",
+            Event::Resume => "resume",
+            Event::Failed => "failed",
+            Event::Offline => "offline",
+            Event::OfflineDone => "offline-done",
+            Event::OfflineFailed => "offline-failed",
+            Event::Removed => "removed",
+            Event::Salvage => "salvage",
+            Event::SalvageDone => "salvage-done",
+            Event::SalvageFailed => "salvage-failed",
+            Event::HandOver => "hand-over",
+            Event::HandOverDone => "hand-over-done",
+            Event::HandOverFailed => "hand-over-failed",
+        }
+    }
 }
 
 /// One change of state.
@@ -264,6 +295,12 @@ impl Machine {
     #[must_use]
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// Since when it is there.
+    #[must_use]
+    pub fn since(&self) -> Moment {
+        self.since
     }
 
     /// Its last changes, oldest first.

@@ -118,6 +118,15 @@ impl Found {
                 "volumes",
                 format!("{} in service; `rekindle volume ls` shows all", status.volumes_attached),
             ),
+            ("states", states(&status.detail["states"])),
         ]
     }
+}
+
+/// How many volumes are in each state, of those that were asked for since the start.
+fn states(counts: &Value) -> String {
+    let counts = counts.as_object().into_iter().flatten();
+    let some = counts.filter(|(_, count)| count.as_u64() != Some(0));
+    let words: Vec<String> = some.map(|(state, count)| format!("{count} {state}")).collect();
+    if words.is_empty() { "none was asked for yet".to_owned() } else { words.join(", ") }
 }

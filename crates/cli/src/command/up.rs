@@ -107,6 +107,7 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> 
     config.sweep.interval = sweep.interval.unwrap_or(config.sweep.interval);
     config.sweep.percent = sweep.percent.unwrap_or(config.sweep.percent);
     config.sweep.grace = sweep.grace.unwrap_or(config.sweep.grace);
+    config.stuck_after = settings.stuck_after.unwrap_or(config.stuck_after);
     config.check().map_err(Failure::usage)?;
     Ok(config)
 }

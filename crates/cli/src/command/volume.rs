@@ -182,11 +182,11 @@ fn history(common: &Common, named: &Named) -> Outcome {
         output::json(&events);
         return Ok(());
     }
-    let mut table = output::table(["TIME", "FROM", "TO", "AFTER", "CAUSE"]);
+    let mut table = output::table(["TIME", "EVENT", "FROM", "TO", "AFTER", "CAUSE"]);
     for event in &events {
         let time = output::moment(event.time);
         let after = output::time(event.duration_ms);
-        table.add_row([&time, &event.from, &event.to, &after, &event.cause]);
+        table.add_row([&time, &event.event, &event.from, &event.to, &after, &event.cause]);
     }
     output::rows(&table);
     Ok(())

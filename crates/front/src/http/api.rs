@@ -306,6 +306,8 @@ pub struct Event {
     pub from: String,
     /// State after.
     pub to: String,
+    /// What happened, as in the automaton: `attach`, `attach-done`, `offline`, ...
+    pub event: String,
     pub cause: String,
     /// How long the state before had lasted.
     pub duration_ms: u64,

@@ -7,3 +7,4 @@ mod life;
 mod naming;
 mod random;
 mod stopping;
+mod watching;
