@@ -1,8 +1,9 @@
 //! The life of volumes: what is stuck is named, idle ones go out of service, a stop tells how far it is.
 
 use anyhow::{Context, Result};
+use e2e::daemon::binary;
 use e2e::nbd_client::NbdClient;
-use e2e::shell::wait_until;
+use e2e::shell::{Shell, wait_until};
 use e2e::{Daemon, Options};
 use serde_json::Value;
 use std::time::Duration;
@@ -43,4 +44,81 @@ fn a_volume_that_hangs_is_named_with_what_it_waits_for() -> Result<()> {
     wait_until("the watchdog to look again", Duration::from_secs(10), || {
         daemon.cli(&["status"]).is_ok_and(|status| status["detail"]["stuck"]["total"] == 0)
     })
+}
+
+#[test]
+fn an_idle_volume_goes_out_of_service_a_pinned_one_stays() -> Result<()> {
+    let options = settings(
+        "idle",
+        "[collector]\nidle = '1s'\ninterval = '100ms'\n[destage]\nage = '100ms'\n",
+        &[],
+    )?;
+    let daemon = Daemon::start_with("idle", options)?;
+    for name in ["idle", "kept", "used"] {
+        daemon.create(name, "16M", &[])?;
+    }
+    assert_eq!(daemon.cli(&["volume", "pin", "kept"])?["pinned"], true);
+    let write = |name: &str, byte: u8| -> Result<NbdClient> {
+        let mut client = NbdClient::connect(&daemon.socket(), name)?;
+        client.write(4096, &[byte; 4096])?;
+        Ok(client)
+    };
+    drop((write("idle", 1)?, write("kept", 2)?));
+    let used = write("used", 3)?;
+    let row = |name: &str| -> Value {
+        let found = daemon.cli(&["debug", "volumes", name]).unwrap_or_default();
+        found["volumes"][0].clone()
+    };
+    wait_until("the idle one to go", Duration::from_secs(30), || {
+        row("idle")["state"] == "preattached"
+    })?;
+    wait_until("the decisions", Duration::from_secs(30), || {
+        row("kept")["collector"]["decision"] == "pinned"
+            && row("used")["collector"]["decision"] == "in-use"
+    })?;
+    assert_eq!(
+        (&row("kept")["state"], &row("used")["state"]),
+        (&"attached".into(), &"attached".into())
+    );
+    // Its next client notices nothing.
+    let mut client = NbdClient::connect(&daemon.socket(), "idle")?;
+    assert_eq!(client.read(4096, 4096)?, [1; 4096]);
+    drop((client, used));
+    daemon.cli(&["volume", "unpin", "kept"])?;
+    wait_until("all to go", Duration::from_secs(30), || {
+        daemon.cli(&["debug", "volumes"]).is_ok_and(|found| found["states"]["preattached"] == 3)
+    })?;
+    let history = daemon.cli(&["volume", "history", "kept"])?;
+    assert!(history.to_string().contains("collector: idle for"), "{history}");
+    Ok(())
+}
+
+#[test]
+fn the_inside_of_a_live_daemon_can_be_seen() -> Result<()> {
+    let options = settings("debug", "[destage]\nage = '1h'\n", &[])?;
+    let daemon = Daemon::start_with("debug", options)?;
+    daemon.create("vm1", "16M", &[])?;
+    let mut client = NbdClient::connect(&daemon.socket(), "vm1")?;
+    for block in 0..8 {
+        client.write(block * 4096, &[1; 4096])?;
+    }
+    let volumes = daemon.cli(&["debug", "volumes"])?;
+    let row = &volumes["volumes"][0];
+    assert_eq!((&row["volume"], &row["sessions"]), (&"vm1".into(), &1.into()), "{volumes}");
+    assert_eq!((&row["staged"]["serial"], &row["staged"]["checkpoint"]), (&8.into(), &0.into()));
+    assert_eq!(row["staged"]["overlay_pieces"], 8, "{volumes}");
+    let queue = daemon.cli(&["debug", "queue"])?;
+    assert_eq!(queue["destager"]["ring"][0], "vm1", "{queue}");
+    assert_eq!((&queue["volumes"][0]["changes"], &queue["total"]), (&8.into(), &1.into()));
+    let log = daemon.cli(&["debug", "log"])?;
+    assert!(log["head"]["filled"].as_u64().context("head")? >= 8 * 4096, "{log}");
+    assert_eq!(log["head"]["volumes"], 1);
+    assert_eq!(log["appended"], log["committed"], "{log}");
+    assert_eq!(daemon.cli(&["debug", "locks"])?["total"], 0);
+    for what in ["volumes", "queue", "log", "locks"] {
+        let dir = daemon.dir.display().to_string();
+        let text = Shell::new(binary()).args(["debug", what, "--dir", &dir]).run()?;
+        assert!(!text.trim().is_empty(), "debug {what} says nothing");
+    }
+    Ok(())
 }

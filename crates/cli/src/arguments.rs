@@ -59,6 +59,9 @@ pub enum Command {
     /// Give back space in the store that no volume reaches
     #[command(subcommand)]
     Sweep(Sweep),
+    /// Look inside a live daemon: volumes, destager, log, who waits for what
+    #[command(subcommand)]
+    Debug(Debug),
     /// Break something on purpose and measure what clients notice
     #[command(subcommand)]
     Drill(Drill),
@@ -152,6 +155,10 @@ pub enum Volume {
     Drain(Named),
     /// Show what happened to a volume: its changes of state, with cause and duration
     History(Named),
+    /// Keep a volume in service however long nobody uses it
+    Pin(Named),
+    /// Let a volume go out of service again when nobody uses it for long
+    Unpin(Named),
 }
 
 #[derive(Debug, Args)]
@@ -276,6 +283,27 @@ pub enum Sweep {
     Status,
     /// Sweep now, and wait for the end
     Run,
+}
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Each is a copy under short locks and of bounded length: safe on a daemon under load. The store is
+not asked, so they answer while it is away. Fields of --json may change with any version.")]
+pub enum Debug {
+    /// Volumes asked for since the start: state, sessions, serials, overlay, what the collector thinks
+    Volumes(Narrow),
+    /// What waits to be destaged: the destager's ring, and flow control of each volume
+    Queue(Narrow),
+    /// Segments of the log, how full its head is, what is committed
+    Log,
+    /// Volumes in a passing state: who has the say, what it waits for, who waits for it
+    Locks,
+}
+
+#[derive(Debug, Args)]
+pub struct Narrow {
+    /// Only volumes whose names begin with this
+    pub prefix: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

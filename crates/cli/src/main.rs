@@ -42,6 +42,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Map(map) => command::map::run(common, map).map(|()| 0),
         Command::Verify(verify) => command::verify::run(common, verify),
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
+        Command::Debug(debug) => command::debug::run(common, debug).map(|()| 0),
         Command::Drill(arguments::Drill::Restart(restart)) => drill::run(common, restart),
         Command::Inspect(inspect) => inspect::run(common, inspect),
         Command::Completions(completions) => {

@@ -26,10 +26,12 @@ mod segment;
 mod start;
 #[cfg(test)]
 mod tests;
+mod view;
 mod walk;
 
 pub use error::Error;
 pub use segment::Place;
+pub use view::{HeadView, SegmentView, View};
 
 use base::checksum::crc32c;
 use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
@@ -244,6 +246,12 @@ impl Log {
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.inner.usage()
+    }
+
+    /// The log as people see it: segments and head.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.inner.view()
     }
 
     /// Seals and syncs what there is. The log takes nothing afterwards.

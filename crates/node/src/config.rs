@@ -101,6 +101,8 @@ pub struct Config {
     pub sweep: Sweep,
     /// A volume that is attaching, offlining or the like for longer than this is reported as stuck.
     pub stuck_after: Duration,
+    /// When idle volumes go out of service.
+    pub collector: volume::collector::Settings,
 }
 
 impl Config {
@@ -120,6 +122,7 @@ impl Config {
             destage: Destage::default(),
             sweep: Sweep::default(),
             stuck_after: limits::STUCK_AFTER_DEFAULT,
+            collector: volume::collector::Settings::default(),
         }
     }
 
@@ -146,6 +149,7 @@ impl Config {
                 format_size(base::limits::CHANGE_BYTES_MAX)
             ));
         }
+        self.collector.check()?;
         if self.stuck_after.is_zero() {
             return Err("stuck_after must be a time, as in 10s".to_owned());
         }

@@ -5,6 +5,7 @@
 
 pub mod assemble;
 pub mod config;
+mod debug;
 mod error;
 pub mod home_file;
 mod jobs;

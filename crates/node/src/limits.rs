@@ -51,6 +51,8 @@ pub const NBD_CONNECTIONS: usize = 4096;
 pub const STUCK_AFTER_DEFAULT: Duration = Duration::from_secs(10);
 /// Volumes in service that the status lists.
 pub const VOLUMES_IN_STATUS: usize = 100;
+/// Rows of each list that `debug` shows.
+pub const DEBUG_ROWS: usize = 1000;
 /// Finished jobs that are remembered.
 pub const JOBS_KEPT: usize = 16;
 /// Findings that one job keeps; more are counted only.

@@ -72,6 +72,7 @@ fn passing(node: &Node) {
     let age = passing.first().map_or(0, |oldest| oldest.age_ms);
     set("rekindle_volume_passing_age_milliseconds", age);
     set("rekindle_volumes_stuck", node.volumes.stuck().total);
+    set("rekindle_collector_due", node.volumes.collected().due);
 }
 
 /// Of all volumes together: one line a volume would be one line a volume for ever.

@@ -10,8 +10,9 @@ use base::Kind;
 use env::{Address, BoxFuture, Env, Moment};
 use front::conn::Connections;
 use front::http::api::{
-    Ack, Answer, Api, ApiError, Backlog, CreateVolume, Endpoint, Event, Health, Job, JobState,
-    LogUsage, Policy, Shutdown, StartSweep, StartVerify, Status, StoreInfo, SweepStatus, Volume,
+    Ack, Answer, Api, ApiError, Backlog, CreateVolume, Debug, Endpoint, Event, Health, Job,
+    JobState, LogUsage, Policy, Shutdown, StartSweep, StartVerify, Status, StoreInfo, SweepStatus,
+    Volume,
 };
 use front::nbd::{Export, ExportError, Exports};
 use parking_lot::Mutex;
@@ -193,6 +194,7 @@ impl Service {
                 .as_ref()
                 .map_or(vault.checkpoint.0, |backlog| backlog.checkpoint),
             created: vault.created,
+            pinned: vault.pinned,
             clients: info.clients,
             backlog: info.backlog.map(backlog),
             uris,
@@ -374,6 +376,26 @@ impl Api for Service {
         })
     }
 
+    fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume> {
+        Box::pin(async move {
+            let found = self.node().await?.volumes.pin(name, pinned).await;
+            found.map(|info| Service::volume(self, info)).map_err(|error| refused(&error))
+        })
+    }
+
+    fn debug<'a>(&'a self, what: Debug, prefix: &'a str) -> Answer<'a, serde_json::Value> {
+        Box::pin(async move {
+            // Also while it stops: that is when one wants to know.
+            let node = self.present().ok_or_else(|| {
+                ApiError::new(
+                    Kind::Unavailable,
+                    "the daemon is starting: there is nothing to see yet",
+                )
+            })?;
+            Ok(crate::debug::show(&node, what, prefix))
+        })
+    }
+
     fn history<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Event>> {
         Box::pin(async move {
             let node = self.node().await?;
@@ -503,6 +525,7 @@ fn detail(node: &Node) -> serde_json::Value {
         "states": node.volumes.states(),
         "transitions": node.volumes.transitions(),
         "stuck": node.volumes.stuck(),
+        "collector": node.volumes.collected(),
         "log_segments_found": node.opened.segments,
         "log_segments_warm": node.opened.segments_warm,
         "log_damage": node.opened.damage,

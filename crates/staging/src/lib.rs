@@ -23,12 +23,14 @@ mod reading;
 mod recovery;
 mod staged;
 mod vault;
+mod view;
 
 pub use error::Error;
 pub use home::{Extent, Fold, Home, Source};
 pub use policy::{Ack, Policy};
 pub use staged::Staged;
 pub use vault::{Vault, VaultState};
+pub use view::{DestagerView, StagedView};
 
 use base::VolumeId;
 use budget::Rouse;

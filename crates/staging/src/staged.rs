@@ -107,6 +107,31 @@ impl Staged {
         self.gate.lock().held.clone()
     }
 
+    /// The vault has been rewritten with other settings (a pin); the next commit goes on from there. Does nothing when
+    /// a commit has come in between: that has read the vault back.
+    pub fn adopt_settings(&self, held: Held<Vault>) {
+        let mut gate = self.gate.lock();
+        let (ours, theirs) = (&gate.held.value, &held.value);
+        let same = (ours.owner, ours.generation, ours.checkpoint, ours.root)
+            == (theirs.owner, theirs.generation, theirs.checkpoint, theirs.root);
+        let newer = held.mark().edition > gate.held.mark().edition;
+        if newer && same && ours.id == theirs.id && ours.state == theirs.state {
+            gate.held = held;
+        }
+    }
+
+    /// Whether it stays in service however long nobody uses it.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.gate.lock().held.value.pinned
+    }
+
+    /// Whether it has changes that the datastore has not.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        !self.gate.lock().queue.is_empty()
+    }
+
     /// Submits a write of at most `limits::CHANGE_BYTES_MAX` bytes. A plain call (one copy into the log).
     /// `durable`: FUA, must reach flash (or the datastore) whatever the volume's ack.
     pub fn write(self: &Arc<Self>, position: u64, data: &[u8], durable: bool) -> Written {

@@ -4,6 +4,8 @@
 //! The states and the one table of lawful transitions are in [`machine`].
 
 mod attach;
+mod collect;
+pub mod collector;
 mod create;
 mod entry;
 mod error;
@@ -14,11 +16,13 @@ mod list;
 pub mod machine;
 mod offline;
 mod passing;
+mod pin;
 mod records;
 mod registry;
 mod remove;
 mod stop;
 mod turns;
+mod view;
 
 pub use entry::Handle;
 pub use error::Error;
@@ -31,7 +35,9 @@ pub use staging::{
     VaultState, Written,
 };
 pub use stop::StopProgress;
+pub use view::{CollectorView, VolumeView};
 
+use collector::{Collected, Settings};
 use content::Content;
 use content::sweep::Roots;
 use content::tree::Root;
@@ -178,6 +184,38 @@ impl Volumes {
     /// `limit`. It ends with the registry; run it as a task.
     pub fn watchdog(&self, limit: Duration) -> impl Future<Output = ()> + Send + 'static {
         passing::watch(Arc::downgrade(&self.inner), limit)
+    }
+
+    /// Sets or takes away a volume's pin: with one, the collector leaves it in service.
+    pub async fn pin(&self, name: &str, pinned: bool) -> Result<Info, Error> {
+        let name = name.to_owned();
+        self.run("volume-pin", move |inner| async move { pin::set(&inner, &name, pinned).await })
+            .await
+    }
+
+    /// The collector: takes volumes that nobody has used for long out of service. It ends with the registry; run it
+    /// as a task.
+    pub fn collector(&self, settings: Settings) -> impl Future<Output = ()> + Send + 'static {
+        collect::run(Arc::downgrade(&self.inner), settings)
+    }
+
+    /// What the collector has done.
+    #[must_use]
+    pub fn collected(&self) -> Collected {
+        self.inner.collected.lock().clone()
+    }
+
+    /// What is known of the volumes whose names begin with `prefix`, by name, at most `most`, and how many there are.
+    /// Asks the datastore for nothing.
+    #[must_use]
+    pub fn view(&self, prefix: &str, most: usize) -> (Vec<VolumeView>, u64) {
+        view::volumes(&self.inner, prefix, most)
+    }
+
+    /// Names at which somebody has the turn to give or take the name, at most `most`.
+    #[must_use]
+    pub fn turns(&self, most: usize) -> Vec<String> {
+        self.inner.turns.taken(most)
     }
 
     /// Every change of state from now on. A watcher that is too far behind misses some, and is told how many.

@@ -29,3 +29,15 @@ pub const PASSING_MAX: usize = 100;
 pub const WARNINGS_MAX: usize = 8;
 /// A volume that is stuck is warned of again after this time.
 pub const WARN_AGAIN: Duration = Duration::from_secs(60);
+/// A volume is idle when nobody has held it for this long, unless somebody says otherwise.
+pub const COLLECT_IDLE: Duration = Duration::from_secs(2 * 60 * 60);
+/// Pause between two passes of the collector, unless somebody says otherwise.
+pub const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
+/// Volumes that a pass of the collector takes at least, unless somebody says otherwise.
+pub const COLLECT_BATCH: u64 = 64;
+/// Whatever is due at once is out of service within this time.
+pub const COLLECT_TIME: Duration = Duration::from_secs(45 * 60);
+/// Volumes that a pass looks at before it lets others go on.
+pub const COLLECT_SLICE: usize = 1024;
+
+const _: () = assert!(COLLECT_TIME.as_secs() < 60 * 60, "a hundred thousand in an hour");

@@ -28,17 +28,19 @@ use std::fmt;
 ///     |             v     v                        v |         salvage -> salvaging)
 ///     |    handing-over  offlining <---------------+-+  (also unattached and preattached: a removal)
 ///     |             |     |   |
-///     +-------------+-----+   +--- salvage --> salvaging --> preattached | error
+///     +-------------+-----+   +--- collected --> preattached
+///                             +--- salvage ----> salvaging --> preattached | error
 /// ```
 ///
 /// `attaching`, `offlining`, `salvaging` and `handing-over` are exclusive: one task works, all others wait for it to
-/// end. `preattached`, `salvaging` and `handing-over` are lawful but nothing leads there yet.
+/// end. `salvaging` and `handing-over` are lawful but nothing leads there yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     /// Not in service; the next client attaches it.
     Unattached,
-    /// Known by name from an earlier life, nothing read; the next client attaches it.
+    /// Known by name, from an earlier life or because the collector has put it here; nothing of it is in memory. The
+    /// next client attaches it.
     Preattached,
     /// One task reads the vault, becomes owner and re-indexes unfinished changes.
     Attaching,
@@ -82,6 +84,8 @@ pub enum Event {
     Offline,
     /// It is out of service.
     OfflineDone,
+    /// It is out of service because nobody used it, and owes nothing.
+    Collected,
     /// It is out of service, but not in good order.
     OfflineFailed,
     /// Its vault is marked deleted.
@@ -119,6 +123,7 @@ pub const TABLE: &[(State, Event, State)] = &[
     (State::Stalled, Event::Failed, State::Error),
     (State::Stalled, Event::Offline, State::Offlining),
     (State::Offlining, Event::OfflineDone, State::Unattached),
+    (State::Offlining, Event::Collected, State::Preattached),
     (State::Offlining, Event::OfflineFailed, State::Error),
     (State::Offlining, Event::Removed, State::Deleted),
     (State::Offlining, Event::Salvage, State::Salvaging),
@@ -196,7 +201,7 @@ impl fmt::Display for State {
 
 impl Event {
     /// All of them, in order.
-    pub const ALL: [Event; 18] = [
+    pub const ALL: [Event; 19] = [
         Event::Preattach,
         Event::Attach,
         Event::AttachDone,
@@ -207,6 +212,7 @@ impl Event {
         Event::Failed,
         Event::Offline,
         Event::OfflineDone,
+        Event::Collected,
         Event::OfflineFailed,
         Event::Removed,
         Event::Salvage,
@@ -231,6 +237,7 @@ impl Event {
             Event::Failed => "failed",
             Event::Offline => "offline",
             Event::OfflineDone => "offline-done",
+            Event::Collected => "collected",
             Event::OfflineFailed => "offline-failed",
             Event::Removed => "removed",
             Event::Salvage => "salvage",

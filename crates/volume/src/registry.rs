@@ -1,5 +1,6 @@
 //! The map of names to entries, the counters, and the one place where a state changes.
 
+use crate::collector::Collected;
 use crate::entry::{Entry, Inside, Live, Step};
 use crate::machine::{self, Change, Event, State, TABLE};
 use crate::passing::Stuck;
@@ -42,6 +43,7 @@ pub(crate) struct Inner {
     taken: [(AtomicU64, AtomicU64); TABLE.len()],
     /// What the watchdog found at its last look.
     pub stuck: Mutex<Stuck>,
+    pub collected: Mutex<Collected>,
     events: broadcast::Sender<Change>,
 }
 
@@ -59,6 +61,7 @@ impl Inner {
             levels: Default::default(),
             taken: std::array::from_fn(|_| Default::default()),
             stuck: Mutex::default(),
+            collected: Mutex::default(),
             events: broadcast::Sender::new(limits::EVENTS_MAX),
         }
     }
@@ -166,6 +169,11 @@ impl Inner {
     pub fn passing_level(&self) -> u64 {
         let exclusive = State::ALL.into_iter().filter(|state| state.is_exclusive());
         exclusive.map(|state| self.level(state).load(Ordering::Relaxed)).sum()
+    }
+
+    /// How many volumes are in a state.
+    pub fn count_of(&self, state: State) -> u64 {
+        self.level(state).load(Ordering::Relaxed)
     }
 
     fn level(&self, state: State) -> &AtomicU64 {

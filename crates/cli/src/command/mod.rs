@@ -1,6 +1,7 @@
 //! One file a command.
 
 pub mod completions;
+pub mod debug;
 mod job;
 pub mod map;
 pub mod status;

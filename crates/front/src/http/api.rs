@@ -28,6 +28,8 @@ pub trait Api: Send + Sync + 'static {
     fn remove_volume<'a>(&'a self, name: &'a str, force: bool) -> Answer<'a, ()>;
     /// Brings all unfinished changes of a volume into the datastore.
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job>;
+    /// Sets or takes away a volume's pin: with one it stays in service however long nobody uses it.
+    fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume>;
     /// What happened to a volume, oldest first.
     fn history<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Event>>;
     /// How full the log is.
@@ -44,6 +46,8 @@ pub trait Api: Send + Sync + 'static {
     fn jobs(&self) -> Answer<'_, Vec<Job>>;
     /// One job.
     fn job<'a>(&'a self, id: &'a str) -> Answer<'a, Job>;
+    /// The inside of the node, bounded; of the volumes whose names begin with `prefix`. Asks the datastore for nothing.
+    fn debug<'a>(&'a self, what: Debug, prefix: &'a str) -> Answer<'a, serde_json::Value>;
     /// Begins to stop the node; returns at once.
     fn shutdown(&self, request: Shutdown) -> Answer<'_, ()>;
 }
@@ -266,6 +270,8 @@ pub struct Volume {
     pub checkpoint: u64,
     /// Microseconds since 1970.
     pub created: u64,
+    /// It stays in service however long nobody uses it.
+    pub pinned: bool,
     pub clients: u64,
     /// Only when in service.
     pub backlog: Option<Backlog>,
@@ -294,6 +300,38 @@ pub struct Backlog {
     pub destage_error: Option<String>,
     pub serial: u64,
     pub checkpoint: u64,
+}
+
+/// A part of the inside of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Debug {
+    /// States, sessions, serials, overlay, what the collector thinks.
+    Volumes,
+    /// The destager's ring, and flow control.
+    Queue,
+    /// Segments and head of the log.
+    Log,
+    /// Who has the say over a volume, what it waits for, and who waits for it.
+    Locks,
+}
+
+impl std::str::FromStr for Debug {
+    type Err = ApiError;
+
+    fn from_str(word: &str) -> Result<Self, ApiError> {
+        match word {
+            "volumes" => Ok(Debug::Volumes),
+            "queue" => Ok(Debug::Queue),
+            "log" => Ok(Debug::Log),
+            "locks" => Ok(Debug::Locks),
+            _ => {
+                let message = format!(
+                    "there is nothing to debug called '{word}': there are volumes, queue, log, locks"
+                );
+                Err(ApiError::new(Kind::NotFound, message))
+            }
+        }
+    }
 }
 
 /// Something that happened to a volume.

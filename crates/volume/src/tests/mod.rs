@@ -1,6 +1,7 @@
 //! Volumes over a simulated machine and a store in memory.
 
 mod bed;
+mod collecting;
 mod crash;
 mod damage;
 mod life;
