@@ -6,6 +6,7 @@ use e2e::nbd_client::NbdClient;
 use e2e::shell::{Shell, wait_until};
 use e2e::{Daemon, Options};
 use serde_json::Value;
+use std::io::Read;
 use std::time::Duration;
 
 /// Arguments of `up` with these settings in a file.
@@ -121,4 +122,75 @@ fn the_inside_of_a_live_daemon_can_be_seen() -> Result<()> {
         assert!(!text.trim().is_empty(), "debug {what} says nothing");
     }
     Ok(())
+}
+
+/// A daemon that brings nothing into the store by itself, with a volume that owes some blocks.
+fn owing(name: &str, more: &[&str]) -> Result<Daemon> {
+    let daemon = Daemon::start_with(name, settings(name, "[destage]\nage = '1h'\n", more)?)?;
+    daemon.create("vm1", "16M", &[])?;
+    let mut client = NbdClient::connect(&daemon.socket(), "vm1")?;
+    for block in 0..64 {
+        client.write(block * 4096, &[7; 4096])?;
+    }
+    Ok(daemon)
+}
+
+fn all_is_there(daemon: &mut Daemon) -> Result<()> {
+    daemon.stop()?;
+    daemon.set_arguments([]);
+    daemon.up()?;
+    let mut client = NbdClient::connect(&daemon.socket(), "vm1")?;
+    assert_eq!(client.read(0, 64 * 4096)?, [7; 64 * 4096]);
+    Ok(())
+}
+
+#[test]
+fn a_stop_keeps_what_is_unfinished_and_a_draining_one_empties_first() -> Result<()> {
+    for drain in [false, true] {
+        let mut daemon = owing("stop", &[])?;
+        let words: &[&str] = if drain { &["stop", "--drain"] } else { &["stop"] };
+        let ended = daemon.cli(words)?;
+        assert_eq!((&ended["stopped"], &ended["volumes"]), (&true.into(), &1.into()), "{ended}");
+        assert_eq!(ended["kept_bytes"] == 0, drain, "{ended}");
+        assert!(!daemon.dir.join("endpoints.json").exists(), "it is gone");
+        daemon.stop()?;
+        daemon.set_arguments([]);
+        daemon.up()?;
+        let checkpoint = daemon.cli(&["volume", "show", "vm1"])?["checkpoint"].clone();
+        assert_eq!(checkpoint, if drain { 64 } else { 0 });
+        all_is_there(&mut daemon)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn ctrl_c_makes_a_quick_stop_of_one_that_drains_into_a_store_that_is_away() -> Result<()> {
+    let mut daemon = owing("hurry", &["--store-fault", "gone=600s@2s"])?;
+    std::thread::sleep(Duration::from_secs(3));
+    let mut stop = std::process::Command::new(binary())
+        .args(["stop", "--drain", "--json", "--dir"])
+        .arg(&daemon.dir)
+        .stdout(std::process::Stdio::piped())
+        .spawn()?;
+    wait_until("it to drain", Duration::from_secs(20), || {
+        let status = Shell::new(binary()).args(["status", "--json", "--dir"]).arg(&daemon.dir);
+        // Exit code 1: it does not serve.
+        status.output().is_ok_and(|found| {
+            String::from_utf8_lossy(&found.stdout).contains("1 volume(s) to reach the store")
+        })
+    })?;
+    wait_until("up to say so", Duration::from_secs(20), || {
+        daemon.trace().contains("stopping: 0 of 1 volume(s); waiting for")
+    })?;
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&stop),
+        rustix::process::Signal::INT,
+    )?;
+    let mut text = String::new();
+    stop.stdout.take().context("piped")?.read_to_string(&mut text)?;
+    assert!(stop.wait()?.success(), "{text}");
+    let ended: Value = serde_json::from_str(&text)?;
+    assert_eq!((&ended["stopped"], &ended["drained"]), (&true.into(), &false.into()), "{ended}");
+    assert!(ended["kept_bytes"].as_u64().context("kept")? > 64 * 4096, "{ended}");
+    all_is_there(&mut daemon)
 }

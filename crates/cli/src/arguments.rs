@@ -52,6 +52,8 @@ pub enum Command {
     Volume(Volume),
     /// Show the daemon: endpoints, backlog, cache, store
     Status(Status),
+    /// Stop the daemon, and wait until it is gone
+    Stop(Stop),
     /// Make a volume a disk of this machine, /dev/nbdN, that waits while the daemon restarts
     Map(Map),
     /// Read every chunk that a volume reaches and compare it with its name
@@ -247,6 +249,20 @@ pub struct Map {
     /// Fail requests when nobody serves for this long; whole seconds
     #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "10m")]
     pub patience: Duration,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without --drain it does not wait for the store: what is not there yet is kept in the log, and the
+next start brings it there. With --drain everything goes to the store first, which may take as
+long as `rekindle status` says; Ctrl-C then makes it a quick stop, a second one stops waiting.
+Clients are let go first in both cases.
+
+Exit code 1 when no daemon answers, or when not everything could be drained.")]
+pub struct Stop {
+    /// First move everything that was acknowledged to the store
+    #[arg(long)]
+    pub drain: bool,
 }
 
 #[derive(Debug, Args)]

@@ -19,4 +19,5 @@ mod work;
 pub use assemble::Node;
 pub use config::Config;
 pub use error::Error;
+pub use front::http::api::Stopping;
 pub use lifecycle::{Ready, Sockets, run};

@@ -43,6 +43,10 @@ pub const PREDECESSOR_WAIT: Duration = Duration::from_secs(3);
 pub const STOP_WAIT: Duration = Duration::from_secs(20);
 /// How long NBD sessions may take to finish what they have begun.
 pub const SESSION_WAIT: Duration = Duration::from_secs(5);
+/// How long the question how far a stop is waits for its end, before it is answered all the same.
+pub const NEWS_WAIT: Duration = Duration::from_millis(200);
+/// A stop tells how far it is after this time, and then again and again.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// How long requests to the API may take to finish.
 pub const HTTP_WAIT: Duration = Duration::from_millis(500);
 /// Clients of NBD at a time; each has a thread. A node with a thousand volumes in use has more than a thousand.
@@ -61,3 +65,4 @@ pub const FINDINGS_KEPT: usize = 256;
 const _: () = assert!(FLASH_BYTES_DEFAULT >= FLASH_BYTES_MIN);
 const _: () = assert!(WARM_BYTES_DEFAULT >= WARM_BYTES_MIN);
 const _: () = assert!(BATCH_BYTES_DEFAULT >= base::limits::CHANGE_BYTES_MAX);
+const _: () = assert!(NEWS_WAIT.as_millis() < HTTP_WAIT.as_millis());

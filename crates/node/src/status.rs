@@ -11,8 +11,8 @@ use env::{Address, BoxFuture, Env, Moment};
 use front::conn::Connections;
 use front::http::api::{
     Ack, Answer, Api, ApiError, Backlog, CreateVolume, Debug, Endpoint, Event, Health, Job,
-    JobState, LogUsage, Policy, Shutdown, StartSweep, StartVerify, Status, StoreInfo, SweepStatus,
-    Volume,
+    JobState, LogUsage, Policy, Shutdown, StartSweep, StartVerify, Status, Stopping, StoreInfo,
+    SweepStatus, Volume,
 };
 use front::nbd::{Export, ExportError, Exports};
 use parking_lot::Mutex;
@@ -50,6 +50,33 @@ struct Inner {
     node: watch::Sender<Option<Arc<Node>>>,
     /// `Some(drain)` when somebody has asked for the end.
     shutdown: watch::Sender<Option<bool>>,
+    /// How far the stop is.
+    phase: watch::Sender<Phase>,
+}
+
+/// How far a stop is, in the large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    Serving,
+    /// Clients finish what they have begun.
+    Sessions,
+    /// Volumes go out of service, or are drained.
+    Volumes,
+    /// The destager and the log end.
+    Log,
+    Ended,
+}
+
+impl Phase {
+    fn word(self) -> &'static str {
+        match self {
+            Phase::Serving => "serving",
+            Phase::Sessions => "sessions",
+            Phase::Volumes => "volumes",
+            Phase::Log => "log",
+            Phase::Ended => "ended",
+        }
+    }
 }
 
 impl Stage {
@@ -76,6 +103,7 @@ impl Service {
             stage: Mutex::new(Stage::Starting),
             node: watch::channel(None).0,
             shutdown: watch::channel(None).0,
+            phase: watch::channel(Phase::Serving).0,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -102,6 +130,50 @@ impl Service {
         match asked.wait_for(Option::is_some).await {
             Ok(drain) => drain.unwrap_or(false),
             Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Waits until nobody asks for a draining stop any more.
+    pub async fn hurried(&self) {
+        let mut asked = self.inner.shutdown.subscribe();
+        if asked.wait_for(|drain| *drain == Some(false)).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Makes a quick stop of a draining one.
+    pub fn hurry(&self) {
+        self.inner.shutdown.send_replace(Some(false));
+    }
+
+    /// The stop has come this far.
+    pub fn enter(&self, phase: Phase) {
+        self.inner.phase.send_replace(phase);
+    }
+
+    /// How far the stop is.
+    #[must_use]
+    pub fn progress(&self) -> Stopping {
+        let phase = *self.inner.phase.borrow();
+        let found = self.present().and_then(|node| node.volumes.stop_progress());
+        let waits_for = match phase {
+            Phase::Sessions => format!("{} session(s) to end", self.inner.sessions.live()),
+            Phase::Log => "the destager: the batches in hand; then the log: a commit".to_owned(),
+            Phase::Serving | Phase::Volumes | Phase::Ended => String::new(),
+        };
+        let phase = phase.word().to_owned();
+        match found {
+            None => Stopping { phase, waits_for, ..Stopping::default() },
+            Some(found) => Stopping {
+                phase,
+                volumes: found.volumes,
+                done: found.done,
+                backlog_bytes: found.backlog_bytes,
+                kept_bytes: found.kept_bytes,
+                draining: found.draining,
+                eta_ms: found.eta_ms,
+                waits_for: found.waits_for.filter(|_| waits_for.is_empty()).unwrap_or(waits_for),
+            },
         }
     }
 
@@ -333,7 +405,12 @@ impl Api for Service {
             status.clients = self.inner.sessions.live() as u64;
             status.backlog_bytes = in_service.iter().map(|staged| staged.backlog().bytes).sum();
             status.detail = detail(&node);
-            status.detail["volumes"] = json!(self.in_service(&node).await);
+            if stage == Stage::Stopping {
+                // Those on their way out would be looked up in the store.
+                status.stopping = Some(self.progress());
+            } else {
+                status.detail["volumes"] = json!(self.in_service(&node).await);
+            }
             Ok(status)
         })
     }
@@ -485,8 +562,30 @@ impl Api for Service {
     }
 
     fn shutdown(&self, request: Shutdown) -> Answer<'_, ()> {
-        self.inner.shutdown.send_replace(Some(request.drain));
+        self.inner.shutdown.send_if_modified(|asked| {
+            let before = *asked;
+            // A quick stop stays one.
+            *asked = Some(request.drain && before != Some(false));
+            *asked != before
+        });
         Box::pin(async { Ok(()) })
+    }
+
+    fn stopping(&self) -> Answer<'_, Stopping> {
+        Box::pin(async move {
+            let mut phase = self.inner.phase.subscribe();
+            let stopping = self.inner.shutdown.borrow().is_some();
+            if stopping || *phase.borrow() > Phase::Serving {
+                let ended = phase.wait_for(|phase| *phase == Phase::Ended);
+                // Not ended yet is an answer as well.
+                let _ = self.inner.env.timeout(limits::NEWS_WAIT, ended).await.is_ok();
+            }
+            let mut progress = self.progress();
+            if stopping && progress.phase == Phase::Serving.word() {
+                progress.phase = Phase::Sessions.word().to_owned();
+            }
+            Ok(progress)
+        })
     }
 }
 

@@ -45,6 +45,8 @@ pub struct Staged {
     pub(crate) closing: watch::Sender<bool>,
     /// A batch is in hand.
     pub(crate) busy: watch::Sender<bool>,
+    /// What was unfinished when it was closed.
+    pub(crate) kept_bytes: AtomicU64,
 }
 
 /// A change asked for.
@@ -92,6 +94,7 @@ impl Staged {
             memory_waiting: AtomicU64::new(0),
             closing: watch::Sender::new(false),
             busy: watch::Sender::new(false),
+            kept_bytes: AtomicU64::new(0),
         })
     }
 
@@ -130,6 +133,24 @@ impl Staged {
     #[must_use]
     pub fn owes(&self) -> bool {
         !self.gate.lock().queue.is_empty()
+    }
+
+    /// Bytes that it owes to the datastore.
+    #[must_use]
+    pub fn owed_bytes(&self) -> u64 {
+        self.gate.lock().queue.bytes()
+    }
+
+    /// Once it is closed: bytes that it still owed, which are in the log.
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a batch of it is in hand.
+    #[must_use]
+    pub fn is_in_hand(&self) -> bool {
+        *self.busy.borrow()
     }
 
     /// Submits a write of at most `limits::CHANGE_BYTES_MAX` bytes. A plain call (one copy into the log).

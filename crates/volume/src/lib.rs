@@ -142,7 +142,12 @@ impl Volumes {
     /// How far a stop has come; `None` before it has begun.
     #[must_use]
     pub fn stop_progress(&self) -> Option<StopProgress> {
-        *self.inner.progress.lock()
+        stop::progress(&self.inner)
+    }
+
+    /// Makes a quick stop of a draining one: what has not reached the datastore yet stays in the log.
+    pub fn hurry(&self) {
+        stop::hurry(&self.inner);
     }
 
     /// The last changes of a volume's state, oldest first; `None` when nothing has happened to it since the start.

@@ -11,7 +11,7 @@ pub const READS_MAX: usize = 32;
 /// Times that a conditional write is tried again after somebody else changed the record.
 pub const CONFLICTS_MAX: usize = 8;
 /// Volumes taken out of service at once.
-pub const STOPS_MAX: usize = 16;
+pub const STOPS_MAX: usize = 64;
 /// Longest wait, at stop, for the changes of all volumes to reach the datastore.
 pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(600);
 /// Longest wait, at stop, for one volume to go out of service.

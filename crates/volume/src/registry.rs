@@ -4,6 +4,7 @@ use crate::collector::Collected;
 use crate::entry::{Entry, Inside, Live, Step};
 use crate::machine::{self, Change, Event, State, TABLE};
 use crate::passing::Stuck;
+use crate::stop::Stopping;
 use crate::turns::Turns;
 use crate::{Error, HomeMaker, limits};
 use datastore::record::Writer;
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 /// How often a row of the table was taken since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -36,7 +37,10 @@ pub(crate) struct Inner {
     /// Who creates, removes or reaps a name takes its turn, so that this node never deletes a name it has just given.
     pub turns: Turns,
     pub stopping: AtomicBool,
-    pub progress: Mutex<Option<crate::StopProgress>>,
+    /// The stop, once it has begun.
+    pub stop: Mutex<Option<Arc<Stopping>>>,
+    /// A draining stop shall become a quick one.
+    pub hurry: watch::Sender<bool>,
     entries: Mutex<HashMap<String, Arc<Entry>>>,
     levels: [AtomicU64; State::ALL.len()],
     /// Of each row of the table: how often it was taken, and how long the state before had lasted, microseconds.
@@ -56,7 +60,8 @@ impl Inner {
             homes,
             turns: Turns::default(),
             stopping: AtomicBool::new(false),
-            progress: Mutex::new(None),
+            stop: Mutex::new(None),
+            hurry: watch::Sender::new(false),
             entries: Mutex::new(HashMap::new()),
             levels: Default::default(),
             taken: std::array::from_fn(|_| Default::default()),

@@ -5,6 +5,7 @@ pub mod debug;
 mod job;
 pub mod map;
 pub mod status;
+pub mod stop;
 pub mod sweep;
 pub mod up;
 pub mod verify;

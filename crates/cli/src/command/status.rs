@@ -36,8 +36,8 @@ struct Found {
 impl Found {
     fn ask(client: &Client) -> Outcome<Self> {
         let status: api::Status = client.get("/api/v1/status")?;
-        if status.state == "starting" {
-            // Everything else would wait for the start.
+        if status.state != "serving" {
+            // Everything else would wait for the start, or is refused.
             let (log, store) = (LogUsage::default(), StoreInfo::default());
             return Ok(Self { status, log, store, jobs: Vec::new() });
         }
@@ -74,7 +74,12 @@ impl Found {
             reasons => reasons.join("; "),
         };
         pairs.push(("health", health));
-        if status.state != "starting" {
+        if let Some(stopping) = &status.stopping {
+            let (done, volumes) = (stopping.done, stopping.volumes);
+            let waits = &stopping.waits_for;
+            pairs.push(("stop", format!("{done} of {volumes} volumes; waiting for {waits}")));
+        }
+        if status.state == "serving" {
             pairs.extend(self.inside());
         }
         for endpoint in &status.endpoints {

@@ -48,8 +48,10 @@ pub trait Api: Send + Sync + 'static {
     fn job<'a>(&'a self, id: &'a str) -> Answer<'a, Job>;
     /// The inside of the node, bounded; of the volumes whose names begin with `prefix`. Asks the datastore for nothing.
     fn debug<'a>(&'a self, what: Debug, prefix: &'a str) -> Answer<'a, serde_json::Value>;
-    /// Begins to stop the node; returns at once.
+    /// Begins to stop the node; returns at once. Asked again without `drain`, it makes a quick stop of a draining one.
     fn shutdown(&self, request: Shutdown) -> Answer<'_, ()>;
+    /// How far the stop is. Waits a little for news, so that whoever asks again and again sees the end.
+    fn stopping(&self) -> Answer<'_, Stopping>;
 }
 
 /// An answer that is an error: what to do about it, and the words for people.
@@ -205,6 +207,28 @@ pub struct Shutdown {
     pub drain: bool,
 }
 
+/// How far a stop is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Stopping {
+    /// `serving` (nobody has asked for a stop), `sessions`, `volumes`, `log`, `ended`.
+    pub phase: String,
+    /// Volumes to take out of service.
+    pub volumes: u64,
+    /// Of these, done.
+    pub done: u64,
+    /// What the rest owes to the datastore, bytes.
+    pub backlog_bytes: u64,
+    /// What those done still owed: it is in the log, bytes.
+    pub kept_bytes: u64,
+    /// Whether the backlog is waited for.
+    pub draining: bool,
+    /// Until the backlog is in the datastore, if known.
+    pub eta_ms: Option<u64>,
+    /// What is waited for, for people.
+    pub waits_for: String,
+}
+
 /// Whether the node serves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
@@ -241,6 +265,8 @@ pub struct Status {
     /// What is acknowledged and not yet in the datastore, all volumes, bytes.
     pub backlog_bytes: u64,
     pub health: Health,
+    /// Only while it stops.
+    pub stopping: Option<Stopping>,
     /// Whatever else the node likes to tell: phases of the start, cache hit rates.
     #[schema(value_type = Object)]
     pub detail: serde_json::Value,

@@ -11,7 +11,7 @@ use utoipa::{Modify, OpenApi};
     paths(
         r::healthz, r::metrics, r::openapi, r::status, r::volumes, r::create_volume, r::volume, r::remove_volume,
         r::drain_volume, r::pin_volume, r::unpin_volume, r::history, r::debug, r::log_usage, r::store, r::sweep, r::start_sweep, r::start_verify, r::jobs,
-        r::job, r::shutdown
+        r::job, r::shutdown, r::stopping
     ),
     components(schemas(Problem)),
     modifiers(&Problems)

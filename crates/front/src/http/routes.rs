@@ -2,7 +2,7 @@
 
 use super::api::{
     ApiError, CreateVolume, Event, Health, Job, LogUsage, Problem, Shutdown, StartSweep,
-    StartVerify, Status, StoreInfo, SweepStatus, Volume,
+    StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::serve::App;
@@ -39,6 +39,7 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::GET, "/api/v1/jobs/{id}", get(job)),
         (Method::GET, "/api/v1/debug/{what}", get(debug)),
         (Method::POST, "/api/v1/shutdown", post(shutdown)),
+        (Method::GET, "/api/v1/shutdown", get(stopping)),
     ]
 }
 
@@ -263,6 +264,12 @@ pub(super) async fn shutdown(
 ) -> Result<StatusCode, ApiError> {
     app.api.shutdown(request).await?;
     Ok(StatusCode::ACCEPTED)
+}
+
+/// How far the stop is; waits a little for news.
+#[utoipa::path(get, path = "/api/v1/shutdown", responses((status = 200, body = Stopping, description = "Progress.")))]
+pub(super) async fn stopping(State(app): State<App>) -> Answered<Stopping> {
+    app.api.stopping().await.map(Json)
 }
 
 fn begun(job: Job) -> (StatusCode, Json<Job>) {

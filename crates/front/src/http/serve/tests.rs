@@ -87,6 +87,9 @@ impl Api for Fake {
     fn job<'a>(&'a self, id: &'a str) -> Answer<'a, Job> {
         Box::pin(async move { Ok(Job { id: id.into(), state: JobState::Done, ..Job::default() }) })
     }
+    fn stopping(&self) -> Answer<'_, Stopping> {
+        Box::pin(async { Ok(Stopping { phase: "serving".into(), ..Stopping::default() }) })
+    }
     fn shutdown(&self, request: Shutdown) -> Answer<'_, ()> {
         Box::pin(async move {
             if request.drain { Ok(()) } else { Err(ApiError::new(Kind::Invalid, "drain, please")) }
@@ -158,6 +161,7 @@ fn every_question_has_its_answer() {
             ("GET /api/v1/debug/queue", "", 200, json!({"what": "Queue", "prefix": ""})),
             ("GET /api/v1/debug/volumes?prefix=vm", "", 200, json!({"prefix": "vm"})),
             ("GET /api/v1/debug/dreams", "", 404, json!({"error": "not-found"})),
+            ("GET /api/v1/shutdown", "", 200, json!({"phase": "serving", "done": 0})),
             ("GET /api/v1/log", "", 200, json!({"segments": 3})),
             ("GET /api/v1/store", "", 200, json!({"url": "file:///x"})),
             ("POST /api/v1/sweep", "", 202, json!({"subject": "dry run: false"})),
