@@ -166,7 +166,9 @@ fn a_stop_keeps_what_is_unfinished_and_a_draining_one_empties_first() -> Result<
 #[test]
 fn ctrl_c_makes_a_quick_stop_of_one_that_drains_into_a_store_that_is_away() -> Result<()> {
     let mut daemon = owing("hurry", &["--store-fault", "gone=600s@2s"])?;
-    std::thread::sleep(Duration::from_secs(3));
+    wait_until("the store to be away", Duration::from_secs(20), || {
+        daemon.cli(&["status"]).is_ok_and(|status| status["store_detail"]["reachable"] == false)
+    })?;
     let mut stop = std::process::Command::new(binary())
         .args(["stop", "--drain", "--json", "--dir"])
         .arg(&daemon.dir)

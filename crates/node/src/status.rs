@@ -561,14 +561,14 @@ impl Api for Service {
         })
     }
 
-    fn shutdown(&self, request: Shutdown) -> Answer<'_, ()> {
+    fn shutdown(&self, request: Shutdown) -> Answer<'_, Stopping> {
         self.inner.shutdown.send_if_modified(|asked| {
             let before = *asked;
             // A quick stop stays one.
             *asked = Some(request.drain && before != Some(false));
             *asked != before
         });
-        Box::pin(async { Ok(()) })
+        Api::stopping(self)
     }
 
     fn stopping(&self) -> Answer<'_, Stopping> {

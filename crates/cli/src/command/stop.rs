@@ -20,19 +20,20 @@ const GONE_MAX: Duration = Duration::from_secs(30);
 pub fn run(common: &Common, stop: &Stop) -> Outcome {
     let client = client(common)?;
     let mut interrupts = client.interrupts()?;
-    let _: Value = client.post("/api/v1/shutdown", &json!({ "drain": stop.drain }))?;
     let mut follower = Follower::new(stop.drain);
-    loop {
+    let begun: Stopping = client.post("/api/v1/shutdown", &json!({ "drain": stop.drain }))?;
+    let mut ended = begun.phase == "ended";
+    follower.show(&begun);
+    while !ended {
         if interrupts.interrupted() {
             follower.interrupt(&client)?;
         }
         match client.get::<Stopping>("/api/v1/shutdown") {
             Ok(now) if now.phase == "serving" => return Err(restarted()),
-            Ok(now) if now.phase == "ended" => {
+            Ok(now) => {
+                ended = now.phase == "ended";
                 follower.show(&now);
-                break;
             }
-            Ok(now) => follower.show(&now),
             Err(_) if !client.is_there() => break,
             Err(_) => interrupts.pause(PAUSE),
         }

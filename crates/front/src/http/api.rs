@@ -48,8 +48,9 @@ pub trait Api: Send + Sync + 'static {
     fn job<'a>(&'a self, id: &'a str) -> Answer<'a, Job>;
     /// The inside of the node, bounded; of the volumes whose names begin with `prefix`. Asks the datastore for nothing.
     fn debug<'a>(&'a self, what: Debug, prefix: &'a str) -> Answer<'a, serde_json::Value>;
-    /// Begins to stop the node; returns at once. Asked again without `drain`, it makes a quick stop of a draining one.
-    fn shutdown(&self, request: Shutdown) -> Answer<'_, ()>;
+    /// Begins to stop the node; gives how far it is after a moment, so that whoever asks for a quick stop mostly sees its
+    /// end. Asked again without `drain`, it makes a quick stop of a draining one.
+    fn shutdown(&self, request: Shutdown) -> Answer<'_, Stopping>;
     /// How far the stop is. Waits a little for news, so that whoever asks again and again sees the end.
     fn stopping(&self) -> Answer<'_, Stopping>;
 }

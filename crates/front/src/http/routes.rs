@@ -256,14 +256,13 @@ pub(super) async fn debug(
 
 /// Begins to stop the node.
 #[utoipa::path(post, path = "/api/v1/shutdown", request_body = Shutdown, responses(
-    (status = 202, description = "It has begun.")
+    (status = 202, body = Stopping, description = "It has begun, and is this far.")
 ))]
 pub(super) async fn shutdown(
     State(app): State<App>,
     Body(request): Body<Shutdown>,
-) -> Result<StatusCode, ApiError> {
-    app.api.shutdown(request).await?;
-    Ok(StatusCode::ACCEPTED)
+) -> Result<(StatusCode, Json<Stopping>), ApiError> {
+    Ok((StatusCode::ACCEPTED, Json(app.api.shutdown(request).await?)))
 }
 
 /// How far the stop is; waits a little for news.

@@ -90,9 +90,13 @@ impl Api for Fake {
     fn stopping(&self) -> Answer<'_, Stopping> {
         Box::pin(async { Ok(Stopping { phase: "serving".into(), ..Stopping::default() }) })
     }
-    fn shutdown(&self, request: Shutdown) -> Answer<'_, ()> {
+    fn shutdown(&self, request: Shutdown) -> Answer<'_, Stopping> {
         Box::pin(async move {
-            if request.drain { Ok(()) } else { Err(ApiError::new(Kind::Invalid, "drain, please")) }
+            if request.drain {
+                Ok(Stopping::default())
+            } else {
+                Err(ApiError::new(Kind::Invalid, "drain, please"))
+            }
         })
     }
 }
@@ -181,10 +185,8 @@ fn every_question_has_its_answer() {
         assert_eq!(site.ask("GET /api/v1/volumes/one/history", "").await.1[0]["to"], "attached");
         assert_eq!(site.ask("GET /metrics", "").await, (200, json!("up 1\n")));
         assert_eq!(site.ask("DELETE /api/v1/volumes/one?force=true", "").await, (204, Value::Null));
-        assert_eq!(
-            site.ask("POST /api/v1/shutdown", "{\"drain\": true}").await,
-            (202, Value::Null)
-        );
+        let (status, stopping) = site.ask("POST /api/v1/shutdown", "{\"drain\": true}").await;
+        assert_eq!((status, &stopping["volumes"]), (202, &json!(0)));
     });
 }
 
