@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 16] = [
+const PAGES: [&[&str]; 21] = [
     &[],
     &["up"],
     &["volume"],
@@ -14,7 +14,12 @@ const PAGES: [&[&str]; 16] = [
     &["volume", "rm"],
     &["volume", "drain"],
     &["volume", "history"],
+    &["volume", "pin"],
+    &["volume", "unpin"],
     &["status"],
+    &["stop"],
+    &["debug"],
+    &["debug", "volumes"],
     &["map"],
     &["verify"],
     &["sweep"],
