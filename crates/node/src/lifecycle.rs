@@ -205,6 +205,8 @@ async fn stop(fronts: &Fronts, node: Arc<Node>, drain: bool) -> Result<(), Error
         () = limit => None,
     };
     fronts.service.enter(Phase::Ended);
+    // Who follows the stop may be between two questions.
+    let _ = env.timeout(limits::FOLLOW_WAIT, fronts.service.end_told()).await.is_ok();
     // Last, so that the state of the stop can be asked for.
     fronts.http.stop(&env, limits::HTTP_WAIT).await;
     fronts.service.let_go();

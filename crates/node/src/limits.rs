@@ -45,6 +45,8 @@ pub const STOP_WAIT: Duration = Duration::from_secs(20);
 pub const SESSION_WAIT: Duration = Duration::from_secs(5);
 /// How long the question how far a stop is waits for its end, before it is answered all the same.
 pub const NEWS_WAIT: Duration = Duration::from_millis(200);
+/// How long a stop that has ended waits for whoever follows it to ask once more.
+pub const FOLLOW_WAIT: Duration = Duration::from_millis(100);
 /// A stop tells how far it is after this time, and then again and again.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// How long requests to the API may take to finish.

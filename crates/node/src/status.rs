@@ -52,6 +52,8 @@ struct Inner {
     shutdown: watch::Sender<Option<bool>>,
     /// How far the stop is.
     phase: watch::Sender<Phase>,
+    /// Somebody was told that the stop has ended.
+    end_told: watch::Sender<bool>,
 }
 
 /// How far a stop is, in the large.
@@ -104,6 +106,7 @@ impl Service {
             node: watch::channel(None).0,
             shutdown: watch::channel(None).0,
             phase: watch::channel(Phase::Serving).0,
+            end_told: watch::channel(false).0,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -149,6 +152,15 @@ impl Service {
     /// The stop has come this far.
     pub fn enter(&self, phase: Phase) {
         self.inner.phase.send_replace(phase);
+    }
+
+    /// Waits until whoever asked for the stop has been told of its end; not at all when nobody asked through the API.
+    pub async fn end_told(&self) {
+        let asked = self.inner.shutdown.borrow().is_some();
+        if asked {
+            // The sender lives as long as `self`.
+            let _ = self.inner.end_told.subscribe().wait_for(|told| *told).await.is_ok();
+        }
     }
 
     /// How far the stop is.
@@ -583,6 +595,9 @@ impl Api for Service {
             let mut progress = self.progress();
             if stopping && progress.phase == Phase::Serving.word() {
                 progress.phase = Phase::Sessions.word().to_owned();
+            }
+            if progress.phase == Phase::Ended.word() {
+                self.inner.end_told.send_replace(true);
             }
             Ok(progress)
         })
