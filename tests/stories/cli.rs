@@ -109,7 +109,18 @@ fn completions_and_help_are_there() -> Result<()> {
     for shell in ["bash", "zsh", "fish"] {
         assert!(Shell::new(binary()).args(["completions", shell]).run()?.len() > 500);
     }
-    let commands = ["up", "volume", "status", "drill", "verify", "sweep", "inspect", "completions"];
+    let commands = [
+        "up",
+        "volume",
+        "status",
+        "stop",
+        "drill",
+        "verify",
+        "sweep",
+        "inspect",
+        "debug",
+        "completions",
+    ];
     let help = Shell::new(binary()).arg("--help").run()?;
     for command in commands {
         assert!(help.contains(command), "--help does not name {command}");

@@ -11,5 +11,6 @@ mod filesystems;
 mod flash_full;
 mod guests;
 mod images;
+mod life;
 mod power_loss;
 mod warm_memory;

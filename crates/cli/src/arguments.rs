@@ -52,6 +52,8 @@ pub enum Command {
     Volume(Volume),
     /// Show the daemon: endpoints, backlog, cache, store
     Status(Status),
+    /// Stop the daemon, and wait until it is gone
+    Stop(Stop),
     /// Make a volume a disk of this machine, /dev/nbdN, that waits while the daemon restarts
     Map(Map),
     /// Read every chunk that a volume reaches and compare it with its name
@@ -62,6 +64,9 @@ pub enum Command {
     /// Show or empty the memory that outlives the daemon
     #[command(subcommand)]
     Warm(Warm),
+    /// Look inside a live daemon: volumes, destager, log, who waits for what
+    #[command(subcommand)]
+    Debug(Debug),
     /// Break something on purpose and measure what clients notice
     #[command(subcommand)]
     Drill(Drill),
@@ -159,6 +164,10 @@ pub enum Volume {
     Drain(Named),
     /// Show what happened to a volume: its changes of state, with cause and duration
     History(Named),
+    /// Keep a volume in service however long nobody uses it
+    Pin(Named),
+    /// Let a volume go out of service again when nobody uses it for long
+    Unpin(Named),
 }
 
 #[derive(Debug, Args)]
@@ -250,6 +259,20 @@ pub struct Map {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Without --drain it does not wait for the store: what is not there yet is kept in the log, and the
+next start brings it there. With --drain everything goes to the store first, which may take as
+long as `rekindle status` says; Ctrl-C then makes it a quick stop, a second one stops waiting.
+Clients are let go first in both cases.
+
+Exit code 1 when no daemon answers, or when not everything could be drained.")]
+pub struct Stop {
+    /// First move everything that was acknowledged to the store
+    #[arg(long)]
+    pub drain: bool,
+}
+
+#[derive(Debug, Args)]
 #[command(after_help = "Exit code 1 when no daemon answers, or while it is starting or stopping.")]
 pub struct Status {
     /// Print again every so often: 1s, 500ms
@@ -291,6 +314,27 @@ pub enum Warm {
     Show,
     /// Empty the block frames; segments of the log stay, so nothing acknowledged is lost
     Drop,
+}
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Each is a copy under short locks and of bounded length: safe on a daemon under load. The store is
+not asked, so they answer while it is away. Fields of --json may change with any version.")]
+pub enum Debug {
+    /// Volumes asked for since the start: state, sessions, serials, overlay, what the collector thinks
+    Volumes(Narrow),
+    /// What waits to be destaged: the destager's ring, and flow control of each volume
+    Queue(Narrow),
+    /// Segments of the log, how full its head is, what is committed
+    Log,
+    /// Volumes in a passing state: who has the say, what it waits for, who waits for it
+    Locks,
+}
+
+#[derive(Debug, Args)]
+pub struct Narrow {
+    /// Only volumes whose names begin with this
+    pub prefix: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

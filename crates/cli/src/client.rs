@@ -1,6 +1,7 @@
 //! Talks to a daemon: HTTP over the Unix socket in its folder.
 
 use crate::failure::{Failure, Outcome};
+use crate::signals::StopSignals;
 use base::Kind;
 use bytes::Bytes;
 use env::Address;
@@ -47,6 +48,19 @@ impl Client {
     /// `DELETE`.
     pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
         self.call(Method::DELETE, path, None)
+    }
+
+    /// Whether anybody holds the daemon's socket.
+    pub fn is_there(&self) -> bool {
+        let connect = async { UnixStream::connect(self.dir.join(SOCKET)).await.is_ok() };
+        let tcp = || crate::supervise::endpoints::read(&self.dir).is_some();
+        self.runtime.block_on(connect) || tcp()
+    }
+
+    /// From now on Ctrl-C and SIGTERM are told by what this gives, and do not end the process.
+    pub fn interrupts(&self) -> Outcome<Interrupts<'_>> {
+        let _inside = self.runtime.enter();
+        Ok(Interrupts { runtime: &self.runtime, signals: StopSignals::new()? })
     }
 
     fn call<T: DeserializeOwned>(
@@ -138,6 +152,34 @@ impl Client {
         .because(cause)
         .next("is the daemon of another version? Stop it and start this one")
         .kind(Kind::Unsupported)
+    }
+}
+
+/// Signals that ask a command to end.
+pub struct Interrupts<'a> {
+    runtime: &'a tokio::runtime::Runtime,
+    signals: StopSignals,
+}
+
+impl Interrupts<'_> {
+    /// Whether one has come since the last question.
+    #[expect(clippy::disallowed_methods, reason = "the command line has no Env")]
+    pub fn interrupted(&mut self) -> bool {
+        let look = async {
+            tokio::select! {
+                biased;
+                _ = self.signals.next() => true,
+                // Once around the loop, so that what has come is seen.
+                () = tokio::time::sleep(std::time::Duration::from_millis(1)) => false,
+            }
+        };
+        self.runtime.block_on(look)
+    }
+
+    /// Waits.
+    #[expect(clippy::disallowed_methods, reason = "the command line has no Env")]
+    pub fn pause(&mut self, time: std::time::Duration) {
+        std::thread::sleep(time);
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys at the top, and what they are.
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 16] = [
     "dir",
     "store",
     "store_fault",
@@ -27,12 +27,17 @@ const KEYS: [&str; 14] = [
     "compression",
     "destage",
     "sweep",
+    "stuck_after",
+    "collector",
 ];
 /// Keys under `[destage]`.
 const DESTAGE_KEYS: [&str; 5] = ["age", "bytes", "batch", "workers", "deadline"];
 
 /// Keys under `[sweep]`.
 const SWEEP_KEYS: [&str; 3] = ["interval", "percent", "grace"];
+
+/// Keys under `[collector]`.
+const COLLECTOR_KEYS: [&str; 3] = ["idle", "interval", "batch"];
 
 /// What a file says; the rest is left open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,6 +56,17 @@ pub struct Settings {
     pub compression: Option<Compression>,
     pub destage: Destage,
     pub sweep: Sweep,
+    pub stuck_after: Option<Duration>,
+    pub collector: Collector,
+}
+
+/// What it says of the collector.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Collector {
+    /// Inner `None`: off.
+    pub idle: Option<Option<Duration>>,
+    pub interval: Option<Duration>,
+    pub batch: Option<u64>,
 }
 
 /// What it says of the sweep.
@@ -90,6 +106,7 @@ fn parse(text: &str) -> Result<Settings, String> {
     check_keys(&table, "", &KEYS)?;
     let destage = section(&table, "destage", &DESTAGE_KEYS)?;
     let sweep = section(&table, "sweep", &SWEEP_KEYS)?;
+    let collector = section(&table, "collector", &COLLECTOR_KEYS)?;
     Ok(Settings {
         dir: read_key(&table, "dir", |text| Ok(PathBuf::from(text)))?,
         store: read_key(&table, "store", |text| Ok(text.to_owned()))?,
@@ -114,6 +131,12 @@ fn parse(text: &str) -> Result<Settings, String> {
             interval: read_key(&sweep, "interval", interval)?,
             percent: read_key(&sweep, "percent", percent)?,
             grace: read_key(&sweep, "grace", parse::duration)?,
+        },
+        stuck_after: read_key(&table, "stuck_after", parse::duration)?,
+        collector: Collector {
+            idle: read_key(&collector, "idle", interval)?,
+            interval: read_key(&collector, "interval", parse::duration)?,
+            batch: read_key(&collector, "batch", batch)?,
         },
     })
 }
@@ -189,6 +212,13 @@ fn workers(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("'{text}' is not from 1 to 64"))
 }
 
+fn batch(text: &str) -> Result<u64, String> {
+    text.parse()
+        .ok()
+        .filter(|&count| count > 0)
+        .ok_or_else(|| format!("'{text}' is not a number of volumes"))
+}
+
 fn percent(text: &str) -> Result<u32, String> {
     text.parse()
         .ok()
@@ -215,12 +245,16 @@ mod tests {
             flash_budget = "4G"
             cache = 1048576
             compression = "lz4"
+            stuck_after = "3s"
             [destage]
             age = "2s"
             workers = 4
             [sweep]
             interval = "off"
             percent = 50
+            [collector]
+            idle = "30m"
+            batch = 500
             "#,
         )
         .expect("a good file");
@@ -232,7 +266,10 @@ mod tests {
         assert_eq!(settings.compression, Some(Compression::Lz4));
         assert_eq!(settings.destage.age, Some(Duration::from_secs(2)));
         assert_eq!(settings.destage.workers, Some(4));
+        assert_eq!(settings.stuck_after, Some(Duration::from_secs(3)));
         assert_eq!((settings.sweep.interval, settings.sweep.percent), (Some(None), Some(50)));
+        assert_eq!(settings.collector.idle, Some(Some(Duration::from_secs(1800))));
+        assert_eq!((settings.collector.interval, settings.collector.batch), (None, Some(500)));
         assert_eq!(parse(""), Ok(Settings::default()));
     }
 
@@ -255,6 +292,7 @@ mod tests {
             ("compression = 'brotli'", "'compression'"),
             ("destage = 1", "'destage'"),
             ("[destage]\nworkers = 0", "'workers'"),
+            ("[collector]\nbatch = 0", "'batch'"),
             ("store = true", "'store'"),
         ] {
             let error = parse(text).expect_err(text);

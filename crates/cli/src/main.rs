@@ -39,10 +39,12 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Worker => worker::run().map(|()| 0),
         Command::Volume(volume) => command::volume::run(common, volume).map(|()| 0),
         Command::Status(status) => command::status::run(common, status),
+        Command::Stop(stop) => command::stop::run(common, stop).map(|()| 0),
         Command::Map(map) => command::map::run(common, map).map(|()| 0),
         Command::Verify(verify) => command::verify::run(common, verify),
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
         Command::Warm(warm) => command::warm::run(common, warm),
+        Command::Debug(debug) => command::debug::run(common, debug).map(|()| 0),
         Command::Drill(arguments::Drill::Restart(restart)) => drill::run(common, restart),
         Command::Inspect(inspect) => inspect::run(common, inspect),
         Command::Completions(completions) => {

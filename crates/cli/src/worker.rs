@@ -117,10 +117,32 @@ fn serve(
                 start_ms: ready.start_ms,
             });
         };
-        node::run(env, handover.config.clone(), sockets, announce).await.map_err(explain)
+        node::run(env, handover.config.clone(), sockets, announce, say_progress)
+            .await
+            .map_err(explain)
     });
     runtime.shut_down(PATIENCE);
     served
+}
+
+/// How far a stop is, for whoever watches `up`.
+fn say_progress(stopping: &node::Stopping) {
+    eprintln!("rekindle: {}", progress_line(stopping));
+}
+
+fn progress_line(stopping: &node::Stopping) -> String {
+    let (done, volumes) = (stopping.done, stopping.volumes);
+    let mut line = match stopping.phase.as_str() {
+        "volumes" | "log" => format!("stopping: {done} of {volumes} volume(s)"),
+        _ => "stopping".to_owned(),
+    };
+    if !stopping.waits_for.is_empty() {
+        line = format!("{line}; waiting for {}", stopping.waits_for);
+    }
+    if let Some(eta) = stopping.eta_ms {
+        line = format!("{line}; about {} left", crate::output::time(eta));
+    }
+    line
 }
 
 fn explain(error: node::Error) -> Failure {
@@ -147,4 +169,26 @@ fn trace(handover: &Handover) -> Outcome {
         LogFormat::Json => builder.json().init(),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_says_how_far_it_is_and_what_it_waits_for() {
+        let mut stopping = node::Stopping {
+            phase: "sessions".to_owned(),
+            waits_for: "3 session(s) to end".to_owned(),
+            ..node::Stopping::default()
+        };
+        assert_eq!(progress_line(&stopping), "stopping; waiting for 3 session(s) to end");
+        stopping.phase = "volumes".to_owned();
+        stopping.waits_for = "1 MiB of 2 volume(s) to reach the store".to_owned();
+        (stopping.done, stopping.volumes, stopping.eta_ms) = (5, 7, Some(12_000));
+        assert_eq!(
+            progress_line(&stopping),
+            "stopping: 5 of 7 volume(s); waiting for 1 MiB of 2 volume(s) to reach the store; about 12 s left"
+        );
+    }
 }

@@ -27,10 +27,12 @@ mod segment;
 mod start;
 #[cfg(test)]
 mod tests;
+mod view;
 mod walk;
 
 pub use error::Error;
 pub use segment::{Place, read_ahead};
+pub use view::{HeadView, SegmentView, View};
 
 use base::checksum::crc32c;
 use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
@@ -256,6 +258,12 @@ impl Log {
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.inner.usage()
+    }
+
+    /// The log as people see it: segments and head.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.inner.view()
     }
 
     /// Seals and syncs what there is. The log takes nothing afterwards.

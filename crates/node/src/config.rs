@@ -103,6 +103,10 @@ pub struct Config {
     pub compression: Compression,
     pub destage: Destage,
     pub sweep: Sweep,
+    /// A volume that is attaching, offlining or the like for longer than this is reported as stuck.
+    pub stuck_after: Duration,
+    /// When idle volumes go out of service.
+    pub collector: volume::collector::Settings,
 }
 
 impl Config {
@@ -122,6 +126,8 @@ impl Config {
             compression: Compression::default(),
             destage: Destage::default(),
             sweep: Sweep::default(),
+            stuck_after: limits::STUCK_AFTER_DEFAULT,
+            collector: volume::collector::Settings::default(),
         }
     }
 
@@ -150,6 +156,10 @@ impl Config {
                 "a destage batch holds {} at least",
                 format_size(base::limits::CHANGE_BYTES_MAX)
             ));
+        }
+        self.collector.check()?;
+        if self.stuck_after.is_zero() {
+            return Err("stuck_after must be a time, as in 10s".to_owned());
         }
         if self.store.as_ref().is_some_and(|store| store.trim().is_empty()) {
             return Err(

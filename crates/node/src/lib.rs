@@ -5,6 +5,7 @@
 
 pub mod assemble;
 pub mod config;
+mod debug;
 mod error;
 pub mod home_file;
 mod jobs;
@@ -19,4 +20,5 @@ mod work;
 pub use assemble::Node;
 pub use config::Config;
 pub use error::Error;
+pub use front::http::api::Stopping;
 pub use lifecycle::{Ready, Sockets, run};

@@ -6,12 +6,13 @@
 
 use crate::assemble::Node;
 use crate::config::Config;
-use crate::status::Service;
+use crate::status::{Phase, Service};
 use crate::{Error, limits};
 use base::NodeId;
-use env::{Acceptor, Env};
+use env::{Acceptor, Env, TaskHandle};
 use front::conn::{CONNECTIONS_DEFAULT, Connections};
 use front::http::App;
+use front::http::api::Stopping;
 use sd_notify::NotifyState;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,12 +64,14 @@ struct Fronts {
     http: Connections,
 }
 
-/// Serves until told to stop. Call it inside the runtime of `env`. `ready` is called once, when clients are served.
+/// Serves until told to stop. Call it inside the runtime of `env`. `ready` is called once, when clients are served;
+/// `progress` again and again while it stops, if that takes long.
 pub async fn run(
     env: Env,
     config: Config,
     sockets: Sockets,
     ready: impl FnOnce(&Ready),
+    progress: impl Fn(&Stopping) + Send + 'static,
 ) -> Result<(), Error> {
     let began = env.now();
     let mut signals = Signals::new()?;
@@ -106,13 +109,51 @@ pub async fn run(
     };
     tell_systemd(&[NotifyState::Stopping]);
     service.stopping();
-    tokio::select! {
-        stopped = stop(&fronts, node, drain) => stopped,
-        () = signals.next() => {
-            tracing::warn!("stopping at once: what was acknowledged is in the log");
-            Ok(())
+    service.enter(Phase::Sessions);
+    let telling = tell_progress(&env, &service, progress);
+    let volumes = node.volumes.clone();
+    let mut draining = drain;
+    let mut stopped = std::pin::pin!(stop(&fronts, node, drain));
+    let outcome = loop {
+        tokio::select! {
+            stopped = &mut stopped => break stopped,
+            () = service.hurried(), if draining => {
+                draining = false;
+                volumes.hurry();
+            }
+            () = signals.next() => {
+                if draining {
+                    tracing::warn!("draining no longer: what is not in the store yet stays in the log");
+                    service.hurry();
+                    continue;
+                }
+                tracing::warn!("stopping at once: what was acknowledged is in the log");
+                break Ok(());
+            }
         }
-    }
+    };
+    telling.abort();
+    outcome
+}
+
+/// Tells how far the stop is, when it takes long.
+fn tell_progress(
+    env: &Env,
+    service: &Service,
+    tell: impl Fn(&Stopping) + Send + 'static,
+) -> TaskHandle {
+    let (sleeper, service) = (env.clone(), service.clone());
+    env.spawn("stop-progress", async move {
+        let mut last = Stopping::default();
+        loop {
+            sleeper.sleep(limits::PROGRESS_INTERVAL).await;
+            let progress = service.progress();
+            if progress != last {
+                tell(&progress);
+            }
+            last = progress;
+        }
+    })
 }
 
 impl Fronts {
@@ -145,18 +186,33 @@ async fn stop(fronts: &Fronts, node: Arc<Node>, drain: bool) -> Result<(), Error
     node.sweeper.stop();
     fronts.nbd.stop(&env, limits::SESSION_WAIT).await;
     let rest = async {
-        node.volumes.stop(drain).await?;
+        fronts.service.enter(Phase::Volumes);
+        let drained = node.volumes.stop(drain).await;
+        fronts.service.enter(Phase::Log);
+        // Also when not everything could be drained: the log shall end in good order.
         node.staging.stop().await;
         node.log.close().await?;
-        Ok::<(), Error>(())
+        Ok::<(), Error>(drained?)
     };
-    let ended = if drain { Ok(rest.await) } else { env.timeout(limits::STOP_WAIT, rest).await };
+    let limit = async {
+        if drain {
+            fronts.service.hurried().await;
+        }
+        env.sleep(limits::STOP_WAIT).await;
+    };
+    let ended = tokio::select! {
+        ended = rest => Some(ended),
+        () = limit => None,
+    };
+    fronts.service.enter(Phase::Ended);
+    // Who follows the stop may be between two questions.
+    let _ = env.timeout(limits::FOLLOW_WAIT, fronts.service.end_told()).await.is_ok();
     // Last, so that the state of the stop can be asked for.
     fronts.http.stop(&env, limits::HTTP_WAIT).await;
     fronts.service.let_go();
     match ended {
-        Ok(ended) => ended,
-        Err(_) => {
+        Some(ended) => ended,
+        None => {
             tracing::warn!(
                 "the stop took too long and was cut short: what was acknowledged is in the log"
             );

@@ -45,12 +45,22 @@ pub const PREDECESSOR_WAIT: Duration = Duration::from_secs(3);
 pub const STOP_WAIT: Duration = Duration::from_secs(20);
 /// How long NBD sessions may take to finish what they have begun.
 pub const SESSION_WAIT: Duration = Duration::from_secs(5);
+/// How long the question how far a stop is waits for its end, before it is answered all the same.
+pub const NEWS_WAIT: Duration = Duration::from_millis(200);
+/// How long a stop that has ended waits for whoever follows it to ask once more.
+pub const FOLLOW_WAIT: Duration = Duration::from_millis(100);
+/// A stop tells how far it is after this time, and then again and again.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// How long requests to the API may take to finish.
 pub const HTTP_WAIT: Duration = Duration::from_millis(500);
 /// Clients of NBD at a time; each has a thread. A node with a thousand volumes in use has more than a thousand.
 pub const NBD_CONNECTIONS: usize = 4096;
+/// A volume in a passing state is reported as stuck after this time, when nobody says.
+pub const STUCK_AFTER_DEFAULT: Duration = Duration::from_secs(10);
 /// Volumes in service that the status lists.
 pub const VOLUMES_IN_STATUS: usize = 100;
+/// Rows of each list that `debug` shows.
+pub const DEBUG_ROWS: usize = 1000;
 /// Finished jobs that are remembered.
 pub const JOBS_KEPT: usize = 16;
 /// Findings that one job keeps; more are counted only.
@@ -59,3 +69,4 @@ pub const FINDINGS_KEPT: usize = 256;
 const _: () = assert!(FLASH_BYTES_DEFAULT >= FLASH_BYTES_MIN);
 const _: () = assert!(WARM_BYTES_DEFAULT >= WARM_BYTES_MIN);
 const _: () = assert!(BATCH_BYTES_DEFAULT >= base::limits::CHANGE_BYTES_MAX);
+const _: () = assert!(NEWS_WAIT.as_millis() < HTTP_WAIT.as_millis());

@@ -60,6 +60,7 @@ fn observe(node: &Node) {
     set("rekindle_node_incarnation", node.incarnation.0);
     warm_frames(node);
     backlog(node);
+    passing(node);
     for (state, volumes) in node.volumes.states() {
         gauge!("rekindle_volumes", "state" => state.as_str())
             .set(f64::from(u32::try_from(volumes).unwrap_or(u32::MAX)));
@@ -84,6 +85,15 @@ fn warm_frames(node: &Node) {
         #[expect(clippy::cast_precision_loss, reason = "as above")]
         gauge!("rekindle_warm_frame_misses", "cause" => cause).set(misses as f64);
     }
+}
+
+/// Volumes in exclusive states: how long the oldest has been there, and how many are there for too long.
+fn passing(node: &Node) {
+    let (passing, _) = node.volumes.passing();
+    let age = passing.first().map_or(0, |oldest| oldest.age_ms);
+    set("rekindle_volume_passing_age_milliseconds", age);
+    set("rekindle_volumes_stuck", node.volumes.stuck().total);
+    set("rekindle_collector_due", node.volumes.collected().due);
 }
 
 /// Of all volumes together: one line a volume would be one line a volume for ever.

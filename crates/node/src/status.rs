@@ -10,9 +10,9 @@ use base::Kind;
 use env::{Address, BoxFuture, Env, Moment};
 use front::conn::Connections;
 use front::http::api::{
-    Ack, Answer, Api, ApiError, Backlog, CreateVolume, Endpoint, Event, Health, Job, JobState,
-    LogUsage, Policy, Shutdown, StartSweep, StartVerify, Status, StoreInfo, SweepStatus, Volume,
-    WarmDropped, WarmStatus,
+    Ack, Answer, Api, ApiError, Backlog, CreateVolume, Debug, Endpoint, Event, Health, Job,
+    JobState, LogUsage, Policy, Shutdown, StartSweep, StartVerify, Status, Stopping, StoreInfo,
+    SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use front::nbd::{Export, ExportError, Exports};
 use parking_lot::Mutex;
@@ -50,6 +50,35 @@ struct Inner {
     node: watch::Sender<Option<Arc<Node>>>,
     /// `Some(drain)` when somebody has asked for the end.
     shutdown: watch::Sender<Option<bool>>,
+    /// How far the stop is.
+    phase: watch::Sender<Phase>,
+    /// Somebody was told that the stop has ended.
+    end_told: watch::Sender<bool>,
+}
+
+/// How far a stop is, in the large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    Serving,
+    /// Clients finish what they have begun.
+    Sessions,
+    /// Volumes go out of service, or are drained.
+    Volumes,
+    /// The destager and the log end.
+    Log,
+    Ended,
+}
+
+impl Phase {
+    fn word(self) -> &'static str {
+        match self {
+            Phase::Serving => "serving",
+            Phase::Sessions => "sessions",
+            Phase::Volumes => "volumes",
+            Phase::Log => "log",
+            Phase::Ended => "ended",
+        }
+    }
 }
 
 impl Stage {
@@ -76,6 +105,8 @@ impl Service {
             stage: Mutex::new(Stage::Starting),
             node: watch::channel(None).0,
             shutdown: watch::channel(None).0,
+            phase: watch::channel(Phase::Serving).0,
+            end_told: watch::channel(false).0,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -102,6 +133,59 @@ impl Service {
         match asked.wait_for(Option::is_some).await {
             Ok(drain) => drain.unwrap_or(false),
             Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Waits until nobody asks for a draining stop any more.
+    pub async fn hurried(&self) {
+        let mut asked = self.inner.shutdown.subscribe();
+        if asked.wait_for(|drain| *drain == Some(false)).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Makes a quick stop of a draining one.
+    pub fn hurry(&self) {
+        self.inner.shutdown.send_replace(Some(false));
+    }
+
+    /// The stop has come this far.
+    pub fn enter(&self, phase: Phase) {
+        self.inner.phase.send_replace(phase);
+    }
+
+    /// Waits until whoever asked for the stop has been told of its end; not at all when nobody asked through the API.
+    pub async fn end_told(&self) {
+        let asked = self.inner.shutdown.borrow().is_some();
+        if asked {
+            // The sender lives as long as `self`.
+            let _ = self.inner.end_told.subscribe().wait_for(|told| *told).await.is_ok();
+        }
+    }
+
+    /// How far the stop is.
+    #[must_use]
+    pub fn progress(&self) -> Stopping {
+        let phase = *self.inner.phase.borrow();
+        let found = self.present().and_then(|node| node.volumes.stop_progress());
+        let waits_for = match phase {
+            Phase::Sessions => format!("{} session(s) to end", self.inner.sessions.live()),
+            Phase::Log => "the destager: the batches in hand; then the log: a commit".to_owned(),
+            Phase::Serving | Phase::Volumes | Phase::Ended => String::new(),
+        };
+        let phase = phase.word().to_owned();
+        match found {
+            None => Stopping { phase, waits_for, ..Stopping::default() },
+            Some(found) => Stopping {
+                phase,
+                volumes: found.volumes,
+                done: found.done,
+                backlog_bytes: found.backlog_bytes,
+                kept_bytes: found.kept_bytes,
+                draining: found.draining,
+                eta_ms: found.eta_ms,
+                waits_for: found.waits_for.filter(|_| waits_for.is_empty()).unwrap_or(waits_for),
+            },
         }
     }
 
@@ -194,6 +278,7 @@ impl Service {
                 .as_ref()
                 .map_or(vault.checkpoint.0, |backlog| backlog.checkpoint),
             created: vault.created,
+            pinned: vault.pinned,
             clients: info.clients,
             backlog: info.backlog.map(backlog),
             uris,
@@ -288,6 +373,9 @@ fn troubles(node: &Node) -> (Vec<String>, Vec<String>) {
             ));
         }
     }
+    // A restart of the daemon would mend none of these.
+    let stuck = node.volumes.stuck();
+    worries.extend(stuck.volumes.iter().map(volume::Passing::sentence));
     (stalled, worries)
 }
 
@@ -329,7 +417,12 @@ impl Api for Service {
             status.clients = self.inner.sessions.live() as u64;
             status.backlog_bytes = in_service.iter().map(|staged| staged.backlog().bytes).sum();
             status.detail = detail(&node);
-            status.detail["volumes"] = json!(self.in_service(&node).await);
+            if stage == Stage::Stopping {
+                // Those on their way out would be looked up in the store.
+                status.stopping = Some(self.progress());
+            } else {
+                status.detail["volumes"] = json!(self.in_service(&node).await);
+            }
             Ok(status)
         })
     }
@@ -369,6 +462,26 @@ impl Api for Service {
                 .inner
                 .jobs
                 .begin("drain", name, "bytes", |progress| work::drain(node, handle, progress)))
+        })
+    }
+
+    fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume> {
+        Box::pin(async move {
+            let found = self.node().await?.volumes.pin(name, pinned).await;
+            found.map(|info| Service::volume(self, info)).map_err(|error| refused(&error))
+        })
+    }
+
+    fn debug<'a>(&'a self, what: Debug, prefix: &'a str) -> Answer<'a, serde_json::Value> {
+        Box::pin(async move {
+            // Also while it stops: that is when one wants to know.
+            let node = self.present().ok_or_else(|| {
+                ApiError::new(
+                    Kind::Unavailable,
+                    "the daemon is starting: there is nothing to see yet",
+                )
+            })?;
+            Ok(crate::debug::show(&node, what, prefix))
         })
     }
 
@@ -468,9 +581,34 @@ impl Api for Service {
         })
     }
 
-    fn shutdown(&self, request: Shutdown) -> Answer<'_, ()> {
-        self.inner.shutdown.send_replace(Some(request.drain));
-        Box::pin(async { Ok(()) })
+    fn shutdown(&self, request: Shutdown) -> Answer<'_, Stopping> {
+        self.inner.shutdown.send_if_modified(|asked| {
+            let before = *asked;
+            // A quick stop stays one.
+            *asked = Some(request.drain && before != Some(false));
+            *asked != before
+        });
+        Api::stopping(self)
+    }
+
+    fn stopping(&self) -> Answer<'_, Stopping> {
+        Box::pin(async move {
+            let mut phase = self.inner.phase.subscribe();
+            let stopping = self.inner.shutdown.borrow().is_some();
+            if stopping || *phase.borrow() > Phase::Serving {
+                let ended = phase.wait_for(|phase| *phase == Phase::Ended);
+                // Not ended yet is an answer as well.
+                let _ = self.inner.env.timeout(limits::NEWS_WAIT, ended).await.is_ok();
+            }
+            let mut progress = self.progress();
+            if stopping && progress.phase == Phase::Serving.word() {
+                progress.phase = Phase::Sessions.word().to_owned();
+            }
+            if progress.phase == Phase::Ended.word() {
+                self.inner.end_told.send_replace(true);
+            }
+            Ok(progress)
+        })
     }
 }
 
@@ -493,6 +631,7 @@ fn event(change: volume::machine::Change) -> Event {
         time: change.at,
         from: change.from.as_str().to_owned(),
         to: change.to.as_str().to_owned(),
+        event: change.event.as_str().to_owned(),
         cause: change.cause,
         duration_ms: change.duration_us / 1000,
     }
@@ -505,6 +644,10 @@ fn detail(node: &Node) -> serde_json::Value {
         "pid": std::process::id(),
         "start_us": phases,
         "warm": node.warm.path.as_ref().map(|path| path.display().to_string()),
+        "states": node.volumes.states(),
+        "transitions": node.volumes.transitions(),
+        "stuck": node.volumes.stuck(),
+        "collector": node.volumes.collected(),
         "log_segments_found": node.opened.segments,
         "log_segments_warm": node.opened.segments_warm,
         "log_damage": node.opened.damage,

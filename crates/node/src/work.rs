@@ -35,6 +35,8 @@ pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
             }
         }
     });
+    node.env.spawn("volume-watchdog", node.volumes.watchdog(node.config.stuck_after));
+    node.env.spawn("collector", node.volumes.collector(node.config.collector.clone()));
     node.env.spawn("recover", recover::recover(Arc::downgrade(node)));
     let Some(interval) = node.config.sweep.interval else { return };
     // Not the node itself: it shall go when the service lets go of it.

@@ -52,6 +52,12 @@ impl Destager {
         drop(volumes);
     }
 
+    /// The names of those whose turn is next, at most `most`, and how many there are.
+    pub(crate) fn ring(&self, most: usize) -> (Vec<String>, usize) {
+        let ring = self.ring.lock();
+        (ring.iter().take(most).map(|volume| volume.name.clone()).collect(), ring.len())
+    }
+
     /// Something may be due.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();

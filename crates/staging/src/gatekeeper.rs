@@ -182,6 +182,11 @@ impl Gatekeeper {
         })
     }
 
+    /// How many wait for the datastore.
+    pub(crate) fn awaiting(&self) -> usize {
+        self.awaiting.len()
+    }
+
     /// The datastore has the vault `held`: root and checkpoint change together, the prefix leaves the queue, and with it
     /// what the overlay shows. The overlay's own pieces of it are cleared afterwards.
     pub(crate) fn finish(&mut self, held: Held<Vault>) -> Finished {

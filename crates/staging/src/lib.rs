@@ -23,12 +23,14 @@ mod reading;
 mod recovery;
 mod staged;
 mod vault;
+mod view;
 
 pub use error::Error;
 pub use home::{Extent, Fold, Home, Source};
 pub use policy::{Ack, Policy};
 pub use staged::Staged;
 pub use vault::{Vault, VaultState};
+pub use view::{DestagerView, StagedView};
 
 use base::VolumeId;
 use budget::Rouse;
@@ -252,6 +254,12 @@ impl Staging {
         self.inner.log.forget(volume);
     }
 
+    /// Begins no further batch; those in hand have a short grace to end. What is unfinished stays in the log. For a
+    /// stop that shall be quick, before the volumes are closed.
+    pub fn begin_no_batch(&self) {
+        self.inner.destager.stopping.send_replace(true);
+    }
+
     /// Ends destaging after the batches in hand. Unfinished changes stay in the log.
     pub async fn stop(&self) {
         self.inner.destager.stopping.send_replace(true);
@@ -323,6 +331,8 @@ impl Inner {
         // Nobody was told of those that only RAM has.
         let logged = changes.iter().take_while(|change| change.is_logged()).count();
         changes.truncate(logged);
+        let kept_bytes = changes.iter().map(queue::Change::cost).sum();
+        volume.kept_bytes.store(kept_bytes, Ordering::Relaxed);
         let flash_bytes = std::mem::take(&mut gate.flash_bytes);
         volume.discounted(&gate, flash_bytes);
         Parked { checkpoint, changes, end: gate.end }

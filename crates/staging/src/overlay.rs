@@ -121,6 +121,11 @@ impl Overlay {
         done.then(|| std::mem::take(&mut self.sorted))
     }
 
+    /// Pieces, those of changes that the queue has no more among them.
+    pub(crate) fn length(&self) -> usize {
+        self.pieces.len() + self.sorted.length()
+    }
+
     /// What covers `start..end`, clipped to it, ascending; pieces of changes that the queue has no more are among them.
     pub(crate) fn meeting(&self, start: u64, end: u64) -> Meeting<'_> {
         // Mostly one look suffices: the last that begins before the end covers all of the range, or nothing meets it.

@@ -45,6 +45,8 @@ pub struct Staged {
     pub(crate) closing: watch::Sender<bool>,
     /// A batch is in hand.
     pub(crate) busy: watch::Sender<bool>,
+    /// What was unfinished when it was closed.
+    pub(crate) kept_bytes: AtomicU64,
 }
 
 /// A change asked for.
@@ -92,6 +94,7 @@ impl Staged {
             memory_waiting: AtomicU64::new(0),
             closing: watch::Sender::new(false),
             busy: watch::Sender::new(false),
+            kept_bytes: AtomicU64::new(0),
         })
     }
 
@@ -105,6 +108,49 @@ impl Staged {
     #[must_use]
     pub fn held(&self) -> Held<Vault> {
         self.gate.lock().held.clone()
+    }
+
+    /// The vault has been rewritten with other settings (a pin); the next commit goes on from there. Does nothing when
+    /// a commit has come in between: that has read the vault back.
+    pub fn adopt_settings(&self, held: Held<Vault>) {
+        let mut gate = self.gate.lock();
+        let (ours, theirs) = (&gate.held.value, &held.value);
+        let same = (ours.owner, ours.generation, ours.checkpoint, ours.root)
+            == (theirs.owner, theirs.generation, theirs.checkpoint, theirs.root);
+        let newer = held.mark().edition > gate.held.mark().edition;
+        if newer && same && ours.id == theirs.id && ours.state == theirs.state {
+            gate.held = held;
+        }
+    }
+
+    /// Whether it stays in service however long nobody uses it.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.gate.lock().held.value.pinned
+    }
+
+    /// Whether it has changes that the datastore has not.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        !self.gate.lock().queue.is_empty()
+    }
+
+    /// Bytes that it owes to the datastore.
+    #[must_use]
+    pub fn owed_bytes(&self) -> u64 {
+        self.gate.lock().queue.bytes()
+    }
+
+    /// Once it is closed: bytes that it still owed, which are in the log.
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a batch of it is in hand.
+    #[must_use]
+    pub fn is_in_hand(&self) -> bool {
+        *self.busy.borrow()
     }
 
     /// Submits a write of at most `limits::CHANGE_BYTES_MAX` bytes. A plain call (one copy into the log).

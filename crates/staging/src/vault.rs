@@ -39,11 +39,14 @@ pub struct Vault {
     pub root: Root,
     /// Microseconds since 1970.
     pub created: u64,
+    /// It stays in service however long nobody uses it. Format 1 did not have it.
+    #[serde(default)]
+    pub pinned: bool,
 }
 
 impl Body for Vault {
     const WHAT: &'static str = "vault";
-    const FORMAT: u32 = 1;
+    const FORMAT: u32 = 2;
 }
 
 impl Vault {

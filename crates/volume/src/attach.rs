@@ -3,6 +3,7 @@
 //! One attach at a time a volume: the first client starts it as a background task, so that it ends whatever becomes of
 //! that client; all who come meanwhile share its outcome. Nothing retries by itself: the next client does.
 
+use crate::collector::Aging;
 use crate::entry::{Entry, Handle, Live};
 use crate::machine::{Event, State};
 use crate::records;
@@ -83,6 +84,7 @@ async fn carry_out(attaching: Exclusive) {
             let cause = format!("generation {}", live.vault.generation);
             attaching.end(Event::AttachDone, &cause, |inside| {
                 inside.live = Some(Arc::new(live));
+                inside.aging = Aging::default();
                 inside.reason = None;
             })
         }
@@ -108,15 +110,22 @@ async fn carry_out(attaching: Exclusive) {
 async fn bring_up(attaching: &Exclusive) -> Result<Live, Error> {
     let (inner, entry) = (&attaching.inner, &attaching.entry);
     let began = inner.env.now();
-    let found = records::find(&inner.writer, &entry.name).await?;
+    let found = {
+        let _step = attaching.step("the store: reading the name and the vault");
+        records::find(&inner.writer, &entry.name).await?
+    };
     entry.inside.lock().known = true;
-    let held = become_owner(inner, &entry.name, found).await?;
+    let held = {
+        let _step = attaching.step("the store: becoming the owner in the vault");
+        become_owner(inner, &entry.name, found).await?
+    };
     let vault = held.value.clone();
     let home = (inner.homes)(&vault)?;
+    let _step = attaching.step("the log: reading unfinished changes");
     let staged = inner.staging.open(held, home).await?;
     metrics::histogram!("rekindle_volume_attach_seconds")
         .record(inner.env.now().since(began).as_secs_f64());
-    Ok(Live::new(staged, vault))
+    Ok(Live::new(&inner.env, staged, vault))
 }
 
 /// Makes this node the owner. Writes nothing when it is already.

@@ -27,7 +27,8 @@ pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
         return invalid("a volume must have a size: give at least 512 bytes, as in 20G".to_owned());
     }
     if !spec.size.is_multiple_of(SECTOR_BYTES) {
-        let (size, rounded) = (spec.size, spec.size.next_multiple_of(SECTOR_BYTES));
+        let (size, rounded) = (spec.size, spec.size - spec.size % SECTOR_BYTES);
+        let rounded = rounded.saturating_add(SECTOR_BYTES).min(VOLUME_BYTES_MAX);
         return invalid(format!(
             "a size of {size} bytes is not a multiple of {SECTOR_BYTES}: use {rounded}"
         ));
@@ -68,6 +69,7 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
         checkpoint: Serial(0),
         root: None,
         created: inner.env.wall_clock().0,
+        pinned: false,
     };
     // The kind is known when a home can be made of it.
     (inner.homes)(&vault)?;

@@ -1,11 +1,14 @@
 //! One volume as the registry knows it, and a client's hold on it.
 
+use crate::collector::Aging;
 use crate::machine::Machine;
 use crate::{Error, Vault};
+use env::{Env, Moment};
 use parking_lot::Mutex;
 use staging::Staged;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// A volume in service.
@@ -15,6 +18,9 @@ pub(crate) struct Live {
     pub vault: Vault,
     /// Holds; counted up under the entry's lock only.
     clients: AtomicU64,
+    /// When a client let go last, or when it came into service, nanoseconds.
+    idle_since: AtomicU64,
+    env: Env,
 }
 
 /// What the registry knows of a name. All I/O is outside the lock; while the state is exclusive, one task has the say.
@@ -39,6 +45,18 @@ pub(crate) struct Inside {
     pub known: bool,
     /// Taken out of the registry: look again.
     pub retired: bool,
+    /// What the collector remembers of it.
+    pub aging: Aging,
+    /// What the task that has the say waits for; only in an exclusive state.
+    pub step: Option<Step>,
+}
+
+/// A step of the task that has the say over a volume.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Step {
+    /// What it waits for, in words: "the store: reading the vault".
+    pub what: &'static str,
+    pub since: Moment,
 }
 
 /// A client's hold on an attached volume; dropping the last clone lets go.
@@ -52,7 +70,7 @@ struct Hold {
 }
 
 impl Entry {
-    pub fn new(name: &str, now: env::Moment) -> Self {
+    pub fn new(name: &str, now: Moment) -> Self {
         let inside = Inside {
             machine: Machine::new(name, now),
             live: None,
@@ -61,6 +79,8 @@ impl Entry {
             failed: None,
             known: false,
             retired: false,
+            aging: Aging::default(),
+            step: None,
         };
         Self { name: name.to_owned(), inside: Mutex::new(inside), changed: watch::Sender::new(0) }
     }
@@ -74,6 +94,11 @@ impl Entry {
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
+
+    /// How many wait for the next change of state.
+    pub fn waiting(&self) -> u64 {
+        self.changed.receiver_count() as u64
+    }
 }
 
 impl Inside {
@@ -84,8 +109,14 @@ impl Inside {
 }
 
 impl Live {
-    pub fn new(staged: Arc<Staged>, vault: Vault) -> Self {
-        Self { staged, vault, clients: AtomicU64::new(0) }
+    pub fn new(env: &Env, staged: Arc<Staged>, vault: Vault) -> Self {
+        let (clients, idle_since) = (AtomicU64::new(0), AtomicU64::new(nanoseconds(env.now())));
+        Self { staged, vault, clients, idle_since, env: env.clone() }
+    }
+
+    /// Since when nobody holds it, if nobody does.
+    pub fn idle_since(&self) -> Moment {
+        Moment(Duration::from_nanos(self.idle_since.load(Ordering::Acquire)))
     }
 
     pub fn clients(&self) -> u64 {
@@ -99,8 +130,14 @@ impl Live {
     }
 }
 
+fn nanoseconds(moment: Moment) -> u64 {
+    u64::try_from(moment.0.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
+        // First, so that whoever sees no client sees since when.
+        self.live.idle_since.store(nanoseconds(self.live.env.now()), Ordering::Release);
         self.live.clients.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -4,6 +4,8 @@
 //! The states and the one table of lawful transitions are in [`machine`].
 
 mod attach;
+mod collect;
+pub mod collector;
 mod create;
 mod entry;
 mod error;
@@ -13,22 +15,29 @@ mod limits;
 mod list;
 pub mod machine;
 mod offline;
+mod passing;
+mod pin;
 mod records;
 mod registry;
 mod remove;
 mod stop;
 mod turns;
+mod view;
 
 pub use entry::Handle;
 pub use error::Error;
 pub use info::Info;
+pub use passing::{Passing, Stuck};
+pub use registry::Transition;
 pub use remove::Reaped;
 pub use staging::{
     Ack, Backlog, Error as StagingError, Extent, Fold, Home, Policy, Source, Staged, Ticket, Vault,
     VaultState, Written,
 };
 pub use stop::StopProgress;
+pub use view::{CollectorView, VolumeView};
 
+use collector::{Collected, Settings};
 use content::Content;
 use content::sweep::Roots;
 use content::tree::Root;
@@ -39,6 +48,7 @@ use registry::Inner;
 use staging::Staging;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::broadcast;
 
 /// Makes the home of a volume from its vault; the node plugs in one for each kind. An unknown kind is
@@ -132,7 +142,12 @@ impl Volumes {
     /// How far a stop has come; `None` before it has begun.
     #[must_use]
     pub fn stop_progress(&self) -> Option<StopProgress> {
-        *self.inner.progress.lock()
+        stop::progress(&self.inner)
+    }
+
+    /// Makes a quick stop of a draining one: what has not reached the datastore yet stays in the log.
+    pub fn hurry(&self) {
+        stop::hurry(&self.inner);
     }
 
     /// The last changes of a volume's state, oldest first; `None` when nothing has happened to it since the start.
@@ -150,6 +165,62 @@ impl Volumes {
             self.inner.observe(&entry, &mut entry.inside.lock());
         }
         self.inner.levels()
+    }
+
+    /// The transitions that have happened since the start: how often, and how long the state before had lasted.
+    #[must_use]
+    pub fn transitions(&self) -> Vec<Transition> {
+        self.inner.transitions()
+    }
+
+    /// Volumes in an exclusive state, the oldest first, and what each waits for; how many there are in all.
+    #[must_use]
+    pub fn passing(&self) -> (Vec<Passing>, u64) {
+        passing::look(&self.inner)
+    }
+
+    /// Volumes that have been in an exclusive state for longer than they should, as of the watchdog's last look.
+    #[must_use]
+    pub fn stuck(&self) -> Stuck {
+        self.inner.stuck.lock().clone()
+    }
+
+    /// The watchdog: looks again and again, and reports volumes that are in an exclusive state for longer than
+    /// `limit`. It ends with the registry; run it as a task.
+    pub fn watchdog(&self, limit: Duration) -> impl Future<Output = ()> + Send + 'static {
+        passing::watch(Arc::downgrade(&self.inner), limit)
+    }
+
+    /// Sets or takes away a volume's pin: with one, the collector leaves it in service.
+    pub async fn pin(&self, name: &str, pinned: bool) -> Result<Info, Error> {
+        let name = name.to_owned();
+        self.run("volume-pin", move |inner| async move { pin::set(&inner, &name, pinned).await })
+            .await
+    }
+
+    /// The collector: takes volumes that nobody has used for long out of service. It ends with the registry; run it
+    /// as a task.
+    pub fn collector(&self, settings: Settings) -> impl Future<Output = ()> + Send + 'static {
+        collect::run(Arc::downgrade(&self.inner), settings)
+    }
+
+    /// What the collector has done.
+    #[must_use]
+    pub fn collected(&self) -> Collected {
+        self.inner.collected.lock().clone()
+    }
+
+    /// What is known of the volumes whose names begin with `prefix`, by name, at most `most`, and how many there are.
+    /// Asks the datastore for nothing.
+    #[must_use]
+    pub fn view(&self, prefix: &str, most: usize) -> (Vec<VolumeView>, u64) {
+        view::volumes(&self.inner, prefix, most)
+    }
+
+    /// Names at which somebody has the turn to give or take the name, at most `most`.
+    #[must_use]
+    pub fn turns(&self, most: usize) -> Vec<String> {
+        self.inner.turns.taken(most)
     }
 
     /// Every change of state from now on. A watcher that is too far behind misses some, and is told how many.

@@ -11,7 +11,7 @@ pub const READS_MAX: usize = 32;
 /// Times that a conditional write is tried again after somebody else changed the record.
 pub const CONFLICTS_MAX: usize = 8;
 /// Volumes taken out of service at once.
-pub const STOPS_MAX: usize = 16;
+pub const STOPS_MAX: usize = 64;
 /// Longest wait, at stop, for the changes of all volumes to reach the datastore.
 pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(600);
 /// Longest wait, at stop, for one volume to go out of service.
@@ -20,3 +20,24 @@ pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
 pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Longest name of a kind, bytes.
 pub const KIND_BYTES_MAX: usize = 16;
+/// Least and longest pause between two looks of the watchdog.
+pub const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(20);
+pub const WATCH_INTERVAL_MAX: Duration = Duration::from_secs(5);
+/// Volumes in a passing state that one answer names; the rest is counted.
+pub const PASSING_MAX: usize = 100;
+/// Warnings of one look of the watchdog; the rest is counted in one more.
+pub const WARNINGS_MAX: usize = 8;
+/// A volume that is stuck is warned of again after this time.
+pub const WARN_AGAIN: Duration = Duration::from_secs(60);
+/// A volume is idle when nobody has held it for this long, unless somebody says otherwise.
+pub const COLLECT_IDLE: Duration = Duration::from_secs(2 * 60 * 60);
+/// Pause between two passes of the collector, unless somebody says otherwise.
+pub const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
+/// Volumes that a pass of the collector takes at least, unless somebody says otherwise.
+pub const COLLECT_BATCH: u64 = 64;
+/// Whatever is due at once is out of service within this time.
+pub const COLLECT_TIME: Duration = Duration::from_secs(45 * 60);
+/// Volumes that a pass looks at before it lets others go on.
+pub const COLLECT_SLICE: usize = 1024;
+
+const _: () = assert!(COLLECT_TIME.as_secs() < 60 * 60, "a hundred thousand in an hour");

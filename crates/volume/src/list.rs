@@ -31,6 +31,7 @@ fn damaged(name: &str, id: VolumeId, reason: String) -> Info {
         checkpoint: Serial(0),
         root: None,
         created: 0,
+        pinned: false,
     };
     Info { vault, state: State::Error, clients: 0, backlog: None, reason: Some(reason) }
 }

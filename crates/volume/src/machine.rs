@@ -28,17 +28,19 @@ use std::fmt;
 ///     |             v     v                        v |         salvage -> salvaging)
 ///     |    handing-over  offlining <---------------+-+  (also unattached and preattached: a removal)
 ///     |             |     |   |
-///     +-------------+-----+   +--- salvage --> salvaging --> preattached | error
+///     +-------------+-----+   +--- collected --> preattached
+///                             +--- salvage ----> salvaging --> preattached | error
 /// ```
 ///
 /// `attaching`, `offlining`, `salvaging` and `handing-over` are exclusive: one task works, all others wait for it to
-/// end. `preattached`, `salvaging` and `handing-over` are lawful but nothing leads there yet.
+/// end. `salvaging` and `handing-over` are lawful but nothing leads there yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     /// Not in service; the next client attaches it.
     Unattached,
-    /// Known by name from an earlier life, nothing read; the next client attaches it.
+    /// Known by name, from an earlier life or because the collector has put it here; nothing of it is in memory. The
+    /// next client attaches it.
     Preattached,
     /// One task reads the vault, becomes owner and re-indexes unfinished changes.
     Attaching,
@@ -82,6 +84,8 @@ pub enum Event {
     Offline,
     /// It is out of service.
     OfflineDone,
+    /// It is out of service because nobody used it, and owes nothing.
+    Collected,
     /// It is out of service, but not in good order.
     OfflineFailed,
     /// Its vault is marked deleted.
@@ -119,6 +123,7 @@ pub const TABLE: &[(State, Event, State)] = &[
     (State::Stalled, Event::Failed, State::Error),
     (State::Stalled, Event::Offline, State::Offlining),
     (State::Offlining, Event::OfflineDone, State::Unattached),
+    (State::Offlining, Event::Collected, State::Preattached),
     (State::Offlining, Event::OfflineFailed, State::Error),
     (State::Offlining, Event::Removed, State::Deleted),
     (State::Offlining, Event::Salvage, State::Salvaging),
@@ -131,10 +136,16 @@ pub const TABLE: &[(State, Event, State)] = &[
     (State::Error, Event::Salvage, State::Salvaging),
 ];
 
+/// The row of [`TABLE`] for `event` in `state`, if it is lawful there.
+#[must_use]
+pub fn row(state: State, event: Event) -> Option<usize> {
+    TABLE.iter().position(|(from, what, _)| (*from, *what) == (state, event))
+}
+
 /// Where `event` leads from `state`, if it is lawful there.
 #[must_use]
 pub fn next(state: State, event: Event) -> Option<State> {
-    TABLE.iter().find(|(from, what, _)| (*from, *what) == (state, event)).map(|(_, _, to)| *to)
+    row(state, event).map(|row| TABLE[row].2)
 }
 
 impl State {
@@ -190,7 +201,7 @@ impl fmt::Display for State {
 
 impl Event {
     /// All of them, in order.
-    pub const ALL: [Event; 18] = [
+    pub const ALL: [Event; 19] = [
         Event::Preattach,
         Event::Attach,
         Event::AttachDone,
@@ -201,6 +212,7 @@ impl Event {
         Event::Failed,
         Event::Offline,
         Event::OfflineDone,
+        Event::Collected,
         Event::OfflineFailed,
         Event::Removed,
         Event::Salvage,
@@ -210,6 +222,32 @@ impl Event {
         Event::HandOverDone,
         Event::HandOverFailed,
     ];
+
+    /// As people and `--json` see it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Event::Preattach => "preattach",
+            Event::Attach => "attach",
+            Event::AttachDone => "attach-done",
+            Event::AttachFailed => "attach-failed",
+            Event::AttachDamaged => "attach-damaged",
+            Event::Stall => "stall",
+            Event::Resume => "resume",
+            Event::Failed => "failed",
+            Event::Offline => "offline",
+            Event::OfflineDone => "offline-done",
+            Event::Collected => "collected",
+            Event::OfflineFailed => "offline-failed",
+            Event::Removed => "removed",
+            Event::Salvage => "salvage",
+            Event::SalvageDone => "salvage-done",
+            Event::SalvageFailed => "salvage-failed",
+            Event::HandOver => "hand-over",
+            Event::HandOverDone => "hand-over-done",
+            Event::HandOverFailed => "hand-over-failed",
+        }
+    }
 }
 
 /// One change of state.
@@ -264,6 +302,12 @@ impl Machine {
     #[must_use]
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// Since when it is there.
+    #[must_use]
+    pub fn since(&self) -> Moment {
+        self.since
     }
 
     /// Its last changes, oldest first.

@@ -38,6 +38,7 @@ pub(crate) async fn close(claimed: &Exclusive) -> Result<(), Error> {
     // Taken only after closing, so that whoever looks sees the backlog until the end.
     let live = claimed.entry.inside.lock().live.clone();
     let Some(live) = live else { return Ok(()) };
+    let _step = claimed.step("the destager: the batch in hand; then the log: a commit");
     let closed = live.staged.close().await;
     claimed.entry.inside.lock().live = None;
     Ok(closed?)

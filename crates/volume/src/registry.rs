@@ -1,17 +1,33 @@
 //! The map of names to entries, the counters, and the one place where a state changes.
 
-use crate::entry::{Entry, Inside, Live};
-use crate::machine::{Change, Event, State};
+use crate::collector::Collected;
+use crate::entry::{Entry, Inside, Live, Step};
+use crate::machine::{self, Change, Event, State, TABLE};
+use crate::passing::Stuck;
+use crate::stop::Stopping;
 use crate::turns::Turns;
 use crate::{Error, HomeMaker, limits};
 use datastore::record::Writer;
 use env::Env;
 use parking_lot::Mutex;
+use serde::Serialize;
 use staging::Staging;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tokio::sync::broadcast;
+use std::time::Duration;
+use tokio::sync::{broadcast, watch};
+
+/// How often a row of the table was taken since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Transition {
+    pub event: Event,
+    pub from: State,
+    pub to: State,
+    pub count: u64,
+    /// How long the volumes had been in `from` before, all times together, microseconds.
+    pub time_us: u64,
+}
 
 pub(crate) struct Inner {
     pub env: Env,
@@ -21,9 +37,17 @@ pub(crate) struct Inner {
     /// Who creates, removes or reaps a name takes its turn, so that this node never deletes a name it has just given.
     pub turns: Turns,
     pub stopping: AtomicBool,
-    pub progress: Mutex<Option<crate::StopProgress>>,
+    /// The stop, once it has begun.
+    pub stop: Mutex<Option<Arc<Stopping>>>,
+    /// A draining stop shall become a quick one.
+    pub hurry: watch::Sender<bool>,
     entries: Mutex<HashMap<String, Arc<Entry>>>,
     levels: [AtomicU64; State::ALL.len()],
+    /// Of each row of the table: how often it was taken, and how long the state before had lasted, microseconds.
+    taken: [(AtomicU64, AtomicU64); TABLE.len()],
+    /// What the watchdog found at its last look.
+    pub stuck: Mutex<Stuck>,
+    pub collected: Mutex<Collected>,
     events: broadcast::Sender<Change>,
 }
 
@@ -36,9 +60,13 @@ impl Inner {
             homes,
             turns: Turns::default(),
             stopping: AtomicBool::new(false),
-            progress: Mutex::new(None),
+            stop: Mutex::new(None),
+            hurry: watch::Sender::new(false),
             entries: Mutex::new(HashMap::new()),
             levels: Default::default(),
+            taken: std::array::from_fn(|_| Default::default()),
+            stuck: Mutex::default(),
+            collected: Mutex::default(),
             events: broadcast::Sender::new(limits::EVENTS_MAX),
         }
     }
@@ -104,7 +132,7 @@ impl Inner {
         };
         self.level(change.from).fetch_sub(1, Ordering::Relaxed);
         self.level(change.to).fetch_add(1, Ordering::Relaxed);
-        metrics::counter!("rekindle_volume_changes_total", "to" => change.to.as_str()).increment(1);
+        self.count(&change);
         tracing::debug!(
             volume = change.volume,
             from = %change.from,
@@ -117,6 +145,40 @@ impl Inner {
         let _ = self.events.send(change);
         entry.notify();
         Ok(())
+    }
+
+    fn count(&self, change: &Change) {
+        let row = machine::row(change.from, change.event).expect("it was lawful");
+        let (times, time) = &self.taken[row];
+        times.fetch_add(1, Ordering::Relaxed);
+        time.fetch_add(change.duration_us, Ordering::Relaxed);
+        let (from, event, to) = (change.from.as_str(), change.event.as_str(), change.to.as_str());
+        metrics::counter!("rekindle_volume_changes_total", "event" => event, "from" => from, "to" => to)
+            .increment(1);
+        if change.from.is_exclusive() {
+            let time = Duration::from_micros(change.duration_us).as_secs_f64();
+            metrics::histogram!("rekindle_volume_passing_seconds", "state" => from).record(time);
+        }
+    }
+
+    /// The transitions that have happened since the start, in the order of the table.
+    pub fn transitions(&self) -> Vec<Transition> {
+        let rows = TABLE.iter().zip(&self.taken).map(|((from, event, to), (count, time))| {
+            let (count, time_us) = (count.load(Ordering::Relaxed), time.load(Ordering::Relaxed));
+            Transition { event: *event, from: *from, to: *to, count, time_us }
+        });
+        rows.filter(|row| row.count > 0).collect()
+    }
+
+    /// How many volumes are in an exclusive state.
+    pub fn passing_level(&self) -> u64 {
+        let exclusive = State::ALL.into_iter().filter(|state| state.is_exclusive());
+        exclusive.map(|state| self.level(state).load(Ordering::Relaxed)).sum()
+    }
+
+    /// How many volumes are in a state.
+    pub fn count_of(&self, state: State) -> u64 {
+        self.level(state).load(Ordering::Relaxed)
     }
 
     fn level(&self, state: State) -> &AtomicU64 {
@@ -163,7 +225,7 @@ impl Inner {
 }
 
 /// The say over a volume in an exclusive state. Dropped without an end (a panic, an aborted task), it ends the state
-/// itself, so that no volume is wedged for ever.
+/// itself, so that no volume is wedged for ever. Whatever it waits for is noted as a [`Stepping`].
 pub(crate) struct Exclusive {
     pub inner: Arc<Inner>,
     pub entry: Arc<Entry>,
@@ -183,6 +245,13 @@ impl Exclusive {
         Ok(Self { inner: inner.clone(), entry: entry.clone(), ended: false })
     }
 
+    /// Notes what the task waits for, until the guard is dropped.
+    pub fn step(&self, what: &'static str) -> Stepping<'_> {
+        let step = Step { what, since: self.inner.env.now() };
+        let before = self.entry.inside.lock().step.replace(step);
+        Stepping { entry: &self.entry, before }
+    }
+
     /// Leaves the state by `event`, with `also` under the same lock.
     pub fn end(
         mut self,
@@ -193,6 +262,7 @@ impl Exclusive {
         self.ended = true;
         let result = {
             let mut inside = self.entry.inside.lock();
+            inside.step = None;
             also(&mut inside);
             self.inner.change(&self.entry, &mut inside, event, cause)
         };
@@ -207,17 +277,34 @@ impl Drop for Exclusive {
             return;
         }
         let mut inside = self.entry.inside.lock();
-        let lost: Option<Arc<Live>> = inside.live.take();
-        drop(lost);
+        inside.step = None;
         let event = match inside.machine.state() {
             State::Attaching => Event::AttachDamaged,
             State::Offlining => Event::OfflineFailed,
+            State::Salvaging => Event::SalvageFailed,
+            State::HandingOver => Event::HandOverFailed,
             _ => return,
         };
+        if event != Event::HandOverFailed {
+            let lost: Option<Arc<Live>> = inside.live.take();
+            drop(lost);
+        }
         let error = Error::Interrupted(self.entry.name.clone());
         inside.reason = Some(error.to_string());
         inside.failed = Some((inside.attempts, error));
-        // The table has both; there is nobody to tell otherwise.
+        // The table has them all; there is nobody to tell otherwise.
         let _ = self.inner.change(&self.entry, &mut inside, event, "interrupted");
+    }
+}
+
+/// A noted step; dropped, the step before it counts again.
+pub(crate) struct Stepping<'a> {
+    entry: &'a Entry,
+    before: Option<Step>,
+}
+
+impl Drop for Stepping<'_> {
+    fn drop(&mut self) {
+        self.entry.inside.lock().step = self.before;
     }
 }

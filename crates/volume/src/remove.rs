@@ -58,6 +58,7 @@ async fn erase(claimed: &Exclusive, force: bool) -> Result<(), Error> {
     let absent = || Error::NotFound(name.to_owned());
     let damaged =
         |error: Error| Error::Damaged { name: name.to_owned(), reason: error.to_string() };
+    let _step = claimed.step("the store: marking the vault deleted");
     let record = match records::name(&inner.writer, name).await.map_err(Error::from) {
         Ok(record) => record.ok_or_else(absent)?,
         Err(error) if is_damaged(&error) && force => return erase_by_search(inner, name).await,
@@ -74,6 +75,7 @@ async fn erase(claimed: &Exclusive, force: bool) -> Result<(), Error> {
         Err(error) if is_damaged(&error) => return Err(damaged(error)),
         Err(error) => return Err(error),
     }
+    let _step = claimed.step("the store: deleting the name and the vault");
     let swept = clear_away(inner, name, id).await;
     if let Err(error) = swept {
         // It is removed; what is left is reaped later.

@@ -1,49 +1,120 @@
 //! Stopping all volumes: parallel, easiest first, within bounded time.
+//!
+//! A quick stop asks the datastore for nothing. The destager is told first to begin no batch; then each volume closes, which
+//! is memory only, but for one commit of the log that covers all of them. A volume with a batch in hand comes last: the
+//! batch has a short grace to end. A draining stop waits for each volume's changes to reach the datastore before it
+//! closes the volume; it can be turned into a quick one at any time ([`hurry`]).
 
 use crate::entry::Entry;
 use crate::machine::State;
 use crate::registry::Inner;
-use crate::{Error, limits, offline};
+use crate::{Error, limits, offline, passing};
+use base::units::format_size;
 use env::Moment;
+use futures_util::future::{Either, select};
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How far a stop has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StopProgress {
     /// Volumes to take out of service.
     pub volumes: u64,
     /// Of these, done.
     pub done: u64,
-    /// Bytes that the rest owes to the datastore, as of the last look.
+    /// Bytes that the rest owes to the datastore.
     pub backlog_bytes: u64,
-    /// Whether these bytes are waited for.
+    /// Bytes that those done did not bring into the datastore: they are in the log.
+    pub kept_bytes: u64,
+    /// Whether the backlog is waited for.
     pub draining: bool,
+    /// Until that is in the datastore, by the pace so far.
+    pub eta_ms: Option<u64>,
+    /// What is waited for, if anything is.
+    pub waits_for: Option<String>,
+}
+
+/// A stop under way.
+pub(crate) struct Stopping {
+    entries: Vec<Arc<Entry>>,
+    done: AtomicU64,
+    kept_bytes: AtomicU64,
+    draining: AtomicBool,
+    began: Moment,
+    /// What all owed when it began, bytes.
+    owed_bytes: u64,
+}
+
+impl Stopping {
+    fn progress(&self, inner: &Inner) -> StopProgress {
+        let volumes = self.entries.len() as u64;
+        let done = self.done.load(Ordering::Relaxed);
+        let backlog_bytes = self.entries.iter().map(|entry| owed_bytes(entry)).sum();
+        let draining = self.draining.load(Ordering::Relaxed) && done < volumes;
+        let elapsed = inner.env.now().since(self.began).as_millis();
+        let brought = self.owed_bytes.saturating_sub(backlog_bytes);
+        let eta = (draining && brought > 0)
+            .then(|| elapsed * u128::from(backlog_bytes) / u128::from(brought));
+        let waits_for = if draining {
+            let left = volumes.saturating_sub(done);
+            Some(format!("{} of {left} volume(s) to reach the store", format_size(backlog_bytes)))
+        } else {
+            passing::look(inner).0.first().map(passing::Passing::sentence)
+        };
+        StopProgress {
+            volumes,
+            done,
+            backlog_bytes,
+            kept_bytes: self.kept_bytes.load(Ordering::Relaxed),
+            draining,
+            eta_ms: eta.map(|eta| u64::try_from(eta).unwrap_or(u64::MAX)),
+            waits_for,
+        }
+    }
+}
+
+/// How far a stop has come; `None` before it has begun.
+pub(crate) fn progress(inner: &Inner) -> Option<StopProgress> {
+    let stopping = inner.stop.lock().clone();
+    stopping.map(|stopping| stopping.progress(inner))
+}
+
+/// Makes a quick stop of a draining one, now or when it begins.
+pub(crate) fn hurry(inner: &Inner) {
+    inner.hurry.send_replace(true);
 }
 
 /// Stops.
 pub(crate) async fn stop(inner: &Arc<Inner>, drain: bool) -> Result<(), Error> {
     inner.stopping.store(true, Ordering::Release);
+    if !drain {
+        inner.staging.begin_no_batch();
+    }
     let mut entries: Vec<Arc<Entry>> =
         inner.all().into_iter().filter(|entry| is_to_stop(entry)).collect();
-    // Those who owe least are done first, so that the others may have the datastore's bandwidth.
-    entries.sort_by_key(|entry| owed(entry));
-    let volumes = entries.len() as u64;
-    let backlog_bytes = entries.iter().map(|entry| owed(entry)).sum();
-    *inner.progress.lock() =
-        Some(StopProgress { volumes, done: 0, backlog_bytes, draining: drain });
+    // The others then have the datastore's bandwidth for themselves, and what may hang holds nobody up.
+    entries.sort_by_cached_key(|entry| effort(entry));
+    let stopping = Arc::new(Stopping {
+        owed_bytes: entries.iter().map(|entry| owed_bytes(entry)).sum(),
+        entries: entries.clone(),
+        done: AtomicU64::new(0),
+        kept_bytes: AtomicU64::new(0),
+        draining: AtomicBool::new(drain),
+        began: inner.env.now(),
+    });
+    *inner.stop.lock() = Some(stopping.clone());
 
     let deadline = inner.env.now() + limits::DRAIN_TIME_MAX;
-    let work = |entry: Arc<Entry>| async move {
-        let owing = owed(&entry);
-        let outcome = stop_one(inner, &entry, drain.then_some(deadline)).await;
-        if let Some(progress) = inner.progress.lock().as_mut() {
-            progress.done += 1;
-            progress.backlog_bytes = progress.backlog_bytes.saturating_sub(owing);
+    let work = |entry: Arc<Entry>| {
+        let stopping = &stopping;
+        async move {
+            let outcome = stop_one(inner, &entry, stopping, deadline).await;
+            stopping.done.fetch_add(1, Ordering::Relaxed);
+            outcome.map_err(|error| (entry.name.clone(), error))
         }
-        outcome.map_err(|error| (entry.name.clone(), error))
     };
     let outcomes: Vec<_> =
         stream::iter(entries).map(work).buffer_unordered(limits::STOPS_MAX).collect().await;
@@ -63,31 +134,54 @@ fn is_to_stop(entry: &Entry) -> bool {
     state.is_in_service() || state.is_exclusive()
 }
 
+/// How hard a volume is to stop: whether others must end first, then what it owes.
+fn effort(entry: &Entry) -> (bool, bool, u64) {
+    let (exclusive, live) = {
+        let inside = entry.inside.lock();
+        (inside.machine.state().is_exclusive(), inside.live.clone())
+    };
+    let (in_hand, owed) =
+        live.map_or((false, 0), |live| (live.staged.is_in_hand(), live.staged.owed_bytes()));
+    (exclusive, in_hand, owed)
+}
+
 /// Bytes that a volume owes to the datastore.
-fn owed(entry: &Entry) -> u64 {
+fn owed_bytes(entry: &Entry) -> u64 {
     let live = entry.inside.lock().live.clone();
-    live.map_or(0, |live| live.staged.backlog().bytes)
+    live.map_or(0, |live| live.staged.owed_bytes())
 }
 
 async fn stop_one(
     inner: &Arc<Inner>,
     entry: &Arc<Entry>,
-    drain_until: Option<Moment>,
+    stopping: &Stopping,
+    deadline: Moment,
 ) -> Result<(), Error> {
     wait_for_exclusive(inner, entry).await;
     let live = entry.inside.lock().live.clone();
     let Some(live) = live else { return Ok(()) };
-    let drained = match drain_until {
-        None => Ok(()),
-        Some(until) => {
-            match inner.env.timeout(until.since(inner.env.now()), live.staged.drain()).await {
-                Ok(drained) => drained.map(drop).map_err(Error::from),
-                Err(_elapsed) => Err(Error::Interrupted(entry.name.clone())),
+    let drained = if stopping.draining.load(Ordering::Relaxed) {
+        let mut hurry = inner.hurry.subscribe();
+        // The sender lives as long as the registry.
+        let hurried = pin!(hurry.wait_for(|hurry| *hurry));
+        let limit = deadline.since(inner.env.now());
+        let drain = pin!(inner.env.timeout(limit, live.staged.drain()));
+        match select(hurried, drain).await {
+            Either::Left(_) => {
+                stopping.draining.store(false, Ordering::Relaxed);
+                inner.staging.begin_no_batch();
+                Ok(())
             }
+            Either::Right((Ok(drained), _)) => drained.map(drop).map_err(Error::from),
+            Either::Right((Err(_elapsed), _)) => Err(Error::Interrupted(entry.name.clone())),
         }
+    } else {
+        Ok(())
     };
     let closing = offline::detach(inner, &entry.name, true, "stop");
-    match inner.env.timeout(limits::CLOSE_TIME_MAX, closing).await {
+    let closed = inner.env.timeout(limits::CLOSE_TIME_MAX, closing).await;
+    stopping.kept_bytes.fetch_add(live.staged.kept_bytes(), Ordering::Relaxed);
+    match closed {
         Ok(closed) => closed?,
         Err(_elapsed) => return Err(Error::Interrupted(entry.name.clone())),
     }

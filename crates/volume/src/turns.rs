@@ -17,6 +17,13 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turns {
+    /// Names whose turn is taken, at most `most`.
+    pub fn taken(&self, most: usize) -> Vec<String> {
+        let mut names: Vec<String> = self.taken.lock().iter().take(most).cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
     /// Waits for the turn at `name`.
     pub async fn take(&self, name: &str) -> Turn<'_> {
         loop {

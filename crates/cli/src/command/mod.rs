@@ -1,9 +1,11 @@
 //! One file a command.
 
 pub mod completions;
+pub mod debug;
 mod job;
 pub mod map;
 pub mod status;
+pub mod stop;
 pub mod sweep;
 pub mod up;
 pub mod verify;

@@ -36,8 +36,8 @@ struct Found {
 impl Found {
     fn ask(client: &Client) -> Outcome<Self> {
         let status: api::Status = client.get("/api/v1/status")?;
-        if status.state == "starting" {
-            // Everything else would wait for the start.
+        if status.state != "serving" {
+            // Everything else would wait for the start, or is refused.
             let (log, store) = (LogUsage::default(), StoreInfo::default());
             return Ok(Self { status, log, store, jobs: Vec::new() });
         }
@@ -74,7 +74,12 @@ impl Found {
             reasons => reasons.join("; "),
         };
         pairs.push(("health", health));
-        if status.state != "starting" {
+        if let Some(stopping) = &status.stopping {
+            let (done, volumes) = (stopping.done, stopping.volumes);
+            let waits = &stopping.waits_for;
+            pairs.push(("stop", format!("{done} of {volumes} volumes; waiting for {waits}")));
+        }
+        if status.state == "serving" {
             pairs.extend(self.inside());
         }
         for endpoint in &status.endpoints {
@@ -118,6 +123,15 @@ impl Found {
                 "volumes",
                 format!("{} in service; `rekindle volume ls` shows all", status.volumes_attached),
             ),
+            ("states", states(&status.detail["states"])),
         ]
     }
+}
+
+/// How many volumes are in each state, of those that were asked for since the start.
+fn states(counts: &Value) -> String {
+    let counts = counts.as_object().into_iter().flatten();
+    let some = counts.filter(|(_, count)| count.as_u64() != Some(0));
+    let words: Vec<String> = some.map(|(state, count)| format!("{count} {state}")).collect();
+    if words.is_empty() { "none was asked for yet".to_owned() } else { words.join(", ") }
 }

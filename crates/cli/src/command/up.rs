@@ -112,6 +112,11 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> 
     config.sweep.interval = sweep.interval.unwrap_or(config.sweep.interval);
     config.sweep.percent = sweep.percent.unwrap_or(config.sweep.percent);
     config.sweep.grace = sweep.grace.unwrap_or(config.sweep.grace);
+    config.stuck_after = settings.stuck_after.unwrap_or(config.stuck_after);
+    let collector = &settings.collector;
+    config.collector.idle = collector.idle.unwrap_or(config.collector.idle);
+    config.collector.interval = collector.interval.unwrap_or(config.collector.interval);
+    config.collector.batch = collector.batch.unwrap_or(config.collector.batch);
     config.check().map_err(Failure::usage)?;
     Ok(config)
 }

@@ -1,4 +1,4 @@
-//! `rekindle volume`: make, list, show, remove, drain, history.
+//! `rekindle volume`: make, list, show, remove, drain, history, pin.
 
 use super::{client, job};
 use crate::arguments::{AckWord, Common, Create, Named, PolicyWord, Remove, Volume as Request};
@@ -18,6 +18,8 @@ pub fn run(common: &Common, request: &Request) -> Outcome {
         Request::Rm(remove) => rm(common, remove),
         Request::Drain(named) => drain(common, named),
         Request::History(named) => history(common, named),
+        Request::Pin(named) => pin(common, named, true),
+        Request::Unpin(named) => pin(common, named, false),
     }
 }
 
@@ -117,6 +119,7 @@ fn show(common: &Common, named: &Named) -> Outcome {
         ("created", output::moment(volume.created)),
         ("owner", volume.owner.clone().unwrap_or_else(|| "nobody yet".to_owned())),
         ("clients", volume.clients.to_string()),
+        ("pinned", if volume.pinned { "yes: it stays in service" } else { "no" }.to_owned()),
         ("checkpoint", format!("{} (generation {})", volume.checkpoint, volume.generation)),
     ];
     pairs.extend(backlog(&volume));
@@ -176,17 +179,31 @@ fn drain(common: &Common, named: &Named) -> Outcome {
     Ok(())
 }
 
+fn pin(common: &Common, named: &Named, pinned: bool) -> Outcome {
+    let (client, path) = (client(common)?, path(&named.name, "/pin"));
+    let volume: Volume =
+        if pinned { client.post(&path, &json!({}))? } else { client.delete(&path)? };
+    if common.json {
+        output::json(&volume);
+    } else if pinned {
+        output::line(&format!("'{}' stays in service once a client has asked for it", named.name));
+    } else {
+        output::line(&format!("'{}' goes out of service when nobody uses it for long", named.name));
+    }
+    Ok(())
+}
+
 fn history(common: &Common, named: &Named) -> Outcome {
     let events: Vec<Event> = client(common)?.get(&path(&named.name, "/history"))?;
     if common.json {
         output::json(&events);
         return Ok(());
     }
-    let mut table = output::table(["TIME", "FROM", "TO", "AFTER", "CAUSE"]);
+    let mut table = output::table(["TIME", "EVENT", "FROM", "TO", "AFTER", "CAUSE"]);
     for event in &events {
         let time = output::moment(event.time);
         let after = output::time(event.duration_ms);
-        table.add_row([&time, &event.from, &event.to, &after, &event.cause]);
+        table.add_row([&time, &event.event, &event.from, &event.to, &after, &event.cause]);
     }
     output::rows(&table);
     Ok(())

@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 17] = [
+const PAGES: [&[&str]; 22] = [
     &[],
     &["up"],
     &["volume"],
@@ -14,7 +14,12 @@ const PAGES: [&[&str]; 17] = [
     &["volume", "rm"],
     &["volume", "drain"],
     &["volume", "history"],
+    &["volume", "pin"],
+    &["volume", "unpin"],
     &["status"],
+    &["stop"],
+    &["debug"],
+    &["debug", "volumes"],
     &["map"],
     &["verify"],
     &["sweep"],

@@ -28,6 +28,8 @@ pub trait Api: Send + Sync + 'static {
     fn remove_volume<'a>(&'a self, name: &'a str, force: bool) -> Answer<'a, ()>;
     /// Brings all unfinished changes of a volume into the datastore.
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job>;
+    /// Sets or takes away a volume's pin: with one it stays in service however long nobody uses it.
+    fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume>;
     /// What happened to a volume, oldest first.
     fn history<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Event>>;
     /// How full the log is.
@@ -48,8 +50,13 @@ pub trait Api: Send + Sync + 'static {
     fn jobs(&self) -> Answer<'_, Vec<Job>>;
     /// One job.
     fn job<'a>(&'a self, id: &'a str) -> Answer<'a, Job>;
-    /// Begins to stop the node; returns at once.
-    fn shutdown(&self, request: Shutdown) -> Answer<'_, ()>;
+    /// The inside of the node, bounded; of the volumes whose names begin with `prefix`. Asks the datastore for nothing.
+    fn debug<'a>(&'a self, what: Debug, prefix: &'a str) -> Answer<'a, serde_json::Value>;
+    /// Begins to stop the node; gives how far it is after a moment, so that whoever asks for a quick stop mostly sees its
+    /// end. Asked again without `drain`, it makes a quick stop of a draining one.
+    fn shutdown(&self, request: Shutdown) -> Answer<'_, Stopping>;
+    /// How far the stop is. Waits a little for news, so that whoever asks again and again sees the end.
+    fn stopping(&self) -> Answer<'_, Stopping>;
 }
 
 /// An answer that is an error: what to do about it, and the words for people.
@@ -205,6 +212,28 @@ pub struct Shutdown {
     pub drain: bool,
 }
 
+/// How far a stop is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Stopping {
+    /// `serving` (nobody has asked for a stop), `sessions`, `volumes`, `log`, `ended`.
+    pub phase: String,
+    /// Volumes to take out of service.
+    pub volumes: u64,
+    /// Of these, done.
+    pub done: u64,
+    /// What the rest owes to the datastore, bytes.
+    pub backlog_bytes: u64,
+    /// What those done still owed: it is in the log, bytes.
+    pub kept_bytes: u64,
+    /// Whether the backlog is waited for.
+    pub draining: bool,
+    /// Until the backlog is in the datastore, if known.
+    pub eta_ms: Option<u64>,
+    /// What is waited for, for people.
+    pub waits_for: String,
+}
+
 /// Whether the node serves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
@@ -241,6 +270,8 @@ pub struct Status {
     /// What is acknowledged and not yet in the datastore, all volumes, bytes.
     pub backlog_bytes: u64,
     pub health: Health,
+    /// Only while it stops.
+    pub stopping: Option<Stopping>,
     /// Whatever else the node likes to tell: phases of the start, cache hit rates.
     #[schema(value_type = Object)]
     pub detail: serde_json::Value,
@@ -270,6 +301,8 @@ pub struct Volume {
     pub checkpoint: u64,
     /// Microseconds since 1970.
     pub created: u64,
+    /// It stays in service however long nobody uses it.
+    pub pinned: bool,
     pub clients: u64,
     /// Only when in service.
     pub backlog: Option<Backlog>,
@@ -300,6 +333,38 @@ pub struct Backlog {
     pub checkpoint: u64,
 }
 
+/// A part of the inside of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Debug {
+    /// States, sessions, serials, overlay, what the collector thinks.
+    Volumes,
+    /// The destager's ring, and flow control.
+    Queue,
+    /// Segments and head of the log.
+    Log,
+    /// Who has the say over a volume, what it waits for, and who waits for it.
+    Locks,
+}
+
+impl std::str::FromStr for Debug {
+    type Err = ApiError;
+
+    fn from_str(word: &str) -> Result<Self, ApiError> {
+        match word {
+            "volumes" => Ok(Debug::Volumes),
+            "queue" => Ok(Debug::Queue),
+            "log" => Ok(Debug::Log),
+            "locks" => Ok(Debug::Locks),
+            _ => {
+                let message = format!(
+                    "there is nothing to debug called '{word}': there are volumes, queue, log, locks"
+                );
+                Err(ApiError::new(Kind::NotFound, message))
+            }
+        }
+    }
+}
+
 /// Something that happened to a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
@@ -310,6 +375,8 @@ pub struct Event {
     pub from: String,
     /// State after.
     pub to: String,
+    /// What happened, as in the automaton: `attach`, `attach-done`, `offline`, ...
+    pub event: String,
     pub cause: String,
     /// How long the state before had lasted.
     pub duration_ms: u64,

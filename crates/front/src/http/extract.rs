@@ -71,3 +71,13 @@ pub(super) struct Remove {
     #[serde(default)]
     pub(super) force: bool,
 }
+
+/// Narrows a list down.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Narrow {
+    /// Only volumes whose names begin with this.
+    #[serde(default)]
+    pub(super) prefix: String,
+}

@@ -2,9 +2,9 @@
 
 use super::api::{
     ApiError, CreateVolume, Event, Health, Job, LogUsage, Problem, Shutdown, StartSweep,
-    StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
-use super::extract::{Body, Options, Piece, Remove};
+use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::serve::App;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -27,6 +27,8 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::GET, "/api/v1/volumes/{name}", get(volume)),
         (Method::DELETE, "/api/v1/volumes/{name}", delete(remove_volume)),
         (Method::POST, "/api/v1/volumes/{name}/drain", post(drain_volume)),
+        (Method::POST, "/api/v1/volumes/{name}/pin", post(pin_volume)),
+        (Method::DELETE, "/api/v1/volumes/{name}/pin", delete(unpin_volume)),
         (Method::GET, "/api/v1/volumes/{name}/history", get(history)),
         (Method::GET, "/api/v1/log", get(log_usage)),
         (Method::GET, "/api/v1/store", get(store)),
@@ -37,7 +39,9 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::POST, "/api/v1/verify", post(start_verify)),
         (Method::GET, "/api/v1/jobs", get(jobs)),
         (Method::GET, "/api/v1/jobs/{id}", get(job)),
+        (Method::GET, "/api/v1/debug/{what}", get(debug)),
         (Method::POST, "/api/v1/shutdown", post(shutdown)),
+        (Method::GET, "/api/v1/shutdown", get(stopping)),
     ]
 }
 
@@ -165,6 +169,20 @@ pub(super) async fn drain_volume(
     Ok(begun(app.api.drain_volume(&name).await?))
 }
 
+/// Keeps a volume in service however long nobody uses it.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/pin", params(("name" = String, Path, description = "Its name.")),
+    responses((status = 200, body = Volume, description = "It has a pin.")))]
+pub(super) async fn pin_volume(State(app): State<App>, Piece(name): Piece) -> Answered<Volume> {
+    app.api.pin_volume(&name, true).await.map(Json)
+}
+
+/// Lets the collector take a volume out of service again when nobody uses it.
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/pin", params(("name" = String, Path, description = "Its name.")),
+    responses((status = 200, body = Volume, description = "It has no pin.")))]
+pub(super) async fn unpin_volume(State(app): State<App>, Piece(name): Piece) -> Answered<Volume> {
+    app.api.pin_volume(&name, false).await.map(Json)
+}
+
 /// What happened to a volume, oldest first.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/history",
     params(("name" = String, Path, description = "Its name.")),
@@ -239,16 +257,33 @@ pub(super) async fn job(State(app): State<App>, Piece(id): Piece) -> Answered<Jo
     app.api.job(&id).await.map(Json)
 }
 
+/// The inside of the node, bounded; the datastore is not asked.
+#[utoipa::path(get, path = "/api/v1/debug/{what}",
+    params(("what" = String, Path, description = "`volumes`, `queue`, `log` or `locks`."), Narrow),
+    responses((status = 200, body = Object, description = "What there is to see; fields may change with any version.")))]
+pub(super) async fn debug(
+    State(app): State<App>,
+    Piece(what): Piece,
+    Options(narrow): Options<Narrow>,
+) -> Answered<serde_json::Value> {
+    app.api.debug(what.parse()?, &narrow.prefix).await.map(Json)
+}
+
 /// Begins to stop the node.
 #[utoipa::path(post, path = "/api/v1/shutdown", request_body = Shutdown, responses(
-    (status = 202, description = "It has begun.")
+    (status = 202, body = Stopping, description = "It has begun, and is this far.")
 ))]
 pub(super) async fn shutdown(
     State(app): State<App>,
     Body(request): Body<Shutdown>,
-) -> Result<StatusCode, ApiError> {
-    app.api.shutdown(request).await?;
-    Ok(StatusCode::ACCEPTED)
+) -> Result<(StatusCode, Json<Stopping>), ApiError> {
+    Ok((StatusCode::ACCEPTED, Json(app.api.shutdown(request).await?)))
+}
+
+/// How far the stop is; waits a little for news.
+#[utoipa::path(get, path = "/api/v1/shutdown", responses((status = 200, body = Stopping, description = "Progress.")))]
+pub(super) async fn stopping(State(app): State<App>) -> Answered<Stopping> {
+    app.api.stopping().await.map(Json)
 }
 
 fn begun(job: Job) -> (StatusCode, Json<Job>) {

@@ -44,6 +44,15 @@ enum Content {
     Volumes(usize),
 }
 
+/// Who needs a segment, as far as is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needed {
+    /// It is open, or nobody has read it yet.
+    Unknown,
+    /// So many volumes have unreleased changes in it.
+    By(usize),
+}
+
 /// The number in a digest that stands for "no file".
 pub(crate) const NO_FILE: u32 = u32::MAX;
 
@@ -210,6 +219,17 @@ impl<T> Table<T> {
         assert!(row.content == Content::Volumes(0), "only dead segments leave the log");
         self.dead -= 1;
         row.segment
+    }
+
+    /// All segments, ascending: file, who needs it, and whether changes of it are lost.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (SegmentId, Option<u32>, Needed, Lost)> {
+        self.rows.iter().map(|(&id, row)| {
+            let needed = match row.content {
+                Content::Unknown => Needed::Unknown,
+                Content::Volumes(count) => Needed::By(count),
+            };
+            (id, row.file, needed, row.lost)
+        })
     }
 
     /// Segments whose memory could be given up, the oldest first.

@@ -24,6 +24,7 @@ fn vault(tag: u8, checkpoint: u64) -> Vault {
         checkpoint: Serial(checkpoint),
         root: root(tag),
         created: 0,
+        pinned: false,
     }
 }
 

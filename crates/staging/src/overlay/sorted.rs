@@ -104,6 +104,10 @@ impl Sorted {
         (Sorted { first, count, entries, signposts }, apart)
     }
 
+    pub(super) fn length(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -5,7 +5,8 @@ use base::PackId;
 use content::Pointer;
 use proptest::prelude::*;
 
-const GOLDEN: &str = include_str!("../../golden/vault-1.json");
+const GOLDEN_1: &str = include_str!("../../golden/vault-1.json");
+const GOLDEN: &str = include_str!("../../golden/vault-2.json");
 
 fn example() -> Vault {
     Vault {
@@ -28,6 +29,7 @@ fn example() -> Vault {
             length: 1500,
         }),
         created: 1_767_225_600_000_000,
+        pinned: true,
     }
 }
 
@@ -39,6 +41,14 @@ fn the_golden_vault_is_read_and_written_as_ever() {
     assert_eq!(mark.edition, 9);
     let golden: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
     assert_eq!(serde_json::to_value(&vault).unwrap(), golden["body"]);
+}
+
+#[test]
+fn a_vault_of_format_1_is_read_and_has_no_pin() {
+    let (vault, mark) =
+        datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_1.as_bytes()).unwrap();
+    assert_eq!(vault, Vault { pinned: false, ..example() });
+    assert_eq!(mark.edition, 9);
 }
 
 #[test]

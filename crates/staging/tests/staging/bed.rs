@@ -68,6 +68,7 @@ impl Setup {
             checkpoint: Serial(0),
             root: None,
             created: 0,
+            pinned: false,
         }
     }
 }

@@ -51,6 +51,9 @@ fn states_are_written_the_same_everywhere() {
     for state in State::ALL {
         assert_eq!(serde_json::to_string(&state).unwrap(), format!("\"{state}\""));
     }
+    for event in Event::ALL {
+        assert_eq!(serde_json::to_string(&event).unwrap(), format!("\"{}\"", event.as_str()));
+    }
 }
 
 proptest! {

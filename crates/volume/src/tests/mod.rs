@@ -1,9 +1,11 @@
 //! Volumes over a simulated machine and a store in memory.
 
 mod bed;
+mod collecting;
 mod crash;
 mod damage;
 mod life;
 mod naming;
 mod random;
 mod stopping;
+mod watching;

@@ -2,6 +2,7 @@
 //! panics in tests), and in the end what is said is so.
 
 use super::bed::{Bed, NODE, spec, write};
+use crate::collector::{Pace, Settings};
 use crate::machine::TABLE;
 use crate::*;
 use base::Kind;
@@ -19,7 +20,7 @@ async fn busy_body(bed: &Bed, steps: u32) {
     for _ in 0..steps {
         let dice = bed.env.random_u64();
         let name = NAMES[(dice >> 8) as usize % NAMES.len()];
-        let outcome = match dice % 12 {
+        let outcome = match dice % 14 {
             0 | 1 => bed.volumes.create(spec(name)).await.map(drop),
             2..=4 => bed.volumes.attach(name).await.map(|handle| held.push(handle)),
             5 => bed.volumes.remove(name, dice & 1 << 20 == 0).await,
@@ -29,6 +30,12 @@ async fn busy_body(bed: &Bed, steps: u32) {
             9 => bed.volumes.reap_orphans().await.map(drop),
             10 => {
                 held.clear();
+                Ok(())
+            }
+            11 => bed.volumes.pin(name, dice & 1 << 20 == 0).await.map(drop),
+            12 => {
+                let (settings, idle) = (Settings::default(), Duration::from_nanos(1));
+                collect::pass(&bed.volumes.inner, &settings, idle, &mut Pace::default()).await;
                 Ok(())
             }
             _ => match held.last() {
@@ -71,6 +78,7 @@ fn crowds_on_a_bad_store_never_leave_the_table() {
                     Err(error) => assert_eq!(error.kind(), Kind::NotFound, "seed {seed}: {error}"),
                 }
             }
+            assert_eq!(bed.volumes.passing(), (Vec::new(), 0), "seed {seed}: nothing is stuck");
             let all = bed.volumes.list().await.unwrap();
             assert!(
                 all.iter().all(|info| info.state == State::Attached && info.clients == 0),

@@ -50,6 +50,12 @@ impl Api for Fake {
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {
         Box::pin(async move { Ok(job("drain", known(name)?.name)) })
     }
+    fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume> {
+        Box::pin(async move { Ok(Volume { pinned, ..known(name)? }) })
+    }
+    fn debug<'a>(&'a self, what: Debug, prefix: &'a str) -> Answer<'a, Value> {
+        Box::pin(async move { Ok(json!({"what": format!("{what:?}"), "prefix": prefix})) })
+    }
     fn history<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Event>> {
         Box::pin(async move {
             known(name).map(|_| vec![Event { to: "attached".into(), ..Event::default() }])
@@ -87,9 +93,16 @@ impl Api for Fake {
     fn job<'a>(&'a self, id: &'a str) -> Answer<'a, Job> {
         Box::pin(async move { Ok(Job { id: id.into(), state: JobState::Done, ..Job::default() }) })
     }
-    fn shutdown(&self, request: Shutdown) -> Answer<'_, ()> {
+    fn stopping(&self) -> Answer<'_, Stopping> {
+        Box::pin(async { Ok(Stopping { phase: "serving".into(), ..Stopping::default() }) })
+    }
+    fn shutdown(&self, request: Shutdown) -> Answer<'_, Stopping> {
         Box::pin(async move {
-            if request.drain { Ok(()) } else { Err(ApiError::new(Kind::Invalid, "drain, please")) }
+            if request.drain {
+                Ok(Stopping::default())
+            } else {
+                Err(ApiError::new(Kind::Invalid, "drain, please"))
+            }
         })
     }
 }
@@ -153,6 +166,12 @@ fn every_question_has_its_answer() {
             ("GET /api/v1/volumes/one", "", 200, json!({"name": "one", "size": 1 << 20})),
             ("GET /api/v1/volumes/gr%C3%B6%C3%9Fe", "", 200, json!({"name": "gr\u{f6}\u{df}e"})),
             ("POST /api/v1/volumes/one/drain", "", 202, json!({"id": "7", "kind": "drain"})),
+            ("POST /api/v1/volumes/one/pin", "", 200, json!({"name": "one", "pinned": true})),
+            ("DELETE /api/v1/volumes/one/pin", "", 200, json!({"name": "one", "pinned": false})),
+            ("GET /api/v1/debug/queue", "", 200, json!({"what": "Queue", "prefix": ""})),
+            ("GET /api/v1/debug/volumes?prefix=vm", "", 200, json!({"prefix": "vm"})),
+            ("GET /api/v1/debug/dreams", "", 404, json!({"error": "not-found"})),
+            ("GET /api/v1/shutdown", "", 200, json!({"phase": "serving", "done": 0})),
             ("GET /api/v1/log", "", 200, json!({"segments": 3})),
             ("GET /api/v1/store", "", 200, json!({"url": "file:///x"})),
             ("GET /api/v1/warm", "", 200, json!({"slots": 24, "frames": null})),
@@ -174,10 +193,8 @@ fn every_question_has_its_answer() {
         assert_eq!(site.ask("GET /api/v1/volumes/one/history", "").await.1[0]["to"], "attached");
         assert_eq!(site.ask("GET /metrics", "").await, (200, json!("up 1\n")));
         assert_eq!(site.ask("DELETE /api/v1/volumes/one?force=true", "").await, (204, Value::Null));
-        assert_eq!(
-            site.ask("POST /api/v1/shutdown", "{\"drain\": true}").await,
-            (202, Value::Null)
-        );
+        let (status, stopping) = site.ask("POST /api/v1/shutdown", "{\"drain\": true}").await;
+        assert_eq!((status, &stopping["volumes"]), (202, &json!(0)));
     });
 }
 

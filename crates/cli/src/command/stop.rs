@@ -1,0 +1,137 @@
+//! `rekindle stop`: ends the daemon, and shows how far it is.
+
+use super::client;
+use crate::arguments::{Common, Stop};
+use crate::client::Client;
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use base::Kind;
+use base::units::format_size;
+use front::http::api::Stopping;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Pause between two looks when the daemon does not answer.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long a daemon may take to be gone once it answers nothing any more.
+const GONE_MAX: Duration = Duration::from_secs(30);
+
+/// Runs the command.
+pub fn run(common: &Common, stop: &Stop) -> Outcome {
+    let client = client(common)?;
+    let mut interrupts = client.interrupts()?;
+    let mut follower = Follower::new(stop.drain);
+    let begun: Stopping = client.post("/api/v1/shutdown", &json!({ "drain": stop.drain }))?;
+    let mut ended = begun.phase == "ended";
+    follower.show(&begun);
+    while !ended {
+        if interrupts.interrupted() {
+            follower.interrupt(&client)?;
+        }
+        match client.get::<Stopping>("/api/v1/shutdown") {
+            Ok(now) if now.phase == "serving" => return Err(restarted()),
+            Ok(now) => {
+                ended = now.phase == "ended";
+                follower.show(&now);
+            }
+            Err(_) if !client.is_there() => break,
+            Err(_) => interrupts.pause(PAUSE),
+        }
+    }
+    wait_until_gone(&client, &mut interrupts)?;
+    follower.finish(common)
+}
+
+fn restarted() -> Failure {
+    Failure::new("the daemon serves again: it died while it stopped, and was started again")
+        .next("`rekindle stop` once more")
+        .kind(Kind::Unavailable)
+}
+
+/// The supervisor ends after the worker, and then the folder is free.
+fn wait_until_gone(client: &Client, interrupts: &mut crate::client::Interrupts) -> Outcome {
+    let tries = GONE_MAX.as_millis() / PAUSE.as_millis();
+    for _ in 0..tries {
+        if !client.is_there() {
+            return Ok(());
+        }
+        interrupts.pause(PAUSE);
+    }
+    let seconds = GONE_MAX.as_secs();
+    Err(Failure::new(format!("the daemon has stopped, but is not gone after {seconds} s"))
+        .next("see what it printed"))
+}
+
+/// What has been seen, and the progress on standard error.
+struct Follower {
+    bar: indicatif::ProgressBar,
+    draining: bool,
+    hurried: bool,
+    /// The most that was to go to the store.
+    owed_bytes: u64,
+    last: Option<Stopping>,
+}
+
+impl Follower {
+    fn new(drain: bool) -> Self {
+        let bar = output::progress(if drain { "drain" } else { "stop" });
+        Self { bar, draining: drain, hurried: false, owed_bytes: 0, last: None }
+    }
+
+    fn show(&mut self, now: &Stopping) {
+        self.owed_bytes = self.owed_bytes.max(now.backlog_bytes);
+        if now.draining {
+            self.bar.set_length(self.owed_bytes);
+            self.bar.set_position(self.owed_bytes - now.backlog_bytes);
+        } else {
+            self.bar.set_length(now.volumes);
+            self.bar.set_position(now.done);
+        }
+        self.last = Some(now.clone());
+    }
+
+    /// The first Ctrl-C makes a quick stop of a draining one; the next leaves the daemon to itself.
+    fn interrupt(&mut self, client: &Client) -> Outcome {
+        if !self.draining || self.hurried {
+            return Err(Failure::new("not waiting any longer: the daemon goes on stopping")
+                .kind(Kind::Unavailable));
+        }
+        self.hurried = true;
+        self.bar.suspend(|| {
+            eprintln!("rekindle: stopping at once: what is not in the store yet stays in the log");
+        });
+        let _: Value = client.post("/api/v1/shutdown", &json!({ "drain": false }))?;
+        Ok(())
+    }
+
+    fn finish(self, common: &Common) -> Outcome {
+        self.bar.finish_and_clear();
+        // Known only if the very end was seen.
+        let end = self.last.filter(|last| last.phase == "ended");
+        let kept = end.as_ref().map(|end| end.kept_bytes);
+        let drained = self.draining.then(|| kept.map(|kept| kept == 0));
+        if common.json {
+            output::json(&json!({
+                "stopped": true, "drained": drained.flatten(), "kept_bytes": kept,
+                "volumes": end.map(|end| end.volumes),
+            }));
+        } else {
+            output::line(&match kept {
+                Some(0) => "stopped; everything is in the store".to_owned(),
+                Some(kept) => {
+                    format!("stopped; {} are in the log for the next start", format_size(kept))
+                }
+                None => {
+                    "stopped; what is not in the store is in the log for the next start".to_owned()
+                }
+            });
+        }
+        if drained == Some(Some(false)) && !self.hurried {
+            return Err(Failure::new("not everything could be drained into the store")
+                .because("the daemon said why when it ended")
+                .next("nothing is lost: start it again, and see `rekindle status`")
+                .kind(Kind::Unavailable));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! The log as people see it on a live node: its segments and its head. Copies under short locks, one after the other, so
+//! what it says of the head may be a moment newer than what it says of the rest.
+
+use crate::format::Lost;
+use crate::inner::Inner;
+use crate::machine::table::Needed;
+use base::SegmentId;
+
+/// The log at a moment.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// Ascending.
+    pub segments: Vec<SegmentView>,
+    pub head: HeadView,
+    /// Positions: everything appended so far, and up to where it is durable on flash.
+    pub appended: u64,
+    pub committed: u64,
+    /// The reason, if the log takes nothing any more.
+    pub ended: Option<String>,
+}
+
+/// A segment of the log.
+#[derive(Debug, Clone)]
+pub struct SegmentView {
+    pub segment: SegmentId,
+    /// Number of its file; a lost segment has none.
+    pub file: Option<u32>,
+    /// `head`, `live`, `dead`, `unread` (recovered, nobody has asked yet) or `lost`.
+    pub state: &'static str,
+    /// Volumes with changes here that the datastore has not; `None` where nobody has counted yet.
+    pub volumes: Option<usize>,
+}
+
+/// The segment that takes appends.
+#[derive(Debug, Clone)]
+pub struct HeadView {
+    pub segment: SegmentId,
+    /// Bytes appended, and how many of them are on flash.
+    pub filled: u32,
+    pub durable: u32,
+    pub capacity: u32,
+    /// Volumes with changes here that the datastore has not.
+    pub volumes: usize,
+}
+
+impl Inner {
+    pub(crate) fn view(&self) -> View {
+        let head = {
+            let heads = self.heads.lock();
+            let head = &heads.open;
+            HeadView {
+                segment: head.segment.id(),
+                filled: head.front(),
+                durable: head.durable(),
+                capacity: self.depot.capacity,
+                volumes: head.volumes.len(),
+            }
+        };
+        let segments = {
+            let table = self.table.lock();
+            let view = |(segment, file, needed, lost)| {
+                let (state, volumes) = match (needed, lost) {
+                    _ if segment == head.segment => ("head", Some(head.volumes)),
+                    (Needed::Unknown, Lost::Nothing) => ("unread", None),
+                    (Needed::Unknown, _) => ("lost", None),
+                    (Needed::By(0), _) => ("dead", Some(0)),
+                    (Needed::By(volumes), Lost::Nothing) => ("live", Some(volumes)),
+                    // The loss itself counts as one.
+                    (Needed::By(volumes), _) => ("lost", Some(volumes.saturating_sub(1))),
+                };
+                SegmentView { segment, file, state, volumes }
+            };
+            table.rows().map(view).collect()
+        };
+        View {
+            segments,
+            head,
+            appended: self.appended().0,
+            committed: self.durable().0,
+            ended: self.check().err().map(|error| error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What `rekindle debug` shows: the inside of a live node, bounded, from copies under short locks. The datastore is not
+//! asked, so it answers when everything else waits.
+
+use crate::assemble::Node;
+use crate::limits;
+use front::http::api::Debug;
+use serde_json::{Value, json};
+
+/// One view. `prefix` narrows down the volumes.
+pub fn show(node: &Node, what: Debug, prefix: &str) -> Value {
+    match what {
+        Debug::Volumes => volumes(node, prefix),
+        Debug::Queue => queue(node, prefix),
+        Debug::Log => log(node),
+        Debug::Locks => locks(node),
+    }
+}
+
+fn volumes(node: &Node, prefix: &str) -> Value {
+    let (volumes, total) = node.volumes.view(prefix, limits::DEBUG_ROWS);
+    json!({
+        "volumes": volumes,
+        "total": total,
+        "states": node.volumes.states(),
+        "collector": node.volumes.collected(),
+    })
+}
+
+/// Those that owe most come first: they are what the destager works on.
+fn queue(node: &Node, prefix: &str) -> Value {
+    let mut owing = node.staging.volumes();
+    owing.retain(|staged| staged.owes());
+    let mut views: Vec<_> = owing
+        .iter()
+        .map(|staged| staged.view())
+        .filter(|view| view.volume.starts_with(prefix))
+        .collect();
+    let total = views.len();
+    views.sort_by(|one, other| {
+        other.backlog.bytes.cmp(&one.backlog.bytes).then_with(|| one.volume.cmp(&other.volume))
+    });
+    views.truncate(limits::DEBUG_ROWS);
+    json!({
+        "destager": node.staging.view(limits::DEBUG_ROWS),
+        "volumes": views,
+        "total": total,
+    })
+}
+
+fn log(node: &Node) -> Value {
+    let view = node.log.view();
+    let usage = node.log.usage();
+    let count = |state: &str| view.segments.iter().filter(|row| row.state == state).count();
+    let segments: Vec<Value> = view
+        .segments
+        .iter()
+        // The newest are what one looks for.
+        .rev()
+        .take(limits::DEBUG_ROWS)
+        .map(|row| {
+            json!({
+                "segment": row.segment.0, "file": row.file, "state": row.state, "volumes": row.volumes,
+            })
+        })
+        .collect();
+    json!({
+        "head": {
+            "segment": view.head.segment.0,
+            "filled": view.head.filled,
+            "durable": view.head.durable,
+            "capacity": view.head.capacity,
+            "volumes": view.head.volumes,
+        },
+        "appended": view.appended,
+        "committed": view.committed,
+        "commits": usage.commits,
+        "flash_bytes": usage.flash_bytes,
+        "flash_bytes_max": usage.flash_bytes_max,
+        "live": count("live"),
+        "dead": count("dead"),
+        "unread": count("unread"),
+        "lost": count("lost"),
+        "segments": segments,
+        "total": view.segments.len(),
+        "ended": view.ended,
+    })
+}
+
+fn locks(node: &Node) -> Value {
+    let (passing, total) = node.volumes.passing();
+    json!({
+        "passing": passing,
+        "total": total,
+        "stuck": node.volumes.stuck().total,
+        "names": node.volumes.turns(limits::DEBUG_ROWS),
+    })
+}

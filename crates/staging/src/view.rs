@@ -1,0 +1,107 @@
+//! Staging as people see it on a live node: whose turn it is, and what flow control makes of each volume. Copies under
+//! short locks, one volume after the other.
+
+use crate::staged::{Mode, Staged};
+use crate::{Backlog, Staging};
+use serde::Serialize;
+use std::sync::atomic::Ordering;
+
+/// A volume in service, as staging sees it.
+#[derive(Debug, Clone, Serialize)]
+pub struct StagedView {
+    pub volume: String,
+    /// After what its writes are acknowledged: `flash`, `memory` or `store`.
+    pub acknowledged_by: &'static str,
+    pub generation: u64,
+    #[serde(flatten)]
+    pub backlog: Backlog,
+    /// Pieces of the index of what is newer than the datastore.
+    pub overlay_pieces: u64,
+    /// Flash that its unfinished changes take, and its fair share, bytes.
+    pub flash_bytes: u64,
+    pub share_bytes: u64,
+    /// How full the fullest of count, bytes and time is, percent; delays begin at 50.
+    pub pressure_percent: u64,
+    /// Writes that wait for room on flash.
+    pub writes_waiting: u64,
+    /// Callers that wait for the datastore to have what they wrote.
+    pub awaiting: u64,
+    /// A batch is in hand.
+    pub in_hand: bool,
+    /// Pause after an error of the store, what is left of it.
+    pub pause_ms: u64,
+}
+
+/// The destager.
+#[derive(Debug, Clone, Serialize)]
+pub struct DestagerView {
+    /// Volumes that wait for their turn, the next one first; not more than asked for.
+    pub ring: Vec<String>,
+    /// How many wait in all.
+    pub ring_length: u64,
+    pub workers: u64,
+    pub stopping: bool,
+    /// Moving average of one operation of the store.
+    pub latency_us: u64,
+    /// Flash that unfinished changes of all volumes take, and may take, bytes.
+    pub flash_bytes: u64,
+    pub flash_bytes_max: u64,
+    /// Volumes with unfinished changes.
+    pub volumes_with_changes: u64,
+}
+
+impl Staged {
+    /// The volume as staging sees it.
+    #[must_use]
+    pub fn view(&self) -> StagedView {
+        let backlog = self.backlog();
+        let now = self.inner.env.now();
+        let gate = self.gate.lock();
+        let load = self.load(&gate);
+        // Beyond full it does not matter by how much.
+        let pressure = (load.pressure() * 100.0).clamp(0.0, 1000.0);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it is between 0 and 1000"
+        )]
+        let pressure_percent = pressure as u64;
+        StagedView {
+            volume: self.name.clone(),
+            acknowledged_by: match self.mode {
+                Mode::Flash => "flash",
+                Mode::Memory => "memory",
+                Mode::Store { .. } => "store",
+            },
+            generation: self.generation.0,
+            backlog,
+            overlay_pieces: gate.overlay.length() as u64,
+            flash_bytes: gate.flash_bytes,
+            share_bytes: load.bytes_max,
+            pressure_percent,
+            writes_waiting: gate.waiting.len() as u64,
+            awaiting: gate.awaiting() as u64,
+            in_hand: *self.busy.borrow(),
+            pause_ms: u64::try_from(gate.pause.until.since(now).as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl Staging {
+    /// The destager at this moment, with at most `most` names of the ring.
+    #[must_use]
+    pub fn view(&self, most: usize) -> DestagerView {
+        let inner = &self.inner;
+        let (ring, ring_length) = inner.destager.ring(most);
+        DestagerView {
+            ring,
+            ring_length: ring_length as u64,
+            workers: *inner.destager.workers.borrow() as u64,
+            stopping: *inner.destager.stopping.borrow(),
+            latency_us: u64::try_from(inner.latency().as_micros()).unwrap_or(u64::MAX),
+            flash_bytes: inner.total.load(Ordering::Relaxed),
+            flash_bytes_max: inner.config.flash_bytes,
+            volumes_with_changes: inner.volumes_with_changes.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The life of volumes: what is stuck is named, idle ones go out of service, a stop tells how far it is.
+
+use anyhow::{Context, Result};
+use e2e::daemon::binary;
+use e2e::nbd_client::NbdClient;
+use e2e::shell::{Shell, wait_until};
+use e2e::{Daemon, Options};
+use serde_json::Value;
+use std::io::Read;
+use std::time::Duration;
+
+/// Arguments of `up` with these settings in a file.
+fn settings(name: &str, text: &str, more: &[&str]) -> Result<Options> {
+    let file = e2e::daemon::scratch(&format!("{name}-settings"))?.join("settings.toml");
+    std::fs::write(&file, text)?;
+    let mut arguments = vec!["--config".to_owned(), file.display().to_string()];
+    arguments.extend(more.iter().map(|word| (*word).to_owned()));
+    Ok(Options { arguments, ..Options::default() })
+}
+
+#[test]
+fn a_volume_that_hangs_is_named_with_what_it_waits_for() -> Result<()> {
+    let options = settings("hangs", "stuck_after = '1s'", &["--store-fault", "latency=2s"])?;
+    let daemon = Daemon::start_with("hangs", options)?;
+    daemon.create("vm1", "64M", &[])?;
+    let socket = daemon.socket();
+    let client = std::thread::spawn(move || NbdClient::connect(&socket, "vm1").map(drop));
+    let mut stuck = Value::Null;
+    wait_until("the watchdog to name it", Duration::from_secs(30), || {
+        let status = daemon.cli(&["status"]).unwrap_or_default();
+        stuck = status["detail"]["stuck"]["volumes"][0].clone();
+        stuck["volume"] == "vm1" && status["health"].to_string().contains("waits for the store")
+    })?;
+    assert_eq!(stuck["state"], "attaching", "{stuck}");
+    client.join().ok().context("the client panicked")??;
+    assert!(daemon.trace().contains("volume 'vm1' is attaching for"), "{}", daemon.trace());
+    let history = daemon.cli(&["volume", "history", "vm1"])?;
+    assert_eq!(
+        (&history[0]["event"], &history[1]["event"]),
+        (&"attach".into(), &"attach-done".into())
+    );
+    let status = daemon.cli(&["status"])?;
+    assert_eq!(status["detail"]["states"]["attached"], 1);
+    assert_eq!(status["detail"]["transitions"][0]["event"], "attach", "{status}");
+    wait_until("the watchdog to look again", Duration::from_secs(10), || {
+        daemon.cli(&["status"]).is_ok_and(|status| status["detail"]["stuck"]["total"] == 0)
+    })
+}
+
+#[test]
+fn an_idle_volume_goes_out_of_service_a_pinned_one_stays() -> Result<()> {
+    let options = settings(
+        "idle",
+        "[collector]\nidle = '1s'\ninterval = '100ms'\n[destage]\nage = '100ms'\n",
+        &[],
+    )?;
+    let daemon = Daemon::start_with("idle", options)?;
+    for name in ["idle", "kept", "used"] {
+        daemon.create(name, "16M", &[])?;
+    }
+    assert_eq!(daemon.cli(&["volume", "pin", "kept"])?["pinned"], true);
+    let write = |name: &str, byte: u8| -> Result<NbdClient> {
+        let mut client = NbdClient::connect(&daemon.socket(), name)?;
+        client.write(4096, &[byte; 4096])?;
+        Ok(client)
+    };
+    drop((write("idle", 1)?, write("kept", 2)?));
+    let used = write("used", 3)?;
+    let row = |name: &str| -> Value {
+        let found = daemon.cli(&["debug", "volumes", name]).unwrap_or_default();
+        found["volumes"][0].clone()
+    };
+    wait_until("the idle one to go", Duration::from_secs(30), || {
+        row("idle")["state"] == "preattached"
+    })?;
+    wait_until("the decisions", Duration::from_secs(30), || {
+        row("kept")["collector"]["decision"] == "pinned"
+            && row("used")["collector"]["decision"] == "in-use"
+    })?;
+    assert_eq!(
+        (&row("kept")["state"], &row("used")["state"]),
+        (&"attached".into(), &"attached".into())
+    );
+    // Its next client notices nothing.
+    let mut client = NbdClient::connect(&daemon.socket(), "idle")?;
+    assert_eq!(client.read(4096, 4096)?, [1; 4096]);
+    drop((client, used));
+    daemon.cli(&["volume", "unpin", "kept"])?;
+    wait_until("all to go", Duration::from_secs(30), || {
+        daemon.cli(&["debug", "volumes"]).is_ok_and(|found| found["states"]["preattached"] == 3)
+    })?;
+    let history = daemon.cli(&["volume", "history", "kept"])?;
+    assert!(history.to_string().contains("collector: idle for"), "{history}");
+    Ok(())
+}
+
+#[test]
+fn the_inside_of_a_live_daemon_can_be_seen() -> Result<()> {
+    let options = settings("debug", "[destage]\nage = '1h'\n", &[])?;
+    let daemon = Daemon::start_with("debug", options)?;
+    daemon.create("vm1", "16M", &[])?;
+    let mut client = NbdClient::connect(&daemon.socket(), "vm1")?;
+    for block in 0..8 {
+        client.write(block * 4096, &[1; 4096])?;
+    }
+    let volumes = daemon.cli(&["debug", "volumes"])?;
+    let row = &volumes["volumes"][0];
+    assert_eq!((&row["volume"], &row["sessions"]), (&"vm1".into(), &1.into()), "{volumes}");
+    assert_eq!((&row["staged"]["serial"], &row["staged"]["checkpoint"]), (&8.into(), &0.into()));
+    assert_eq!(row["staged"]["overlay_pieces"], 8, "{volumes}");
+    let queue = daemon.cli(&["debug", "queue"])?;
+    assert_eq!(queue["destager"]["ring"][0], "vm1", "{queue}");
+    assert_eq!((&queue["volumes"][0]["changes"], &queue["total"]), (&8.into(), &1.into()));
+    let log = daemon.cli(&["debug", "log"])?;
+    assert!(log["head"]["filled"].as_u64().context("head")? >= 8 * 4096, "{log}");
+    assert_eq!(log["head"]["volumes"], 1);
+    assert_eq!(log["appended"], log["committed"], "{log}");
+    assert_eq!(daemon.cli(&["debug", "locks"])?["total"], 0);
+    for what in ["volumes", "queue", "log", "locks"] {
+        let dir = daemon.dir.display().to_string();
+        let text = Shell::new(binary()).args(["debug", what, "--dir", &dir]).run()?;
+        assert!(!text.trim().is_empty(), "debug {what} says nothing");
+    }
+    Ok(())
+}
+
+/// A daemon that brings nothing into the store by itself, with a volume that owes some blocks.
+fn owing(name: &str, more: &[&str]) -> Result<Daemon> {
+    let daemon = Daemon::start_with(name, settings(name, "[destage]\nage = '1h'\n", more)?)?;
+    daemon.create("vm1", "16M", &[])?;
+    let mut client = NbdClient::connect(&daemon.socket(), "vm1")?;
+    for block in 0..64 {
+        client.write(block * 4096, &[7; 4096])?;
+    }
+    Ok(daemon)
+}
+
+fn all_is_there(daemon: &mut Daemon) -> Result<()> {
+    daemon.stop()?;
+    daemon.set_arguments([]);
+    daemon.up()?;
+    let mut client = NbdClient::connect(&daemon.socket(), "vm1")?;
+    assert_eq!(client.read(0, 64 * 4096)?, [7; 64 * 4096]);
+    Ok(())
+}
+
+#[test]
+fn a_stop_keeps_what_is_unfinished_and_a_draining_one_empties_first() -> Result<()> {
+    for drain in [false, true] {
+        let mut daemon = owing("stop", &[])?;
+        let words: &[&str] = if drain { &["stop", "--drain"] } else { &["stop"] };
+        let ended = daemon.cli(words)?;
+        assert_eq!((&ended["stopped"], &ended["volumes"]), (&true.into(), &1.into()), "{ended}");
+        assert_eq!(ended["kept_bytes"] == 0, drain, "{ended}");
+        assert!(!daemon.dir.join("endpoints.json").exists(), "it is gone");
+        daemon.stop()?;
+        daemon.set_arguments([]);
+        daemon.up()?;
+        let checkpoint = daemon.cli(&["volume", "show", "vm1"])?["checkpoint"].clone();
+        assert_eq!(checkpoint, if drain { 64 } else { 0 });
+        all_is_there(&mut daemon)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn ctrl_c_makes_a_quick_stop_of_one_that_drains_into_a_store_that_is_away() -> Result<()> {
+    let mut daemon = owing("hurry", &["--store-fault", "gone=600s@2s"])?;
+    wait_until("the store to be away", Duration::from_secs(20), || {
+        daemon.cli(&["status"]).is_ok_and(|status| status["store_detail"]["reachable"] == false)
+    })?;
+    let mut stop = std::process::Command::new(binary())
+        .args(["stop", "--drain", "--json", "--dir"])
+        .arg(&daemon.dir)
+        .stdout(std::process::Stdio::piped())
+        .spawn()?;
+    wait_until("it to drain", Duration::from_secs(20), || {
+        let status = Shell::new(binary()).args(["status", "--json", "--dir"]).arg(&daemon.dir);
+        // Exit code 1: it does not serve.
+        status.output().is_ok_and(|found| {
+            String::from_utf8_lossy(&found.stdout).contains("1 volume(s) to reach the store")
+        })
+    })?;
+    wait_until("up to say so", Duration::from_secs(20), || {
+        daemon.trace().contains("stopping: 0 of 1 volume(s); waiting for")
+    })?;
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&stop),
+        rustix::process::Signal::INT,
+    )?;
+    let mut text = String::new();
+    stop.stdout.take().context("piped")?.read_to_string(&mut text)?;
+    assert!(stop.wait()?.success(), "{text}");
+    let ended: Value = serde_json::from_str(&text)?;
+    assert_eq!((&ended["stopped"], &ended["drained"]), (&true.into(), &false.into()), "{ended}");
+    assert!(ended["kept_bytes"].as_u64().context("kept")? > 64 * 4096, "{ended}");
+    all_is_there(&mut daemon)
+}
