@@ -128,7 +128,7 @@ mod tests {
     use futures_util::future::join_all;
 
     fn writer(world: &World) -> Writer {
-        Writer { env: world.env(), store: Mem::store(), node: NodeId([1; 16]) }
+        Writer::new(world.env(), Mem::store(), NodeId([1; 16]))
     }
 
     #[test]

@@ -5,18 +5,22 @@
 //! nonces of the last writes: after any failure it is read back, and what lies there tells who won, even when somebody
 //! has written on top in the meantime.
 
+mod copies;
 mod envelope;
 mod judge;
 
+pub use copies::Copies;
 pub use envelope::{Envelope, History, Mark, Nonce, decode, decode_as};
 
 use crate::backoff::{Backoff, Policy};
 use crate::{Error, Store, Version};
 use base::NodeId;
 use bytes::Bytes;
+use copies::Shelf;
 use env::Env;
 use judge::{Verdict, judge};
 use serde::{Serialize, de::DeserializeOwned};
+use std::sync::Arc;
 
 /// The version of a write of ours that somebody has written over: matches nothing, and looks like any ETag.
 const SUPERSEDED: &str = "\"00000000000000000000000000000000\"";
@@ -30,6 +34,7 @@ pub struct Writer {
     pub store: Store,
     /// The node.
     pub node: NodeId,
+    shelf: Option<Shelf>,
 }
 
 /// A record as it was read or written last.
@@ -59,6 +64,8 @@ pub trait Body: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
     const WHAT: &'static str;
     /// Format version written; anything newer is refused.
     const FORMAT: u32;
+    /// Whether copies of it are kept (see [`Copies`]): only of records that nobody but their owner writes.
+    const COPIED: bool = false;
 }
 
 /// A conditional write, to be carried out until its outcome is known.
@@ -77,6 +84,47 @@ enum Sight {
 }
 
 impl Writer {
+    /// A writer without copies.
+    #[must_use]
+    pub fn new(env: Env, store: Store, node: NodeId) -> Self {
+        Self { env, store, node, shelf: None }
+    }
+
+    /// The same writer, with copies of what it writes.
+    #[must_use]
+    pub fn with_copies(self, copies: Arc<dyn Copies>) -> Self {
+        Self { shelf: Some(Shelf::new(copies)), ..self }
+    }
+
+    /// The copy of a record. Who uses it must know that nobody else has written the record since: its owner does.
+    #[must_use]
+    pub fn copy<T: Body>(&self, key: &str) -> Option<Held<T>> {
+        self.shelf.as_ref()?.find(key)
+    }
+
+    /// What [`Writer::keep_hint`] has kept under a key. It may be outdated.
+    #[must_use]
+    pub fn hint(&self, key: &str) -> Option<Vec<u8>> {
+        self.shelf.as_ref()?.hint(key)
+    }
+
+    /// Keeps bytes beside the copies, that somebody will look for and verify.
+    pub fn keep_hint(&self, key: &str, bytes: &[u8]) {
+        if let Some(shelf) = &self.shelf {
+            shelf.keep_hint(key, bytes);
+        }
+    }
+
+    /// As [`Writer::read`], and keeps a copy.
+    pub async fn read_and_keep<T: Body>(&self, key: &str) -> Result<Option<Held<T>>, Error> {
+        let hand = self.shelf.as_ref().filter(|_| T::COPIED).map(|shelf| shelf.begin(key));
+        let held = self.read(key).await?;
+        if let (Some(hand), Some(held)) = (hand, &held) {
+            hand.keep(held, self.node)?;
+        }
+        Ok(held)
+    }
+
     /// Reads a record; `None` when it does not exist.
     pub async fn read<T: Body>(&self, key: &str) -> Result<Option<Held<T>>, Error> {
         let (data, version) = match self.store.get(key).await {
@@ -118,8 +166,16 @@ impl Writer {
     ) -> Result<Held<T>, Error> {
         let data = envelope::encode(key, &value, self.node, &mark, self.env.wall_clock())?;
         let attempt = Attempt { key, data, mark, base };
+        let hand = self.shelf.as_ref().filter(|_| T::COPIED).map(|shelf| shelf.begin(key));
+        if let Some(hand) = &hand {
+            hand.forget();
+        }
         let version = self.settle::<T>(&attempt).await?;
-        Ok(Held { key: key.to_owned(), value, version, mark: attempt.mark })
+        let held = Held { key: key.to_owned(), value, version, mark: attempt.mark };
+        if let Some(hand) = hand.filter(|_| held.version.0 != SUPERSEDED) {
+            hand.keep(&held, self.node)?;
+        }
+        Ok(held)
     }
 
     /// Carries out a write until it has won or lost. All attempts are the same bytes, so that a late one that lands

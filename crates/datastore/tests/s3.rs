@@ -49,7 +49,7 @@ fn two_prefixes_are_two_stores() {
         assert_eq!(two.list("", None).await.unwrap(), []);
         let whole = server.store(env, "");
         assert_eq!(whole.list("", None).await.unwrap()[0].key, "one/a/b");
-        let writer = |store| Writer { env: env.clone(), store, node: base::NodeId([1; 16]) };
+        let writer = |store| Writer::new(env.clone(), store, base::NodeId([1; 16]));
         let made = identity::open_or_create(&writer(two.clone())).await.unwrap();
         assert_eq!(identity::open_or_create(&writer(two)).await.unwrap(), made);
         let error = identity::open_or_create(&writer(whole)).await.unwrap_err();
@@ -109,7 +109,7 @@ fn records_survive_lies_on_s3_too() {
         let writers: Vec<Writer> = (0..4)
             .map(|node| {
                 let (store, ..) = layer::usual(env, store.clone(), plan.clone());
-                Writer { env: env.clone(), store, node: base::NodeId([node; 16]) }
+                Writer::new(env.clone(), store, base::NodeId([node; 16]))
             })
             .collect();
         let count = async |writer: &Writer| {

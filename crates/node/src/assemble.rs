@@ -105,7 +105,13 @@ impl Node {
         };
         let Known { open, identity, writer, record } = known;
         phases.done("store-and-warm");
-        let held = record::start(&writer, &open.url, record).await?;
+        let held = record::start(&writer, &open.url, record, warm.frames.is_some()).await?;
+        let writer = match (&warm.frames, held.value.copies) {
+            (Some(frames), Some(era)) => {
+                writer.with_copies(Arc::new(volume::WarmCopies::new(frames.clone(), era)))
+            }
+            _ => writer,
+        };
         let incarnation = held.value.incarnation;
         phases.done("record");
         let memory_outlives_process = arena.outlives_process();
@@ -196,7 +202,7 @@ async fn join(
 ) -> Result<Known, Error> {
     let open = open_store(env, config).await?;
     let failed = |source| Error::Store { url: open.url.clone(), source };
-    let writer = Writer { env: env.clone(), store: open.store.clone(), node };
+    let writer = Writer::new(env.clone(), open.store.clone(), node);
     let Some(home) = home else {
         let identity = identity::open_or_create(&writer).await.map_err(failed)?;
         datastore::probe(env, &open.store).await.map_err(failed)?;

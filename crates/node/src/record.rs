@@ -17,6 +17,11 @@ pub struct NodeRecord {
     pub version: String,
     /// When that was, microseconds since 1970.
     pub started: u64,
+    /// The era of the copies of vaults that the node keeps in warm memory: they are the vaults as they lie in the store
+    /// as long as every life keeps them so. A life that does not (an older binary, or no warm memory) leaves this out,
+    /// and the next one begins a new era.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<u64>,
 }
 
 impl Body for NodeRecord {
@@ -24,13 +29,17 @@ impl Body for NodeRecord {
     const FORMAT: u32 = 1;
 }
 
-/// Reads the record and starts the next incarnation: one conditional write.
+/// Reads the record and starts the next incarnation: one conditional write. `copies`: whether this life keeps copies of
+/// vaults.
 pub async fn start(
     writer: &Writer,
     url: &str,
     found: Option<Held<NodeRecord>>,
+    copies: bool,
 ) -> Result<Held<NodeRecord>, Error> {
+    let era = found.as_ref().and_then(|held| held.value.copies);
     let next = NodeRecord {
+        copies: copies.then(|| era.unwrap_or_else(|| writer.env.random_u64())),
         incarnation: found.as_ref().map_or(Incarnation(1), |held| held.value.incarnation.next()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: writer.env.wall_clock().0,

@@ -18,6 +18,8 @@ pub const VOLUME: &str = "disk";
 const NODE: NodeId = NodeId([7; 16]);
 const FLASH: &str = "/flash";
 const WARM: &str = "/warm";
+/// Every life keeps copies of vaults.
+const ERA: u64 = 1;
 /// A handful of sets, so that a run sees evictions.
 const FRAMES_BYTES: u64 = units::MIB;
 
@@ -70,8 +72,12 @@ impl Node {
             index_bytes: units::MIB,
             uploads: 2,
         };
-        let content = Content::open_warm(env.clone(), store.clone(), content_config, frames);
-        let writer = Writer { env: env.clone(), store, node: NODE };
+        let content =
+            Content::open_warm(env.clone(), store.clone(), content_config, frames.clone());
+        let mut writer = Writer::new(env.clone(), store, NODE);
+        if let Some(frames) = frames {
+            writer = writer.with_copies(Arc::new(volume::WarmCopies::new(frames, ERA)));
+        }
         let staging = Staging::start(
             env.clone(),
             log.clone(),

@@ -47,6 +47,7 @@ pub struct Vault {
 impl Body for Vault {
     const WHAT: &'static str = "vault";
     const FORMAT: u32 = 2;
+    const COPIED: bool = true;
 }
 
 impl Vault {

@@ -6,6 +6,7 @@
 mod attach;
 mod collect;
 pub mod collector;
+mod copies;
 mod create;
 mod entry;
 mod error;
@@ -24,6 +25,7 @@ mod stop;
 mod turns;
 mod view;
 
+pub use copies::WarmCopies;
 pub use entry::Handle;
 pub use error::Error;
 pub use info::Info;

@@ -26,12 +26,18 @@ pub(crate) async fn vault(
     writer: &Writer,
     id: VolumeId,
 ) -> Result<Option<Held<Vault>>, datastore::Error> {
-    let Some(held) = writer.read::<Vault>(&Vault::key(id)).await? else { return Ok(None) };
-    if held.value.id != id {
+    checked(writer.read::<Vault>(&Vault::key(id)).await?, id)
+}
+
+fn checked(
+    found: Option<Held<Vault>>,
+    id: VolumeId,
+) -> Result<Option<Held<Vault>>, datastore::Error> {
+    if let Some(held) = found.as_ref().filter(|held| held.value.id != id) {
         let reason = format!("it is the vault of volume {}", held.value.id);
-        return Err(datastore::Error::Damaged { key: held.key, reason });
+        return Err(datastore::Error::Damaged { key: held.key.clone(), reason });
     }
-    Ok(Some(held))
+    Ok(found)
 }
 
 /// The live vault that a name leads to.
@@ -39,7 +45,8 @@ pub(crate) async fn find(writer: &Writer, of: &str) -> Result<Held<Vault>, Error
     let absent = || Error::NotFound(of.to_owned());
     let mut seen = name(writer, of).await?.ok_or_else(absent)?.value.id;
     for _ in 0..limits::CONFLICTS_MAX {
-        if let Some(held) = vault(writer, seen).await? {
+        let found = writer.read_and_keep::<Vault>(&Vault::key(seen)).await?;
+        if let Some(held) = checked(found, seen)? {
             return if held.value.state == VaultState::Live { Ok(held) } else { Err(absent()) };
         }
         // Removed between the two reads, or lost: the name tells.

@@ -49,7 +49,7 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
         uploads: 2,
     };
     let content = Content::open(env.clone(), store.clone(), config);
-    let writer = Writer { env: env.clone(), store, node: NODE };
+    let writer = Writer::new(env.clone(), store, NODE);
     let config = staging::Config {
         flash_bytes: 32 * MIB,
         memory_bytes: 4 * MIB,

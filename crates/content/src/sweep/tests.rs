@@ -56,8 +56,7 @@ fn small() -> Config {
 }
 
 fn sweeper(env: &Env, content: &Content, vaults: &Arc<Vaults>, compacts: bool) -> Sweeper {
-    let writer =
-        Writer { env: env.clone(), store: content.inner.store.clone(), node: NodeId([1; 16]) };
+    let writer = Writer::new(env.clone(), content.inner.store.clone(), NodeId([1; 16]));
     let options = Options { budget: Budget::Unlimited, compacts, grace: Duration::ZERO };
     let roots = Arc::new(SlowRoots { env: env.clone(), vaults: vaults.clone() });
     Sweeper::new(content.clone(), writer, roots).with_options(options)
@@ -273,8 +272,7 @@ fn a_root_that_cannot_be_read_ends_the_sweep() {
         let content = Content::open(env.clone(), Mem::store(), small());
         let vaults = Arc::new(Vaults::default());
         commit(&env, &content, &vaults, 0, &[(1, Some(1))]).await.unwrap();
-        let writer =
-            Writer { env: env.clone(), store: content.inner.store.clone(), node: NodeId([1; 16]) };
+        let writer = Writer::new(env.clone(), content.inner.store.clone(), NodeId([1; 16]));
         let unable = Sweeper::new(content.clone(), writer, Arc::new(Unreadable));
         assert!(unable.run().await.is_err());
         assert!(unable.status().failure.is_some());

@@ -28,7 +28,7 @@ impl Body for Other {
 }
 
 fn writer(world: &World, store: &Store, number: u8) -> Writer {
-    Writer { env: world.env(), store: store.clone(), node: NodeId([number; 16]) }
+    Writer::new(world.env(), store.clone(), NodeId([number; 16]))
 }
 
 /// What one writer knows of its work.
@@ -247,4 +247,95 @@ proptest! {
         let _ = decode("k", &bytes);
         let _ = decode_as::<Counter>("k", &bytes);
     }
+}
+
+/// A record of which copies are kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Owned {
+    count: u64,
+}
+
+impl Body for Owned {
+    const WHAT: &'static str = "owned";
+    const FORMAT: u32 = 1;
+    const COPIED: bool = true;
+}
+
+#[derive(Default)]
+struct Kept(parking_lot::Mutex<std::collections::HashMap<String, Vec<u8>>>);
+
+impl Copies for Kept {
+    fn find(&self, key: &str) -> Option<Vec<u8>> {
+        self.0.lock().get(key).cloned()
+    }
+
+    fn keep(&self, key: &str, bytes: &[u8]) {
+        self.0.lock().insert(key.to_owned(), bytes.to_vec());
+    }
+
+    fn forget(&self, key: &str) {
+        self.0.lock().remove(key);
+    }
+}
+
+/// Several tasks of one node write and read one record over a bad way to the store; at any moment the process may die. A
+/// copy that is there then is what lies in the store.
+#[test]
+fn a_copy_is_what_lies_in_the_store_whenever_one_looks() {
+    let (mut found, mut none) = (0, 0);
+    for seed in 0..2000 {
+        let world = World::new(seed, Faults::none());
+        let store = Mem::store();
+        let plan = format!("latency=2ms,fail={}%", seed % 30);
+        let (faulty, _) = fault::wrap(&world.env(), store.clone(), plan.parse::<Plan>().unwrap());
+        let kept = Arc::new(Kept::default());
+        let writer = writer(&world, &faulty, 1).with_copies(kept.clone());
+        let stop = env::sim::Stop::Step(world.env().random_u64() % 400);
+        world.block_on_until(stop, async {
+            let _ = writer.create("owned", Owned { count: 0 }).await;
+            let work = (0..1 + seed % 3).map(|number| {
+                let writer = &writer;
+                async move {
+                    for _ in 0..10 {
+                        if number == 2 {
+                            let _ = writer.read_and_keep::<Owned>("owned").await;
+                        } else if let Ok(Some(held)) = writer.read::<Owned>("owned").await {
+                            let next = Owned { count: held.value.count + 1 };
+                            let _ = writer.replace(&held, next).await;
+                        }
+                        writer.env.sleep(Duration::from_millis(writer.env.random_u64() % 4)).await;
+                    }
+                }
+            });
+            join_all(work).await;
+        });
+        // The next life looks.
+        let copy = writer.copy::<Owned>("owned");
+        let Some(copy) = copy else {
+            none += 1;
+            continue;
+        };
+        found += 1;
+        let (data, version) = world.block_on(store.get("owned")).unwrap();
+        let (value, mark) = decode_as::<Owned>("owned", &data).unwrap();
+        assert_eq!((copy.value, copy.version, copy.mark), (value, version, mark), "seed {seed}");
+    }
+    assert!(found > 300 && none > 300, "{found} found, {none} not");
+}
+
+#[test]
+fn damaged_copies_are_not_believed() {
+    let world = World::new(1, Faults::none());
+    let kept = Arc::new(Kept::default());
+    let writer = writer(&world, &Mem::store(), 1).with_copies(kept.clone());
+    let held = world.block_on(writer.create("owned", Owned { count: 7 })).unwrap();
+    assert_eq!(writer.copy::<Owned>("owned").unwrap().version, held.version);
+    let whole = kept.find("owned").unwrap();
+    for length in 0..whole.len() {
+        kept.keep("owned", &whole[..length]);
+        let _ = writer.copy::<Owned>("owned");
+        kept.keep("owned", &[&whole[..length], &[0xff], &whole[length + 1..]].concat());
+        let _ = writer.copy::<Owned>("owned");
+    }
+    assert!(writer.copy::<Other>("owned").is_none());
 }

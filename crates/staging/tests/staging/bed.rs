@@ -111,7 +111,7 @@ impl Node {
                 uploads: 4,
             },
         );
-        let writer = Writer { env: env.clone(), store, node: NODE };
+        let writer = Writer::new(env.clone(), store, NODE);
         let staging = Staging::start(
             env.clone(),
             log.clone(),

@@ -86,6 +86,7 @@ pub struct Bed {
     pub store: Store,
     pub faults: fault::Handle,
     pub writer: Writer,
+    pub copies: Option<Arc<crate::WarmCopies>>,
     pub volumes: Volumes,
 }
 
@@ -94,11 +95,31 @@ impl Bed {
         Self::start_in(Path::new("/node"), NODE, env, store).await
     }
 
+    /// Without copies of vaults.
+    pub async fn start_without_copies(env: &Env, store: &Store) -> Self {
+        Self::start_as(Path::new("/node"), NODE, env, store, None).await
+    }
+
     /// `env` is another host's, or the folder another, when the node is another.
     pub async fn start_in(folder: &Path, node: NodeId, env: &Env, store: &Store) -> Self {
+        Self::start_as(folder, node, env, store, Some(1)).await
+    }
+
+    /// With copies of vaults, of that era.
+    pub async fn start_as(
+        folder: &Path,
+        node: NodeId,
+        env: &Env,
+        store: &Store,
+        era: Option<u64>,
+    ) -> Self {
         let env = env.clone();
         let (store, faults) = fault::wrap(&env, store.clone(), Plan::default());
-        let arena = warm::Arena::open(&env, &folder.join("arena"), node, 4).unwrap();
+        let frames = warm::FramesShape { bytes: MIB, store: base::StoreId([4; 16]) };
+        let slot_bytes = warm::limits::SLOT_BYTES_MAX;
+        let shape = warm::Shape { slots: 4, slot_bytes, frames: Some(frames) };
+        let arena = warm::Arena::open_shaped(&env, &folder.join("arena"), node, shape).unwrap();
+        let frames = arena.frames().expect("there is room for frames");
         let config = log::Config {
             folder: folder.join("log"),
             node,
@@ -116,7 +137,11 @@ impl Bed {
             uploads: 2,
         };
         let content = Content::open(env.clone(), store.clone(), config);
-        let writer = Writer { env: env.clone(), store: store.clone(), node };
+        let mut writer = Writer::new(env.clone(), store.clone(), node);
+        let copies = era.map(|era| Arc::new(crate::WarmCopies::new(frames, era)));
+        if let Some(copies) = &copies {
+            writer = writer.with_copies(copies.clone());
+        }
         let config = staging::Config {
             flash_bytes: 32 * MIB,
             memory_bytes: 16 * MIB,
@@ -134,7 +159,7 @@ impl Bed {
             other => Err(Error::Invalid(format!("'{other}' is not a kind of volume: use 'block'"))),
         });
         let volumes = Volumes::open(env.clone(), writer.clone(), staging, content, homes);
-        Self { env, store, faults, writer, volumes }
+        Self { env, store, faults, writer, copies, volumes }
     }
 
     pub async fn keys(&self, prefix: &str) -> Vec<String> {

@@ -62,7 +62,7 @@ fn a_damaged_vault_affects_that_volume_only() {
 fn a_volume_in_service_outlives_the_damage_of_its_name() {
     let (world, store) = (World::new(2, Faults::none()), Mem::store());
     world.block_on(async {
-        let bed = Bed::start(&world.env(), &store).await;
+        let bed = Bed::start_without_copies(&world.env(), &store).await;
         bed.volumes.create(spec("vm1")).await.unwrap();
         let handle = bed.volumes.attach("vm1").await.unwrap();
         damage(&bed, "names/vm1").await;

@@ -109,7 +109,7 @@ fn an_attach_goes_on_when_its_client_has_gone() {
 fn a_store_that_is_away_fails_the_attach_and_the_next_client_tries_again() {
     let (world, store) = (World::new(5, Faults::none()), Mem::store());
     world.block_on(async {
-        let bed = Bed::start(&world.env(), &store).await;
+        let bed = Bed::start_without_copies(&world.env(), &store).await;
         bed.volumes.create(spec("vm1")).await.unwrap();
         bed.faults.set(Plan { fail_percent: 100.0, ..Plan::default() });
         assert_eq!(kind(bed.volumes.attach("vm1").await), Kind::Unavailable);

@@ -1,6 +1,7 @@
 //! Volumes over a simulated machine and a store in memory.
 
 mod bed;
+mod catalog;
 mod collecting;
 mod crash;
 mod damage;

@@ -1,0 +1,121 @@
+//! The local catalog: attaching by the copy of a vault, and when not to.
+
+use super::bed::{Bed, NODE, kind, read, spec, write};
+use crate::*;
+use base::Kind;
+use datastore::backend::mem::Mem;
+use datastore::layer::fault::Plan;
+use datastore::record::Copies;
+use env::sim::{Faults, World};
+use std::path::Path;
+
+fn away() -> Plan {
+    Plan { fail_percent: 100.0, ..Plan::default() }
+}
+
+/// A node with a volume that was written to, some of it destaged, killed.
+fn killed(world: &World, store: &datastore::Store, era: Option<u64>) {
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start_as(Path::new("/node"), NODE, &env, store, era).await;
+        bed.volumes.create(spec("vm1")).await.unwrap();
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        write(&handle, 0, b"destaged").await.unwrap();
+        handle.staged().drain().await.unwrap();
+        write(&handle, 100, b"unfinished").await.unwrap();
+    });
+    world.crash_process();
+}
+
+async fn examine(bed: &Bed) {
+    let handle = bed.volumes.attach("vm1").await.unwrap();
+    bed.faults.set(Plan::default());
+    assert_eq!(read(&handle, 0, 8).await, b"destaged");
+    assert_eq!(read(&handle, 100, 10).await, b"unfinished");
+    // And it goes on: the vault can be written.
+    write(&handle, 200, b"more").await.unwrap();
+    handle.staged().drain().await.unwrap();
+}
+
+#[test]
+fn after_a_kill_a_volume_is_attached_while_the_store_is_away() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    killed(&world, &store, Some(1));
+    for _ in 0..3 {
+        let env = world.env();
+        world.block_on(async {
+            let bed = Bed::start(&env, &store).await;
+            bed.faults.set(away());
+            examine(&bed).await;
+        });
+        world.crash_process();
+    }
+}
+
+#[test]
+fn copies_of_another_era_or_of_no_life_before_are_not_used() {
+    for (era, then) in [(Some(1), Some(2)), (None, Some(1)), (Some(1), None)] {
+        let (world, store) = (World::new(2, Faults::none()), Mem::store());
+        killed(&world, &store, era);
+        let env = world.env();
+        world.block_on(async {
+            let bed = Bed::start_as(Path::new("/node"), NODE, &env, &store, then).await;
+            bed.faults.set(away());
+            assert_eq!(kind(bed.volumes.attach("vm1").await), Kind::Unavailable);
+            bed.faults.set(Plan::default());
+            examine(&bed).await;
+        });
+    }
+}
+
+#[test]
+fn a_removed_volume_does_not_come_back_by_its_copy() {
+    let (world, store) = (World::new(5, Faults::none()), Mem::store());
+    killed(&world, &store, Some(1));
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store).await;
+        bed.volumes.remove("vm1", false).await.unwrap();
+        assert_eq!(kind(bed.volumes.attach("vm1").await), Kind::NotFound);
+        // Another one of that name is not the old one.
+        bed.volumes.create(spec("vm1")).await.unwrap();
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        assert_eq!(read(&handle, 0, 8).await, [0; 8]);
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store).await;
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        assert_eq!(read(&handle, 0, 8).await, [0; 8]);
+    });
+}
+
+/// A copy that somebody put back from an earlier time: the log has let go of changes that it does not know of.
+#[test]
+fn a_copy_that_does_not_fit_the_log_gives_way_to_the_store() {
+    let (world, store) = (World::new(6, Faults::none()), Mem::store());
+    killed(&world, &store, Some(1));
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store).await;
+        let copies = bed.copies.clone().unwrap();
+        let key = Vault::key(bed.vault("vm1").await.id);
+        let old = copies.find(&key).unwrap();
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        for position in 0..20 {
+            write(&handle, position * 16, b"newer").await.unwrap();
+        }
+        handle.staged().drain().await.unwrap();
+        write(&handle, 400, b"newest").await.unwrap();
+        copies.keep(&key, &old);
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store).await;
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        assert_eq!(read(&handle, 304, 5).await, b"newer");
+        assert_eq!(read(&handle, 400, 6).await, b"newest");
+    });
+}
