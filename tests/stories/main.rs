@@ -13,4 +13,5 @@ mod guests;
 mod images;
 mod life;
 mod power_loss;
+mod restarts;
 mod warm_memory;
