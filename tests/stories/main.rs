@@ -12,4 +12,5 @@ mod flash_full;
 mod guests;
 mod images;
 mod power_loss;
+mod upgrade;
 mod warm_memory;

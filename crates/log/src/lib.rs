@@ -31,6 +31,9 @@ mod walk;
 pub use error::Error;
 pub use segment::Place;
 
+/// The newest version that this binary knows of each format of this crate.
+pub const FORMATS: [(&str, u32); 1] = [("log segment", format::VERSION)];
+
 use base::checksum::crc32c;
 use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
 use env::Env;

@@ -21,6 +21,7 @@ mod turns;
 
 pub use entry::Handle;
 pub use error::Error;
+pub use format::FORMATS;
 pub use info::Info;
 pub use remove::Reaped;
 pub use staging::{

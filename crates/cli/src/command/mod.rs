@@ -1,11 +1,13 @@
 //! One file a command.
 
 pub mod completions;
+pub mod formats;
 mod job;
 pub mod map;
 pub mod status;
 pub mod sweep;
 pub mod up;
+pub mod upgrade;
 pub mod verify;
 pub mod volume;
 pub mod warm;

@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 17] = [
+const PAGES: [&[&str]; 18] = [
     &[],
     &["up"],
     &["volume"],
@@ -19,6 +19,7 @@ const PAGES: [&[&str]; 17] = [
     &["verify"],
     &["sweep"],
     &["warm"],
+    &["upgrade"],
     &["drill", "restart"],
     &["inspect"],
     &["completions"],
