@@ -14,4 +14,5 @@ mod images;
 mod life;
 mod power_loss;
 mod restarts;
+mod upgrade;
 mod warm_memory;

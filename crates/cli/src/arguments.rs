@@ -67,6 +67,8 @@ pub enum Command {
     /// Look inside a live daemon: volumes, destager, log, who waits for what
     #[command(subcommand)]
     Debug(Debug),
+    /// Go on as another binary: sockets stay open, clients wait for a moment, nothing is lost
+    Upgrade(Upgrade),
     /// Break something on purpose and measure what clients notice
     #[command(subcommand)]
     Drill(Drill),
@@ -77,6 +79,9 @@ pub enum Command {
     /// The process that serves; started by `up`
     #[command(hide = true, name = "worker")]
     Worker,
+    /// The newest version that this binary knows of each format; asked by `upgrade`
+    #[command(hide = true, name = "formats")]
+    Formats,
 }
 
 #[derive(Debug, Args)]
@@ -314,6 +319,25 @@ pub enum Warm {
     Show,
     /// Empty the block frames; segments of the log stay, so nothing acknowledged is lost
     Drop,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle upgrade                                    the file of the running binary was replaced
+  rekindle upgrade --binary /opt/rekindle-2/rekindle  another file
+
+The new binary must run and know every format in use; else it is refused and nothing is touched.
+Then `up` becomes the new binary (same pid, same sockets), the old worker makes a quick stop and a
+new one starts. Clients that connect meanwhile wait; those connected connect again, as after a
+crash. If the new binary's workers die before one has served, the old binary comes back.
+
+Under systemd: put the new binary in place and `systemctl restart` the unit.
+Exit code 1 when the old binary serves on.")]
+pub struct Upgrade {
+    /// The new binary [default: the file from which the daemon was started]
+    #[arg(long, value_name = "PATH")]
+    pub binary: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

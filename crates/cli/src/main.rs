@@ -22,11 +22,18 @@ use failure::Outcome;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(ended) = supervise::passage::arrive() {
+        return exit(ended, false);
+    }
     let cli = Cli::parse();
-    match run(&cli) {
+    exit(run(&cli), cli.common.json)
+}
+
+fn exit(ended: Outcome<u8>, json: bool) -> ExitCode {
+    match ended {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            failure.print(cli.common.json);
+            failure.print(json);
             ExitCode::from(failure.exit)
         }
     }
@@ -43,6 +50,11 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Map(map) => command::map::run(common, map).map(|()| 0),
         Command::Verify(verify) => command::verify::run(common, verify),
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
+        Command::Upgrade(upgrade) => command::upgrade::run(common, upgrade).map(|()| 0),
+        Command::Formats => {
+            command::formats::run(common);
+            Ok(0)
+        }
         Command::Warm(warm) => command::warm::run(common, warm),
         Command::Debug(debug) => command::debug::run(common, debug).map(|()| 0),
         Command::Drill(arguments::Drill::Restart(restart)) => drill::run(common, restart),

@@ -24,3 +24,7 @@ pub use identity::Identity;
 pub use key::{name_key, name_of_key};
 pub use open::{Url, open};
 pub use probe::probe;
+
+/// The newest version that this binary knows of each format of this crate.
+pub const FORMATS: [(&str, u32); 1] =
+    [(<Identity as record::Body>::WHAT, <Identity as record::Body>::FORMAT)];

@@ -34,6 +34,9 @@ pub use error::Error;
 pub use segment::{Place, read_ahead};
 pub use view::{HeadView, SegmentView, View};
 
+/// The newest version that this binary knows of each format of this crate.
+pub const FORMATS: [(&str, u32); 1] = [("log segment", format::VERSION)];
+
 use base::checksum::crc32c;
 use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
 use env::Env;

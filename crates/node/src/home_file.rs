@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Newest format version.
-const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
 /// Longest file that we read, bytes.
 const BYTES_MAX: u64 = 64 * 1024;
 

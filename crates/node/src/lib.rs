@@ -22,3 +22,15 @@ pub use config::Config;
 pub use error::Error;
 pub use front::http::api::Stopping;
 pub use lifecycle::{Ready, Sockets, run};
+
+use datastore::record::Body;
+
+/// The newest version that this binary knows of each format that a node writes or reads, by name: its own two, and those
+/// of every crate below.
+pub fn formats() -> impl Iterator<Item = (&'static str, u32)> {
+    let own =
+        [("node.json", home_file::FORMAT), (record::NodeRecord::WHAT, record::NodeRecord::FORMAT)];
+    let below =
+        [datastore::FORMATS, staging::FORMATS, volume::FORMATS, log::FORMATS].into_iter().flatten();
+    own.into_iter().chain(below).chain(warm::FORMATS).chain(content::format::FORMATS)
+}

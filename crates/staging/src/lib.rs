@@ -32,6 +32,10 @@ pub use staged::Staged;
 pub use vault::{Vault, VaultState};
 pub use view::{DestagerView, StagedView};
 
+/// The newest version that this binary knows of each format of this crate.
+pub const FORMATS: [(&str, u32); 1] =
+    [(<Vault as datastore::record::Body>::WHAT, <Vault as datastore::record::Body>::FORMAT)];
+
 use base::VolumeId;
 use budget::Rouse;
 use content::Content;

@@ -28,6 +28,7 @@ mod view;
 pub use copies::WarmCopies;
 pub use entry::Handle;
 pub use error::Error;
+pub use format::FORMATS;
 pub use info::Info;
 pub use passing::{Passing, Stuck};
 pub use registry::Transition;

@@ -23,6 +23,6 @@ mod slot;
 mod tests;
 
 pub use arena::{Arena, FramesShape, Shape};
-pub use format::{BadHeader, Label};
+pub use format::{BadHeader, FORMATS, Label};
 pub use frames::{Beginning, Frames, Key, Miss, Stats, Usage};
 pub use slot::{Certificate, Content, Memory, Slot, Writer};

@@ -2,12 +2,14 @@
 
 pub mod completions;
 pub mod debug;
+pub mod formats;
 mod job;
 pub mod map;
 pub mod status;
 pub mod stop;
 pub mod sweep;
 pub mod up;
+pub mod upgrade;
 pub mod verify;
 pub mod volume;
 pub mod warm;

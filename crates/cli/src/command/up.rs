@@ -6,10 +6,10 @@ use crate::failure::{Failure, Outcome};
 use crate::folder;
 use crate::output;
 use crate::parse::Place;
-use crate::supervise::Supervisor;
 use crate::supervise::endpoints::{Endpoints, Lock};
 use crate::supervise::memory;
 use crate::supervise::sockets::{self, Listening, Role, Wanted};
+use crate::supervise::{Announce, Supervisor};
 use crate::worker::{self, Handover, Ready};
 use env::Address;
 use std::net::SocketAddr;
@@ -57,8 +57,10 @@ pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
         drop(memory);
         return served;
     }
-    let announce = Box::new(move |ready: &Ready| say(ready, true));
-    Supervisor { dir, handover, sockets, _lock: lock, _memory: memory, announce }.run()
+    let announce: Announce = Box::new(move |ready: &Ready| say(ready, true));
+    let announce = Some(announce);
+    let program = std::env::current_exe()?;
+    Supervisor { dir, handover, sockets, lock, memory, announce, program, arrival: None }.run()
 }
 
 /// Whether systemd started this very process, and so will restart it. Its variables alone are inherited by every

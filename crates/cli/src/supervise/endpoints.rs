@@ -10,6 +10,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// Where a daemon serves.
@@ -23,6 +24,9 @@ pub struct Endpoints {
     pub http: Vec<String>,
     /// Of the binary.
     pub version: String,
+    /// Whether `pid` takes `rekindle upgrade`: it would die of the signal otherwise.
+    #[serde(default)]
+    pub upgradable: bool,
 }
 
 impl Endpoints {
@@ -38,7 +42,14 @@ impl Endpoints {
             nbd: at(Role::Nbd),
             http: at(Role::Http),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            upgradable: false,
         }
+    }
+
+    /// Of a process that listens for `rekindle upgrade`.
+    #[must_use]
+    pub fn upgradable(self) -> Self {
+        Self { upgradable: true, ..self }
     }
 
     /// The API's TCP address.
@@ -91,7 +102,7 @@ pub fn nbd(dir: &Path) -> Outcome<Address> {
 
 /// The lock of a folder: held by one daemon at a time, given back by the kernel however the process ends.
 pub struct Lock {
-    _file: File,
+    file: OwnedFd,
     dir: std::path::PathBuf,
 }
 
@@ -131,7 +142,18 @@ impl Lock {
         }
         file.set_len(0).map_err(failed)?;
         writeln!(file, "{}", std::process::id()).map_err(failed)?;
-        Ok(Self { _file: file, dir: dir.to_owned() })
+        Ok(Self { file: file.into(), dir: dir.to_owned() })
+    }
+
+    /// The lock that this process took as another binary.
+    pub fn held(file: OwnedFd, dir: &Path) -> Self {
+        Self { file, dir: dir.to_owned() }
+    }
+}
+
+impl AsFd for Lock {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

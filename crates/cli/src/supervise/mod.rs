@@ -1,4 +1,5 @@
-//! `up` run by hand: keeps the sockets, starts the worker, starts another one at once when it dies.
+//! `up` run by hand: keeps the sockets, starts the worker, starts another one at once when it dies, goes on as another
+//! binary when told to ([`passage`]).
 //!
 //! The supervisor does nothing that could fail under load: it holds no data, reads no store, and has one thread. What
 //! it must outlive is in the worker.
@@ -9,24 +10,28 @@
 
 pub mod endpoints;
 pub mod memory;
+pub mod passage;
 mod restart;
 pub mod sockets;
+pub mod upgrade;
+mod worker;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::signals::StopSignals;
 use crate::worker::{Handover, Ready};
 use endpoints::{Endpoints, Lock};
 use restart::Restarts;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use sockets::Listening;
-use std::os::fd::AsRawFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+use tokio::task::JoinHandle;
+use upgrade::{Answer, Arrival};
+use worker::Worker;
 
 /// Tells people, once.
 pub type Announce = Box<dyn FnOnce(&Ready)>;
@@ -37,19 +42,15 @@ pub struct Supervisor {
     pub handover: Handover,
     pub sockets: Vec<Listening>,
     /// Held for as long as this lives.
-    pub _lock: Lock,
+    pub lock: Lock,
     /// Warm memory without a file, if that was asked for: held for the workers.
-    pub _memory: Option<std::os::fd::OwnedFd>,
-    /// Called once, when the first worker serves.
-    pub announce: Announce,
-}
-
-/// A running worker.
-struct Worker {
-    child: Child,
-    born: Instant,
-    /// Says one line when the worker serves; `None` after that, or when the worker has closed it.
-    report: Option<BufReader<Receiver>>,
+    pub memory: Option<OwnedFd>,
+    /// Called once, when the first worker serves; `None` after an upgrade: a worker has served.
+    pub announce: Option<Announce>,
+    /// Where this binary was started from. Another file may be there by now.
+    pub program: PathBuf,
+    /// The upgrade that this process is in the middle of.
+    pub arrival: Option<Arrival>,
 }
 
 /// What the supervisor waits for.
@@ -60,111 +61,212 @@ enum News {
     Stop(Signal),
     /// The worker serves.
     Ready(Ready),
+    /// Somebody wants another binary.
+    Upgrade,
+    /// Whether we can go on as that binary.
+    Checked(PathBuf, Outcome),
+    /// The old worker does not end.
+    Late,
 }
+
+/// A check of another binary, under way.
+type Check = JoinHandle<(PathBuf, Outcome)>;
 
 struct Ears {
     child: Signals,
     stop: StopSignals,
+    upgrade: Signals,
+}
+
+/// What the supervisor knows of the present.
+struct Present {
+    worker: Worker,
+    restarts: Restarts,
+    /// Somebody wants us to stop.
+    stopping: bool,
+    /// The worker is of the binary before, and shall end: until when it may take.
+    retiring: Option<Instant>,
+    check: Option<Check>,
+    /// The version before, while nothing but the upgrade explains a death.
+    upgraded_from: Option<String>,
 }
 
 impl Supervisor {
     /// Supervises until the worker is told to stop. Gives the exit code.
     pub fn run(self) -> Outcome<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.supervise())
+        let ended = runtime.block_on(self.supervise());
+        // A check of another binary may be under way.
+        runtime.shutdown_background();
+        ended
     }
 
     async fn supervise(mut self) -> Outcome<u8> {
-        let mut ears = Ears { child: signal(SignalKind::child())?, stop: StopSignals::new()? };
-        let mut announce = Some(std::mem::replace(&mut self.announce, Box::new(|_| ())));
-        let mut restarts = Restarts::default();
-        let mut stopping = false;
+        let mut ears = Ears::new()?;
+        let old = self.arrival.as_ref().and_then(|arrival| arrival.worker).and_then(Worker::adopt);
+        let worker_pid = old.as_ref().map_or(0, |old| old.pid().unsigned_abs());
         // The sockets are open: whoever connects waits.
-        Endpoints::of(&self.sockets, 0).write(&self.dir)?;
-        let mut worker = self.start()?;
+        Endpoints::of(&self.sockets, worker_pid).upgradable().write(&self.dir)?;
+        let retiring = self.arrival.as_ref().filter(|_| old.is_some()).map(Arrival::deadline);
+        let worker = match old {
+            Some(old) => {
+                old.signal(Signal::TERM);
+                old
+            }
+            None => Worker::start(&self)?,
+        };
+        let restarts = Restarts::default();
+        let mut now = Present {
+            worker,
+            restarts,
+            stopping: false,
+            retiring,
+            check: None,
+            upgraded_from: None,
+        };
+        // It may have ended before we could hear of it.
+        let mut news = News::Child;
         loop {
-            match ears.listen(&mut worker).await {
-                News::Ready(ready) => {
-                    Endpoints::of(&self.sockets, ready.pid).write(&self.dir)?;
-                    if let Some(announce) = announce.take() {
-                        announce(&ready);
-                    }
-                }
+            match news {
+                News::Ready(ready) => self.ready(&mut now, &ready)?,
                 News::Stop(signal) => {
-                    stopping = true;
-                    // Gone already is as good.
-                    let _ = kill_process(Pid::from_child(&worker.child), signal);
+                    now.stopping = true;
+                    now.worker.signal(signal);
+                }
+                News::Upgrade => self.check(&mut now),
+                News::Checked(binary, checked) => {
+                    now.check = None;
+                    // Returns when it is refused.
+                    let refusal = match checked {
+                        Ok(()) if now.retiring.is_some() || now.stopping => continue_later(),
+                        Ok(()) => self.go_on_as(&binary, &now.worker),
+                        Err(failure) => failure,
+                    };
+                    Answer::refused(refusal).write(&self.dir);
+                }
+                News::Late => {
+                    now.retiring = None;
+                    now.worker.signal(Signal::KILL);
                 }
                 News::Child => {
-                    let Some(status) = worker.child.try_wait()? else { continue };
-                    // Before its first service a worker that gives up has said why: a wrong URL does not mend itself.
-                    if status.success()
-                        || stopping
-                        || (announce.is_some() && status.code().is_some())
+                    if let Some(status) = now.worker.ended()?
+                        && let Some(code) = self.replace(&mut now, &mut ears, status).await?
                     {
-                        return Ok(exit_code(status));
+                        return Ok(code);
                     }
-                    let wait = restarts.wait_after(worker.born.elapsed());
-                    eprintln!(
-                        "rekindle: the worker {}; starting another{}",
-                        ended(status),
-                        after(wait)
-                    );
-                    if ears.pause(wait).await {
-                        return Ok(0);
-                    }
-                    worker = self.start()?;
                 }
             }
+            news = ears.listen(&mut now).await;
         }
     }
 
-    fn start(&self) -> Outcome<Worker> {
-        let binary = std::env::current_exe()?;
-        let (ours, theirs) = std::io::pipe()?;
-        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())
-            .map_err(std::io::Error::from)?;
-        let mut handover = self.handover.clone();
-        handover.sockets = self.sockets.iter().map(Listening::pass_on).collect::<Outcome<_>>()?;
-        handover.report = Some(theirs.as_raw_fd());
-        handover.parent = std::process::id();
-        let child = Command::new(binary)
-            .arg("worker")
-            .env(crate::worker::VARIABLE, handover.encode())
-            // A group of its own: Ctrl-C at the terminal reaches the supervisor only, which passes it on once.
-            .process_group(0)
-            .stdin(std::process::Stdio::null())
-            .spawn()
-            .map_err(|error| Failure::new("cannot start the worker").because(error))?;
-        drop(theirs);
-        let report = Some(BufReader::new(Receiver::from_owned_fd(ours.into())?));
-        Ok(Worker { child, born: Instant::now(), report })
+    fn ready(&mut self, now: &mut Present, ready: &Ready) -> Outcome {
+        Endpoints::of(&self.sockets, ready.pid).upgradable().write(&self.dir)?;
+        if let Some(announce) = self.announce.take() {
+            announce(ready);
+        }
+        if let Some(arrival) = self.arrival.take() {
+            // The way back ends here: formats may go forward from now on.
+            now.upgraded_from = Some(arrival.change.from.clone());
+            let answer = arrival.answer(ready.pid);
+            eprintln!("rekindle: {answer}");
+            answer.write(&self.dir);
+        }
+        Ok(())
+    }
+
+    /// Somebody wants another binary: is it one?
+    fn check(&self, now: &mut Present) {
+        if now.check.is_some() || self.arrival.is_some() || now.stopping {
+            Answer::refused(continue_later()).write(&self.dir);
+            return;
+        }
+        match upgrade::take_request(&self.dir, &self.program) {
+            Ok(binary) => {
+                now.check = Some(tokio::task::spawn_blocking(move || {
+                    let checked = upgrade::check(&binary);
+                    (binary, checked)
+                }));
+            }
+            Err(failure) => Answer::refused(failure).write(&self.dir),
+        }
+    }
+
+    /// The worker has ended: starts another, or gives the exit code.
+    async fn replace(
+        &mut self,
+        now: &mut Present,
+        ears: &mut Ears,
+        status: ExitStatus,
+    ) -> Outcome<Option<u8>> {
+        let retired = self.arrival.as_mut().is_some_and(|arrival| arrival.worker.take().is_some());
+        now.retiring = None;
+        // Before its first service a worker that gives up has said why: a wrong URL does not mend itself.
+        let gives_up = self.announce.is_some() && status.code().is_some();
+        if now.stopping || gives_up || (status.success() && !retired) {
+            return Ok(Some(exit_code(status)));
+        }
+        if !retired {
+            if self.arrival.as_mut().is_some_and(Arrival::died) {
+                self.give_up(&ended(status));
+            }
+            let wait = now.restarts.wait_after(now.worker.age());
+            let (ended, after) = (ended(status), after(wait));
+            eprintln!("rekindle: the worker {ended}; starting another{after}");
+            if let (false, Some(from)) = (wait.is_zero(), &now.upgraded_from) {
+                eprintln!(
+                    "rekindle: it keeps dying since the upgrade from {from}: `rekindle upgrade --binary OLD` goes back"
+                );
+            }
+            if ears.pause(wait).await {
+                return Ok(Some(0));
+            }
+        }
+        now.worker = Worker::start(self)?;
+        Ok(None)
     }
 }
 
-impl Worker {
-    /// Waits for the worker to serve; for ever, when it has said so already or never will.
-    async fn ready(&mut self) -> Ready {
-        if let Some(report) = &mut self.report {
-            let mut line = String::new();
-            let read = report.read_line(&mut line).await;
-            self.report = None;
-            if let (Ok(_), Ok(ready)) = (read, serde_json::from_str(&line)) {
-                return ready;
-            }
+impl Supervisor {
+    /// This binary's workers do not come to serve: back to the one before. Returns when that cannot be had.
+    fn give_up(&mut self, ended: &str) {
+        let Some(mut arrival) = self.arrival.take() else { return };
+        if let Some(back) = arrival.back.take() {
+            let why = format!("its worker {ended} before it served, again and again");
+            eprintln!("rekindle: {why}: going back to {}", arrival.change.from);
+            self.go_back(&back, &arrival.change, why).print(false);
         }
-        std::future::pending().await
+        self.arrival = Some(arrival);
     }
+}
+
+/// Only one thing at a time.
+fn continue_later() -> crate::failure::Failure {
+    crate::failure::Failure::new("the daemon is already being upgraded or stopped")
+        .next("wait for that to end, then look at `rekindle status`")
+        .kind(base::Kind::Conflict)
 }
 
 impl Ears {
-    async fn listen(&mut self, worker: &mut Worker) -> News {
+    fn new() -> Outcome<Self> {
+        Ok(Self {
+            child: signal(SignalKind::child())?,
+            stop: StopSignals::new()?,
+            upgrade: signal(SignalKind::user_defined2())?,
+        })
+    }
+
+    async fn listen(&mut self, now: &mut Present) -> News {
+        let (check, retiring) = (&mut now.check, now.retiring);
         tokio::select! {
             // What a worker said before it died counts.
             biased;
-            ready = worker.ready() => News::Ready(ready),
+            ready = now.worker.ready() => News::Ready(ready),
             _ = self.child.recv() => News::Child,
             signal = self.stop.next() => News::Stop(signal),
+            _ = self.upgrade.recv() => News::Upgrade,
+            (binary, checked) = ended_check(check) => News::Checked(binary, checked),
+            () = until(retiring) => News::Late,
         }
     }
 
@@ -174,6 +276,23 @@ impl Ears {
             () = tokio::time::sleep(wait) => false,
             _ = self.stop.next() => true,
         }
+    }
+}
+
+async fn ended_check(check: &mut Option<Check>) -> (PathBuf, Outcome) {
+    match check {
+        Some(check) => check.await.unwrap_or_else(|error| {
+            let failure = crate::failure::Failure::new("the check of the new binary broke");
+            (PathBuf::new(), Err(failure.because(error)))
+        }),
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 22] = [
+const PAGES: [&[&str]; 23] = [
     &[],
     &["up"],
     &["volume"],
@@ -24,6 +24,7 @@ const PAGES: [&[&str]; 22] = [
     &["verify"],
     &["sweep"],
     &["warm"],
+    &["upgrade"],
     &["drill", "restart"],
     &["inspect"],
     &["completions"],

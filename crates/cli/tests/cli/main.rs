@@ -8,9 +8,10 @@ mod daemon;
 mod help;
 mod inspect;
 mod refusals;
+mod upgrade;
 
 use std::io::{Read, Seek};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A command of the binary under test, without what the machine's user has set.
 fn rekindle() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+    clean(Command::new(env!("CARGO_BIN_EXE_rekindle")))
+}
+
+/// Without what the machine's user has set.
+fn clean(mut command: Command) -> Command {
     for (name, _) in std::env::vars()
         .filter(|(name, _)| name.starts_with("REKINDLE_") || name.starts_with("AWS_"))
     {
@@ -93,15 +98,20 @@ impl Daemon {
     }
 
     fn up(&mut self, more: &[&str]) {
-        let dir = self.dir();
-        let mut command = rekindle();
+        let warm = self.warm().display().to_string();
+        let mut words = vec!["--warm", &warm];
+        words.extend(more);
+        self.up_as(Path::new(env!("CARGO_BIN_EXE_rekindle")), &words);
+    }
+
+    /// Another file of the binary.
+    fn up_as(&mut self, binary: &Path, more: &[&str]) {
+        let mut command = clean(Command::new(binary));
         command
             .arg("up")
             .arg("--dir")
-            .arg(&dir)
+            .arg(self.dir())
             .args(["--nbd", "off", "--http", "off", "--warm-size", "64M"])
-            .arg("--warm")
-            .arg(self.warm())
             .args(more);
         let trace = std::fs::File::create(self.folder.path().join("trace")).expect("a file");
         command.stdout(trace.try_clone().expect("a file")).stderr(trace);

@@ -6,6 +6,16 @@ pub mod moved;
 pub mod node;
 pub mod pack;
 
+use datastore::record::Body;
+
+/// The newest version that this binary knows of each format of this crate.
+pub const FORMATS: [(&str, u32); 4] = [
+    ("pack", pack::VERSION as u32),
+    ("tree node", node::VERSION as u32),
+    ("moved pack", moved::VERSION as u32),
+    (crate::sweep::condemned::Condemned::WHAT, crate::sweep::condemned::Condemned::FORMAT),
+];
+
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Bad {

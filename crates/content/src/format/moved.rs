@@ -31,7 +31,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const WHAT: &str = "note of moved chunks";
 const MAGIC: [u8; 8] = *b"RKMOVED\0";
-const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 40;
 const ENTRY_BYTES: usize = 72;
 

@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const WHAT: &str = "tree node";
 const MAGIC: [u8; 4] = *b"RKND";
-const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 16;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -49,7 +49,7 @@ pub(crate) const EVICTED_AT: usize = KEYS_AT + SET_FRAMES * KEY_BYTES;
 pub(crate) const SET_BYTES: usize = EVICTED_AT + SET_FRAMES * 4;
 
 const MAGIC: [u8; 8] = *b"RKNDLfrm";
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 const PRESENT: u64 = 1 << 63;
 const MARK_SHIFT: u32 = 48;
 const LENGTH_SHIFT: u32 = 32;

@@ -9,6 +9,10 @@ pub(crate) use frames::{
     EVICTED_AT, FRAMES_HEADER_AT, FRAMES_HEADER_BYTES, FrameWord, FramesHeader, KEY_BYTES, KEYS_AT,
     NoHeader, SET_BYTES, SET_FRAMES, frame_crc, key_hash, mark,
 };
+/// The newest version that this binary knows of each format of this crate.
+pub const FORMATS: [(&str, u32); 2] =
+    [("warm memory", header::VERSION), ("warm frames", frames::VERSION)];
+
 pub use header::BadHeader;
 pub(crate) use header::{HEADER_BYTES, Header};
 pub use record::Label;

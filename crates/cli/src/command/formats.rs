@@ -1,0 +1,76 @@
+//! `rekindle formats`, hidden: what this binary would understand, for the one that it is to replace.
+
+use crate::arguments::Common;
+use crate::output;
+use crate::supervise::passage;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What a binary knows. Later versions may say more, never less.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Formats {
+    /// Of the binary.
+    pub version: String,
+    /// Newest version of what one supervisor tells the next; all older ones are understood too.
+    pub passage: u32,
+    /// Newest known version of each format, by name; all older ones are understood too.
+    pub formats: BTreeMap<String, u32>,
+}
+
+impl Formats {
+    /// Of this binary.
+    pub fn own() -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            passage: passage::VERSION,
+            formats: node::formats().map(|(name, newest)| (name.to_owned(), newest)).collect(),
+        }
+    }
+
+    /// What `other` would not understand of what this binary may have written, in words.
+    pub fn unknown_to(&self, other: &Self) -> Vec<String> {
+        let passage = ("what a supervisor tells the next", self.passage, Some(other.passage));
+        let formats = self
+            .formats
+            .iter()
+            .map(|(name, newest)| (name.as_str(), *newest, other.formats.get(name).copied()));
+        let missing = |(name, ours, theirs): (&str, u32, Option<u32>)| match theirs {
+            Some(theirs) if theirs >= ours => None,
+            Some(theirs) => Some(format!("{name}: in use {ours}, known to it {theirs}")),
+            None => Some(format!("{name}: in use {ours}, unknown to it")),
+        };
+        std::iter::once(passage).chain(formats).filter_map(missing).collect()
+    }
+}
+
+/// Runs the command.
+pub fn run(common: &Common) {
+    let own = Formats::own();
+    if common.json {
+        output::json(&own);
+        return;
+    }
+    for (name, newest) in &own.formats {
+        output::line(&format!("{name:<28} {newest}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_binary_is_told_from_a_newer_one() {
+        let own = Formats::own();
+        assert!(own.formats.len() >= 10, "every format has a name of its own: {own:?}");
+        assert_eq!(own.unknown_to(&own), Vec::<String>::new());
+        let mut other = own.clone();
+        other.formats.insert("something new".into(), 7);
+        assert_eq!(own.unknown_to(&other), Vec::<String>::new(), "more is no harm");
+        assert_eq!(other.unknown_to(&own), ["something new: in use 7, unknown to it"]);
+        other.formats.insert("log segment".into(), 9);
+        assert_eq!(other.unknown_to(&own).len(), 2);
+        other.passage += 1;
+        assert_eq!(other.unknown_to(&own).len(), 3);
+    }
+}

@@ -1,0 +1,203 @@
+//! The upgrade as its supervisor sees it: what is asked, what is checked first, what came of it.
+//!
+//! Asked by a file and a signal, answered by a file: all three in the daemon's folder, so that who may write there (or
+//! signal the process) may upgrade, and nobody else.
+#![expect(clippy::disallowed_methods, reason = "the supervisor works on the real machine")]
+
+use super::passage::{self, Back, Change};
+use crate::command::formats::Formats;
+use crate::failure::{Failure, Outcome};
+use base::Kind;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a binary may take to say what it knows.
+const CHECK_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the worker before may take to stop; after that it is killed, which loses nothing.
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
+/// Workers of a new binary that may die before one serves, before the old binary comes back.
+const DEATHS_MAX: u32 = 3;
+
+/// What `rekindle upgrade` asks, in `upgrade.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Request {
+    /// `None`: the file that is now where the running binary was started from.
+    pub binary: Option<PathBuf>,
+}
+
+/// What came of it, in `upgraded.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+pub enum Answer {
+    /// The new binary serves.
+    Upgraded {
+        /// Version before.
+        from: String,
+        /// Version now.
+        to: String,
+        binary: PathBuf,
+        /// As before.
+        supervisor: u32,
+        worker: u32,
+        /// From the moment the old worker was told to stop until the new one served.
+        stalled_ms: u64,
+    },
+    /// Nothing was touched.
+    Refused { error: String, cause: Option<String>, next: Option<String>, kind: String },
+    /// The new binary never served; the old one does again.
+    WentBack { binary: PathBuf, cause: String, version: String },
+}
+
+impl Answer {
+    /// Nothing was touched, because of this.
+    pub fn refused(failure: Failure) -> Self {
+        let Failure { error, cause, next, kind, .. } = failure;
+        Self::Refused { error, cause, next, kind }
+    }
+
+    /// Tells whoever asked.
+    pub fn write(&self, dir: &Path) {
+        if let Err(failure) = write(&answer_path(dir), self) {
+            failure.print(false);
+        }
+    }
+}
+
+/// Where the request is.
+pub fn request_path(dir: &Path) -> PathBuf {
+    dir.join("upgrade.json")
+}
+
+/// Where the answer is.
+pub fn answer_path(dir: &Path) -> PathBuf {
+    dir.join("upgraded.json")
+}
+
+/// Writes a small file, whole or not at all.
+pub fn write(path: &Path, value: &impl Serialize) -> Outcome {
+    let temporary = path.with_extension("new");
+    let attempt = || {
+        std::fs::write(&temporary, serde_json::to_string(value).map_err(io::Error::from)?)?;
+        std::fs::rename(&temporary, path)
+    };
+    attempt().map_err(|error: io::Error| {
+        Failure::new(format!("cannot write {}", path.display()))
+            .because(error)
+            .next("run the command as the user who runs the daemon, and see that there is space")
+    })
+}
+
+/// What was asked; taken, so that it is done once.
+pub fn take_request(dir: &Path, program: &Path) -> Outcome<PathBuf> {
+    let path = request_path(dir);
+    let text = std::fs::read(&path)?;
+    std::fs::remove_file(&path)?;
+    let request: Request = serde_json::from_slice(&text).map_err(io::Error::from)?;
+    Ok(request.binary.unwrap_or_else(|| program.to_owned()))
+}
+
+/// Whether this process could go on as `binary`: it runs, and understands whatever is in use. Takes up to
+/// [`CHECK_PATIENCE`], so not in the thread that looks after the worker.
+pub fn check(binary: &Path) -> Outcome {
+    let refused = |cause: String| {
+        Failure::new(format!("{} cannot take over", binary.display()))
+            .because(cause)
+            .next("nothing was touched; name a rekindle binary of this or a later version with --binary")
+            .kind(Kind::Unsupported)
+    };
+    let (status, text) =
+        say_formats(binary).map_err(|error| refused(format!("it does not run: {error}")))?;
+    if !status {
+        return Err(refused("it did not say what it knows (`formats --json`)".to_owned()));
+    }
+    let theirs: Formats = serde_json::from_str(&text)
+        .map_err(|_| refused("it is no rekindle that could be upgraded to".to_owned()))?;
+    let unknown = Formats::own().unknown_to(&theirs);
+    if !unknown.is_empty() {
+        let (version, unknown) = (theirs.version, unknown.join("; "));
+        return Err(refused(format!(
+            "version {version} does not know every format in use: {unknown}"
+        )));
+    }
+    Ok(())
+}
+
+/// Runs `binary formats --json`; gives whether it succeeded, and what it said.
+fn say_formats(binary: &Path) -> io::Result<(bool, String)> {
+    let mut said: File =
+        rustix::fs::memfd_create("rekindle-formats", rustix::fs::MemfdFlags::CLOEXEC)?.into();
+    let mut child = Command::new(binary)
+        .args(["formats", "--json"])
+        .env_remove(passage::VARIABLE)
+        .stdin(Stdio::null())
+        .stdout(said.try_clone()?)
+        .stderr(Stdio::null())
+        .spawn()?;
+    let deadline = Instant::now() + CHECK_PATIENCE;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            let cause = format!("nothing was said for {} s", CHECK_PATIENCE.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, cause));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    said.rewind()?;
+    let mut bytes = Vec::new();
+    said.take(64 * 1024).read_to_end(&mut bytes)?;
+    Ok((status.success(), String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// An upgrade that this process is in the middle of, from the `exec` until a worker of this binary serves.
+pub struct Arrival {
+    /// The worker of the binary before, which still serves.
+    pub worker: Option<i32>,
+    pub change: Change,
+    /// The way back, if there is one.
+    pub back: Option<Back>,
+    began: Instant,
+    deaths: u32,
+}
+
+impl Arrival {
+    /// Begins now.
+    pub fn new(worker: Option<i32>, change: Change, back: Option<Back>) -> Self {
+        Self { worker, change, back, began: Instant::now(), deaths: 0 }
+    }
+
+    /// When the old worker has had its time.
+    pub fn deadline(&self) -> Instant {
+        self.began + STOP_PATIENCE
+    }
+
+    /// A worker of this binary died before one has served: whether to go back.
+    pub fn died(&mut self) -> bool {
+        self.deaths += 1;
+        self.back.is_some() && self.deaths >= DEATHS_MAX
+    }
+
+    /// A worker serves: what came of it.
+    pub fn answer(self, worker: u32) -> Answer {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let Change { from, binary, failed, .. } = self.change;
+        match failed {
+            Some(cause) => Answer::WentBack { binary, cause, version },
+            None => Answer::Upgraded {
+                from,
+                to: version,
+                binary,
+                supervisor: std::process::id(),
+                worker,
+                stalled_ms: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            },
+        }
+    }
+}

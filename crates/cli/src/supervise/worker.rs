@@ -1,0 +1,104 @@
+//! The worker as its supervisor sees it: a child process, born here or before an upgrade.
+#![expect(clippy::disallowed_methods, reason = "the supervisor works on the real machine")]
+
+use super::{Supervisor, passage};
+use crate::failure::{Failure, Outcome};
+use crate::worker::Ready;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::unix::pipe::Receiver;
+
+/// This very program, whatever has become of its file.
+const IMAGE: &str = "/proc/self/exe";
+
+/// A running worker.
+pub struct Worker {
+    pid: Pid,
+    born: Instant,
+    /// Says one line when the worker serves; `None` after that, or when the worker has closed it.
+    report: Option<BufReader<Receiver>>,
+}
+
+impl Worker {
+    /// Starts one.
+    pub fn start(supervisor: &Supervisor) -> Outcome<Self> {
+        let (ours, theirs) = io::pipe()?;
+        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(io::Error::from)?;
+        let mut handover = supervisor.handover.clone();
+        let sockets = supervisor.sockets.iter();
+        handover.sockets = sockets.map(super::Listening::pass_on).collect::<Outcome<_>>()?;
+        handover.report = Some(theirs.as_raw_fd());
+        handover.parent = std::process::id();
+        let child = Command::new(image(&supervisor.program))
+            .arg0(&supervisor.program)
+            .arg("worker")
+            .env(crate::worker::VARIABLE, handover.encode())
+            .env_remove(passage::VARIABLE)
+            // A group of its own: Ctrl-C at the terminal reaches the supervisor only, which passes it on once.
+            .process_group(0)
+            .stdin(std::process::Stdio::null())
+            .spawn()
+            .map_err(|error| Failure::new("cannot start the worker").because(error))?;
+        drop(theirs);
+        let report = Some(BufReader::new(Receiver::from_owned_fd(ours.into())?));
+        Ok(Self { pid: Pid::from_child(&child), born: Instant::now(), report })
+    }
+
+    /// One that was started before this binary ran in this process.
+    pub fn adopt(pid: i32) -> Option<Self> {
+        Some(Self { pid: Pid::from_raw(pid)?, born: Instant::now(), report: None })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw_pid()
+    }
+
+    /// How long it lives.
+    pub fn age(&self) -> Duration {
+        self.born.elapsed()
+    }
+
+    /// Sends it a signal. Gone already is as good.
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill_process(self.pid, signal);
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&self) -> Outcome<Option<ExitStatus>> {
+        let ended = waitpid(Some(self.pid), WaitOptions::NOHANG).map_err(io::Error::from)?;
+        Ok(ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())))
+    }
+
+    /// Waits for the worker to serve; for ever, when it has said so already or never will.
+    pub async fn ready(&mut self) -> Ready {
+        if let Some(report) = &mut self.report {
+            let mut line = String::new();
+            let read = report.read_line(&mut line).await;
+            self.report = None;
+            if let (Ok(_), Ok(ready)) = (read, serde_json::from_str(&line)) {
+                return ready;
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// What to start, so that worker and supervisor are the same binary: by its name while the file of that name is the
+/// running one (a process is called after it), else the running one without a name.
+fn image(program: &Path) -> PathBuf {
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let image = Path::new(IMAGE);
+    if identity(program).is_some_and(|found| Some(found) == identity(image)) {
+        program.to_owned()
+    } else {
+        image.to_owned()
+    }
+}

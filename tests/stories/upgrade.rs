@@ -1,0 +1,141 @@
+//! Another binary takes over under load: every connection is taken, every acknowledged write is there.
+
+use anyhow::{Context, Result};
+use e2e::daemon::binary;
+use e2e::nbd_client::{NbdClient, Promises};
+use e2e::random::Random;
+use e2e::shell::Shell;
+use e2e::{Daemon, Options};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+#[test]
+fn an_upgrade_under_load_loses_nothing_and_refuses_nobody() -> Result<()> {
+    for (name, arguments) in [("file", vec![]), ("memfd", vec!["--warm", "memfd"])] {
+        let arguments = arguments.into_iter().map(str::to_owned).collect();
+        let options = Options { arguments, ..Options::default() };
+        let daemon = Daemon::start_with(&format!("upgrade-{name}"), options)?;
+        daemon.create("disk", "64M", &[])?;
+        rounds(&daemon, name, 5)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_bad_binary_leaves_the_service_as_it_is() -> Result<()> {
+    let daemon = Daemon::start("upgrade-bad")?;
+    daemon.create("disk", "64M", &[])?;
+    let worker = daemon.worker()?;
+    let mut random = Random::for_story("upgrade-bad");
+    let mut promises = Promises::new(2048);
+    // One connection from beginning to end: nothing may break it.
+    let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
+    for bad in ["/no/such/file", "/bin/true", "/etc/hostname"] {
+        let upgrade = || daemon.cli(&["upgrade", "--binary", bad]);
+        let refused = std::thread::scope(|scope| {
+            let upgrade = scope.spawn(upgrade);
+            let end = Instant::now() + Duration::from_millis(300);
+            promises.write_until(&mut client, 16, &mut random, |_| Instant::now() > end)?;
+            anyhow::Ok(upgrade.join().expect("it does not panic"))
+        })?;
+        let error = refused.expect_err("it is no rekindle");
+        assert!(format!("{error:#}").contains("nothing was touched"), "{error:#}");
+    }
+    let acknowledged = promises.acknowledged();
+    assert_eq!(promises.check(&mut client)?, 0);
+    assert!(acknowledged > 100, "{acknowledged} writes");
+    assert_eq!(daemon.worker()?, worker);
+    Ok(())
+}
+
+/// Upgrades to a fresh copy of the binary, again and again, under load.
+fn rounds(daemon: &Daemon, story: &str, rounds: usize) -> Result<()> {
+    let mut random = Random::for_story(story);
+    let mut promises = Promises::new(4096);
+    let endpoints = std::fs::read_to_string(daemon.dir.join("endpoints.json"))?;
+    let supervisor = serde_json::from_str::<serde_json::Value>(&endpoints)?["pid"].clone();
+    let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let knocks = std::thread::scope(|scope| {
+        let knocking = scope.spawn(|| knock(daemon, &stop, &served));
+        let upgraded = (0..rounds).try_for_each(|round| {
+            let stalled = upgrade(daemon, round, &mut random, &mut promises, &supervisor)?;
+            println!(
+                "{story} round {round}: {stalled} ms without a worker, {} writes acknowledged",
+                promises.acknowledged()
+            );
+            Ok(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        let knocks = knocking.join().expect("it does not panic");
+        upgraded.and(knocks)
+    })?;
+    println!("{story}: {knocks} connections, none refused, {} answered", served.into_inner());
+    assert!(promises.acknowledged() > 100);
+    Ok(())
+}
+
+/// One upgrade in the middle of writing; gives the milliseconds without a worker.
+fn upgrade(
+    daemon: &Daemon,
+    round: usize,
+    random: &mut Random,
+    promises: &mut Promises,
+    supervisor: &serde_json::Value,
+) -> Result<u64> {
+    let copy = daemon.scratch().join(format!("rekindle-{round}"));
+    Shell::new("install").args(["-m", "755"]).arg(binary()).arg(&copy).run()?;
+    let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
+    let delay = Duration::from_millis(50 + random.below(300));
+    let answer = std::thread::scope(|scope| {
+        let upgrading = scope.spawn(|| {
+            std::thread::sleep(delay);
+            daemon.cli(&["upgrade", "--binary", copy.to_str().context("text")?])
+        });
+        let end = Instant::now() + Duration::from_secs(20);
+        // Until the old worker hangs up; an error in a reply is a failure.
+        promises.write_until(&mut client, 16, random, |_| Instant::now() > end)?;
+        // Before the command has said anything: whoever connects now waits.
+        let mut client = connect(daemon)?;
+        let end = Instant::now() + Duration::from_millis(200);
+        promises.check(&mut client)?;
+        promises.write_until(&mut client, 16, random, |_| Instant::now() > end)?;
+        upgrading.join().expect("it does not panic")
+    })?;
+    assert_eq!(answer["outcome"], "upgraded", "{answer}");
+    assert_eq!(&answer["supervisor"], supervisor);
+    let image = std::fs::read_link(format!("/proc/{supervisor}/exe"))?;
+    assert_eq!(image.canonicalize()?, copy.canonicalize()?);
+    let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
+    promises.check(&mut client)?;
+    answer["stalled_ms"].as_u64().context("stalled_ms")
+}
+
+/// A client that comes back: the connection is always taken, but the old worker may hang up on it while it stops.
+fn connect(daemon: &Daemon) -> Result<NbdClient> {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        UnixStream::connect(daemon.socket()).context("refused")?;
+        match NbdClient::connect(&daemon.socket(), "disk") {
+            Ok(client) => return Ok(client),
+            Err(error) if Instant::now() > end => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(2)),
+        }
+    }
+}
+
+/// Connects all the while; not one connection may be refused. Gives how many there were.
+fn knock(daemon: &Daemon, stop: &AtomicBool, served: &AtomicUsize) -> Result<usize> {
+    let mut knocks = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let stream = UnixStream::connect(daemon.socket()).context("a connection was refused")?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        let mut greeting = [0; 18];
+        if std::io::Read::read_exact(&mut &stream, &mut greeting).is_ok() {
+            served.fetch_add(1, Ordering::Relaxed);
+        }
+        knocks += 1;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(knocks)
+}
