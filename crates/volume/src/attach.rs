@@ -107,13 +107,22 @@ async fn carry_out(attaching: Exclusive) {
 
 async fn bring_up(attaching: &Exclusive) -> Result<Live, Error> {
     let (inner, entry) = (&attaching.inner, &attaching.entry);
-    let began = inner.env.now();
-    let found = records::find(&inner.writer, &entry.name).await?;
+    let (began, watch) = (inner.env.now(), inner.env.watch());
+    let phase = format!("attach {}", entry.name);
+    let part = |name, watch| {
+        inner.env.boot_phase(name, Some(&phase), watch);
+        inner.env.watch()
+    };
+    let found = records::find_for(&inner.writer, &entry.name, Some(&phase)).await?;
+    let owning = inner.env.watch();
     entry.inside.lock().known = true;
     let held = become_owner(inner, &entry.name, found).await?;
+    let indexing = part("owner", owning);
     let vault = held.value.clone();
     let home = (inner.homes)(&vault)?;
     let staged = inner.staging.open(held, home).await?;
+    part("log-index", indexing);
+    inner.env.boot_phase(&phase, None, watch);
     metrics::histogram!("rekindle_volume_attach_seconds")
         .record(inner.env.now().since(began).as_secs_f64());
     Ok(Live::new(staged, vault))

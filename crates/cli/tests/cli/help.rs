@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 18] = [
+const PAGES: [&[&str]; 19] = [
     &[],
     &["up"],
     &["volume"],
@@ -19,6 +19,7 @@ const PAGES: [&[&str]; 18] = [
     &["verify"],
     &["sweep"],
     &["warm"],
+    &["boot-report"],
     &["upgrade"],
     &["drill", "restart"],
     &["inspect"],
