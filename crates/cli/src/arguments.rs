@@ -67,6 +67,8 @@ pub enum Command {
     /// Look inside a live daemon: volumes, destager, log, who waits for what
     #[command(subcommand)]
     Debug(Debug),
+    /// Show what the last start took, from the first instruction to the first reply
+    BootReport(BootReport),
     /// Go on as another binary: sockets stay open, clients wait for a moment, nothing is lost
     Upgrade(Upgrade),
     /// Break something on purpose and measure what clients notice
@@ -319,6 +321,19 @@ pub enum Warm {
     Show,
     /// Empty the block frames; segments of the log stay, so nothing acknowledged is lost
     Drop,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle boot-report                    phases, what was read and where it was found
+  rekindle boot-report --svg boot.svg     besides, a timeline to look at
+
+The start ends with the first reply to a client of NBD; before, the report is of what there is.")]
+pub struct BootReport {
+    /// Draw a timeline into this file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

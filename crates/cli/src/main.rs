@@ -22,6 +22,7 @@ use failure::Outcome;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    env::real::first_instruction();
     if let Some(ended) = supervise::passage::arrive() {
         return exit(ended, false);
     }
@@ -51,6 +52,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Verify(verify) => command::verify::run(common, verify),
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
         Command::Upgrade(upgrade) => command::upgrade::run(common, upgrade).map(|()| 0),
+        Command::BootReport(report) => command::boot_report::run(common, report).map(|()| 0),
         Command::Formats => {
             command::formats::run(common);
             Ok(0)

@@ -21,6 +21,9 @@ pub struct Handover {
     pub sockets: Vec<Passed>,
     /// Where to write one line ([`Ready`]) when it serves.
     pub report: Option<RawFd>,
+    /// When the process was born, by [`env::real::since_boot`].
+    #[serde(default)]
+    pub born: Option<Duration>,
     /// The supervisor: without it the worker has no reason to live.
     pub parent: u32,
     pub verbose: bool,
@@ -100,6 +103,9 @@ fn serve(
 ) -> Outcome {
     trace(handover)?;
     let (env, runtime) = env::real::env()?;
+    if let Some((before, by)) = env::real::before_first_instruction(handover.born) {
+        env.boot_born(before, by);
+    }
     let served = runtime.block_on(async {
         let mut sockets = node::Sockets::default();
         for (role, socket) in taken {

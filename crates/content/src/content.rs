@@ -17,6 +17,7 @@ use base::PackId;
 use bytes::Bytes;
 use datastore::Store;
 use env::Env;
+use env::boot::{Source, Watch};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -285,15 +286,27 @@ impl Inner {
 
     /// A chunk that is at hand, else why it is not in warm memory.
     fn at_hand(&self, pointer: &Pointer, keep: Keep) -> Result<Body, Option<warm::Miss>> {
+        let watch = self.env.watch();
         if let Some(found) = self.cache.get(&pointer.name) {
             add(&self.counters.cache_hits, 1);
+            self.fetched(pointer, Source::Ram, watch);
             return Ok(found);
         }
         let found = self.warm.get(&self.namer, pointer)?;
+        self.fetched(pointer, Source::Warm, watch);
         if keep == Keep::Yes {
             self.cache.insert(pointer.name, Class::Metadata, found.clone());
         }
         Ok(found)
+    }
+
+    /// For the report of the start.
+    fn fetched(&self, pointer: &Pointer, source: Source, watch: Watch) {
+        let what = match pack::class(pointer.pack) {
+            Class::Metadata => "node",
+            Class::Data => "chunk",
+        };
+        self.env.boot_fetch(what, || pointer.short_name(), source, watch);
     }
 
     /// Keeps a verified chunk for the next reader, of this process and of the next.
@@ -313,10 +326,14 @@ impl Inner {
             Ok(body) => return Ok(body),
             Err(miss) => miss,
         };
+        let watch = self.env.watch();
         add(&self.counters.cache_misses, 1);
         // A walk over everything says nothing about what readers miss.
         if keep == Keep::Yes {
             self.warm.missed(miss);
+            if let Some(miss) = miss {
+                self.env.boot_missed(miss.as_str(), watch);
+            }
         }
         let pointer = *pointer;
         let read = || async {
@@ -329,6 +346,7 @@ impl Inner {
             self.env.run("content-read", async move { inner.fetch(&pointer).await }).await
         };
         let body = self.flights.share(pointer.name, read).await?;
+        self.fetched(&pointer, Source::Store, watch);
         if keep == Keep::Yes {
             self.keep(pointer.name, class, body.clone());
         }
@@ -392,6 +410,7 @@ impl Inner {
         class: Class,
         keep: Keep,
     ) -> Result<Vec<([u8; 32], Body)>, Error> {
+        let watch = self.env.watch();
         let mut bodies = Vec::new();
         if group.len() > 1 {
             let (inner, pointers) = (self.clone(), group.to_vec());
@@ -400,6 +419,11 @@ impl Inner {
             bodies = self.env.run("content-read", together).await;
         }
         bodies.resize(group.len(), None);
+        for pointer in
+            group.iter().zip(&bodies).filter_map(|(pointer, body)| body.as_ref().map(|_| pointer))
+        {
+            self.fetched(pointer, Source::Store, watch);
+        }
         let read = |(pointer, body): (Pointer, Option<Body>)| async move {
             let Some(body) = body else {
                 return Ok((pointer.name, self.read(&pointer, class, keep).await?));

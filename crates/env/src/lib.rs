@@ -10,6 +10,8 @@
 //! [`Env::spawn`] or [`Env::blocking`].
 
 mod address;
+pub mod boot;
+pub mod limits;
 mod parts;
 pub mod real;
 pub mod sim;
@@ -30,6 +32,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Env {
     parts: Arc<Parts>,
+    boot: Arc<boot::Record>,
 }
 
 /// What an environment is made of; [`real::env`] and [`sim::World`] fill it.
@@ -51,7 +54,7 @@ impl Env {
     /// An environment of these parts.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        Self { parts: Arc::new(parts) }
+        Self { parts: Arc::new(parts), boot: Arc::default() }
     }
 
     /// Monotonic time since some fixed moment.

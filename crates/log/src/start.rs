@@ -35,8 +35,12 @@ pub(crate) async fn start(
             slots.len()
         )));
     }
+    let watch = env.watch();
     let mut scan = Scan::run(&depot, slots).await?;
+    env.boot_phase("scanned", Some("log"), watch);
+    let watch = env.watch();
     let Decided { history, newest, counted, closed } = decide(&depot, &mut scan).await?;
+    env.boot_phase("decided", Some("log"), watch);
     if newest.is_none() {
         sync_names(&depot).await?;
     }
@@ -60,12 +64,16 @@ pub(crate) async fn start(
         unread: Vec::new(),
         leaving: Vec::new(),
     };
+    let watch = env.watch();
     starting.stock_files(&scan, segments_max).await?;
     starting.admit(&mut scan, &mut opened).await?;
     starting.count_uncounted(newest.is_none()).await?;
     let inventory = Inventory::new(starting.losses(), said, counted.filter(|_| whole));
     starting.report_damage(&opened);
+    env.boot_phase("old-heads", Some("log"), watch);
+    let watch = env.watch();
     let head = starting.open_new_head(scan).await?;
+    env.boot_phase("new-head", Some("log"), watch);
     let Starting { table, depot, unread, .. } = starting;
     let recovery = Recovery::new(unread, inventory);
     Ok((

@@ -17,6 +17,7 @@ use datastore::identity::{self, Identity};
 use datastore::layer::{self, fault, meter::Meter};
 use datastore::record::{Held, Writer};
 use datastore::{Error as StoreError, Store};
+use env::boot::Watch;
 use env::{Env, Moment, Timestamp};
 use log::Log;
 use staging::Staging;
@@ -54,6 +55,7 @@ pub struct Node {
 struct Phases {
     env: Env,
     last: Moment,
+    watch: Watch,
     taken: Vec<(&'static str, u64)>,
 }
 
@@ -62,6 +64,8 @@ impl Phases {
         let now = self.env.now();
         self.taken.push((phase, u64::try_from((now - self.last).as_micros()).unwrap_or(u64::MAX)));
         self.last = now;
+        self.env.boot_phase(phase, None, self.watch);
+        self.watch = self.env.watch();
     }
 }
 
@@ -79,7 +83,8 @@ impl Node {
     /// Puts a node together.
     pub async fn assemble(env: &Env, config: Config) -> Result<Self, Error> {
         config.check().map_err(Error::Usage)?;
-        let mut phases = Phases { env: env.clone(), last: env.now(), taken: Vec::new() };
+        let mut phases =
+            Phases { env: env.clone(), last: env.now(), watch: env.watch(), taken: Vec::new() };
         let lock = FolderLock::take(env, &config.dir).await?;
         let home = HomeFile::read(env, &config.dir).await?;
         phases.done("folder");
@@ -200,7 +205,10 @@ async fn join(
     sizes: Sizes,
     home: Option<HomeFile>,
 ) -> Result<Known, Error> {
+    let watch = env.watch();
     let open = open_store(env, config).await?;
+    env.boot_phase("store-opened", Some("store-and-warm"), watch);
+    let watch = env.watch();
     let failed = |source| Error::Store { url: open.url.clone(), source };
     let writer = Writer::new(env.clone(), open.store.clone(), node);
     let Some(home) = home else {
@@ -223,6 +231,7 @@ async fn join(
         });
     }
     let record = record.map_err(failed)?;
+    env.boot_phase("records-read", Some("store-and-warm"), watch);
     Ok(Known { open, identity, writer, record })
 }
 

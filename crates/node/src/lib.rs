@@ -4,6 +4,7 @@
 //! News of the parts meets people in [`status`]; long work (verify, sweep, drain) is in [`jobs`] and [`work`].
 
 pub mod assemble;
+mod boot;
 pub mod config;
 mod debug;
 mod error;

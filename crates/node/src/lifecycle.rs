@@ -73,9 +73,13 @@ pub async fn run(
     ready: impl FnOnce(&Ready),
     progress: impl Fn(&Stopping) + Send + 'static,
 ) -> Result<(), Error> {
-    let began = env.now();
+    let (began, watch) = (env.now(), env.watch());
     let mut signals = Signals::new()?;
+    env.boot_phase("signals", None, watch);
+    let watch = env.watch();
     crate::metrics::install();
+    env.boot_phase("metrics", None, watch);
+    let watch = env.watch();
     let places = |acceptors: &[Box<dyn Acceptor>]| {
         acceptors.iter().map(|acceptor| acceptor.address()).collect()
     };
@@ -89,13 +93,16 @@ pub async fn run(
         http: Connections::new("http", CONNECTIONS_DEFAULT),
     };
     fronts.start_http(sockets.http);
+    env.boot_phase("api", None, watch);
     let node = tokio::select! {
         node = Node::assemble(&env, config) => Arc::new(node?),
         // Nothing was promised to anybody yet.
         () = signals.next() => return Ok(()),
     };
+    let watch = env.watch();
     service.serve(node.clone());
     fronts.start_nbd(sockets.nbd);
+    env.boot_phase("listening", None, watch);
     let start_ms = u64::try_from((env.now() - began).as_millis()).unwrap_or(u64::MAX);
     ready(&Ready { node: node.id, store: node.store.describe(), start_ms });
     tell_systemd(&[NotifyState::Ready]);

@@ -5,14 +5,14 @@
 
 use crate::assemble::Node;
 use crate::jobs::Jobs;
-use crate::{limits, warm_memory, work};
+use crate::{boot, limits, warm_memory, work};
 use base::Kind;
 use env::{Address, BoxFuture, Env, Moment};
 use front::conn::Connections;
 use front::http::api::{
-    Ack, Answer, Api, ApiError, Backlog, CreateVolume, Debug, Endpoint, Event, Health, Job,
-    JobState, LogUsage, Policy, Shutdown, StartSweep, StartVerify, Status, Stopping, StoreInfo,
-    SweepStatus, Volume, WarmDropped, WarmStatus,
+    Ack, Answer, Api, ApiError, Backlog, BootReport, CreateVolume, Debug, Endpoint, Event, Health,
+    Job, JobState, LogUsage, Policy, Shutdown, StartSweep, StartVerify, Status, Stopping,
+    StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use front::nbd::{Export, ExportError, Exports};
 use parking_lot::Mutex;
@@ -527,6 +527,10 @@ impl Api for Service {
 
     fn warm(&self) -> Answer<'_, WarmStatus> {
         Box::pin(async move { Ok(warm_memory::status(&*self.node().await?).await) })
+    }
+
+    fn boot(&self) -> Answer<'_, BootReport> {
+        Box::pin(async move { Ok(boot::report(&*self.node().await?).await) })
     }
 
     fn drop_warm_frames(&self) -> Answer<'_, WarmDropped> {

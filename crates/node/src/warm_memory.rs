@@ -33,6 +33,7 @@ pub(crate) async fn open(
     store: StoreId,
     sizes: Sizes,
 ) -> Result<(Arena, WarmMemory), Error> {
+    let watch = env.watch();
     let split = config.split_warm(sizes.warm_bytes).map_err(Error::Usage)?;
     let known = |arena: &Arena, path: Option<PathBuf>| WarmMemory {
         path,
@@ -80,6 +81,7 @@ pub(crate) async fn open(
         tracing::debug!(began = frames.stats().began.as_str(), "block frames");
     }
     let known = known(&arena, Some(path));
+    env.boot_phase("warm-mapped", Some("store-and-warm"), watch);
     Ok((arena, known))
 }
 
@@ -109,7 +111,7 @@ pub(crate) async fn status(node: &Node) -> WarmStatus {
     }
 }
 
-fn frames_status(frames: &Frames) -> WarmFrames {
+pub(crate) fn frames_status(frames: &Frames) -> WarmFrames {
     let (usage, stats) = (frames.usage(), frames.stats());
     WarmFrames {
         began: stats.began.as_str().to_owned(),

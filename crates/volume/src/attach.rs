@@ -10,7 +10,6 @@ use crate::records;
 use crate::registry::{Exclusive, Inner};
 use crate::{Error, Vault, copies, limits};
 use datastore::record::Held;
-use env::Moment;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -110,49 +109,68 @@ async fn carry_out(attaching: Exclusive) {
 
 async fn bring_up(attaching: &Exclusive) -> Result<Live, Error> {
     let (inner, entry) = (&attaching.inner, &attaching.entry);
-    let began = inner.env.now();
-    let copied = copies::find(&inner.writer, &entry.name);
-    if let Some(held) = copied {
-        match open(attaching, held).await {
-            Ok(live) => {
-                metrics::counter!("rekindle_volume_attaches_total", "vault" => "copy").increment(1);
-                return Ok(timed(inner, began, live));
-            }
+    let (began, watch) = (inner.env.now(), inner.env.watch());
+    let phase = format!("attach {}", entry.name);
+    let live = match by_copy(attaching, &phase).await {
+        Some(live) => live,
+        None => by_store(attaching, &phase).await?,
+    };
+    inner.env.boot_phase(&phase, None, watch);
+    metrics::histogram!("rekindle_volume_attach_seconds")
+        .record(inner.env.now().since(began).as_secs_f64());
+    Ok(live)
+}
+
+/// By the copy of its vault, if there is one.
+async fn by_copy(attaching: &Exclusive, phase: &str) -> Option<Live> {
+    let (inner, entry) = (&attaching.inner, &attaching.entry);
+    let watch = inner.env.watch();
+    let held = copies::find(&inner.writer, &entry.name)?;
+    inner.env.boot_phase("vault", Some(phase), watch);
+    match open(attaching, held, phase).await {
+        Ok(live) => {
+            metrics::counter!("rekindle_volume_attaches_total", "vault" => "copy").increment(1);
+            Some(live)
+        }
+        Err(error) => {
             // What the store says counts; then the copy was not what lies there.
-            Err(error) => tracing::warn!(
+            tracing::warn!(
                 volume = entry.name,
                 %error,
                 "cannot be attached by the copy of its vault: asking the store"
-            ),
+            );
+            None
         }
     }
+}
+
+async fn by_store(attaching: &Exclusive, phase: &str) -> Result<Live, Error> {
+    let (inner, entry) = (&attaching.inner, &attaching.entry);
     metrics::counter!("rekindle_volume_attaches_total", "vault" => "store").increment(1);
     let found = {
         let _step = attaching.step("the store: reading the name and the vault");
-        copies::fetch(&inner.writer, &entry.name).await?
+        copies::fetch(&inner.writer, &entry.name, phase).await?
     };
     entry.inside.lock().known = true;
+    let watch = inner.env.watch();
     let held = {
         let _step = attaching.step("the store: becoming the owner in the vault");
         become_owner(inner, &entry.name, found).await?
     };
-    Ok(timed(inner, began, open(attaching, held).await?))
-}
-
-fn timed(inner: &Inner, began: Moment, live: Live) -> Live {
-    metrics::histogram!("rekindle_volume_attach_seconds")
-        .record(inner.env.now().since(began).as_secs_f64());
-    live
+    inner.env.boot_phase("owner", Some(phase), watch);
+    open(attaching, held, phase).await
 }
 
 /// Brings an owned volume into service.
-async fn open(attaching: &Exclusive, held: Held<Vault>) -> Result<Live, Error> {
+async fn open(attaching: &Exclusive, held: Held<Vault>, phase: &str) -> Result<Live, Error> {
     let (inner, entry) = (&attaching.inner, &attaching.entry);
     entry.inside.lock().known = true;
     let vault = held.value.clone();
     let home = (inner.homes)(&vault)?;
     let _step = attaching.step("the log: reading unfinished changes");
+    let watch = inner.env.watch();
     let staged = inner.staging.open(held, home).await?;
+    inner.env.boot_phase("log-index", Some(phase), watch);
     Ok(Live::new(&inner.env, staged, vault))
 }
 

@@ -62,9 +62,13 @@ pub(crate) fn find(writer: &Writer, name: &str) -> Option<Held<Vault>> {
     right.then_some(held)
 }
 
-/// Out of the store, and into the catalog.
-pub(crate) async fn fetch(writer: &Writer, name: &str) -> Result<Held<Vault>, crate::Error> {
-    let held = records::find(writer, name).await?;
+/// Out of the store, for this phase of the start, and into the catalog.
+pub(crate) async fn fetch(
+    writer: &Writer,
+    name: &str,
+    phase: &str,
+) -> Result<Held<Vault>, crate::Error> {
+    let held = records::find_for(writer, name, Some(phase)).await?;
     writer.keep_hint(&key::name_key(name), &held.value.id.0);
     Ok(held)
 }

@@ -42,11 +42,30 @@ fn checked(
 
 /// The live vault that a name leads to.
 pub(crate) async fn find(writer: &Writer, of: &str) -> Result<Held<Vault>, Error> {
+    find_for(writer, of, None).await
+}
+
+/// As [`find`], for this phase of the start.
+pub(crate) async fn find_for(
+    writer: &Writer,
+    of: &str,
+    phase: Option<&str>,
+) -> Result<Held<Vault>, Error> {
     let absent = || Error::NotFound(of.to_owned());
+    let env = &writer.env;
+    let part = |name, watch| {
+        if phase.is_some() {
+            env.boot_phase(name, phase, watch);
+        }
+    };
+    let watch = env.watch();
     let mut seen = name(writer, of).await?.ok_or_else(absent)?.value.id;
+    part("name", watch);
     for _ in 0..limits::CONFLICTS_MAX {
+        let watch = env.watch();
         let found = writer.read_and_keep::<Vault>(&Vault::key(seen)).await?;
         if let Some(held) = checked(found, seen)? {
+            part("vault", watch);
             return if held.value.state == VaultState::Live { Ok(held) } else { Err(absent()) };
         }
         // Removed between the two reads, or lost: the name tells.

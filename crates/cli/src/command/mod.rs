@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub mod boot_report;
 pub mod completions;
 pub mod debug;
 pub mod formats;

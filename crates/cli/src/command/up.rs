@@ -39,6 +39,7 @@ pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
         config,
         sockets: Vec::new(),
         report: None,
+        born: None,
         parent: 0,
         verbose: up.verbose,
         log_format: up.log_format,

@@ -5,7 +5,7 @@ use crate::arguments::{Common, Warm};
 use crate::failure::Outcome;
 use crate::output;
 use base::units::format_size;
-use front::http::api::{WarmDropped, WarmFrames, WarmStatus};
+use front::http::api::{WarmDropped, WarmFrames, WarmMisses, WarmStatus};
 
 /// Runs the command.
 pub fn run(common: &Common, warm: &Warm) -> Outcome<u8> {
@@ -51,9 +51,7 @@ fn show(status: &WarmStatus) {
 }
 
 fn show_frames(frames: &WarmFrames) {
-    let misses = &frames.misses;
-    let missed =
-        misses.absent + misses.evicted + misses.damaged + misses.cold + misses.other_layout;
+    let missed = missed(&frames.misses);
     output::pairs(&[
         (
             "frames",
@@ -69,20 +67,32 @@ fn show_frames(frames: &WarmFrames) {
         ),
         ("began", frames.began.clone()),
         ("hits", format!("{} ({})", frames.hits, rate(frames.hits, missed))),
-        (
-            "misses",
-            format!(
-                "{missed}: {} never there, {} evicted, {} damaged, {} cold, {} of another layout",
-                misses.absent, misses.evicted, misses.damaged, misses.cold, misses.other_layout
-            ),
-        ),
+        ("misses", causes(&frames.misses)),
         ("verified", format!("{} frames of an earlier process", frames.verifications)),
         ("evictions", frames.evictions.to_string()),
     ]);
 }
 
+/// Misses of all causes.
+pub fn missed(misses: &WarmMisses) -> u64 {
+    misses.absent + misses.evicted + misses.damaged + misses.cold + misses.other_layout
+}
+
+/// Misses by cause, for people.
+pub fn causes(misses: &WarmMisses) -> String {
+    format!(
+        "{}: {} never there, {} evicted, {} damaged, {} cold, {} of another layout",
+        missed(misses),
+        misses.absent,
+        misses.evicted,
+        misses.damaged,
+        misses.cold,
+        misses.other_layout
+    )
+}
+
 /// Hits of all looks, to a tenth of a percent.
-fn rate(hits: u64, misses: u64) -> String {
+pub fn rate(hits: u64, misses: u64) -> String {
     match hits + misses {
         0 => "-".to_owned(),
         all => {

@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 23] = [
+const PAGES: [&[&str]; 24] = [
     &[],
     &["up"],
     &["volume"],
@@ -24,6 +24,7 @@ const PAGES: [&[&str]; 23] = [
     &["verify"],
     &["sweep"],
     &["warm"],
+    &["boot-report"],
     &["upgrade"],
     &["drill", "restart"],
     &["inspect"],

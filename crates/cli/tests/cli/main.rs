@@ -4,6 +4,7 @@
     reason = "these tests run real processes on the real machine"
 )]
 
+mod boot_report;
 mod daemon;
 mod help;
 mod inspect;

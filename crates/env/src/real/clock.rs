@@ -14,6 +14,40 @@ const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// When this process first asked for the time.
 static START: OnceLock<Instant> = OnceLock::new();
 
+/// The first instruction of `main`: [`Moment`] zero of every environment made from now on.
+pub fn first_instruction() {
+    START.get_or_init(Instant::now);
+}
+
+/// Time since the machine was started, sleep included; the same clock in every process.
+#[must_use]
+pub fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// How long before [`Moment`] zero this process was born: exactly when its parent says when that was (by
+/// [`since_boot`]), else as the kernel tells, to the length of a tick (10 ms as a rule). With a word for how it is known.
+#[must_use]
+pub fn before_first_instruction(born: Option<Duration>) -> Option<(Duration, &'static str)> {
+    let first = since_boot().checked_sub(START.get()?.elapsed())?;
+    match born {
+        Some(born) => Some((first.checked_sub(born)?, "supervisor")),
+        None => {
+            let ticks = start_ticks(&std::fs::read_to_string("/proc/self/stat").ok()?)?;
+            let rate = rustix::param::clock_ticks_per_second();
+            let born = Duration::from_nanos(ticks.checked_mul(1_000_000_000)?.checked_div(rate)?);
+            Some((first.checked_sub(born)?, "kernel"))
+        }
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`. The second one is a name that may hold anything, and ends at the last parenthesis.
+fn start_ticks(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
 pub(super) struct RealClock {
     start: Instant,
 }
@@ -39,5 +73,24 @@ impl Clock for RealClock {
         // A tokio timer belongs to the runtime in which it is made: make it where it is first polled, which may be
         // a session's thread.
         Box::pin(async move { tokio::time::sleep_until(deadline).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_birth_of_a_process_is_found() {
+        let line = "17 (a b) c) S 1 17 17 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4242 1 1";
+        assert_eq!(start_ticks(line), Some(4242));
+        assert_eq!(start_ticks("17 (cut"), None);
+        first_instruction();
+        let (_, by) = before_first_instruction(None).expect("Linux says");
+        assert_eq!(by, "kernel");
+        let (before, by) = before_first_instruction(Some(Duration::ZERO)).expect("said");
+        assert_eq!(by, "supervisor");
+        assert!(before <= since_boot());
+        assert_eq!(before_first_instruction(Some(Duration::MAX)), None, "nobody is born later");
     }
 }

@@ -10,6 +10,8 @@ pub mod net;
 mod random;
 mod tasks;
 
+pub use clock::{before_first_instruction, first_instruction, since_boot};
+
 use crate::{Env, Parts};
 use std::future::Future;
 use std::io;

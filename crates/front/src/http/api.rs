@@ -38,6 +38,8 @@ pub trait Api: Send + Sync + 'static {
     fn store(&self) -> Answer<'_, StoreInfo>;
     /// What the memory that outlives the process holds, and how often it helped.
     fn warm(&self) -> Answer<'_, WarmStatus>;
+    /// What the start of this process took, up to the first reply to a client.
+    fn boot(&self) -> Answer<'_, BootReport>;
     /// Empties the block frames of the warm memory; segments stay.
     fn drop_warm_frames(&self) -> Answer<'_, WarmDropped>;
     /// What the sweep does and did.
@@ -477,6 +479,69 @@ pub struct WarmMisses {
 #[serde(default)]
 pub struct WarmDropped {
     pub frames: u64,
+}
+
+/// What the start of the process took, up to the first reply to a client of NBD. Times are microseconds after the birth
+/// of the process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct BootReport {
+    pub incarnation: u64,
+    pub version: String,
+    pub pid: u32,
+    /// How the moment of birth is known: `supervisor` (exactly), `kernel` (to 10 ms), or not at all: then times are
+    /// after the first instruction.
+    pub born_by: Option<String>,
+    /// When it listened; absent only while it starts.
+    pub listening_us: Option<u64>,
+    /// When the first reply to a client was out; absent before.
+    pub first_reply_us: Option<u64>,
+    /// By their beginning, parts after the whole. Some are side by side.
+    pub phases: Vec<BootPhase>,
+    /// Phases for which there was no room.
+    pub phases_left_out: u64,
+    /// Tree nodes and chunks that were read before the first reply, by their beginning; the first ones of them.
+    pub fetches: Vec<BootFetch>,
+    /// All of them, by where they were found.
+    pub fetched: BootFetched,
+    /// Looks in vain at warm memory before the first reply, by cause.
+    pub misses: WarmMisses,
+    /// The block frames since the start of the process; absent when there are none.
+    pub frames: Option<WarmFrames>,
+}
+
+/// A step of the start.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct BootPhase {
+    pub name: String,
+    /// The step that this is a part of.
+    pub part_of: Option<String>,
+    pub began_us: u64,
+    pub took_us: u64,
+}
+
+/// A tree node or a chunk that the start needed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct BootFetch {
+    /// `node` or `chunk`.
+    pub what: String,
+    pub name: String,
+    /// `ram`, `warm` or `store`.
+    pub source: String,
+    pub began_us: u64,
+    /// Microseconds, with a fraction: what lies in memory takes less than one.
+    pub took_us: f64,
+}
+
+/// How many were read, by where they were found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct BootFetched {
+    pub ram: u64,
+    pub warm: u64,
+    pub store: u64,
 }
 
 /// What the sweep does and did.

@@ -1,8 +1,9 @@
 //! The table of paths, and a handler for each: unpack the question, ask the [`Api`](super::Api), pack the answer.
 
 use super::api::{
-    ApiError, CreateVolume, Event, Health, Job, LogUsage, Problem, Shutdown, StartSweep,
-    StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    ApiError, BootReport, CreateVolume, Event, Health, Job, LogUsage, Problem, Shutdown,
+    StartSweep, StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped,
+    WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::serve::App;
@@ -33,6 +34,7 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::GET, "/api/v1/log", get(log_usage)),
         (Method::GET, "/api/v1/store", get(store)),
         (Method::GET, "/api/v1/warm", get(warm)),
+        (Method::GET, "/api/v1/boot", get(boot)),
         (Method::DELETE, "/api/v1/warm/frames", delete(drop_warm_frames)),
         (Method::GET, "/api/v1/sweep", get(sweep)),
         (Method::POST, "/api/v1/sweep", post(start_sweep)),
@@ -207,6 +209,12 @@ pub(super) async fn store(State(app): State<App>) -> Answered<StoreInfo> {
 #[utoipa::path(get, path = "/api/v1/warm", responses((status = 200, body = WarmStatus, description = "Warm memory.")))]
 pub(super) async fn warm(State(app): State<App>) -> Answered<WarmStatus> {
     app.api.warm().await.map(Json)
+}
+
+/// What the start of this process took, up to the first reply to a client.
+#[utoipa::path(get, path = "/api/v1/boot", responses((status = 200, body = BootReport, description = "The start.")))]
+pub(super) async fn boot(State(app): State<App>) -> Answered<BootReport> {
+    app.api.boot().await.map(Json)
 }
 
 /// Empties the block frames of the warm memory; segments of the log stay.

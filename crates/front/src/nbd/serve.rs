@@ -31,6 +31,7 @@ async fn connection<E: Exports>(
     exports: Arc<E>,
 ) {
     let peer = stream.peer();
+    env.boot_phase("first-connection", None, env.watch());
     let mut link = Link::new(stream);
     let negotiated = {
         let negotiating = pin!(handshake::negotiate(&env, &mut link, &*exports));
@@ -55,7 +56,7 @@ async fn connection<E: Exports>(
     tracing::info!(%peer, %volume, "NBD client connected");
     let end = {
         let _counted = Counted::new();
-        session::run(link, agreed, stop).await
+        session::run(&env, link, agreed, stop).await
     };
     match end {
         End::Client | End::Stopped => {

@@ -25,7 +25,8 @@ use super::replies::{self, Modes};
 use super::target::{Error, Extent, Target, Ticket};
 use super::wire::{self, Garbage, Request, errno, flag};
 use crate::conn::Stop;
-use env::{BoxFuture, Stream};
+use env::boot::Watch;
+use env::{BoxFuture, Env, Stream};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::future::{Future, poll_fn};
 use std::io;
@@ -99,10 +100,12 @@ pub(super) struct Session<D> {
     end: Option<End>,
     stop: Stop,
     meters: Meters,
+    /// Until the first reply is out: for the report of the start.
+    starting: Option<(Env, Watch)>,
 }
 
 /// Serves a client until it goes or `stop` says so.
-pub(super) async fn run<D: Target>(link: Link, agreed: Agreed<D>, stop: Stop) -> End {
+pub(super) async fn run<D: Target>(env: &Env, link: Link, agreed: Agreed<D>, stop: Stop) -> End {
     let mut session = Session {
         stream: link.stream,
         input: link.input,
@@ -118,6 +121,7 @@ pub(super) async fn run<D: Target>(link: Link, agreed: Agreed<D>, stop: Stop) ->
         end: None,
         stop,
         meters: Meters::new(),
+        starting: Some((env.clone(), env.watch())),
     };
     poll_fn(|context| session.poll_turn(context)).await
 }
@@ -177,7 +181,13 @@ impl<D: Target> Session<D> {
     }
 
     fn send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        self.output.poll_send(context, &mut *self.stream).map(|_| ())
+        let sent = self.output.poll_send(context, &mut *self.stream)?;
+        if sent > 0
+            && let Some((env, watch)) = self.starting.take()
+        {
+            env.boot_over(watch);
+        }
+        Ok(())
     }
 
     /// Takes all complete requests for which there is room.

@@ -60,6 +60,20 @@ pub enum Miss {
     OtherLayout,
 }
 
+impl Miss {
+    /// One word for people and programs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Miss::Absent => "absent",
+            Miss::Evicted => "evicted",
+            Miss::Damaged => "damaged",
+            Miss::Cold => "cold",
+            Miss::OtherLayout => "other-layout",
+        }
+    }
+}
+
 /// Counters, all since the start of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {

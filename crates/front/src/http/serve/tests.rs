@@ -74,6 +74,9 @@ impl Api for Fake {
     fn warm(&self) -> Answer<'_, WarmStatus> {
         Box::pin(async { Ok(WarmStatus { slots: 24, ..WarmStatus::default() }) })
     }
+    fn boot(&self) -> Answer<'_, BootReport> {
+        Box::pin(async { Ok(BootReport { incarnation: 3, ..BootReport::default() }) })
+    }
     fn drop_warm_frames(&self) -> Answer<'_, WarmDropped> {
         Box::pin(async { Ok(WarmDropped { frames: 5 }) })
     }
@@ -175,6 +178,7 @@ fn every_question_has_its_answer() {
             ("GET /api/v1/log", "", 200, json!({"segments": 3})),
             ("GET /api/v1/store", "", 200, json!({"url": "file:///x"})),
             ("GET /api/v1/warm", "", 200, json!({"slots": 24, "frames": null})),
+            ("GET /api/v1/boot", "", 200, json!({"incarnation": 3, "phases": []})),
             ("DELETE /api/v1/warm/frames", "", 200, json!({"frames": 5})),
             ("POST /api/v1/sweep", "", 202, json!({"subject": "dry run: false"})),
             ("POST /api/v1/sweep", "{\"dry_run\": true}", 202, json!({"subject": "dry run: true"})),

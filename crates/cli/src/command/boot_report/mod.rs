@@ -1,0 +1,108 @@
+//! `rekindle boot-report`: what the last start took, from the first instruction to the first reply.
+#![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
+
+mod svg;
+
+use super::client;
+use crate::arguments::{BootReport as Arguments, Common};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use front::http::api::BootReport;
+
+/// Fetches that are listed one by one; `--json` has more.
+const FETCHES_SHOWN: usize = 20;
+
+/// Runs the command.
+pub fn run(common: &Common, arguments: &Arguments) -> Outcome {
+    let report: BootReport = client(common)?.get("/api/v1/boot")?;
+    if let Some(path) = &arguments.svg {
+        std::fs::write(path, svg::timeline(&report)).map_err(|error| {
+            Failure::new(format!("cannot write {}", path.display()))
+                .because(error)
+                .next("name another file with --svg")
+        })?;
+    }
+    if common.json {
+        output::json(&report);
+    } else {
+        show(&report);
+    }
+    Ok(())
+}
+
+fn show(report: &BootReport) {
+    let first = match report.first_reply_us {
+        Some(time) => format!("{} ms", milliseconds(time)),
+        None => "none yet: no client has been answered".to_owned(),
+    };
+    let listening =
+        report.listening_us.map_or("-".to_owned(), |time| format!("{} ms", milliseconds(time)));
+    output::pairs(&[
+        (
+            "start",
+            format!("{} of version {}, pid {}", report.incarnation, report.version, report.pid),
+        ),
+        ("listening", listening),
+        ("first reply", first),
+        ("times", since(report).to_owned()),
+    ]);
+    output::line("");
+    let mut phases = output::table(["PHASE", "BEGAN MS", "TOOK MS"]);
+    for phase in &report.phases {
+        let indent = if phase.part_of.is_some() { "  " } else { "" };
+        phases.add_row([
+            format!("{indent}{}", phase.name),
+            milliseconds(phase.began_us),
+            milliseconds(phase.took_us),
+        ]);
+    }
+    output::rows(&phases);
+    output::line("");
+    let (read, misses) = (&report.fetched, &report.misses);
+    output::pairs(&[
+        (
+            "read for it",
+            format!(
+                "{} in RAM, {} in warm memory, {} from the store",
+                read.ram, read.warm, read.store
+            ),
+        ),
+        ("warm hits", super::warm::rate(read.warm, super::warm::missed(misses))),
+        ("warm misses", super::warm::causes(misses)),
+    ]);
+    if report.fetches.is_empty() {
+        return;
+    }
+    output::line("");
+    let mut fetches = output::table(["READ", "NAME", "FROM", "BEGAN MS", "TOOK US"]);
+    for fetch in report.fetches.iter().take(FETCHES_SHOWN) {
+        fetches.add_row([
+            fetch.what.clone(),
+            fetch.name.clone(),
+            fetch.source.clone(),
+            milliseconds(fetch.began_us),
+            format!("{:.1}", fetch.took_us),
+        ]);
+    }
+    output::rows(&fetches);
+    let all = read.ram + read.warm + read.store;
+    let more = all.saturating_sub(FETCHES_SHOWN.min(report.fetches.len()) as u64);
+    if more > 0 {
+        output::line(&format!("and {more} more; --json lists the first {}", report.fetches.len()));
+    }
+}
+
+/// What times are counted from.
+fn since(report: &BootReport) -> &'static str {
+    match report.born_by.as_deref() {
+        Some("supervisor") => "since the supervisor started the process",
+        Some(_) => "since the process was started, known to 10 ms",
+        None => "since the first instruction",
+    }
+}
+
+/// To a hundredth.
+fn milliseconds(microseconds: u64) -> String {
+    let hundredths = microseconds / 10;
+    format!("{}.{:02}", hundredths / 100, hundredths % 100)
+}

@@ -1,0 +1,159 @@
+//! The report of the start, for people and programs. What is in it was noted down by whoever did it
+//! ([`env::Env::watch`]).
+
+use crate::assemble::Node;
+use crate::warm_memory;
+use env::Moment;
+use env::boot::Boot;
+use front::http::api::{BootFetch, BootFetched, BootPhase, BootReport, WarmMisses};
+use std::time::Duration;
+
+/// What the start of this process took.
+pub(crate) async fn report(node: &Node) -> BootReport {
+    let frames = match node.warm.frames.clone() {
+        // A look at every set.
+        Some(frames) => Some(node.env.blocking(move || warm_memory::frames_status(&frames)).await),
+        None => None,
+    };
+    BootReport {
+        incarnation: node.incarnation.0,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        frames,
+        ..told(node.env.boot())
+    }
+}
+
+/// What was noted down, in the words of the API.
+fn told(boot: Boot) -> BootReport {
+    let before = boot.before.map_or(Duration::ZERO, |(before, _)| before);
+    let at = |moment: Moment| microseconds(before + (moment - Moment(Duration::ZERO)));
+    let phase = |name: &str, part_of: Option<String>, began: u64, ended: u64| BootPhase {
+        name: name.to_owned(),
+        part_of,
+        began_us: began,
+        took_us: ended.saturating_sub(began),
+    };
+    let noted = |phase: &env::boot::Phase| (at(phase.began), at(phase.ended));
+    let mut phases = Vec::new();
+    let end_of = |name: &str| {
+        let found = boot.phases.iter().find(|phase| phase.name == name && phase.part_of.is_none());
+        found.map(|phase| noted(phase).1)
+    };
+    // What came before anybody could note anything down.
+    if boot.before.is_some() {
+        phases.push(phase("exec", None, 0, microseconds(before)));
+    }
+    if let Some(first) = boot.phases.iter().map(|phase| noted(phase).0).min() {
+        phases.push(phase("settings", None, microseconds(before), first));
+    }
+    // A moment, to those who note it down; what people want to see is the time until then.
+    let listening_us = end_of("listening");
+    let mut tops: Vec<_> = boot.phases.iter().filter(|phase| phase.part_of.is_none()).collect();
+    tops.sort_by_key(|phase| phase.began);
+    for top in tops {
+        let (mut began, ended) = noted(top);
+        if top.name == "first-connection" {
+            began = listening_us.unwrap_or(began).min(began);
+        }
+        phases.push(phase(&top.name, None, began, ended));
+        let mut parts: Vec<_> = boot
+            .phases
+            .iter()
+            .filter(|part| part.part_of.as_deref() == Some(top.name.as_str()))
+            .collect();
+        parts.sort_by_key(|part| part.began);
+        for part in parts {
+            let (began, ended) = noted(part);
+            phases.push(phase(&part.name, part.part_of.clone(), began, ended));
+        }
+    }
+    let mut fetches: Vec<BootFetch> = boot
+        .fetches
+        .iter()
+        .map(|fetch| BootFetch {
+            what: fetch.what.to_owned(),
+            name: fetch.name.clone(),
+            source: fetch.source.as_str().to_owned(),
+            began_us: at(fetch.began),
+            took_us: fetch.took.as_nanos() as f64 / 1000.0,
+        })
+        .collect();
+    fetches.sort_by_key(|fetch| fetch.began_us);
+    let [ram, warm, store] = boot.fetched;
+    BootReport {
+        born_by: boot.before.map(|(_, by)| by.to_owned()),
+        listening_us,
+        first_reply_us: end_of("first-reply"),
+        phases,
+        phases_left_out: boot.phases_left_out,
+        fetches,
+        fetched: BootFetched { ram, warm, store },
+        misses: misses(&boot.missed),
+        ..BootReport::default()
+    }
+}
+
+fn misses(missed: &[(&str, u64)]) -> WarmMisses {
+    let of = |cause: warm::Miss| {
+        missed.iter().find(|(known, _)| *known == cause.as_str()).map_or(0, |(_, count)| *count)
+    };
+    WarmMisses {
+        absent: of(warm::Miss::Absent),
+        evicted: of(warm::Miss::Evicted),
+        damaged: of(warm::Miss::Damaged),
+        cold: of(warm::Miss::Cold),
+        other_layout: of(warm::Miss::OtherLayout),
+    }
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use env::boot::Phase;
+
+    fn phase(name: &str, part_of: Option<&str>, began: u64, ended: u64) -> Phase {
+        let at = |milliseconds| Moment(Duration::from_millis(milliseconds));
+        let part_of = part_of.map(str::to_owned);
+        Phase { name: name.to_owned(), part_of, began: at(began), ended: at(ended) }
+    }
+
+    #[test]
+    fn phases_are_told_in_order_with_what_came_before_and_while_waiting() {
+        let boot = Boot {
+            before: Some((Duration::from_millis(5), "supervisor")),
+            phases: vec![
+                phase("scanned", Some("log"), 3, 4),
+                phase("log", None, 2, 5),
+                phase("listening", None, 5, 6),
+                phase("first-connection", None, 20, 20),
+                phase("first-reply", None, 21, 22),
+            ],
+            missed: vec![("cold", 3)],
+            ..Boot::default()
+        };
+        let report = told(boot);
+        let seen: Vec<_> = report
+            .phases
+            .iter()
+            .map(|phase| (phase.name.as_str(), phase.began_us / 1000, phase.took_us / 1000))
+            .collect();
+        let expected = [
+            ("exec", 0, 5),
+            ("settings", 5, 2),
+            ("log", 7, 3),
+            ("scanned", 8, 1),
+            ("listening", 10, 1),
+            ("first-connection", 11, 14),
+            ("first-reply", 26, 1),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!((report.listening_us, report.first_reply_us), (Some(11_000), Some(27_000)));
+        assert_eq!((report.misses.cold, report.misses.absent), (3, 0));
+        assert_eq!(told(Boot::default()), BootReport::default());
+    }
+}
