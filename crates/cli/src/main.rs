@@ -43,6 +43,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Map(map) => command::map::run(common, map).map(|()| 0),
         Command::Verify(verify) => command::verify::run(common, verify),
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
+        Command::Salvage(salvage) => command::salvage::run(common, salvage).map(|()| 0),
         Command::Debug(debug) => command::debug::run(common, debug).map(|()| 0),
         Command::Drill(arguments::Drill::Restart(restart)) => drill::run(common, restart),
         Command::Inspect(inspect) => inspect::run(common, inspect),

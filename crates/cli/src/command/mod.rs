@@ -4,6 +4,7 @@ pub mod completions;
 pub mod debug;
 mod job;
 pub mod map;
+pub mod salvage;
 pub mod status;
 pub mod stop;
 pub mod sweep;

@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 21] = [
+const PAGES: [&[&str]; 23] = [
     &[],
     &["up"],
     &["volume"],
@@ -22,6 +22,8 @@ const PAGES: [&[&str]; 21] = [
     &["debug", "volumes"],
     &["map"],
     &["verify"],
+    &["salvage"],
+    &["salvage", "history"],
     &["sweep"],
     &["drill", "restart"],
     &["inspect"],

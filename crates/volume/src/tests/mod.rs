@@ -7,5 +7,6 @@ mod damage;
 mod life;
 mod naming;
 mod random;
+mod salvaging;
 mod stopping;
 mod watching;
