@@ -13,3 +13,4 @@ mod guests;
 mod images;
 mod life;
 mod power_loss;
+mod salvage;
