@@ -14,5 +14,6 @@ mod images;
 mod life;
 mod power_loss;
 mod restarts;
+mod salvage;
 mod upgrade;
 mod warm_memory;

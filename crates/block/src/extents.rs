@@ -304,6 +304,11 @@ impl Home for Extents {
         Box::pin(self.write(batch, root, changes))
     }
 
+    fn bytes_of(&self, keys: Range<u64>) -> Range<u64> {
+        let byte = |key: u64| key.saturating_mul(self.block_size).min(self.size);
+        byte(keys.start)..byte(keys.end)
+    }
+
     fn extents<'a>(
         &'a self,
         root: &'a Root,

@@ -58,6 +58,9 @@ pub enum Command {
     Map(Map),
     /// Read every chunk that a volume reaches and compare it with its name
     Verify(Verify),
+    /// Repair damaged volumes: what waits, what was done, begin, break off
+    #[command(subcommand)]
+    Salvage(Salvage),
     /// Give back space in the store that no volume reaches
     #[command(subcommand)]
     Sweep(Sweep),
@@ -305,6 +308,33 @@ pub struct Verify {
     /// Only start it
     #[arg(long)]
     pub no_wait: bool,
+}
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Damage that a read, a batch or an attach meets brings a salvage about by itself. A volume in
+service stays in service meanwhile. What the cache still has comes back; what cannot be had is
+quarantined: reads of it are errors that name the bytes, writes over it heal it. Nothing else of
+the volume is touched, and zeros are never given for what is lost.
+
+After 16 attempts in vain, or two that find the same and change nothing, a volume waits for
+`rekindle salvage run`.")]
+pub enum Salvage {
+    /// Volumes that are being salvaged, and those that wait for it
+    Queue,
+    /// Read and check everything of a volume, repair what can be, and wait for the end
+    Run(Named),
+    /// Break the salvage of a volume off, whether it waits or runs
+    Cancel(Named),
+    /// What the last salvages found and did
+    History(SalvageHistory),
+}
+
+#[derive(Debug, Args)]
+pub struct SalvageHistory {
+    /// The volume [default: all]
+    #[arg(value_parser = parse::volume_name)]
+    pub name: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -5,7 +5,7 @@
 //! durable and called [`Batch::committed`]; a batch that is dropped leaves garbage, never damage.
 //!
 //! Where to look: [`tree`] for the B-tree, [`chunker`] for cutting streams, [`sweep`] for reclaiming space beside
-//! traffic, [`verify`] for proving that everything is there, [`format`] for the bytes.
+//! traffic, [`verify`] for proving that everything is there, [`salvage`] for repair, [`format`] for the bytes.
 
 mod batch;
 mod cache;
@@ -23,6 +23,7 @@ mod name;
 pub mod pack;
 pub mod pipeline;
 mod pointer;
+pub mod salvage;
 pub mod sweep;
 #[cfg(test)]
 mod testing;

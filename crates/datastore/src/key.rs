@@ -24,6 +24,8 @@ pub const MOVED: &str = "moved/";
 pub const SWEEP: &str = "sweep/";
 /// Snapshots.
 pub const SNAPSHOTS: &str = "snapshots/";
+/// What is remembered of salvages, by volume.
+pub const SALVAGES: &str = "salvages/";
 /// Left-overs of probing, free to delete.
 pub const PROBE: &str = "probe/";
 

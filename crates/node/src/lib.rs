@@ -31,7 +31,7 @@ use datastore::record::Body;
 pub fn formats() -> impl Iterator<Item = (&'static str, u32)> {
     let own =
         [("node.json", home_file::FORMAT), (record::NodeRecord::WHAT, record::NodeRecord::FORMAT)];
-    let below =
-        [datastore::FORMATS, staging::FORMATS, volume::FORMATS, log::FORMATS].into_iter().flatten();
-    own.into_iter().chain(below).chain(warm::FORMATS).chain(content::format::FORMATS)
+    let below = [datastore::FORMATS, staging::FORMATS, log::FORMATS].into_iter().flatten();
+    let more = volume::FORMATS.into_iter().chain(warm::FORMATS).chain(content::format::FORMATS);
+    own.into_iter().chain(below).chain(more)
 }

@@ -93,6 +93,10 @@ fn passing(node: &Node) {
     let age = passing.first().map_or(0, |oldest| oldest.age_ms);
     set("rekindle_volume_passing_age_milliseconds", age);
     set("rekindle_volumes_stuck", node.volumes.stuck().total);
+    let (running, waiting): (Vec<_>, Vec<_>) =
+        node.volumes.salvages().into_iter().partition(|row| row.worker.is_some());
+    set("rekindle_salvages_running", running.len() as u64);
+    set("rekindle_salvages_waiting", waiting.len() as u64);
     set("rekindle_collector_due", node.volumes.collected().due);
 }
 

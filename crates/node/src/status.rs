@@ -11,8 +11,8 @@ use env::{Address, BoxFuture, Env, Moment};
 use front::conn::Connections;
 use front::http::api::{
     Ack, Answer, Api, ApiError, Backlog, BootReport, CreateVolume, Debug, Endpoint, Event, Health,
-    Job, JobState, LogUsage, Policy, Shutdown, StartSweep, StartVerify, Status, Stopping,
-    StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    Job, JobState, LogUsage, Policy, Salvage, SalvageAccount, Shutdown, StartSweep, StartVerify,
+    Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use front::nbd::{Export, ExportError, Exports};
 use parking_lot::Mutex;
@@ -494,6 +494,45 @@ impl Api for Service {
             // Nothing has happened to it since the start; but is there such a volume?
             node.volumes.show(name).await.map_err(|error| refused(&error))?;
             Ok(Vec::new())
+        })
+    }
+
+    fn salvages(&self) -> Answer<'_, Vec<Salvage>> {
+        Box::pin(async move {
+            let rows = self.node().await?.volumes.salvages();
+            Ok(rows.into_iter().map(work::salvage_queued).collect())
+        })
+    }
+
+    fn start_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {
+        Box::pin(async move {
+            let (node, subject) = (self.node().await?, name.to_owned());
+            let begin = |progress| work::salvage(node, subject, progress);
+            Ok(self.inner.jobs.begin("salvage", name, "chunks", begin))
+        })
+    }
+
+    fn cancel_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            if self.node().await?.volumes.cancel_salvage(name) {
+                return Ok(());
+            }
+            let message = format!(
+                "volume '{name}' is not being salvaged: `rekindle salvage queue` shows those that are"
+            );
+            Err(ApiError::new(Kind::NotFound, message))
+        })
+    }
+
+    fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<SalvageAccount>> {
+        Box::pin(async move {
+            let volumes = self.node().await?.volumes.clone();
+            let found = match name {
+                Some(name) => volumes.salvage_history(name).await,
+                None => volumes.salvage_histories().await,
+            };
+            let found = found.map_err(|error| refused(&error))?;
+            Ok(found.into_iter().map(work::salvage_account).collect())
         })
     }
 

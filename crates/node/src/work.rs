@@ -1,9 +1,11 @@
 //! The long work that the jobs are made of, and the counters that people ask for.
 
 mod recover;
+mod salvage;
 mod sweep;
 mod verify;
 
+pub use salvage::{account as salvage_account, queued as salvage_queued, salvage};
 pub use sweep::{StoredRoots, status as sweep_status, sweep};
 pub use verify::verify;
 
@@ -36,6 +38,7 @@ pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
         }
     });
     node.env.spawn("volume-watchdog", node.volumes.watchdog(node.config.stuck_after));
+    node.env.spawn("salvager", node.volumes.salvager());
     node.env.spawn("collector", node.volumes.collector(node.config.collector.clone()));
     node.env.spawn("recover", recover::recover(Arc::downgrade(node)));
     let Some(interval) = node.config.sweep.interval else { return };

@@ -6,6 +6,7 @@
 
 use crate::commit::{Attempt, Verdict, judge};
 use crate::gatekeeper::Finished;
+use crate::quarantine::{self, Lost};
 use crate::queue::{Change, Payload};
 use crate::staged::{Mode, Staged, tell};
 use crate::{Error, Vault, limits, plan};
@@ -19,13 +20,15 @@ use std::time::Duration;
 struct Prefix {
     changes: Vec<Change>,
     root: Root,
+    /// What is lost beside the root.
+    lost: Vec<Lost>,
     checkpoint: Serial,
     /// It has as many bytes as a batch may have.
     bytes_max: u64,
 }
 
 /// How the vault came out of an attempt.
-enum Committed {
+pub(crate) enum Committed {
     Won(Held<Vault>),
     Late(Held<Vault>),
 }
@@ -61,7 +64,11 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
         wait(volume, &error, &mut pause).await?;
     }
     let attempt = Attempt { root, checkpoint: prefix.checkpoint };
-    let finished = match commit(volume, &attempt).await? {
+    let still_lost = quarantine::healed(&prefix.lost, &folds);
+    if still_lost.len() > limits::LOST_MAX {
+        return Err(scattered(volume));
+    }
+    let finished = match commit(volume, &attempt, &still_lost).await? {
         Committed::Won(held) => {
             let finished = {
                 let mut gate = volume.gate.lock();
@@ -86,7 +93,7 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
 /// The changes of the next batch. In slices, because each is a clone under the volume's lock; the front of the queue
 /// stays while a batch is in hand.
 fn take(volume: &Arc<Staged>) -> Option<Prefix> {
-    let (count, bytes_max, root, checkpoint) = {
+    let (count, bytes_max, root, lost, checkpoint) = {
         let gate = volume.gate.lock();
         let mut bytes_max = volume.batch_bytes_max(&volume.share(&gate));
         if gate.lost.is_some() {
@@ -94,7 +101,9 @@ fn take(volume: &Arc<Staged>) -> Option<Prefix> {
             bytes_max = u64::MAX;
         }
         let count = plan::prefix(gate.queue.iter(), gate.ready(), bytes_max);
-        (count, bytes_max, gate.held.value.root, Serial(gate.checkpoint().0 + count as u64))
+        let vault = &gate.held.value;
+        let checkpoint = Serial(vault.checkpoint.0 + count as u64);
+        (count, bytes_max, vault.root, vault.lost.clone(), checkpoint)
     };
     let mut changes = Vec::with_capacity(count);
     while changes.len() < count {
@@ -102,11 +111,15 @@ fn take(volume: &Arc<Staged>) -> Option<Prefix> {
         let end = count.min(changes.len() + limits::SLICE_CHANGES);
         changes.extend((changes.len()..end).filter_map(|index| gate.queue.get(index).cloned()));
     }
-    (count > 0).then_some(Prefix { changes, root, checkpoint, bytes_max })
+    (count > 0).then_some(Prefix { changes, root, lost, checkpoint, bytes_max })
 }
 
 /// Writes the vault, until the outcome is known. An open outcome is decided by reading the vault back.
-async fn commit(volume: &Arc<Staged>, attempt: &Attempt) -> Result<Committed, Error> {
+pub(crate) async fn commit(
+    volume: &Arc<Staged>,
+    attempt: &Attempt,
+    lost: &[Lost],
+) -> Result<Committed, Error> {
     let inner = &volume.inner;
     let mut held = volume.held();
     let mut pause = Duration::ZERO;
@@ -117,8 +130,12 @@ async fn commit(volume: &Arc<Staged>, attempt: &Attempt) -> Result<Committed, Er
         {
             return Err(fenced());
         }
-        let value =
-            Vault { root: attempt.root, checkpoint: attempt.checkpoint, ..held.value.clone() };
+        let value = Vault {
+            root: attempt.root,
+            checkpoint: attempt.checkpoint,
+            lost: lost.to_vec(),
+            ..held.value.clone()
+        };
         let begun = inner.env.now();
         let error = match inner.writer.replace(&held, value).await {
             Ok(won) => {
@@ -173,7 +190,7 @@ async fn wait(
 }
 
 /// Takes over what an attempt from before a restart has made true.
-fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Finished, Error> {
+pub(crate) fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Finished, Error> {
     tracing::info!(volume = %volume.name, checkpoint = %held.value.checkpoint, "an earlier commit has landed late");
     let reason = format!(
         "the vault's checkpoint {} is beyond what this node had destaged",
@@ -191,7 +208,7 @@ fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Finished, Error> {
 ///
 /// The overlay may have pieces that the queue has no more; so it is cleared in slices, and no client waits for
 /// thousands of removals.
-async fn conclude(volume: &Arc<Staged>, finished: Finished) {
+pub(crate) async fn conclude(volume: &Arc<Staged>, finished: Finished) {
     let checkpoint = volume.gate.lock().checkpoint();
     tell(finished.tellers, &Ok(()));
     for slice in finished.changes.chunks(limits::SLICE_CHANGES) {
@@ -204,6 +221,16 @@ async fn conclude(volume: &Arc<Staged>, finished: Finished) {
     let sorted = volume.gate.lock().overlay.purge_sorted(checkpoint);
     drop(sorted);
     volume.inner.log.release(volume.id, checkpoint);
+}
+
+/// Writes into the midst of what is lost have left too many stretches of it.
+fn scattered(volume: &Staged) -> Error {
+    Error::Invalid(format!(
+        "volume {}: more than {} separate stretches would be lost after this batch: write over larger parts of what is \
+         lost, or trim it",
+        volume.name,
+        limits::LOST_MAX
+    ))
 }
 
 /// Which changes of a batch cannot be read back. Never fold damaged bytes; never pass them over in silence.

@@ -154,7 +154,10 @@ async fn destage(volume: &Arc<Staged>) {
             tracing::error!(volume = %volume.name, "fenced: another node or a newer generation owns the volume");
             volume.end_with(error);
         }
-        Err(error) => failed(volume, error),
+        Err(error) => {
+            volume.notice(&error);
+            failed(volume, error);
+        }
     }
     volume.inner.admit_waiting();
 }
@@ -192,6 +195,10 @@ impl Staged {
         let now = self.inner.env.now();
         let committed = self.inner.log.committed();
         let mut gate = self.gate.lock();
+        if *self.busy.borrow() {
+            // A salvage commits.
+            return Due::In(limits::PENDING_CHECK);
+        }
         if self.mode != Mode::Memory && gate.pending() > 0 {
             // Whoever waited for these may be gone.
             gate.apply(committed);

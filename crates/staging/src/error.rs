@@ -20,6 +20,16 @@ pub enum Error {
     /// A request that no volume could fulfil.
     #[error("{0}")]
     Invalid(String),
+    /// What is asked for is lost for good, until somebody writes over it.
+    #[error(
+        "volume {volume}: {lost} are lost: write over them (from a backup, say); `rekindle salvage history {volume}` tells what happened"
+    )]
+    Quarantined {
+        /// Its name.
+        volume: String,
+        /// Which bytes.
+        lost: String,
+    },
     /// Acknowledged changes are missing from the log.
     #[error("volume {volume}: acknowledged changes are damaged: {reason}")]
     Lost {
@@ -41,7 +51,7 @@ impl Error {
             Error::Fenced(_) => Kind::Fenced,
             Error::Closed(_) => Kind::Unavailable,
             Error::Invalid(_) => Kind::Invalid,
-            Error::Lost { .. } => Kind::Damaged,
+            Error::Lost { .. } | Error::Quarantined { .. } => Kind::Damaged,
         }
     }
 }

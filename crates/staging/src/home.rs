@@ -5,6 +5,7 @@ use bytes::Bytes;
 use content::{Batch, tree::Root};
 use env::BoxFuture;
 use log::Place;
+use std::ops::Range;
 
 /// A stretch of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +100,8 @@ pub trait Home: Send + Sync + 'static {
         root: &'a Root,
         changes: &'a [Fold],
     ) -> BoxFuture<'a, Result<Root, Error>>;
+    /// The bytes that stand for a range of keys of the volume's tree, none beyond the volume's end.
+    fn bytes_of(&self, keys: Range<u64>) -> Range<u64>;
     /// Data and holes of a range.
     fn extents<'a>(
         &'a self,

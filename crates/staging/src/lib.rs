@@ -18,9 +18,11 @@ mod limits;
 mod overlay;
 mod plan;
 mod policy;
+mod quarantine;
 mod queue;
 mod reading;
 mod recovery;
+mod salvage;
 mod staged;
 mod vault;
 mod view;
@@ -28,6 +30,8 @@ mod view;
 pub use error::Error;
 pub use home::{Extent, Fold, Home, Source};
 pub use policy::{Ack, Policy};
+pub use quarantine::Lost;
+pub use salvage::{Hurt, Salvaged};
 pub use staged::Staged;
 pub use vault::{Vault, VaultState};
 pub use view::{DestagerView, StagedView};
@@ -52,7 +56,7 @@ use staged::Mode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 
 /// Settings.
 #[derive(Debug, Clone)]
@@ -119,6 +123,8 @@ pub(crate) struct Inner {
     volumes: Mutex<HashMap<VolumeId, Arc<Staged>>>,
     parked: Mutex<HashMap<VolumeId, Parked>>,
     destager: Destager,
+    /// Volumes whose content turned out to be damaged, for whoever salvages.
+    hurt: (mpsc::Sender<Hurt>, Mutex<Option<mpsc::Receiver<Hurt>>>),
 }
 
 /// The outcome of submitting a change.
@@ -178,6 +184,10 @@ impl Staging {
             volumes: Mutex::default(),
             parked: Mutex::default(),
             destager: Destager::new(),
+            hurt: {
+                let (sender, receiver) = mpsc::channel(limits::HURT_MAX);
+                (sender, Mutex::new(Some(receiver)))
+            },
             config,
         });
         destager::start(&inner);
@@ -238,6 +248,13 @@ impl Staging {
         };
         staged.rouse(rouse);
         Ok(staged)
+    }
+
+    /// News of volumes whose content turned out to be damaged when it was read or folded, each once until its next
+    /// salvage. There is one receiver; `None` when somebody has it.
+    #[must_use]
+    pub fn hurt(&self) -> Option<mpsc::Receiver<Hurt>> {
+        self.inner.hurt.1.lock().take()
     }
 
     /// Volumes in service.

@@ -1,6 +1,7 @@
 //! Reads of a volume in service: what is newer from the overlay, the rest from the home at the same root.
 
 use crate::home::{Extent, Source};
+use crate::quarantine::{self, Lost};
 use crate::staged::{Mode, Staged};
 use crate::{Error, limits};
 use content::tree::Root;
@@ -12,6 +13,8 @@ struct Picture {
     /// From, to.
     gaps: Vec<(u64, u64)>,
     root: Root,
+    /// What is lost of the gaps.
+    lost: Vec<Lost>,
 }
 
 impl Staged {
@@ -39,6 +42,8 @@ impl Staged {
                 }
                 next = stop;
             }
+            let missing = gaps.iter().copied().chain([(next, end)]);
+            self.refuse_lost(&gate.held.value.lost, missing)?;
             gate.held.value.root
         };
         for (start, stop) in gaps {
@@ -54,7 +59,7 @@ impl Staged {
     }
 
     fn read_picture_now(&self, position: u64, out: &mut [u8]) -> Result<bool, Error> {
-        let picture = self.picture(position, end_of(position, out.len())?)?;
+        let picture = self.readable(position, end_of(position, out.len())?)?;
         for (start, stop, source) in &picture.pieces {
             if !source.read_now(0, part(out, position, *start, *stop))? {
                 return Ok(false);
@@ -72,13 +77,15 @@ impl Staged {
     pub async fn read(&self, position: u64, out: &mut [u8]) -> Result<(), Error> {
         // What this root reaches stays until the read has ended, even when newer roots do not reach it.
         let _hold = self.inner.content.hold();
-        let picture = self.picture(position, end_of(position, out.len())?)?;
+        let picture = self.readable(position, end_of(position, out.len())?)?;
         for (start, stop, source) in &picture.pieces {
             source.read(0, part(out, position, *start, *stop)).await?;
         }
         let keep = self.mode != Mode::Store { keep: false };
         for (start, stop) in picture.gaps {
-            self.home.read(&picture.root, start, part(out, position, start, stop), keep).await?;
+            let out = part(out, position, start, stop);
+            let read = self.home.read(&picture.root, start, out, keep).await;
+            read.inspect_err(|error| self.notice(error))?;
         }
         Ok(())
     }
@@ -100,14 +107,40 @@ impl Staged {
             extents.extend(self.home.extents(&picture.root, start, stop - start).await?);
         }
         extents.sort_unstable_by_key(|extent| extent.position);
-        Ok(merged(extents))
+        Ok(merged(quarantine::as_data(extents, &picture.lost)))
+    }
+
+    /// What a range consists of, unless some of it is lost.
+    fn readable(&self, position: u64, end: u64) -> Result<Picture, Error> {
+        let picture = self.picture(position, end)?;
+        self.refuse_lost(&picture.lost, picture.gaps.iter().copied())?;
+        Ok(picture)
+    }
+
+    /// An error that names what is lost in `gaps`, the stretches that the overlay does not have.
+    fn refuse_lost(
+        &self,
+        lost: &[Lost],
+        gaps: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<(), Error> {
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let met: Vec<Lost> =
+            gaps.flat_map(|(from, upto)| quarantine::meeting(lost, from, upto)).copied().collect();
+        if met.is_empty() {
+            return Ok(());
+        }
+        let lost = quarantine::sentence(&quarantine::with(&met, &[]));
+        Err(Error::Quarantined { volume: self.name.clone(), lost })
     }
 
     fn picture(&self, position: u64, end: u64) -> Result<Picture, Error> {
         let gate = self.gate.lock();
         gate.in_service()?;
-        let mut picture =
-            Picture { pieces: Vec::new(), gaps: Vec::new(), root: gate.held.value.root };
+        let vault = &gate.held.value;
+        let lost = quarantine::meeting(&vault.lost, position, end).to_vec();
+        let mut picture = Picture { pieces: Vec::new(), gaps: Vec::new(), root: vault.root, lost };
         let mut next = position;
         for (start, stop, change) in gate.meeting(position, end) {
             if start > next {

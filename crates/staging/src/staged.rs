@@ -12,7 +12,7 @@ use env::Moment;
 use log::{Append, Position};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -47,6 +47,8 @@ pub struct Staged {
     pub(crate) busy: watch::Sender<bool>,
     /// What was unfinished when it was closed.
     pub(crate) kept_bytes: AtomicU64,
+    /// Whoever salvages was told of damage.
+    pub(crate) hurt_told: AtomicBool,
 }
 
 /// A change asked for.
@@ -95,6 +97,7 @@ impl Staged {
             closing: watch::Sender::new(false),
             busy: watch::Sender::new(false),
             kept_bytes: AtomicU64::new(0),
+            hurt_told: AtomicBool::new(false),
         })
     }
 

@@ -1,6 +1,6 @@
 //! The vault: the record of one volume, and the one truth about who may write it.
 
-use crate::{Ack, Policy};
+use crate::{Ack, Lost, Policy};
 use base::{Generation, NodeId, Serial, VolumeId};
 use content::tree::Root;
 use datastore::record::Body;
@@ -42,11 +42,15 @@ pub struct Vault {
     /// It stays in service however long nobody uses it. Format 1 did not have it.
     #[serde(default)]
     pub pinned: bool,
+    /// Stretches whose content is lost: ascending, apart from one another. Reads of them are errors; writes over them heal
+    /// them. Formats 1 and 2 did not have it.
+    #[serde(default)]
+    pub lost: Vec<Lost>,
 }
 
 impl Body for Vault {
     const WHAT: &'static str = "vault";
-    const FORMAT: u32 = 2;
+    const FORMAT: u32 = 3;
     const COPIED: bool = true;
 }
 

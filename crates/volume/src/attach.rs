@@ -8,6 +8,7 @@ use crate::entry::{Entry, Handle, Live};
 use crate::machine::{Event, State};
 use crate::records;
 use crate::registry::{Exclusive, Inner};
+use crate::salvage::{self, attempts::By};
 use crate::{Error, Vault, copies, limits};
 use datastore::record::Held;
 use std::sync::Arc;
@@ -63,7 +64,12 @@ fn look(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Option<Found>, Error> 
             None => return Err(Error::Interrupted(entry.name.clone())),
         },
         State::Attaching => Found::Wait(entry.subscribe(), Some(inside.attempts)),
-        State::Offlining | State::Salvaging | State::HandingOver | State::Deleted => {
+        State::Salvaging => {
+            // The volume that somebody waits for comes first. The outcome is this client's, too.
+            inner.salvager.raise(&entry.name, inner.env.now());
+            Found::Wait(entry.subscribe(), Some(inside.attempts))
+        }
+        State::Offlining | State::HandingOver | State::Deleted => {
             Found::Wait(entry.subscribe(), None)
         }
         State::Unattached | State::Preattached | State::Error => {
@@ -88,6 +94,9 @@ async fn carry_out(attaching: Exclusive) {
                 inside.reason = None;
             })
         }
+        Err(error) if error.is_for_salvage() && !attaching.inner.is_stopping() => {
+            return hand_over_to_salvage(attaching, &error);
+        }
         Err(error) => {
             let event = if error.is_lasting() { Event::AttachDamaged } else { Event::AttachFailed };
             let cause = error.to_string();
@@ -105,6 +114,19 @@ async fn carry_out(attaching: Exclusive) {
     if let Err(unlawful) = ended {
         tracing::error!(volume = name, "{unlawful}");
     }
+}
+
+/// The volume is damaged: it waits for a salvage, and who waits for it waits on.
+fn hand_over_to_salvage(attaching: Exclusive, error: &Error) {
+    let (inner, name) = (attaching.inner.clone(), attaching.entry.name.clone());
+    let reason = error.to_string();
+    tracing::warn!(volume = name, "cannot be attached and will be salvaged: {reason}");
+    if let Err(unlawful) = attaching.turn_to(Event::Salvage, &reason) {
+        tracing::error!(volume = name, "{unlawful}");
+        return;
+    }
+    // When it is refused, the volume and who waits for it have been told.
+    drop(salvage::request(&inner, &name, &reason, By::Itself, Some(attaching)));
 }
 
 async fn bring_up(attaching: &Exclusive) -> Result<Live, Error> {
@@ -175,7 +197,7 @@ async fn open(attaching: &Exclusive, held: Held<Vault>, phase: &str) -> Result<L
 }
 
 /// Makes this node the owner. Writes nothing when it is already.
-async fn become_owner(
+pub(crate) async fn become_owner(
     inner: &Inner,
     name: &str,
     mut held: Held<Vault>,

@@ -70,6 +70,7 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
         root: None,
         created: inner.env.wall_clock().0,
         pinned: false,
+        lost: Vec::new(),
     };
     // The kind is known when a home can be made of it.
     (inner.homes)(&vault)?;

@@ -53,6 +53,19 @@ pub enum Error {
         /// Why that one.
         reason: String,
     },
+    /// A salvage came to nothing.
+    #[error("volume '{name}' cannot be salvaged: {reason}")]
+    Salvage {
+        /// Its name.
+        name: String,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// A salvage was broken off.
+    #[error(
+        "the salvage of volume '{0}' was broken off: `rekindle salvage run {0}` begins it again"
+    )]
+    Cancelled(String),
     /// A task ended without its result.
     #[error("volume '{0}': the work on it was interrupted")]
     Interrupted(String),
@@ -73,12 +86,20 @@ impl Error {
             Error::Exists(_) => Kind::Exists,
             Error::Invalid(_) => Kind::Invalid,
             Error::Busy { .. } | Error::Elsewhere(..) => Kind::Conflict,
-            Error::Damaged { .. } => Kind::Damaged,
-            Error::Stopping | Error::Interrupted(_) | Error::Undrained { .. } => Kind::Unavailable,
+            Error::Damaged { .. } | Error::Salvage { .. } => Kind::Damaged,
+            Error::Stopping
+            | Error::Interrupted(_)
+            | Error::Cancelled(_)
+            | Error::Undrained { .. } => Kind::Unavailable,
             Error::Unlawful(_) => Kind::Io,
             Error::Staging(error) => error.kind(),
             Error::Store(error) => error.kind(),
         }
+    }
+
+    /// Whether a salvage may help: the vault is sound, and what it leads to is not.
+    pub(crate) fn is_for_salvage(&self) -> bool {
+        matches!(self, Error::Staging(error) if error.kind() == Kind::Damaged)
     }
 
     /// Whether trying again alone will not mend it.

@@ -21,6 +21,7 @@ mod pin;
 mod records;
 mod registry;
 mod remove;
+mod salvage;
 mod stop;
 mod turns;
 mod view;
@@ -28,14 +29,15 @@ mod view;
 pub use copies::WarmCopies;
 pub use entry::Handle;
 pub use error::Error;
-pub use format::FORMATS;
+pub use format::{Account, FORMATS, Outcome};
 pub use info::Info;
 pub use passing::{Passing, Stuck};
 pub use registry::Transition;
 pub use remove::Reaped;
+pub use salvage::Queued;
 pub use staging::{
-    Ack, Backlog, Error as StagingError, Extent, Fold, Home, Policy, Source, Staged, Ticket, Vault,
-    VaultState, Written,
+    Ack, Backlog, Error as StagingError, Extent, Fold, Home, Lost, Policy, Source, Staged, Ticket,
+    Vault, VaultState, Written,
 };
 pub use stop::StopProgress;
 pub use view::{CollectorView, VolumeView};
@@ -205,6 +207,42 @@ impl Volumes {
     /// as a task.
     pub fn collector(&self, settings: Settings) -> impl Future<Output = ()> + Send + 'static {
         collect::run(Arc::downgrade(&self.inner), settings)
+    }
+
+    /// Salvages a volume: in service if it is, else out of it. Attempts are counted from none again. Ends with it; what
+    /// came of it, in a sentence.
+    pub async fn salvage(&self, name: &str) -> Result<String, Error> {
+        let name = name.to_owned();
+        self.run("volume-salvage", |inner| async move { salvage::run(&inner, &name).await }).await
+    }
+
+    /// Breaks the salvage of a volume off, or takes it out of the queue. Whether there was one.
+    pub fn cancel_salvage(&self, name: &str) -> bool {
+        salvage::cancel(&self.inner, name)
+    }
+
+    /// Volumes that are being salvaged, then those that wait for it, the next one first.
+    #[must_use]
+    pub fn salvages(&self) -> Vec<Queued> {
+        self.inner.salvager.view(self.inner.env.now())
+    }
+
+    /// The last salvages of a volume, oldest first.
+    pub async fn salvage_history(&self, name: &str) -> Result<Vec<Account>, Error> {
+        let name = name.to_owned();
+        self.run("salvage-history", |inner| async move { salvage::history(&inner, &name).await })
+            .await
+    }
+
+    /// The last salvages of all volumes, a volume's together, oldest first.
+    pub async fn salvage_histories(&self) -> Result<Vec<Account>, Error> {
+        self.run("salvage-history", |inner| async move { salvage::histories(&inner).await }).await
+    }
+
+    /// Asks for a salvage of each volume in service whose content turns out to be damaged. It ends with the registry; run
+    /// it as a task.
+    pub fn salvager(&self) -> impl Future<Output = ()> + Send + 'static {
+        salvage::listen(Arc::downgrade(&self.inner))
     }
 
     /// What the collector has done.

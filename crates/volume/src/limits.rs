@@ -39,5 +39,23 @@ pub const COLLECT_BATCH: u64 = 64;
 pub const COLLECT_TIME: Duration = Duration::from_secs(45 * 60);
 /// Volumes that a pass looks at before it lets others go on.
 pub const COLLECT_SLICE: usize = 1024;
+/// Salvages at once, unless somebody says otherwise.
+pub const SALVAGE_WORKERS: usize = 4;
+/// Volumes that wait for a salvage or are being salvaged.
+pub const SALVAGES_MAX: usize = 4096;
+/// A waiting client raises the priority of a volume at most once in this time.
+pub const SALVAGE_RAISE_INTERVAL: Duration = Duration::from_secs(3);
+/// Attempts to salvage a volume before somebody has to look.
+pub const SALVAGE_ATTEMPTS_MAX: u32 = 16;
+/// Least time after the first attempt; it doubles with each one.
+pub const SALVAGE_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// Longest time between two attempts.
+pub const SALVAGE_PAUSE_MAX: Duration = Duration::from_secs(600);
+/// A good salvage without another for this long has done its work: attempts are counted from none again.
+pub const SALVAGE_HEALTHY: Duration = Duration::from_secs(60 * 60);
+/// Salvages of a volume that are remembered.
+pub const SALVAGE_ACCOUNTS_MAX: usize = 8;
+/// Lines of one salvage that are remembered; the rest is counted.
+pub const SALVAGE_LINES_MAX: usize = 100;
 
 const _: () = assert!(COLLECT_TIME.as_secs() < 60 * 60, "a hundred thousand in an hour");

@@ -32,6 +32,7 @@ fn damaged(name: &str, id: VolumeId, reason: String) -> Info {
         root: None,
         created: 0,
         pinned: false,
+        lost: Vec::new(),
     };
     Info { vault, state: State::Error, clients: 0, backlog: None, reason: Some(reason) }
 }

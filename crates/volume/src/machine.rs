@@ -29,11 +29,14 @@ use std::fmt;
 ///     |    handing-over  offlining <---------------+-+  (also unattached and preattached: a removal)
 ///     |             |     |   |
 ///     +-------------+-----+   +--- collected --> preattached
-///                             +--- salvage ----> salvaging --> preattached | error
+///                             +--- salvage ----> salvaging --- salvage-done ---> preattached
+///                                                ^             salvage-failed -> error
+///                                                +--- salvage: from attaching (damage); by an operator from
+///                                                     unattached, preattached and error
 /// ```
 ///
 /// `attaching`, `offlining`, `salvaging` and `handing-over` are exclusive: one task works, all others wait for it to
-/// end. `salvaging` and `handing-over` are lawful but nothing leads there yet.
+/// end. A volume that waits for a salvage worker is `salvaging` already. `handing-over` is lawful but nothing leads there yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
@@ -48,7 +51,7 @@ pub enum State {
     Attached,
     /// One task takes it out of service, or removes it.
     Offlining,
-    /// One task repairs it.
+    /// It waits for a salvage worker, or one repairs it.
     Salvaging,
     /// In service, but writes wait: the reason says for what.
     Stalled,
@@ -109,8 +112,10 @@ pub const TABLE: &[(State, Event, State)] = &[
     (State::Unattached, Event::Preattach, State::Preattached),
     (State::Unattached, Event::Attach, State::Attaching),
     (State::Unattached, Event::Offline, State::Offlining),
+    (State::Unattached, Event::Salvage, State::Salvaging),
     (State::Preattached, Event::Attach, State::Attaching),
     (State::Preattached, Event::Offline, State::Offlining),
+    (State::Preattached, Event::Salvage, State::Salvaging),
     (State::Attaching, Event::AttachDone, State::Attached),
     (State::Attaching, Event::AttachFailed, State::Unattached),
     (State::Attaching, Event::AttachDamaged, State::Error),

@@ -4,6 +4,7 @@ use crate::collector::Collected;
 use crate::entry::{Entry, Inside, Live, Step};
 use crate::machine::{self, Change, Event, State, TABLE};
 use crate::passing::Stuck;
+use crate::salvage::Salvager;
 use crate::stop::Stopping;
 use crate::turns::Turns;
 use crate::{Error, HomeMaker, limits};
@@ -48,6 +49,7 @@ pub(crate) struct Inner {
     /// What the watchdog found at its last look.
     pub stuck: Mutex<Stuck>,
     pub collected: Mutex<Collected>,
+    pub salvager: Salvager,
     events: broadcast::Sender<Change>,
 }
 
@@ -67,6 +69,7 @@ impl Inner {
             taken: std::array::from_fn(|_| Default::default()),
             stuck: Mutex::default(),
             collected: Mutex::default(),
+            salvager: Salvager::default(),
             events: broadcast::Sender::new(limits::EVENTS_MAX),
         }
     }
@@ -250,6 +253,13 @@ impl Exclusive {
         let step = Step { what, since: self.inner.env.now() };
         let before = self.entry.inside.lock().step.replace(step);
         Stepping { entry: &self.entry, before }
+    }
+
+    /// Goes on to another exclusive state by `event`, with the say over the volume kept.
+    pub fn turn_to(&self, event: Event, cause: &str) -> Result<(), Error> {
+        let mut inside = self.entry.inside.lock();
+        inside.step = None;
+        self.inner.change(&self.entry, &mut inside, event, cause)
     }
 
     /// Leaves the state by `event`, with `also` under the same lock.

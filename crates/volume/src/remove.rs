@@ -9,7 +9,7 @@
 use crate::format::Name;
 use crate::machine::Event;
 use crate::registry::{Exclusive, Inner};
-use crate::{Error, Vault, VaultState, limits, offline, records};
+use crate::{Error, Vault, VaultState, limits, offline, records, salvage};
 use base::{Kind, VolumeId};
 use datastore::key;
 use datastore::record::Held;
@@ -32,6 +32,10 @@ pub struct Reaped {
 pub(crate) async fn remove(inner: &Arc<Inner>, name: &str, force: bool) -> Result<(), Error> {
     base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
     let _turn = inner.turns.take(name).await;
+    if force {
+        // What is given up need not be repaired.
+        salvage::cancel(inner, name);
+    }
     let claimed = offline::claim(inner, name, force, "removal").await?;
     if let Err(error) = offline::close(&claimed).await {
         tracing::warn!(
@@ -134,6 +138,7 @@ async fn clear_away(inner: &Inner, name: &str, id: VolumeId) -> Result<(), Error
         inner.writer.store.delete(&key::name_key(name)).await?;
     }
     inner.staging.forget(id);
+    salvage::forget(inner, id).await?;
     Ok(inner.writer.store.delete(&Vault::key(id)).await?)
 }
 

@@ -8,7 +8,7 @@
 use crate::entry::Entry;
 use crate::machine::State;
 use crate::registry::Inner;
-use crate::{Error, limits, offline, passing};
+use crate::{Error, limits, offline, passing, salvage};
 use base::units::format_size;
 use env::Moment;
 use futures_util::future::{Either, select};
@@ -90,6 +90,7 @@ pub(crate) fn hurry(inner: &Inner) {
 /// Stops.
 pub(crate) async fn stop(inner: &Arc<Inner>, drain: bool) -> Result<(), Error> {
     inner.stopping.store(true, Ordering::Release);
+    salvage::stop(inner);
     if !drain {
         inner.staging.begin_no_batch();
     }

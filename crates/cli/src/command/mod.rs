@@ -6,6 +6,7 @@ pub mod debug;
 pub mod formats;
 mod job;
 pub mod map;
+pub mod salvage;
 pub mod status;
 pub mod stop;
 pub mod sweep;

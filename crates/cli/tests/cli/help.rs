@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 24] = [
+const PAGES: [&[&str]; 26] = [
     &[],
     &["up"],
     &["volume"],
@@ -22,6 +22,8 @@ const PAGES: [&[&str]; 24] = [
     &["debug", "volumes"],
     &["map"],
     &["verify"],
+    &["salvage"],
+    &["salvage", "history"],
     &["sweep"],
     &["warm"],
     &["boot-report"],

@@ -170,6 +170,21 @@ impl Batch {
         Ok(pointer)
     }
 
+    /// Adds a chunk without looking for a duplicate: the one that there is is damaged.
+    pub(crate) async fn write_anew(
+        &mut self,
+        class: Class,
+        name: Name,
+        body: Body,
+    ) -> Result<Pointer, Error> {
+        let pointer = match self.own.get(&name) {
+            Some(pointer) => *pointer,
+            None => self.append(class, name, &body).await?,
+        };
+        self.inner.cache.insert(name, class, body);
+        Ok(pointer)
+    }
+
     fn writer(&mut self, class: Class) -> (&mut Writer, &mut Compressor) {
         let writer = self.open[slot(class)].get_or_insert_with(|| {
             let id = pack::new_id(&self.inner.env, class);

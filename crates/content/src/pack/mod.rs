@@ -4,9 +4,9 @@
 //! header | blob | blob | ... | footer (what lies where) | trailer
 //! ```
 //!
-//! A pack is written once, whole, and never changed. Its id is 48 bits of wall clock (so that a listing is in order of
-//! age: a hint for the index, nothing rests on it), then random bits, and the last bit tells the class: whoever has
-//! a pointer knows which key to read and whether the chunk may have children.
+//! A pack is written once, whole; its blobs never change (a salvage may give it another footer). Its id is 48 bits of wall
+//! clock (so that a listing is in order of age: a hint for the index, nothing rests on it), then random bits, and the last
+//! bit tells the class: whoever has a pointer knows which key to read and whether the chunk may have children.
 
 pub(crate) mod reader;
 pub(crate) mod writer;

@@ -4,6 +4,7 @@
 //! Nodes are never changed: [`update`] writes those on the way to the changes anew, bottom-up, and shares all others
 //! with the version before. What a batch has not flushed is readable through [`update`] with that batch only.
 
+pub(crate) mod prune;
 mod read;
 mod update;
 mod walk;

@@ -32,6 +32,14 @@ pub trait Api: Send + Sync + 'static {
     fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume>;
     /// What happened to a volume, oldest first.
     fn history<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Event>>;
+    /// Volumes that are being salvaged, then those that wait for it.
+    fn salvages(&self) -> Answer<'_, Vec<Salvage>>;
+    /// Starts a salvage of a volume.
+    fn start_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, Job>;
+    /// Breaks a salvage off.
+    fn cancel_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
+    /// The last salvages of a volume, or of all, oldest first within a volume.
+    fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<SalvageAccount>>;
     /// How full the log is.
     fn log_usage(&self) -> Answer<'_, LogUsage>;
     /// The datastore.
@@ -384,6 +392,41 @@ pub struct Event {
     pub duration_ms: u64,
 }
 
+/// A volume that is being salvaged, or waits for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Salvage {
+    pub volume: String,
+    /// The datastore that it lies in.
+    pub device: String,
+    /// The higher, the sooner; clients that wait raise it.
+    pub priority: u64,
+    pub reason: String,
+    pub age_ms: u64,
+    /// The worker that has it; null while it waits.
+    pub worker: Option<u64>,
+    /// Chunks read and checked so far.
+    pub chunks: u64,
+}
+
+/// One salvage of a volume: what it found and did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct SalvageAccount {
+    pub volume: String,
+    /// Which attempt it was, since the last good one or since somebody asked.
+    pub attempt: u32,
+    pub reason: String,
+    /// Microseconds since 1970.
+    pub began: u64,
+    pub ended: Option<u64>,
+    /// `running`, `sound`, `repaired`, `failed`, `cancelled`, `interrupted`.
+    pub outcome: String,
+    pub lines: Vec<String>,
+    /// Lines that were too many to keep.
+    pub lines_more: u64,
+}
+
 /// How full the log is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
@@ -574,7 +617,7 @@ pub enum JobState {
 #[serde(default)]
 pub struct Job {
     pub id: String,
-    /// `drain`, `sweep`, `verify`.
+    /// `drain`, `salvage`, `sweep`, `verify`.
     pub kind: String,
     /// What it works on, for people.
     pub subject: String,

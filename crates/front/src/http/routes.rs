@@ -1,9 +1,9 @@
 //! The table of paths, and a handler for each: unpack the question, ask the [`Api`](super::Api), pack the answer.
 
 use super::api::{
-    ApiError, BootReport, CreateVolume, Event, Health, Job, LogUsage, Problem, Shutdown,
-    StartSweep, StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped,
-    WarmStatus,
+    ApiError, BootReport, CreateVolume, Event, Health, Job, LogUsage, Problem, Salvage,
+    SalvageAccount, Shutdown, StartSweep, StartVerify, Status, Stopping, StoreInfo, SweepStatus,
+    Volume, WarmDropped, WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::serve::App;
@@ -31,6 +31,11 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::POST, "/api/v1/volumes/{name}/pin", post(pin_volume)),
         (Method::DELETE, "/api/v1/volumes/{name}/pin", delete(unpin_volume)),
         (Method::GET, "/api/v1/volumes/{name}/history", get(history)),
+        (Method::GET, "/api/v1/volumes/{name}/salvage", get(salvage_history)),
+        (Method::POST, "/api/v1/volumes/{name}/salvage", post(start_salvage)),
+        (Method::DELETE, "/api/v1/volumes/{name}/salvage", delete(cancel_salvage)),
+        (Method::GET, "/api/v1/salvages", get(salvages)),
+        (Method::GET, "/api/v1/salvages/history", get(all_salvages)),
         (Method::GET, "/api/v1/log", get(log_usage)),
         (Method::GET, "/api/v1/store", get(store)),
         (Method::GET, "/api/v1/warm", get(warm)),
@@ -191,6 +196,54 @@ pub(super) async fn unpin_volume(State(app): State<App>, Piece(name): Piece) -> 
     responses((status = 200, body = Vec<Event>, description = "Its history.")))]
 pub(super) async fn history(State(app): State<App>, Piece(name): Piece) -> Answered<Vec<Event>> {
     app.api.history(&name).await.map(Json)
+}
+
+/// The last salvages of a volume, oldest first.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/salvage",
+    params(("name" = String, Path, description = "Its name.")),
+    responses((status = 200, body = Vec<SalvageAccount>, description = "What was found and done.")))]
+pub(super) async fn salvage_history(
+    State(app): State<App>,
+    Piece(name): Piece,
+) -> Answered<Vec<SalvageAccount>> {
+    app.api.salvage_history(Some(&name)).await.map(Json)
+}
+
+/// Checks and repairs a volume, in service if it is. Attempts are counted from none again.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/salvage",
+    params(("name" = String, Path, description = "Its name.")),
+    responses((status = 202, body = Job, description = "It has begun.")))]
+pub(super) async fn start_salvage(
+    State(app): State<App>,
+    Piece(name): Piece,
+) -> Result<(StatusCode, Json<Job>), ApiError> {
+    Ok(begun(app.api.start_salvage(&name).await?))
+}
+
+/// Breaks the salvage of a volume off, whether it waits or runs.
+#[utoipa::path(delete, path = "/api/v1/volumes/{name}/salvage",
+    params(("name" = String, Path, description = "Its name.")),
+    responses((status = 204, description = "It ends.")))]
+pub(super) async fn cancel_salvage(
+    State(app): State<App>,
+    Piece(name): Piece,
+) -> Result<StatusCode, ApiError> {
+    app.api.cancel_salvage(&name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Volumes that are being salvaged, then those that wait for it, the next one first.
+#[utoipa::path(get, path = "/api/v1/salvages",
+    responses((status = 200, body = Vec<Salvage>, description = "The queue.")))]
+pub(super) async fn salvages(State(app): State<App>) -> Answered<Vec<Salvage>> {
+    app.api.salvages().await.map(Json)
+}
+
+/// The last salvages of all volumes, oldest first within a volume.
+#[utoipa::path(get, path = "/api/v1/salvages/history",
+    responses((status = 200, body = Vec<SalvageAccount>, description = "What was found and done.")))]
+pub(super) async fn all_salvages(State(app): State<App>) -> Answered<Vec<SalvageAccount>> {
+    app.api.salvage_history(None).await.map(Json)
 }
 
 /// How full the log is.

@@ -25,6 +25,7 @@ fn vault(tag: u8, checkpoint: u64) -> Vault {
         root: root(tag),
         created: 0,
         pinned: false,
+        lost: Vec::new(),
     }
 }
 
@@ -36,6 +37,8 @@ fn a_vault_read_back_is_judged() {
     assert_eq!(judge(vault(2, 20)), Verdict::Won);
     assert_eq!(judge(vault(1, 10)), Verdict::Unchanged);
     assert_eq!(judge(Vault { name: "renamed".into(), ..vault(1, 10) }), Verdict::Unchanged);
+    let salvaged = Vault { lost: vec![crate::Lost { position: 0, span: 1 }], ..vault(3, 10) };
+    assert_eq!(judge(salvaged), Verdict::Late, "a salvage leaves the checkpoint");
     assert_eq!(judge(vault(3, 15)), Verdict::Late);
     assert_eq!(judge(vault(3, 30)), Verdict::Late);
     assert_eq!(judge(vault(3, 9)), Verdict::Absurd);

@@ -69,6 +69,7 @@ impl Setup {
             root: None,
             created: 0,
             pinned: false,
+            lost: Vec::new(),
         }
     }
 }

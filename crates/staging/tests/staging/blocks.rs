@@ -108,6 +108,10 @@ impl Home for Blocks {
         })
     }
 
+    fn bytes_of(&self, keys: std::ops::Range<u64>) -> std::ops::Range<u64> {
+        keys.start.saturating_mul(BLOCK)..keys.end.saturating_mul(BLOCK)
+    }
+
     fn extents<'a>(
         &'a self,
         root: &'a Root,

@@ -9,4 +9,5 @@ mod damage;
 mod fence;
 mod history;
 mod policy;
+mod salvage;
 mod store;

@@ -1,9 +1,12 @@
 //! The formats of this crate: one file a record.
 
 mod name;
+mod salvage;
 
 use datastore::record::Body;
 pub(crate) use name::Name;
+pub(crate) use salvage::Memory;
+pub use salvage::{Account, Outcome};
 
 /// The newest version that this binary knows of each format of this crate.
-pub const FORMATS: [(&str, u32); 1] = [(Name::WHAT, Name::FORMAT)];
+pub const FORMATS: [(&str, u32); 2] = [(Name::WHAT, Name::FORMAT), (Memory::WHAT, Memory::FORMAT)];

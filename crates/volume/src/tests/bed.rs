@@ -70,6 +70,10 @@ impl Home for OneChunk {
         })
     }
 
+    fn bytes_of(&self, _keys: std::ops::Range<u64>) -> std::ops::Range<u64> {
+        0..SIZE
+    }
+
     fn extents<'a>(
         &'a self,
         _root: &'a Root,

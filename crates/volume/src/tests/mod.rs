@@ -8,5 +8,6 @@ mod damage;
 mod life;
 mod naming;
 mod random;
+mod salvaging;
 mod stopping;
 mod watching;

@@ -20,7 +20,7 @@ async fn busy_body(bed: &Bed, steps: u32) {
     for _ in 0..steps {
         let dice = bed.env.random_u64();
         let name = NAMES[(dice >> 8) as usize % NAMES.len()];
-        let outcome = match dice % 14 {
+        let outcome = match dice % 16 {
             0 | 1 => bed.volumes.create(spec(name)).await.map(drop),
             2..=4 => bed.volumes.attach(name).await.map(|handle| held.push(handle)),
             5 => bed.volumes.remove(name, dice & 1 << 20 == 0).await,
@@ -36,6 +36,11 @@ async fn busy_body(bed: &Bed, steps: u32) {
             12 => {
                 let (settings, idle) = (Settings::default(), Duration::from_nanos(1));
                 collect::pass(&bed.volumes.inner, &settings, idle, &mut Pace::default()).await;
+                Ok(())
+            }
+            13 => bed.volumes.salvage(name).await.map(drop),
+            14 => {
+                bed.volumes.cancel_salvage(name);
                 Ok(())
             }
             _ => match held.last() {
@@ -78,6 +83,10 @@ fn crowds_on_a_bad_store_never_leave_the_table() {
                     Err(error) => assert_eq!(error.kind(), Kind::NotFound, "seed {seed}: {error}"),
                 }
             }
+            assert!(
+                bed.volumes.salvages().is_empty(),
+                "seed {seed}: none is forgotten in the queue"
+            );
             assert_eq!(bed.volumes.passing(), (Vec::new(), 0), "seed {seed}: nothing is stuck");
             let all = bed.volumes.list().await.unwrap();
             assert!(

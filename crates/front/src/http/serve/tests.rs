@@ -61,6 +61,21 @@ impl Api for Fake {
             known(name).map(|_| vec![Event { to: "attached".into(), ..Event::default() }])
         })
     }
+    fn salvages(&self) -> Answer<'_, Vec<Salvage>> {
+        Box::pin(async { Ok(vec![Salvage { volume: "vm1".into(), ..Salvage::default() }]) })
+    }
+    fn start_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {
+        Box::pin(async move { known(name).map(|_| job("salvage", name.to_owned())) })
+    }
+    fn cancel_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move { known(name).map(|_| ()) })
+    }
+    fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<SalvageAccount>> {
+        Box::pin(async move {
+            let volume = name.unwrap_or("all").to_owned();
+            Ok(vec![SalvageAccount { volume, ..SalvageAccount::default() }])
+        })
+    }
     fn log_usage(&self) -> Answer<'_, LogUsage> {
         Box::pin(async { Ok(LogUsage { segments: 3, ..LogUsage::default() }) })
     }

@@ -1,0 +1,99 @@
+//! `rekindle salvage`: repair damaged volumes.
+
+use super::{client, job};
+use crate::arguments::{Common, Named, Salvage as Request, SalvageHistory};
+use crate::client::escape;
+use crate::failure::Outcome;
+use crate::output;
+use front::http::api::{Job, Salvage, SalvageAccount};
+use serde_json::{Value, json};
+
+/// Runs the command.
+pub fn run(common: &Common, request: &Request) -> Outcome {
+    match request {
+        Request::Queue => queue(common),
+        Request::Run(named) => begin(common, named),
+        Request::Cancel(named) => cancel(common, named),
+        Request::History(of) => history(common, of),
+    }
+}
+
+fn path(name: &str) -> String {
+    format!("/api/v1/volumes/{}/salvage", escape(name))
+}
+
+fn queue(common: &Common) -> Outcome {
+    let rows: Vec<Salvage> = client(common)?.get("/api/v1/salvages")?;
+    if common.json {
+        output::json(&rows);
+        return Ok(());
+    }
+    if rows.is_empty() {
+        output::line("no volume is being salvaged, and none waits for it");
+        return Ok(());
+    }
+    let mut table =
+        output::table(["VOLUME", "WORKER", "PRIORITY", "AGE", "CHUNKS", "DEVICE", "REASON"]);
+    for row in rows {
+        table.add_row([
+            row.volume,
+            row.worker.map_or_else(|| "waits".to_owned(), |worker| worker.to_string()),
+            row.priority.to_string(),
+            output::time(row.age_ms),
+            row.chunks.to_string(),
+            row.device,
+            row.reason,
+        ]);
+    }
+    output::rows(&table);
+    Ok(())
+}
+
+fn begin(common: &Common, named: &Named) -> Outcome {
+    let client = client(common)?;
+    let begun: Job = client.post(&path(&named.name), &json!({}))?;
+    let done = job::follow(&client, begun, "salvage")?;
+    if common.json {
+        output::json(&done);
+    } else {
+        let what = done.result["done"].as_str().unwrap_or_default();
+        output::line(&format!("volume '{}': {what}", named.name));
+    }
+    Ok(())
+}
+
+fn cancel(common: &Common, named: &Named) -> Outcome {
+    let _: Value = client(common)?.delete(&path(&named.name))?;
+    if common.json {
+        output::json(&json!({"cancelled": named.name}));
+    } else {
+        output::line(&format!("the salvage of volume '{}' is broken off", named.name));
+    }
+    Ok(())
+}
+
+fn history(common: &Common, of: &SalvageHistory) -> Outcome {
+    let path = of.name.as_deref().map_or_else(|| "/api/v1/salvages/history".to_owned(), path);
+    let accounts: Vec<SalvageAccount> = client(common)?.get(&path)?;
+    if common.json {
+        output::json(&accounts);
+        return Ok(());
+    }
+    if accounts.is_empty() {
+        output::line("nothing was salvaged");
+    }
+    for account in accounts {
+        let (began, outcome) = (output::moment(account.began), &account.outcome);
+        let (volume, attempt, reason) = (&account.volume, account.attempt, &account.reason);
+        output::line(&format!(
+            "{began}  volume '{volume}', attempt {attempt}: {outcome} ({reason})"
+        ));
+        for line in &account.lines {
+            output::line(&format!("  {line}"));
+        }
+        if account.lines_more > 0 {
+            output::line(&format!("  ... {} more", account.lines_more));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! Tests of the parent module.
+
+use super::*;
+use crate::testing::{Broken, config, random, run};
+use crate::tree::{get, range, update};
+use env::Env;
+use std::sync::Arc;
+
+fn one(keys: Range<u64>) -> Vec<Range<u64>> {
+    std::iter::once(keys).collect()
+}
+
+/// A tree of a thousand chunks, with keys 0, 10, 20, ..; the cache of the content is empty.
+async fn planted(env: &Env, store: &Arc<Broken>) -> (Content, Root, Vec<(u64, Option<Pointer>)>) {
+    let content = Content::open(env.clone(), store.clone(), config());
+    let mut batch = content.batch();
+    let mut changes = Vec::new();
+    for key in 0..1000u64 {
+        let chunk = batch.write(Class::Data, random(key, 2000), &[]).await.unwrap();
+        changes.push((key * 10, Some(chunk)));
+    }
+    let root = update(&content, &mut batch, &None, &changes).await.unwrap();
+    batch.flush().await.unwrap();
+    drop(content);
+    (Content::open(env.clone(), store.clone(), config()), root, changes)
+}
+
+/// Until nothing new turns up; also how many packs got new footers.
+async fn salvage(content: &Content, root: &Root) -> Result<(Repaired, usize), Error> {
+    let mut batch = content.batch();
+    let (mut sum, mut footers) = (Repaired { root: *root, ..Repaired::default() }, 0);
+    loop {
+        let findings = examine(content, &sum.root, &mut |_| ()).await?;
+        if findings.is_sound() {
+            return Ok((sum, footers));
+        }
+        let repaired = repair(content, &mut batch, &sum.root, &findings).await?;
+        footers += mend_packs(content, &findings).await.len();
+        sum.root = repaired.root;
+        sum.lost.extend(repaired.lost);
+        sum.refetched += repaired.refetched;
+        sum.lines.extend(repaired.lines);
+    }
+}
+
+#[test]
+fn what_is_sound_is_left_alone() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let (content, root, _) = planted(&env, &store).await;
+        let (repaired, footers) = salvage(&content, &root).await.unwrap();
+        assert_eq!((repaired.root, repaired.lost.len(), footers), (root, 0, 0));
+        assert!(repaired.lines.is_empty());
+    });
+}
+
+#[test]
+fn exactly_what_is_lost_is_given_up_and_written_again_it_is_whole() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let (content, root, changes) = planted(&env, &store).await;
+        let bad = changes[123].1.unwrap();
+        store.flip(&pack::key(bad.pack), u64::from(bad.offset) + 100);
+        let (repaired, footers) = salvage(&content, &root).await.unwrap();
+        assert_eq!((repaired.lost, repaired.refetched), (one(1230..1231), 0));
+        assert_eq!(footers, 1, "{:?}", repaired.lines);
+        assert!(verify(&content, &[repaired.root], &mut |_| ()).await.unwrap().damages.is_empty());
+        assert_eq!(range(&content, &repaired.root, 0..u64::MAX).await.unwrap().len(), 999);
+        // Another life, which warms its index up from footers: the damaged chunk is nobody's duplicate.
+        let content = Content::open(env.clone(), store.clone(), config());
+        content.warm_index().await.unwrap();
+        let mut batch = content.batch();
+        let whole = batch.write(Class::Data, random(123, 2000), &[]).await.unwrap();
+        let other = batch.write(Class::Data, random(124, 2000), &[]).await.unwrap();
+        batch.flush().await.unwrap();
+        assert_ne!((whole.pack, whole.offset), (bad.pack, bad.offset));
+        assert_eq!(Some(other), changes[124].1, "its neighbours are");
+        assert_eq!(content.read_uncached(&whole, Class::Data).await.unwrap(), random(123, 2000));
+    });
+}
+
+#[test]
+fn the_cache_gives_back_data_and_nodes() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let (content, root, changes) = planted(&env, &store).await;
+        let bad = changes[7].1.unwrap();
+        content.read(&bad, Class::Data).await.unwrap();
+        get(&content, &root, 70).await.unwrap();
+        // The root node and one chunk are damaged; both are in the cache. So is, below the root, a chunk that is not.
+        let lost = changes[8].1.unwrap();
+        for hurt in [root.unwrap(), bad, lost] {
+            store.flip(&pack::key(hurt.pack), u64::from(hurt.offset) + 60);
+        }
+        let (repaired, _) = salvage(&content, &root).await.unwrap();
+        assert_eq!((repaired.refetched, repaired.lost), (2, one(80..81)));
+        assert!(verify(&content, &[repaired.root], &mut |_| ()).await.unwrap().damages.is_empty());
+        let place = get(&content, &repaired.root, 70).await.unwrap().unwrap();
+        assert_ne!(place.pack, bad.pack);
+        assert_eq!(content.read_uncached(&place, Class::Data).await.unwrap(), random(7, 2000));
+    });
+}
+
+#[test]
+fn what_was_overwritten_meanwhile_is_not_lost() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let (content, root, changes) = planted(&env, &store).await;
+        for bad in [changes[5].1.unwrap(), changes[6].1.unwrap()] {
+            store.flip(&pack::key(bad.pack), u64::from(bad.offset) + 100);
+        }
+        let findings = examine(&content, &root, &mut |_| ()).await.unwrap();
+        let mut batch = content.batch();
+        let whole = batch.write(Class::Data, random(5555, 2000), &[]).await.unwrap();
+        let newer = update(&content, &mut batch, &root, &[(50, Some(whole))]).await.unwrap();
+        batch.flush().await.unwrap();
+        let repaired = repair(&content, &mut batch, &newer, &findings).await.unwrap();
+        assert_eq!(repaired.lost, one(60..61));
+        assert_eq!(get(&content, &repaired.root, 50).await.unwrap(), Some(whole));
+    });
+}
+
+#[test]
+fn a_lost_node_costs_what_is_below_it() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let (content, root, _) = planted(&env, &store).await;
+        let (_, leaves) =
+            content.read_with_children(&root.unwrap(), Class::Metadata).await.unwrap();
+        let hurt = leaves[1];
+        drop(content);
+        let content = Content::open(env.clone(), store.clone(), config());
+        store.flip(&pack::key(hurt.pack), u64::from(hurt.offset) + 60);
+        let (repaired, _) = salvage(&content, &root).await.unwrap();
+        assert_eq!(repaired.lost.len(), 1, "{:?}", repaired.lines);
+        let left = range(&content, &repaired.root, 0..u64::MAX).await.unwrap();
+        assert!(left.iter().all(|(key, _)| !repaired.lost[0].contains(key)));
+        let gone = (0..1000).filter(|key| repaired.lost[0].contains(&(key * 10))).count();
+        assert!(gone > 0 && gone + left.len() == 1000, "{gone} gone, {} left", left.len());
+        // The root itself: everything.
+        let root = repaired.root.unwrap();
+        let content = Content::open(env.clone(), store.clone(), config());
+        store.lose(&pack::key(root.pack));
+        let (repaired, _) = salvage(&content, &Some(root)).await.unwrap();
+        assert_eq!((repaired.root, repaired.lost), (None, one(0..u64::MAX)));
+    });
+}
+
+#[test]
+fn a_store_that_is_away_is_no_damage() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let (content, root, changes) = planted(&env, &store).await;
+        let bad = changes[123].1.unwrap();
+        store.flip(&pack::key(bad.pack), u64::from(bad.offset) + 100);
+        store.refuse_writes(true);
+        assert!(salvage(&content, &root).await.is_err());
+    });
+}

@@ -1,0 +1,53 @@
+//! Salvage that a person has asked for, and what the API tells of all of them.
+
+use super::INTERVAL;
+use crate::assemble::Node;
+use crate::jobs::Progress;
+use crate::status::refused;
+use front::http::api::{ApiError, Salvage, SalvageAccount};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use volume::{Account, Queued};
+
+/// Salvages a volume.
+pub async fn salvage(node: Arc<Node>, name: String, progress: Progress) -> Result<Value, ApiError> {
+    let mut work = std::pin::pin!(node.volumes.salvage(&name));
+    let outcome = loop {
+        tokio::select! {
+            outcome = &mut work => break outcome,
+            () = node.env.sleep(INTERVAL) => {
+                let running = node.volumes.salvages().into_iter().find(|one| one.volume == name);
+                progress.set(running.map_or(0, |one| one.chunks), None);
+            }
+        }
+    };
+    let done = outcome.map_err(|error| refused(&error))?;
+    Ok(json!({ "volume": name, "done": done }))
+}
+
+/// A row of the queue.
+pub fn queued(row: Queued) -> Salvage {
+    Salvage {
+        volume: row.volume,
+        device: row.device,
+        priority: row.priority,
+        reason: row.reason,
+        age_ms: row.age_ms,
+        worker: row.worker.map(|worker| worker as u64),
+        chunks: row.chunks,
+    }
+}
+
+/// One salvage that is remembered.
+pub fn account(found: Account) -> SalvageAccount {
+    SalvageAccount {
+        volume: found.volume,
+        attempt: found.attempt,
+        reason: found.reason,
+        began: found.began,
+        ended: found.ended,
+        outcome: found.outcome.as_str().to_owned(),
+        lines: found.lines,
+        lines_more: found.lines_more,
+    }
+}

@@ -1,0 +1,149 @@
+//! Salvage of a volume in service: what is lost is quarantined exactly, everything else goes on.
+
+use crate::bed::{Node, Setup, done, read};
+use crate::blocks::BLOCK;
+use base::Kind;
+use bytes::Bytes;
+use content::tree;
+use datastore::Store;
+use datastore::backend::mem::Mem;
+use datastore::layer::fault::Plan;
+use env::sim::{Faults, World};
+use rekindle_staging::{Ack, Error, Lost, Policy, Staged};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+fn block(tag: u8) -> Vec<u8> {
+    (0..BLOCK).map(|at| tag.wrapping_mul(31).wrapping_add((at % 251) as u8) | 1).collect()
+}
+
+/// A volume whose data is not cached, with four blocks.
+async fn planted(node: &Node) -> Arc<Staged> {
+    let volume = node.open(1).await.unwrap();
+    for tag in 0..4u8 {
+        done(&volume, volume.write(u64::from(tag) * BLOCK, &block(tag), false)).await.unwrap();
+    }
+    volume
+}
+
+/// Flips a byte of the chunk that holds a block.
+async fn damage(node: &Node, store: &Store, key: u64) {
+    let root = node.vault(1).await.root;
+    let pointer = tree::get(&node.content, &root, key).await.unwrap().unwrap();
+    let key = content::pack::key(pointer.pack);
+    let (object, _) = store.get(&key).await.unwrap();
+    let mut object = object.to_vec();
+    object[pointer.offset as usize + 100] ^= 1;
+    store.put(&key, Bytes::from(object)).await.unwrap();
+}
+
+async fn refusal(volume: &Staged, position: u64, span: u64) -> Error {
+    let mut out = vec![0; span as usize];
+    volume.read(position, &mut out).await.unwrap_err()
+}
+
+#[test]
+fn what_is_lost_is_named_until_it_is_written_over() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    world.block_on(async {
+        let setup = Setup::new(Policy::Uncached, Ack::Flash);
+        let node = Node::start(&world.env(), &setup, &store, Plan::default()).await;
+        let volume = planted(&node).await;
+        let mut hurt = node.staging.hurt().unwrap();
+        damage(&node, &store, 2).await;
+        assert_eq!(refusal(&volume, 2 * BLOCK, BLOCK).await.kind(), Kind::Damaged);
+        assert_eq!(refusal(&volume, 2 * BLOCK, BLOCK).await.kind(), Kind::Damaged);
+        assert_eq!(hurt.try_recv().unwrap().volume, "volume1");
+        assert!(hurt.try_recv().is_err(), "once until it is salvaged");
+
+        let salvaged = volume.salvage(&AtomicU64::new(0)).await.unwrap();
+        let lost = Lost { position: 2 * BLOCK, span: BLOCK };
+        assert_eq!((&salvaged.lost[..], salvaged.quarantined_bytes), (&[lost][..], BLOCK));
+        assert_eq!(node.vault(1).await.lost, [lost]);
+        let refused = refusal(&volume, BLOCK, 2 * BLOCK).await.to_string();
+        assert!(refused.contains(&format!("bytes {}..{}", 2 * BLOCK, 3 * BLOCK)), "{refused}");
+        assert!(volume.read_now(2 * BLOCK, &mut [0; 1]).is_err());
+        for tag in [0, 1, 3u8] {
+            assert_eq!(read(&volume, u64::from(tag) * BLOCK, BLOCK as usize).await, block(tag));
+        }
+        let extents = volume.extents(0, 6 * BLOCK).await.unwrap();
+        assert_eq!((extents[0].span, extents[0].data), (4 * BLOCK, true), "a loss is no hole");
+
+        // A part of it, then all.
+        let again = volume.salvage(&AtomicU64::new(0)).await.unwrap();
+        assert_eq!((again.damages, again.quarantined_bytes), (0, BLOCK), "it is sound now");
+        done(&volume, volume.write(2 * BLOCK + 50, &[7; 100], false)).await.unwrap();
+        assert_eq!(read(&volume, 2 * BLOCK + 50, 100).await, [7; 100]);
+        assert_eq!(refusal(&volume, 2 * BLOCK + 49, 1).await.kind(), Kind::Damaged);
+        assert_eq!(refusal(&volume, 2 * BLOCK + 150, 1).await.kind(), Kind::Damaged);
+        assert_eq!(node.vault(1).await.lost.len(), 2);
+        done(&volume, volume.write(2 * BLOCK, &block(2), false)).await.unwrap();
+        assert_eq!(read(&volume, 0, 4 * BLOCK as usize).await.len(), 4 * BLOCK as usize);
+        assert_eq!(read(&volume, 2 * BLOCK, BLOCK as usize).await, block(2));
+        assert!(node.vault(1).await.lost.is_empty());
+    });
+}
+
+#[test]
+fn a_partial_write_over_damage_reaches_the_store_once_the_volume_is_salvaged() {
+    let (world, store) = (World::new(2, Faults::none()), Mem::store());
+    world.block_on(async {
+        let setup = Setup::new(Policy::Uncached, Ack::Flash);
+        let node = Node::start(&world.env(), &setup, &store, Plan::default()).await;
+        let volume = planted(&node).await;
+        let mut hurt = node.staging.hurt().unwrap();
+        damage(&node, &store, 1).await;
+        let (writing, env) = (volume.clone(), node.env.clone());
+        let written = env.run("write", async move {
+            done(&writing, writing.write(BLOCK + 5, b"bytes", false)).await
+        });
+        let mending = async {
+            assert_eq!(hurt.recv().await.unwrap().volume, "volume1", "the destager tells");
+            volume.salvage(&AtomicU64::new(0)).await.unwrap()
+        };
+        let (written, salvaged) = futures_util::future::join(written, mending).await;
+        written.unwrap();
+        assert_eq!(salvaged.lost, [Lost { position: BLOCK, span: BLOCK }]);
+        assert_eq!(read(&volume, BLOCK + 5, 5).await, b"bytes");
+        assert_eq!(refusal(&volume, BLOCK, 10).await.kind(), Kind::Damaged);
+    });
+}
+
+#[test]
+fn a_chunk_in_the_cache_costs_nothing() {
+    let (world, store) = (World::new(3, Faults::none()), Mem::store());
+    world.block_on(async {
+        let setup = Setup::new(Policy::Through, Ack::Flash);
+        let node = Node::start(&world.env(), &setup, &store, Plan::default()).await;
+        let volume = planted(&node).await;
+        damage(&node, &store, 3).await;
+        let salvaged = volume.salvage(&AtomicU64::new(0)).await.unwrap();
+        assert_eq!((salvaged.refetched, salvaged.lost.len()), (1, 0));
+        assert_eq!(read(&volume, 3 * BLOCK, BLOCK as usize).await, block(3));
+        assert_eq!(volume.salvage(&AtomicU64::new(0)).await.unwrap().damages, 0);
+    });
+}
+
+#[test]
+fn a_volume_that_closes_breaks_its_salvage_off() {
+    let (world, store) = (World::new(4, Faults::none()), Mem::store());
+    world.block_on(async {
+        let setup = Setup::new(Policy::Uncached, Ack::Flash);
+        let node = Node::start(&world.env(), &setup, &store, Plan::default()).await;
+        let volume = planted(&node).await;
+        damage(&node, &store, 3).await;
+        node.faults.set(Plan { latency: std::time::Duration::from_secs(5), ..Plan::default() });
+        let chunks = AtomicU64::new(0);
+        let closing = async {
+            node.env.sleep(std::time::Duration::from_secs(1)).await;
+            volume.close().await
+        };
+        let (broken, closed) = futures_util::future::join(volume.salvage(&chunks), closing).await;
+        assert!(matches!(broken, Err(Error::Closed(_))), "{broken:?}");
+        closed.unwrap();
+        node.faults.set(Plan::default());
+        let volume = node.open(1).await.unwrap();
+        let salvaged = volume.salvage(&AtomicU64::new(0)).await.unwrap();
+        assert_eq!(salvaged.lost, [Lost { position: 3 * BLOCK, span: BLOCK }]);
+    });
+}

@@ -1,0 +1,220 @@
+//! Whether a volume may be salvaged once more. Pure: no clock, no I/O.
+//!
+//! What is remembered lies in the datastore (`salvages/<id>`), written before a salvage begins and when it has ended: a
+//! process that dies in the midst has counted. Attempts start again from none when a good one was followed by
+//! [`limits::SALVAGE_HEALTHY`] without a request, when an operator asks, and with the volume's removal.
+
+use crate::format::{Account, Memory, Outcome};
+use crate::limits;
+use std::time::Duration;
+
+/// Who wants a salvage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// A client met damage.
+    Itself,
+    /// A person said so.
+    Operator,
+}
+
+/// Why a salvage is not begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The last one was just now.
+    TooSoon(Duration),
+    /// The last two have found the same and changed nothing.
+    NoProgress,
+    /// Too many.
+    Exhausted,
+}
+
+impl Refusal {
+    /// As people read it.
+    pub fn sentence(&self, name: &str) -> String {
+        let next = format!(
+            "`rekindle salvage history {name}` tells what was tried, `rekindle salvage run {name}` tries again"
+        );
+        match self {
+            Refusal::TooSoon(wait) => {
+                format!(
+                    "it was salvaged just now; the next attempt is due in {} s",
+                    wait.as_secs() + 1
+                )
+            }
+            Refusal::NoProgress => {
+                format!("the last salvages have found the same and could change nothing: {next}")
+            }
+            Refusal::Exhausted => {
+                format!("it was salvaged {} times in vain: {next}", limits::SALVAGE_ATTEMPTS_MAX)
+            }
+        }
+    }
+}
+
+/// Begins a salvage: what is to be remembered from now on, or why not.
+pub(crate) fn begin(
+    mut memory: Memory,
+    by: By,
+    volume: &str,
+    reason: &str,
+    now: u64,
+) -> Result<Memory, Refusal> {
+    let last = memory.accounts.last_mut();
+    if let Some(last) = last.filter(|last| last.outcome == Outcome::Running) {
+        last.outcome = Outcome::Interrupted;
+        last.lines.push("the process ended in the midst of it".to_owned());
+    }
+    let last = memory.accounts.last();
+    let ended = last.and_then(|last| last.ended.or(Some(last.began))).unwrap_or(0);
+    let rest = Duration::from_micros(now.saturating_sub(ended));
+    let is_healthy =
+        last.is_some_and(|last| last.outcome.is_good()) && rest >= limits::SALVAGE_HEALTHY;
+    if by == By::Operator || is_healthy {
+        memory = Memory { attempts: 0, findings: String::new(), no_progress: false, ..memory };
+    }
+    let pause = pause(memory.attempts);
+    if memory.attempts >= limits::SALVAGE_ATTEMPTS_MAX {
+        return Err(Refusal::Exhausted);
+    } else if memory.no_progress {
+        return Err(Refusal::NoProgress);
+    } else if rest < pause {
+        return Err(Refusal::TooSoon(pause - rest));
+    }
+    memory.attempts += 1;
+    memory.accounts.push(Account {
+        volume: volume.to_owned(),
+        attempt: memory.attempts,
+        reason: reason.to_owned(),
+        began: now,
+        ended: None,
+        outcome: Outcome::Running,
+        lines: Vec::new(),
+        lines_more: 0,
+    });
+    let surplus = memory.accounts.len().saturating_sub(limits::SALVAGE_ACCOUNTS_MAX);
+    memory.accounts.drain(..surplus);
+    Ok(memory)
+}
+
+/// How a salvage came out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ending {
+    pub outcome: Outcome,
+    pub lines: Vec<String>,
+    /// What was found and not changed, in a form that is the same when it is the same again. `None`: it tells nothing
+    /// about the volume (the store was away), or something was changed.
+    pub findings: Option<String>,
+}
+
+/// Ends the salvage that runs.
+pub(crate) fn end(mut memory: Memory, ending: Ending, now: u64) -> Memory {
+    if ending.outcome == Outcome::Cancelled {
+        memory.attempts = memory.attempts.saturating_sub(1);
+    } else {
+        let findings = ending.findings.unwrap_or_default();
+        memory.no_progress = !findings.is_empty() && findings == memory.findings;
+        memory.findings = findings;
+    }
+    if let Some(last) = memory.accounts.last_mut() {
+        let mut lines = ending.lines;
+        last.lines_more = lines.len().saturating_sub(limits::SALVAGE_LINES_MAX) as u64;
+        lines.truncate(limits::SALVAGE_LINES_MAX);
+        (last.ended, last.outcome, last.lines) = (Some(now), ending.outcome, lines);
+    }
+    memory
+}
+
+/// Least time between the end of an attempt and the next one.
+fn pause(attempts: u32) -> Duration {
+    match attempts {
+        0 => Duration::ZERO,
+        some => limits::SALVAGE_PAUSE_MIN
+            .saturating_mul(1 << (some - 1).min(20))
+            .min(limits::SALVAGE_PAUSE_MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+    const DAY: u64 = 24 * 3600 * SECOND;
+
+    fn result(outcome: Outcome, findings: &str) -> Ending {
+        let findings = (!findings.is_empty()).then(|| findings.to_owned());
+        Ending { outcome, lines: vec!["a line".to_owned()], findings }
+    }
+
+    fn asked(memory: &Memory, now: u64) -> Result<Memory, Refusal> {
+        begin(memory.clone(), By::Itself, "vm1", "damage", now)
+    }
+
+    #[test]
+    fn sixteen_attempts_further_and_further_apart_and_no_more() {
+        let (mut memory, mut now, mut pauses) = (Memory::default(), DAY, Vec::new());
+        for attempt in 1..=limits::SALVAGE_ATTEMPTS_MAX {
+            memory = asked(&memory, now).unwrap();
+            assert_eq!(memory.attempts, attempt);
+            memory = end(memory, result(Outcome::Failed, &attempt.to_string()), now);
+            match asked(&memory, now) {
+                Err(Refusal::TooSoon(pause)) => {
+                    pauses.push(pause);
+                    now += u64::try_from(pause.as_micros()).unwrap();
+                }
+                other => assert_eq!(other, Err(Refusal::Exhausted)),
+            }
+        }
+        assert!(pauses.is_sorted() && pauses.len() == 15, "{pauses:?}");
+        assert_eq!(asked(&memory, now + 100 * DAY), Err(Refusal::Exhausted), "however long ago");
+        let again = begin(memory, By::Operator, "vm1", "wanted", now).unwrap();
+        assert_eq!(again.attempts, 1);
+        assert_eq!(again.accounts.len(), limits::SALVAGE_ACCOUNTS_MAX);
+    }
+
+    #[test]
+    fn the_same_findings_again_are_no_progress() {
+        let memory =
+            end(asked(&Memory::default(), DAY).unwrap(), result(Outcome::Failed, "x"), DAY);
+        let memory = end(asked(&memory, 2 * DAY).unwrap(), result(Outcome::Failed, "x"), 2 * DAY);
+        assert_eq!(asked(&memory, 3 * DAY), Err(Refusal::NoProgress));
+        let memory = begin(memory, By::Operator, "vm1", "wanted", 3 * DAY).unwrap();
+        assert!(!end(memory, result(Outcome::Failed, "x"), 3 * DAY).no_progress);
+    }
+
+    #[test]
+    fn a_store_that_is_away_is_not_the_volumes_fault() {
+        let mut memory = Memory::default();
+        for day in 1..5 {
+            memory =
+                end(asked(&memory, day * DAY).unwrap(), result(Outcome::Failed, ""), day * DAY);
+        }
+        assert!(asked(&memory, 5 * DAY).is_ok());
+    }
+
+    #[test]
+    fn a_good_one_that_stayed_healthy_starts_again() {
+        let healthy = u64::try_from(limits::SALVAGE_HEALTHY.as_micros()).unwrap();
+        let good = end(asked(&Memory::default(), DAY).unwrap(), result(Outcome::Repaired, ""), DAY);
+        assert_eq!(asked(&good, DAY + healthy).unwrap().attempts, 1);
+        assert_eq!(asked(&good, DAY + healthy - SECOND).unwrap().attempts, 2);
+    }
+
+    #[test]
+    fn a_process_that_dies_has_counted_and_a_cancelled_one_has_not() {
+        let dead = asked(&Memory::default(), DAY).unwrap();
+        let next = asked(&dead, 2 * DAY).unwrap();
+        assert_eq!((next.attempts, next.accounts[0].outcome), (2, Outcome::Interrupted));
+        let cancelled = end(next, result(Outcome::Cancelled, ""), 2 * DAY);
+        assert_eq!(cancelled.attempts, 1);
+    }
+
+    #[test]
+    fn an_account_is_bounded() {
+        let lines = vec!["a line".to_owned(); limits::SALVAGE_LINES_MAX + 5];
+        let ending = Ending { lines, ..result(Outcome::Repaired, "") };
+        let memory = end(asked(&Memory::default(), DAY).unwrap(), ending, DAY);
+        let account = memory.accounts.last().unwrap();
+        assert_eq!((account.lines.len(), account.lines_more), (limits::SALVAGE_LINES_MAX, 5));
+    }
+}

@@ -1,0 +1,308 @@
+//! The salvage server: repairs damaged volumes while the others serve.
+//!
+//! [`queue`] decides (pure) who is next, [`attempts`] (pure) whether another attempt makes sense, `work` is one salvage. Here
+//! they are driven: whoever asks, or ends, hands out what can be handed out, so no task has to live for that and none can hang.
+//!
+//! A volume in service is repaired in service: clients go on, and only what is lost is refused. One that could not be
+//! attached, or that is out of service, is `salvaging` from the moment it is asked for, also while it waits for a worker;
+//! who comes for it waits with it, and is told how it went.
+
+pub(crate) mod attempts;
+pub(crate) mod queue;
+mod work;
+
+use crate::entry::{Entry, Step};
+use crate::machine::{Event, State};
+use crate::registry::{Exclusive, Inner};
+use crate::{Error, limits};
+use attempts::By;
+use env::Moment;
+use parking_lot::Mutex;
+use queue::{Asked, Cancelled, Queue};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use tokio::sync::watch;
+
+pub(crate) use work::{forget, histories, history};
+
+/// The salvage server of a node.
+pub(crate) struct Salvager {
+    state: Mutex<Salvages>,
+}
+
+struct Salvages {
+    queue: Queue,
+    /// By volume; one for each request in the queue.
+    jobs: HashMap<String, Job>,
+}
+
+/// What a request is about, beside its place in the queue.
+struct Job {
+    by: By,
+    /// The say over the volume, if it is out of service. The worker takes it.
+    exclusive: Option<Exclusive>,
+    shared: Arc<Shared>,
+}
+
+/// What others see of a salvage that waits or runs.
+pub(crate) struct Shared {
+    /// Chunks read and checked.
+    chunks: AtomicU64,
+    cancel: watch::Sender<bool>,
+    /// How it ended.
+    outcome: watch::Sender<Option<Result<String, Error>>>,
+}
+
+/// A volume that is to be salvaged, or is being salvaged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Queued {
+    pub volume: String,
+    /// URL of its datastore.
+    pub device: String,
+    pub priority: u64,
+    pub reason: String,
+    pub age_ms: u64,
+    /// The worker that has it; `None` while it waits.
+    pub worker: Option<usize>,
+    /// Chunks that it has read and checked so far.
+    pub chunks: u64,
+}
+
+impl Default for Salvager {
+    fn default() -> Self {
+        let queue = Queue::new(limits::SALVAGE_WORKERS);
+        Self { state: Mutex::new(Salvages { queue, jobs: HashMap::new() }) }
+    }
+}
+
+impl Salvager {
+    /// A client waits for a volume.
+    pub fn raise(&self, name: &str, now: Moment) {
+        self.state.lock().queue.raise(name, now);
+    }
+
+    /// Those that run first, then those that wait, the next one first.
+    pub fn view(&self, now: Moment) -> Vec<Queued> {
+        let state = self.state.lock();
+        let row = |(volume, request): (&str, &queue::Request)| Queued {
+            volume: volume.to_owned(),
+            device: request.device.clone(),
+            priority: request.priority,
+            reason: request.reason.clone(),
+            age_ms: u64::try_from(now.since(request.asked).as_millis()).unwrap_or(u64::MAX),
+            worker: request.worker,
+            chunks: state
+                .jobs
+                .get(volume)
+                .map_or(0, |job| job.shared.chunks.load(Ordering::Relaxed)),
+        };
+        state.queue.all().into_iter().map(row).collect()
+    }
+}
+
+/// Hears of damage that readers and the destager meet, until the registry is gone.
+pub(crate) async fn listen(inner: Weak<Inner>) {
+    let Some(mut hurt) = inner.upgrade().and_then(|inner| inner.staging.hurt()) else { return };
+    while let Some(hurt) = hurt.recv().await {
+        let Some(inner) = inner.upgrade().filter(|inner| !inner.is_stopping()) else { return };
+        tracing::warn!(volume = hurt.volume, "is damaged and will be salvaged: {}", hurt.reason);
+        drop(request(&inner, &hurt.volume, &hurt.reason, By::Itself, None));
+    }
+}
+
+/// Puts a volume into the queue, with the say over it if it is out of service; or joins the request that there is.
+pub(crate) fn request(
+    inner: &Arc<Inner>,
+    name: &str,
+    reason: &str,
+    by: By,
+    exclusive: Option<Exclusive>,
+) -> Result<Arc<Shared>, Error> {
+    let device = inner.writer.store.describe();
+    let mut exclusive = exclusive;
+    if let Some(say) = &exclusive {
+        let step = Step { what: "a salvage worker", since: inner.env.now() };
+        say.entry.inside.lock().step = Some(step);
+    }
+    let shared = {
+        let mut state = inner.salvager.state.lock();
+        match state.queue.ask(name, &device, reason, inner.env.now()) {
+            Asked::Coalesced if exclusive.is_none() => {
+                return Ok(state.jobs.get(name).expect("a job for each request").shared.clone());
+            }
+            // A salvage of it in service that has not noticed yet that the volume went out of service.
+            Asked::Coalesced | Asked::Full => None,
+            Asked::Queued => {
+                let shared = Arc::new(Shared {
+                    chunks: AtomicU64::new(0),
+                    cancel: watch::Sender::new(false),
+                    outcome: watch::Sender::new(None),
+                });
+                let job = Job { by, exclusive: exclusive.take(), shared: shared.clone() };
+                state.jobs.insert(name.to_owned(), job);
+                Some(shared)
+            }
+        }
+    };
+    let Some(shared) = shared else {
+        let busy = "another salvage of it is just ending, or too many volumes wait: try again";
+        let busy: Error = datastore::Error::Unavailable(format!(
+            "volume '{name}' cannot be salvaged now: {busy}"
+        ))
+        .into();
+        exclusive.into_iter().for_each(|say| work::give_up(say, busy.clone()));
+        return Err(busy);
+    };
+    hand_out(inner);
+    Ok(shared)
+}
+
+/// Gives free workers what waits.
+fn hand_out(inner: &Arc<Inner>) {
+    loop {
+        let (name, job) = {
+            let mut state = inner.salvager.state.lock();
+            let Some((name, _)) = state.queue.next() else { return };
+            let job = state.jobs.get_mut(&name).expect("a job for each request");
+            let job =
+                Job { by: job.by, exclusive: job.exclusive.take(), shared: job.shared.clone() };
+            (name, job)
+        };
+        let end = End { inner: inner.clone(), name, shared: job.shared };
+        inner.env.spawn("salvage", async move {
+            let say = job.exclusive.as_ref();
+            let outcome = work::run(&end.inner, &end.name, job.by, say, &end.shared).await;
+            // First, so that whoever finds the volume out of `salvaging` can ask for another one.
+            end.free();
+            job.exclusive.into_iter().for_each(|say| work::conclude(say, &outcome));
+            end.tell(outcome);
+        });
+    }
+}
+
+/// The end of a salvage, however it comes about: the worker is free, who waits is told.
+struct End {
+    inner: Arc<Inner>,
+    name: String,
+    shared: Arc<Shared>,
+}
+
+impl End {
+    fn tell(&self, outcome: Result<String, Error>) {
+        self.shared.outcome.send_replace(Some(outcome));
+    }
+
+    fn free(&self) {
+        let mut state = self.inner.salvager.state.lock();
+        // Another request for this volume may be there by now.
+        let is_mine = |job: &Job| Arc::ptr_eq(&job.shared, &self.shared);
+        if state.jobs.get(&self.name).is_some_and(is_mine) {
+            state.queue.done(&self.name);
+            let done = state.jobs.remove(&self.name);
+            drop(state);
+            drop(done);
+        }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.free();
+        if self.shared.outcome.borrow().is_none() {
+            self.tell(Err(Error::Interrupted(self.name.clone())));
+        }
+        if !self.inner.is_stopping() {
+            hand_out(&self.inner);
+        }
+    }
+}
+
+/// Salvages a volume because a person said so, and waits for the end; what came of it, in a sentence.
+pub(crate) async fn run(inner: &Arc<Inner>, name: &str) -> Result<String, Error> {
+    base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
+    let shared = loop {
+        if inner.is_stopping() {
+            return Err(Error::Stopping);
+        }
+        let entry = inner.entry(name);
+        match claim(inner, &entry)? {
+            Claimed::Again(mut changes) => drop(changes.changed().await),
+            Claimed::Retired => {}
+            Claimed::InService => {
+                break request(inner, name, "an operator asked", By::Operator, None)?;
+            }
+            Claimed::Say(say) => {
+                break request(inner, name, "an operator asked", By::Operator, Some(say))?;
+            }
+        }
+    };
+    let mut outcome = shared.outcome.subscribe();
+    let ended = outcome.wait_for(Option::is_some).await;
+    ended.ok().and_then(|ended| ended.clone()).unwrap_or(Err(Error::Interrupted(name.to_owned())))
+}
+
+enum Claimed {
+    /// It is in service, or being salvaged already.
+    InService,
+    Say(Exclusive),
+    /// Another task has the say.
+    Again(watch::Receiver<u64>),
+    Retired,
+}
+
+fn claim(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Claimed, Error> {
+    let mut inside = entry.inside.lock();
+    if inside.retired {
+        return Ok(Claimed::Retired);
+    }
+    inner.observe(entry, &mut inside);
+    Ok(match inside.machine.state() {
+        State::Attached | State::Stalled => Claimed::InService,
+        State::Salvaging if inner.salvager.state.lock().jobs.contains_key(&entry.name) => {
+            Claimed::InService
+        }
+        State::Unattached | State::Preattached | State::Error => {
+            let say =
+                Exclusive::enter(inner, entry, &mut inside, Event::Salvage, "an operator asked")?;
+            // Who comes now waits for this, and takes no older failure for its outcome.
+            inside.attempts += 1;
+            Claimed::Say(say)
+        }
+        _ => Claimed::Again(entry.subscribe()),
+    })
+}
+
+/// Takes a volume out of the queue, or breaks its salvage off. Whether there was one.
+pub(crate) fn cancel(inner: &Arc<Inner>, name: &str) -> bool {
+    let waiting = {
+        let mut state = inner.salvager.state.lock();
+        match state.queue.cancel(name) {
+            Cancelled::Nothing => return false,
+            Cancelled::Running => {
+                if let Some(job) = state.jobs.get(name) {
+                    job.shared.cancel.send_replace(true);
+                }
+                return true;
+            }
+            Cancelled::Queued => state.jobs.remove(name),
+        }
+    };
+    if let Some(job) = waiting {
+        let cancelled = Error::Cancelled(name.to_owned());
+        if let Some(exclusive) = job.exclusive {
+            work::give_up(exclusive, cancelled.clone());
+        }
+        job.shared.outcome.send_replace(Some(Err(cancelled)));
+    }
+    true
+}
+
+/// The node stops: nothing waits, nothing runs on. The next touch asks again.
+pub(crate) fn stop(inner: &Arc<Inner>) {
+    let names: Vec<String> = inner.salvager.state.lock().jobs.keys().cloned().collect();
+    for name in names {
+        cancel(inner, &name);
+    }
+}

@@ -1,0 +1,264 @@
+//! One salvage: remembered before it begins and when it has ended, so that no crash in between is forgotten.
+
+use super::Shared;
+use super::attempts::{self, By};
+use crate::format::{Account, Memory, Outcome};
+use crate::machine::Event;
+use crate::registry::{Exclusive, Inner};
+use crate::{Error, Vault, attach, limits, records};
+use base::{Kind, VolumeId};
+use datastore::record::Held;
+use futures_util::future::{Either, select};
+use staging::{Salvaged, Staged};
+use std::pin::pin;
+use std::sync::Arc;
+
+/// Salvages a volume; what came of it, in a sentence. The caller then leaves `salvaging`.
+pub(super) async fn run(
+    inner: &Arc<Inner>,
+    name: &str,
+    by: By,
+    exclusive: Option<&Exclusive>,
+    shared: &Shared,
+) -> Result<String, Error> {
+    let reason = reason(inner, name);
+    let outcome = attempt(inner, name, by, &reason, exclusive, shared).await;
+    let label = match &outcome {
+        Ok(_) => "good",
+        Err(Error::Cancelled(_)) => "cancelled",
+        Err(_) => "failed",
+    };
+    metrics::counter!("rekindle_salvages_total", "outcome" => label).increment(1);
+    match &outcome {
+        Ok(done) => tracing::info!(volume = name, "salvaged: {done}"),
+        Err(error) => tracing::warn!(volume = name, "could not be salvaged: {error}"),
+    }
+    outcome
+}
+
+/// Leaves `salvaging`; who waits for the volume is told.
+pub(super) fn conclude(exclusive: Exclusive, outcome: &Result<String, Error>) {
+    match outcome {
+        Err(error) => give_up(exclusive, error.clone()),
+        Ok(done) => {
+            let name = exclusive.entry.name.clone();
+            let ended = exclusive.end(Event::SalvageDone, done, |inside| inside.reason = None);
+            if let Err(unlawful) = ended {
+                tracing::error!(volume = name, "{unlawful}");
+            }
+        }
+    }
+}
+
+/// Leaves `salvaging` without success; who waits for the volume is told why.
+pub(super) fn give_up(exclusive: Exclusive, error: Error) {
+    let cause = error.to_string();
+    let name = exclusive.entry.name.clone();
+    let ended = exclusive.end(Event::SalvageFailed, &cause, |inside| {
+        inside.known &= !matches!(error, Error::NotFound(_));
+        inside.reason = Some(cause.clone());
+        inside.failed = Some((inside.attempts, error));
+    });
+    if let Err(unlawful) = ended {
+        tracing::error!(volume = name, "{unlawful}");
+    }
+}
+
+fn reason(inner: &Inner, name: &str) -> String {
+    let state = inner.salvager.state.lock();
+    let all = state.queue.all();
+    all.iter()
+        .find(|(volume, _)| *volume == name)
+        .map_or_else(String::new, |(_, request)| request.reason.clone())
+}
+
+async fn attempt(
+    inner: &Arc<Inner>,
+    name: &str,
+    by: By,
+    reason: &str,
+    exclusive: Option<&Exclusive>,
+    shared: &Shared,
+) -> Result<String, Error> {
+    let _step = exclusive.map(|say| say.step("the store: the vault, and what was tried before"));
+    let vault = records::find(&inner.writer, name).await?;
+    if exclusive.is_some() {
+        exclusive.inspect(|say| say.entry.inside.lock().known = true);
+    }
+    let id = vault.value.id;
+    let began = begin(inner, id, by, name, reason).await?;
+    let mut cancel = shared.cancel.subscribe();
+    let outcome = {
+        let work = pin!(repair(inner, name, vault, exclusive, shared));
+        let cancelled = pin!(cancel.wait_for(|cancel| *cancel));
+        match select(work, cancelled).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(_) => Err(Error::Cancelled(name.to_owned())),
+        }
+    };
+    if let (Err(_), Some(say)) = (&outcome, exclusive)
+        && let Some(open) = inner.staging.volumes().into_iter().find(|open| open.vault().id == id)
+    {
+        // Broken off in the midst: what was opened for it is closed.
+        let _step = say.step("the volume to close");
+        open.close().await?;
+    }
+    if outcome.is_err() {
+        heed(inner, name);
+    }
+    let outcome = match outcome {
+        Err(Error::Staging(staging::Error::Closed(_))) => Err(Error::Cancelled(name.to_owned())),
+        outcome => outcome,
+    };
+    let ended = attempts::end(began.value.clone(), judged(&outcome), inner.env.wall_clock().0);
+    // What is done is done, whether or not it can be written down.
+    if let Err(error) = inner.writer.replace(&began, ended).await {
+        tracing::warn!(volume = name, "what came of its salvage cannot be written down: {error}");
+    }
+    match outcome {
+        Ok(done) => Ok(sentence(&done)),
+        Err(error) if error.is_lasting() => {
+            Err(Error::Salvage { name: name.to_owned(), reason: error.to_string() })
+        }
+        // The store is away, somebody did not want it any more: it tells nothing about the volume.
+        Err(error) => Err(error),
+    }
+}
+
+/// Remembers that an attempt begins, or says why none does.
+async fn begin(
+    inner: &Inner,
+    id: VolumeId,
+    by: By,
+    name: &str,
+    reason: &str,
+) -> Result<Held<Memory>, Error> {
+    for _ in 0..limits::CONFLICTS_MAX {
+        let held = inner.writer.read::<Memory>(&Memory::key(id)).await?;
+        let memory = held
+            .as_ref()
+            .map_or_else(|| Memory { id, ..Memory::default() }, |held| held.value.clone());
+        let now = inner.env.wall_clock().0;
+        let began = attempts::begin(memory, by, name, reason, now).map_err(|refusal| {
+            heed(inner, name);
+            Error::Salvage {
+                name: name.to_owned(),
+                reason: format!("{}; {reason}", refusal.sentence(name)),
+            }
+        })?;
+        let written = match &held {
+            Some(held) => inner.writer.replace(held, began).await,
+            None => inner.writer.create(&Memory::key(id), began).await,
+        };
+        match written {
+            Err(error) if matches!(error.kind(), Kind::Conflict | Kind::Exists) => continue,
+            written => return Ok(written?),
+        }
+    }
+    let busy = "what is remembered of its salvages changes all the time: try again";
+    Err(datastore::Error::Unavailable(format!("volume '{name}': {busy}")).into())
+}
+
+/// The next one who meets damage is to be heard, since nothing was repaired.
+fn heed(inner: &Inner, name: &str) {
+    let entry = inner.find(name);
+    let live = entry.and_then(|entry| entry.inside.lock().live.clone());
+    live.inspect(|live| live.staged.heed());
+}
+
+/// The repair itself, in service or out of it.
+async fn repair(
+    inner: &Arc<Inner>,
+    name: &str,
+    vault: Held<Vault>,
+    exclusive: Option<&Exclusive>,
+    shared: &Shared,
+) -> Result<Salvaged, Error> {
+    let Some(say) = exclusive else {
+        let entry = inner.find(name);
+        let live = entry.and_then(|entry| entry.inside.lock().live.clone());
+        // It went out of service while it waited: whoever comes next finds out.
+        let live = live.ok_or_else(|| Error::Cancelled(name.to_owned()))?;
+        return Ok(live.staged.salvage(&shared.chunks).await?);
+    };
+    let _step = say.step("the store: becoming the owner in the vault");
+    let held = attach::become_owner(inner, name, vault).await?;
+    let home = (inner.homes)(&held.value)?;
+    let _step = say.step("the log: reading unfinished changes");
+    let staged: Arc<Staged> = inner.staging.open(held, home).await?;
+    let _step = say.step("the store: reading and checking every chunk");
+    let salvaged = staged.salvage(&shared.chunks).await;
+    let _step = say.step("the volume to close");
+    staged.close().await?;
+    Ok(salvaged?)
+}
+
+/// What is remembered of an outcome.
+fn judged(outcome: &Result<Salvaged, Error>) -> attempts::Ending {
+    match outcome {
+        Ok(done) => {
+            let mut lines = vec![sentence(done)];
+            let lost = done.lost.iter();
+            lines.extend(lost.map(|lost| {
+                format!("lost: bytes {}..{}", lost.position, lost.position + lost.span)
+            }));
+            lines.extend(done.lines.iter().cloned());
+            let is_sound = done.damages == 0;
+            attempts::Ending {
+                outcome: if is_sound { Outcome::Sound } else { Outcome::Repaired },
+                lines,
+                // Damage that a reader meets and a salvage does not find is not mended by looking again.
+                findings: is_sound.then(|| "nothing".to_owned()),
+            }
+        }
+        Err(error @ Error::Cancelled(_)) => attempts::Ending {
+            outcome: Outcome::Cancelled,
+            lines: vec![error.to_string()],
+            findings: None,
+        },
+        Err(error) => attempts::Ending {
+            outcome: Outcome::Failed,
+            lines: vec![error.to_string()],
+            findings: error.is_lasting().then(|| error.to_string()),
+        },
+    }
+}
+
+fn sentence(done: &Salvaged) -> String {
+    let (chunks, damages) = (done.chunks, done.damages);
+    if damages == 0 {
+        return format!("{chunks} chunks read, all of them sound");
+    }
+    let lost: u64 = done.lost.iter().map(|lost| lost.span).sum();
+    format!(
+        "{chunks} chunks read, {damages} damaged, {} came back from the cache, {lost} bytes are lost, {} pack(s) have new footers",
+        done.refetched, done.footers
+    )
+}
+
+/// What was done to a volume so far, oldest first.
+pub(crate) async fn history(inner: &Arc<Inner>, name: &str) -> Result<Vec<Account>, Error> {
+    let id = records::find(&inner.writer, name).await?.value.id;
+    let held = inner.writer.read::<Memory>(&Memory::key(id)).await?;
+    Ok(held.map(|held| held.value.accounts).unwrap_or_default())
+}
+
+/// The same of all volumes of which anything is remembered, a volume's together.
+pub(crate) async fn histories(inner: &Arc<Inner>) -> Result<Vec<Account>, Error> {
+    let mut all: Vec<Vec<Account>> = Vec::new();
+    let keys = records::keys(&inner.writer, datastore::key::SALVAGES).await?;
+    let read = |key: String| async move { inner.writer.read::<Memory>(&key).await };
+    for held in records::each(keys, read).await {
+        all.extend(held?.map(|held| held.value.accounts));
+    }
+    all.sort_by(|one, other| {
+        let name = |accounts: &[Account]| accounts.last().map(|last| last.volume.clone());
+        name(one).cmp(&name(other))
+    });
+    Ok(all.concat())
+}
+
+/// A volume is gone for good.
+pub(crate) async fn forget(inner: &Inner, id: VolumeId) -> Result<(), datastore::Error> {
+    inner.writer.store.delete(&Memory::key(id)).await
+}

@@ -1,0 +1,198 @@
+//! Salvage: out of service and in service, attempts that are remembered, clients that wait.
+
+use super::bed::{Bed, SIZE, kind, read, spec, write};
+use crate::*;
+use base::{Generation, Kind};
+use bytes::Bytes;
+use datastore::Store;
+use datastore::backend::mem::Mem;
+use datastore::layer::fault::Plan;
+use env::Env;
+use env::sim::{Faults, World};
+use futures_util::future::{join, join3};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Volumes with content in the store; the life that wrote them has ended, and with it its cache.
+async fn planted(env: &Env, store: &Store, names: &[&str]) -> Bed {
+    let bed = Bed::start(env, store).await;
+    for name in names {
+        bed.volumes.create(spec(name)).await.unwrap();
+        let handle = bed.volumes.attach(name).await.unwrap();
+        write(&handle, 0, name.as_bytes()).await.unwrap();
+    }
+    bed.volumes.stop(true).await.unwrap();
+    drop(bed);
+    Bed::start(env, store).await
+}
+
+/// Flips a byte of a volume's content.
+async fn damage(bed: &Bed, name: &str) {
+    let root = bed.vault(name).await.root.unwrap();
+    let key = content::pack::key(root.pack);
+    let (object, _) = bed.store.get(&key).await.unwrap();
+    let mut object = object.to_vec();
+    object[root.offset as usize + 1000] ^= 1;
+    bed.store.put(&key, Bytes::from(object)).await.unwrap();
+}
+
+async fn refusal(handle: &Handle) -> String {
+    handle.staged().read(0, &mut [0; 10]).await.unwrap_err().to_string()
+}
+
+async fn outcomes(bed: &Bed, name: &str) -> Vec<Outcome> {
+    let history = bed.volumes.salvage_history(name).await.unwrap();
+    history.iter().map(|account| account.outcome).collect()
+}
+
+#[test]
+fn a_volume_out_of_service_is_salvaged_and_who_comes_meanwhile_waits_for_it() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = planted(&world.env(), &store, &["a", "b"]).await;
+        damage(&bed, "a").await;
+        bed.faults.set(Plan { latency: SECOND, ..Plan::default() });
+        let clients = async {
+            bed.env.sleep(SECOND / 2).await;
+            assert_eq!(bed.volumes.salvages()[0].volume, "a");
+            assert_eq!(bed.volumes.states()[&State::Salvaging], 1);
+            let (one, other, healthy) =
+                join3(bed.volumes.attach("a"), bed.volumes.attach("a"), bed.volumes.attach("b"))
+                    .await;
+            assert_eq!(read(&healthy.unwrap(), 0, 1).await, b"b");
+            (one.unwrap(), other.unwrap())
+        };
+        let (salvaged, (one, other)) = join(bed.volumes.salvage("a"), clients).await;
+        assert!(salvaged.unwrap().contains("1 damaged"));
+        assert!(bed.volumes.salvages().is_empty());
+        bed.faults.set(Plan::default());
+        let refused = refusal(&one).await;
+        assert!(refused.contains(&format!("bytes 0..{SIZE}")), "{refused}");
+        write(&other, 0, &[7; SIZE as usize]).await.unwrap();
+        assert_eq!(read(&one, 0, 10).await, [7; 10]);
+        assert_eq!(outcomes(&bed, "a").await, [Outcome::Repaired]);
+        let history = bed.volumes.history("a").unwrap();
+        let states: Vec<_> = history.iter().map(|change| change.to).collect();
+        let expected = [State::Salvaging, State::Preattached, State::Attaching, State::Attached];
+        assert_eq!(states, expected);
+    });
+}
+
+#[test]
+fn a_reader_who_meets_damage_brings_the_salvage_about_and_nobody_is_thrown_out() {
+    let (world, store) = (World::new(2, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = planted(&world.env(), &store, &["a", "b"]).await;
+        bed.env.spawn("salvager", bed.volumes.salvager());
+        damage(&bed, "a").await;
+        let handle = bed.volumes.attach("a").await.unwrap();
+        assert!(!refusal(&handle).await.contains("are lost"));
+        bed.env.sleep(SECOND).await;
+        assert!(refusal(&handle).await.contains("are lost"));
+        assert_eq!(bed.volumes.show("a").await.unwrap().state, State::Attached);
+        write(&handle, 3, b"whole").await.unwrap();
+        assert_eq!(read(&handle, 3, 5).await, b"whole");
+        assert_eq!(outcomes(&bed, "a").await, [Outcome::Repaired]);
+        bed.volumes.remove("a", true).await.unwrap();
+        assert!(bed.keys("salvages/").await.is_empty(), "it goes with the volume");
+    });
+}
+
+#[test]
+fn attempts_in_vain_are_few_and_no_restart_forgets_them() {
+    let (world, store) = (World::new(3, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec("a")).await.unwrap();
+        bed.faults.set(Plan::default());
+        let handle = bed.volumes.attach("a").await.unwrap();
+        write(&handle, 0, b"unfinished").await.unwrap();
+        drop(handle);
+        bed.volumes.stop(false).await.unwrap();
+        // A store that was set back: the log has changes of a generation that the vault has not seen.
+        let vault = bed.vault("a").await;
+        let key = Vault::key(vault.id);
+        let set = async |bed: &Bed, generation| {
+            let held = bed.writer.read::<Vault>(&key).await.unwrap().unwrap();
+            let value = Vault { generation, ..held.value.clone() };
+            bed.writer.replace(&held, value).await.unwrap();
+        };
+        set(&bed, Generation(0)).await;
+        drop(bed);
+        let bed = Bed::start(&world.env(), &store).await;
+
+        let (one, other) = join(bed.volumes.attach("a"), bed.volumes.attach("a")).await;
+        let (one, other) = (one.err().unwrap(), other.err().unwrap());
+        assert_eq!((one.kind(), other.kind()), (Kind::Damaged, Kind::Damaged));
+        assert!(one.to_string().contains("set back"), "{one}");
+        assert_eq!(one.to_string(), other.to_string(), "both are told the same");
+        assert_eq!(outcomes(&bed, "a").await, [Outcome::Failed], "one salvage for both");
+        let soon = bed.volumes.attach("a").await.err().unwrap().to_string();
+        assert!(soon.contains("just now") && soon.contains("set back"), "{soon}");
+        bed.env.sleep(2 * SECOND).await;
+        assert_eq!(kind(bed.volumes.attach("a").await), Kind::Damaged);
+        assert_eq!(outcomes(&bed, "a").await.len(), 2);
+        bed.volumes.stop(false).await.unwrap();
+        drop(bed);
+
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.env.sleep(60 * SECOND).await;
+        let vain = bed.volumes.attach("a").await.err().unwrap().to_string();
+        assert!(vain.contains("could change nothing"), "{vain}");
+        assert_eq!(outcomes(&bed, "a").await.len(), 2);
+        // A person may, and does so with success once the cause is gone.
+        assert_eq!(kind(bed.volumes.salvage("a").await), Kind::Damaged);
+        assert_eq!(bed.volumes.show("a").await.unwrap().state, State::Error);
+        set(&bed, vault.generation).await;
+        bed.volumes.salvage("a").await.unwrap();
+        let handle = bed.volumes.attach("a").await.unwrap();
+        assert_eq!(read(&handle, 0, 10).await, b"unfinished");
+    });
+}
+
+#[test]
+fn a_salvage_that_hangs_can_be_broken_off_and_holds_nobody_else_up() {
+    let (world, store) = (World::new(4, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = planted(&world.env(), &store, &["a", "b"]).await;
+        let healthy = bed.volumes.attach("b").await.unwrap();
+        damage(&bed, "a").await;
+        bed.faults.set(Plan { latency: 1000 * SECOND, ..Plan::default() });
+        let person = async {
+            bed.env.sleep(2500 * SECOND).await;
+            write(&healthy, 9, b"fine").await.unwrap();
+            assert_eq!(read(&healthy, 9, 4).await, b"fine");
+            assert!(bed.volumes.cancel_salvage("a"));
+            bed.faults.set(Plan::default());
+        };
+        let (broken, ()) = join(bed.volumes.salvage("a"), person).await;
+        assert!(matches!(broken, Err(Error::Cancelled(_))), "{broken:?}");
+        assert!(!bed.volumes.cancel_salvage("a"));
+        assert_eq!(bed.volumes.passing(), (Vec::new(), 0));
+        drop(bed.volumes.attach("a").await.unwrap());
+        assert!(bed.volumes.salvage("a").await.unwrap().contains("1 damaged"));
+    });
+}
+
+#[test]
+fn a_stop_does_not_wait_for_salvages() {
+    let (world, store) = (World::new(5, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = planted(&world.env(), &store, &["a"]).await;
+        damage(&bed, "a").await;
+        bed.faults.set(Plan { latency: SECOND, ..Plan::default() });
+        let stop = async {
+            bed.env.sleep(5 * SECOND / 2).await;
+            assert_eq!(bed.volumes.states()[&State::Salvaging], 1);
+            bed.volumes.stop(false).await.unwrap();
+            assert_eq!(bed.volumes.passing(), (Vec::new(), 0));
+        };
+        let (broken, ()) = join(bed.volumes.salvage("a"), stop).await;
+        assert!(matches!(broken, Err(Error::Cancelled(_))), "{broken:?}");
+        drop(bed);
+        let bed = Bed::start(&world.env(), &store).await;
+        assert_eq!(bed.volumes.salvage_history("a").await.unwrap().len(), 1);
+        assert!(bed.volumes.salvage("a").await.unwrap().contains("1 damaged"));
+    });
+}
