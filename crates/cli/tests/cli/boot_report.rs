@@ -146,9 +146,8 @@ fn a_start_is_told_from_the_birth_of_the_process_to_the_first_reply() {
         "listening",
         "first-connection",
         "attach vm1",
-        "name",
+        // Out of the catalog: neither the name nor the owner is asked of the store.
         "vault",
-        "owner",
         "log-index",
         "first-reply",
     ];
