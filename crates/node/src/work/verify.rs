@@ -10,7 +10,7 @@ use content::verify::Damage;
 use front::http::api::{ApiError, StartVerify};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use volume::{Info, VaultState};
+use volume::{Info, Lost, Vault, VaultState};
 
 /// Checks one volume, or all.
 pub async fn verify(
@@ -32,7 +32,9 @@ pub async fn verify(
             let reason = info.reason.clone().unwrap_or_default();
             findings.add(format!("volume '{}' cannot be served: {reason}", info.vault.name));
         } else if info.vault.state == VaultState::Live {
-            roots.push(root(&node, &info));
+            let vault = newest(&node, &info);
+            vault.lost.iter().for_each(|lost| findings.add(quarantined(&vault.name, lost)));
+            roots.push(vault.root);
             subjects.push(info);
         }
     }
@@ -53,11 +55,20 @@ pub async fn verify(
     }))
 }
 
-/// The newest root: that of the volume in service, if it is in service.
-fn root(node: &Node, info: &Info) -> content::tree::Root {
+/// The newest vault: that of the volume in service, if it is in service.
+fn newest(node: &Node, info: &Info) -> Vault {
     let in_service =
         node.staging.volumes().into_iter().find(|staged| staged.vault().id == info.vault.id);
-    in_service.map_or(info.vault.root, |staged| staged.vault().root)
+    in_service.map_or_else(|| info.vault.clone(), |staged| staged.vault())
+}
+
+/// What a salvage had to give up is not in the tree any more, and lost all the same.
+fn quarantined(volume: &str, lost: &Lost) -> String {
+    format!(
+        "volume '{volume}': {} at byte {} was damaged and is lost; reads of it are errors until it is written again",
+        format_size(lost.span),
+        lost.position
+    )
 }
 
 #[derive(Default)]
