@@ -16,7 +16,7 @@ use crate::backoff::{Backoff, Policy};
 use crate::{Error, Store, Version};
 use base::NodeId;
 use bytes::Bytes;
-use copies::Shelf;
+use copies::{Hand, Shelf};
 use env::Env;
 use judge::{Verdict, judge};
 use serde::{Serialize, de::DeserializeOwned};
@@ -117,23 +117,32 @@ impl Writer {
 
     /// As [`Writer::read`], and keeps a copy.
     pub async fn read_and_keep<T: Body>(&self, key: &str) -> Result<Option<Held<T>>, Error> {
-        let hand = self.shelf.as_ref().filter(|_| T::COPIED).map(|shelf| shelf.begin(key));
-        let held = self.read(key).await?;
-        if let (Some(hand), Some(held)) = (hand, &held) {
-            hand.keep(held, self.node)?;
+        let hand = self.hand::<T>(key);
+        let Some((held, data)) = self.read_with_data(key).await? else { return Ok(None) };
+        if let Some(hand) = hand {
+            hand.keep(&held.version, &data);
         }
-        Ok(held)
+        Ok(Some(held))
+    }
+
+    /// Begins an operation on a record of which copies are kept.
+    fn hand<'a, T: Body>(&'a self, key: &'a str) -> Option<Hand<'a>> {
+        self.shelf.as_ref().filter(|_| T::COPIED).map(|shelf| shelf.begin(key))
     }
 
     /// Reads a record; `None` when it does not exist.
     pub async fn read<T: Body>(&self, key: &str) -> Result<Option<Held<T>>, Error> {
+        Ok(self.read_with_data(key).await?.map(|(held, _)| held))
+    }
+
+    async fn read_with_data<T: Body>(&self, key: &str) -> Result<Option<(Held<T>, Bytes)>, Error> {
         let (data, version) = match self.store.get(key).await {
             Ok(found) => found,
             Err(Error::NotFound(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
         let (value, mark) = decode_as(key, &data)?;
-        Ok(Some(Held { key: key.to_owned(), value, version, mark }))
+        Ok(Some((Held { key: key.to_owned(), value, version, mark }, data)))
     }
 
     /// Makes a record. [`Error::Exists`] when somebody else's is there. After any failure the record is read back:
@@ -166,16 +175,15 @@ impl Writer {
     ) -> Result<Held<T>, Error> {
         let data = envelope::encode(key, &value, self.node, &mark, self.env.wall_clock())?;
         let attempt = Attempt { key, data, mark, base };
-        let hand = self.shelf.as_ref().filter(|_| T::COPIED).map(|shelf| shelf.begin(key));
+        let hand = self.hand::<T>(key);
         if let Some(hand) = &hand {
             hand.forget();
         }
         let version = self.settle::<T>(&attempt).await?;
-        let held = Held { key: key.to_owned(), value, version, mark: attempt.mark };
-        if let Some(hand) = hand.filter(|_| held.version.0 != SUPERSEDED) {
-            hand.keep(&held, self.node)?;
+        if let Some(hand) = hand.filter(|_| version.0 != SUPERSEDED) {
+            hand.keep(&version, &attempt.data);
         }
-        Ok(held)
+        Ok(Held { key: key.to_owned(), value, version, mark: attempt.mark })
     }
 
     /// Carries out a write until it has won or lost. All attempts are the same bytes, so that a late one that lands

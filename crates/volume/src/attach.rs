@@ -149,6 +149,7 @@ async fn by_copy(attaching: &Exclusive, phase: &str) -> Option<Live> {
     let watch = inner.env.watch();
     let held = copies::find(&inner.writer, &entry.name)?;
     inner.env.boot_phase("vault", Some(phase), watch);
+    entry.inside.lock().known = true;
     match open(attaching, held, phase).await {
         Ok(live) => {
             metrics::counter!("rekindle_volume_attaches_total", "vault" => "copy").increment(1);
@@ -185,8 +186,7 @@ async fn by_store(attaching: &Exclusive, phase: &str) -> Result<Live, Error> {
 
 /// Brings an owned volume into service.
 async fn open(attaching: &Exclusive, held: Held<Vault>, phase: &str) -> Result<Live, Error> {
-    let (inner, entry) = (&attaching.inner, &attaching.entry);
-    entry.inside.lock().known = true;
+    let inner = &attaching.inner;
     let vault = held.value.clone();
     let home = (inner.homes)(&vault)?;
     let _step = attaching.step("the log: reading unfinished changes");

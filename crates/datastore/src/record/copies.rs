@@ -4,10 +4,8 @@
 //! write and put back after it has won, so that a process that dies in between leaves none. Where two operations on one
 //! record overlap, none is put back: nobody knows which of them was the later.
 
-use super::{Body, Held, decode_as, envelope};
-use crate::{Error, Version};
-use base::NodeId;
-use env::Timestamp;
+use super::{Body, Held, decode_as};
+use crate::Version;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -79,17 +77,15 @@ impl Hand<'_> {
         self.shelf.copies.forget(self.key);
     }
 
-    /// Keeps what the operation has seen or written, unless another one overlapped.
-    pub(super) fn keep<T: Body>(&self, held: &Held<T>, node: NodeId) -> Result<(), Error> {
-        let data = envelope::encode(&held.key, &held.value, node, &held.mark, Timestamp(0))?;
-        let Ok(length) = u16::try_from(held.version.0.len()) else { return Ok(()) };
-        let bytes = [&length.to_le_bytes()[..], held.version.0.as_bytes(), &data].concat();
+    /// Keeps what the operation has seen or written, as it lies in the store, unless another one overlapped.
+    pub(super) fn keep(&self, version: &Version, data: &[u8]) {
+        let Ok(length) = u16::try_from(version.0.len()) else { return };
+        let bytes = [&length.to_le_bytes()[..], version.0.as_bytes(), data].concat();
         let hands = self.shelf.hands.lock();
         if hands.get(self.key).is_some_and(|hand| !hand.overlapped) {
             // Under the lock: whoever begins now takes it away again.
             self.shelf.copies.keep(self.key, &bytes);
         }
-        Ok(())
     }
 }
 
