@@ -110,7 +110,13 @@ impl Node {
         };
         let Known { open, identity, writer, record } = known;
         phases.done("store-and-warm");
-        let held = record::start(&writer, &open.url, record, warm.frames.is_some()).await?;
+        let memory_outlives_process = arena.outlives_process();
+        // The log is found while the store writes; its new head needs to know which life this is.
+        let (held, found) = futures_util::join!(
+            record::start(&writer, &open.url, record, warm.frames.is_some()),
+            Log::find(env, arena, log_config(&config, id, sizes)),
+        );
+        let held = held?;
         let writer = match (&warm.frames, held.value.copies) {
             (Some(frames), Some(era)) => {
                 writer.with_copies(Arc::new(volume::WarmCopies::new(frames.clone(), era)))
@@ -118,10 +124,7 @@ impl Node {
             _ => writer,
         };
         let incarnation = held.value.incarnation;
-        phases.done("record");
-        let memory_outlives_process = arena.outlives_process();
-        let (log, opened) =
-            Log::open(env, arena, log_config(&config, id, incarnation, sizes)).await?;
+        let (log, opened) = found?.open(incarnation).await?;
         phases.done("log");
         for damage in &opened.damage {
             tracing::error!(%damage, "damage in the log");
@@ -250,16 +253,10 @@ fn sizes(config: &Config, chosen: Sizes) -> Sizes {
     }
 }
 
-fn log_config(
-    config: &Config,
-    node: NodeId,
-    incarnation: Incarnation,
-    sizes: Sizes,
-) -> log::Config {
+fn log_config(config: &Config, node: NodeId, sizes: Sizes) -> log::Config {
     log::Config {
         folder: config.flash(),
         node,
-        incarnation,
         flash_bytes: sizes.flash_bytes,
         flush_interval: limits::FLUSH_INTERVAL,
     }
