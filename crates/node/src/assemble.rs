@@ -147,7 +147,7 @@ impl Node {
             writer.clone(),
             staging.clone(),
             content.clone(),
-            homes(&content),
+            homes(env, &content, config.read_ahead),
         );
         let sweeper = sweeper(&config, &content, &writer, &volumes);
         open.faults.set(open.plan);
@@ -270,6 +270,7 @@ fn content_config(config: &Config, identity: &Identity) -> content::Config {
         cache_bytes: config.cache_bytes,
         index_bytes: config.index_bytes,
         uploads: limits::UPLOADS,
+        direct_path: config.direct_path,
     }
 }
 
@@ -287,11 +288,19 @@ fn staging_config(config: &Config, sizes: Sizes, memory_outlives_process: bool) 
     }
 }
 
-/// What the bytes of each kind of volume mean.
-fn homes(content: &Content) -> HomeMaker {
-    let content = content.clone();
+/// What the bytes of each kind of volume mean. It is asked when a volume comes into service, and that is when
+/// `read_ahead` begins.
+fn homes(env: &Env, content: &Content, read_ahead: bool) -> HomeMaker {
+    let (env, content) = (env.clone(), content.clone());
     Arc::new(move |vault: &Vault| match vault.kind.as_str() {
         "block" => {
+            if read_ahead {
+                let (content, root) = (content.clone(), vault.root);
+                env.spawn("read-ahead", async move {
+                    // Whoever needs it meets the same error.
+                    let _ = content::tree::read_ahead(&content, &root).await;
+                });
+            }
             let home = block::Extents::new(content.clone(), vault.size, vault.block_size);
             Ok(Arc::new(home) as Arc<dyn Home>)
         }

@@ -72,6 +72,7 @@ impl Node {
             cache_bytes: 4 * units::MIB,
             index_bytes: units::MIB,
             uploads: 2,
+            direct_path: true,
         };
         let content =
             Content::open_warm(env.clone(), store.clone(), content_config, frames.clone());

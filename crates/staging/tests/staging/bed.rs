@@ -109,6 +109,7 @@ impl Node {
                 cache_bytes: 32 * MIB,
                 index_bytes: 4 * MIB,
                 uploads: 4,
+                direct_path: true,
             },
         );
         let writer = Writer::new(env.clone(), store, NODE);
