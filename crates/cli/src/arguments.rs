@@ -403,6 +403,8 @@ pub enum Debug {
     Queue(Narrow),
     /// Segments of the log, how full its head is, what is committed
     Log,
+    /// Memory that outlives the daemon: which segment lies in which slot, how full the sets of frames are
+    Warm,
     /// Volumes in a passing state: who has the say, what it waits for, who waits for it
     Locks,
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys at the top, and what they are.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "dir",
     "store",
     "store_fault",
@@ -30,6 +30,7 @@ const KEYS: [&str; 18] = [
     "destage",
     "sweep",
     "stuck_after",
+    "stop_parallel",
     "collector",
 ];
 /// Keys under `[destage]`.
@@ -61,6 +62,7 @@ pub struct Settings {
     pub destage: Destage,
     pub sweep: Sweep,
     pub stuck_after: Option<Duration>,
+    pub stop_parallel: Option<usize>,
     pub collector: Collector,
 }
 
@@ -139,6 +141,7 @@ fn parse(text: &str) -> Result<Settings, String> {
             grace: read_key(&sweep, "grace", parse::duration)?,
         },
         stuck_after: read_key(&table, "stuck_after", parse::duration)?,
+        stop_parallel: read_key(&table, "stop_parallel", workers)?,
         collector: Collector {
             idle: read_key(&collector, "idle", interval)?,
             interval: read_key(&collector, "interval", parse::duration)?,
@@ -252,6 +255,7 @@ mod tests {
             cache = 1048576
             compression = "lz4"
             stuck_after = "3s"
+            stop_parallel = 8
             read_ahead = "on"
             direct_path = "off"
             [destage]
@@ -276,6 +280,7 @@ mod tests {
         assert_eq!(settings.destage.age, Some(Duration::from_secs(2)));
         assert_eq!(settings.destage.workers, Some(4));
         assert_eq!(settings.stuck_after, Some(Duration::from_secs(3)));
+        assert_eq!(settings.stop_parallel, Some(8));
         assert_eq!((settings.sweep.interval, settings.sweep.percent), (Some(None), Some(50)));
         assert_eq!(settings.collector.idle, Some(Some(Duration::from_secs(1800))));
         assert_eq!((settings.collector.interval, settings.collector.batch), (None, Some(500)));

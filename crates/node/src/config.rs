@@ -111,6 +111,9 @@ pub struct Config {
     pub sweep: Sweep,
     /// A volume that is attaching, offlining or the like for longer than this is reported as stuck.
     pub stuck_after: Duration,
+    /// Volumes that a stop takes out of service at once.
+    #[serde(default = "most_stops")]
+    pub stop_parallel: usize,
     /// When idle volumes go out of service.
     pub collector: volume::collector::Settings,
 }
@@ -118,6 +121,10 @@ pub struct Config {
 /// What an older supervisor's worker has always done.
 fn yes() -> bool {
     true
+}
+
+fn most_stops() -> usize {
+    volume::limits::STOPS_MAX
 }
 
 impl Config {
@@ -140,6 +147,7 @@ impl Config {
             destage: Destage::default(),
             sweep: Sweep::default(),
             stuck_after: limits::STUCK_AFTER_DEFAULT,
+            stop_parallel: most_stops(),
             collector: volume::collector::Settings::default(),
         }
     }

@@ -117,6 +117,7 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> 
     config.sweep.interval = sweep.interval.unwrap_or(config.sweep.interval);
     config.sweep.percent = sweep.percent.unwrap_or(config.sweep.percent);
     config.sweep.grace = sweep.grace.unwrap_or(config.sweep.grace);
+    config.stop_parallel = settings.stop_parallel.unwrap_or(config.stop_parallel);
     config.stuck_after = settings.stuck_after.unwrap_or(config.stuck_after);
     let collector = &settings.collector;
     config.collector.idle = collector.idle.unwrap_or(config.collector.idle);
