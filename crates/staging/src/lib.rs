@@ -5,6 +5,7 @@
 //! changes in serial order into the volume's [`Home`], one atomic vault commit a batch. The [`Vault`] is the one truth
 //! about who may write the volume.
 
+mod accept;
 mod admission;
 mod batch;
 mod budget;
@@ -33,7 +34,7 @@ pub use policy::{Ack, Policy};
 pub use quarantine::Lost;
 pub use salvage::{Hurt, Salvaged};
 pub use staged::Staged;
-pub use vault::{Vault, VaultState};
+pub use vault::{Accepted, Vault, VaultState};
 pub use view::{DestagerView, StagedView};
 
 /// The newest version that this binary knows of each format of this crate.
@@ -218,10 +219,12 @@ impl Staging {
             Some(parked) => (recovery::unparked(&parked, value.checkpoint), parked.end),
             None => {
                 let (recovered, losses) = inner.log.salvage(value.id).await?;
-                (
-                    recovery::unfinished(recovered, &losses, value, inner.env.now())?,
-                    Position::default(),
-                )
+                let changes = recovery::unfinished(recovered, &losses, value, inner.env.now())?;
+                if changes.is_empty() && value.accepted.is_some() {
+                    // What was given up shall not keep its segments.
+                    inner.log.forget(value.id);
+                }
+                (changes, Position::default())
             }
         };
         let mode = match (value.policy, value.ack) {

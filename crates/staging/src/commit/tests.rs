@@ -26,6 +26,7 @@ fn vault(tag: u8, checkpoint: u64) -> Vault {
         created: 0,
         pinned: false,
         lost: Vec::new(),
+        accepted: None,
     }
 }
 

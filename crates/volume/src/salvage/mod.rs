@@ -14,7 +14,7 @@ mod work;
 use crate::entry::{Entry, Step};
 use crate::machine::{Event, State};
 use crate::registry::{Exclusive, Inner};
-use crate::{Error, limits};
+use crate::{Error, limits, offline};
 use attempts::By;
 use env::Moment;
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::watch;
 
-pub(crate) use work::{forget, histories, history};
+pub(crate) use work::{forget, histories, history, resume};
 
 /// The salvage server of a node.
 pub(crate) struct Salvager {
@@ -219,28 +219,50 @@ impl Drop for End {
     }
 }
 
-/// Salvages a volume because a person said so, and waits for the end; what came of it, in a sentence.
-pub(crate) async fn run(inner: &Arc<Inner>, name: &str) -> Result<String, Error> {
+/// Salvages a volume because a person said so, and waits for the end; what came of it, in a sentence. One that goes on
+/// without unfinished changes is taken out of service for that, which its clients can refuse by holding it.
+pub(crate) async fn run(
+    inner: &Arc<Inner>,
+    name: &str,
+    accept_losses: bool,
+) -> Result<String, Error> {
+    let (by, cause) = match accept_losses {
+        false => (By::Operator, "an operator asked"),
+        true => (By::Accepting, "an operator accepts that unfinished changes are lost"),
+    };
+    let shared = ask(inner, name, cause, by).await?;
+    let mut outcome = shared.outcome.subscribe();
+    let ended = outcome.wait_for(Option::is_some).await;
+    ended.ok().and_then(|ended| ended.clone()).unwrap_or(Err(Error::Interrupted(name.to_owned())))
+}
+
+/// Asks for a salvage of a volume, in service or out of it; does not wait for it.
+pub(crate) async fn ask(
+    inner: &Arc<Inner>,
+    name: &str,
+    cause: &str,
+    by: By,
+) -> Result<Arc<Shared>, Error> {
     base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
-    let shared = loop {
+    loop {
         if inner.is_stopping() {
             return Err(Error::Stopping);
         }
         let entry = inner.entry(name);
-        match claim(inner, &entry)? {
+        match claim(inner, &entry, cause)? {
             Claimed::Again(mut changes) => drop(changes.changed().await),
             Claimed::Retired => {}
-            Claimed::InService => {
-                break request(inner, name, "an operator asked", By::Operator, None)?;
+            Claimed::InService if by == By::Accepting => {
+                let say = offline::claim(inner, name, false, cause).await?;
+                offline::close(&say).await?;
+                say.turn_to(Event::Salvage, cause)?;
+                say.entry.inside.lock().attempts += 1;
+                return request(inner, name, cause, by, Some(say));
             }
-            Claimed::Say(say) => {
-                break request(inner, name, "an operator asked", By::Operator, Some(say))?;
-            }
+            Claimed::InService => return request(inner, name, cause, by, None),
+            Claimed::Say(say) => return request(inner, name, cause, by, Some(say)),
         }
-    };
-    let mut outcome = shared.outcome.subscribe();
-    let ended = outcome.wait_for(Option::is_some).await;
-    ended.ok().and_then(|ended| ended.clone()).unwrap_or(Err(Error::Interrupted(name.to_owned())))
+    }
 }
 
 enum Claimed {
@@ -252,7 +274,7 @@ enum Claimed {
     Retired,
 }
 
-fn claim(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Claimed, Error> {
+fn claim(inner: &Arc<Inner>, entry: &Arc<Entry>, cause: &str) -> Result<Claimed, Error> {
     let mut inside = entry.inside.lock();
     if inside.retired {
         return Ok(Claimed::Retired);
@@ -264,8 +286,7 @@ fn claim(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Claimed, Error> {
             Claimed::InService
         }
         State::Unattached | State::Preattached | State::Error => {
-            let say =
-                Exclusive::enter(inner, entry, &mut inside, Event::Salvage, "an operator asked")?;
+            let say = Exclusive::enter(inner, entry, &mut inside, Event::Salvage, cause)?;
             // Who comes now waits for this, and takes no older failure for its outcome.
             inside.attempts += 1;
             Claimed::Say(say)

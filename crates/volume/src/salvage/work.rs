@@ -89,7 +89,7 @@ async fn attempt(
     let began = begin(inner, id, by, name, reason).await?;
     let mut cancel = shared.cancel.subscribe();
     let outcome = {
-        let work = pin!(repair(inner, name, vault, exclusive, shared));
+        let work = pin!(repair(inner, name, by, vault, exclusive, shared));
         let cancelled = pin!(cancel.wait_for(|cancel| *cancel));
         match select(work, cancelled).await {
             Either::Left((outcome, _)) => outcome,
@@ -110,7 +110,13 @@ async fn attempt(
         Err(Error::Staging(staging::Error::Closed(_))) => Err(Error::Cancelled(name.to_owned())),
         outcome => outcome,
     };
-    let ended = attempts::end(began.value.clone(), judged(&outcome), inner.env.wall_clock().0);
+    let mut ending = judged(&outcome);
+    if ending.outcome == Outcome::Cancelled && inner.is_stopping() {
+        // Nobody has said that it is not wanted any more: the next life goes on.
+        ending.outcome = Outcome::Interrupted;
+        ending.lines = vec!["the node stopped in the midst of it".to_owned()];
+    }
+    let ended = attempts::end(began.value.clone(), ending, inner.env.wall_clock().0);
     // What is done is done, whether or not it can be written down.
     if let Err(error) = inner.writer.replace(&began, ended).await {
         tracing::warn!(volume = name, "what came of its salvage cannot be written down: {error}");
@@ -170,6 +176,7 @@ fn heed(inner: &Inner, name: &str) {
 async fn repair(
     inner: &Arc<Inner>,
     name: &str,
+    by: By,
     vault: Held<Vault>,
     exclusive: Option<&Exclusive>,
     shared: &Shared,
@@ -182,7 +189,12 @@ async fn repair(
         return Ok(live.staged.salvage(&shared.chunks).await?);
     };
     let _step = say.step("the store: becoming the owner in the vault");
-    let held = attach::become_owner(inner, name, vault).await?;
+    let mut held = attach::become_owner(inner, name, vault).await?;
+    let mut given_up = Vec::new();
+    if by == By::Accepting {
+        let _step = say.step("the log: finding out which unfinished changes are whole");
+        (held, given_up) = inner.staging.accept_losses(held).await?;
+    }
     let home = (inner.homes)(&held.value)?;
     let _step = say.step("the log: reading unfinished changes");
     let staged: Arc<Staged> = inner.staging.open(held, home).await?;
@@ -190,7 +202,7 @@ async fn repair(
     let salvaged = staged.salvage(&shared.chunks).await;
     let _step = say.step("the volume to close");
     staged.close().await?;
-    Ok(salvaged?)
+    Ok(Salvaged { given_up, ..salvaged? })
 }
 
 /// What is remembered of an outcome.
@@ -202,8 +214,9 @@ fn judged(outcome: &Result<Salvaged, Error>) -> attempts::Ending {
             lines.extend(lost.map(|lost| {
                 format!("lost: bytes {}..{}", lost.position, lost.position + lost.span)
             }));
+            lines.extend(done.given_up.iter().cloned());
             lines.extend(done.lines.iter().cloned());
-            let is_sound = done.damages == 0;
+            let is_sound = done.damages == 0 && done.footers == 0 && done.given_up.is_empty();
             attempts::Ending {
                 outcome: if is_sound { Outcome::Sound } else { Outcome::Repaired },
                 lines,
@@ -225,9 +238,22 @@ fn judged(outcome: &Result<Salvaged, Error>) -> attempts::Ending {
 }
 
 fn sentence(done: &Salvaged) -> String {
+    if done.given_up.is_empty() {
+        return findings(done);
+    }
+    format!("{}; {}", done.given_up.join("; "), findings(done))
+}
+
+fn findings(done: &Salvaged) -> String {
     let (chunks, damages) = (done.chunks, done.damages);
-    if damages == 0 {
-        return format!("{chunks} chunks read, all of them sound");
+    match (damages, done.footers) {
+        (0, 0) => return format!("{chunks} chunks read, all of them sound"),
+        (0, footers) => {
+            return format!(
+                "{chunks} chunks read, all of them sound; {footers} damaged footer(s) of packs written anew, nothing is lost"
+            );
+        }
+        _ => {}
     }
     let lost: u64 = done.lost.iter().map(|lost| lost.span).sum();
     format!(
@@ -256,6 +282,40 @@ pub(crate) async fn histories(inner: &Arc<Inner>) -> Result<Vec<Account>, Error>
         name(one).cmp(&name(other))
     });
     Ok(all.concat())
+}
+
+/// Asks again for the salvages that a crash or a stop of an earlier life has cut off, in service. How many, with those
+/// that go on already.
+pub(crate) async fn resume(inner: &Arc<Inner>) -> Result<u64, Error> {
+    let keys = records::keys(&inner.writer, datastore::key::SALVAGES).await?;
+    let read = |key: String| async move { inner.writer.read::<Memory>(&key).await };
+    let mut resumed = 0;
+    for held in records::each(keys, read).await {
+        let Some(mut held) = held? else { continue };
+        let Some(last) = held.value.accounts.pop() else { continue };
+        if !matches!(last.outcome, Outcome::Running | Outcome::Interrupted) {
+            continue;
+        }
+        let name = last.volume;
+        if inner.salvager.state.lock().jobs.contains_key(&name) {
+            resumed += 1;
+            continue;
+        }
+        let reason = format!("a salvage was cut off ({})", last.reason);
+        let asked = async {
+            // Held until it is asked for, so that its clients are served meanwhile.
+            let _handle = attach::attach(inner, &name).await?;
+            super::ask(inner, &name, &reason, By::Itself).await
+        };
+        match asked.await {
+            Ok(_) => resumed += 1,
+            Err(Error::Stopping) => return Err(Error::Stopping),
+            Err(error) => {
+                tracing::warn!(volume = name, %error, "its salvage was cut off, and cannot go on now");
+            }
+        }
+    }
+    Ok(resumed)
 }
 
 /// A volume is gone for good.
