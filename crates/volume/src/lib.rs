@@ -50,7 +50,6 @@ use datastore::record::Writer;
 use env::{BoxFuture, Env};
 use machine::{Change, State};
 use registry::Inner;
-use salvage::attempts::By;
 use staging::Staging;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -219,11 +218,12 @@ impl Volumes {
         self.run("volume-salvage", work).await
     }
 
-    /// Asks for a salvage of a volume in which damage was found, in service or out of it, and does not wait for it.
+    /// Asks for a salvage of a volume in which damage was found, and does not wait for it. The volume comes into
+    /// service, if it is not.
     pub async fn ask_salvage(&self, name: &str, reason: &str) -> Result<(), Error> {
         let (name, reason) = (name.to_owned(), reason.to_owned());
-        let ask = |inner| async move { salvage::ask(&inner, &name, &reason, By::Itself).await };
-        self.run("volume-salvage", ask).await.map(drop)
+        let ask = |inner| async move { salvage::ask_in_service(&inner, &name, &reason).await };
+        self.run("volume-salvage", ask).await
     }
 
     /// Breaks the salvage of a volume off, or takes it out of the queue. Whether there was one.

@@ -193,7 +193,7 @@ async fn stop_one(
 async fn wait_for_exclusive(inner: &Inner, entry: &Entry) {
     let ends = async {
         loop {
-            let mut changes = {
+            let changes = {
                 let inside = entry.inside.lock();
                 if !inside.machine.state().is_exclusive()
                     || inside.machine.state() == State::Deleted
@@ -202,7 +202,7 @@ async fn wait_for_exclusive(inner: &Inner, entry: &Entry) {
                 }
                 entry.subscribe()
             };
-            let _ = changes.changed().await;
+            changes.changed().await;
         }
     };
     // What does not end in time is left behind; the log has its changes.

@@ -1,7 +1,7 @@
 //! One salvage: remembered before it begins and when it has ended, so that no crash in between is forgotten.
 
-use super::Shared;
 use super::attempts::{self, By};
+use super::{Job, Shared};
 use crate::format::{Account, Memory, Outcome};
 use crate::machine::Event;
 use crate::registry::{Exclusive, Inner};
@@ -14,15 +14,9 @@ use std::pin::pin;
 use std::sync::Arc;
 
 /// Salvages a volume; what came of it, in a sentence. The caller then leaves `salvaging`.
-pub(super) async fn run(
-    inner: &Arc<Inner>,
-    name: &str,
-    by: By,
-    exclusive: Option<&Exclusive>,
-    shared: &Shared,
-) -> Result<String, Error> {
+pub(super) async fn run(inner: &Arc<Inner>, name: &str, job: &Job) -> Result<String, Error> {
     let reason = reason(inner, name);
-    let outcome = attempt(inner, name, by, &reason, exclusive, shared).await;
+    let outcome = attempt(inner, name, &reason, job).await;
     let label = match &outcome {
         Ok(_) => "good",
         Err(Error::Cancelled(_)) => "cancelled",
@@ -72,25 +66,18 @@ fn reason(inner: &Inner, name: &str) -> String {
         .map_or_else(String::new, |(_, request)| request.reason.clone())
 }
 
-async fn attempt(
-    inner: &Arc<Inner>,
-    name: &str,
-    by: By,
-    reason: &str,
-    exclusive: Option<&Exclusive>,
-    shared: &Shared,
-) -> Result<String, Error> {
+async fn attempt(inner: &Arc<Inner>, name: &str, reason: &str, job: &Job) -> Result<String, Error> {
+    let exclusive = job.exclusive.as_ref();
     let _step = exclusive.map(|say| say.step("the store: the vault, and what was tried before"));
     let vault = records::find(&inner.writer, name).await?;
     if exclusive.is_some() {
         exclusive.inspect(|say| say.entry.inside.lock().known = true);
     }
     let id = vault.value.id;
-    let began = begin(inner, id, by, name, reason).await?;
-    let mut cancel = shared.cancel.subscribe();
+    let began = begin(inner, id, job.shared.by, name, reason).await?;
     let outcome = {
-        let work = pin!(repair(inner, name, by, vault, exclusive, shared));
-        let cancelled = pin!(cancel.wait_for(|cancel| *cancel));
+        let work = pin!(repair(inner, name, vault, job));
+        let cancelled = pin!(job.shared.cancel.wait());
         match select(work, cancelled).await {
             Either::Left((outcome, _)) => outcome,
             Either::Right(_) => Err(Error::Cancelled(name.to_owned())),
@@ -176,22 +163,19 @@ fn heed(inner: &Inner, name: &str) {
 async fn repair(
     inner: &Arc<Inner>,
     name: &str,
-    by: By,
     vault: Held<Vault>,
-    exclusive: Option<&Exclusive>,
-    shared: &Shared,
+    job: &Job,
 ) -> Result<Salvaged, Error> {
-    let Some(say) = exclusive else {
-        let entry = inner.find(name);
-        let live = entry.and_then(|entry| entry.inside.lock().live.clone());
-        // It went out of service while it waited: whoever comes next finds out.
-        let live = live.ok_or_else(|| Error::Cancelled(name.to_owned()))?;
-        return Ok(live.staged.salvage(&shared.chunks).await?);
+    let Shared { chunks, .. } = &*job.shared;
+    let Some(say) = &job.exclusive else {
+        // It went out of service before it could be held: whoever comes next finds out.
+        let hold = job.hold.as_ref().ok_or_else(|| Error::Cancelled(name.to_owned()))?;
+        return Ok(hold.staged().salvage(chunks).await?);
     };
     let _step = say.step("the store: becoming the owner in the vault");
     let mut held = attach::become_owner(inner, name, vault).await?;
     let mut given_up = Vec::new();
-    if by == By::Accepting {
+    if job.shared.by == By::Accepting {
         let _step = say.step("the log: finding out which unfinished changes are whole");
         (held, given_up) = inner.staging.accept_losses(held).await?;
     }
@@ -199,7 +183,7 @@ async fn repair(
     let _step = say.step("the log: reading unfinished changes");
     let staged: Arc<Staged> = inner.staging.open(held, home).await?;
     let _step = say.step("the store: reading and checking every chunk");
-    let salvaged = staged.salvage(&shared.chunks).await;
+    let salvaged = staged.salvage(chunks).await;
     let _step = say.step("the volume to close");
     staged.close().await?;
     Ok(Salvaged { given_up, ..salvaged? })
@@ -302,13 +286,8 @@ pub(crate) async fn resume(inner: &Arc<Inner>) -> Result<u64, Error> {
             continue;
         }
         let reason = format!("a salvage was cut off ({})", last.reason);
-        let asked = async {
-            // Held until it is asked for, so that its clients are served meanwhile.
-            let _handle = attach::attach(inner, &name).await?;
-            super::ask(inner, &name, &reason, By::Itself).await
-        };
-        match asked.await {
-            Ok(_) => resumed += 1,
+        match super::ask_in_service(inner, &name, &reason).await {
+            Ok(()) => resumed += 1,
             Err(Error::Stopping) => return Err(Error::Stopping),
             Err(error) => {
                 tracing::warn!(volume = name, %error, "its salvage was cut off, and cannot go on now");
