@@ -298,7 +298,7 @@ Examples:
   rekindle verify --no-wait       start it and come back later: `rekindle status` shows it
   rekindle verify --salvage --rate 20M    slowly, and repair what is damaged
 
-In the settings file, `[scrub] interval = "168h"` does the last one again and again; `rate` says how
+In the settings file, `interval` under `[scrub]` does the last one again and again; `rate` says how
 fast.
 
 Exit code 1 when something is damaged.")]

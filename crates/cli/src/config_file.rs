@@ -12,7 +12,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys at the top, and what they are.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "dir",
     "store",
     "store_fault",

@@ -119,6 +119,7 @@ pub(crate) async fn stop(inner: &Arc<Inner>, drain: bool) -> Result<(), Error> {
     };
     let outcomes: Vec<_> =
         stream::iter(entries).map(work).buffer_unordered(limits::STOPS_MAX).collect().await;
+    salvage::stopped(inner).await;
     let failed: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
     match failed.first() {
         None => Ok(()),

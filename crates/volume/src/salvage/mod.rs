@@ -352,10 +352,23 @@ pub(crate) fn cancel(inner: &Arc<Inner>, name: &str) -> bool {
     true
 }
 
-/// The node stops: nothing waits, nothing runs on. The next touch asks again.
+/// The node stops: nothing waits, and what runs is told to end. The next life goes on.
 pub(crate) fn stop(inner: &Arc<Inner>) {
     let names: Vec<String> = inner.salvager.state.lock().jobs.keys().cloned().collect();
     for name in names {
         cancel(inner, &name);
     }
+}
+
+/// After [`stop`]: none runs any more, or has had the time to end.
+pub(crate) async fn stopped(inner: &Inner) {
+    let jobs: Vec<_> =
+        inner.salvager.state.lock().jobs.values().map(|job| job.shared.clone()).collect();
+    let all = async {
+        for job in jobs {
+            job.ended.wait().await;
+        }
+    };
+    let _ =
+        inner.env.timeout(limits::SALVAGE_STOP_GRACE + limits::SALVAGE_STOP_GRACE / 2, all).await;
 }

@@ -69,12 +69,23 @@ fn reason(inner: &Inner, name: &str) -> String {
 async fn attempt(inner: &Arc<Inner>, name: &str, reason: &str, job: &Job) -> Result<String, Error> {
     let exclusive = job.exclusive.as_ref();
     let _step = exclusive.map(|say| say.step("the store: the vault, and what was tried before"));
-    let vault = records::find(&inner.writer, name).await?;
-    if exclusive.is_some() {
-        exclusive.inspect(|say| say.entry.inside.lock().known = true);
-    }
+    let (vault, began) = {
+        let begun = pin!(async {
+            let vault = records::find(&inner.writer, name).await?;
+            exclusive.inspect(|say| say.entry.inside.lock().known = true);
+            let began = begin(inner, vault.value.id, job.shared.by, name, reason).await?;
+            Ok::<_, Error>((vault, began))
+        });
+        match select(begun, pin!(job.shared.cancel.wait())).await {
+            Either::Left((begun, _)) => begun?,
+            // A stop asks the store for nothing. If it is written down that this has begun, the next life goes on.
+            Either::Right(_) if inner.is_stopping() => {
+                return Err(Error::Cancelled(name.to_owned()));
+            }
+            Either::Right((_, begun)) => begun.await?,
+        }
+    };
     let id = vault.value.id;
-    let began = begin(inner, id, job.shared.by, name, reason).await?;
     let outcome = {
         let work = pin!(repair(inner, name, vault, job));
         let cancelled = pin!(job.shared.cancel.wait());
@@ -104,9 +115,21 @@ async fn attempt(inner: &Arc<Inner>, name: &str, reason: &str, job: &Job) -> Res
         ending.lines = vec!["the node stopped in the midst of it".to_owned()];
     }
     let ended = attempts::end(began.value.clone(), ending, inner.env.wall_clock().0);
+    let patience = pin!(async {
+        job.shared.cancel.wait().await;
+        match inner.is_stopping() {
+            true => inner.env.sleep(limits::SALVAGE_STOP_GRACE).await,
+            false => std::future::pending().await,
+        }
+    });
     // What is done is done, whether or not it can be written down.
-    if let Err(error) = inner.writer.replace(&began, ended).await {
-        tracing::warn!(volume = name, "what came of its salvage cannot be written down: {error}");
+    let why = match select(pin!(inner.writer.replace(&began, ended)), patience).await {
+        Either::Left((Ok(_), _)) => None,
+        Either::Left((Err(error), _)) => Some(error.to_string()),
+        Either::Right(_) => Some("the node stops".to_owned()),
+    };
+    if let Some(why) = why {
+        tracing::warn!(volume = name, "what came of its salvage cannot be written down: {why}");
     }
     match outcome {
         Ok(done) => Ok(sentence(&done)),

@@ -192,7 +192,8 @@ fn a_stop_does_not_wait_for_salvages() {
         assert!(matches!(broken, Err(Error::Cancelled(_))), "{broken:?}");
         drop(bed);
         let bed = Bed::start(&world.env(), &store).await;
-        assert_eq!(bed.volumes.salvage_history("a").await.unwrap().len(), 1);
+        // It may not even have been written down that it began.
+        assert!(outcomes(&bed, "a").await.iter().all(|one| *one == Outcome::Interrupted));
         assert!(bed.volumes.salvage("a", false).await.unwrap().contains("1 damaged"));
     });
 }
