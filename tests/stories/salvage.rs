@@ -171,6 +171,7 @@ fn two_clients_wait_for_one_salvage_and_both_are_served_when_it_ends() -> Result
     let json = ["--json", "--dir"];
     let mut command = std::process::Command::new(binary());
     command.args(["salvage", "run", "hurt"]).args(json).arg(&daemon.dir);
+    command.stdout(std::process::Stdio::null());
     let mut people: Vec<_> = (0..2).map(|_| command.spawn()).collect::<std::io::Result<_>>()?;
     wait_for_worker(&daemon)?;
     let clients: Vec<_> = (0..2)
@@ -209,7 +210,7 @@ fn a_salvage_in_vain_is_not_tried_for_ever_and_a_person_decides_what_is_given_up
     NbdClient::connect(&daemon.socket(), "other")?.write(0, &[9; 4096])?;
     daemon.create("hurt", "64M", &[])?;
     let segments = |daemon: &Daemon| -> Result<Vec<PathBuf>> {
-        let files = std::fs::read_dir(daemon.dir.join("log"))?;
+        let files = std::fs::read_dir(daemon.dir.join("flash"))?;
         let paths = files.map(|file| Ok(file?.path())).collect::<Result<Vec<_>>>()?;
         let mut segments: Vec<_> = paths
             .into_iter()
