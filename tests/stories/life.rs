@@ -115,8 +115,14 @@ fn the_inside_of_a_live_daemon_can_be_seen() -> Result<()> {
     assert!(log["head"]["filled"].as_u64().context("head")? >= 8 * 4096, "{log}");
     assert_eq!(log["head"]["volumes"], 1);
     assert_eq!(log["appended"], log["committed"], "{log}");
+    let warm = daemon.cli(&["debug", "warm"])?;
+    let head = &log["head"]["segment"];
+    let slots = warm["slots"].as_array().context("slots")?;
+    assert!(slots.iter().any(|row| row["segment"] == *head && row["state"] == "head"), "{warm}");
+    let sets = warm["frames"]["sets_by_small_frames"].as_array().context("sets")?;
+    assert!(sets.len() == 9 && sets.iter().any(|sets| sets.as_u64() > Some(0)), "{warm}");
     assert_eq!(daemon.cli(&["debug", "locks"])?["total"], 0);
-    for what in ["volumes", "queue", "log", "locks"] {
+    for what in ["volumes", "queue", "log", "warm", "locks"] {
         let dir = daemon.dir.display().to_string();
         let text = Shell::new(binary()).args(["debug", what, "--dir", &dir]).run()?;
         assert!(!text.trim().is_empty(), "debug {what} says nothing");

@@ -4,6 +4,7 @@ mod burst;
 mod cold_attach;
 mod flash;
 mod flush;
+mod ganesha;
 mod group_commit;
 mod idle;
 pub mod ingest;
@@ -68,6 +69,11 @@ const RESTART: &[Experiment] = &[
         name: "redis",
         question: "a kill with 1 GB of data, against redis",
         run: redis::run,
+    },
+    Experiment {
+        name: "ganesha",
+        question: "a kill while a client has state, against an NFS server's grace period",
+        run: ganesha::run,
     },
 ];
 

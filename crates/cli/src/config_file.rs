@@ -12,7 +12,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys at the top, and what they are.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 20] = [
     "dir",
     "store",
     "store_fault",
@@ -25,9 +25,12 @@ const KEYS: [&str; 17] = [
     "cache",
     "index",
     "compression",
+    "read_ahead",
+    "direct_path",
     "destage",
     "sweep",
     "stuck_after",
+    "stop_parallel",
     "collector",
     "scrub",
 ];
@@ -58,9 +61,12 @@ pub struct Settings {
     pub cache: Option<u64>,
     pub index: Option<u64>,
     pub compression: Option<Compression>,
+    pub read_ahead: Option<bool>,
+    pub direct_path: Option<bool>,
     pub destage: Destage,
     pub sweep: Sweep,
     pub stuck_after: Option<Duration>,
+    pub stop_parallel: Option<usize>,
     pub collector: Collector,
     pub scrub: Scrub,
 }
@@ -135,6 +141,8 @@ fn parse(text: &str) -> Result<Settings, String> {
         cache: read_key(&table, "cache", parse::size)?,
         index: read_key(&table, "index", parse::size)?,
         compression: read_key(&table, "compression", compression)?,
+        read_ahead: read_key(&table, "read_ahead", parse::switch)?,
+        direct_path: read_key(&table, "direct_path", parse::switch)?,
         destage: Destage {
             age: read_key(&destage, "age", parse::duration)?,
             bytes: read_key(&destage, "bytes", parse::size)?,
@@ -148,6 +156,7 @@ fn parse(text: &str) -> Result<Settings, String> {
             grace: read_key(&sweep, "grace", parse::duration)?,
         },
         stuck_after: read_key(&table, "stuck_after", parse::duration)?,
+        stop_parallel: read_key(&table, "stop_parallel", workers)?,
         collector: Collector {
             idle: read_key(&collector, "idle", interval)?,
             interval: read_key(&collector, "interval", parse::duration)?,
@@ -265,6 +274,9 @@ mod tests {
             cache = 1048576
             compression = "lz4"
             stuck_after = "3s"
+            stop_parallel = 8
+            read_ahead = "on"
+            direct_path = "off"
             [destage]
             age = "2s"
             workers = 4
@@ -286,9 +298,11 @@ mod tests {
         assert_eq!(settings.flash_budget, Some(4 << 30));
         assert_eq!(settings.cache, Some(1 << 20));
         assert_eq!(settings.compression, Some(Compression::Lz4));
+        assert_eq!((settings.read_ahead, settings.direct_path), (Some(true), Some(false)));
         assert_eq!(settings.destage.age, Some(Duration::from_secs(2)));
         assert_eq!(settings.destage.workers, Some(4));
         assert_eq!(settings.stuck_after, Some(Duration::from_secs(3)));
+        assert_eq!(settings.stop_parallel, Some(8));
         assert_eq!((settings.sweep.interval, settings.sweep.percent), (Some(None), Some(50)));
         assert_eq!(settings.collector.idle, Some(Some(Duration::from_secs(1800))));
         assert_eq!((settings.collector.interval, settings.collector.batch), (None, Some(500)));

@@ -481,7 +481,7 @@ impl Api for Service {
                     "the daemon is starting: there is nothing to see yet",
                 )
             })?;
-            Ok(crate::debug::show(&node, what, prefix))
+            Ok(crate::debug::show(&node, what, prefix).await)
         })
     }
 

@@ -12,7 +12,7 @@ mod entry;
 mod error;
 mod format;
 mod info;
-mod limits;
+pub mod limits;
 mod list;
 pub mod machine;
 mod offline;
@@ -53,6 +53,7 @@ use registry::Inner;
 use staging::Staging;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::broadcast;
 
@@ -136,6 +137,12 @@ impl Volumes {
             offline::detach(&inner, &name, false, "detach").await
         })
         .await
+    }
+
+    /// How many volumes a stop takes out of service at once, 1 to [`limits::STOPS_MAX`] (the default).
+    pub fn stop_at_once(&self, volumes: usize) {
+        let volumes = volumes.clamp(1, limits::STOPS_MAX);
+        self.inner.stops_max.store(volumes, Ordering::Relaxed);
     }
 
     /// Stops all: parallel; unfinished changes stay in the log, or are destaged first with `drain`. Nothing is attached

@@ -10,7 +10,7 @@ pub const EVENTS_MAX: usize = 1024;
 pub const READS_MAX: usize = 32;
 /// Times that a conditional write is tried again after somebody else changed the record.
 pub const CONFLICTS_MAX: usize = 8;
-/// Volumes taken out of service at once.
+/// Volumes taken out of service at once by a stop, at most.
 pub const STOPS_MAX: usize = 64;
 /// Longest wait, at stop, for the changes of all volumes to reach the datastore.
 pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(600);

@@ -15,7 +15,7 @@ use serde::Serialize;
 use staging::Staging;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 
@@ -38,6 +38,8 @@ pub(crate) struct Inner {
     /// Who creates, removes or reaps a name takes its turn, so that this node never deletes a name it has just given.
     pub turns: Turns,
     pub stopping: AtomicBool,
+    /// Volumes taken out of service at once by the stop.
+    pub stops_max: AtomicUsize,
     /// The stop, once it has begun.
     pub stop: Mutex<Option<Arc<Stopping>>>,
     /// A draining stop shall become a quick one.
@@ -63,6 +65,7 @@ impl Inner {
             homes,
             turns: Turns::default(),
             stopping: AtomicBool::new(false),
+            stops_max: AtomicUsize::new(limits::STOPS_MAX),
             stop: Mutex::new(None),
             hurry: watch::Sender::new(false),
             entries: Mutex::default(),

@@ -117,8 +117,9 @@ pub(crate) async fn stop(inner: &Arc<Inner>, drain: bool) -> Result<(), Error> {
             outcome.map_err(|error| (entry.name.clone(), error))
         }
     };
+    let at_once = inner.stops_max.load(Ordering::Relaxed);
     let outcomes: Vec<_> =
-        stream::iter(entries).map(work).buffer_unordered(limits::STOPS_MAX).collect().await;
+        stream::iter(entries).map(work).buffer_unordered(at_once).collect().await;
     salvage::stopped(inner).await;
     let failed: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
     match failed.first() {

@@ -358,6 +358,8 @@ pub enum Debug {
     Queue,
     /// Segments and head of the log.
     Log,
+    /// What lies where in the memory that outlives the process.
+    Warm,
     /// Who has the say over a volume, what it waits for, and who waits for it.
     Locks,
 }
@@ -370,10 +372,11 @@ impl std::str::FromStr for Debug {
             "volumes" => Ok(Debug::Volumes),
             "queue" => Ok(Debug::Queue),
             "log" => Ok(Debug::Log),
+            "warm" => Ok(Debug::Warm),
             "locks" => Ok(Debug::Locks),
             _ => {
                 let message = format!(
-                    "there is nothing to debug called '{word}': there are volumes, queue, log, locks"
+                    "there is nothing to debug called '{word}': there are volumes, queue, log, warm, locks"
                 );
                 Err(ApiError::new(Kind::NotFound, message))
             }

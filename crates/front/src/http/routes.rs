@@ -321,7 +321,7 @@ pub(super) async fn job(State(app): State<App>, Piece(id): Piece) -> Answered<Jo
 
 /// The inside of the node, bounded; the datastore is not asked.
 #[utoipa::path(get, path = "/api/v1/debug/{what}",
-    params(("what" = String, Path, description = "`volumes`, `queue`, `log` or `locks`."), Narrow),
+    params(("what" = String, Path, description = "`volumes`, `queue`, `log`, `warm` or `locks`."), Narrow),
     responses((status = 200, body = Object, description = "What there is to see; fields may change with any version.")))]
 pub(super) async fn debug(
     State(app): State<App>,
