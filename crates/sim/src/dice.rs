@@ -27,7 +27,6 @@ impl Dice {
     }
 
     /// Any number.
-    #[expect(clippy::should_implement_trait, reason = "they never end")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         (self.0 >> 33) ^ (self.0 >> 11)

@@ -124,11 +124,14 @@ impl Part {
             Some(false) => Ok(Fate::Absent(order)),
             None => {
                 let end = change.start + change.bytes.len();
-                for block in change.start / BLOCK..end.div_ceil(BLOCK) {
+                let touched = change.start / BLOCK..end.div_ceil(BLOCK);
+                for (block, found) in
+                    found.iter().enumerate().filter(|(at, _)| touched.contains(at))
+                {
                     let range = block * BLOCK..(block + 1) * BLOCK;
                     // What can be read is the same with it and without it.
                     self.vague[block] |=
-                        found[block].is_none() && self.bytes[range.clone()] != after[range];
+                        found.is_none() && self.bytes[range.clone()] != after[range];
                 }
                 Ok(Fate::Unknown)
             }
