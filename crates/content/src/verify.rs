@@ -59,8 +59,8 @@ pub async fn verify(
     verify_within(content, roots, Budget::Unlimited, progress).await
 }
 
-/// Reads and checks everything below `roots`, and takes no more of the machine than `budget`. `progress` is told after every few chunks. An error means that no proof
-/// is possible now (the store is away), not that something is damaged.
+/// Reads and checks everything below `roots`, and takes no more of the machine than `budget`. `progress` is told after
+/// every few chunks. An error means that no proof is possible now (the store is away), not that something is damaged.
 pub async fn verify_within(
     content: &Content,
     roots: &[Root],
