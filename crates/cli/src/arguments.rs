@@ -329,8 +329,8 @@ pub struct Verify {
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
-Damage that a read, a batch, an attach or a scrub meets brings a salvage about by itself. A volume in
-service stays in service meanwhile. What the cache still has comes back; what cannot be had is
+Damage that a read, a batch, an attach or a scrub meets brings a salvage about by itself. A volume
+in service stays in service meanwhile. What the cache still has comes back; what cannot be had is
 quarantined: reads of it are errors that name the bytes, writes over it heal it. Nothing else of
 the volume is touched, and zeros are never given for what is lost.
 
