@@ -4,7 +4,7 @@
 //! that client; all who come meanwhile share its outcome. Nothing retries by itself: the next client does.
 
 use crate::collector::Aging;
-use crate::entry::{Entry, Handle, Live};
+use crate::entry::{Entry, Handle, Live, Waiting};
 use crate::machine::{Event, State};
 use crate::records;
 use crate::registry::{Exclusive, Inner};
@@ -12,15 +12,14 @@ use crate::salvage::{self, attempts::By};
 use crate::{Error, Vault, copies, limits};
 use datastore::record::Held;
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// What a client finds.
 enum Found {
     Held(Handle),
     /// Something must end first: the attach of this number, or a task of another kind.
-    Wait(watch::Receiver<u64>, Option<u64>),
+    Wait(Waiting, Option<u64>),
     /// It is for this client to attach.
-    Attach(Exclusive, watch::Receiver<u64>, u64),
+    Attach(Exclusive, Waiting, u64),
 }
 
 /// Attaches, or waits for the attach that is under way, and holds.
@@ -31,7 +30,7 @@ pub(crate) async fn attach(inner: &Arc<Inner>, name: &str) -> Result<Handle, Err
             return Err(Error::Stopping);
         }
         let entry = inner.entry(name);
-        let (mut changes, attempt) = match look(inner, &entry)? {
+        let (changes, attempt) = match look(inner, &entry)? {
             None => continue,
             Some(Found::Held(handle)) => return Ok(handle),
             Some(Found::Wait(changes, attempt)) => (changes, attempt),
@@ -40,8 +39,7 @@ pub(crate) async fn attach(inner: &Arc<Inner>, name: &str) -> Result<Handle, Err
                 (changes, Some(attempt))
             }
         };
-        // An error would mean that the entry is gone, and with it the sender; the entry is held here.
-        let _ = changes.changed().await;
+        changes.changed().await;
         let failed = entry.inside.lock().failed.clone();
         if let (Some(mine), Some((failed, error))) = (attempt, failed)
             && failed >= mine

@@ -6,10 +6,12 @@ use crate::{Error, Vault};
 use env::{Env, Moment};
 use parking_lot::Mutex;
 use staging::Staged;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
 
 /// A volume in service.
 pub(crate) struct Live {
@@ -27,8 +29,9 @@ pub(crate) struct Live {
 pub(crate) struct Entry {
     pub name: String,
     pub inside: Mutex<Inside>,
-    /// Counts changes of state; whoever waits for one subscribes under the lock.
-    changed: watch::Sender<u64>,
+    /// The state has changed; whoever waits for that begins to under the lock. (No `watch`: that wakes in any order.)
+    changed: Arc<Notify>,
+    waiting: Arc<AtomicU64>,
 }
 
 pub(crate) struct Inside {
@@ -82,22 +85,50 @@ impl Entry {
             aging: Aging::default(),
             step: None,
         };
-        Self { name: name.to_owned(), inside: Mutex::new(inside), changed: watch::Sender::new(0) }
+        Self {
+            name: name.to_owned(),
+            inside: Mutex::new(inside),
+            changed: Arc::default(),
+            waiting: Arc::default(),
+        }
     }
 
     /// Wakes those who wait for a change of state. Called under the lock.
     pub fn notify(&self) {
-        self.changed.send_modify(|count| *count = count.wrapping_add(1));
+        self.changed.notify_waiters();
     }
 
     /// To wait for the next change of state. Called under the lock.
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+    pub fn subscribe(&self) -> Waiting {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting {
+            changed: Box::pin(self.changed.clone().notified_owned()),
+            count: self.waiting.clone(),
+        }
     }
 
     /// How many wait for the next change of state.
     pub fn waiting(&self) -> u64 {
-        self.changed.receiver_count() as u64
+        self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+/// Somebody who waits for the next change of state.
+pub(crate) struct Waiting {
+    changed: Pin<Box<OwnedNotified>>,
+    count: Arc<AtomicU64>,
+}
+
+impl Waiting {
+    /// It has come, since this was made.
+    pub async fn changed(mut self) {
+        self.changed.as_mut().await;
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

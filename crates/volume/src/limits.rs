@@ -53,6 +53,8 @@ pub const SALVAGE_PAUSE_MIN: Duration = Duration::from_secs(1);
 pub const SALVAGE_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// A good salvage without another for this long has done its work: attempts are counted from none again.
 pub const SALVAGE_HEALTHY: Duration = Duration::from_secs(60 * 60);
+/// Time, at stop, for writing down that a salvage was cut off.
+pub const SALVAGE_STOP_GRACE: Duration = Duration::from_secs(2);
 /// Salvages of a volume that are remembered.
 pub const SALVAGE_ACCOUNTS_MAX: usize = 8;
 /// Lines of one salvage that are remembered; the rest is counted.

@@ -13,7 +13,7 @@ use env::Env;
 use parking_lot::Mutex;
 use serde::Serialize;
 use staging::Staging;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -44,7 +44,8 @@ pub(crate) struct Inner {
     pub stop: Mutex<Option<Arc<Stopping>>>,
     /// A draining stop shall become a quick one.
     pub hurry: watch::Sender<bool>,
-    entries: Mutex<HashMap<String, Arc<Entry>>>,
+    /// In order, so that whoever goes over all of them does so in the same order in every run of a seed.
+    entries: Mutex<BTreeMap<String, Arc<Entry>>>,
     levels: [AtomicU64; State::ALL.len()],
     /// Of each row of the table: how often it was taken, and how long the state before had lasted, microseconds.
     taken: [(AtomicU64, AtomicU64); TABLE.len()],
@@ -67,7 +68,7 @@ impl Inner {
             stops_max: AtomicUsize::new(limits::STOPS_MAX),
             stop: Mutex::new(None),
             hurry: watch::Sender::new(false),
-            entries: Mutex::new(HashMap::new()),
+            entries: Mutex::default(),
             levels: Default::default(),
             taken: std::array::from_fn(|_| Default::default()),
             stuck: Mutex::default(),

@@ -120,6 +120,7 @@ pub(crate) async fn stop(inner: &Arc<Inner>, drain: bool) -> Result<(), Error> {
     let at_once = inner.stops_max.load(Ordering::Relaxed);
     let outcomes: Vec<_> =
         stream::iter(entries).map(work).buffer_unordered(at_once).collect().await;
+    salvage::stopped(inner).await;
     let failed: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
     match failed.first() {
         None => Ok(()),
@@ -194,7 +195,7 @@ async fn stop_one(
 async fn wait_for_exclusive(inner: &Inner, entry: &Entry) {
     let ends = async {
         loop {
-            let mut changes = {
+            let changes = {
                 let inside = entry.inside.lock();
                 if !inside.machine.state().is_exclusive()
                     || inside.machine.state() == State::Deleted
@@ -203,7 +204,7 @@ async fn wait_for_exclusive(inner: &Inner, entry: &Entry) {
                 }
                 entry.subscribe()
             };
-            let _ = changes.changed().await;
+            changes.changed().await;
         }
     };
     // What does not end in time is left behind; the log has its changes.

@@ -123,6 +123,9 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> 
     config.collector.idle = collector.idle.unwrap_or(config.collector.idle);
     config.collector.interval = collector.interval.unwrap_or(config.collector.interval);
     config.collector.batch = collector.batch.unwrap_or(config.collector.batch);
+    let scrub = &settings.scrub;
+    config.scrub.interval = scrub.interval.unwrap_or(config.scrub.interval);
+    config.scrub.bytes_per_second = scrub.rate.unwrap_or(config.scrub.bytes_per_second);
     config.check().map_err(Failure::usage)?;
     Ok(config)
 }
