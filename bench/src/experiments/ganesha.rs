@@ -38,7 +38,8 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
         Ok((listed, opened))
     })?;
     let (listed, opened) = run.value;
-    let what = "kill -9 of nfs-ganesha (NFSv4) after a client had a file open: exec to the first folder listed, and to the first file opened and read";
+    let what = "kill -9 of nfs-ganesha (NFSv4) after a client had a file open: exec to the first folder listed, and to the \
+                first file opened and read";
     let text = format!("{} ms listed, {} ms opened (grace period)", short(listed), short(opened));
     Ok(vec![Row::new(NAME, what).theirs(text).others(run.others)])
 }
@@ -47,9 +48,11 @@ impl Ganesha {
     fn start(bench: &Bench, folder: &Path) -> Result<Self> {
         let at = folder.display();
         let config = format!(
-            "NFS_CORE_PARAM {{ NFS_Port = {PORT}; Protocols = 4; mount_path_pseudo = true; Enable_NLM = false; Enable_RQUOTA = false; }}\n\
+            "NFS_CORE_PARAM {{ NFS_Port = {PORT}; Protocols = 4; mount_path_pseudo = true; \
+             Enable_NLM = false; Enable_RQUOTA = false; }}\n\
              NFSv4 {{ Minor_Versions = 0,1,2; RecoveryBackend = fs; RecoveryRoot = \"{at}/recovery\"; }}\n\
-             EXPORT {{ Export_Id = 1; Path = {at}/export; Pseudo = /export; Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4; FSAL {{ Name = VFS; }} }}\n"
+             EXPORT {{ Export_Id = 1; Path = {at}/export; Pseudo = /export; Access_Type = RW; \
+             Squash = No_Root_Squash; SecType = sys; Protocols = 4; FSAL {{ Name = VFS; }} }}\n"
         );
         std::fs::write(folder.join("ganesha.conf"), config)?;
         let mut command = pinned(&bench.layout.server, "ganesha.nfsd");

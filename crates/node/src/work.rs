@@ -25,6 +25,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 
 /// What only makes things faster or smaller, after the first reply.
 pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
+    node.env.spawn("welcome", node.volumes.welcome());
     let content = node.content.clone();
     node.env.spawn("index-warm-up", async move {
         match content.warm_index().await {

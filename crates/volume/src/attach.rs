@@ -11,6 +11,7 @@ use crate::registry::{Exclusive, Inner};
 use crate::salvage::{self, attempts::By};
 use crate::{Error, Vault, copies, limits};
 use datastore::record::Held;
+use futures_util::{StreamExt, stream};
 use std::sync::Arc;
 
 /// What a client finds.
@@ -47,6 +48,21 @@ pub(crate) async fn attach(inner: &Arc<Inner>, name: &str) -> Result<Handle, Err
             return Err(error);
         }
     }
+}
+
+/// Brings those in that had clients in the last life, if the catalog has them.
+pub(crate) async fn welcome(inner: Arc<Inner>) {
+    let known = |name: &String| copies::find(&inner.writer, name).is_some();
+    let names = inner.guests.take_last_life().into_iter().filter(known);
+    let bring = |name: String| {
+        let inner = &inner;
+        async move {
+            if let Err(error) = attach(inner, &name).await {
+                tracing::debug!(volume = name, %error, "not brought back ahead of its clients");
+            }
+        }
+    };
+    stream::iter(names).for_each_concurrent(limits::WELCOMES_MAX, bring).await;
 }
 
 /// Looks at an entry; `None` when it has left the registry meanwhile.
@@ -191,7 +207,7 @@ async fn open(attaching: &Exclusive, held: Held<Vault>, phase: &str) -> Result<L
     let watch = inner.env.watch();
     let staged = inner.staging.open(held, home).await?;
     inner.env.boot_phase("log-index", Some(phase), watch);
-    Ok(Live::new(&inner.env, staged, vault))
+    Ok(Live::new(&inner.env, &inner.guests, staged, vault))
 }
 
 /// Makes this node the owner. Writes nothing when it is already.

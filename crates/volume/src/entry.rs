@@ -1,6 +1,7 @@
 //! One volume as the registry knows it, and a client's hold on it.
 
 use crate::collector::Aging;
+use crate::guests::Guests;
 use crate::machine::Machine;
 use crate::{Error, Vault};
 use env::{Env, Moment};
@@ -23,6 +24,7 @@ pub(crate) struct Live {
     /// When a client let go last, or when it came into service, nanoseconds.
     idle_since: AtomicU64,
     env: Env,
+    guests: Arc<Guests>,
 }
 
 /// What the registry knows of a name. All I/O is outside the lock; while the state is exclusive, one task has the say.
@@ -140,9 +142,9 @@ impl Inside {
 }
 
 impl Live {
-    pub fn new(env: &Env, staged: Arc<Staged>, vault: Vault) -> Self {
+    pub fn new(env: &Env, guests: &Arc<Guests>, staged: Arc<Staged>, vault: Vault) -> Self {
         let (clients, idle_since) = (AtomicU64::new(0), AtomicU64::new(nanoseconds(env.now())));
-        Self { staged, vault, clients, idle_since, env: env.clone() }
+        Self { staged, vault, clients, idle_since, env: env.clone(), guests: guests.clone() }
     }
 
     /// Since when nobody holds it, if nobody does.
@@ -156,7 +158,9 @@ impl Live {
 
     /// One more client. Called under the entry's lock, so that nobody takes it offline in between.
     pub fn hold(self: &Arc<Self>) -> Handle {
-        self.clients.fetch_add(1, Ordering::AcqRel);
+        if self.clients.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.guests.came(&self.vault.name);
+        }
         Handle { hold: Arc::new(Hold { live: self.clone() }) }
     }
 }
@@ -169,7 +173,9 @@ impl Drop for Hold {
     fn drop(&mut self) {
         // First, so that whoever sees no client sees since when.
         self.live.idle_since.store(nanoseconds(self.live.env.now()), Ordering::Release);
-        self.live.clients.fetch_sub(1, Ordering::AcqRel);
+        if self.live.clients.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.live.guests.went(&self.live.vault.name);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod create;
 mod entry;
 mod error;
 mod format;
+mod guests;
 mod info;
 pub mod limits;
 mod list;
@@ -127,6 +128,12 @@ impl Volumes {
     /// on when the caller does not wait for it.
     pub async fn attach(&self, name: &str) -> Result<Handle, Error> {
         attach::attach(&self.inner, name).await
+    }
+
+    /// Brings the volumes into service again that had clients when the last life of this node ended. The store is not asked:
+    /// what is not in the catalog waits for its client.
+    pub fn welcome(&self) -> BoxFuture<'static, ()> {
+        Box::pin(attach::welcome(self.inner.clone()))
     }
 
     /// Takes a volume that nobody holds out of service; its unfinished changes stay in the log, and the next client

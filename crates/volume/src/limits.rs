@@ -10,6 +10,8 @@ pub const EVENTS_MAX: usize = 1024;
 pub const READS_MAX: usize = 32;
 /// Times that a conditional write is tried again after somebody else changed the record.
 pub const CONFLICTS_MAX: usize = 8;
+/// Volumes brought back at once ahead of their clients.
+pub const WELCOMES_MAX: usize = 4;
 /// Volumes taken out of service at once by a stop, at most.
 pub const STOPS_MAX: usize = 64;
 /// Longest wait, at stop, for the changes of all volumes to reach the datastore.

@@ -2,6 +2,7 @@
 
 use crate::collector::Collected;
 use crate::entry::{Entry, Inside, Live, Step};
+use crate::guests::Guests;
 use crate::machine::{self, Change, Event, State, TABLE};
 use crate::passing::Stuck;
 use crate::salvage::Salvager;
@@ -53,12 +54,14 @@ pub(crate) struct Inner {
     pub stuck: Mutex<Stuck>,
     pub collected: Mutex<Collected>,
     pub salvager: Salvager,
+    pub guests: Arc<Guests>,
     events: broadcast::Sender<Change>,
 }
 
 impl Inner {
     pub fn new(env: Env, writer: Writer, staging: Staging, homes: HomeMaker) -> Self {
         Self {
+            guests: Arc::new(Guests::new(&writer)),
             env,
             writer,
             staging,
