@@ -7,7 +7,7 @@ use crate::folder;
 use crate::output;
 use crate::parse::Place;
 use crate::supervise::endpoints::{Endpoints, Lock};
-use crate::supervise::memory;
+use crate::supervise::{ivshmem, memory};
 use crate::supervise::sockets::{self, Listening, Role, Wanted};
 use crate::supervise::{Announce, Supervisor};
 use crate::worker::{self, Handover, Ready};
@@ -32,6 +32,7 @@ pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
     let dir = folder::of_server(named)?;
     let mut config = configure(&dir, up, &settings)?;
     let lock = Lock::take(&dir)?;
+    ivshmem::settle(&mut config.warm)?;
     let memory = memory::hold(&mut config.warm, under_systemd())?;
     let mut notes = Vec::new();
     let sockets = open(&dir, up, settings, &mut notes)?;
