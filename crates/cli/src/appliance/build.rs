@@ -55,7 +55,11 @@ pub fn run(common: &Common, build: &ApplianceBuild) -> Outcome {
         version: VERSION,
         rekindle: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: kernel.version.clone(),
-        memory: Memory { kind: build.memory_kind, path: memory.map_or_else(memory_path, Ok)?, bytes: build.memory },
+        memory: Memory {
+            kind: build.memory_kind,
+            path: memory.map_or_else(memory_path, Ok)?,
+            bytes: build.memory,
+        },
     };
     write(DESCRIPTION, &serde_json::to_vec_pretty(&description).map_err(std::io::Error::from)?)?;
     write("run", script(&std::env::current_exe()?).as_bytes())?;
@@ -71,9 +75,19 @@ pub fn run(common: &Common, build: &ApplianceBuild) -> Outcome {
     output::line(&format!("appliance in {}", out.display()));
     output::pairs(&[
         ("  kernel", description.kernel),
-        ("  initramfs", format!("{}, {} modules", format_size(initramfs.len() as u64), modules.len())),
+        (
+            "  initramfs",
+            format!("{}, {} modules", format_size(initramfs.len() as u64), modules.len()),
+        ),
         ("  disk", if kept { "kept as it is".to_owned() } else { format_size(build.disk) }),
-        ("  memory", format!("{} of this host, {}", format_size(build.memory), description.memory.path.display())),
+        (
+            "  memory",
+            format!(
+                "{} of this host, {}",
+                format_size(build.memory),
+                description.memory.path.display()
+            ),
+        ),
     ]);
     output::line("Next:");
     output::line(&format!("  rekindle appliance run {}", out.display()));
@@ -92,7 +106,8 @@ fn prepare(out: &Path) -> Outcome<PathBuf> {
 }
 
 fn unwritable(out: &Path) -> Failure {
-    Failure::new(format!("cannot write in {}", out.display())).next("free space, or choose another folder with --out")
+    Failure::new(format!("cannot write in {}", out.display()))
+        .next("free space, or choose another folder with --out")
 }
 
 /// This binary as the first process, what it needs to run, and what the kernel needs to find its devices.
@@ -103,8 +118,9 @@ fn initramfs(modules: &[Module]) -> Outcome<Vec<u8>> {
     archive.file(BINARY, 0o755, &std::fs::read("/proc/self/exe")?);
     archive.link("init", BINARY);
     for library in libraries::of(&program)? {
-        let bytes = std::fs::read(&library)
-            .map_err(|error| Failure::new(format!("cannot read {}", library.display())).because(error))?;
+        let bytes = std::fs::read(&library).map_err(|error| {
+            Failure::new(format!("cannot read {}", library.display())).because(error)
+        })?;
         archive.file(&library.to_string_lossy(), 0o755, &bytes);
     }
     let mut list = String::new();
@@ -115,7 +131,11 @@ fn initramfs(modules: &[Module]) -> Outcome<Vec<u8>> {
         list.push('\n');
     }
     archive.file(MODULES, 0o644, list.as_bytes());
-    archive.file("/etc/resolv.conf", 0o644, format!("nameserver {}\n", super::NAME_SERVER).as_bytes());
+    archive.file(
+        "/etc/resolv.conf",
+        0o644,
+        format!("nameserver {}\n", super::NAME_SERVER).as_bytes(),
+    );
     if let Ok(certificates) = std::fs::read(CERTIFICATES) {
         archive.file(CERTIFICATES, 0o644, &certificates);
     }
@@ -133,8 +153,14 @@ pub fn make_filesystem(path: &Path, options: &[&str]) -> Outcome {
     let failed = || Failure::new(format!("cannot make a file system in {}", path.display()));
     // Only root has these folders in its path.
     let search = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
-    let output = Command::new("mkfs.ext4").env("PATH", search).args(["-q", "-F"]).args(options).arg(path).output();
-    let output = output.map_err(|error| failed().because(error).next("apt-get install e2fsprogs"))?;
+    let output = Command::new("mkfs.ext4")
+        .env("PATH", search)
+        .args(["-q", "-F"])
+        .args(options)
+        .arg(path)
+        .output();
+    let output =
+        output.map_err(|error| failed().because(error).next("apt-get install e2fsprogs"))?;
     if !output.status.success() {
         return Err(failed().because(String::from_utf8_lossy(&output.stderr).trim()));
     }
@@ -145,7 +171,10 @@ pub fn make_filesystem(path: &Path, options: &[&str]) -> Outcome {
 fn memory_path() -> Outcome<PathBuf> {
     let mut number = [0; 8];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut number)?;
-    Ok(PathBuf::from(format!("/dev/shm/rekindle-appliance-{:016x}.warm", u64::from_le_bytes(number))))
+    Ok(PathBuf::from(format!(
+        "/dev/shm/rekindle-appliance-{:016x}.warm",
+        u64::from_le_bytes(number)
+    )))
 }
 
 /// Runs the appliance of its own folder.

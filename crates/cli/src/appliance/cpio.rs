@@ -68,8 +68,8 @@ impl Archive {
         self.inode += 1;
         let length = u32::try_from(content.len()).expect("a file of an initramfs is below 4 GiB");
         let name_length = u32::try_from(name.len() + 1).expect("a name is short");
-        let numbers =
-            [self.inode, mode, 0, 0, 1, 0, length, 0, 0, 0, 0, name_length, 0].map(|number| format!("{number:08x}"));
+        let numbers = [self.inode, mode, 0, 0, 1, 0, length, 0, 0, 0, 0, name_length, 0]
+            .map(|number| format!("{number:08x}"));
         self.bytes.extend(b"070701");
         self.bytes.extend(numbers.concat().bytes());
         self.bytes.extend(name.bytes());
@@ -101,7 +101,8 @@ mod tests {
         while !rest.is_empty() {
             assert_eq!(&rest[..6], b"070701");
             let number = |field: usize| {
-                let text = std::str::from_utf8(&rest[6 + field * 8..14 + field * 8]).expect("digits");
+                let text =
+                    std::str::from_utf8(&rest[6 + field * 8..14 + field * 8]).expect("digits");
                 usize::from_str_radix(text, 16).expect("digits")
             };
             let (mode, size, name_length) = (number(1), number(6), number(11));
@@ -110,7 +111,8 @@ mod tests {
             names.push((name, mode, rest[data..data + size].to_vec()));
             rest = &rest[(data + size).next_multiple_of(4)..];
         }
-        let found: Vec<_> = names.iter().map(|(name, mode, _)| (name.as_str(), mode & 0o170_000)).collect();
+        let found: Vec<_> =
+            names.iter().map(|(name, mode, _)| (name.as_str(), mode & 0o170_000)).collect();
         assert_eq!(
             found,
             [
@@ -122,6 +124,9 @@ mod tests {
                 (TRAILER, 0)
             ]
         );
-        assert_eq!((names[2].2.as_slice(), names[4].2.as_slice()), (&b"12345"[..], &b"bin/rekindle"[..]));
+        assert_eq!(
+            (names[2].2.as_slice(), names[4].2.as_slice()),
+            (&b"12345"[..], &b"bin/rekindle"[..])
+        );
     }
 }

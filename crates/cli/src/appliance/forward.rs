@@ -85,12 +85,20 @@ mod tests {
     fn clients_wait_for_the_guest_and_are_let_go_when_it_is_reset() {
         let folder = tempfile::tempdir().expect("a folder");
         let own = folder.path().join("nbd.sock");
-        let wanted =
-            Wanted { role: Role::Nbd, own: &own, asked: Some(vec![None]), default: ([127, 0, 0, 1], 0).into() };
+        let wanted = Wanted {
+            role: Role::Nbd,
+            own: &own,
+            asked: Some(vec![None]),
+            default: ([127, 0, 0, 1], 0).into(),
+        };
         let sockets = open(&wanted, &mut Vec::new()).expect("a socket");
         let guest = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let address = guest.local_addr().expect("bound");
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("one");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("one");
         let inside = runtime.enter();
         let gate = Gate::new(&sockets).expect("listens");
         drop(inside);

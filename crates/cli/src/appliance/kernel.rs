@@ -59,15 +59,22 @@ impl Kernel {
 
     fn of_image(image: PathBuf, root: &Path, modules: Option<&Path>) -> Outcome<Self> {
         let version = version_of(&image).unwrap_or_default();
-        let usual = [root.join("lib/modules"), root.join("usr/lib/modules"), PathBuf::from("/lib/modules")];
+        let usual =
+            [root.join("lib/modules"), root.join("usr/lib/modules"), PathBuf::from("/lib/modules")];
         let folder = match modules {
             Some(folder) => Some(folder.to_owned()),
-            None => usual.iter().map(|folder| folder.join(&version)).find(|folder| !version.is_empty() && folder.is_dir()),
+            None => usual
+                .iter()
+                .map(|folder| folder.join(&version))
+                .find(|folder| !version.is_empty() && folder.is_dir()),
         };
         let Some(modules) = folder.filter(|folder| folder.is_dir()) else {
-            return Err(Failure::new(format!("the modules of {} are not to be found", image.display()))
-                .next("name their folder: --modules /lib/modules/VERSION")
-                .kind(Kind::NotFound));
+            return Err(Failure::new(format!(
+                "the modules of {} are not to be found",
+                image.display()
+            ))
+            .next("name their folder: --modules /lib/modules/VERSION")
+            .kind(Kind::NotFound));
         };
         if !image.is_file() {
             return Err(Failure::new(format!("there is no kernel {}", image.display()))
@@ -81,15 +88,19 @@ impl Kernel {
     pub fn modules(&self) -> Outcome<Vec<Module>> {
         let mut loader = Loader {
             files: HashMap::new(),
-            built_in: std::fs::read_to_string(self.modules.join("modules.builtin")).unwrap_or_default(),
+            built_in: std::fs::read_to_string(self.modules.join("modules.builtin"))
+                .unwrap_or_default(),
             order: Vec::new(),
         };
         loader.look_in(&self.modules);
         for name in NEEDED {
             if !loader.add(name)? && !loader.is_built_in(name) {
-                return Err(Failure::new(format!("the kernel in {} has no module {name}", self.modules.display()))
-                    .next(format!("take another one: apt-get install {PACKAGE}"))
-                    .kind(Kind::Unsupported));
+                return Err(Failure::new(format!(
+                    "the kernel in {} has no module {name}",
+                    self.modules.display()
+                ))
+                .next(format!("take another one: apt-get install {PACKAGE}"))
+                .kind(Kind::Unsupported));
             }
         }
         for name in USEFUL {
@@ -156,9 +167,8 @@ fn read(path: &Path) -> Outcome<Vec<u8>> {
         _ => return std::fs::read(path).map_err(|error| failed(error.to_string())),
     };
     let output = Command::new(unpacker).arg("-dc").arg(path).output();
-    let output = output.map_err(|error| {
-        failed(error.to_string()).next(format!("install {unpacker}"))
-    })?;
+    let output =
+        output.map_err(|error| failed(error.to_string()).next(format!("install {unpacker}")))?;
     if !output.status.success() {
         return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
@@ -229,7 +239,10 @@ mod tests {
         assert!(failure.next.is_some_and(|next| next.contains("--modules")));
         write(&modules.join("modules.builtin"), b"kernel/fs/ext4/ext4.ko\n");
         write(&modules.join("kernel/a/virtio_pci.ko"), b"\0depends=virtio-ring\0name=virtio_pci\0");
-        write(&modules.join("kernel/a/virtio-ring.ko"), b"\0depends=\0softdep=pre: early post: late\0");
+        write(
+            &modules.join("kernel/a/virtio-ring.ko"),
+            b"\0depends=\0softdep=pre: early post: late\0",
+        );
         write(&modules.join("kernel/a/early.ko"), b"\0depends=virtio_pci\0");
         write(&modules.join("kernel/a/virtio_blk.ko"), b"\0depends=virtio_ring\0");
         let kernel = Kernel::find(Some(root), None).expect("a kernel");
@@ -237,7 +250,8 @@ mod tests {
         let missing = kernel.modules().err().expect("no network");
         assert!(missing.error.contains("virtio_net"), "{}", missing.error);
         write(&modules.join("kernel/a/virtio_net.ko"), b"\0depends=virtio_ring,unknown\0");
-        let names: Vec<_> = kernel.modules().expect("all there").into_iter().map(|module| module.name).collect();
+        let names: Vec<_> =
+            kernel.modules().expect("all there").into_iter().map(|module| module.name).collect();
         assert_eq!(names, ["early", "virtio_ring", "virtio_pci", "virtio_blk", "virtio_net"]);
         let named = Kernel::find(Some(&kernel.image), None).expect("by its image");
         assert_eq!(named, kernel);

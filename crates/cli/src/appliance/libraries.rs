@@ -11,14 +11,18 @@ const LIST: &str = "LD_TRACE_LOADED_OBJECTS";
 /// Files that must lie at the same places where `program` is to run, its loader among them. None for a static program.
 pub fn of(program: &Path) -> Outcome<Vec<PathBuf>> {
     // What has no loader runs, and says which version it is.
-    let output = Command::new(program).arg("--version").env(LIST, "1").output().map_err(|error| {
-        Failure::new(format!("cannot run {}", program.display())).because(error)
-    })?;
+    let output =
+        Command::new(program).arg("--version").env(LIST, "1").output().map_err(|error| {
+            Failure::new(format!("cannot run {}", program.display())).because(error)
+        })?;
     let text = String::from_utf8_lossy(&output.stdout);
     let (found, missing) = parse(&text);
     if let Some(missing) = missing {
-        return Err(Failure::new(format!("{} needs {missing}, which is not here", program.display()))
-            .next("install the library that has it"));
+        return Err(Failure::new(format!(
+            "{} needs {missing}, which is not here",
+            program.display()
+        ))
+        .next("install the library that has it"));
     }
     Ok(found)
 }
@@ -52,7 +56,10 @@ mod tests {
         let (found, missing) = parse(text);
         assert_eq!(
             found,
-            [Path::new("/lib/x86_64-linux-gnu/libgcc_s.so.1"), Path::new("/lib64/ld-linux-x86-64.so.2")]
+            [
+                Path::new("/lib/x86_64-linux-gnu/libgcc_s.so.1"),
+                Path::new("/lib64/ld-linux-x86-64.so.2")
+            ]
         );
         assert_eq!(missing, None);
         assert_eq!(parse("rekindle 0.1.0\n"), (Vec::new(), None));

@@ -113,10 +113,15 @@ impl Description {
                 .kind(Kind::NotFound)
         };
         #[expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
-        let text = std::fs::read(&path).map_err(|error| refuse(format!("{}: {error}", path.display())))?;
-        let found: Self = serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
+        let text =
+            std::fs::read(&path).map_err(|error| refuse(format!("{}: {error}", path.display())))?;
+        let found: Self =
+            serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
         if found.version != VERSION {
-            return Err(refuse(format!("its layout is {}, and this binary knows {VERSION}", found.version)));
+            return Err(refuse(format!(
+                "its layout is {}, and this binary knows {VERSION}",
+                found.version
+            )));
         }
         Ok(found)
     }
@@ -131,6 +136,7 @@ fn tell(folder: &Path, signal: Signal) -> Outcome {
     };
     Description::read(folder)?;
     let pid = endpoints::read(folder).filter(|found| found.guest).map(|found| found.pid);
-    let pid = pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw).ok_or_else(nobody)?;
+    let pid =
+        pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw).ok_or_else(nobody)?;
     kill_process(pid, signal).map_err(|error| nobody().because(std::io::Error::from(error)))
 }

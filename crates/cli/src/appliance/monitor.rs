@@ -75,7 +75,10 @@ mod tests {
                 r#"{"timestamp": {}, "event": "RESET", "data": {"guest": true, "reason": "guest-reset"}}"#,
                 Some(Event::Reset { by_guest: true }),
             ),
-            (r#"{"event": "RESET", "data": {"guest": false}}"#, Some(Event::Reset { by_guest: false })),
+            (
+                r#"{"event": "RESET", "data": {"guest": false}}"#,
+                Some(Event::Reset { by_guest: false }),
+            ),
             (r#"{"event": "SHUTDOWN", "data": {"guest": true}}"#, Some(Event::PoweredOff)),
             (r#"{"event": "SHUTDOWN", "data": {"guest": false}}"#, None),
             ("garbage", None),

@@ -2,7 +2,8 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::{
-    CONSOLE, DISK, Description, HTTP, INITRAMFS, KERNEL, Memory, MemoryKind, NBD, START, Start, build,
+    CONSOLE, DISK, Description, HTTP, INITRAMFS, KERNEL, Memory, MemoryKind, NBD, START, Start,
+    build,
 };
 use crate::arguments::{Accelerator, ApplianceRun};
 use crate::failure::{Failure, Outcome};
@@ -20,7 +21,8 @@ use std::process::{Child, Command, Stdio};
 
 const PROGRAM: &str = "qemu-system-x86_64";
 /// What the guest starts with. A panic, an oops, or an NMI from outside, resets it at once.
-const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic unknown_nmi_panic random.trust_cpu=on";
+const KERNEL_LINE: &str =
+    "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic unknown_nmi_panic random.trust_cpu=on";
 /// The file of [`Start`]; may hold credentials.
 const START_FILE: &str = "start.json";
 const KERNEL_BASED: &str = "/dev/kvm";
@@ -50,7 +52,11 @@ pub fn accelerator(wanted: Accelerator) -> &'static str {
         Accelerator::Kvm => "kvm",
         Accelerator::Tcg => "tcg",
         Accelerator::Auto => {
-            if usable() { "kvm" } else { "tcg" }
+            if usable() {
+                "kvm"
+            } else {
+                "tcg"
+            }
         }
     }
 }
@@ -65,9 +71,9 @@ pub fn start(folder: &Path, description: &Description, run: &ApplianceRun) -> Ou
     let (nbd, http) = (free_port()?, free_port()?);
     let mut command = Command::new(PROGRAM);
     command.args(words(folder, memory, run));
-    command.arg("-netdev").arg(format!(
-        "user,id=net,hostfwd=tcp:{nbd}-{NBD},hostfwd=tcp:{http}-{HTTP}"
-    ));
+    command
+        .arg("-netdev")
+        .arg(format!("user,id=net,hostfwd=tcp:{nbd}-{NBD},hostfwd=tcp:{http}-{HTTP}"));
     command.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
     command.arg("-chardev").arg(format!("socket,id=signal,fd={}", pass_on(&serial)?));
     command.args(["-serial", "chardev:signal"]);
@@ -96,7 +102,11 @@ fn words(folder: &Path, memory: &Memory, run: &ApplianceRun) -> Vec<OsString> {
     add("-machine", format!("q35,accel={accelerator}").into());
     add("-cpu", processor.into());
     add("-smp", run.cpus.to_string().into());
-    add("-m", format!("size={}M,slots=2,maxmem={}M", run.ram >> 20, (run.ram + (memory.bytes * 2)) >> 20).into());
+    add(
+        "-m",
+        format!("size={}M,slots=2,maxmem={}M", run.ram >> 20, (run.ram + (memory.bytes * 2)) >> 20)
+            .into(),
+    );
     add("-display", "none".into());
     add("-kernel", file(KERNEL));
     add("-initrd", file(INITRAMFS));
@@ -106,15 +116,26 @@ fn words(folder: &Path, memory: &Memory, run: &ApplianceRun) -> Vec<OsString> {
     add("-serial", "chardev:console".into());
     add("-fw_cfg", format!("name={START},file={}", escape(&folder.join(START_FILE))).into());
     let disk = escape(&folder.join(DISK));
-    add("-blockdev", format!("driver=raw,node-name=data,file.driver=file,file.filename={disk},discard=unmap").into());
+    add(
+        "-blockdev",
+        format!("driver=raw,node-name=data,file.driver=file,file.filename={disk},discard=unmap")
+            .into(),
+    );
     add("-device", "virtio-blk-pci,drive=data,romfile=".into());
     let (path, bytes) = (escape(&memory.path), memory.bytes);
     // Taken at once: a host without room for it says so now, and not by a signal later.
-    add("-object", format!("memory-backend-file,id=warm,share=on,prealloc=on,mem-path={path},size={bytes}").into());
-    add("-device", match memory.kind {
-        MemoryKind::Ivshmem => "ivshmem-plain,memdev=warm".into(),
-        MemoryKind::Pmem => "virtio-pmem-pci,memdev=warm".into(),
-    });
+    add(
+        "-object",
+        format!("memory-backend-file,id=warm,share=on,prealloc=on,mem-path={path},size={bytes}")
+            .into(),
+    );
+    add(
+        "-device",
+        match memory.kind {
+            MemoryKind::Ivshmem => "ivshmem-plain,memdev=warm".into(),
+            MemoryKind::Pmem => "virtio-pmem-pci,memdev=warm".into(),
+        },
+    );
     words.push("-nodefaults".into());
     words
 }
@@ -132,14 +153,20 @@ fn settings(memory: &Memory, run: &ApplianceRun) -> Start {
     }
     arguments.extend(run.up.iter().cloned());
     let environment = std::env::vars().filter(|(name, _)| name.starts_with("AWS_")).collect();
-    let then = run.then.iter().flat_map(|text| text.split_whitespace().map(str::to_owned)).collect();
+    let then =
+        run.then.iter().flat_map(|text| text.split_whitespace().map(str::to_owned)).collect();
     Start { arguments, environment, pmem, then }
 }
 
 fn write_start(folder: &Path, start: &Start) -> Outcome {
     let text = serde_json::to_string(start).map_err(io::Error::from)?;
     let mut options = std::fs::File::options();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(folder.join(START_FILE))?;
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(folder.join(START_FILE))?;
     Ok(file.write_all(text.as_bytes())?)
 }
 
@@ -147,7 +174,8 @@ fn write_start(folder: &Path, start: &Start) -> Outcome {
 fn prepare(memory: &Memory) -> Outcome {
     let path = &memory.path;
     let failed = |error: io::Error| {
-        let failure = Failure::new(format!("cannot have the memory {}", path.display())).because(error);
+        let failure =
+            Failure::new(format!("cannot have the memory {}", path.display())).because(error);
         failure.next("free memory in /dev/shm, or build the appliance anew with a smaller --memory")
     };
     match std::fs::File::options().write(true).create_new(true).mode(0o600).open(path) {
@@ -156,7 +184,8 @@ fn prepare(memory: &Memory) -> Outcome {
             if memory.kind == MemoryKind::Pmem {
                 // Larger blocks are refused by DAX, smaller ones too; one file needs few inodes.
                 let options = ["-b", "4096", "-m", "0", "-N", "64", "-J", "size=4"];
-                build::make_filesystem(path, &options).inspect_err(|_| drop(std::fs::remove_file(path)))?;
+                build::make_filesystem(path, &options)
+                    .inspect_err(|_| drop(std::fs::remove_file(path)))?;
             }
             Ok(())
         }

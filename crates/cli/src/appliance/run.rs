@@ -70,10 +70,16 @@ fn open(folder: &Path, run: &ApplianceRun, notes: &mut Vec<String>) -> Outcome<V
     let asked = |line: &[Place]| if line.is_empty() { None } else { Some(line.to_vec()) };
     let default = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let own = folder.join("nbd.sock");
-    let nbd = Wanted { role: Role::Nbd, own: &own, asked: asked(&run.nbd), default: default(NBD_PORT) };
+    let nbd =
+        Wanted { role: Role::Nbd, own: &own, asked: asked(&run.nbd), default: default(NBD_PORT) };
     let mut sockets = sockets::open(&nbd, notes)?;
     let own = folder.join(crate::client::SOCKET);
-    let http = Wanted { role: Role::Http, own: &own, asked: asked(&run.http), default: default(HTTP_PORT) };
+    let http = Wanted {
+        role: Role::Http,
+        own: &own,
+        asked: asked(&run.http),
+        default: default(HTTP_PORT),
+    };
     sockets.extend(sockets::open(&http, notes)?);
     Ok(sockets)
 }
@@ -124,12 +130,20 @@ impl Keeper<'_> {
             match end {
                 _ if self.stopping.is_some() => break,
                 End::Off if self.served => break,
-                End::Off => return Err(gave_up("the guest switched itself off before it served", folder)),
+                End::Off => {
+                    return Err(gave_up("the guest switched itself off before it served", folder));
+                }
                 End::Died(status) if !self.served => {
-                    return Err(gave_up(&format!("QEMU ended with {status} before the guest served"), folder));
+                    return Err(gave_up(
+                        &format!("QEMU ended with {status} before the guest served"),
+                        folder,
+                    ));
                 }
                 End::Died(status) => {
-                    self.say(&format!("QEMU ended with {status}; starting it again"), json!({ "event": "died" }));
+                    self.say(
+                        &format!("QEMU ended with {status}; starting it again"),
+                        json!({ "event": "died" }),
+                    );
                     tokio::time::sleep(RESTART_PAUSE).await;
                     self.begin("died");
                 }
@@ -155,14 +169,21 @@ impl Keeper<'_> {
                 News::Serves(Ok(())) => self.serves(way).await,
                 News::Serves(Err(_)) | News::Child => {
                     if let Some(status) = child.ended().await? {
-                        return Ok(if off && status.success() { End::Off } else { End::Died(status) });
+                        return Ok(if off && status.success() {
+                            End::Off
+                        } else {
+                            End::Died(status)
+                        });
                     }
                 }
                 News::Monitor(Event::PoweredOff) => off = true,
                 News::Monitor(Event::Reset { by_guest }) => {
                     self.gate.close();
                     self.begin(if by_guest { "guest-reset" } else { "reset" });
-                    self.say("the guest was reset and starts again", json!({ "event": "reset", "by_guest": by_guest }));
+                    self.say(
+                        "the guest was reset and starts again",
+                        json!({ "event": "reset", "by_guest": by_guest }),
+                    );
                 }
                 News::Reset => drop(monitor.execute("system_reset").await),
                 News::Panic => drop(monitor.execute("inject-nmi").await),
@@ -202,7 +223,10 @@ impl Keeper<'_> {
         let end = Instant::now() + ANSWER_PATIENCE;
         while !answers(way.http).await {
             if Instant::now() > end {
-                self.say("the guest says that it serves, but does not answer", json!({ "event": "silent" }));
+                self.say(
+                    "the guest says that it serves, but does not answer",
+                    json!({ "event": "silent" }),
+                );
                 break;
             }
         }
@@ -219,7 +243,10 @@ impl Keeper<'_> {
             "event": "serves", "cause": self.cause, "after_ms": milliseconds, "nbd": nbd, "http": http, "notes": self.notes,
             "accelerator": qemu::accelerator(self.run.accelerator), "memory": self.description.memory,
         });
-        self.say(&format!("the guest serves, {} ms after its {}", milliseconds, cause(self.cause)), line);
+        self.say(
+            &format!("the guest serves, {} ms after its {}", milliseconds, cause(self.cause)),
+            line,
+        );
         if first && !self.json {
             self.banner(&nbd, &http);
         }
@@ -229,18 +256,32 @@ impl Keeper<'_> {
         let memory = &self.description.memory;
         nbd.iter().for_each(|place| output::line(&format!("  nbd      {place}")));
         http.iter().for_each(|place| output::line(&format!("  http     {place}")));
-        output::line(&format!("  memory   {} of this host, {}", format_size(memory.bytes), memory.path.display()));
-        output::line(&format!("  guest    {}, {}", self.description.kernel, qemu::accelerator(self.run.accelerator)));
+        output::line(&format!(
+            "  memory   {} of this host, {}",
+            format_size(memory.bytes),
+            memory.path.display()
+        ));
+        output::line(&format!(
+            "  guest    {}, {}",
+            self.description.kernel,
+            qemu::accelerator(self.run.accelerator)
+        ));
         self.notes.iter().for_each(|note| output::line(&format!("  note     {note}")));
         let folder = self.run.folder.display();
         output::line("Next:");
         output::line(&format!("  rekindle volume create vm1 --size 20G --dir {folder}"));
-        output::line(&format!("  rekindle appliance reset {folder}        warm: nothing acknowledged is lost"));
+        output::line(&format!(
+            "  rekindle appliance reset {folder}        warm: nothing acknowledged is lost"
+        ));
         output::line(&format!("  rekindle stop --dir {folder}"));
     }
 
     fn say(&self, text: &str, line: Value) {
-        if self.json { output::line(&line.to_string()) } else { output::line(&format!("rekindle: {text}")) }
+        if self.json {
+            output::line(&line.to_string())
+        } else {
+            output::line(&format!("rekindle: {text}"))
+        }
     }
 }
 
@@ -296,7 +337,9 @@ async fn until(deadline: Option<Instant>) {
 async fn answers(address: SocketAddr) -> bool {
     let ask = async {
         let mut stream = TcpStream::connect(address).await?;
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
+        stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await?;
         let mut first = [0; 12];
         stream.read_exact(&mut first).await?;
         io::Result::Ok(first.starts_with(b"HTTP/1.1 "))
@@ -311,7 +354,10 @@ fn gave_up(what: &str, folder: &Path) -> Failure {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = lines.len().saturating_sub(CONSOLE_LINES);
     Failure::new(what)
-        .because(format!("its console ends with\n{}", lines.get(last..).unwrap_or_default().join("\n")))
+        .because(format!(
+            "its console ends with\n{}",
+            lines.get(last..).unwrap_or_default().join("\n")
+        ))
         .next(format!("all of it is in {}", path.display()))
         .kind(Kind::Unavailable)
 }

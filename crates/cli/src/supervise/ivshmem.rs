@@ -23,7 +23,8 @@ pub fn settle(warm: &mut Option<PathBuf>) -> Outcome {
 
 fn find(devices: &Path) -> Outcome<PathBuf> {
     let entries = std::fs::read_dir(devices).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_ivshmem(path)).collect();
+    let mut found: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| is_ivshmem(path)).collect();
     found.sort();
     match found.as_slice() {
         [] => Err(Failure::new("this machine has no ivshmem device")
@@ -37,7 +38,8 @@ fn find(devices: &Path) -> Outcome<PathBuf> {
             Ok(if combined.exists() { combined } else { device.join("resource2") })
         }
         several => {
-            let names: Vec<_> = several.iter().map(|path| path.join("resource2").display().to_string()).collect();
+            let names: Vec<_> =
+                several.iter().map(|path| path.join("resource2").display().to_string()).collect();
             Err(Failure::usage("this machine has several ivshmem devices")
                 .next(format!("name one: --warm {}", names.join(", or --warm "))))
         }

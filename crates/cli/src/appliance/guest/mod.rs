@@ -67,14 +67,22 @@ fn live() -> Result<()> {
         match code {
             Some(0) => return Ok(()),
             code if !served => bail!("`rekindle up` gave up, exit code {code:?}"),
-            code => eprintln!("appliance: `rekindle up` ended, exit code {code:?}; starting it again"),
+            code => {
+                eprintln!("appliance: `rekindle up` ended, exit code {code:?}; starting it again")
+            }
         }
         std::thread::sleep(RESTART_PAUSE);
     }
 }
 
 fn mount_system() -> Result<()> {
-    for (kind, place) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/run"), ("tmpfs", "/tmp")] {
+    for (kind, place) in [
+        ("proc", "/proc"),
+        ("sysfs", "/sys"),
+        ("devtmpfs", "/dev"),
+        ("tmpfs", "/run"),
+        ("tmpfs", "/tmp"),
+    ] {
         mount(kind, place, kind, MountFlags::NOSUID, None).with_context(|| place.to_owned())?;
     }
     std::fs::create_dir_all("/dev/shm")?;
@@ -86,8 +94,8 @@ fn mount_system() -> Result<()> {
 fn load_modules() {
     let list = std::fs::read_to_string(MODULES).unwrap_or_default();
     for path in list.lines() {
-        let loaded = File::open(path)
-            .and_then(|file| Ok(rustix::system::finit_module(&file, c"", 0)?));
+        let loaded =
+            File::open(path).and_then(|file| Ok(rustix::system::finit_module(&file, c"", 0)?));
         if let Err(error) = loaded
             && error.kind() != std::io::ErrorKind::AlreadyExists
         {
@@ -125,7 +133,8 @@ fn warm_memory(start: &Start) -> Result<String> {
         return Ok(ivshmem::WORD.to_owned());
     }
     wait_for(PMEM)?;
-    mount(PMEM, PMEM_FOLDER, "ext4", MountFlags::NOATIME, Some(c"dax=always")).context("the persistent memory")?;
+    mount(PMEM, PMEM_FOLDER, "ext4", MountFlags::NOATIME, Some(c"dax=always"))
+        .context("the persistent memory")?;
     Ok(format!("{PMEM_FOLDER}/rekindle.warm"))
 }
 
@@ -180,13 +189,20 @@ fn listen(output: impl std::io::Read, then: &[String]) -> bool {
         println!("{line}");
         if !served && line.starts_with('{') {
             served = true;
-            let told = File::options().write(true).open(SIGNAL).and_then(|mut port| port.write_all(&[SERVES]));
+            let told = File::options()
+                .write(true)
+                .open(SIGNAL)
+                .and_then(|mut port| port.write_all(&[SERVES]));
             if let Err(error) = told {
                 eprintln!("appliance: {SIGNAL}: {error}");
             }
             if !then.is_empty() {
                 // Its end is nobody's business but the reader's of the console.
-                let ran = Command::new(BINARY).args(then).arg("--dir").arg(Path::new(DATA).join("rekindle")).spawn();
+                let ran = Command::new(BINARY)
+                    .args(then)
+                    .arg("--dir")
+                    .arg(Path::new(DATA).join("rekindle"))
+                    .spawn();
                 if let Err(error) = ran {
                     eprintln!("appliance: {then:?}: {error}");
                 }

@@ -29,7 +29,12 @@ const LOOPBACK: &str = "lo";
 /// Brings the loopback and the first card up.
 pub fn configure(address: Ipv4Addr, bits: u8, gateway: Ipv4Addr) -> Result<()> {
     // Protocol 0 is routing.
-    let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     rustix::net::bind(&socket, &SocketAddrNetlink::new(0, 0))?;
     link_up(&socket, index(LOOPBACK)?)?;
     let card = first_card().context("there is no network card")?;
