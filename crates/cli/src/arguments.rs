@@ -525,6 +525,24 @@ pub struct ApplianceReset {
 pub enum Drill {
     /// Kill the worker with SIGKILL under load; count milliseconds stalled and acknowledged writes lost
     Restart(Restart),
+    /// Bring every volume into service and read it here and there; count milliseconds
+    Attach(Attach),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What everybody asks of a daemon at once when all clients come back: each volume is opened, and some
+of its blocks are read, spread evenly over it.
+
+Example:
+  rekindle drill attach --reads 16 --connections 4 --json")]
+pub struct Attach {
+    /// Blocks read of each volume
+    #[arg(long, default_value_t = 8)]
+    pub reads: u64,
+    /// Volumes at once
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub connections: u16,
 }
 
 #[derive(Debug, Args)]

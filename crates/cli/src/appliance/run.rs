@@ -57,6 +57,7 @@ pub fn run(common: &Common, run: &ApplianceRun) -> Outcome<u8> {
             description,
             run,
             served: false,
+            serving: false,
             stopping: None,
             began: Instant::now(),
             cause: "start",
@@ -97,6 +98,8 @@ struct Keeper<'a> {
     run: &'a ApplianceRun,
     /// Whether a guest of this run has ever served.
     served: bool,
+    /// Whether the present one does.
+    serving: bool,
     /// Since when the guest is asked to switch itself off.
     stopping: Option<Instant>,
     /// When the present start of the guest began, and why.
@@ -142,14 +145,14 @@ impl Keeper<'_> {
                 End::Died(status) => {
                     self.say(
                         &format!("QEMU ended with {status}; starting it again"),
-                        json!({ "event": "died" }),
+                        &json!({ "event": "died" }),
                     );
                     tokio::time::sleep(RESTART_PAUSE).await;
                     self.begin("died");
                 }
             }
         }
-        self.say("the guest is off", json!({ "event": "ended" }));
+        self.say("the guest is off", &json!({ "event": "ended" }));
         Ok(0)
     }
 
@@ -177,14 +180,14 @@ impl Keeper<'_> {
                     }
                 }
                 News::Monitor(Event::PoweredOff) => off = true,
-                News::Monitor(Event::Reset { by_guest }) => {
+                // Firmware resets once more on its way: that is the same start.
+                News::Monitor(Event::Reset { by_guest }) if self.serving => {
                     self.gate.close();
                     self.begin(if by_guest { "guest-reset" } else { "reset" });
-                    self.say(
-                        "the guest was reset and starts again",
-                        json!({ "event": "reset", "by_guest": by_guest }),
-                    );
+                    let line = json!({ "event": "reset", "by_guest": by_guest });
+                    self.say("the guest was reset and starts again", &line);
                 }
+                News::Monitor(Event::Reset { .. }) => {}
                 News::Reset => drop(monitor.execute("system_reset").await),
                 News::Panic => drop(monitor.execute("inject-nmi").await),
                 // The first asks the guest, if it is able to hear; the second does not ask.
@@ -215,6 +218,7 @@ impl Keeper<'_> {
     }
 
     fn begin(&mut self, cause: &'static str) {
+        self.serving = false;
         (self.began, self.cause) = (Instant::now(), cause);
     }
 
@@ -225,13 +229,14 @@ impl Keeper<'_> {
             if Instant::now() > end {
                 self.say(
                     "the guest says that it serves, but does not answer",
-                    json!({ "event": "silent" }),
+                    &json!({ "event": "silent" }),
                 );
                 break;
             }
         }
         let took = self.began.elapsed();
         self.gate.open(way);
+        self.serving = true;
         let first = !std::mem::replace(&mut self.served, true);
         let places = |wanted: Role| -> Vec<String> {
             let here = self.sockets.iter().filter(|socket| socket.role == wanted);
@@ -245,7 +250,7 @@ impl Keeper<'_> {
         });
         self.say(
             &format!("the guest serves, {} ms after its {}", milliseconds, cause(self.cause)),
-            line,
+            &line,
         );
         if first && !self.json {
             self.banner(&nbd, &http);
@@ -276,7 +281,7 @@ impl Keeper<'_> {
         output::line(&format!("  rekindle stop --dir {folder}"));
     }
 
-    fn say(&self, text: &str, line: Value) {
+    fn say(&self, text: &str, line: &Value) {
         if self.json {
             output::line(&line.to_string())
         } else {

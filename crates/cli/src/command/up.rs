@@ -236,7 +236,8 @@ fn endpoint(role: Role, place: &Address) -> String {
     }
 }
 
-fn nbd_uri(place: &Address, volume: &str) -> String {
+/// Of a volume, for NBD clients.
+pub fn nbd_uri(place: &Address, volume: &str) -> String {
     match place {
         Address::Tcp(place) => format!("nbd://{place}/{volume}"),
         Address::Unix(path) => format!("nbd+unix:///{volume}?socket={}", path.display()),

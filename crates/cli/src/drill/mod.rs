@@ -1,5 +1,6 @@
 //! `rekindle drill restart`: kill the worker under load and count what clients would have noticed.
 
+pub mod attach;
 mod block;
 mod load;
 
