@@ -1,5 +1,6 @@
 //! What is measured, one file a question.
 
+mod appliance;
 mod burst;
 mod cold_attach;
 mod flash;
@@ -68,6 +69,11 @@ const RESTART: &[Experiment] = &[
         name: "redis",
         question: "a kill with 1 GB of data, against redis",
         run: redis::run,
+    },
+    Experiment {
+        name: "appliance",
+        question: "a whole machine starts with 50 to 400 volumes: cold, and with the host's RAM",
+        run: appliance::run,
     },
 ];
 

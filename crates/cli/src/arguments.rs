@@ -537,6 +537,9 @@ of its blocks are read, spread evenly over it.
 Example:
   rekindle drill attach --reads 16 --connections 4 --json")]
 pub struct Attach {
+    /// Only this many volumes, the first ones by name
+    #[arg(long, value_name = "COUNT")]
+    pub first: Option<usize>,
     /// Blocks read of each volume
     #[arg(long, default_value_t = 8)]
     pub reads: u64,

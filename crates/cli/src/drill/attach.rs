@@ -32,8 +32,10 @@ struct Report {
 pub fn run(common: &Common, attach: &Attach) -> Outcome<u8> {
     let client = Client::new(folder::of_client(common.dir.as_deref())?)?;
     let address = endpoints::nbd(client.dir())?;
+    let mut volumes: Vec<Volume> = client.get("/api/v1/volumes")?;
+    volumes.sort_by(|one, other| one.name.cmp(&other.name));
+    volumes.truncate(attach.first.unwrap_or(usize::MAX));
     let begin = Instant::now();
-    let volumes: Vec<Volume> = client.get("/api/v1/volumes")?;
     let left = Mutex::new(volumes.iter());
     let next = || left.lock().map_or(None, |mut left| left.next());
     let one = || -> Outcome {
