@@ -2,8 +2,8 @@
 //! their first reads, without and with RAM of the host that has outlived the machine.
 //!
 //! The *storage part* is the daemon's own start plus, right after it, the time until every volume is open and has answered
-//! reads spread over it, which need all of its tree's nodes and none of its data. A client inside the guest asks, so that
-//! the guest's network has no part in it. The *whole boot* is from QEMU's start to the first reply of the API outside.
+//! reads spread over it, which need all of its tree's nodes and none of its data. The daemon asks itself, so that neither
+//! clients nor the guest's network have a part in it. The *whole boot* is from QEMU's start to the first reply of the API outside.
 
 use crate::http;
 use crate::machine::pinned;
@@ -49,6 +49,31 @@ const WAYS: [Way; 4] = [
     Way { name: "warm with read-ahead", arguments: &["--read-ahead", "on"], keeps_memory: true },
 ];
 
+/// Where the store is when memory has not outlived the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Store {
+    /// On the data disk, which the host has in its page cache.
+    Cached,
+    /// On the data disk.
+    Disk,
+    /// Elsewhere: each call takes 5 ms.
+    Distant,
+}
+
+impl Store {
+    fn name(self) -> &'static str {
+        match self {
+            Store::Cached => "host page cache kept",
+            Store::Disk => "host page cache dropped",
+            Store::Distant => "store 5 ms away",
+        }
+    }
+
+    fn arguments(self) -> &'static [&'static str] {
+        if self == Store::Distant { &["--store-fault", "latency=5ms"] } else { &[] }
+    }
+}
+
 /// What one start took, ms, and how often warm memory had what was asked for, %.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
@@ -61,17 +86,27 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let folder = built(bench)?;
     let known = known_arguments(bench)?;
     let mut rows = Vec::new();
-    for keeps_cache in [true, false] {
-        for volumes in VOLUMES {
+    let most = VOLUMES.len() - 1;
+    let cases = [
+        (Store::Cached, &VOLUMES[..]),
+        (Store::Disk, &VOLUMES),
+        (Store::Distant, &VOLUMES[most..]),
+    ];
+    for (store, numbers) in cases {
+        for &volumes in numbers {
             let mut seen = Vec::new();
             for way in &WAYS {
                 if way.arguments.iter().step_by(2).all(|name| known.contains(name)) {
-                    let found = start(bench, &folder, way, volumes, keeps_cache)?;
-                    println!("{NAME:<12}   {volumes} volumes, {}: {found:?}", way.name);
+                    let found = start(bench, &folder, way, volumes, store)?;
+                    println!(
+                        "{NAME:<12}   {volumes} volumes, {}, {}: {found:?}",
+                        store.name(),
+                        way.name
+                    );
                     seen.push((way.name, found));
                 }
             }
-            rows.extend(rows_of(volumes, keeps_cache, &seen)?);
+            rows.extend(rows_of(volumes, store, &seen)?);
         }
     }
     forget(&folder)?;
@@ -141,17 +176,11 @@ impl Drop for Running {
 }
 
 /// One start, after the machine before has died without notice.
-fn start(
-    bench: &Bench,
-    folder: &Path,
-    way: &Way,
-    volumes: usize,
-    keeps_cache: bool,
-) -> Result<Seen> {
+fn start(bench: &Bench, folder: &Path, way: &Way, volumes: usize, store: Store) -> Result<Seen> {
     if !way.keeps_memory {
         forget(folder)?;
     }
-    if !keeps_cache {
+    if store == Store::Disk {
         rustix::fs::sync();
         std::fs::write("/proc/sys/vm/drop_caches", "3")
             .context("only root drops the page cache")?;
@@ -163,7 +192,7 @@ fn start(
     let mut command = pinned(&bench.layout.server, &bench.binary);
     command.args(["appliance", "run", "--json", "--nbd", "off", "--http", "off", "--then"]);
     command.arg(format!("drill attach --json --first {volumes} --reads {READS}")).arg(folder);
-    command.arg("--").args(way.arguments);
+    command.arg("--").args(store.arguments()).args(way.arguments);
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
     let mut running = Running { child: command.spawn().context("cannot run the appliance")?, said };
     let serves = running.wait_for(&running.said.clone(), |line| line["event"] == "serves")?;
@@ -222,15 +251,15 @@ fn forget(folder: &Path) -> Result<()> {
     }
 }
 
-fn rows_of(volumes: usize, keeps_cache: bool, seen: &[(&str, Seen)]) -> Result<Vec<Row>> {
+fn rows_of(volumes: usize, store: Store, seen: &[(&str, Seen)]) -> Result<Vec<Row>> {
     let of = |wanted: &str| seen.iter().find(|(name, _)| *name == wanted).map(|(_, seen)| *seen);
     let (cold, warm) = (of("cold").context("a cold start")?, of("warm").context("a warm start")?);
-    let cache = if keeps_cache { "kept" } else { "dropped" };
+    let store = store.name();
     let most = VOLUMES.into_iter().max() == Some(volumes);
     let text = |seen: Seen| {
         format!("storage {} ms, whole boot {} ms", short(seen.storage), short(seen.boot))
     };
-    let what = format!("{volumes} volumes, host page cache {cache}: storage part of a start; cold");
+    let what = format!("{volumes} volumes, {store}: storage part of a start; cold");
     let mut row = Row::new(NAME, what)
         .ours(text(warm))
         .theirs(text(cold))
@@ -241,9 +270,7 @@ fn rows_of(volumes: usize, keeps_cache: bool, seen: &[(&str, Seen)]) -> Result<V
     if !most {
         return Ok(vec![row]);
     }
-    let what = format!(
-        "{volumes} volumes, host page cache {cache}: blocks asked for that warm memory had"
-    );
+    let what = format!("{volumes} volumes, {store}: blocks asked for that warm memory had");
     let hits = Row::new(NAME, what)
         .ours(format!("warm start {} %", short(warm.hits)))
         .theirs(format!("cold start {} %", short(cold.hits)))

@@ -531,11 +531,12 @@ pub enum Drill {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What everybody asks of a daemon at once when all clients come back: each volume is opened, and some
-of its blocks are read, spread evenly over it.
+What everybody asks of a daemon at once when all clients come back: each volume is brought into
+service, and some of its blocks are read, spread evenly over it. The daemon does it itself, so
+that clients and networks have no part in what it takes.
 
 Example:
-  rekindle drill attach --reads 16 --connections 4 --json")]
+  rekindle drill attach --reads 16 --at-once 4 --json")]
 pub struct Attach {
     /// Only this many volumes, the first ones by name
     #[arg(long, value_name = "COUNT")]
@@ -545,7 +546,7 @@ pub struct Attach {
     pub reads: u64,
     /// Volumes at once
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub connections: u16,
+    pub at_once: u16,
 }
 
 #[derive(Debug, Args)]

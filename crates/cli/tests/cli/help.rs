@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 26] = [
+const PAGES: [&[&str]; 31] = [
     &[],
     &["up"],
     &["volume"],
@@ -28,7 +28,12 @@ const PAGES: [&[&str]; 26] = [
     &["warm"],
     &["boot-report"],
     &["upgrade"],
+    &["appliance"],
+    &["appliance", "build"],
+    &["appliance", "run"],
+    &["appliance", "reset"],
     &["drill", "restart"],
+    &["drill", "attach"],
     &["inspect"],
     &["completions"],
 ];
