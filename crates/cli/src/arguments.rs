@@ -142,6 +142,13 @@ pub struct Up {
     /// How much of it keeps tree nodes over a restart, 0 for none [default: a quarter]
     #[arg(long, env = "REKINDLE_WARM_FRAMES", hide_env_values = true, value_name = "SIZE", value_parser = parse::size)]
     pub warm_frames: Option<u64>,
+    /// Read a volume's tree as soon as it is attached; off: only what is asked for [default: off]
+    #[arg(long, env = "REKINDLE_READ_AHEAD", hide_env_values = true, value_name = "ON|OFF", value_parser = parse::switch)]
+    pub read_ahead: Option<bool>,
+    /// Read what is in memory by a plain call; off: by a message to another thread, to show what that costs
+    /// [default: on]
+    #[arg(long, env = "REKINDLE_DIRECT_PATH", hide_env_values = true, value_name = "ON|OFF", value_parser = parse::switch)]
+    pub direct_path: Option<bool>,
     /// Say more about what is going on (REKINDLE_TRACE takes a tracing filter)
     #[arg(long, short)]
     pub verbose: bool,

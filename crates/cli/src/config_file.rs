@@ -12,7 +12,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys at the top, and what they are.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 18] = [
     "dir",
     "store",
     "store_fault",
@@ -25,6 +25,8 @@ const KEYS: [&str; 16] = [
     "cache",
     "index",
     "compression",
+    "read_ahead",
+    "direct_path",
     "destage",
     "sweep",
     "stuck_after",
@@ -54,6 +56,8 @@ pub struct Settings {
     pub cache: Option<u64>,
     pub index: Option<u64>,
     pub compression: Option<Compression>,
+    pub read_ahead: Option<bool>,
+    pub direct_path: Option<bool>,
     pub destage: Destage,
     pub sweep: Sweep,
     pub stuck_after: Option<Duration>,
@@ -120,6 +124,8 @@ fn parse(text: &str) -> Result<Settings, String> {
         cache: read_key(&table, "cache", parse::size)?,
         index: read_key(&table, "index", parse::size)?,
         compression: read_key(&table, "compression", compression)?,
+        read_ahead: read_key(&table, "read_ahead", parse::switch)?,
+        direct_path: read_key(&table, "direct_path", parse::switch)?,
         destage: Destage {
             age: read_key(&destage, "age", parse::duration)?,
             bytes: read_key(&destage, "bytes", parse::size)?,
@@ -246,6 +252,8 @@ mod tests {
             cache = 1048576
             compression = "lz4"
             stuck_after = "3s"
+            read_ahead = "on"
+            direct_path = "off"
             [destage]
             age = "2s"
             workers = 4
@@ -264,6 +272,7 @@ mod tests {
         assert_eq!(settings.flash_budget, Some(4 << 30));
         assert_eq!(settings.cache, Some(1 << 20));
         assert_eq!(settings.compression, Some(Compression::Lz4));
+        assert_eq!((settings.read_ahead, settings.direct_path), (Some(true), Some(false)));
         assert_eq!(settings.destage.age, Some(Duration::from_secs(2)));
         assert_eq!(settings.destage.workers, Some(4));
         assert_eq!(settings.stuck_after, Some(Duration::from_secs(3)));

@@ -45,6 +45,15 @@ pub fn sector_size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// `on` or `off`.
+pub fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("'{text}' is not on or off")),
+    }
+}
+
 /// `/dev/nbdN`, as N.
 pub fn nbd_device(text: &str) -> Result<u32, String> {
     let number = text.strip_prefix("/dev/nbd").and_then(|number| number.parse().ok());

@@ -18,6 +18,7 @@ pub(crate) fn config() -> Config {
         cache_bytes: 4 << 20,
         index_bytes: 4 << 20,
         uploads: 3,
+        direct_path: true,
     }
 }
 

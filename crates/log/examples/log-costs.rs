@@ -13,11 +13,10 @@ const WRITES: u64 = 262_144;
 const NODE: NodeId = NodeId([1; 16]);
 const VOLUME: VolumeId = VolumeId([2; 16]);
 
-fn config(folder: &Path, incarnation: u64) -> Config {
+fn config(folder: &Path) -> Config {
     Config {
         folder: folder.to_owned(),
         node: NODE,
-        incarnation: Incarnation(incarnation),
         flash_bytes: 4 << 30,
         flush_interval: Duration::from_secs(3600),
     }
@@ -59,7 +58,7 @@ async fn run(env: Env, folder: PathBuf, arena_path: Option<PathBuf>) {
     let start = env.now();
     let arena = open_arena();
     let mapped = env.now().since(start);
-    let (log, _) = Log::open(&env, arena, config(&folder, 1)).await.expect("opens");
+    let (log, _) = Log::open(&env, arena, config(&folder), Incarnation(1)).await.expect("opens");
     println!("first open: arena {mapped:?}, all {:?}", env.now().since(start));
 
     let payload = vec![0xa5; 4096];
@@ -112,7 +111,8 @@ async fn run(env: Env, folder: PathBuf, arena_path: Option<PathBuf>) {
         let arena = open_arena();
         let mapped = env.now().since(start);
         let start = env.now();
-        let (log, opened) = Log::open(&env, arena, config(&folder, life)).await.expect("opens");
+        let (log, opened) =
+            Log::open(&env, arena, config(&folder), Incarnation(life)).await.expect("opens");
         let open = env.now().since(start);
         let start = env.now();
         let volumes = log.unfinished_volumes().await.expect("can be read");

@@ -14,7 +14,7 @@ use base::SegmentId;
 use std::sync::Arc;
 use warm::{Label, Slot};
 
-impl Starting<'_> {
+impl Starting {
     /// Makes segments of what was found, and rows of the table.
     pub(crate) async fn admit(
         &mut self,

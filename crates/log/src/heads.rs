@@ -56,8 +56,19 @@ pub(crate) struct Sealed {
 }
 
 impl Heads {
-    pub(crate) fn new(open: Head) -> Heads {
-        Heads { open, sealing: None, ahead: None, asked: false, closing: false, edition: 0 }
+    /// `old`: the head that an earlier life has left, to be sealed, and what may go then.
+    pub(crate) fn new(mut open: Head, old: Option<(Head, Vec<SegmentId>)>) -> Heads {
+        let sealing = old.map(|(head, leaving)| {
+            open.base = head.base + u64::from(head.segment.header.capacity);
+            Retiring { head, leaving }
+        });
+        Heads { open, sealing, ahead: None, asked: false, closing: false, edition: 0 }
+    }
+
+    /// Up to which position all is on flash.
+    pub(crate) fn durable(&self) -> u64 {
+        let first = self.sealing.as_ref().map_or(&self.open, |retiring| &retiring.head);
+        first.base + u64::from(first.durable())
     }
 
     /// Whether the next head is ready to take over.

@@ -32,6 +32,8 @@ pub(crate) struct Inner {
     pub(crate) put_down: Notify,
     /// A segment has died.
     pub(crate) space: Notify,
+    /// Where this life begins: all before it is of earlier ones.
+    pub(crate) begins: Position,
     pub(crate) appended: AtomicU64,
     pub(crate) durable: AtomicU64,
     /// More segments are live than the budget allows (repeated crashes, a smaller budget): nothing goes in.
@@ -60,6 +62,8 @@ pub(crate) struct Parts {
     pub(crate) incarnation: Incarnation,
     pub(crate) segments_max: usize,
     pub(crate) head: Head,
+    /// The old head, to be sealed, and what may go then.
+    pub(crate) old: Option<(Head, Vec<SegmentId>)>,
     pub(crate) table: Table<Option<Arc<Segment>>>,
     pub(crate) recovery: Recovery,
     pub(crate) folder_lock: Arc<dyn File>,
@@ -67,27 +71,34 @@ pub(crate) struct Parts {
 
 impl Inner {
     pub(crate) fn new(parts: Parts) -> Inner {
-        let position = u64::from(parts.head.front());
         assert_eq!(parts.head.durable(), parts.head.front(), "a new head is durably open");
+        let next_id = parts.head.segment.id().next();
+        let heads = Heads::new(parts.head, parts.old);
+        let begins = heads.open.position();
+        let much_uncommitted = Arc::<Notify>::default();
+        if heads.is_sealing() {
+            much_uncommitted.notify_one();
+        }
         let over_budget = parts.table.live() > parts.segments_max;
         Inner {
             depot: parts.depot,
             incarnation: parts.incarnation,
             segments_max: parts.segments_max,
             baton: tokio::sync::Mutex::new(()),
-            next_id: tokio::sync::Mutex::new(parts.head.segment.id().next()),
-            heads: Mutex::new(Heads::new(parts.head)),
+            next_id: tokio::sync::Mutex::new(next_id),
+            begins: Position(begins),
+            appended: AtomicU64::new(begins),
+            durable: AtomicU64::new(heads.durable()),
+            heads: Mutex::new(heads),
             table: Mutex::new(parts.table),
             put_down: Notify::new(),
             space: Notify::new(),
-            appended: AtomicU64::new(position),
-            durable: AtomicU64::new(position),
             over_budget: AtomicBool::new(over_budget),
             latched: OnceLock::new(),
             recovery: parts.recovery,
             folder_lock: Mutex::new(Some(parts.folder_lock)),
             unasked: Mutex::default(),
-            much_uncommitted: Arc::default(),
+            much_uncommitted,
             half_full: Arc::default(),
             counters: Counters::default(),
         }

@@ -138,6 +138,10 @@ impl Inner {
         let (index, parts) = match in_memory.flatten() {
             Some(found) => found,
             None => {
+                if !segment.is_on_flash() {
+                    // The old head may still be on its way there.
+                    self.commit(self.begins).await?;
+                }
                 match descriptors::on_flash(segment).await?.as_ref().and_then(|read| read.table()) {
                     Some(table) => Index::of_table(segment, table, false),
                     None => {
@@ -182,6 +186,10 @@ impl Inner {
         let mut list = List::with_capacity(parts.iter().map(|part| part.count as usize).sum());
         for part in &parts {
             part.read(released, &mut list).await?;
+        }
+        if !parts.is_empty() {
+            // Nobody shall read what a power cut could still take back.
+            self.commit(self.begins).await?;
         }
         Ok((list.into_ordered(), losses))
     }

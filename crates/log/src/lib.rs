@@ -32,6 +32,7 @@ mod walk;
 
 pub use error::Error;
 pub use segment::{Place, read_ahead};
+pub use start::Discovery;
 pub use view::{HeadView, SegmentView, View};
 
 /// The newest version that this binary knows of each format of this crate.
@@ -44,6 +45,7 @@ use inner::Inner;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// What a change does to its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -104,11 +106,10 @@ pub struct Config {
     /// Folder of segment files.
     pub folder: PathBuf,
     pub node: NodeId,
-    pub incarnation: Incarnation,
     /// Flash that segments may take, bytes; two segments are kept in reserve beyond it.
     pub flash_bytes: u64,
     /// Commit what is only in memory at least this often.
-    pub flush_interval: std::time::Duration,
+    pub flush_interval: Duration,
 }
 
 /// How full.
@@ -151,21 +152,31 @@ pub enum Refused {
 }
 
 impl Log {
-    /// Opens the log: decides what it is from the newest head's digest, opens a new head, makes it durable, then
-    /// seals the old one. Does not read entries of sealed segments.
+    /// Finds the log and decides what it is from the newest head's digest. Does not read entries of sealed segments.
+    /// Takes the folder's lock; the only thing written is what an earlier life should have written.
+    pub async fn find(env: &Env, arena: warm::Arena, config: Config) -> Result<Discovery, Error> {
+        start::find(env, &arena, config).await
+    }
+
+    /// [`Log::find`], then [`Discovery::open`].
     pub async fn open(
         env: &Env,
         arena: warm::Arena,
         config: Config,
+        incarnation: Incarnation,
     ) -> Result<(Log, Opened), Error> {
-        let (parts, opened) = start::start(env, &arena, &config).await?;
-        let inner = Arc::new(Inner::new(parts));
-        let flusher = driver::flush_unasked(Arc::downgrade(&inner), config.flush_interval);
+        Self::find(env, arena, config).await?.open(incarnation).await
+    }
+
+    /// Begins with what goes on unasked.
+    fn begin(env: &Env, inner: Inner, flush_interval: Duration) -> Log {
+        let inner = Arc::new(inner);
+        let flusher = driver::flush_unasked(Arc::downgrade(&inner), flush_interval);
         let opener = driver::open_unasked(Arc::downgrade(&inner));
         *inner.unasked.lock() =
             vec![env.spawn("log-flush", flusher), env.spawn("log-open", opener)];
         inner.make_ahead();
-        Ok((Log { inner }, opened))
+        Log { inner }
     }
 
     /// Appends changes, all or (`Refused`) none. A plain call: copies, no I/O. Returns the position after them and
@@ -241,7 +252,7 @@ impl Log {
     }
 
     /// As [`Log::unfinished`], but gives what there is, and says what may be missing. A loss whose `before` is at most
-    /// the volume's checkpoint + 1 is harmless.
+    /// the volume's checkpoint + 1 is harmless. What it gives is on flash, also what only memory had at the start.
     pub async fn salvage(&self, volume: VolumeId) -> Result<(Vec<Recovered>, Vec<Loss>), Error> {
         self.inner.salvage(volume).await
     }

@@ -259,6 +259,9 @@ pub(crate) async fn look(depot: &Depot, found: &Found) -> Result<Looked, Error> 
     {
         return Ok(head(opening, foot.changes > 0 || in_memory));
     }
+    if let Some(opening) = opening_alone(depot, file, header.segment).await? {
+        return Ok(head(opening, in_memory));
+    }
     let image = read_image(depot, file).await?;
     let Walk { opening, changes, .. } = walk(&image, header.segment, true);
     Ok(match opening {
@@ -294,6 +297,21 @@ fn has_traces(image: &[u8], segment: SegmentId) -> bool {
             EntryHeader::decode(bytes, segment)
                 .is_ok_and(|entry| entry.offset == offset && matches!(entry.kind, Kind::Change(_)))
         })
+}
+
+/// The opening of a head on flash behind which nothing lies: one that was opened ahead, as a crash leaves it most often. Its
+/// front tells, as all of it would: a walk ends at the first bytes that are no entry.
+async fn opening_alone(
+    depot: &Depot,
+    file: u32,
+    segment: SegmentId,
+) -> Result<Option<Opening>, Error> {
+    let mut bytes = vec![0; OPENING_BYTES.min(depot.capacity) as usize];
+    read(depot, file, &mut bytes, 0).await?;
+    let Walk { opening, changes, end, .. } = walk(&bytes, segment, true);
+    let behind = bytes.get(end as usize..).filter(|rest| rest.len() >= GRAIN_BYTES as usize);
+    let ends_there = behind.is_some_and(|rest| EntryHeader::decode(rest, segment).is_err());
+    Ok(opening.filter(|_| changes.is_empty() && ends_there))
 }
 
 async fn opening_on_flash(

@@ -1,30 +1,38 @@
-//! Opens the log: finds what there is, decides what the log is, opens a new head, seals the old one.
+//! Opens the log: finds what there is, decides what the log is, opens a new head. The old one is sealed afterwards, as
+//! after any rollover.
 
 use crate::depot::Depot;
-use crate::driver::{FileLease, Plan, finish, open_head};
+use crate::driver::{FileLease, Plan, open_head};
 use crate::format::{FOOT_BYTES, Foot, Lost, Named, Statistics};
 use crate::head::Head;
-use crate::inner::Parts;
+use crate::inner::{Inner, Parts};
 use crate::inventory::{Inventory, LostSegment, Recovery, highest_of};
 use crate::limits::{RESERVE_FILES, SEGMENTS_MAX, SEGMENTS_MIN, SLOTS_MIN, STATISTICS_MAX};
 use crate::machine::history::{End, History, Present, what_is_the_log};
 use crate::machine::table::Table;
 use crate::scan::{Looked, Scan, look, read_foot};
 use crate::segment::Segment;
-use crate::{Config, Error, Opened};
-use base::{SegmentId, Serial, VolumeId};
+use crate::{Config, Error, Log, Opened};
+use base::{Incarnation, SegmentId, Serial, VolumeId};
 use env::{Env, File, Open};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use warm::Arena;
 
-/// Opens the log of `config`, with `arena` for its open segments.
-pub(crate) async fn start(
-    env: &Env,
-    arena: &Arena,
-    config: &Config,
-) -> Result<(Parts, Opened), Error> {
+/// The log of a folder, found and understood. Nothing is appended to it before [`Discovery::open`].
+pub struct Discovery {
+    scan: Scan,
+    starting: Starting,
+    opened: Opened,
+    segments_max: usize,
+    inventory: Inventory,
+    folder_lock: Arc<dyn File>,
+}
+
+/// Finds the log of `config`, with `arena` for its open segments.
+pub(crate) async fn find(env: &Env, arena: &Arena, config: Config) -> Result<Discovery, Error> {
     let depot =
         Arc::new(Depot::new(env.clone(), config.folder.clone(), config.node, arena.slot_bytes()));
     let folder_lock = lock_folder(&depot).await?;
@@ -55,7 +63,7 @@ pub(crate) async fn start(
     let counted = counted.map(|(head, _)| head);
     let mut starting = Starting {
         table: Table::new(said.clone(), whole),
-        config,
+        flush_interval: config.flush_interval,
         history,
         counted,
         closed,
@@ -71,23 +79,24 @@ pub(crate) async fn start(
     let inventory = Inventory::new(starting.losses(), said, counted.filter(|_| whole));
     starting.report_damage(&opened);
     env.boot_phase("old-heads", Some("log"), watch);
-    let watch = env.watch();
-    let head = starting.open_new_head(scan).await?;
-    env.boot_phase("new-head", Some("log"), watch);
-    let Starting { table, depot, unread, .. } = starting;
-    let recovery = Recovery::new(unread, inventory);
-    Ok((
-        Parts {
-            depot,
-            incarnation: config.incarnation,
-            segments_max,
-            head,
-            table,
-            recovery,
-            folder_lock,
-        },
-        opened,
-    ))
+    Ok(Discovery { scan, starting, opened, segments_max, inventory, folder_lock })
+}
+
+impl Discovery {
+    /// Opens a new head and makes it durable; the log begins there. No other life of the log may have had
+    /// `incarnation`, in any folder: it is written down elsewhere by now.
+    pub async fn open(self, incarnation: Incarnation) -> Result<(Log, Opened), Error> {
+        let Discovery { scan, mut starting, opened, segments_max, inventory, folder_lock } = self;
+        let env = starting.depot.env.clone();
+        let watch = env.watch();
+        let (head, old) = starting.open_new_head(scan, incarnation).await?;
+        env.boot_phase("new-head", Some("log"), watch);
+        let Starting { table, depot, unread, flush_interval, .. } = starting;
+        let recovery = Recovery::new(unread, inventory);
+        let parts =
+            Parts { depot, incarnation, segments_max, head, old, table, recovery, folder_lock };
+        Ok((Log::begin(&env, Inner::new(parts), flush_interval), opened))
+    }
 }
 
 async fn lock_folder(depot: &Depot) -> Result<Arc<dyn File>, Error> {
@@ -233,9 +242,9 @@ fn damage_of(scan: &Scan, history: &History) -> Vec<String> {
     damage
 }
 
-pub(crate) struct Starting<'a> {
+pub(crate) struct Starting {
     pub(crate) depot: Arc<Depot>,
-    pub(crate) config: &'a Config,
+    flush_interval: Duration,
     pub(crate) history: History,
     /// The head whose statistics are used: they cover what is before it.
     pub(crate) counted: Option<SegmentId>,
@@ -249,7 +258,7 @@ pub(crate) struct Starting<'a> {
     pub(crate) leaving: Vec<SegmentId>,
 }
 
-impl Starting<'_> {
+impl Starting {
     pub(crate) fn is_member(&self, id: SegmentId) -> bool {
         self.history.empty == Some(id)
             || self.history.members.iter().any(|named| named.segment == id)
@@ -342,8 +351,13 @@ impl Starting<'_> {
         }
     }
 
-    /// New head durably open, then the old one committed and sealed: the same order as in any rollover.
-    async fn open_new_head(&mut self, scan: Scan) -> Result<Head, Error> {
+    /// New head durably open. Gives also the old one, which is to be committed and sealed behind it, as in any rollover,
+    /// and what may go then.
+    async fn open_new_head(
+        &mut self,
+        scan: Scan,
+        incarnation: Incarnation,
+    ) -> Result<(Head, Option<(Head, Vec<SegmentId>)>), Error> {
         for slot in scan.slots {
             self.depot.give_back(None, Some(slot));
         }
@@ -351,28 +365,20 @@ impl Starting<'_> {
         let slot = slot.ok_or_else(|| self.busy(self.history.next))?;
         let (named, _) = self.table.next_digest();
         let statistics = self.table.statistics(&HashMap::new(), STATISTICS_MAX);
-        let plan = Plan {
-            id: self.history.next,
-            incarnation: self.config.incarnation,
-            named,
-            statistics: Some(statistics),
-        };
+        let id = self.history.next;
+        let plan = Plan { id, incarnation, named, statistics: Some(statistics) };
         let file = FileLease::take(&self.depot, false).await?;
         let head = open_head(&self.depot, plan, slot, file).await?;
+        self.reopen_closed(id).await?;
+        self.table.insert(id, head.segment.file, Some(Arc::clone(&head.segment)), false);
+        let leaving = std::mem::take(&mut self.leaving);
         if let Some(old) = self.resumed.take() {
-            finish(&self.depot, old, head.segment.id()).await?;
+            return Ok((head, Some((old, leaving))));
         }
-        self.reopen_closed(head.segment.id()).await?;
-        self.table.insert(
-            head.segment.id(),
-            head.segment.file,
-            Some(Arc::clone(&head.segment)),
-            false,
-        );
-        for id in std::mem::take(&mut self.leaving) {
+        for id in leaving {
             drop(self.table.remove_dead(id));
         }
-        Ok(head)
+        Ok((head, None))
     }
 
     /// The log was closed at the newest segment; now it goes on. Were this not noted, the loss of the new head would

@@ -111,7 +111,13 @@ impl Node {
         };
         let Known { open, identity, writer, record } = known;
         phases.done("store-and-warm");
-        let held = record::start(&writer, &open.url, record, warm.frames.is_some()).await?;
+        let memory_outlives_process = arena.outlives_process();
+        // The log is found while the store writes; its new head needs to know which life this is.
+        let (held, found) = futures_util::join!(
+            record::start(&writer, &open.url, record, warm.frames.is_some()),
+            Log::find(env, arena, log_config(&config, id, sizes)),
+        );
+        let held = held?;
         let writer = match (&warm.frames, held.value.copies) {
             (Some(frames), Some(era)) => {
                 writer.with_copies(Arc::new(volume::WarmCopies::new(frames.clone(), era)))
@@ -119,10 +125,7 @@ impl Node {
             _ => writer,
         };
         let incarnation = held.value.incarnation;
-        phases.done("record");
-        let memory_outlives_process = arena.outlives_process();
-        let (log, opened) =
-            Log::open(env, arena, log_config(&config, id, incarnation, sizes)).await?;
+        let (log, opened) = found?.open(incarnation).await?;
         phases.done("log");
         for damage in &opened.damage {
             tracing::error!(%damage, "damage in the log");
@@ -145,7 +148,7 @@ impl Node {
             writer.clone(),
             staging.clone(),
             content.clone(),
-            homes(&content),
+            homes(env, &content, config.read_ahead),
         );
         let sweeper = sweeper(&config, &content, &writer, &volumes);
         open.faults.set(open.plan);
@@ -251,16 +254,10 @@ fn sizes(config: &Config, chosen: Sizes, device_bytes: Option<u64>) -> Sizes {
     }
 }
 
-fn log_config(
-    config: &Config,
-    node: NodeId,
-    incarnation: Incarnation,
-    sizes: Sizes,
-) -> log::Config {
+fn log_config(config: &Config, node: NodeId, sizes: Sizes) -> log::Config {
     log::Config {
         folder: config.flash(),
         node,
-        incarnation,
         flash_bytes: sizes.flash_bytes,
         flush_interval: limits::FLUSH_INTERVAL,
     }
@@ -274,6 +271,7 @@ fn content_config(config: &Config, identity: &Identity) -> content::Config {
         cache_bytes: config.cache_bytes,
         index_bytes: config.index_bytes,
         uploads: limits::UPLOADS,
+        direct_path: config.direct_path,
     }
 }
 
@@ -291,11 +289,19 @@ fn staging_config(config: &Config, sizes: Sizes, memory_outlives_process: bool) 
     }
 }
 
-/// What the bytes of each kind of volume mean.
-fn homes(content: &Content) -> HomeMaker {
-    let content = content.clone();
+/// What the bytes of each kind of volume mean. It is asked when a volume comes into service, and that is when
+/// `read_ahead` begins.
+fn homes(env: &Env, content: &Content, read_ahead: bool) -> HomeMaker {
+    let (env, content) = (env.clone(), content.clone());
     Arc::new(move |vault: &Vault| match vault.kind.as_str() {
         "block" => {
+            if read_ahead {
+                let (content, root) = (content.clone(), vault.root);
+                env.spawn("read-ahead", async move {
+                    // Whoever needs it meets the same error.
+                    let _ = content::tree::read_ahead(&content, &root).await;
+                });
+            }
             let home = block::Extents::new(content.clone(), vault.size, vault.block_size);
             Ok(Arc::new(home) as Arc<dyn Home>)
         }

@@ -101,12 +101,23 @@ pub struct Config {
     /// RAM for the dedup index, bytes.
     pub index_bytes: u64,
     pub compression: Compression,
+    /// Whether what is at hand is read by a plain call; `false` to show what messages between threads cost.
+    #[serde(default = "yes")]
+    pub direct_path: bool,
+    /// Whether a volume's tree is read as soon as it is attached, not only where it is asked for.
+    #[serde(default)]
+    pub read_ahead: bool,
     pub destage: Destage,
     pub sweep: Sweep,
     /// A volume that is attaching, offlining or the like for longer than this is reported as stuck.
     pub stuck_after: Duration,
     /// When idle volumes go out of service.
     pub collector: volume::collector::Settings,
+}
+
+/// What an older supervisor's worker has always done.
+fn yes() -> bool {
+    true
 }
 
 impl Config {
@@ -124,6 +135,8 @@ impl Config {
             cache_bytes: limits::CACHE_BYTES_DEFAULT,
             index_bytes: limits::INDEX_BYTES_DEFAULT,
             compression: Compression::default(),
+            direct_path: true,
+            read_ahead: false,
             destage: Destage::default(),
             sweep: Sweep::default(),
             stuck_after: limits::STUCK_AFTER_DEFAULT,

@@ -44,10 +44,12 @@ pub async fn start(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: writer.env.wall_clock().0,
     };
+    let watch = writer.env.watch();
     let written = match &found {
         Some(held) => writer.replace(held, next).await,
         None => writer.create(&key::node_key(writer.node), next).await,
     };
+    writer.env.boot_phase("record", Some("log"), watch);
     written.map_err(|error| match error {
         StoreError::Conflict(_) | StoreError::Exists(_) => Error::Fenced(writer.node.to_string()),
         source => Error::Store { url: url.to_owned(), source },

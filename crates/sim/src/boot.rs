@@ -58,11 +58,12 @@ impl Node {
         let log_config = log::Config {
             folder: FLASH.into(),
             node: NODE,
-            incarnation: Incarnation(incarnation),
             flash_bytes: setup.flash_bytes,
             flush_interval: Duration::from_millis(20),
         };
-        let (log, opened) = Log::open(&env, arena, log_config).await.expect("the log opens");
+        let (log, opened) = Log::open(&env, arena, log_config, Incarnation(incarnation))
+            .await
+            .expect("the log opens");
         assert!(opened.damage.is_empty(), "a crash is not damage: {:?}", opened.damage);
         let content_config = content::Config {
             secret: [3; 32],
@@ -71,6 +72,7 @@ impl Node {
             cache_bytes: 4 * units::MIB,
             index_bytes: units::MIB,
             uploads: 2,
+            direct_path: true,
         };
         let content =
             Content::open_warm(env.clone(), store.clone(), content_config, frames.clone());

@@ -34,11 +34,10 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
     let config = log::Config {
         folder: PathBuf::from("/node/log"),
         node: NODE,
-        incarnation: Incarnation(1),
         flash_bytes: 64 * MIB,
         flush_interval: Duration::from_millis(100),
     };
-    let (log, opened) = Log::open(env, arena, config).await.unwrap();
+    let (log, opened) = Log::open(env, arena, config, Incarnation(1)).await.unwrap();
     assert_eq!(opened.damage, Vec::<String>::new());
     let config = content::Config {
         secret: [3; 32],
@@ -47,6 +46,7 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
         cache_bytes: 8 * MIB,
         index_bytes: MIB,
         uploads: 2,
+        direct_path: true,
     };
     let content = Content::open(env.clone(), store.clone(), config);
     let writer = Writer::new(env.clone(), store, NODE);

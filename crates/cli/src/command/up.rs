@@ -106,6 +106,8 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> 
     config.cache_bytes = up.cache.or(settings.cache).unwrap_or(config.cache_bytes);
     config.index_bytes = settings.index.unwrap_or(config.index_bytes);
     config.compression = settings.compression.unwrap_or(config.compression);
+    config.read_ahead = up.read_ahead.or(settings.read_ahead).unwrap_or(config.read_ahead);
+    config.direct_path = up.direct_path.or(settings.direct_path).unwrap_or(config.direct_path);
     let destage = &settings.destage;
     config.destage.age = destage.age.unwrap_or(config.destage.age);
     config.destage.bytes = destage.bytes.unwrap_or(config.destage.bytes);

@@ -9,7 +9,7 @@ mod read;
 mod update;
 mod walk;
 
-pub use read::{get, get_now, range};
+pub use read::{get, get_now, range, read_ahead};
 pub use update::update;
 pub(crate) use walk::walk_at;
 pub use walk::{Visitor, walk};

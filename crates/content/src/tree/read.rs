@@ -16,7 +16,7 @@ pub fn get_now(content: &Content, root: &Root, key: u64) -> Lookup {
         return Lookup::Absent;
     };
     for _ in 0..=limits::TREE_LEVEL_MAX {
-        let Some(body) = content.inner.cached(&pointer) else {
+        let Some(body) = content.inner.cached_now(&pointer) else {
             return Lookup::Unknown;
         };
         // A node that makes no sense is for `get` to report.
@@ -46,6 +46,29 @@ pub async fn get(content: &Content, root: &Root, key: u64) -> Result<Option<Poin
         above = Some(node.level());
         pointer = node.child(node.covering(key));
     }
+}
+
+/// Reads the nodes of a tree, the upper ones first, so that they are at hand afterwards; at most
+/// [`limits::READ_AHEAD_NODES`]. A hint: an error ends it.
+pub async fn read_ahead(content: &Content, root: &Root) -> Result<(), Error> {
+    let mut level: Vec<Pointer> = root.iter().copied().collect();
+    let mut left = limits::READ_AHEAD_NODES;
+    while !level.is_empty() && left > 0 {
+        level.truncate(left);
+        left -= level.len();
+        let mut below = Vec::new();
+        for window in level.chunks(limits::FETCH_WINDOW) {
+            let reads = window.iter().map(|pointer| fetch(&content.inner, pointer));
+            for (pointer, body) in window.iter().zip(try_join_all(reads).await?) {
+                let node = checked(&body, pointer, None)?;
+                if node.level() > 0 {
+                    below.extend(node.entries().map(|(_, child)| child));
+                }
+            }
+        }
+        level = below;
+    }
+    Ok(())
 }
 
 /// All entries with keys in `keys`, ascending. Nodes that lie ahead are fetched together.

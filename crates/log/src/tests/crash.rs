@@ -90,7 +90,7 @@ async fn live(env: Env, slots: usize, outlives: bool, faulty: bool, model: Model
         true => Arena::open_sized(&env, Path::new(ARENA), NODE, slots, SEGMENT).unwrap(),
         false => Arena::volatile_sized(slots, SEGMENT),
     };
-    let (log, opened) = match Log::open(&env, arena, config(5)).await {
+    let (log, opened) = match Log::open(&env, arena, config(5), Incarnation(1)).await {
         Ok(opened) => opened,
         Err(Error::Flash { .. } | Error::Damaged { .. }) if faulty => return, // A fault hit the start.
         Err(error) => panic!("the log does not open: {error}"),

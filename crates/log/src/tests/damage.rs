@@ -255,7 +255,10 @@ fn an_outdated_arena_is_not_believed() {
     world.crash_process();
     let env = world.env();
     world.block_on(async {
-        let (log, _) = Log::open(&env, Arena::volatile_sized(4, SEGMENT), config(8)).await.unwrap();
+        let (log, _) =
+            Log::open(&env, Arena::volatile_sized(4, SEGMENT), config(8), Incarnation(1))
+                .await
+                .unwrap();
         for serial in 2..=40 {
             append(&log, volume(1), serial, 2000).await.unwrap();
         }

@@ -17,7 +17,8 @@ const SMALL: u32 = 8 << 10;
 
 async fn write_some(env: &Env, serials: u64) -> Log {
     let config = Config { flash_bytes: 8 * u64::from(SMALL), ..config(8) };
-    let (log, _) = Log::open(env, Arena::volatile_sized(4, SMALL), config).await.unwrap();
+    let (log, _) =
+        Log::open(env, Arena::volatile_sized(4, SMALL), config, Incarnation(1)).await.unwrap();
     for serial in 1..=serials {
         let (position, _) =
             append(&log, volume(1), serial, serial as usize * 100 - 100).await.unwrap();

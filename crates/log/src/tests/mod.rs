@@ -27,7 +27,6 @@ pub(super) fn config(segments: u64) -> Config {
     Config {
         folder: PathBuf::from(FOLDER),
         node: NODE,
-        incarnation: Incarnation(1),
         flash_bytes: segments * u64::from(SEGMENT),
         flush_interval: Duration::from_millis(20),
     }
@@ -40,7 +39,7 @@ pub(super) async fn open_with(
 ) -> Result<(Log, Opened), Error> {
     let arena = Arena::open_sized(env, Path::new(ARENA), NODE, slots, SEGMENT)
         .expect("memory for the arena");
-    Log::open(env, arena, config(segments)).await
+    Log::open(env, arena, config(segments), Incarnation(1)).await
 }
 
 pub(super) async fn open(env: &Env) -> (Log, Opened) {

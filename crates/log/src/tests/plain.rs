@@ -229,7 +229,10 @@ fn somebody_elses_folder_is_refused() {
         log.close().await.unwrap();
         let arena = Arena::volatile_sized(4, SEGMENT);
         let config = Config { node: NodeId([8; 16]), ..config(8) };
-        assert!(matches!(Log::open(&env, arena, config).await, Err(Error::Foreign(_))));
+        assert!(matches!(
+            Log::open(&env, arena, config, Incarnation(1)).await,
+            Err(Error::Foreign(_))
+        ));
     });
 }
 
@@ -322,7 +325,7 @@ fn sessions_on_threads_of_their_own_share_a_log() {
     runtime.block_on(async {
         let config = Config { folder: folder.path().join("log"), ..config(60) };
         let arena = Arena::volatile_sized(4, SEGMENT);
-        let (log, _) = Log::open(&env, arena, config.clone()).await.unwrap();
+        let (log, _) = Log::open(&env, arena, config.clone(), Incarnation(1)).await.unwrap();
         let (sender, mut done) = tokio::sync::mpsc::unbounded_channel();
         for number in 1..=4u8 {
             let (log, sender) = (log.clone(), sender.clone());
@@ -345,7 +348,9 @@ fn sessions_on_threads_of_their_own_share_a_log() {
         log.close().await.unwrap();
         drop(log);
         let (log, opened) =
-            Log::open(&env, Arena::volatile_sized(4, SEGMENT), config).await.unwrap();
+            Log::open(&env, Arena::volatile_sized(4, SEGMENT), config, Incarnation(1))
+                .await
+                .unwrap();
         assert_eq!(opened.damage, Vec::<String>::new());
         for number in 1..=4 {
             let serials = recovered(&log, volume(number)).await;

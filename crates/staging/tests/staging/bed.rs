@@ -95,11 +95,10 @@ impl Node {
         let config = log::Config {
             folder: setup.folder.join("log"),
             node: NODE,
-            incarnation: Incarnation(1),
             flash_bytes: setup.log_bytes,
             flush_interval: Duration::from_millis(100),
         };
-        let (log, opened) = Log::open(env, arena, config).await.unwrap();
+        let (log, opened) = Log::open(env, arena, config, Incarnation(1)).await.unwrap();
         let content = Content::open(
             env.clone(),
             store.clone(),
@@ -110,6 +109,7 @@ impl Node {
                 cache_bytes: 32 * MIB,
                 index_bytes: 4 * MIB,
                 uploads: 4,
+                direct_path: true,
             },
         );
         let writer = Writer::new(env.clone(), store, NODE);

@@ -127,11 +127,10 @@ impl Bed {
         let config = log::Config {
             folder: folder.join("log"),
             node,
-            incarnation: Incarnation(1),
             flash_bytes: 64 * MIB,
             flush_interval: Duration::from_millis(100),
         };
-        let (log, _) = Log::open(&env, arena, config).await.unwrap();
+        let (log, _) = Log::open(&env, arena, config, Incarnation(1)).await.unwrap();
         let config = content::Config {
             secret: [3; 32],
             compression: Compression::None,
@@ -139,6 +138,7 @@ impl Bed {
             cache_bytes: 8 * MIB,
             index_bytes: MIB,
             uploads: 2,
+            direct_path: true,
         };
         let content = Content::open(env.clone(), store.clone(), config);
         let mut writer = Writer::new(env.clone(), store.clone(), node);
