@@ -200,6 +200,13 @@ fn start(bench: &Bench, folder: &Path, way: &Way, volumes: usize, store: Store) 
     ensure!(drill["volumes"] == volumes, "not every volume was there: {drill}");
     let number = |value: &Value| value.as_f64().context("a number");
     let warm = http::request(&folder.join("rekindle.sock"), "GET", "/api/v1/warm", None)?;
+    let began = &warm["frames"]["began"];
+    let wanted = if way.keeps_memory { "kept" } else { "new" };
+    ensure!(
+        began == wanted,
+        "{}: the memory was {began} and not {wanted}: does anybody clean /dev/shm?",
+        way.name
+    );
     Ok(Seen {
         storage: number(&drill["start_ms"])? + number(&drill["took_ms"])?,
         boot: number(&serves["after_ms"])?,

@@ -172,7 +172,7 @@ fn memory_path() -> Outcome<PathBuf> {
     let mut number = [0; 8];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut number)?;
     Ok(PathBuf::from(format!(
-        "/dev/shm/rekindle-appliance-{:016x}.warm",
+        "/dev/shm/rekindle-appliance-{:016x}.ram",
         u64::from_le_bytes(number)
     )))
 }

@@ -1,5 +1,4 @@
 //! The libraries that a program needs, found as `ldd` finds them: the program's own loader is asked.
-#![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use crate::failure::{Failure, Outcome};
 use std::path::{Path, PathBuf};

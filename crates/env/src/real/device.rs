@@ -2,7 +2,6 @@
 //!
 //! Inside a virtual machine such a device is RAM of the host: `ivshmem` (the memory of a PCI device, a file of fixed length in
 //! sysfs) or persistent memory (a DAX device, or a file on a file system that is mounted with `-o dax`).
-#![expect(clippy::disallowed_methods, reason = "this is what Env::memory is made of")]
 
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use std::fs::File;
