@@ -115,6 +115,7 @@ fn persistent_memory_under(number: u64) -> Option<String> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests of the real machine")]
 mod tests {
     use super::*;
 
