@@ -93,6 +93,26 @@ impl Client {
         Ok(data)
     }
 
+    /// Writes the same block at each of these places, some at a time.
+    pub fn write_each(&mut self, offsets: &[u64], block: &[u8; BLOCK]) -> Result<()> {
+        const AT_A_TIME: usize = 64;
+        let mut requests = Vec::new();
+        for part in offsets.chunks(AT_A_TIME) {
+            requests.clear();
+            for &offset in part {
+                encode(&mut requests, 1, 0, offset);
+                requests.extend(block);
+            }
+            self.stream.write_all(&requests)?;
+            for _ in part {
+                let mut header = [0; 16];
+                self.stream.read_exact(&mut header)?;
+                slot_of(&header)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes blocks at random places, `depth` at a time, and says when each was acknowledged.
     pub fn write_randomly(
         &mut self,

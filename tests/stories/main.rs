@@ -1,6 +1,7 @@
 //! What Rekindle promises, told through the released binary with real clients, real kills and a real S3 server.
 #![expect(clippy::disallowed_methods, reason = "stories run on the real machine")]
 
+mod appliance;
 mod bad_input;
 mod cli;
 mod client_crash;

@@ -1,5 +1,6 @@
 //! What is measured, one file a question.
 
+mod appliance;
 mod burst;
 mod cold_attach;
 mod flash;
@@ -74,6 +75,11 @@ const RESTART: &[Experiment] = &[
         name: "ganesha",
         question: "a kill while a client has state, against an NFS server's grace period",
         run: ganesha::run,
+    },
+    Experiment {
+        name: "appliance",
+        question: "a whole machine starts with 50 to 400 volumes: cold, and with the host's RAM",
+        run: appliance::run,
     },
 ];
 

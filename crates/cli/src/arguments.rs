@@ -1,5 +1,6 @@
 //! The command line, as clap sees it. One struct a command; each command's file does the work.
 
+pub use crate::appliance::MemoryKind;
 use crate::parse::{self, Place};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -74,6 +75,9 @@ pub enum Command {
     BootReport(BootReport),
     /// Go on as another binary: sockets stay open, clients wait for a moment, nothing is lost
     Upgrade(Upgrade),
+    /// A virtual machine that only serves, and whose warm memory is RAM of the host
+    #[command(subcommand)]
+    Appliance(Appliance),
     /// Break something on purpose and measure what clients notice
     #[command(subcommand)]
     Drill(Drill),
@@ -115,7 +119,8 @@ pub struct Up {
     /// Serve the JSON API here besides DIR/rekindle.sock [default: 127.0.0.1:8809]
     #[arg(long, env = "REKINDLE_HTTP", hide_env_values = true, value_name = "ADDR", value_parser = parse::private_address, value_delimiter = ',')]
     pub http: Vec<Place>,
-    /// File of the memory that outlives the process, on tmpfs, or memfd: no file, held by `up` itself or by systemd
+    /// File of the memory that outlives the process, on tmpfs; memfd: no file, held by `up` itself or by systemd;
+    /// in a virtual machine ivshmem, or a file on a file system mounted with -o dax: outlives the machine's kernel
     /// [default: /dev/shm/rekindle-NODE.warm]
     #[arg(long, env = "REKINDLE_WARM", hide_env_values = true, value_name = "PATH")]
     pub warm: Option<PathBuf>,
@@ -441,9 +446,141 @@ pub struct Narrow {
 }
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  rekindle appliance build --out /srv/appliance        once, and again for a newer binary or kernel
+  rekindle appliance run /srv/appliance                stays; clients find it at /srv/appliance/nbd.sock
+  rekindle volume create vm1 --size 20G --dir /srv/appliance
+  rekindle appliance reset /srv/appliance              clients wait; nothing acknowledged is lost
+  rekindle stop --dir /srv/appliance                   an orderly end, and the machine is off
+
+Every command takes the appliance's folder as --dir, as if the daemon ran here.")]
+pub enum Appliance {
+    /// Put one together: the distribution's kernel, an initramfs with this binary, a data disk
+    Build(ApplianceBuild),
+    /// Run one with QEMU, and start it again whatever ends it
+    Run(Box<ApplianceRun>),
+    /// Reset the guest of a running one, as a power button held down would
+    Reset(ApplianceReset),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle appliance build --out /srv/appliance
+  rekindle appliance build --out /srv/appliance --memory 1G --disk 100G
+  dpkg -x linux-image-6.1.0-*-cloud-amd64_*.deb kernel
+  rekindle appliance build --out /srv/appliance --kernel kernel        not installed, only unpacked
+
+In a folder that holds an appliance the kernel and the binary are replaced; disk and memory stay.
+Wants mkfs.ext4 (package e2fsprogs).")]
+pub struct ApplianceBuild {
+    /// Where: a new folder, or one that holds an appliance
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// A kernel image, or a folder into which a kernel package was unpacked [default: the newest in /boot]
+    #[arg(long, value_name = "PATH")]
+    pub kernel: Option<PathBuf>,
+    /// The folder of its modules [default: lib/modules/VERSION beside it]
+    #[arg(long, value_name = "DIR")]
+    pub modules: Option<PathBuf>,
+    /// RAM of this host that outlives the guest; a power of two
+    #[arg(long, value_name = "SIZE", value_parser = parse::size, default_value = "256M")]
+    pub memory: u64,
+    /// How the guest sees that RAM
+    #[arg(long, value_name = "KIND", default_value = "ivshmem")]
+    pub memory_kind: MemoryKind,
+    /// The disk of the log and of the folder store; takes space as it is written
+    #[arg(long, value_name = "SIZE", value_parser = parse::size, default_value = "8G")]
+    pub disk: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle appliance run /srv/appliance
+  rekindle appliance run /srv/appliance --store s3://bucket/prefix --ram 2G
+  rekindle appliance run /srv/appliance -- --cache 512M --flash-budget 4G
+
+A panic or a reset of the guest, and the death of QEMU, start it again: warm, because its memory is
+a file in this host's /dev/shm. That file stays after the end; remove it to start without it (then
+only what was acknowledged from flash or flushed is there).
+AWS_* variables are passed on. Ctrl-C or SIGTERM switches the guest off; a second one does not wait.
+Its console is in DIR/console.log. Nobody reaches the guest but through the sockets printed here.")]
+pub struct ApplianceRun {
+    /// The appliance
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Serve NBD here besides DIR/nbd.sock: HOST:PORT, unix:PATH, or off; repeatable [default: 127.0.0.1:10809]
+    #[arg(long, value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]
+    pub nbd: Vec<Place>,
+    /// Serve the JSON API here besides DIR/rekindle.sock [default: 127.0.0.1:8809]
+    #[arg(long, value_name = "ADDR", value_parser = parse::private_address, value_delimiter = ',')]
+    pub http: Vec<Place>,
+    /// Where the bulk lies: s3://BUCKET/PREFIX [default: the data disk]
+    #[arg(long, env = "REKINDLE_STORE", hide_env_values = true, value_name = "URL")]
+    pub store: Option<String>,
+    /// The guest's own RAM
+    #[arg(long, value_name = "SIZE", value_parser = parse::size, default_value = "1G")]
+    pub ram: u64,
+    /// The guest's processors
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub cpus: u16,
+    /// Who runs the guest's code: the processor (kvm), or QEMU itself (tcg)
+    #[arg(long, value_name = "WHICH", default_value = "auto")]
+    pub accelerator: Accelerator,
+    /// A command for the guest to run once, when it serves, with its output on the console
+    #[arg(long, hide = true)]
+    pub then: Option<String>,
+    /// Further arguments of `rekindle up` in the guest
+    #[arg(last = true, value_name = "UP ARGUMENTS")]
+    pub up: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Accelerator {
+    /// kvm where the processor does it, else tcg
+    Auto,
+    Kvm,
+    Tcg,
+}
+
+#[derive(Debug, Args)]
+pub struct ApplianceReset {
+    /// The appliance
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Make its kernel panic instead, by a non-maskable interrupt
+    #[arg(long)]
+    pub panic: bool,
+}
+
+#[derive(Debug, Subcommand)]
 pub enum Drill {
     /// Kill the worker with SIGKILL under load; count milliseconds stalled and acknowledged writes lost
     Restart(Restart),
+    /// Bring every volume into service and read it here and there; count milliseconds
+    Attach(Attach),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What everybody asks of a daemon at once when all clients come back: each volume is brought into
+service, and some of its blocks are read, spread evenly over it. The daemon does it itself, so
+that clients and networks have no part in what it takes.
+
+Example:
+  rekindle drill attach --reads 16 --at-once 4 --json")]
+pub struct Attach {
+    /// Only this many volumes, the first ones by name
+    #[arg(long, value_name = "COUNT")]
+    pub first: Option<usize>,
+    /// Blocks read of each volume
+    #[arg(long, default_value_t = 8)]
+    pub reads: u64,
+    /// Volumes at once
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub at_once: u16,
 }
 
 #[derive(Debug, Args)]

@@ -1,5 +1,6 @@
 //! The one binary: the daemon, and the commands that talk to it.
 
+mod appliance;
 mod arguments;
 mod client;
 mod command;
@@ -24,6 +25,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     env::real::first_instruction();
+    if appliance::guest::is_first() {
+        appliance::guest::run();
+    }
     if let Some(ended) = supervise::passage::arrive() {
         return exit(ended, false);
     }
@@ -54,6 +58,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
         Command::Upgrade(upgrade) => command::upgrade::run(common, upgrade).map(|()| 0),
         Command::BootReport(report) => command::boot_report::run(common, report).map(|()| 0),
+        Command::Appliance(appliance) => appliance::run(common, appliance),
         Command::Formats => {
             command::formats::run(common);
             Ok(0)
@@ -62,6 +67,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Salvage(salvage) => command::salvage::run(common, salvage).map(|()| 0),
         Command::Debug(debug) => command::debug::run(common, debug).map(|()| 0),
         Command::Drill(arguments::Drill::Restart(restart)) => drill::run(common, restart),
+        Command::Drill(arguments::Drill::Attach(attach)) => drill::attach::run(common, attach),
         Command::Inspect(inspect) => inspect::run(common, inspect),
         Command::Completions(completions) => {
             command::completions::run(completions);

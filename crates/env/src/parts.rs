@@ -143,6 +143,11 @@ pub trait Memory: Send + Sync {
     fn default_folder(&self) -> Option<PathBuf>;
     /// Bytes that may still be mapped in the folder of `path`.
     fn free_bytes(&self, path: &Path) -> io::Result<u64>;
+    /// Bytes of a device of memory, which are given; `None` for a file, which gets as long as is asked. An error, which
+    /// says what to do, for a device that cannot be mapped so that what is written outlives the machine's kernel.
+    fn device_bytes(&self, _path: &Path) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
 }
 
 /// A mapped piece of memory. Stable address for its life; unmapped on drop, with its content kept.

@@ -89,10 +89,11 @@ impl Node {
         let home = HomeFile::read(env, &config.dir).await?;
         phases.done("folder");
         let id = home.as_ref().map_or_else(|| NodeId(env.random()), |home| home.node);
-        let sizes = match &home {
-            Some(home) => sizes(&config, home.sizes),
-            None => sizes(&config, choose(env, &config).await),
+        let chosen = match &home {
+            Some(home) => home.sizes,
+            None => choose(env, &config).await,
         };
+        let sizes = sizes(&config, chosen, warm_memory::device_bytes(env, &config)?);
         let (known, (arena, warm)) = match home {
             // Strangers to one another: at the same time.
             Some(home) => {
@@ -246,11 +247,11 @@ async fn choose(env: &Env, config: &Config) -> Sizes {
     Sizes::choose(flash_free, folder.and_then(|folder| env.memory().free_bytes(&folder).ok()))
 }
 
-/// What was asked for, else what was chosen at the first start.
-fn sizes(config: &Config, chosen: Sizes) -> Sizes {
+/// What was asked for, else what was chosen at the first start; but all of a device of memory.
+fn sizes(config: &Config, chosen: Sizes, device_bytes: Option<u64>) -> Sizes {
     Sizes {
         flash_bytes: config.flash_bytes.unwrap_or(chosen.flash_bytes),
-        warm_bytes: config.warm_bytes.unwrap_or(chosen.warm_bytes),
+        warm_bytes: config.warm_bytes.or(device_bytes).unwrap_or(chosen.warm_bytes),
     }
 }
 

@@ -4,6 +4,8 @@ use base::limits::SEGMENT_BYTES;
 use base::units::{GIB, MIB};
 use std::time::Duration;
 
+/// Volumes that one request may attach side by side.
+pub const ATTACHES_AT_ONCE_MAX: usize = 64;
 /// Flash for the log when nobody says, bytes.
 pub const FLASH_BYTES_DEFAULT: u64 = 4 * GIB;
 /// Least flash for the log, bytes: a few segments, so that one can fill while another is destaged.

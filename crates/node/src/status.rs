@@ -11,8 +11,9 @@ use env::{Address, BoxFuture, Env, Moment};
 use front::conn::Connections;
 use front::http::api::{
     Ack, Answer, Api, ApiError, Backlog, BootReport, CreateVolume, Debug, Endpoint, Event, Health,
-    Job, JobState, LogUsage, Policy, Salvage, SalvageAccount, Shutdown, StartSalvage, StartSweep,
-    StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    Job, JobState, LogUsage, Policy, Salvage, SalvageAccount, Shutdown, StartAttach, StartSalvage,
+    StartSweep, StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped,
+    WarmStatus,
 };
 use front::nbd::{Export, ExportError, Exports};
 use parking_lot::Mutex;
@@ -592,6 +593,14 @@ impl Api for Service {
                 .inner
                 .jobs
                 .begin("sweep", subject, "packs", |progress| work::sweep(node, request, progress)))
+        })
+    }
+
+    fn start_attach(&self, request: StartAttach) -> Answer<'_, Job> {
+        Box::pin(async move {
+            let node = self.node().await?;
+            let begin = |progress| work::attach(node, request, progress);
+            Ok(self.inner.jobs.begin("attach", "volumes", "volumes", begin))
         })
     }
 

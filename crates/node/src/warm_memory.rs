@@ -4,6 +4,7 @@ use crate::assemble::Node;
 use crate::config::{Config, Sizes};
 use crate::{Error, limits};
 use base::limits::SEGMENT_BYTES;
+use base::units::format_size;
 use base::{Kind, NodeId, StoreId};
 use env::Env;
 use front::http::api::{ApiError, WarmDropped, WarmFrames, WarmMisses, WarmStatus};
@@ -22,6 +23,21 @@ pub struct WarmMemory {
     pub slots: usize,
     /// Block frames, if there are any.
     pub frames: Option<Frames>,
+}
+
+/// What a device of memory has room for, when the warm memory is one. It brings its length along: nothing is chosen.
+pub(crate) fn device_bytes(env: &Env, config: &Config) -> Result<Option<u64>, Error> {
+    let Some(path) = &config.warm else { return Ok(None) };
+    let refuse = |reason: String| Error::Warm { path: path.clone(), reason };
+    let found = env.memory().device_bytes(path).map_err(|error| refuse(error.to_string()))?;
+    let Some(bytes) = found else { return Ok(None) };
+    let room = bytes.saturating_sub(Arena::file_bytes(0));
+    let needed = config.warm_bytes.unwrap_or(0).max(limits::WARM_BYTES_MIN);
+    if room < needed {
+        let (room, needed) = (format_size(room), format_size(needed));
+        return Err(refuse(format!("the device has room for {room}, and {needed} are needed")));
+    }
+    Ok(Some(room))
 }
 
 /// Maps the warm memory. Without a place for it the node serves all the same; only `ack=memory` is then worth less, and

@@ -1,10 +1,12 @@
 //! The long work that the jobs are made of, and the counters that people ask for.
 
+mod attach;
 mod recover;
 mod salvage;
 mod sweep;
 mod verify;
 
+pub use attach::attach;
 pub use salvage::{account as salvage_account, queued as salvage_queued, salvage};
 pub use sweep::{StoredRoots, status as sweep_status, sweep};
 use verify::scrub;

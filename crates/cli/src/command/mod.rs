@@ -4,7 +4,7 @@ pub mod boot_report;
 pub mod completions;
 pub mod debug;
 pub mod formats;
-mod job;
+pub mod job;
 pub mod map;
 pub mod salvage;
 pub mod status;

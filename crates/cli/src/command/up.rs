@@ -7,9 +7,9 @@ use crate::folder;
 use crate::output;
 use crate::parse::Place;
 use crate::supervise::endpoints::{Endpoints, Lock};
-use crate::supervise::memory;
 use crate::supervise::sockets::{self, Listening, Role, Wanted};
 use crate::supervise::{Announce, Supervisor};
+use crate::supervise::{ivshmem, memory};
 use crate::worker::{self, Handover, Ready};
 use env::Address;
 use std::net::SocketAddr;
@@ -32,6 +32,7 @@ pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
     let dir = folder::of_server(named)?;
     let mut config = configure(&dir, up, &settings)?;
     let lock = Lock::take(&dir)?;
+    ivshmem::settle(&mut config.warm)?;
     let memory = memory::hold(&mut config.warm, under_systemd())?;
     let mut notes = Vec::new();
     let sockets = open(&dir, up, settings, &mut notes)?;
@@ -241,7 +242,8 @@ fn endpoint(role: Role, place: &Address) -> String {
     }
 }
 
-fn nbd_uri(place: &Address, volume: &str) -> String {
+/// Of a volume, for NBD clients.
+pub fn nbd_uri(place: &Address, volume: &str) -> String {
     match place {
         Address::Tcp(place) => format!("nbd://{place}/{volume}"),
         Address::Unix(path) => format!("nbd+unix:///{volume}?socket={}", path.display()),

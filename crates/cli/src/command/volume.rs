@@ -5,9 +5,11 @@ use crate::arguments::{AckWord, Common, Create, Named, PolicyWord, Remove, Volum
 use crate::client::escape;
 use crate::failure::Outcome;
 use crate::output;
+use crate::supervise::endpoints;
 use base::units::format_size;
 use front::http::api::{Ack, Event, Job, Policy, Volume};
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// Runs the command.
 pub fn run(common: &Common, request: &Request) -> Outcome {
@@ -58,7 +60,8 @@ fn word(value: impl serde::Serialize) -> String {
 }
 
 fn make(common: &Common, create: &Create) -> Outcome {
-    let volume: Volume = client(common)?.post("/api/v1/volumes", &request(create))?;
+    let client = client(common)?;
+    let volume = seen_from(client.dir(), client.post("/api/v1/volumes", &request(create))?);
     if common.json {
         output::json(&volume);
         return Ok(());
@@ -71,7 +74,10 @@ fn make(common: &Common, create: &Create) -> Outcome {
 }
 
 fn list(common: &Common) -> Outcome {
-    let volumes: Vec<Volume> = client(common)?.get("/api/v1/volumes")?;
+    let client = client(common)?;
+    let volumes: Vec<Volume> = client.get("/api/v1/volumes")?;
+    let volumes: Vec<Volume> =
+        volumes.into_iter().map(|volume| seen_from(client.dir(), volume)).collect();
     if common.json {
         output::json(&volumes);
     } else if volumes.is_empty() {
@@ -103,7 +109,8 @@ pub fn print_list(volumes: &[Volume]) {
 }
 
 fn show(common: &Common, named: &Named) -> Outcome {
-    let volume: Volume = client(common)?.get(&path(&named.name, ""))?;
+    let client = client(common)?;
+    let volume = seen_from(client.dir(), client.get(&path(&named.name, ""))?);
     if common.json {
         output::json(&volume);
         return Ok(());
@@ -126,6 +133,16 @@ fn show(common: &Common, named: &Named) -> Outcome {
     pairs.extend(volume.uris.iter().map(|uri| ("nbd", uri.clone())));
     output::pairs(&pairs);
     Ok(())
+}
+
+/// A daemon in a guest names the guest's sockets: clients are here, where others lead to them.
+fn seen_from(dir: &Path, mut volume: Volume) -> Volume {
+    if let Some(here) = endpoints::read(dir).filter(|found| found.guest) {
+        let places = here.nbd.iter().filter_map(|place| place.parse().ok());
+        volume.uris =
+            places.map(|place| super::up::nbd_uri(&place, &escape(&volume.name))).collect();
+    }
+    volume
 }
 
 /// What it owes to the store, when it is in service.

@@ -1,5 +1,6 @@
 //! `rekindle drill restart`: kill the worker under load and count what clients would have noticed.
 
+pub mod attach;
 mod block;
 mod load;
 
@@ -118,6 +119,12 @@ fn drill(
 
 /// The worker that serves now dies without notice.
 fn kill_worker(client: &Client) -> Outcome {
+    if endpoints::read(client.dir()).is_some_and(|found| found.guest) {
+        return Err(Failure::usage(
+            "the worker runs in a guest, where nothing can be killed from here",
+        )
+        .next(format!("reset all of it: rekindle appliance reset {}", client.dir().display())));
+    }
     let status: Status = client.get("/api/v1/status")?;
     let pid = status.detail["pid"]
         .as_i64()

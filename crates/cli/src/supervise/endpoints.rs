@@ -27,6 +27,9 @@ pub struct Endpoints {
     /// Whether `pid` takes `rekindle upgrade`: it would die of the signal otherwise.
     #[serde(default)]
     pub upgradable: bool,
+    /// Whether the daemon runs in a guest, which `pid` keeps alive: its processes are not this machine's.
+    #[serde(default)]
+    pub guest: bool,
 }
 
 impl Endpoints {
@@ -43,6 +46,7 @@ impl Endpoints {
             http: at(Role::Http),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             upgradable: false,
+            guest: false,
         }
     }
 

@@ -9,6 +9,7 @@
 )]
 
 pub mod endpoints;
+pub mod ivshmem;
 pub mod memory;
 pub mod passage;
 mod restart;

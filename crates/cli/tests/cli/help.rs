@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 27] = [
+const PAGES: [&[&str]; 32] = [
     &[],
     &["up"],
     &["volume"],
@@ -29,7 +29,12 @@ const PAGES: [&[&str]; 27] = [
     &["warm"],
     &["boot-report"],
     &["upgrade"],
+    &["appliance"],
+    &["appliance", "build"],
+    &["appliance", "run"],
+    &["appliance", "reset"],
     &["drill", "restart"],
+    &["drill", "attach"],
     &["inspect"],
     &["completions"],
 ];

@@ -168,7 +168,11 @@ impl RealFile {
         write: impl FnOnce(&std::fs::File) -> io::Result<()>,
     ) -> Option<io::Result<()>> {
         match write(self.direct(data, offset)?) {
-            Err(error) if is_unsupported(&error) => {
+            // No disk reads the memory of another device (warm memory as a PCI device) by itself: a bad address, it says.
+            Err(error)
+                if is_unsupported(&error)
+                    || error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) =>
+            {
                 self.no_direct.store(true, Ordering::Relaxed);
                 None
             }

@@ -1,6 +1,7 @@
-//! Memory that outlives the process: shared mappings of files, by default on tmpfs.
+//! Memory that outlives the process: shared mappings of files, by default on tmpfs; of devices (`device`).
 #![expect(clippy::disallowed_methods, reason = "this is what Env::memory is made of")]
 
+use super::device::{self, Device};
 use super::disk::free_bytes;
 use crate::{Memory, Region};
 use memmap2::{MmapOptions, MmapRaw};
@@ -65,7 +66,13 @@ impl Memory for RealMemory {
             .custom_flags(i32::try_from(flags.bits()).expect("a flag of open fits an int"))
             .open(path)?;
         lock(&file, path)?;
-        allocate(&file, path, length)?;
+        let bytes = match device::of(&file, path)? {
+            Some(device) => device.bytes_to_map(bytes, path)?,
+            None => {
+                allocate(&file, path, length)?;
+                bytes
+            }
+        };
         let map = MmapOptions::new().len(bytes).map_raw(&file)?;
         Ok(Arc::new(RealRegion { map, _file: file }))
     }
@@ -86,6 +93,14 @@ impl Memory for RealMemory {
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
         // Memory without a file belongs to no file system that could say; it is the same memory.
         free_bytes(if is_descriptor(path) { Path::new(SHARED_MEMORY_FOLDER) } else { path })
+    }
+
+    fn device_bytes(&self, path: &Path) -> io::Result<Option<u64>> {
+        match std::fs::File::open(path) {
+            Ok(file) => Ok(device::of(&file, path)?.map(Device::bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -119,9 +134,6 @@ fn lock(file: &std::fs::File, path: &Path) -> io::Result<()> {
 /// signal at the first touch.
 fn allocate(file: &std::fs::File, path: &Path, length: u64) -> io::Result<()> {
     let found = file.metadata()?;
-    if !found.file_type().is_file() {
-        return Ok(()); // A device brings its memory along.
-    }
     let user = rustix::process::geteuid().as_raw();
     if found.uid() != user && found.uid() != 0 {
         return Err(io::Error::new(
@@ -137,12 +149,10 @@ fn allocate(file: &std::fs::File, path: &Path, length: u64) -> io::Result<()> {
     if found.len() >= length && found.blocks().saturating_mul(STAT_BLOCK_BYTES) >= length {
         return Ok(());
     }
-    match rustix::io::retry_on_intr(|| {
-        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length)
-    }) {
-        Ok(()) => Ok(()),
-        // A device that shows as a file of fixed length (memory of a PCI device in sysfs).
-        Err(Errno::OPNOTSUPP | Errno::NODEV) if found.len() >= length => Ok(()),
-        Err(error) => Err(error.into()),
+    if device::is_direct(file) {
+        return device::write_zeros(file, found.len(), length);
     }
+    Ok(rustix::io::retry_on_intr(|| {
+        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length)
+    })?)
 }

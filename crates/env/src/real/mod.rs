@@ -4,6 +4,7 @@
 //! others, and one thread per **session** with a runtime of its own, which may drive the disk and so block.
 
 mod clock;
+mod device;
 mod disk;
 mod memory;
 pub mod net;

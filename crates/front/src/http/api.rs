@@ -56,6 +56,8 @@ pub trait Api: Send + Sync + 'static {
     fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job>;
     /// Starts a check of what is stored.
     fn start_verify(&self, request: StartVerify) -> Answer<'_, Job>;
+    /// Brings volumes into service and reads them here and there, as if all clients came at once.
+    fn start_attach(&self, request: StartAttach) -> Answer<'_, Job>;
     /// Jobs, newest first; finished ones are forgotten after a while.
     fn jobs(&self) -> Answer<'_, Vec<Job>>;
     /// One job.
@@ -199,6 +201,21 @@ pub struct StartSweep {
     /// Only say what would be freed.
     #[serde(default)]
     pub dry_run: bool,
+}
+
+/// Volumes to be brought into service, and read here and there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartAttach {
+    /// Only this many, the first ones by name; all of them when absent.
+    #[serde(default)]
+    pub first: Option<usize>,
+    /// Blocks read of each, spread evenly over it.
+    #[serde(default)]
+    pub reads: u64,
+    /// Volumes at once; one when absent.
+    #[serde(default)]
+    pub at_once: Option<usize>,
 }
 
 /// A check to be started.
@@ -635,7 +652,7 @@ pub enum JobState {
 #[serde(default)]
 pub struct Job {
     pub id: String,
-    /// `drain`, `salvage`, `sweep`, `verify`.
+    /// `attach`, `drain`, `salvage`, `sweep`, `verify`.
     pub kind: String,
     /// What it works on, for people.
     pub subject: String,
@@ -644,7 +661,7 @@ pub struct Job {
     pub done: u64,
     /// In `unit`, if known.
     pub total: Option<u64>,
-    /// What `done` and `total` count: `bytes`, `packs`, `chunks`, `changes`.
+    /// What `done` and `total` count: `bytes`, `packs`, `chunks`, `changes`, `volumes`.
     pub unit: String,
     pub eta_ms: Option<u64>,
     /// Microseconds since 1970.

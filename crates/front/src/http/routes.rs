@@ -2,8 +2,8 @@
 
 use super::api::{
     ApiError, BootReport, CreateVolume, Event, Health, Job, LogUsage, Problem, Salvage,
-    SalvageAccount, Shutdown, StartSalvage, StartSweep, StartVerify, Status, Stopping, StoreInfo,
-    SweepStatus, Volume, WarmDropped, WarmStatus,
+    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSweep, StartVerify, Status, Stopping,
+    StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::serve::App;
@@ -44,6 +44,7 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::GET, "/api/v1/sweep", get(sweep)),
         (Method::POST, "/api/v1/sweep", post(start_sweep)),
         (Method::POST, "/api/v1/verify", post(start_verify)),
+        (Method::POST, "/api/v1/attach", post(start_attach)),
         (Method::GET, "/api/v1/jobs", get(jobs)),
         (Method::GET, "/api/v1/jobs/{id}", get(job)),
         (Method::GET, "/api/v1/debug/{what}", get(debug)),
@@ -293,6 +294,17 @@ pub(super) async fn start_sweep(
     Body(request): Body<StartSweep>,
 ) -> Result<(StatusCode, Json<Job>), ApiError> {
     Ok(begun(app.api.start_sweep(request).await?))
+}
+
+/// Brings volumes into service and reads them here and there, as if all clients came at once.
+#[utoipa::path(post, path = "/api/v1/attach", request_body = StartAttach, responses(
+    (status = 202, body = Job, description = "It has begun.")
+))]
+pub(super) async fn start_attach(
+    State(app): State<App>,
+    Body(request): Body<StartAttach>,
+) -> Result<(StatusCode, Json<Job>), ApiError> {
+    Ok(begun(app.api.start_attach(request).await?))
 }
 
 /// Starts a check of what is stored.

@@ -105,6 +105,9 @@ impl Api for Fake {
     fn start_verify(&self, request: StartVerify) -> Answer<'_, Job> {
         Box::pin(async move { Ok(job("verify", request.volume.unwrap_or_default())) })
     }
+    fn start_attach(&self, request: StartAttach) -> Answer<'_, Job> {
+        Box::pin(async move { Ok(job("attach", format!("{} reads", request.reads))) })
+    }
     fn jobs(&self) -> Answer<'_, Vec<Job>> {
         Box::pin(async { Ok(vec![]) })
     }

@@ -1,0 +1,188 @@
+//! `rekindle appliance build`: kernel, initramfs, data disk, description, and a script that runs it.
+#![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
+
+use super::cpio::Archive;
+use super::kernel::{Kernel, Module};
+use super::{DESCRIPTION, DISK, Description, INITRAMFS, KERNEL, Memory, VERSION, libraries};
+use crate::arguments::{ApplianceBuild, Common};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use base::Kind;
+use base::units::format_size;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where the guest finds things.
+pub const BINARY: &str = "/bin/rekindle";
+pub const MODULES: &str = "/lib/modules.list";
+/// Whom the guest believes when a store is reached through TLS.
+const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// Mount points.
+const FOLDERS: [&str; 7] = ["proc", "sys", "dev", "run", "tmp", "data", "warm"];
+/// The memory of a PCI device is a power of two, and holds four segments of the log at least.
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
+
+/// Runs the command.
+pub fn run(common: &Common, build: &ApplianceBuild) -> Outcome {
+    if !build.memory.is_power_of_two() || build.memory < MEMORY_BYTES_MIN {
+        return Err(Failure::usage(format!(
+            "--memory is a power of two from {} on, as in 256M",
+            format_size(MEMORY_BYTES_MIN)
+        )));
+    }
+    let kernel = Kernel::find(build.kernel.as_deref(), build.modules.as_deref())?;
+    let modules = kernel.modules()?;
+    let out = prepare(&build.out)?;
+    let initramfs = initramfs(&modules)?;
+    let write = |name: &str, bytes: &[u8]| {
+        std::fs::write(out.join(name), bytes).map_err(|error| unwritable(&out).because(error))
+    };
+    let image = std::fs::read(&kernel.image).map_err(|error| {
+        Failure::new(format!("cannot read {}", kernel.image.display())).because(error)
+    })?;
+    write(KERNEL, &image)?;
+    write(INITRAMFS, &initramfs)?;
+    let disk = out.join(DISK);
+    let kept = disk.exists();
+    if !kept {
+        make_disk(&disk, build.disk)?;
+    }
+    // Built anew in the same folder, it finds its memory again.
+    let memory = Description::read(&out).ok().map(|old| old.memory.path);
+    let description = Description {
+        version: VERSION,
+        rekindle: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: kernel.version.clone(),
+        memory: Memory {
+            kind: build.memory_kind,
+            path: memory.map_or_else(memory_path, Ok)?,
+            bytes: build.memory,
+        },
+    };
+    write(DESCRIPTION, &serde_json::to_vec_pretty(&description).map_err(std::io::Error::from)?)?;
+    write("run", script(&std::env::current_exe()?).as_bytes())?;
+    std::fs::set_permissions(out.join("run"), std::fs::Permissions::from_mode(0o755))?;
+    if common.json {
+        output::json(&serde_json::json!({
+            "folder": out, "kernel": description.kernel, "initramfs_bytes": initramfs.len(),
+            "modules": modules.iter().map(|module| &module.name).collect::<Vec<_>>(),
+            "memory": description.memory, "disk": disk, "disk_kept": kept,
+        }));
+        return Ok(());
+    }
+    output::line(&format!("appliance in {}", out.display()));
+    output::pairs(&[
+        ("  kernel", description.kernel),
+        (
+            "  initramfs",
+            format!("{}, {} modules", format_size(initramfs.len() as u64), modules.len()),
+        ),
+        ("  disk", if kept { "kept as it is".to_owned() } else { format_size(build.disk) }),
+        (
+            "  memory",
+            format!(
+                "{} of this host, {}",
+                format_size(build.memory),
+                description.memory.path.display()
+            ),
+        ),
+    ]);
+    output::line("Next:");
+    output::line(&format!("  rekindle appliance run {}", out.display()));
+    Ok(())
+}
+
+fn prepare(out: &Path) -> Outcome<PathBuf> {
+    std::fs::create_dir_all(out).map_err(|error| unwritable(out).because(error))?;
+    let mut foreign = std::fs::read_dir(out)?.flatten().peekable();
+    if foreign.peek().is_some() && !out.join(DESCRIPTION).exists() {
+        return Err(Failure::new(format!("{} is not empty, and no appliance", out.display()))
+            .next("name another folder with --out")
+            .kind(Kind::Exists));
+    }
+    Ok(out.canonicalize()?)
+}
+
+fn unwritable(out: &Path) -> Failure {
+    Failure::new(format!("cannot write in {}", out.display()))
+        .next("free space, or choose another folder with --out")
+}
+
+/// This binary as the first process, what it needs to run, and what the kernel needs to find its devices.
+fn initramfs(modules: &[Module]) -> Outcome<Vec<u8>> {
+    let program = std::env::current_exe()?;
+    let mut archive = Archive::default();
+    FOLDERS.iter().for_each(|folder| archive.folder(folder));
+    archive.file(BINARY, 0o755, &std::fs::read("/proc/self/exe")?);
+    archive.link("init", BINARY);
+    for library in libraries::of(&program)? {
+        let bytes = std::fs::read(&library).map_err(|error| {
+            Failure::new(format!("cannot read {}", library.display())).because(error)
+        })?;
+        archive.file(&library.to_string_lossy(), 0o755, &bytes);
+    }
+    let mut list = String::new();
+    for module in modules {
+        let path = format!("/lib/modules/{}.ko", module.name);
+        archive.file(&path, 0o644, &module.bytes);
+        list.push_str(&path);
+        list.push('\n');
+    }
+    archive.file(MODULES, 0o644, list.as_bytes());
+    archive.file(
+        "/etc/resolv.conf",
+        0o644,
+        format!("nameserver {}\n", super::NAME_SERVER).as_bytes(),
+    );
+    if let Ok(certificates) = std::fs::read(CERTIFICATES) {
+        archive.file(CERTIFICATES, 0o644, &certificates);
+    }
+    Ok(archive.finish())
+}
+
+/// A sparse file with an empty ext4 in it.
+fn make_disk(path: &Path, bytes: u64) -> Outcome {
+    std::fs::File::create_new(path)?.set_len(bytes)?;
+    make_filesystem(path, &[]).inspect_err(|_| drop(std::fs::remove_file(path)))
+}
+
+/// Makes an ext4 in a file.
+pub fn make_filesystem(path: &Path, options: &[&str]) -> Outcome {
+    let failed = || Failure::new(format!("cannot make a file system in {}", path.display()));
+    // Only root has these folders in its path.
+    let search = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let output = Command::new("mkfs.ext4")
+        .env("PATH", search)
+        .args(["-q", "-F"])
+        .args(options)
+        .arg(path)
+        .output();
+    let output =
+        output.map_err(|error| failed().because(error).next("apt-get install e2fsprogs"))?;
+    if !output.status.success() {
+        return Err(failed().because(String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    Ok(())
+}
+
+/// A file that only this appliance uses.
+fn memory_path() -> Outcome<PathBuf> {
+    let mut number = [0; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut number)?;
+    Ok(PathBuf::from(format!(
+        "/dev/shm/rekindle-appliance-{:016x}.ram",
+        u64::from_le_bytes(number)
+    )))
+}
+
+/// Runs the appliance of its own folder.
+fn script(binary: &Path) -> String {
+    let binary = binary.display().to_string().replace('\'', "'\\''");
+    format!(
+        "#!/bin/sh\n\
+         # Runs this appliance; see `rekindle appliance run --help`. REKINDLE names another binary.\n\
+         exec \"${{REKINDLE:-'{binary}'}}\" appliance run \"$(dirname \"$(readlink -f \"$0\")\")\" \"$@\"\n"
+    )
+}

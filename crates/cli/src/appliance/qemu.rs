@@ -1,0 +1,255 @@
+//! QEMU: its command line, and RAM of the host that outlives it.
+#![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
+
+use super::{
+    CONSOLE, DISK, Description, HTTP, INITRAMFS, KERNEL, Memory, MemoryKind, NBD, START, Start,
+    build,
+};
+use crate::arguments::{Accelerator, ApplianceRun};
+use crate::failure::{Failure, Outcome};
+use base::Kind;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+const PROGRAM: &str = "qemu-system-x86_64";
+/// What the guest starts with. A panic, an oops, or an NMI from outside, resets it at once.
+const KERNEL_LINE: &str =
+    "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic unknown_nmi_panic random.trust_cpu=on";
+/// The file of [`Start`]; may hold credentials.
+const START_FILE: &str = "start.json";
+const KERNEL_BASED: &str = "/dev/kvm";
+/// The modules of a KVM that uses the processor. Others run a kernel of a distribution slower than QEMU does by itself.
+const KERNEL_BASED_MODULES: [&str; 2] = ["/sys/module/kvm_intel", "/sys/module/kvm_amd"];
+/// Left of persistent memory for its file system.
+const PMEM_FILESYSTEM_BYTES: u64 = 16 << 20;
+
+/// A QEMU that runs, and where the guest is reached.
+pub struct Machine {
+    pub child: Child,
+    /// QEMU's own control connection.
+    pub monitor: UnixStream,
+    /// The guest's second serial port.
+    pub signal: UnixStream,
+    pub nbd: SocketAddr,
+    pub http: SocketAddr,
+}
+
+/// Whether hardware runs the guest.
+pub fn accelerator(wanted: Accelerator) -> &'static str {
+    let usable = || {
+        KERNEL_BASED_MODULES.iter().any(|module| Path::new(module).exists())
+            && std::fs::File::options().read(true).write(true).open(KERNEL_BASED).is_ok()
+    };
+    match wanted {
+        Accelerator::Kvm => "kvm",
+        Accelerator::Tcg => "tcg",
+        Accelerator::Auto => {
+            if usable() {
+                "kvm"
+            } else {
+                "tcg"
+            }
+        }
+    }
+}
+
+/// Starts QEMU. It dies with this process, whose sockets its clients use.
+pub fn start(folder: &Path, description: &Description, run: &ApplianceRun) -> Outcome<Machine> {
+    let memory = &description.memory;
+    prepare(memory)?;
+    write_start(folder, &settings(memory, run))?;
+    let (monitor, theirs) = UnixStream::pair()?;
+    let (signal, serial) = UnixStream::pair()?;
+    let (nbd, http) = (free_port()?, free_port()?);
+    let mut command = Command::new(PROGRAM);
+    command.args(words(folder, memory, run));
+    command
+        .arg("-netdev")
+        .arg(format!("user,id=net,hostfwd=tcp:{nbd}-{NBD},hostfwd=tcp:{http}-{HTTP}"));
+    command.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
+    command.arg("-chardev").arg(format!("socket,id=signal,fd={}", pass_on(&serial)?));
+    command.args(["-serial", "chardev:signal"]);
+    command.arg("-chardev").arg(format!("socket,id=monitor,fd={}", pass_on(&theirs)?));
+    command.args(["-mon", "chardev=monitor,mode=control"]);
+    // A group of its own: Ctrl-C at the terminal reaches us only.
+    command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    let parent = rustix::process::getpid();
+    // SAFETY: only system calls and comparisons between fork and exec.
+    unsafe { command.pre_exec(move || die_with(parent)) };
+    let child = command.spawn().map_err(|error| {
+        Failure::new(format!("cannot start {PROGRAM}"))
+            .because(error)
+            .next("apt-get install --no-install-recommends qemu-system-x86")
+    })?;
+    Ok(Machine { child, monitor, signal, nbd, http })
+}
+
+/// All but the network and what is passed on by number.
+fn words(folder: &Path, memory: &Memory, run: &ApplianceRun) -> Vec<OsString> {
+    let accelerator = accelerator(run.accelerator);
+    let processor = if accelerator == "kvm" { "host" } else { "max" };
+    let file = |name: &str| folder.join(name).into_os_string();
+    let mut words: Vec<OsString> = Vec::new();
+    let mut add = |option: &str, value: OsString| words.extend([option.into(), value]);
+    add("-machine", format!("q35,accel={accelerator}").into());
+    add("-cpu", processor.into());
+    add("-smp", run.cpus.to_string().into());
+    add(
+        "-m",
+        format!("size={}M,slots=2,maxmem={}M", run.ram >> 20, (run.ram + (memory.bytes * 2)) >> 20)
+            .into(),
+    );
+    add("-display", "none".into());
+    add("-kernel", file(KERNEL));
+    add("-initrd", file(INITRAMFS));
+    add("-append", KERNEL_LINE.into());
+    let console = escape(&folder.join(CONSOLE));
+    add("-chardev", format!("file,id=console,append=on,path={console}").into());
+    add("-serial", "chardev:console".into());
+    add("-fw_cfg", format!("name={START},file={}", escape(&folder.join(START_FILE))).into());
+    let disk = escape(&folder.join(DISK));
+    add(
+        "-blockdev",
+        format!("driver=raw,node-name=data,file.driver=file,file.filename={disk},discard=unmap")
+            .into(),
+    );
+    add("-device", "virtio-blk-pci,drive=data,romfile=".into());
+    let (path, bytes) = (escape(&memory.path), memory.bytes);
+    // Taken at once: a host without room for it says so now, and not by a signal later.
+    add(
+        "-object",
+        format!("memory-backend-file,id=warm,share=on,prealloc=on,mem-path={path},size={bytes}")
+            .into(),
+    );
+    add(
+        "-device",
+        match memory.kind {
+            MemoryKind::Ivshmem => "ivshmem-plain,memdev=warm".into(),
+            MemoryKind::Pmem => "virtio-pmem-pci,memdev=warm".into(),
+        },
+    );
+    words.push("-nodefaults".into());
+    words
+}
+
+/// What the guest is told.
+fn settings(memory: &Memory, run: &ApplianceRun) -> Start {
+    let mut arguments = Vec::new();
+    if let Some(store) = &run.store {
+        arguments.extend(["--store".to_owned(), store.clone()]);
+    }
+    let pmem = memory.kind == MemoryKind::Pmem;
+    if pmem {
+        let bytes = memory.bytes - memory.bytes / 16 - PMEM_FILESYSTEM_BYTES;
+        arguments.extend(["--warm-size".to_owned(), bytes.to_string()]);
+    }
+    arguments.extend(run.up.iter().cloned());
+    let environment = std::env::vars().filter(|(name, _)| name.starts_with("AWS_")).collect();
+    let then =
+        run.then.iter().flat_map(|text| text.split_whitespace().map(str::to_owned)).collect();
+    Start { arguments, environment, pmem, then }
+}
+
+fn write_start(folder: &Path, start: &Start) -> Outcome {
+    let text = serde_json::to_string(start).map_err(io::Error::from)?;
+    let mut options = std::fs::File::options();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(folder.join(START_FILE))?;
+    Ok(file.write_all(text.as_bytes())?)
+}
+
+/// The file of the memory. What it holds is kept; persistent memory gets a file system when it is new.
+fn prepare(memory: &Memory) -> Outcome {
+    let path = &memory.path;
+    let failed = |error: io::Error| {
+        let failure =
+            Failure::new(format!("cannot have the memory {}", path.display())).because(error);
+        failure.next("free memory in /dev/shm, or build the appliance anew with a smaller --memory")
+    };
+    match std::fs::File::options().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(file) => {
+            file.set_len(memory.bytes).map_err(failed)?;
+            if memory.kind == MemoryKind::Pmem {
+                // Larger blocks are refused by DAX, smaller ones too; one file needs few inodes.
+                let options = ["-b", "4096", "-m", "0", "-N", "64", "-J", "size=4"];
+                build::make_filesystem(path, &options)
+                    .inspect_err(|_| drop(std::fs::remove_file(path)))?;
+            }
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let bytes = std::fs::metadata(path).map_err(failed)?.len();
+            if bytes == memory.bytes {
+                return Ok(());
+            }
+            Err(Failure::new(format!("the memory {} has another size than the appliance", path.display()))
+                .because(format!("{bytes} bytes, and not {}", memory.bytes))
+                .next("stop the appliance cleanly under its old size, or remove the file: what only it holds is lost")
+                .kind(Kind::Conflict))
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// QEMU reads a comma as the end of a value.
+fn escape(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// A port that nobody has at the moment.
+fn free_port() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}
+
+/// Lets QEMU inherit a socket, under this number.
+fn pass_on(socket: &UnixStream) -> Outcome<i32> {
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty()).map_err(io::Error::from)?;
+    Ok(socket.as_raw_fd())
+}
+
+fn die_with(parent: Pid) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotConnected.into()) }
+}
+
+/// Sockets of a machine belong to whoever watches it.
+impl Machine {
+    pub fn take(self) -> (Child, OwnedFd, OwnedFd) {
+        (self.child, self.monitor.into(), self.signal.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_of_a_path_are_not_the_end_of_it() {
+        assert_eq!(escape(Path::new("/srv/a,b/data.img")), "/srv/a,,b/data.img");
+    }
+
+    #[test]
+    fn memory_is_kept_and_never_used_under_another_size() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("memory");
+        let memory = Memory { kind: MemoryKind::Ivshmem, path: path.clone(), bytes: 1 << 20 };
+        prepare(&memory).expect("made");
+        std::fs::write(&path, vec![7; 1 << 20]).expect("a file");
+        prepare(&memory).expect("kept");
+        assert_eq!(std::fs::read(&path).expect("there")[0], 7);
+        let failure = prepare(&Memory { bytes: 2 << 20, ..memory }).expect_err("another size");
+        assert!(failure.error.contains("another size"), "{}", failure.error);
+    }
+}

@@ -1,0 +1,368 @@
+//! `rekindle appliance run`: keeps an appliance alive. Whatever ends the guest without being asked starts it again, and
+//! the memory that outlives it makes that a warm start.
+#![expect(clippy::disallowed_methods, reason = "this command has no Env")]
+
+use super::forward::{Gate, Way};
+use super::monitor::{Event, Monitor};
+use super::{CONSOLE, Description, SERVES, qemu};
+use crate::arguments::{ApplianceRun, Common};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use crate::parse::Place;
+use crate::signals::StopSignals;
+use crate::supervise::endpoints::{Endpoints, Lock};
+use crate::supervise::sockets::{self, Listening, Role, Wanted};
+use base::Kind;
+use base::units::format_size;
+use serde_json::{Value, json};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+
+const NBD_PORT: u16 = 10809;
+const HTTP_PORT: u16 = 8809;
+/// How long a guest that was asked to switch itself off may take.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
+/// Before a QEMU that died is started again.
+const RESTART_PAUSE: Duration = Duration::from_millis(200);
+/// How long a guest that says it serves may take to answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// Lines of the console that are shown when the guest gives up.
+const CONSOLE_LINES: usize = 15;
+
+/// Runs the command, until the guest is off or cannot be had.
+pub fn run(common: &Common, run: &ApplianceRun) -> Outcome<u8> {
+    let description = Description::read(&run.folder)?;
+    let folder = run.folder.canonicalize()?;
+    let _lock = Lock::take(&folder)?;
+    let mut notes = Vec::new();
+    let sockets = open(&folder, run, &mut notes)?;
+    let endpoints = Endpoints { guest: true, ..Endpoints::of(&sockets, 0) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let keeper = Keeper {
+            json: common.json,
+            gate: Gate::new(&sockets)?,
+            stop: StopSignals::new()?,
+            child: signal(SignalKind::child())?,
+            reset: signal(SignalKind::user_defined1())?,
+            panic: signal(SignalKind::user_defined2())?,
+            notes,
+            sockets: &sockets,
+            description,
+            run,
+            served: false,
+            serving: false,
+            stopping: None,
+            began: Instant::now(),
+            cause: "start",
+        };
+        endpoints.write(&folder)?;
+        keeper.keep(&folder).await
+    })
+}
+
+fn open(folder: &Path, run: &ApplianceRun, notes: &mut Vec<String>) -> Outcome<Vec<Listening>> {
+    let asked = |line: &[Place]| if line.is_empty() { None } else { Some(line.to_vec()) };
+    let default = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let own = folder.join("nbd.sock");
+    let nbd =
+        Wanted { role: Role::Nbd, own: &own, asked: asked(&run.nbd), default: default(NBD_PORT) };
+    let mut sockets = sockets::open(&nbd, notes)?;
+    let own = folder.join(crate::client::SOCKET);
+    let http = Wanted {
+        role: Role::Http,
+        own: &own,
+        asked: asked(&run.http),
+        default: default(HTTP_PORT),
+    };
+    sockets.extend(sockets::open(&http, notes)?);
+    Ok(sockets)
+}
+
+struct Keeper<'a> {
+    json: bool,
+    gate: Gate,
+    stop: StopSignals,
+    child: Signals,
+    reset: Signals,
+    panic: Signals,
+    notes: Vec<String>,
+    sockets: &'a [Listening],
+    description: Description,
+    run: &'a ApplianceRun,
+    /// Whether a guest of this run has ever served.
+    served: bool,
+    /// Whether the present one does.
+    serving: bool,
+    /// Since when the guest is asked to switch itself off.
+    stopping: Option<Instant>,
+    /// When the present start of the guest began, and why.
+    began: Instant,
+    cause: &'static str,
+}
+
+/// How a QEMU ended.
+enum End {
+    /// The guest switched itself off.
+    Off,
+    Died(ExitStatus),
+}
+
+/// What happens to a running QEMU.
+enum News {
+    Monitor(Event),
+    Serves(io::Result<()>),
+    Child,
+    Stop,
+    Reset,
+    Panic,
+    Late,
+}
+
+impl Keeper<'_> {
+    async fn keep(mut self, folder: &Path) -> Outcome<u8> {
+        loop {
+            let end = self.once(folder).await?;
+            self.gate.close();
+            match end {
+                _ if self.stopping.is_some() => break,
+                End::Off if self.served => break,
+                End::Off => {
+                    return Err(gave_up("the guest switched itself off before it served", folder));
+                }
+                End::Died(status) if !self.served => {
+                    return Err(gave_up(
+                        &format!("QEMU ended with {status} before the guest served"),
+                        folder,
+                    ));
+                }
+                End::Died(status) => {
+                    self.say(
+                        &format!("QEMU ended with {status}; starting it again"),
+                        &json!({ "event": "died" }),
+                    );
+                    tokio::time::sleep(RESTART_PAUSE).await;
+                    self.begin("died");
+                }
+            }
+        }
+        self.say("the guest is off", &json!({ "event": "ended" }));
+        Ok(0)
+    }
+
+    /// One QEMU, from its start to its end.
+    async fn once(&mut self, folder: &Path) -> Outcome<End> {
+        let machine = qemu::start(folder, &self.description, self.run)?;
+        let way = Way { nbd: machine.nbd, http: machine.http };
+        let (child, monitor, signal) = machine.take();
+        let mut child = KilledOnDrop(child);
+        let mut monitor = Monitor::new(monitor.into()).await?;
+        let signal = std::os::unix::net::UnixStream::from(signal);
+        signal.set_nonblocking(true)?;
+        let mut signal = UnixStream::from_std(signal)?;
+        let mut off = false;
+        loop {
+            match self.listen(&mut monitor, &mut signal).await {
+                News::Serves(Ok(())) => self.serves(way).await,
+                News::Serves(Err(_)) | News::Child => {
+                    if let Some(status) = child.ended().await? {
+                        return Ok(if off && status.success() {
+                            End::Off
+                        } else {
+                            End::Died(status)
+                        });
+                    }
+                }
+                News::Monitor(Event::PoweredOff) => off = true,
+                // Firmware resets once more on its way: that is the same start.
+                News::Monitor(Event::Reset { by_guest }) if self.serving => {
+                    self.gate.close();
+                    self.begin(if by_guest { "guest-reset" } else { "reset" });
+                    let line = json!({ "event": "reset", "by_guest": by_guest });
+                    self.say("the guest was reset and starts again", &line);
+                }
+                News::Monitor(Event::Reset { .. }) => {}
+                News::Reset => drop(monitor.execute("system_reset").await),
+                News::Panic => drop(monitor.execute("inject-nmi").await),
+                // The first asks the guest, if it is able to hear; the second does not ask.
+                News::Stop if self.stopping.is_none() && self.served => {
+                    self.stopping = Some(Instant::now());
+                    let _ = monitor.execute("system_powerdown").await;
+                }
+                News::Stop | News::Late => {
+                    self.stopping = Some(Instant::now());
+                    let _ = monitor.execute("quit").await;
+                }
+            }
+        }
+    }
+
+    async fn listen(&mut self, monitor: &mut Monitor, signal: &mut UnixStream) -> News {
+        let late = self.stopping.map(|since| since + STOP_PATIENCE);
+        tokio::select! {
+            biased;
+            event = monitor.next() => News::Monitor(event),
+            said = until_it_serves(signal) => News::Serves(said),
+            _ = self.child.recv() => News::Child,
+            _ = self.stop.next() => News::Stop,
+            _ = self.reset.recv() => News::Reset,
+            _ = self.panic.recv() => News::Panic,
+            () = until(late) => News::Late,
+        }
+    }
+
+    fn begin(&mut self, cause: &'static str) {
+        self.serving = false;
+        (self.began, self.cause) = (Instant::now(), cause);
+    }
+
+    /// The daemon in the guest says that it serves: is it so, from here?
+    async fn serves(&mut self, way: Way) {
+        let end = Instant::now() + ANSWER_PATIENCE;
+        while !answers(way.http).await {
+            if Instant::now() > end {
+                self.say(
+                    "the guest says that it serves, but does not answer",
+                    &json!({ "event": "silent" }),
+                );
+                break;
+            }
+        }
+        let took = self.began.elapsed();
+        self.gate.open(way);
+        self.serving = true;
+        let first = !std::mem::replace(&mut self.served, true);
+        let places = |wanted: Role| -> Vec<String> {
+            let here = self.sockets.iter().filter(|socket| socket.role == wanted);
+            here.map(|socket| socket.address.to_string()).collect()
+        };
+        let (nbd, http) = (places(Role::Nbd), places(Role::Http));
+        let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let line = json!({
+            "event": "serves", "cause": self.cause, "after_ms": milliseconds, "nbd": nbd, "http": http, "notes": self.notes,
+            "accelerator": qemu::accelerator(self.run.accelerator), "memory": self.description.memory,
+        });
+        self.say(
+            &format!("the guest serves, {} ms after its {}", milliseconds, cause(self.cause)),
+            &line,
+        );
+        if first && !self.json {
+            self.banner(&nbd, &http);
+        }
+    }
+
+    fn banner(&self, nbd: &[String], http: &[String]) {
+        let memory = &self.description.memory;
+        nbd.iter().for_each(|place| output::line(&format!("  nbd      {place}")));
+        http.iter().for_each(|place| output::line(&format!("  http     {place}")));
+        output::line(&format!(
+            "  memory   {} of this host, {}",
+            format_size(memory.bytes),
+            memory.path.display()
+        ));
+        output::line(&format!(
+            "  guest    {}, {}",
+            self.description.kernel,
+            qemu::accelerator(self.run.accelerator)
+        ));
+        self.notes.iter().for_each(|note| output::line(&format!("  note     {note}")));
+        let folder = self.run.folder.display();
+        output::line("Next:");
+        output::line(&format!("  rekindle volume create vm1 --size 20G --dir {folder}"));
+        output::line(&format!(
+            "  rekindle appliance reset {folder}        warm: nothing acknowledged is lost"
+        ));
+        output::line(&format!("  rekindle stop --dir {folder}"));
+    }
+
+    fn say(&self, text: &str, line: &Value) {
+        if self.json {
+            output::line(&line.to_string())
+        } else {
+            output::line(&format!("rekindle: {text}"))
+        }
+    }
+}
+
+fn cause(word: &str) -> &str {
+    match word {
+        "start" => "start",
+        "died" => "QEMU had died",
+        _ => "reset",
+    }
+}
+
+/// A QEMU nobody waits for any more must not live on.
+struct KilledOnDrop(Child);
+
+impl KilledOnDrop {
+    /// Its end, if it has come. After the end of its connections it is a matter of milliseconds.
+    async fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        for _ in 0..20 {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(Some(status));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(None)
+    }
+}
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The guest's word on its second serial port.
+async fn until_it_serves(signal: &mut UnixStream) -> io::Result<()> {
+    loop {
+        let byte = signal.read_u8().await?;
+        if byte == SERVES {
+            return Ok(());
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether the API answers, within a moment.
+async fn answers(address: SocketAddr) -> bool {
+    let ask = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await?;
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).await?;
+        io::Result::Ok(first.starts_with(b"HTTP/1.1 "))
+    };
+    matches!(tokio::time::timeout(Duration::from_millis(500), ask).await, Ok(Ok(true)))
+}
+
+/// What went wrong is on the console.
+fn gave_up(what: &str, folder: &Path) -> Failure {
+    let path: PathBuf = folder.join(CONSOLE);
+    let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()).into_owned();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = lines.len().saturating_sub(CONSOLE_LINES);
+    Failure::new(what)
+        .because(format!(
+            "its console ends with\n{}",
+            lines.get(last..).unwrap_or_default().join("\n")
+        ))
+        .next(format!("all of it is in {}", path.display()))
+        .kind(Kind::Unavailable)
+}

@@ -1,0 +1,63 @@
+//! Every volume in service, and read here and there: what a start owes to clients that all come back at once, without what
+//! it takes to talk to them.
+
+use crate::assemble::Node;
+use crate::jobs::Progress;
+use crate::limits;
+use crate::status::refused;
+use block::Device;
+use front::http::api::{ApiError, StartAttach};
+use futures_util::future::try_join_all;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a read.
+const READ_BYTES: u64 = 4096;
+
+/// Attaches volumes, by their names, and reads each of them.
+pub async fn attach(
+    node: Arc<Node>,
+    request: StartAttach,
+    progress: Progress,
+) -> Result<Value, ApiError> {
+    let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
+    let mut names: Vec<String> = infos.into_iter().map(|info| info.vault.name).collect();
+    names.sort_unstable();
+    names.truncate(request.first.unwrap_or(usize::MAX));
+    let (total, done) = (names.len() as u64, AtomicU64::new(0));
+    let at_once = request.at_once.unwrap_or(1).clamp(1, limits::ATTACHES_AT_ONCE_MAX);
+    let begin = node.env.now();
+    let left = Mutex::new(names.into_iter());
+    let work = || async {
+        let mut reads = 0;
+        loop {
+            let Some(name) = left.lock().next() else { return Ok::<u64, ApiError>(reads) };
+            reads += one(&node, &name, request.reads).await?;
+            progress.set(done.fetch_add(1, Ordering::Relaxed) + 1, Some(total));
+        }
+    };
+    let reads: u64 = try_join_all((0..at_once).map(|_| work())).await?.into_iter().sum();
+    let took = node.env.now() - begin;
+    Ok(json!({ "volumes": total, "reads": reads, "took_ms": took.as_secs_f64() * 1e3 }))
+}
+
+/// Gives how many blocks were read.
+async fn one(node: &Node, name: &str, reads: u64) -> Result<u64, ApiError> {
+    let handle = node.volumes.attach(name).await.map_err(|error| refused(&error))?;
+    let device = Device::new(handle);
+    let places = device.size() / READ_BYTES;
+    let reads = reads.min(places);
+    let mut block = [0; READ_BYTES as usize];
+    for number in 0..reads {
+        let offset = places * number / reads * READ_BYTES;
+        let failed =
+            |error: block::Error| ApiError::new(error.kind(), format!("volume '{name}': {error}"));
+        // As a session does it: a plain call first.
+        if !device.read_now(offset, &mut block).map_err(failed)? {
+            device.read(offset, &mut block).await.map_err(failed)?;
+        }
+    }
+    Ok(reads)
+}
