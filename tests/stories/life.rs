@@ -115,8 +115,14 @@ fn the_inside_of_a_live_daemon_can_be_seen() -> Result<()> {
     assert!(log["head"]["filled"].as_u64().context("head")? >= 8 * 4096, "{log}");
     assert_eq!(log["head"]["volumes"], 1);
     assert_eq!(log["appended"], log["committed"], "{log}");
+    let warm = daemon.cli(&["debug", "warm"])?;
+    let head = &log["head"]["segment"];
+    let slots = warm["slots"].as_array().context("slots")?;
+    assert!(slots.iter().any(|row| row["segment"] == *head && row["state"] == "head"), "{warm}");
+    let sets = warm["frames"]["sets_by_small_frames"].as_array().context("sets")?;
+    assert!(sets.len() == 9 && sets.iter().any(|sets| sets.as_u64() > Some(0)), "{warm}");
     assert_eq!(daemon.cli(&["debug", "locks"])?["total"], 0);
-    for what in ["volumes", "queue", "log", "locks"] {
+    for what in ["volumes", "queue", "log", "warm", "locks"] {
         let dir = daemon.dir.display().to_string();
         let text = Shell::new(binary()).args(["debug", what, "--dir", &dir]).run()?;
         assert!(!text.trim().is_empty(), "debug {what} says nothing");
@@ -195,4 +201,84 @@ fn ctrl_c_makes_a_quick_stop_of_one_that_drains_into_a_store_that_is_away() -> R
     assert_eq!((&ended["stopped"], &ended["drained"]), (&true.into(), &false.into()), "{ended}");
     assert!(ended["kept_bytes"].as_u64().context("kept")? > 64 * 4096, "{ended}");
     all_is_there(&mut daemon)
+}
+
+#[test]
+fn a_client_that_comes_back_while_its_volume_is_collected_never_notices() -> Result<()> {
+    let options = settings(
+        "collected",
+        "[collector]\nidle = '1ms'\ninterval = '1ms'\n[destage]\nage = '10ms'\n",
+        &["--store-fault", "latency=2ms"],
+    )?;
+    let daemon = Daemon::start_with("collected", options)?;
+    let clients: Vec<_> = (0..3_u64)
+        .map(|number| {
+            let name = format!("v{number}");
+            daemon.create(&name, "16M", &[])?;
+            let socket = daemon.socket();
+            Ok(std::thread::spawn(move || -> Result<()> {
+                for visit in 0..60_u8 {
+                    let mut client = NbdClient::connect(&socket, &name)?;
+                    if visit > 0 {
+                        anyhow::ensure!(client.read(4096, 512)? == [visit; 512], "visit {visit}");
+                    }
+                    client.write(4096, &[visit + 1; 512])?;
+                    drop(client);
+                    // From before the collector comes to after it has gone.
+                    std::thread::sleep(Duration::from_millis(u64::from(visit) * 7 % 60));
+                }
+                Ok(())
+            }))
+        })
+        .collect::<Result<_>>()?;
+    for client in clients {
+        client.join().ok().context("a client panicked")??;
+    }
+    let status = daemon.cli(&["status"])?;
+    let transitions = status["detail"]["transitions"].as_array().context("transitions")?;
+    let collected = transitions.iter().find(|row| row["event"] == "collected");
+    let collected = collected.and_then(|row| row["count"].as_u64()).unwrap_or(0);
+    anyhow::ensure!(collected > 20, "the collector was hardly ever there: {status}");
+    wait_until("all to go", Duration::from_secs(30), || {
+        daemon.cli(&["debug", "volumes"]).is_ok_and(|found| found["states"]["preattached"] == 3)
+    })
+}
+
+#[test]
+fn a_stop_in_the_middle_of_the_start_is_a_stop() -> Result<()> {
+    let mut daemon = Daemon::start("early-stop")?;
+    daemon.create("vm1", "16M", &[])?;
+    NbdClient::connect(&daemon.socket(), "vm1")?.write(4096, &[7; 4096])?;
+    daemon.stop()?;
+    for milliseconds in [0, 20, 100, 400, 1500] {
+        let mut up = std::process::Command::new(binary())
+            .args([
+                "up",
+                "--store-fault",
+                "latency=1s",
+                "--warm-size",
+                "64M",
+                "--http",
+                "127.0.0.1:0",
+            ])
+            .args(["--warm", &daemon.warm().display().to_string()])
+            .args(["--nbd", &format!("unix:{}", daemon.socket().display()), "--dir"])
+            .arg(&daemon.dir)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()?;
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        rustix::process::kill_process(
+            rustix::process::Pid::from_child(&up),
+            rustix::process::Signal::TERM,
+        )?;
+        wait_until("it to end", Duration::from_secs(20), || {
+            up.try_wait().is_ok_and(|ended| ended.is_some())
+        })?;
+    }
+    // The next start finds nobody in its way, and everything where it was.
+    daemon.up()?;
+    let mut client = NbdClient::connect(&daemon.socket(), "vm1")?;
+    assert_eq!(client.read(4096, 4096)?, [7; 4096]);
+    Ok(())
 }

@@ -1,10 +1,13 @@
 //! Damage in the store costs the bytes that are lost, and nothing else.
 
 use anyhow::{Context, Result, ensure};
-use e2e::Daemon;
+use e2e::daemon::binary;
 use e2e::nbd_client::NbdClient;
 use e2e::random::Random;
-use e2e::shell::wait_until;
+use e2e::shell::{Shell, wait_until};
+use e2e::{Daemon, Options};
+use serde_json::Value;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const BLOCK: usize = 16 << 10;
@@ -86,5 +89,242 @@ fn a_damaged_pack_costs_one_volume_one_block_while_twenty_others_serve() -> Resu
     assert_eq!(whole(&mut client, &image), [true; BLOCKS]);
     let sound = daemon.cli(&["salvage", "run", "hurt"])?;
     ensure!(sound["result"]["done"].to_string().contains("all of them sound"), "{sound}");
+    Ok(())
+}
+
+/// A store that answers so slowly that a salvage takes a while.
+const SLOW: [&str; 2] = ["--store-fault", "latency=400ms"];
+
+/// A daemon over a slow store, with a volume of which one chunk is damaged; nobody has asked for it yet.
+fn hurt_and_slow(name: &str) -> Result<(Daemon, Vec<u8>)> {
+    let mut daemon = Daemon::start(name)?;
+    let image = Random::for_story(name).bytes(BLOCKS * BLOCK);
+    daemon.create("hurt", "1M", &[])?;
+    // A batch and a pack a block, so that there is something to read.
+    for block in 0..BLOCKS {
+        let bytes = &image[block * BLOCK..(block + 1) * BLOCK];
+        NbdClient::connect(&daemon.socket(), "hurt")?.write((block * BLOCK) as u64, bytes)?;
+        daemon.drain("hurt")?;
+    }
+    daemon.create("other", "1M", &[])?;
+    daemon.stop()?;
+    let pack =
+        std::fs::read_dir(daemon.dir.join("store/packs/data"))?.next().context("a pack")??;
+    let mut object = std::fs::read(pack.path())?;
+    object[400] ^= 1;
+    std::fs::write(pack.path(), object)?;
+    daemon.set_arguments(SLOW);
+    daemon.up()?;
+    Ok((daemon, image))
+}
+
+/// Waits until a worker has begun with it.
+fn wait_for_worker(daemon: &Daemon) -> Result<()> {
+    wait_until("a salvage worker", Duration::from_secs(60), || {
+        daemon.cli(&["salvage", "queue"]).is_ok_and(|queue| {
+            queue[0]["volume"] == "hurt" && queue[0]["chunks"].as_u64().is_some_and(|read| read > 0)
+        })
+    })
+}
+
+fn outcomes(daemon: &Daemon) -> Vec<String> {
+    let history = daemon.cli(&["salvage", "history", "hurt"]).unwrap_or_default();
+    let word = |account: &Value| account["outcome"].as_str().unwrap_or_default().to_owned();
+    history.as_array().map(|accounts| accounts.iter().map(word).collect()).unwrap_or_default()
+}
+
+#[test]
+fn a_salvage_that_is_killed_or_stopped_in_its_middle_goes_on_in_the_next_life() -> Result<()> {
+    for kill in [true, false] {
+        let (mut daemon, image) = hurt_and_slow("salvage-cut")?;
+        let mut client = NbdClient::connect(&daemon.socket(), "hurt")?;
+        let whole_before = whole(&mut client, &image);
+        ensure!(whole_before.contains(&false), "{whole_before:?}");
+        wait_for_worker(&daemon)?;
+        if kill {
+            let worker = daemon.worker()?;
+            daemon.kill_worker()?;
+            daemon.wait_for_worker_after(worker)?;
+        } else {
+            // `stop` of the daemon fails when it takes more than 30 s.
+            daemon.stop()?;
+            daemon.up()?;
+        }
+        // Nobody touches it.
+        wait_until("it to go on", Duration::from_secs(90), || {
+            outcomes(&daemon).last().is_some_and(|last| last == "repaired")
+        })?;
+        assert_eq!(outcomes(&daemon), ["interrupted", "repaired"], "kill: {kill}");
+        let history = daemon.cli(&["salvage", "history", "hurt"])?;
+        // A process that dies has tried; one that stops in good order has not, if the store lets it say so.
+        let attempt = history[1]["attempt"].as_u64().context("attempt")?;
+        ensure!(attempt == 2 || (!kill && attempt == 1), "{history}");
+        let mut client = NbdClient::connect(&daemon.socket(), "hurt")?;
+        assert_eq!(whole(&mut client, &image), whole_before);
+    }
+    Ok(())
+}
+
+#[test]
+fn two_clients_wait_for_one_salvage_and_both_are_served_when_it_ends() -> Result<()> {
+    let (daemon, image) = hurt_and_slow("salvage-wait")?;
+    let json = ["--json", "--dir"];
+    let mut command = std::process::Command::new(binary());
+    command.args(["salvage", "run", "hurt"]).args(json).arg(&daemon.dir);
+    command.stdout(std::process::Stdio::null());
+    let mut people: Vec<_> = (0..2).map(|_| command.spawn()).collect::<std::io::Result<_>>()?;
+    wait_for_worker(&daemon)?;
+    let clients: Vec<_> = (0..2)
+        .map(|_| {
+            let (socket, image) = (daemon.socket(), image.clone());
+            std::thread::spawn(move || -> Result<Vec<bool>> {
+                Ok(whole(&mut NbdClient::connect(&socket, "hurt")?, &image))
+            })
+        })
+        .collect();
+    // Others are served meanwhile.
+    NbdClient::connect(&daemon.socket(), "other")?.write(0, &[1; 512])?;
+    let seen: Vec<Vec<bool>> = clients
+        .into_iter()
+        .map(|client| client.join().ok().context("a client panicked")?)
+        .collect::<Result<_>>()?;
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(seen[0].iter().filter(|is_whole| !**is_whole).count(), 1, "{seen:?}");
+    for person in &mut people {
+        ensure!(person.wait()?.success(), "both are told how it went");
+    }
+    assert_eq!(outcomes(&daemon), ["repaired"], "one salvage for all of them");
+    let history = daemon.cli(&["volume", "history", "hurt"])?.to_string();
+    ensure!(history.contains("salvaging") && history.contains("attach-done"), "{history}");
+    Ok(())
+}
+
+#[test]
+fn a_salvage_in_vain_is_not_tried_for_ever_and_a_person_decides_what_is_given_up() -> Result<()> {
+    let file = e2e::daemon::scratch("salvage-vain-settings")?.join("settings.toml");
+    std::fs::write(&file, "[destage]\nage = '1h'\nbytes = '1G'\n")?;
+    let arguments = vec!["--config".to_owned(), file.display().to_string()];
+    let options = Options { arguments, ..Options::default() };
+    let mut daemon = Daemon::start_with("salvage-vain", options)?;
+    daemon.create("other", "1M", &[])?;
+    NbdClient::connect(&daemon.socket(), "other")?.write(0, &[9; 4096])?;
+    daemon.create("hurt", "64M", &[])?;
+    let segments = |daemon: &Daemon| -> Result<Vec<PathBuf>> {
+        let files = std::fs::read_dir(daemon.dir.join("flash"))?;
+        let paths = files.map(|file| Ok(file?.path())).collect::<Result<Vec<_>>>()?;
+        let mut segments: Vec<_> = paths
+            .into_iter()
+            .filter(|path| path.extension().is_some_and(|extension| extension == "seg"))
+            .collect();
+        segments.sort();
+        Ok(segments)
+    };
+    // Three segments and a bit; the store has none of it.
+    let mut client = NbdClient::connect(&daemon.socket(), "hurt")?;
+    let blocks = 7 * 64_u64;
+    for block in 0..blocks {
+        client.write(block * (64 << 10), &[block as u8 | 1; 64 << 10])?;
+    }
+    client.flush()?;
+    daemon.kill_all()?;
+    std::fs::remove_file(daemon.warm())?;
+    let all = segments(&daemon)?;
+    ensure!(all.len() >= 4, "{all:?}");
+    std::fs::remove_file(&all[1])?;
+    daemon.up()?;
+
+    let told = |daemon: &Daemon| -> Result<String> {
+        Ok(daemon.cli(&["volume", "show", "hurt"])?["reason"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned())
+    };
+    for _ in 0..3 {
+        ensure!(NbdClient::connect(&daemon.socket(), "hurt").is_err(), "it is out of service");
+        std::thread::sleep(Duration::from_secs(3));
+    }
+    let reason = told(&daemon)?;
+    ensure!(reason.contains("could change nothing"), "{reason}");
+    ensure!(reason.contains("rekindle salvage run hurt --accept-losses"), "{reason}");
+    assert_eq!(daemon.cli(&["volume", "show", "hurt"])?["state"], "error");
+    assert_eq!(outcomes(&daemon), ["failed", "failed"], "and no third one");
+    daemon.kill_all()?;
+    daemon.up()?;
+    ensure!(NbdClient::connect(&daemon.socket(), "hurt").is_err());
+    assert_eq!(outcomes(&daemon).len(), 2, "no restart forgets that");
+    let mut other = NbdClient::connect(&daemon.socket(), "other")?;
+    assert_eq!(other.read(0, 4096)?, [9; 4096], "others serve");
+
+    // A person tries again, in vain; then decides.
+    ensure!(daemon.cli(&["salvage", "run", "hurt"]).is_err());
+    let done = daemon.cli(&["salvage", "run", "hurt", "--accept-losses"])?;
+    let done = done["result"]["done"].to_string();
+    ensure!(done.contains("were in segment") && done.contains("given up: serials"), "{done}");
+    let kept_of = |client: &mut NbdClient| -> Result<u64> {
+        // A prefix of what was written in order, and nothing after it.
+        let mut kept = 0;
+        for block in 0..blocks {
+            let found = client.read(block * (64 << 10), 64 << 10)?;
+            if found == vec![block as u8 | 1; 64 << 10] {
+                ensure!(kept == block, "block {block} is there, {kept} is not");
+                kept += 1;
+            } else {
+                ensure!(found == vec![0; 64 << 10], "block {block}: what it was before");
+            }
+        }
+        Ok(kept)
+    };
+    let mut client = NbdClient::connect(&daemon.socket(), "hurt")?;
+    let kept = kept_of(&mut client)?;
+    ensure!(kept > 64 && kept < blocks, "{kept}");
+    client.write(63 << 20, &[7; 4096])?;
+    drop(client);
+    daemon.kill_all()?;
+    daemon.up()?;
+    let mut client = NbdClient::connect(&daemon.socket(), "hurt")?;
+    assert_eq!(kept_of(&mut client)?, kept, "for ever");
+    assert_eq!(client.read(63 << 20, 4096)?, [7; 4096]);
+    daemon.drain("hurt")?;
+    Ok(())
+}
+
+#[test]
+fn a_scrub_finds_what_nobody_reads_and_has_it_salvaged() -> Result<()> {
+    let (mut daemon, image) = hurt_and_slow("salvage-scrub")?;
+    daemon.stop()?;
+    daemon.set_arguments([]);
+    daemon.up()?;
+    let verify = |more: &[&str]| -> Result<Value> {
+        let dir = daemon.dir.display().to_string();
+        let output =
+            Shell::new(binary()).args(["verify", "--json", "--dir", &dir]).args(more).output()?;
+        Ok(serde_json::from_slice(&output.stdout)?)
+    };
+    assert_eq!(verify(&["--rate", "10M"])?["result"]["damaged"], 1);
+    ensure!(outcomes(&daemon).is_empty(), "nobody has asked for a salvage");
+    verify(&["--salvage"])?;
+    wait_until("the salvage", Duration::from_secs(30), || outcomes(&daemon) == ["repaired"])?;
+    let history = daemon.cli(&["salvage", "history", "hurt"])?.to_string();
+    ensure!(history.contains("a check found"), "{history}");
+    // The footer of another pack: nothing is lost by that.
+    for pack in std::fs::read_dir(daemon.dir.join("store/packs/data"))? {
+        let path = pack?.path();
+        let mut object = std::fs::read(&path)?;
+        let last = object.len() - 30;
+        object[last] ^= 1;
+        std::fs::write(&path, object)?;
+    }
+    // The second attempt is not due at once.
+    wait_until("the second salvage", Duration::from_secs(30), || {
+        let found = verify(&["--salvage"]).unwrap_or_default().to_string();
+        outcomes(&daemon).len() == 2 || !found.contains("its footer is damaged")
+    })?;
+    let history = daemon.cli(&["salvage", "history", "hurt"])?;
+    ensure!(history[1].to_string().contains("nothing is lost"), "{history}");
+    wait_until("all to be well", Duration::from_secs(30), || {
+        verify(&[]).is_ok_and(|found| !found.to_string().contains("footer"))
+    })?;
+    let mut client = NbdClient::connect(&daemon.socket(), "hurt")?;
+    assert_eq!(whole(&mut client, &image).iter().filter(|is_whole| !**is_whole).count(), 1);
     Ok(())
 }

@@ -5,6 +5,7 @@ mod burst;
 mod cold_attach;
 mod flash;
 mod flush;
+mod ganesha;
 mod group_commit;
 mod idle;
 pub mod ingest;
@@ -74,6 +75,11 @@ const RESTART: &[Experiment] = &[
         name: "appliance",
         question: "a whole machine starts with 50 to 400 volumes: cold, and with the host's RAM",
         run: appliance::run,
+    },
+    Experiment {
+        name: "ganesha",
+        question: "a kill while a client has state, against an NFS server's grace period",
+        run: ganesha::run,
     },
 ];
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys at the top, and what they are.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 20] = [
     "dir",
     "store",
     "store_fault",
@@ -30,7 +30,9 @@ const KEYS: [&str; 18] = [
     "destage",
     "sweep",
     "stuck_after",
+    "stop_parallel",
     "collector",
+    "scrub",
 ];
 /// Keys under `[destage]`.
 const DESTAGE_KEYS: [&str; 5] = ["age", "bytes", "batch", "workers", "deadline"];
@@ -40,6 +42,9 @@ const SWEEP_KEYS: [&str; 3] = ["interval", "percent", "grace"];
 
 /// Keys under `[collector]`.
 const COLLECTOR_KEYS: [&str; 3] = ["idle", "interval", "batch"];
+
+/// Keys under `[scrub]`.
+const SCRUB_KEYS: [&str; 2] = ["interval", "rate"];
 
 /// What a file says; the rest is left open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,7 +66,18 @@ pub struct Settings {
     pub destage: Destage,
     pub sweep: Sweep,
     pub stuck_after: Option<Duration>,
+    pub stop_parallel: Option<usize>,
     pub collector: Collector,
+    pub scrub: Scrub,
+}
+
+/// What it says of the scrub.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scrub {
+    /// Inner `None`: off.
+    pub interval: Option<Option<Duration>>,
+    /// Bytes per second.
+    pub rate: Option<u64>,
 }
 
 /// What it says of the collector.
@@ -111,6 +127,7 @@ fn parse(text: &str) -> Result<Settings, String> {
     let destage = section(&table, "destage", &DESTAGE_KEYS)?;
     let sweep = section(&table, "sweep", &SWEEP_KEYS)?;
     let collector = section(&table, "collector", &COLLECTOR_KEYS)?;
+    let scrub = section(&table, "scrub", &SCRUB_KEYS)?;
     Ok(Settings {
         dir: read_key(&table, "dir", |text| Ok(PathBuf::from(text)))?,
         store: read_key(&table, "store", |text| Ok(text.to_owned()))?,
@@ -139,10 +156,15 @@ fn parse(text: &str) -> Result<Settings, String> {
             grace: read_key(&sweep, "grace", parse::duration)?,
         },
         stuck_after: read_key(&table, "stuck_after", parse::duration)?,
+        stop_parallel: read_key(&table, "stop_parallel", workers)?,
         collector: Collector {
             idle: read_key(&collector, "idle", interval)?,
             interval: read_key(&collector, "interval", parse::duration)?,
             batch: read_key(&collector, "batch", batch)?,
+        },
+        scrub: Scrub {
+            interval: read_key(&scrub, "interval", interval)?,
+            rate: read_key(&scrub, "rate", parse::size)?,
         },
     })
 }
@@ -252,6 +274,7 @@ mod tests {
             cache = 1048576
             compression = "lz4"
             stuck_after = "3s"
+            stop_parallel = 8
             read_ahead = "on"
             direct_path = "off"
             [destage]
@@ -263,6 +286,9 @@ mod tests {
             [collector]
             idle = "30m"
             batch = 500
+            [scrub]
+            interval = "168h"
+            rate = "20M"
             "#,
         )
         .expect("a good file");
@@ -276,9 +302,15 @@ mod tests {
         assert_eq!(settings.destage.age, Some(Duration::from_secs(2)));
         assert_eq!(settings.destage.workers, Some(4));
         assert_eq!(settings.stuck_after, Some(Duration::from_secs(3)));
+        assert_eq!(settings.stop_parallel, Some(8));
         assert_eq!((settings.sweep.interval, settings.sweep.percent), (Some(None), Some(50)));
         assert_eq!(settings.collector.idle, Some(Some(Duration::from_secs(1800))));
         assert_eq!((settings.collector.interval, settings.collector.batch), (None, Some(500)));
+        let week = Duration::from_secs(7 * 24 * 3600);
+        assert_eq!(
+            (settings.scrub.interval, settings.scrub.rate),
+            (Some(Some(week)), Some(20 << 20))
+        );
         assert_eq!(parse(""), Ok(Settings::default()));
     }
 

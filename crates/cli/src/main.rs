@@ -8,6 +8,7 @@ mod config_file;
 mod drill;
 mod failure;
 mod folder;
+mod heir;
 mod inspect;
 mod nbd;
 mod nearest;

@@ -2,6 +2,7 @@
 
 use crate::arguments::LogFormat;
 use crate::failure::{EXIT_USAGE, Failure, Outcome};
+use crate::heir;
 use crate::supervise::sockets::{self, Listening, Passed, Role};
 use base::Kind;
 use serde::{Deserialize, Serialize};
@@ -57,11 +58,16 @@ pub fn run() -> Outcome {
     let handover: Handover =
         serde_json::from_str(&text).map_err(|error| by_hand().because(error))?;
     die_with(handover.parent)?;
+    let heir = heir::appoint();
     let mut taken = Vec::new();
     for passed in &handover.sockets {
         taken.push((passed.role, sockets::take(passed.descriptor)?));
     }
     let report = handover.report.map(sockets::take).transpose()?;
+    trace(&handover)?;
+    if let Err(error) = heir {
+        tracing::debug!(%error, "no heir: after a kill the next worker starts later");
+    }
     serve(&handover, taken, |ready| {
         let Some(report) = report else { return };
         let line = serde_json::to_string(&ready).unwrap_or_default();
@@ -92,6 +98,7 @@ pub fn serve_here(
     for one in &listening {
         taken.push((one.role, one.socket.try_clone()?));
     }
+    trace(handover)?;
     // `listening` stays: it removes the socket files at the end.
     serve(handover, taken, announce)
 }
@@ -101,7 +108,6 @@ fn serve(
     taken: Vec<(Role, OwnedFd)>,
     announce: impl FnOnce(Ready),
 ) -> Outcome {
-    trace(handover)?;
     let (env, runtime) = env::real::env()?;
     if let Some((before, by)) = env::real::before_first_instruction(handover.born) {
         env.boot_born(before, by);

@@ -1,4 +1,4 @@
-//! Repair of what a root reaches: chunks that cannot be read come from the cache if they are there; the rest is given up,
+//! Repair of what a root reaches: chunks that cannot be read come from the cache or warm memory if they are there; the rest is given up,
 //! exactly, and the tree goes on without it. Nothing is invented: whoever asked is told which keys are lost and must
 //! not take their absence for emptiness.
 //!
@@ -22,12 +22,19 @@ pub struct Findings {
     /// What was read.
     pub checked: Progress,
     damages: Vec<Damage>,
+    footers: Vec<PackId>,
 }
 
 impl Findings {
     /// Nothing is damaged.
     #[must_use]
     pub fn is_sound(&self) -> bool {
+        self.damages.is_empty() && self.footers.is_empty()
+    }
+
+    /// Every chunk is sound; [`mend_packs`] is all there may be to do.
+    #[must_use]
+    pub fn are_chunks_sound(&self) -> bool {
         self.damages.is_empty()
     }
 }
@@ -55,7 +62,8 @@ pub async fn examine(
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Findings, Error> {
     let report = verify(content, &[*root], progress).await?;
-    Ok(Findings { checked: report.progress, damages: report.damages })
+    let footers = report.footers.into_iter().map(|(pack, _)| pack).collect();
+    Ok(Findings { checked: report.progress, damages: report.damages, footers })
 }
 
 /// Repairs a root into `batch`, which is flushed. `root` may be newer than the one that was examined: what has been
@@ -95,25 +103,31 @@ pub async fn repair(
     Ok(repaired)
 }
 
-/// Gives the packs in which something was damaged a new footer, made from the blobs that are sound. Else the next client
-/// that writes the same bytes again would be given the damaged chunk as a duplicate. What was done, for people.
-pub async fn mend_packs(content: &Content, findings: &Findings) -> Vec<String> {
-    let packs: PackSet = findings.damages.iter().map(|damage| damage.pointer.pack).collect();
-    let mut lines = Vec::new();
+/// Gives the packs in which something was damaged, be it the footer itself, a new footer, made from the blobs that are sound. Else the next client
+/// that writes the same bytes again would be given the damaged chunk as a duplicate. How many, and what was done, for people.
+pub async fn mend_packs(content: &Content, findings: &Findings) -> (u64, Vec<String>) {
+    let hurt = findings.damages.iter().map(|damage| damage.pointer.pack);
+    let packs: PackSet = hurt.chain(findings.footers.iter().copied()).collect();
+    let (mut mended, mut lines) = (0, Vec::new());
     for id in packs {
         match mend(content, id).await {
             Ok(None) => {}
-            Ok(Some(left)) => lines.push(format!("pack {id}: new footer, {left} sound chunk(s)")),
+            Ok(Some(left)) => {
+                mended += 1;
+                lines.push(format!("pack {id}: new footer, {left} sound chunk(s)"));
+            }
             Err(error) => lines.push(format!("pack {id}: its footer stays as it is: {error}")),
         }
     }
-    lines
+    (mended, lines)
 }
 
-/// A chunk in the cache, if it is what it should be: memory is not believed either.
+/// A chunk in the cache, or in warm memory, if it is what it should be: memory is not believed either.
 fn cached(content: &Content, pointer: &Pointer, class: Class) -> Option<Body> {
-    let body = content.inner.cache.get(&pointer.name)?;
-    (content.inner.namer.name(class, body.children, &body.bytes) == pointer.name).then_some(body)
+    let inner = &content.inner;
+    let is_it = |body: &Body| inner.namer.name(class, body.children, &body.bytes) == pointer.name;
+    let cached = inner.cache.get(&pointer.name).filter(is_it);
+    cached.or_else(|| inner.warm.get(&inner.namer, pointer).ok())
 }
 
 /// Writes a pack's footer anew, so that it names the chunks that are sound and no others; how many these are. `None`:

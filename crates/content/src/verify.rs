@@ -1,14 +1,19 @@
 //! The proof that everything is there: every chunk that roots reach is read from the store (not from the cache) and
-//! checked against its name. What is damaged is listed exactly, and the proof goes on.
+//! checked against its name. What is damaged is listed exactly, and the proof goes on. Then the footers of the packs in
+//! which they lie: pointers carry places, so a damaged footer costs no chunk, but it hides the chunks from dedup and sweep.
 
+use crate::format::Bad;
 use crate::format::node;
-use crate::name::{Name, NameSet};
-use crate::pack::reader::Body;
+use crate::name::{Name, NameSet, PackMap};
+use crate::pack::reader::{Body, read_sound_footer};
+use crate::sweep::Budget;
+use crate::sweep::pace::Pace;
 use crate::tree::Root;
 use crate::{Class, Content, Error, Pointer, limits, pack};
-use base::Kind;
+use base::{Kind, PackId};
 use futures_util::future::join_all;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// How far a proof is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,21 +46,35 @@ pub struct Report {
     pub progress: Progress,
     /// What is damaged; empty when all is well. A chunk that several roots reach is listed for each.
     pub damages: Vec<Damage>,
+    /// Packs whose footers are damaged, ascending, and the index of a root that reaches each. No chunk is lost by that.
+    pub footers: Vec<(PackId, usize)>,
 }
 
-/// Reads and checks everything below `roots`. `progress` is told after every few chunks. An error means that no proof
-/// is possible now (the store is away), not that something is damaged.
+/// Reads and checks everything below `roots`, as fast as it goes. See [`verify_within`].
 pub async fn verify(
     content: &Content,
     roots: &[Root],
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Report, Error> {
+    verify_within(content, roots, Budget::Unlimited, progress).await
+}
+
+/// Reads and checks everything below `roots`, and takes no more of the machine than `budget`. `progress` is told after
+/// every few chunks. An error means that no proof is possible now (the store is away), not that something is damaged.
+pub async fn verify_within(
+    content: &Content,
+    roots: &[Root],
+    budget: Budget,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Report, Error> {
     let mut proof = Proof {
+        pace: Pace::new(&content.inner.env, budget, Arc::default()),
         content,
         progress,
         report: Report::default(),
         sound_nodes: NameSet::default(),
         sound_data: NameSet::default(),
+        packs: PackMap::default(),
     };
     for (index, root) in roots.iter().enumerate() {
         if let Some(root) = root {
@@ -64,7 +83,40 @@ pub async fn verify(
         }
     }
     (proof.progress)(proof.report.progress);
+    proof.report.footers = damaged_footers(content, &proof.packs).await?;
     Ok(proof.report)
+}
+
+/// Which of `packs` have damaged footers, ascending. A pack that is gone has none: its chunks are missed already.
+async fn damaged_footers(
+    content: &Content,
+    packs: &PackMap<usize>,
+) -> Result<Vec<(PackId, usize)>, Error> {
+    let mut present = Vec::new();
+    for class in [Class::Data, Class::Metadata] {
+        if packs.keys().any(|&id| pack::class(id) == class) {
+            present.extend(pack::list(&content.inner.store, class).await?);
+        }
+    }
+    present.retain(|(id, _)| packs.contains_key(id));
+    present.sort_unstable();
+    let mut damaged = Vec::new();
+    for window in present.chunks(limits::FETCH_WINDOW) {
+        let reads = window.iter().map(|&(id, length)| {
+            let store = content.inner.store.clone();
+            let read = async move { read_sound_footer(&store, id, length).await };
+            content.inner.env.run("content-verify", read)
+        });
+        for ((id, _), read) in window.iter().zip(join_all(reads).await) {
+            match read {
+                Err(Error::Format(Bad::Damaged { .. })) => damaged.push((*id, packs[id])),
+                // Gone meanwhile, or a newer binary's: nothing to find fault with.
+                Err(error) if error.kind().is_retryable() => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(damaged)
 }
 
 /// How a chunk was reached.
@@ -79,12 +131,15 @@ struct Path {
 
 struct Proof<'a> {
     content: &'a Content,
+    pace: Pace,
     progress: &'a mut (dyn FnMut(Progress) + Send),
     report: Report,
     /// Metadata chunks below which all is well.
     sound_nodes: NameSet,
     /// Data chunks that are well: shared ones are read once. Forgotten now and then, to bound it.
     sound_data: NameSet,
+    /// Packs that were reached, and from which root first.
+    packs: PackMap<usize>,
 }
 
 impl Proof<'_> {
@@ -95,6 +150,7 @@ impl Proof<'_> {
                 return Ok(true);
             }
             let result = fetch(self.content, pointer).await;
+            self.pace.spend(u64::from(pointer.stored)).await?;
             let Some(body) = self.judge(pointer, &path, result)? else {
                 return Ok(false);
             };
@@ -120,6 +176,8 @@ impl Proof<'_> {
         for window in chunks.chunks(limits::FETCH_WINDOW) {
             let results =
                 join_all(window.iter().map(|(pointer, _)| fetch(self.content, *pointer))).await;
+            let bytes = window.iter().map(|(pointer, _)| u64::from(pointer.stored)).sum();
+            self.pace.spend(bytes).await?;
             for ((pointer, path), result) in window.iter().zip(results) {
                 match self.judge(*pointer, path, result)? {
                     Some(_) => self.remember(pointer.name),
@@ -145,6 +203,7 @@ impl Proof<'_> {
         path: &Path,
         result: Result<Body, Error>,
     ) -> Result<Option<Body>, Error> {
+        self.packs.entry(pointer.pack).or_insert(path.root);
         let progress = &mut self.report.progress;
         progress.chunks += 1;
         match result {

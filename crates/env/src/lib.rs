@@ -15,6 +15,7 @@ pub mod limits;
 mod parts;
 pub mod real;
 pub mod sim;
+mod switch;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,7 @@ pub use parts::{
     Accepted, Acceptor, Address, BoxFuture, Clock, Disk, File, FileKind, Memory, Moment, Net, Open,
     Random, Region, Stream, Task, TaskHandle, Tasks, Timestamp,
 };
+pub use switch::Switch;
 
 use std::future::Future;
 use std::sync::Arc;

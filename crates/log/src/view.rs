@@ -4,7 +4,10 @@
 use crate::format::Lost;
 use crate::inner::Inner;
 use crate::machine::table::Needed;
+use crate::segment::Segment;
 use base::SegmentId;
+use std::sync::Arc;
+use warm::Memory;
 
 /// The log at a moment.
 #[derive(Debug, Clone)]
@@ -25,6 +28,8 @@ pub struct SegmentView {
     pub segment: SegmentId,
     /// Number of its file; a lost segment has none.
     pub file: Option<u32>,
+    /// The slot of warm memory that has it; what has none is read from flash.
+    pub slot: Option<usize>,
     /// `head`, `live`, `dead`, `unread` (recovered, nobody has asked yet) or `lost`.
     pub state: &'static str,
     /// Volumes with changes here that the datastore has not; `None` where nobody has counted yet.
@@ -58,18 +63,21 @@ impl Inner {
         };
         let segments = {
             let table = self.table.lock();
-            let view = |(segment, file, needed, lost)| {
-                let (state, volumes) = match (needed, lost) {
-                    _ if segment == head.segment => ("head", Some(head.volumes)),
-                    (Needed::Unknown, Lost::Nothing) => ("unread", None),
-                    (Needed::Unknown, _) => ("lost", None),
-                    (Needed::By(0), _) => ("dead", Some(0)),
-                    (Needed::By(volumes), Lost::Nothing) => ("live", Some(volumes)),
-                    // The loss itself counts as one.
-                    (Needed::By(volumes), _) => ("lost", Some(volumes.saturating_sub(1))),
+            let view =
+                |(segment, file, needed, lost, held): (_, _, _, _, &Option<Arc<Segment>>)| {
+                    let memory = |held: &Arc<Segment>| held.with_memory(Memory::index);
+                    let slot = held.as_ref().and_then(memory);
+                    let (state, volumes) = match (needed, lost) {
+                        _ if segment == head.segment => ("head", Some(head.volumes)),
+                        (Needed::Unknown, Lost::Nothing) => ("unread", None),
+                        (Needed::Unknown, _) => ("lost", None),
+                        (Needed::By(0), _) => ("dead", Some(0)),
+                        (Needed::By(volumes), Lost::Nothing) => ("live", Some(volumes)),
+                        // The loss itself counts as one.
+                        (Needed::By(volumes), _) => ("lost", Some(volumes.saturating_sub(1))),
+                    };
+                    SegmentView { segment, file, slot, state, volumes }
                 };
-                SegmentView { segment, file, state, volumes }
-            };
             table.rows().map(view).collect()
         };
         View {

@@ -150,6 +150,7 @@ impl Node {
             content.clone(),
             homes(env, &content, config.read_ahead),
         );
+        volumes.stop_at_once(config.stop_parallel);
         let sweeper = sweeper(&config, &content, &writer, &volumes);
         open.faults.set(open.plan);
         phases.done("volumes");

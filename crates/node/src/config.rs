@@ -78,6 +78,22 @@ impl Default for Sweep {
     }
 }
 
+/// When all that volumes reach is read and checked, and what is damaged salvaged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scrub {
+    /// A scrub begins this long after the last one began; `None`, unless somebody says otherwise: never. It reads
+    /// everything, and some stores are paid by the byte.
+    pub interval: Option<Duration>,
+    /// Bytes read per second, at most.
+    pub bytes_per_second: u64,
+}
+
+impl Default for Scrub {
+    fn default() -> Self {
+        Self { interval: None, bytes_per_second: limits::SCRUB_BYTES_PER_SECOND }
+    }
+}
+
 /// What a node is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
@@ -111,13 +127,22 @@ pub struct Config {
     pub sweep: Sweep,
     /// A volume that is attaching, offlining or the like for longer than this is reported as stuck.
     pub stuck_after: Duration,
+    /// Volumes that a stop takes out of service at once.
+    #[serde(default = "most_stops")]
+    pub stop_parallel: usize,
     /// When idle volumes go out of service.
     pub collector: volume::collector::Settings,
+    #[serde(default)]
+    pub scrub: Scrub,
 }
 
 /// What an older supervisor's worker has always done.
 fn yes() -> bool {
     true
+}
+
+fn most_stops() -> usize {
+    volume::limits::STOPS_MAX
 }
 
 impl Config {
@@ -140,7 +165,9 @@ impl Config {
             destage: Destage::default(),
             sweep: Sweep::default(),
             stuck_after: limits::STUCK_AFTER_DEFAULT,
+            stop_parallel: most_stops(),
             collector: volume::collector::Settings::default(),
+            scrub: Scrub::default(),
         }
     }
 
@@ -171,6 +198,12 @@ impl Config {
             ));
         }
         self.collector.check()?;
+        if self.scrub.interval.is_some_and(|interval| interval.is_zero()) {
+            return Err("scrub.interval must be a time, as in 168h, or off".to_owned());
+        }
+        if self.scrub.bytes_per_second == 0 {
+            return Err("scrub.rate must be bytes per second, as in 16M".to_owned());
+        }
         if self.stuck_after.is_zero() {
             return Err("stuck_after must be a time, as in 10s".to_owned());
         }

@@ -7,11 +7,12 @@ use front::http::api::Debug;
 use serde_json::{Value, json};
 
 /// One view. `prefix` narrows down the volumes.
-pub fn show(node: &Node, what: Debug, prefix: &str) -> Value {
+pub async fn show(node: &Node, what: Debug, prefix: &str) -> Value {
     match what {
         Debug::Volumes => volumes(node, prefix),
         Debug::Queue => queue(node, prefix),
         Debug::Log => log(node),
+        Debug::Warm => warm(node).await,
         Debug::Locks => locks(node),
     }
 }
@@ -83,6 +84,46 @@ fn log(node: &Node) -> Value {
         "segments": segments,
         "total": view.segments.len(),
         "ended": view.ended,
+    })
+}
+
+async fn warm(node: &Node) -> Value {
+    let view = node.log.view();
+    let mut slots: Vec<_> = view.segments.iter().filter(|row| row.slot.is_some()).collect();
+    slots.sort_by_key(|row| row.slot);
+    let (taken, free) = (slots.len(), node.log.usage().slots_free);
+    let rows: Vec<Value> = slots
+        .into_iter()
+        .take(limits::DEBUG_ROWS)
+        .map(|row| json!({"slot": row.slot, "segment": row.segment.0, "state": row.state}))
+        .collect();
+    let frames = match node.warm.frames.clone() {
+        None => Value::Null,
+        Some(frames) => {
+            // A look at every set.
+            let sets = frames.clone();
+            let usage = node.env.blocking(move || sets.usage()).await;
+            let stats = frames.stats();
+            json!({
+                "began": stats.began.as_str(),
+                "sets_by_small_frames": usage.sets[0],
+                "sets_by_large_frames": usage.sets[1],
+                "in_use": usage.verified,
+                "hits": stats.hits,
+                "misses": stats.misses(),
+                "evictions": stats.evictions,
+                "damaged": stats.damaged,
+            })
+        }
+    };
+    json!({
+        "path": node.warm.path,
+        "bytes": node.warm.bytes,
+        "slots": rows,
+        "total": taken,
+        "slots_free": free,
+        "slots_all": node.warm.slots,
+        "frames": frames,
     })
 }
 

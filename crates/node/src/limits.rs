@@ -72,3 +72,5 @@ const _: () = assert!(FLASH_BYTES_DEFAULT >= FLASH_BYTES_MIN);
 const _: () = assert!(WARM_BYTES_DEFAULT >= WARM_BYTES_MIN);
 const _: () = assert!(BATCH_BYTES_DEFAULT >= base::limits::CHANGE_BYTES_MAX);
 const _: () = assert!(NEWS_WAIT.as_millis() < HTTP_WAIT.as_millis());
+/// What a scrub reads in a second, unless somebody says otherwise, bytes.
+pub const SCRUB_BYTES_PER_SECOND: u64 = 16 << 20;

@@ -11,8 +11,9 @@ use env::{Address, BoxFuture, Env, Moment};
 use front::conn::Connections;
 use front::http::api::{
     Ack, Answer, Api, ApiError, Backlog, BootReport, CreateVolume, Debug, Endpoint, Event, Health,
-    Job, JobState, LogUsage, Policy, Salvage, SalvageAccount, Shutdown, StartAttach, StartSweep,
-    StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    Job, JobState, LogUsage, Policy, Salvage, SalvageAccount, Shutdown, StartAttach, StartSalvage,
+    StartSweep, StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped,
+    WarmStatus,
 };
 use front::nbd::{Export, ExportError, Exports};
 use parking_lot::Mutex;
@@ -481,7 +482,7 @@ impl Api for Service {
                     "the daemon is starting: there is nothing to see yet",
                 )
             })?;
-            Ok(crate::debug::show(&node, what, prefix))
+            Ok(crate::debug::show(&node, what, prefix).await)
         })
     }
 
@@ -504,10 +505,10 @@ impl Api for Service {
         })
     }
 
-    fn start_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {
+    fn start_salvage<'a>(&'a self, name: &'a str, request: StartSalvage) -> Answer<'a, Job> {
         Box::pin(async move {
             let (node, subject) = (self.node().await?, name.to_owned());
-            let begin = |progress| work::salvage(node, subject, progress);
+            let begin = |progress| work::salvage(node, subject, request.accept_losses, progress);
             Ok(self.inner.jobs.begin("salvage", name, "chunks", begin))
         })
     }

@@ -9,6 +9,7 @@ mod verify;
 pub use attach::attach;
 pub use salvage::{account as salvage_account, queued as salvage_queued, salvage};
 pub use sweep::{StoredRoots, status as sweep_status, sweep};
+use verify::scrub;
 pub use verify::verify;
 
 use crate::assemble::Node;
@@ -26,6 +27,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 
 /// What only makes things faster or smaller, after the first reply.
 pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
+    node.env.spawn("welcome", node.volumes.welcome());
     let content = node.content.clone();
     node.env.spawn("index-warm-up", async move {
         match content.warm_index().await {
@@ -41,18 +43,36 @@ pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
     });
     node.env.spawn("volume-watchdog", node.volumes.watchdog(node.config.stuck_after));
     node.env.spawn("salvager", node.volumes.salvager());
+    node.env.spawn("salvage-resume", salvage::resume(Arc::downgrade(node)));
     node.env.spawn("collector", node.volumes.collector(node.config.collector.clone()));
     node.env.spawn("recover", recover::recover(Arc::downgrade(node)));
-    let Some(interval) = node.config.sweep.interval else { return };
+    every(node, "sweep-timer", node.config.sweep.interval, jobs, |node, jobs| {
+        jobs.begin("sweep", "the store", "packs", |progress| {
+            sweep(node, StartSweep::default(), progress)
+        });
+    });
+    let rate = node.config.scrub.bytes_per_second;
+    every(node, "scrub-timer", node.config.scrub.interval, jobs, move |node, jobs| {
+        jobs.begin("scrub", "the store", "chunks", |progress| scrub(node, rate, progress));
+    });
+}
+
+/// Begins something again and again, for as long as the node lives; `None`: never.
+fn every(
+    node: &Arc<Node>,
+    name: &'static str,
+    interval: Option<Duration>,
+    jobs: &Jobs,
+    begin: impl Fn(Arc<Node>, &Jobs) + Send + 'static,
+) {
+    let Some(interval) = interval else { return };
     // Not the node itself: it shall go when the service lets go of it.
     let (node, env, jobs) = (Arc::downgrade(node), node.env.clone(), jobs.clone());
-    env.clone().spawn("sweep-timer", async move {
+    env.clone().spawn(name, async move {
         loop {
             env.sleep(interval).await;
             let Some(node) = node.upgrade() else { return };
-            jobs.begin("sweep", "the store", "packs", |progress| {
-                sweep(node, StartSweep::default(), progress)
-            });
+            begin(node, &jobs);
         }
     });
 }

@@ -65,17 +65,8 @@ impl Node {
             .await
             .expect("the log opens");
         assert!(opened.damage.is_empty(), "a crash is not damage: {:?}", opened.damage);
-        let content_config = content::Config {
-            secret: [3; 32],
-            compression: content::Compression::Lz4,
-            pack_bytes: units::MIB,
-            cache_bytes: 4 * units::MIB,
-            index_bytes: units::MIB,
-            uploads: 2,
-            direct_path: true,
-        };
         let content =
-            Content::open_warm(env.clone(), store.clone(), content_config, frames.clone());
+            Content::open_warm(env.clone(), store.clone(), Self::content_config(), frames.clone());
         let mut writer = Writer::new(env.clone(), store, NODE);
         if let Some(frames) = frames {
             writer = writer.with_copies(Arc::new(volume::WarmCopies::new(frames, ERA)));
@@ -104,10 +95,29 @@ impl Node {
         Self { volumes, staging, log, content }
     }
 
+    /// How content is kept.
+    #[must_use]
+    pub fn content_config() -> content::Config {
+        content::Config {
+            secret: [3; 32],
+            compression: content::Compression::Lz4,
+            pack_bytes: units::MIB,
+            cache_bytes: 4 * units::MIB,
+            index_bytes: units::MIB,
+            uploads: 2,
+            direct_path: true,
+        }
+    }
+
     /// Makes the volume, if an earlier life has not.
     pub async fn create(&self, setup: &Setup) {
+        self.create_as(VOLUME, setup).await;
+    }
+
+    /// Makes a volume, if an earlier life has not.
+    pub async fn create_as(&self, name: &str, setup: &Setup) {
         let spec = Spec {
-            name: VOLUME.to_owned(),
+            name: name.to_owned(),
             kind: "block".to_owned(),
             size: setup.size,
             block_size: base::limits::BLOCK_BYTES_DEFAULT,

@@ -3,6 +3,8 @@
 //!
 //! - [`boot`] builds a node, as the real one is assembled.
 //! - [`region`] is the oracle: what a client was promised, region by region.
+//! - [`lives`] is one run of another kind: a few volumes through attach, collector, salvage, stop and crash, over a store whose
+//!   packs are damaged; [`oracle`] judges it.
 //! - [`scenario`] is one run: clients work, the process dies or the power goes, the node comes back, the oracle judges.
 //!
 //! What the fault injector may do, and why the system must survive it: end the process between any two polls or in the
@@ -11,5 +13,8 @@
 //! report conflicts that were none (S3 does all of these).
 
 pub mod boot;
+mod dice;
+pub mod lives;
+pub mod oracle;
 pub mod region;
 pub mod scenario;

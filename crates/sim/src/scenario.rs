@@ -1,6 +1,7 @@
 //! One run: clients work, the node dies at a random step, comes back, and is judged; several times over.
 
 use crate::boot::{Node, Setup};
+use crate::dice::{Dice, join};
 use crate::region::{Operation, Region, Seen, SharedRegion, check_prefix};
 use base::units::{KIB, MIB};
 use block::Device;
@@ -14,7 +15,6 @@ use env::{BoxFuture, Env};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 use volume::{Ack, Policy, Written};
 
@@ -28,20 +28,6 @@ pub struct Outcome {
     pub power_cuts: u64,
     pub acknowledged: u64,
     pub trace_hash: u64,
-}
-
-/// Numbers of a run's own, apart from the world's, so that a change in the system does not change the scenario.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (self.0 >> 33) ^ (self.0 >> 11)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
 }
 
 fn setup(dice: &mut Dice, clients: u64) -> Setup {
@@ -70,8 +56,7 @@ fn store_faults(dice: &mut Dice) -> Plan {
 
 /// Runs one seed. `Err` says what promise was broken.
 pub fn run(seed: u64) -> Result<Outcome, String> {
-    let mut dice = Dice(seed ^ 0x9e37_79b9_7f4a_7c15);
-    dice.next();
+    let mut dice = Dice::new(seed);
     let clients = 1 + dice.below(4);
     let setup = setup(&mut dice, clients);
     let world = World::new(seed, Faults::none());
@@ -176,7 +161,7 @@ async fn life_of(
     let device = node.device().await;
     faults.set(plan);
     let clients = regions.iter().enumerate().map(|(index, region)| {
-        let mut dice = Dice(dice ^ index as u64);
+        let mut dice = Dice::plain(dice ^ index as u64);
         let (device, region, order) = (device.clone(), region.clone(), order.clone());
         Box::pin(async move {
             for _ in 0..12 {
@@ -266,25 +251,4 @@ async fn finish(
     }
     region.lock().acknowledge();
     Ok(())
-}
-
-/// Runs futures side by side in one task, until all have ended or one has failed.
-async fn join(mut parts: Vec<BoxFuture<'static, Result<(), String>>>) -> Result<(), String> {
-    std::future::poll_fn(move |context| {
-        let mut failed = None;
-        parts.retain_mut(|part| match part.as_mut().poll(context) {
-            Poll::Ready(Ok(())) => false,
-            Poll::Ready(Err(why)) => {
-                failed = Some(why);
-                false
-            }
-            Poll::Pending => true,
-        });
-        match failed {
-            Some(why) => Poll::Ready(Err(why)),
-            None if parts.is_empty() => Poll::Ready(Ok(())),
-            None => Poll::Pending,
-        }
-    })
-    .await
 }

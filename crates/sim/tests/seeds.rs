@@ -1,5 +1,6 @@
 //! Many seeds, and that a seed is one run. `REKINDLE_SEEDS` says how many, `REKINDLE_SEED` repeats one.
 
+use rekindle_sim::lives;
 use rekindle_sim::scenario::{Outcome, run};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -60,4 +61,52 @@ fn a_seed_repeats_itself_exactly() {
     different.sort_unstable();
     different.dedup();
     assert_eq!(different.len(), 20, "different seeds are different runs");
+}
+
+/// Of the seeds that are wanted one in so many is a run of lives of volumes, which takes longer than the others.
+const LIVES_SHARE: u64 = 20;
+
+#[test]
+fn volumes_live_through_damage_salvage_collector_stop_and_crash() {
+    let one = wanted("REKINDLE_LIVES_SEED");
+    if let Some(seed) = one {
+        println!("{:?}", lives::run(seed).unwrap_or_else(|why| panic!("{why}")));
+        return;
+    }
+    let seeds = wanted("REKINDLE_SEEDS").unwrap_or(500) / LIVES_SHARE;
+    let mut sum = lives::Outcome::default();
+    for seed in 0..seeds {
+        let found = std::panic::catch_unwind(|| lives::run(seed));
+        let outcome = match found {
+            Ok(outcome) => {
+                outcome.unwrap_or_else(|why| panic!("REKINDLE_LIVES_SEED={seed}: {why}"))
+            }
+            Err(panic) => {
+                println!("REKINDLE_LIVES_SEED={seed} panicked");
+                std::panic::resume_unwind(panic);
+            }
+        };
+        sum.crashes += outcome.crashes;
+        sum.stops += outcome.stops;
+        sum.acknowledged += outcome.acknowledged;
+        sum.damages += outcome.damages;
+        sum.salvages += outcome.salvages;
+        sum.collected += outcome.collected;
+        sum.refused_reads += outcome.refused_reads;
+    }
+    println!("{seeds} lives of volumes: {sum:?}");
+    let dull =
+        [sum.crashes, sum.stops, sum.damages, sum.salvages, sum.collected, sum.refused_reads];
+    assert!(
+        dull.iter().all(|&count| count > seeds / 20),
+        "something hardly ever happened: {sum:?}"
+    );
+}
+
+#[test]
+fn a_seed_of_lives_repeats_itself_exactly() {
+    for seed in 0..5 {
+        let first = lives::run(seed).expect("no promise is broken");
+        assert_eq!(first, lives::run(seed).expect("no promise is broken"), "seed {seed}");
+    }
 }

@@ -251,5 +251,10 @@ async fn lost(volume: &Arc<Staged>, prefix: &Prefix, first: Error) -> Error {
     if damaged.is_empty() {
         return first;
     }
-    Error::Lost { volume: volume.name.clone(), reason: damaged.join("; ") }
+    let reason = format!(
+        "{}: write over them, or `rekindle salvage run {} --accept-losses` goes on from what is whole before them",
+        damaged.join("; "),
+        volume.name
+    );
+    Error::Lost { volume: volume.name.clone(), reason }
 }

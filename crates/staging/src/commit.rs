@@ -40,10 +40,8 @@ pub(crate) fn judge(ours: &Vault, attempt: &Attempt, found: &Vault) -> Verdict {
         Verdict::Won
     } else if found.root == ours.root && found.checkpoint == ours.checkpoint {
         Verdict::Unchanged
-    } else if found.checkpoint == ours.checkpoint && found.lost != ours.lost {
-        // A salvage: it changes the root and leaves the checkpoint.
-        Verdict::Late
-    } else if found.checkpoint > ours.checkpoint {
+    } else if found.checkpoint >= ours.checkpoint {
+        // With the same checkpoint it is a salvage: that changes the root only.
         Verdict::Late
     } else {
         Verdict::Absurd

@@ -7,6 +7,7 @@ use crate::plan::{Due, Facts, due};
 use crate::staged::{Mode, Staged, tell};
 use crate::{Error, Inner, batch, limits};
 use base::Kind;
+use env::Switch;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -19,7 +20,7 @@ use tokio::sync::{Notify, watch};
 pub(crate) struct Destager {
     ring: Mutex<VecDeque<Arc<Staged>>>,
     wake: Notify,
-    pub(crate) stopping: watch::Sender<bool>,
+    pub(crate) stopping: Switch,
     pub(crate) workers: watch::Sender<usize>,
 }
 
@@ -34,7 +35,7 @@ impl Destager {
         Self {
             ring: Mutex::new(VecDeque::new()),
             wake: Notify::new(),
-            stopping: watch::Sender::new(false),
+            stopping: Switch::default(),
             workers: watch::Sender::new(0),
         }
     }
@@ -47,7 +48,7 @@ impl Destager {
 
     /// Nothing shall be destaged any more.
     pub(crate) fn end(&self) {
-        self.stopping.send_replace(true);
+        self.stopping.turn_on();
         let volumes = std::mem::take(&mut *self.ring.lock());
         drop(volumes);
     }
@@ -82,8 +83,7 @@ pub(crate) fn start(inner: &Arc<Inner>) {
 
 async fn work(inner: &Arc<Inner>) {
     let destager = &inner.destager;
-    let mut stopping = destager.stopping.subscribe();
-    while !*stopping.borrow() {
+    while !destager.stopping.is_on() {
         match next(inner) {
             Turn::Destage(volume) => {
                 // Somebody else keeps an eye on the rest of the ring meanwhile.
@@ -94,7 +94,7 @@ async fn work(inner: &Arc<Inner>) {
             }
             Turn::Wait(wait) => {
                 let told = pin!(destager.wake.notified());
-                let stop = pin!(stopping.changed());
+                let stop = pin!(destager.stopping.wait());
                 let either = pin!(async {
                     select(told, stop).await;
                 });
@@ -232,12 +232,8 @@ impl Staged {
 
     /// Waits until the volume closes or staging stops.
     pub(crate) async fn ending(&self) {
-        let mut closing = self.closing.subscribe();
-        let mut stopping = self.inner.destager.stopping.subscribe();
-        // The senders live as long as `self`.
-        let closing = pin!(closing.wait_for(|closing| *closing));
-        let stopping = pin!(stopping.wait_for(|stopping| *stopping));
-        drop(select(closing, stopping).await);
+        let (closing, stopping) = (self.closing.wait(), self.inner.destager.stopping.wait());
+        select(pin!(closing), pin!(stopping)).await;
     }
 
     /// Waits; an error when the volume closes or staging stops meanwhile.

@@ -5,6 +5,7 @@
 //! changes in serial order into the volume's [`Home`], one atomic vault commit a batch. The [`Vault`] is the one truth
 //! about who may write the volume.
 
+mod accept;
 mod admission;
 mod batch;
 mod budget;
@@ -33,7 +34,7 @@ pub use policy::{Ack, Policy};
 pub use quarantine::Lost;
 pub use salvage::{Hurt, Salvaged};
 pub use staged::Staged;
-pub use vault::{Vault, VaultState};
+pub use vault::{Accepted, Vault, VaultState};
 pub use view::{DestagerView, StagedView};
 
 /// The newest version that this binary knows of each format of this crate.
@@ -47,12 +48,12 @@ use datastore::record::{Held, Writer};
 use destager::Destager;
 use env::{BoxFuture, Env};
 use gatekeeper::Gatekeeper;
-use hashbrown::HashMap;
 use log::{Log, Position};
 use parking_lot::Mutex;
 use recovery::Parked;
 use serde::Serialize;
 use staged::Mode;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -120,8 +121,9 @@ pub(crate) struct Inner {
     memory_permits: u32,
     /// Moving average of one store operation, nanoseconds; 0 while unknown.
     latency: AtomicU64,
-    volumes: Mutex<HashMap<VolumeId, Arc<Staged>>>,
-    parked: Mutex<HashMap<VolumeId, Parked>>,
+    /// In order, so that a seed of the simulation is one run.
+    volumes: Mutex<BTreeMap<VolumeId, Arc<Staged>>>,
+    parked: Mutex<BTreeMap<VolumeId, Parked>>,
     destager: Destager,
     /// Volumes whose content turned out to be damaged, for whoever salvages.
     hurt: (mpsc::Sender<Hurt>, Mutex<Option<mpsc::Receiver<Hurt>>>),
@@ -218,10 +220,12 @@ impl Staging {
             Some(parked) => (recovery::unparked(&parked, value.checkpoint), parked.end),
             None => {
                 let (recovered, losses) = inner.log.salvage(value.id).await?;
-                (
-                    recovery::unfinished(recovered, &losses, value, inner.env.now())?,
-                    Position::default(),
-                )
+                let changes = recovery::unfinished(recovered, &losses, value, inner.env.now())?;
+                if changes.is_empty() && value.accepted.is_some() {
+                    // What was given up shall not keep its segments.
+                    inner.log.forget(value.id);
+                }
+                (changes, Position::default())
             }
         };
         let mode = match (value.policy, value.ack) {
@@ -268,7 +272,7 @@ impl Staging {
         let present = self.inner.volumes.lock().remove(&volume);
         if let Some(present) = present {
             present.end_with(Error::Closed(present.name.clone()));
-            present.closing.send_replace(true);
+            present.closing.turn_on();
             self.inner.retire(&present);
         }
         self.inner.parked.lock().remove(&volume);
@@ -278,12 +282,12 @@ impl Staging {
     /// Begins no further batch; those in hand have a short grace to end. What is unfinished stays in the log. For a
     /// stop that shall be quick, before the volumes are closed.
     pub fn begin_no_batch(&self) {
-        self.inner.destager.stopping.send_replace(true);
+        self.inner.destager.stopping.turn_on();
     }
 
     /// Ends destaging after the batches in hand. Unfinished changes stay in the log.
     pub async fn stop(&self) {
-        self.inner.destager.stopping.send_replace(true);
+        self.inner.destager.stopping.turn_on();
         let mut workers = self.inner.destager.workers.subscribe();
         // The sender lives as long as `self`.
         let _ = workers.wait_for(|workers| *workers == 0).await;

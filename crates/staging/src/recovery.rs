@@ -1,8 +1,11 @@
 //! What the log still has of a volume that comes into service. Pure.
+//!
+//! When acknowledged changes are missing, the volume stays out of service until a person accepts that ([`Missing`]): then it
+//! goes on from the longest whole prefix, and the vault says so ([`crate::Accepted`]).
 
 use crate::queue::Change;
 use crate::{Error, Vault};
-use base::{Generation, Serial};
+use base::{Generation, SegmentId, Serial};
 use env::Moment;
 use log::{Loss, Position, Recovered};
 use std::collections::VecDeque;
@@ -44,27 +47,17 @@ pub(crate) fn unfinished(
     vault: &Vault,
     now: Moment,
 ) -> Result<VecDeque<Change>, Error> {
-    let lost = |reason: String| Error::Lost { volume: vault.name.clone(), reason };
-    if let Some(harm) = harm(vault.checkpoint, losses) {
-        return Err(lost(harm));
-    }
-    let mut changes = recovered;
-    changes.retain(|change| change.serial > vault.checkpoint);
-    // The newest generation of a serial first; the log gives them nearly sorted.
-    changes.sort_by_key(|change| (change.serial, std::cmp::Reverse(change.generation)));
-    changes.dedup_by_key(|change| change.serial);
-    if let Some(newer) = newest(&changes).filter(|&newest| newest > vault.generation) {
-        return Err(lost(format!(
-            "the log has changes of generation {newer}, the vault is of generation {}: the store was set back to an \
-             older state",
-            vault.generation
-        )));
-    }
-    if let Some(missing) = missing(vault.checkpoint, changes.iter().map(|change| change.serial)) {
-        return Err(lost(format!(
-            "serials {missing} are not in the log, the datastore has those up to {}, the log some after them",
-            vault.checkpoint
-        )));
+    let changes = behind(recovered, vault)?;
+    let missing = Missing::of(&changes, losses, vault);
+    if let Some(reason) = missing.reason() {
+        let next = format!(
+            "`rekindle salvage run {} --accept-losses` goes on from what is whole before them",
+            vault.name
+        );
+        return Err(Error::Lost {
+            volume: vault.name.clone(),
+            reason: format!("{reason}: {next}"),
+        });
     }
     // In place, then without a copy.
     let changes: Vec<Change> = changes
@@ -76,6 +69,74 @@ pub(crate) fn unfinished(
         })
         .collect();
     Ok(changes.into())
+}
+
+/// The changes behind the vault's checkpoint that count, in serial order.
+pub(crate) fn behind(recovered: Vec<Recovered>, vault: &Vault) -> Result<Vec<Recovered>, Error> {
+    let mut changes = recovered;
+    let counts = |change: &Recovered| {
+        vault.accepted.is_none_or(|accepted| {
+            change.generation >= accepted.generation || change.serial <= accepted.through
+        })
+    };
+    changes.retain(|change| change.serial > vault.checkpoint && counts(change));
+    // The newest generation of a serial first; the log gives them nearly sorted.
+    changes.sort_by_key(|change| (change.serial, std::cmp::Reverse(change.generation)));
+    changes.dedup_by_key(|change| change.serial);
+    match newest(&changes).filter(|&newest| newest > vault.generation) {
+        None => Ok(changes),
+        Some(newer) => {
+            let reason = format!(
+                "the log has changes of generation {newer}, the vault is of generation {}: the store was set back to \
+                 an older state",
+                vault.generation
+            );
+            Err(Error::Lost { volume: vault.name.clone(), reason })
+        }
+    }
+}
+
+/// What is missing of a volume's changes.
+#[derive(Debug, Default)]
+pub(crate) struct Missing {
+    /// Which may be, by the segments that are lost.
+    harm: Option<String>,
+    /// Which are, by the serials that are there.
+    gaps: Option<String>,
+    /// The last segment that is lost.
+    pub(crate) segment: SegmentId,
+}
+
+impl Missing {
+    /// Of `changes`, which are [`behind`] the vault.
+    pub(crate) fn of(changes: &[Recovered], losses: &[Loss], vault: &Vault) -> Missing {
+        let known = vault.accepted.filter(|accepted| accepted.generation == vault.generation);
+        let is_known = |loss: &Loss| known.is_some_and(|known| loss.segment <= known.segment);
+        let losses: Vec<Loss> = losses.iter().filter(|loss| !is_known(loss)).cloned().collect();
+        let gaps = missing(vault.checkpoint, changes.iter().map(|change| change.serial));
+        let segment = losses.iter().map(|loss| loss.segment).max().unwrap_or_default();
+        Missing {
+            harm: harm(vault.checkpoint, &losses),
+            gaps: gaps.map(|gaps| {
+                format!(
+                    "serials {gaps} are not in the log, the datastore has those up to {}, the log some after them",
+                    vault.checkpoint
+                )
+            }),
+            segment: segment.max(known.map(|known| known.segment).unwrap_or_default()),
+        }
+    }
+
+    /// In words; `None`: nothing is.
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.harm.clone().or_else(|| self.gaps.clone())
+    }
+}
+
+/// How many of `serials` (ascending) are whole: no serial behind `checkpoint` is missing before them.
+pub(crate) fn whole(checkpoint: Serial, serials: impl Iterator<Item = Serial>) -> usize {
+    let expected = (checkpoint.0 + 1..).map(Serial);
+    serials.zip(expected).take_while(|(serial, expected)| serial == expected).count()
 }
 
 /// The losses that the datastore does not make up for.

@@ -26,7 +26,7 @@ pub struct Salvaged {
     pub bytes: u64,
     /// Damaged chunks found.
     pub damages: u64,
-    /// Chunks that came back from the cache.
+    /// Chunks that came back from the cache or warm memory.
     pub refetched: u64,
     /// Packs that have got new footers.
     pub footers: u64,
@@ -36,6 +36,8 @@ pub struct Salvaged {
     pub quarantined_bytes: u64,
     /// What was found and done, for people.
     pub lines: Vec<String>,
+    /// Unfinished changes that were given up beforehand because somebody said so, for people.
+    pub given_up: Vec<String>,
 }
 
 /// A volume whose content turned out to be damaged.
@@ -93,10 +95,11 @@ impl Staged {
             if findings.is_sound() {
                 break;
             }
-            let again = self.commit_repair(&findings, &mut salvaged).await?;
-            let mended = mend_packs(content, &findings).await;
-            salvaged.footers += mended.len() as u64;
-            salvaged.lines.extend(mended);
+            let again = !findings.are_chunks_sound()
+                && self.commit_repair(&findings, &mut salvaged).await?;
+            let (mended, lines) = mend_packs(content, &findings).await;
+            salvaged.footers += mended;
+            salvaged.lines.extend(lines);
             if !again {
                 break;
             }

@@ -8,7 +8,7 @@ use crate::{Error, Inner, Ticket, Vault, Written, limits};
 use base::Serial;
 use base::limits::CHANGE_BYTES_MAX;
 use datastore::record::Held;
-use env::Moment;
+use env::{Moment, Switch};
 use log::{Append, Position};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub struct Staged {
     /// Writes that wait for RAM.
     pub(crate) memory_waiting: AtomicU64,
     /// The volume is closing: the batch in hand has a grace.
-    pub(crate) closing: watch::Sender<bool>,
+    pub(crate) closing: Switch,
     /// A batch is in hand.
     pub(crate) busy: watch::Sender<bool>,
     /// What was unfinished when it was closed.
@@ -94,7 +94,7 @@ impl Staged {
             gate: Mutex::new(gate),
             rolling: AtomicU64::new(0),
             memory_waiting: AtomicU64::new(0),
-            closing: watch::Sender::new(false),
+            closing: Switch::default(),
             busy: watch::Sender::new(false),
             kept_bytes: AtomicU64::new(0),
             hurt_told: AtomicBool::new(false),
@@ -345,7 +345,7 @@ impl Staged {
         if !self.end_with(Error::Closed(self.name.clone())) {
             return Ok(());
         }
-        self.closing.send_replace(true);
+        self.closing.turn_on();
         self.inner.destager.wake();
         let mut busy = self.busy.subscribe();
         // The sender lives as long as `self`.

@@ -1,7 +1,7 @@
 //! The vault: the record of one volume, and the one truth about who may write it.
 
 use crate::{Ack, Lost, Policy};
-use base::{Generation, NodeId, Serial, VolumeId};
+use base::{Generation, NodeId, SegmentId, Serial, VolumeId};
 use content::tree::Root;
 use datastore::record::Body;
 use serde::{Deserialize, Serialize};
@@ -46,11 +46,27 @@ pub struct Vault {
     /// them. Formats 1 and 2 did not have it.
     #[serde(default)]
     pub lost: Vec<Lost>,
+    /// Changes that the log had lost when a person decided to go on without them. Formats 1 to 3 did not have it.
+    #[serde(default)]
+    pub accepted: Option<Accepted>,
+}
+
+/// What somebody has decided to go on without: what the log still has behind `through` of generations before `generation`
+/// does not count any more, and is not missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// The one that began with it.
+    pub generation: Generation,
+    /// The last serial of the generations before that counts.
+    pub through: Serial,
+    /// Losses of the owner's log up to this segment are known; good for this generation only, since another owner has
+    /// another log.
+    pub segment: SegmentId,
 }
 
 impl Body for Vault {
     const WHAT: &'static str = "vault";
-    const FORMAT: u32 = 3;
+    const FORMAT: u32 = 4;
     const COPIED: bool = true;
 }
 

@@ -97,7 +97,7 @@ impl Staging {
             ring,
             ring_length: ring_length as u64,
             workers: *inner.destager.workers.borrow() as u64,
-            stopping: *inner.destager.stopping.borrow(),
+            stopping: inner.destager.stopping.is_on(),
             latency_us: u64::try_from(inner.latency().as_micros()).unwrap_or(u64::MAX),
             flash_bytes: inner.total.load(Ordering::Relaxed),
             flash_bytes_max: inner.config.flash_bytes,

@@ -4,23 +4,23 @@
 //! that client; all who come meanwhile share its outcome. Nothing retries by itself: the next client does.
 
 use crate::collector::Aging;
-use crate::entry::{Entry, Handle, Live};
+use crate::entry::{Entry, Handle, Live, Waiting};
 use crate::machine::{Event, State};
 use crate::records;
 use crate::registry::{Exclusive, Inner};
 use crate::salvage::{self, attempts::By};
 use crate::{Error, Vault, copies, limits};
 use datastore::record::Held;
+use futures_util::{StreamExt, stream};
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// What a client finds.
 enum Found {
     Held(Handle),
     /// Something must end first: the attach of this number, or a task of another kind.
-    Wait(watch::Receiver<u64>, Option<u64>),
+    Wait(Waiting, Option<u64>),
     /// It is for this client to attach.
-    Attach(Exclusive, watch::Receiver<u64>, u64),
+    Attach(Exclusive, Waiting, u64),
 }
 
 /// Attaches, or waits for the attach that is under way, and holds.
@@ -31,7 +31,7 @@ pub(crate) async fn attach(inner: &Arc<Inner>, name: &str) -> Result<Handle, Err
             return Err(Error::Stopping);
         }
         let entry = inner.entry(name);
-        let (mut changes, attempt) = match look(inner, &entry)? {
+        let (changes, attempt) = match look(inner, &entry)? {
             None => continue,
             Some(Found::Held(handle)) => return Ok(handle),
             Some(Found::Wait(changes, attempt)) => (changes, attempt),
@@ -40,8 +40,7 @@ pub(crate) async fn attach(inner: &Arc<Inner>, name: &str) -> Result<Handle, Err
                 (changes, Some(attempt))
             }
         };
-        // An error would mean that the entry is gone, and with it the sender; the entry is held here.
-        let _ = changes.changed().await;
+        changes.changed().await;
         let failed = entry.inside.lock().failed.clone();
         if let (Some(mine), Some((failed, error))) = (attempt, failed)
             && failed >= mine
@@ -49,6 +48,21 @@ pub(crate) async fn attach(inner: &Arc<Inner>, name: &str) -> Result<Handle, Err
             return Err(error);
         }
     }
+}
+
+/// Brings those in that had clients in the last life, if the catalog has them.
+pub(crate) async fn welcome(inner: Arc<Inner>) {
+    let known = |name: &String| copies::find(&inner.writer, name).is_some();
+    let names = inner.guests.take_last_life().into_iter().filter(known);
+    let bring = |name: String| {
+        let inner = &inner;
+        async move {
+            if let Err(error) = attach(inner, &name).await {
+                tracing::debug!(volume = name, %error, "not brought back ahead of its clients");
+            }
+        }
+    };
+    stream::iter(names).for_each_concurrent(limits::WELCOMES_MAX, bring).await;
 }
 
 /// Looks at an entry; `None` when it has left the registry meanwhile.
@@ -193,7 +207,7 @@ async fn open(attaching: &Exclusive, held: Held<Vault>, phase: &str) -> Result<L
     let watch = inner.env.watch();
     let staged = inner.staging.open(held, home).await?;
     inner.env.boot_phase("log-index", Some(phase), watch);
-    Ok(Live::new(&inner.env, staged, vault))
+    Ok(Live::new(&inner.env, &inner.guests, staged, vault))
 }
 
 /// Makes this node the owner. Writes nothing when it is already.

@@ -71,6 +71,7 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
         created: inner.env.wall_clock().0,
         pinned: false,
         lost: Vec::new(),
+        accepted: None,
     };
     // The kind is known when a home can be made of it.
     (inner.homes)(&vault)?;

@@ -1,15 +1,18 @@
 //! One volume as the registry knows it, and a client's hold on it.
 
 use crate::collector::Aging;
+use crate::guests::Guests;
 use crate::machine::Machine;
 use crate::{Error, Vault};
 use env::{Env, Moment};
 use parking_lot::Mutex;
 use staging::Staged;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
 
 /// A volume in service.
 pub(crate) struct Live {
@@ -21,14 +24,16 @@ pub(crate) struct Live {
     /// When a client let go last, or when it came into service, nanoseconds.
     idle_since: AtomicU64,
     env: Env,
+    guests: Arc<Guests>,
 }
 
 /// What the registry knows of a name. All I/O is outside the lock; while the state is exclusive, one task has the say.
 pub(crate) struct Entry {
     pub name: String,
     pub inside: Mutex<Inside>,
-    /// Counts changes of state; whoever waits for one subscribes under the lock.
-    changed: watch::Sender<u64>,
+    /// The state has changed; whoever waits for that begins to under the lock. (No `watch`: that wakes in any order.)
+    changed: Arc<Notify>,
+    waiting: Arc<AtomicU64>,
 }
 
 pub(crate) struct Inside {
@@ -82,22 +87,50 @@ impl Entry {
             aging: Aging::default(),
             step: None,
         };
-        Self { name: name.to_owned(), inside: Mutex::new(inside), changed: watch::Sender::new(0) }
+        Self {
+            name: name.to_owned(),
+            inside: Mutex::new(inside),
+            changed: Arc::default(),
+            waiting: Arc::default(),
+        }
     }
 
     /// Wakes those who wait for a change of state. Called under the lock.
     pub fn notify(&self) {
-        self.changed.send_modify(|count| *count = count.wrapping_add(1));
+        self.changed.notify_waiters();
     }
 
     /// To wait for the next change of state. Called under the lock.
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+    pub fn subscribe(&self) -> Waiting {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting {
+            changed: Box::pin(self.changed.clone().notified_owned()),
+            count: self.waiting.clone(),
+        }
     }
 
     /// How many wait for the next change of state.
     pub fn waiting(&self) -> u64 {
-        self.changed.receiver_count() as u64
+        self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+/// Somebody who waits for the next change of state.
+pub(crate) struct Waiting {
+    changed: Pin<Box<OwnedNotified>>,
+    count: Arc<AtomicU64>,
+}
+
+impl Waiting {
+    /// It has come, since this was made.
+    pub async fn changed(mut self) {
+        self.changed.as_mut().await;
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -109,9 +142,9 @@ impl Inside {
 }
 
 impl Live {
-    pub fn new(env: &Env, staged: Arc<Staged>, vault: Vault) -> Self {
+    pub fn new(env: &Env, guests: &Arc<Guests>, staged: Arc<Staged>, vault: Vault) -> Self {
         let (clients, idle_since) = (AtomicU64::new(0), AtomicU64::new(nanoseconds(env.now())));
-        Self { staged, vault, clients, idle_since, env: env.clone() }
+        Self { staged, vault, clients, idle_since, env: env.clone(), guests: guests.clone() }
     }
 
     /// Since when nobody holds it, if nobody does.
@@ -125,7 +158,9 @@ impl Live {
 
     /// One more client. Called under the entry's lock, so that nobody takes it offline in between.
     pub fn hold(self: &Arc<Self>) -> Handle {
-        self.clients.fetch_add(1, Ordering::AcqRel);
+        if self.clients.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.guests.came(&self.vault.name);
+        }
         Handle { hold: Arc::new(Hold { live: self.clone() }) }
     }
 }
@@ -138,7 +173,9 @@ impl Drop for Hold {
     fn drop(&mut self) {
         // First, so that whoever sees no client sees since when.
         self.live.idle_since.store(nanoseconds(self.live.env.now()), Ordering::Release);
-        self.live.clients.fetch_sub(1, Ordering::AcqRel);
+        if self.live.clients.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.live.guests.went(&self.live.vault.name);
+        }
     }
 }
 

@@ -11,8 +11,9 @@ mod create;
 mod entry;
 mod error;
 mod format;
+mod guests;
 mod info;
-mod limits;
+pub mod limits;
 mod list;
 pub mod machine;
 mod offline;
@@ -53,6 +54,7 @@ use registry::Inner;
 use staging::Staging;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::broadcast;
 
@@ -128,6 +130,12 @@ impl Volumes {
         attach::attach(&self.inner, name).await
     }
 
+    /// Brings the volumes into service again that had clients when the last life of this node ended. The store is not asked:
+    /// what is not in the catalog waits for its client.
+    pub fn welcome(&self) -> BoxFuture<'static, ()> {
+        Box::pin(attach::welcome(self.inner.clone()))
+    }
+
     /// Takes a volume that nobody holds out of service; its unfinished changes stay in the log, and the next client
     /// attaches it again. Does nothing to a volume that is not in service.
     pub async fn detach(&self, name: &str) -> Result<(), Error> {
@@ -136,6 +144,12 @@ impl Volumes {
             offline::detach(&inner, &name, false, "detach").await
         })
         .await
+    }
+
+    /// How many volumes a stop takes out of service at once, 1 to [`limits::STOPS_MAX`] (the default).
+    pub fn stop_at_once(&self, volumes: usize) {
+        let volumes = volumes.clamp(1, limits::STOPS_MAX);
+        self.inner.stops_max.store(volumes, Ordering::Relaxed);
     }
 
     /// Stops all: parallel; unfinished changes stay in the log, or are destaged first with `drain`. Nothing is attached
@@ -210,10 +224,20 @@ impl Volumes {
     }
 
     /// Salvages a volume: in service if it is, else out of it. Attempts are counted from none again. Ends with it; what
-    /// came of it, in a sentence.
-    pub async fn salvage(&self, name: &str) -> Result<String, Error> {
+    /// came of it, in a sentence. With `accept_losses` a volume of which acknowledged changes are lost goes on from what is
+    /// whole before them; it must not be held by anybody.
+    pub async fn salvage(&self, name: &str, accept_losses: bool) -> Result<String, Error> {
         let name = name.to_owned();
-        self.run("volume-salvage", |inner| async move { salvage::run(&inner, &name).await }).await
+        let work = move |inner| async move { salvage::run(&inner, &name, accept_losses).await };
+        self.run("volume-salvage", work).await
+    }
+
+    /// Asks for a salvage of a volume in which damage was found, and does not wait for it. The volume comes into
+    /// service, if it is not.
+    pub async fn ask_salvage(&self, name: &str, reason: &str) -> Result<(), Error> {
+        let (name, reason) = (name.to_owned(), reason.to_owned());
+        let ask = |inner| async move { salvage::ask_in_service(&inner, &name, &reason).await };
+        self.run("volume-salvage", ask).await
     }
 
     /// Breaks the salvage of a volume off, or takes it out of the queue. Whether there was one.
@@ -237,6 +261,12 @@ impl Volumes {
     /// The last salvages of all volumes, a volume's together, oldest first.
     pub async fn salvage_histories(&self) -> Result<Vec<Account>, Error> {
         self.run("salvage-history", |inner| async move { salvage::histories(&inner).await }).await
+    }
+
+    /// Asks again for the salvages that a crash or a stop of an earlier life has cut off; gives how many. For the background
+    /// after a start.
+    pub async fn resume_salvages(&self) -> Result<u64, Error> {
+        self.run("salvage-resume", |inner| async move { salvage::resume(&inner).await }).await
     }
 
     /// Asks for a salvage of each volume in service whose content turns out to be damaged. It ends with the registry; run

@@ -10,7 +10,9 @@ pub const EVENTS_MAX: usize = 1024;
 pub const READS_MAX: usize = 32;
 /// Times that a conditional write is tried again after somebody else changed the record.
 pub const CONFLICTS_MAX: usize = 8;
-/// Volumes taken out of service at once.
+/// Volumes brought back at once ahead of their clients.
+pub const WELCOMES_MAX: usize = 4;
+/// Volumes taken out of service at once by a stop, at most.
 pub const STOPS_MAX: usize = 64;
 /// Longest wait, at stop, for the changes of all volumes to reach the datastore.
 pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(600);
@@ -53,6 +55,8 @@ pub const SALVAGE_PAUSE_MIN: Duration = Duration::from_secs(1);
 pub const SALVAGE_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// A good salvage without another for this long has done its work: attempts are counted from none again.
 pub const SALVAGE_HEALTHY: Duration = Duration::from_secs(60 * 60);
+/// Time, at stop, for writing down that a salvage was cut off.
+pub const SALVAGE_STOP_GRACE: Duration = Duration::from_secs(2);
 /// Salvages of a volume that are remembered.
 pub const SALVAGE_ACCOUNTS_MAX: usize = 8;
 /// Lines of one salvage that are remembered; the rest is counted.

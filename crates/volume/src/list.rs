@@ -33,6 +33,7 @@ fn damaged(name: &str, id: VolumeId, reason: String) -> Info {
         created: 0,
         pinned: false,
         lost: Vec::new(),
+        accepted: None,
     };
     Info { vault, state: State::Error, clients: 0, backlog: None, reason: Some(reason) }
 }

@@ -14,7 +14,7 @@ pub(crate) async fn claim(
 ) -> Result<Exclusive, Error> {
     loop {
         let entry = inner.entry(name);
-        let mut changes = {
+        let changes = {
             let mut inside = entry.inside.lock();
             if inside.retired {
                 continue;
@@ -29,7 +29,7 @@ pub(crate) async fn claim(
             }
             entry.subscribe()
         };
-        let _ = changes.changed().await;
+        changes.changed().await;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::collector::Collected;
 use crate::entry::{Entry, Inside, Live, Step};
+use crate::guests::Guests;
 use crate::machine::{self, Change, Event, State, TABLE};
 use crate::passing::Stuck;
 use crate::salvage::Salvager;
@@ -13,9 +14,9 @@ use env::Env;
 use parking_lot::Mutex;
 use serde::Serialize;
 use staging::Staging;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 
@@ -38,11 +39,14 @@ pub(crate) struct Inner {
     /// Who creates, removes or reaps a name takes its turn, so that this node never deletes a name it has just given.
     pub turns: Turns,
     pub stopping: AtomicBool,
+    /// Volumes taken out of service at once by the stop.
+    pub stops_max: AtomicUsize,
     /// The stop, once it has begun.
     pub stop: Mutex<Option<Arc<Stopping>>>,
     /// A draining stop shall become a quick one.
     pub hurry: watch::Sender<bool>,
-    entries: Mutex<HashMap<String, Arc<Entry>>>,
+    /// In order, so that whoever goes over all of them does so in the same order in every run of a seed.
+    entries: Mutex<BTreeMap<String, Arc<Entry>>>,
     levels: [AtomicU64; State::ALL.len()],
     /// Of each row of the table: how often it was taken, and how long the state before had lasted, microseconds.
     taken: [(AtomicU64, AtomicU64); TABLE.len()],
@@ -50,21 +54,24 @@ pub(crate) struct Inner {
     pub stuck: Mutex<Stuck>,
     pub collected: Mutex<Collected>,
     pub salvager: Salvager,
+    pub guests: Arc<Guests>,
     events: broadcast::Sender<Change>,
 }
 
 impl Inner {
     pub fn new(env: Env, writer: Writer, staging: Staging, homes: HomeMaker) -> Self {
         Self {
+            guests: Arc::new(Guests::new(&writer)),
             env,
             writer,
             staging,
             homes,
             turns: Turns::default(),
             stopping: AtomicBool::new(false),
+            stops_max: AtomicUsize::new(limits::STOPS_MAX),
             stop: Mutex::new(None),
             hurry: watch::Sender::new(false),
-            entries: Mutex::new(HashMap::new()),
+            entries: Mutex::default(),
             levels: Default::default(),
             taken: std::array::from_fn(|_| Default::default()),
             stuck: Mutex::default(),

@@ -117,8 +117,10 @@ pub(crate) async fn stop(inner: &Arc<Inner>, drain: bool) -> Result<(), Error> {
             outcome.map_err(|error| (entry.name.clone(), error))
         }
     };
+    let at_once = inner.stops_max.load(Ordering::Relaxed);
     let outcomes: Vec<_> =
-        stream::iter(entries).map(work).buffer_unordered(limits::STOPS_MAX).collect().await;
+        stream::iter(entries).map(work).buffer_unordered(at_once).collect().await;
+    salvage::stopped(inner).await;
     let failed: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
     match failed.first() {
         None => Ok(()),
@@ -193,7 +195,7 @@ async fn stop_one(
 async fn wait_for_exclusive(inner: &Inner, entry: &Entry) {
     let ends = async {
         loop {
-            let mut changes = {
+            let changes = {
                 let inside = entry.inside.lock();
                 if !inside.machine.state().is_exclusive()
                     || inside.machine.state() == State::Deleted
@@ -202,7 +204,7 @@ async fn wait_for_exclusive(inner: &Inner, entry: &Entry) {
                 }
                 entry.subscribe()
             };
-            let _ = changes.changed().await;
+            changes.changed().await;
         }
     };
     // What does not end in time is left behind; the log has its changes.

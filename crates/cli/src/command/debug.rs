@@ -15,6 +15,7 @@ pub fn run(common: &Common, debug: &Debug) -> Outcome {
         Debug::Volumes(narrow) => ("volumes", narrow.prefix.as_deref()),
         Debug::Queue(narrow) => ("queue", narrow.prefix.as_deref()),
         Debug::Log => ("log", None),
+        Debug::Warm => ("warm", None),
         Debug::Locks => ("locks", None),
     };
     let query = prefix.map(|prefix| format!("?prefix={}", escape(prefix))).unwrap_or_default();
@@ -27,6 +28,7 @@ pub fn run(common: &Common, debug: &Debug) -> Outcome {
         Debug::Volumes(_) => volumes(&found),
         Debug::Queue(_) => queue(&found),
         Debug::Log => log(&found),
+        Debug::Warm => warm(&found),
         Debug::Locks => locks(&found),
     }
     Ok(())
@@ -195,6 +197,48 @@ fn log(found: &Value) {
     }
     output::rows(&table);
     rest(found, "segments");
+}
+
+fn warm(found: &Value) {
+    output::pairs(&[
+        ("memory", format!("{}, {}", cell(&found["path"]), size(&found["bytes"]))),
+        (
+            "slots",
+            format!(
+                "{} with segments, {} free, {} in all",
+                cell(&found["total"]),
+                cell(&found["slots_free"]),
+                cell(&found["slots_all"])
+            ),
+        ),
+    ]);
+    let frames = &found["frames"];
+    if !frames.is_null() {
+        output::pairs(&[(
+            "frames",
+            format!(
+                "{} when it began; {} in use, {} hits, {} misses ({} damaged), {} evicted",
+                cell(&frames["began"]),
+                cell(&frames["in_use"]),
+                cell(&frames["hits"]),
+                cell(&frames["misses"]),
+                cell(&frames["damaged"]),
+                cell(&frames["evictions"]),
+            ),
+        )]);
+        let mut table = output::table(["WAYS TAKEN", "SETS, SMALL FRAMES", "SETS, LARGE FRAMES"]);
+        let (small, large) = (&frames["sets_by_small_frames"], &frames["sets_by_large_frames"]);
+        for (taken, (small, large)) in rows(small).zip(rows(large)).enumerate() {
+            table.add_row([taken.to_string(), cell(small), cell(large)]);
+        }
+        output::rows(&table);
+    }
+    let mut table = output::table(["SLOT", "SEGMENT", "STATE"]);
+    for row in rows(&found["slots"]) {
+        table.add_row(["slot", "segment", "state"].map(|key| cell(&row[key])));
+    }
+    output::rows(&table);
+    rest(found, "slots");
 }
 
 fn locks(found: &Value) {

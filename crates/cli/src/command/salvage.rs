@@ -1,7 +1,7 @@
 //! `rekindle salvage`: repair damaged volumes.
 
 use super::{client, job};
-use crate::arguments::{Common, Named, Salvage as Request, SalvageHistory};
+use crate::arguments::{Common, Named, Salvage as Request, SalvageHistory, SalvageRun};
 use crate::client::escape;
 use crate::failure::Outcome;
 use crate::output;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 pub fn run(common: &Common, request: &Request) -> Outcome {
     match request {
         Request::Queue => queue(common),
-        Request::Run(named) => begin(common, named),
+        Request::Run(run) => begin(common, run),
         Request::Cancel(named) => cancel(common, named),
         Request::History(of) => history(common, of),
     }
@@ -49,15 +49,15 @@ fn queue(common: &Common) -> Outcome {
     Ok(())
 }
 
-fn begin(common: &Common, named: &Named) -> Outcome {
+fn begin(common: &Common, run: &SalvageRun) -> Outcome {
     let client = client(common)?;
-    let begun: Job = client.post(&path(&named.name), &json!({}))?;
+    let begun: Job = client.post(&path(&run.name), &json!({"accept_losses": run.accept_losses}))?;
     let done = job::follow(&client, begun, "salvage")?;
     if common.json {
         output::json(&done);
     } else {
         let what = done.result["done"].as_str().unwrap_or_default();
-        output::line(&format!("volume '{}': {what}", named.name));
+        output::line(&format!("volume '{}': {what}", run.name));
     }
     Ok(())
 }

@@ -118,11 +118,15 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> 
     config.sweep.interval = sweep.interval.unwrap_or(config.sweep.interval);
     config.sweep.percent = sweep.percent.unwrap_or(config.sweep.percent);
     config.sweep.grace = sweep.grace.unwrap_or(config.sweep.grace);
+    config.stop_parallel = settings.stop_parallel.unwrap_or(config.stop_parallel);
     config.stuck_after = settings.stuck_after.unwrap_or(config.stuck_after);
     let collector = &settings.collector;
     config.collector.idle = collector.idle.unwrap_or(config.collector.idle);
     config.collector.interval = collector.interval.unwrap_or(config.collector.interval);
     config.collector.batch = collector.batch.unwrap_or(config.collector.batch);
+    let scrub = &settings.scrub;
+    config.scrub.interval = scrub.interval.unwrap_or(config.scrub.interval);
+    config.scrub.bytes_per_second = scrub.rate.unwrap_or(config.scrub.bytes_per_second);
     config.check().map_err(Failure::usage)?;
     Ok(config)
 }

@@ -11,8 +11,13 @@ use serde_json::json;
 /// Runs the command; exit code 1 when something is damaged.
 pub fn run(common: &Common, verify: &Verify) -> Outcome<u8> {
     let client = client(common)?;
-    let begun: Job =
-        client.post("/api/v1/verify", &json!({"volume": verify.name, "deep": true}))?;
+    let request = json!({
+        "volume": verify.name,
+        "deep": true,
+        "salvage": verify.salvage,
+        "bytes_per_second": verify.rate,
+    });
+    let begun: Job = client.post("/api/v1/verify", &request)?;
     if verify.no_wait && !verify.wait {
         if common.json {
             output::json(&begun);

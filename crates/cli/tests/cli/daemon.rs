@@ -48,6 +48,41 @@ fn it_serves_and_tells_where_and_what_to_do_next() {
     assert_eq!(daemon.ask(&["volume", "ls"]).as_array().map(Vec::len), Some(0));
 }
 
+/// Processes whose parent is `parent`, with their names.
+fn children(parent: i32) -> Vec<(i32, String)> {
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is_child = |pid: &i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|line| line.split_whitespace().eq(["PPid:", &parent.to_string()]))
+    };
+    let name = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    pids.filter(is_child).map(|pid| (pid, name(pid).trim().to_owned())).collect()
+}
+
+#[test]
+fn a_worker_has_an_heir_that_holds_nothing_and_ends_with_it() {
+    let daemon = Daemon::start();
+    let worker = daemon.worker();
+    wait_until("the heir has settled", || {
+        children(worker).iter().any(|(_, name)| name == "rekindle-heir")
+    });
+    let [(heir, _)] = children(worker)[..] else { panic!("{:?}", children(worker)) };
+    let files = std::fs::read_dir(format!("/proc/{heir}/fd")).expect("it is ours").count();
+    assert_eq!(files, 0, "a lock in the heir's hands would keep the next worker out");
+    kill(worker);
+    wait_until("another worker", || {
+        let status = daemon.cli(&["status"]).1;
+        status["pid"].is_i64() && status["pid"] != worker && status["state"] == "serving"
+    });
+    wait_until("the heir is gone", || !is_alive(heir));
+    // And the other way round: without its heir a worker serves on.
+    let worker = daemon.worker();
+    wait_until("the next heir", || children(worker).len() == 1);
+    kill(children(worker)[0].0);
+    assert_eq!(daemon.ask(&["status"])["pid"], worker);
+}
+
 #[test]
 fn a_killed_worker_is_replaced_and_what_was_made_is_there() {
     let mut daemon = Daemon::start();

@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 31] = [
+const PAGES: [&[&str]; 32] = [
     &[],
     &["up"],
     &["volume"],
@@ -23,6 +23,7 @@ const PAGES: [&[&str]; 31] = [
     &["map"],
     &["verify"],
     &["salvage"],
+    &["salvage", "run"],
     &["salvage", "history"],
     &["sweep"],
     &["warm"],

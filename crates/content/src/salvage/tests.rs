@@ -3,6 +3,7 @@
 use super::*;
 use crate::testing::{Broken, config, random, run};
 use crate::tree::{get, range, update};
+use datastore::Datastore;
 use env::Env;
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ async fn planted(env: &Env, store: &Arc<Broken>) -> (Content, Root, Vec<(u64, Op
 }
 
 /// Until nothing new turns up; also how many packs got new footers.
-async fn salvage(content: &Content, root: &Root) -> Result<(Repaired, usize), Error> {
+async fn salvage(content: &Content, root: &Root) -> Result<(Repaired, u64), Error> {
     let mut batch = content.batch();
     let (mut sum, mut footers) = (Repaired { root: *root, ..Repaired::default() }, 0);
     loop {
@@ -35,7 +36,7 @@ async fn salvage(content: &Content, root: &Root) -> Result<(Repaired, usize), Er
             return Ok((sum, footers));
         }
         let repaired = repair(content, &mut batch, &sum.root, &findings).await?;
-        footers += mend_packs(content, &findings).await.len();
+        footers += mend_packs(content, &findings).await.0;
         sum.root = repaired.root;
         sum.lost.extend(repaired.lost);
         sum.refetched += repaired.refetched;
@@ -143,6 +144,66 @@ fn a_lost_node_costs_what_is_below_it() {
         store.lose(&pack::key(root.pack));
         let (repaired, _) = salvage(&content, &Some(root)).await.unwrap();
         assert_eq!((repaired.root, repaired.lost), (None, one(0..u64::MAX)));
+    });
+}
+
+#[test]
+fn a_damaged_footer_alone_is_written_anew_and_nothing_is_lost() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let (content, root, changes) = planted(&env, &store).await;
+        let id = changes[123].1.unwrap().pack;
+        let key = pack::key(id);
+        let (object, _) = store.get(&key).await.unwrap();
+        // In the entries, in the lengths, in the checksum, in the magic number. (A version that is higher says that a newer
+        // binary has written it, and nobody can contradict.)
+        let footer = footer::length_from_tail(&object).unwrap();
+        for from_end in [footer, footer / 2, 24, 20, 14, 12, 8, 1] {
+            let mut damaged = object.to_vec();
+            let at = damaged.len() - from_end;
+            damaged[at] ^= 0x40;
+            store.put(&key, damaged.into()).await.unwrap();
+            let report = verify(&content, &[root], &mut |_| ()).await.unwrap();
+            assert_eq!(
+                (report.damages.len(), &report.footers[..]),
+                (0, &[(id, 0)][..]),
+                "{from_end}"
+            );
+            let findings = examine(&content, &root, &mut |_| ()).await.unwrap();
+            assert!(!findings.is_sound() && findings.are_chunks_sound());
+            let (mended, lines) = mend_packs(&content, &findings).await;
+            assert!(mended == 1 && lines[0].contains("new footer"), "{lines:?}");
+            assert_eq!(store.get(&key).await.unwrap().0, object, "byte for byte, {from_end}");
+        }
+        assert!(examine(&content, &root, &mut |_| ()).await.unwrap().is_sound());
+    });
+}
+
+#[test]
+fn warm_memory_gives_back_nodes_that_the_store_has_lost() {
+    run(async |env| {
+        let world = env::sim::World::new(1, env::sim::Faults::none());
+        let frames = warm::FramesShape { bytes: 16 << 20, store: base::StoreId([2; 16]) };
+        let shape = warm::Shape { slots: 1, slot_bytes: 16 << 10, frames: Some(frames) };
+        let path = std::path::Path::new("/memory/warm");
+        let node = base::NodeId([1; 16]);
+        let arena = warm::Arena::open_shaped(&world.env(), path, node, shape).unwrap();
+        let frames = arena.frames();
+        let store = Arc::new(Broken::new());
+        let open = || Content::open_warm(env.clone(), store.clone(), config(), frames.clone());
+        let content = open();
+        let mut batch = content.batch();
+        let chunk = batch.write(Class::Data, random(1, 2000), &[]).await.unwrap();
+        let root = update(&content, &mut batch, &None, &[(7, Some(chunk))]).await.unwrap();
+        batch.flush().await.unwrap();
+        batch.committed();
+        drop(content);
+        let hurt = root.unwrap();
+        store.flip(&pack::key(hurt.pack), u64::from(hurt.offset) + 60);
+        // A process that has just begun: its cache is empty.
+        let (repaired, _) = salvage(&open(), &root).await.unwrap();
+        assert_eq!((repaired.refetched, repaired.lost.len()), (1, 0), "{:?}", repaired.lines);
+        assert_eq!(get(&open(), &repaired.root, 7).await.unwrap(), Some(chunk));
     });
 }
 

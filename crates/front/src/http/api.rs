@@ -35,7 +35,7 @@ pub trait Api: Send + Sync + 'static {
     /// Volumes that are being salvaged, then those that wait for it.
     fn salvages(&self) -> Answer<'_, Vec<Salvage>>;
     /// Starts a salvage of a volume.
-    fn start_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, Job>;
+    fn start_salvage<'a>(&'a self, name: &'a str, request: StartSalvage) -> Answer<'a, Job>;
     /// Breaks a salvage off.
     fn cancel_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
     /// The last salvages of a volume, or of all, oldest first within a volume.
@@ -228,6 +228,12 @@ pub struct StartVerify {
     /// Read and hash every chunk, not only the trees.
     #[serde(default)]
     pub deep: bool,
+    /// Ask for a salvage of each volume in which damage is found.
+    #[serde(default)]
+    pub salvage: bool,
+    /// Bytes read per second at most; as fast as it goes when absent.
+    #[serde(default)]
+    pub bytes_per_second: Option<u64>,
 }
 
 /// The end of the node.
@@ -369,6 +375,8 @@ pub enum Debug {
     Queue,
     /// Segments and head of the log.
     Log,
+    /// What lies where in the memory that outlives the process.
+    Warm,
     /// Who has the say over a volume, what it waits for, and who waits for it.
     Locks,
 }
@@ -381,10 +389,11 @@ impl std::str::FromStr for Debug {
             "volumes" => Ok(Debug::Volumes),
             "queue" => Ok(Debug::Queue),
             "log" => Ok(Debug::Log),
+            "warm" => Ok(Debug::Warm),
             "locks" => Ok(Debug::Locks),
             _ => {
                 let message = format!(
-                    "there is nothing to debug called '{word}': there are volumes, queue, log, locks"
+                    "there is nothing to debug called '{word}': there are volumes, queue, log, warm, locks"
                 );
                 Err(ApiError::new(Kind::NotFound, message))
             }
@@ -407,6 +416,15 @@ pub struct Event {
     pub cause: String,
     /// How long the state before had lasted.
     pub duration_ms: u64,
+}
+
+/// How to salvage a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartSalvage {
+    /// Go on without unfinished changes that are lost, from what is whole before them.
+    #[serde(default)]
+    pub accept_losses: bool,
 }
 
 /// A volume that is being salvaged, or waits for it.

@@ -2,8 +2,8 @@
 
 use super::api::{
     ApiError, BootReport, CreateVolume, Event, Health, Job, LogUsage, Problem, Salvage,
-    SalvageAccount, Shutdown, StartAttach, StartSweep, StartVerify, Status, Stopping, StoreInfo,
-    SweepStatus, Volume, WarmDropped, WarmStatus,
+    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSweep, StartVerify, Status, Stopping,
+    StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::serve::App;
@@ -211,14 +211,15 @@ pub(super) async fn salvage_history(
 }
 
 /// Checks and repairs a volume, in service if it is. Attempts are counted from none again.
-#[utoipa::path(post, path = "/api/v1/volumes/{name}/salvage",
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/salvage", request_body = StartSalvage,
     params(("name" = String, Path, description = "Its name.")),
     responses((status = 202, body = Job, description = "It has begun.")))]
 pub(super) async fn start_salvage(
     State(app): State<App>,
     Piece(name): Piece,
+    Body(request): Body<StartSalvage>,
 ) -> Result<(StatusCode, Json<Job>), ApiError> {
-    Ok(begun(app.api.start_salvage(&name).await?))
+    Ok(begun(app.api.start_salvage(&name, request).await?))
 }
 
 /// Breaks the salvage of a volume off, whether it waits or runs.
@@ -332,7 +333,7 @@ pub(super) async fn job(State(app): State<App>, Piece(id): Piece) -> Answered<Jo
 
 /// The inside of the node, bounded; the datastore is not asked.
 #[utoipa::path(get, path = "/api/v1/debug/{what}",
-    params(("what" = String, Path, description = "`volumes`, `queue`, `log` or `locks`."), Narrow),
+    params(("what" = String, Path, description = "`volumes`, `queue`, `log`, `warm` or `locks`."), Narrow),
     responses((status = 200, body = Object, description = "What there is to see; fields may change with any version.")))]
 pub(super) async fn debug(
     State(app): State<App>,

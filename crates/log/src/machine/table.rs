@@ -221,14 +221,14 @@ impl<T> Table<T> {
         row.segment
     }
 
-    /// All segments, ascending: file, who needs it, and whether changes of it are lost.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (SegmentId, Option<u32>, Needed, Lost)> {
+    /// All segments, ascending: file, who needs it, whether changes of it are lost, and what hangs on it.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (SegmentId, Option<u32>, Needed, Lost, &T)> {
         self.rows.iter().map(|(&id, row)| {
             let needed = match row.content {
                 Content::Unknown => Needed::Unknown,
                 Content::Volumes(count) => Needed::By(count),
             };
-            (id, row.file, needed, row.lost)
+            (id, row.file, needed, row.lost, &row.segment)
         })
     }
 

@@ -6,12 +6,18 @@ use crate::jobs::Progress;
 use crate::status::refused;
 use front::http::api::{ApiError, Salvage, SalvageAccount};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use volume::{Account, Queued};
 
 /// Salvages a volume.
-pub async fn salvage(node: Arc<Node>, name: String, progress: Progress) -> Result<Value, ApiError> {
-    let mut work = std::pin::pin!(node.volumes.salvage(&name));
+pub async fn salvage(
+    node: Arc<Node>,
+    name: String,
+    accept_losses: bool,
+    progress: Progress,
+) -> Result<Value, ApiError> {
+    let mut work = std::pin::pin!(node.volumes.salvage(&name, accept_losses));
     let outcome = loop {
         tokio::select! {
             outcome = &mut work => break outcome,
@@ -23,6 +29,24 @@ pub async fn salvage(node: Arc<Node>, name: String, progress: Progress) -> Resul
     };
     let done = outcome.map_err(|error| refused(&error))?;
     Ok(json!({ "volume": name, "done": done }))
+}
+
+/// Pauses before the looks for salvages that were cut off: the next attempt may be due only after a while.
+const RESUME_PAUSES: [u64; 5] = [1, 10, 60, 600, 600];
+
+/// Salvages that the last life could not end go on.
+pub async fn resume(node: Weak<Node>) {
+    for pause in RESUME_PAUSES.map(Duration::from_secs) {
+        let Some(env) = node.upgrade().map(|node| node.env.clone()) else { return };
+        env.sleep(pause).await;
+        let Some(node) = node.upgrade() else { return };
+        match node.volumes.resume_salvages().await {
+            Ok(0) => return,
+            Ok(resumed) => tracing::info!(resumed, "salvages that were cut off go on"),
+            Err(volume::Error::Stopping) => return,
+            Err(error) => tracing::warn!(%error, "it is not known which salvages were cut off"),
+        }
+    }
 }
 
 /// A row of the queue.

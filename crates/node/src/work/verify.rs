@@ -6,11 +6,41 @@ use crate::limits;
 use crate::status::refused;
 use base::Kind;
 use base::units::format_size;
-use content::verify::Damage;
+use content::sweep::Budget;
+use content::verify::{Damage, verify_within};
 use front::http::api::{ApiError, StartVerify};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use volume::{Info, Lost, Vault, VaultState};
+
+/// A scrub: all volumes, one after another, slowly, and a salvage of each that is damaged.
+pub async fn scrub(node: Arc<Node>, rate: u64, progress: Progress) -> Result<Value, ApiError> {
+    let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
+    let (mut volumes, mut chunks, mut bytes, mut findings) = (0, 0, 0, Findings::default());
+    for info in infos {
+        let request = StartVerify {
+            volume: Some(info.vault.name.clone()),
+            salvage: true,
+            bytes_per_second: Some(rate),
+            ..StartVerify::default()
+        };
+        let before = chunks;
+        let mut tell = |done: u64| progress.set(before + done, None);
+        match check(&node, &request, &mut tell).await {
+            Ok(checked) => {
+                volumes += checked.volumes;
+                chunks += checked.chunks;
+                bytes += checked.bytes;
+                findings.add_all(checked.findings);
+            }
+            // Removed meanwhile.
+            Err(error) if error.kind == Kind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Checked { volumes, chunks, bytes, findings }.told())
+}
 
 /// Checks one volume, or all.
 pub async fn verify(
@@ -18,6 +48,35 @@ pub async fn verify(
     request: StartVerify,
     progress: Progress,
 ) -> Result<Value, ApiError> {
+    let mut tell = |chunks: u64| progress.set(chunks, None);
+    Ok(check(&node, &request, &mut tell).await?.told())
+}
+
+/// What was checked, and what was found.
+struct Checked {
+    volumes: usize,
+    chunks: u64,
+    bytes: u64,
+    findings: Findings,
+}
+
+impl Checked {
+    fn told(self) -> Value {
+        json!({
+            "volumes": self.volumes,
+            "chunks": self.chunks,
+            "bytes": self.bytes,
+            "damaged": self.findings.count,
+            "findings": self.findings.kept,
+        })
+    }
+}
+
+async fn check(
+    node: &Arc<Node>,
+    request: &StartVerify,
+    tell: &mut (dyn FnMut(u64) + Send),
+) -> Result<Checked, ApiError> {
     // While this is held no sweep deletes what the roots below reach.
     let _hold = node.content.hold();
     let infos = match &request.volume {
@@ -32,27 +91,39 @@ pub async fn verify(
             let reason = info.reason.clone().unwrap_or_default();
             findings.add(format!("volume '{}' cannot be served: {reason}", info.vault.name));
         } else if info.vault.state == VaultState::Live {
-            let vault = newest(&node, &info);
+            let vault = newest(node, &info);
             vault.lost.iter().for_each(|lost| findings.add(quarantined(&vault.name, lost)));
             roots.push(vault.root);
             subjects.push(info);
         }
     }
-    let mut tell = |found: content::verify::Progress| progress.set(found.chunks, None);
-    let report =
-        content::verify::verify(&node.content, &roots, &mut tell).await.map_err(|error| {
-            ApiError::new(error.kind(), format!("the check could not be ended: {error}"))
-        })?;
+    let mut tell = |found: content::verify::Progress| tell(found.chunks);
+    let budget = request.bytes_per_second.map_or(Budget::Unlimited, Budget::BytesPerSecond);
+    let verified = verify_within(&node.content, &roots, budget, &mut tell).await;
+    let report = verified.map_err(|error| {
+        ApiError::new(error.kind(), format!("the check could not be ended: {error}"))
+    })?;
+    let mut hurt = BTreeMap::new();
     for damage in &report.damages {
         findings.add(describe(damage, subjects.get(damage.root)));
+        hurt.entry(damage.root).or_insert_with(|| format!("a check found that {}", damage.error));
     }
-    Ok(json!({
-        "volumes": subjects.len(),
-        "chunks": report.progress.chunks,
-        "bytes": report.progress.bytes,
-        "damaged": findings.count,
-        "findings": findings.kept,
-    }))
+    for (pack, root) in &report.footers {
+        let name = subjects.get(*root).map_or("NAME", |info| info.vault.name.as_str());
+        findings.add(format!(
+            "pack {pack}: its footer is damaged; no chunk is lost by that, `rekindle salvage run {name}` writes it anew"
+        ));
+        let reason = || format!("a check found that the footer of pack {pack} is damaged");
+        hurt.entry(*root).or_insert_with(reason);
+    }
+    for (root, reason) in hurt.into_iter().filter(|_| request.salvage) {
+        let Some(info) = subjects.get(root) else { continue };
+        if let Err(error) = node.volumes.ask_salvage(&info.vault.name, &reason).await {
+            findings.add(format!("volume '{}' cannot be salvaged now: {error}", info.vault.name));
+        }
+    }
+    let content::verify::Progress { chunks, bytes, .. } = report.progress;
+    Ok(Checked { volumes: subjects.len(), chunks, bytes, findings })
 }
 
 /// The newest vault: that of the volume in service, if it is in service.
@@ -83,6 +154,12 @@ impl Findings {
         if self.kept.len() < limits::FINDINGS_KEPT {
             self.kept.push(finding);
         }
+    }
+
+    fn add_all(&mut self, more: Findings) {
+        self.count += more.count;
+        let room = limits::FINDINGS_KEPT.saturating_sub(self.kept.len());
+        self.kept.extend(more.kept.into_iter().take(room));
     }
 }
 

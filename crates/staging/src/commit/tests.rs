@@ -26,6 +26,7 @@ fn vault(tag: u8, checkpoint: u64) -> Vault {
         created: 0,
         pinned: false,
         lost: Vec::new(),
+        accepted: None,
     }
 }
 
@@ -42,7 +43,7 @@ fn a_vault_read_back_is_judged() {
     assert_eq!(judge(vault(3, 15)), Verdict::Late);
     assert_eq!(judge(vault(3, 30)), Verdict::Late);
     assert_eq!(judge(vault(3, 9)), Verdict::Absurd);
-    assert_eq!(judge(vault(3, 10)), Verdict::Absurd);
+    assert_eq!(judge(vault(3, 10)), Verdict::Late, "also one that got everything back");
     assert_eq!(judge(Vault { generation: Generation(6), ..vault(2, 20) }), Verdict::Fenced);
     assert_eq!(judge(Vault { owner: Some(NodeId([3; 16])), ..vault(2, 20) }), Verdict::Fenced);
     assert_eq!(judge(Vault { owner: None, ..vault(1, 10) }), Verdict::Fenced);

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 
 const GOLDEN_1: &str = include_str!("../../golden/vault-1.json");
 const GOLDEN_2: &str = include_str!("../../golden/vault-2.json");
-const GOLDEN: &str = include_str!("../../golden/vault-3.json");
+const GOLDEN_3: &str = include_str!("../../golden/vault-3.json");
+const GOLDEN: &str = include_str!("../../golden/vault-4.json");
 
 fn example() -> Vault {
     Vault {
@@ -32,6 +33,11 @@ fn example() -> Vault {
         created: 1_767_225_600_000_000,
         pinned: true,
         lost: vec![Lost { position: 16384, span: 32768 }],
+        accepted: Some(Accepted {
+            generation: Generation(2),
+            through: Serial(77),
+            segment: SegmentId(5),
+        }),
     }
 }
 
@@ -49,7 +55,7 @@ fn the_golden_vault_is_read_and_written_as_ever() {
 fn a_vault_of_format_1_is_read_and_has_no_pin() {
     let (vault, mark) =
         datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_1.as_bytes()).unwrap();
-    assert_eq!(vault, Vault { pinned: false, lost: Vec::new(), ..example() });
+    assert_eq!(vault, Vault { pinned: false, lost: Vec::new(), accepted: None, ..example() });
     assert_eq!(mark.edition, 9);
 }
 
@@ -57,7 +63,14 @@ fn a_vault_of_format_1_is_read_and_has_no_pin() {
 fn a_vault_of_format_2_has_lost_nothing() {
     let (vault, _) =
         datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_2.as_bytes()).unwrap();
-    assert_eq!(vault, Vault { lost: Vec::new(), ..example() });
+    assert_eq!(vault, Vault { lost: Vec::new(), accepted: None, ..example() });
+}
+
+#[test]
+fn a_vault_of_format_3_has_accepted_nothing() {
+    let (vault, _) =
+        datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_3.as_bytes()).unwrap();
+    assert_eq!(vault, Vault { accepted: None, ..example() });
 }
 
 #[test]

@@ -70,6 +70,7 @@ impl Setup {
             created: 0,
             pinned: false,
             lost: Vec::new(),
+            accepted: None,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Where flash has `pattern`.
-fn find(world: &World, pattern: &[u8]) -> (String, u64) {
+pub fn find(world: &World, pattern: &[u8]) -> (String, u64) {
     for number in 1..20 {
         let path = format!("/node/log/{number:08}.seg");
         if let Some(bytes) = world.peek(Path::new(&path))

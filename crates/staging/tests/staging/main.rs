@@ -1,6 +1,7 @@
 //! Staging as its callers see it, over the real log, content store and datastore, on a simulated machine.
 #![cfg(test)]
 
+mod accept;
 mod bed;
 mod blocks;
 mod cost;

@@ -56,7 +56,7 @@ pub enum Outcome {
     Failed,
     /// Somebody did not want it any more, or the volume went out of service.
     Cancelled,
-    /// The process ended in the midst of it.
+    /// The process ended in the midst of it, or stopped.
     Interrupted,
 }
 

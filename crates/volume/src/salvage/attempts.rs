@@ -15,6 +15,8 @@ pub(crate) enum By {
     Itself,
     /// A person said so.
     Operator,
+    /// A person said so, and goes on without unfinished changes that are lost.
+    Accepting,
 }
 
 /// Why a salvage is not begun.
@@ -69,7 +71,7 @@ pub(crate) fn begin(
     let rest = Duration::from_micros(now.saturating_sub(ended));
     let is_healthy =
         last.is_some_and(|last| last.outcome.is_good()) && rest >= limits::SALVAGE_HEALTHY;
-    if by == By::Operator || is_healthy {
+    if by != By::Itself || is_healthy {
         memory = Memory { attempts: 0, findings: String::new(), no_progress: false, ..memory };
     }
     let pause = pause(memory.attempts);
@@ -108,7 +110,8 @@ pub(crate) struct Ending {
 
 /// Ends the salvage that runs.
 pub(crate) fn end(mut memory: Memory, ending: Ending, now: u64) -> Memory {
-    if ending.outcome == Outcome::Cancelled {
+    // Whoever breaks a salvage off in good order has tried nothing.
+    if matches!(ending.outcome, Outcome::Cancelled | Outcome::Interrupted) {
         memory.attempts = memory.attempts.saturating_sub(1);
     } else {
         let findings = ending.findings.unwrap_or_default();

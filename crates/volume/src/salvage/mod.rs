@@ -11,21 +11,20 @@ pub(crate) mod attempts;
 pub(crate) mod queue;
 mod work;
 
-use crate::entry::{Entry, Step};
+use crate::entry::{Entry, Handle, Live, Step, Waiting};
 use crate::machine::{Event, State};
 use crate::registry::{Exclusive, Inner};
-use crate::{Error, limits};
+use crate::{Error, attach, limits, offline};
 use attempts::By;
-use env::Moment;
+use env::{Moment, Switch};
 use parking_lot::Mutex;
 use queue::{Asked, Cancelled, Queue};
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use tokio::sync::watch;
+use std::sync::{Arc, OnceLock, Weak};
 
-pub(crate) use work::{forget, histories, history};
+pub(crate) use work::{forget, histories, history, resume};
 
 /// The salvage server of a node.
 pub(crate) struct Salvager {
@@ -35,24 +34,27 @@ pub(crate) struct Salvager {
 struct Salvages {
     queue: Queue,
     /// By volume; one for each request in the queue.
-    jobs: HashMap<String, Job>,
+    jobs: BTreeMap<String, Job>,
 }
 
 /// What a request is about, beside its place in the queue.
 struct Job {
-    by: By,
     /// The say over the volume, if it is out of service. The worker takes it.
     exclusive: Option<Exclusive>,
+    /// Else a hold on it, so that the collector leaves it in service until the end. The worker takes it.
+    hold: Option<Handle>,
     shared: Arc<Shared>,
 }
 
 /// What others see of a salvage that waits or runs.
 pub(crate) struct Shared {
+    by: By,
     /// Chunks read and checked.
     chunks: AtomicU64,
-    cancel: watch::Sender<bool>,
-    /// How it ended.
-    outcome: watch::Sender<Option<Result<String, Error>>>,
+    cancel: Switch,
+    ended: Switch,
+    /// How, once it has.
+    outcome: OnceLock<Result<String, Error>>,
 }
 
 /// A volume that is to be salvaged, or is being salvaged.
@@ -70,10 +72,17 @@ pub struct Queued {
     pub chunks: u64,
 }
 
+impl Shared {
+    fn tell(&self, outcome: Result<String, Error>) {
+        let _ = self.outcome.set(outcome);
+        self.ended.turn_on();
+    }
+}
+
 impl Default for Salvager {
     fn default() -> Self {
         let queue = Queue::new(limits::SALVAGE_WORKERS);
-        Self { state: Mutex::new(Salvages { queue, jobs: HashMap::new() }) }
+        Self { state: Mutex::new(Salvages { queue, jobs: BTreeMap::new() }) }
     }
 }
 
@@ -122,6 +131,14 @@ pub(crate) fn request(
 ) -> Result<Arc<Shared>, Error> {
     let device = inner.writer.store.describe();
     let mut exclusive = exclusive;
+    let mut hold = match &exclusive {
+        Some(_) => None,
+        None => inner.find(name).and_then(|entry| {
+            let inside = entry.inside.lock();
+            let live = inside.live.as_ref().filter(|_| inside.machine.state().is_in_service());
+            live.map(Live::hold)
+        }),
+    };
     if let Some(say) = &exclusive {
         let step = Step { what: "a salvage worker", since: inner.env.now() };
         say.entry.inside.lock().step = Some(step);
@@ -136,11 +153,14 @@ pub(crate) fn request(
             Asked::Coalesced | Asked::Full => None,
             Asked::Queued => {
                 let shared = Arc::new(Shared {
+                    by,
                     chunks: AtomicU64::new(0),
-                    cancel: watch::Sender::new(false),
-                    outcome: watch::Sender::new(None),
+                    cancel: Switch::default(),
+                    ended: Switch::default(),
+                    outcome: OnceLock::new(),
                 });
-                let job = Job { by, exclusive: exclusive.take(), shared: shared.clone() };
+                let (exclusive, hold) = (exclusive.take(), hold.take());
+                let job = Job { exclusive, hold, shared: shared.clone() };
                 state.jobs.insert(name.to_owned(), job);
                 Some(shared)
             }
@@ -166,16 +186,16 @@ fn hand_out(inner: &Arc<Inner>) {
             let mut state = inner.salvager.state.lock();
             let Some((name, _)) = state.queue.next() else { return };
             let job = state.jobs.get_mut(&name).expect("a job for each request");
-            let job =
-                Job { by: job.by, exclusive: job.exclusive.take(), shared: job.shared.clone() };
+            let (exclusive, hold) = (job.exclusive.take(), job.hold.take());
+            let job = Job { exclusive, hold, shared: job.shared.clone() };
             (name, job)
         };
-        let end = End { inner: inner.clone(), name, shared: job.shared };
+        let end = End { inner: inner.clone(), name, shared: job.shared.clone() };
         inner.env.spawn("salvage", async move {
-            let say = job.exclusive.as_ref();
-            let outcome = work::run(&end.inner, &end.name, job.by, say, &end.shared).await;
+            let outcome = work::run(&end.inner, &end.name, &job).await;
             // First, so that whoever finds the volume out of `salvaging` can ask for another one.
             end.free();
+            drop(job.hold);
             job.exclusive.into_iter().for_each(|say| work::conclude(say, &outcome));
             end.tell(outcome);
         });
@@ -191,7 +211,7 @@ struct End {
 
 impl End {
     fn tell(&self, outcome: Result<String, Error>) {
-        self.shared.outcome.send_replace(Some(outcome));
+        self.shared.tell(outcome);
     }
 
     fn free(&self) {
@@ -210,7 +230,7 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         self.free();
-        if self.shared.outcome.borrow().is_none() {
+        if !self.shared.ended.is_on() {
             self.tell(Err(Error::Interrupted(self.name.clone())));
         }
         if !self.inner.is_stopping() {
@@ -219,28 +239,62 @@ impl Drop for End {
     }
 }
 
-/// Salvages a volume because a person said so, and waits for the end; what came of it, in a sentence.
-pub(crate) async fn run(inner: &Arc<Inner>, name: &str) -> Result<String, Error> {
+/// Salvages a volume because a person said so, and waits for the end; what came of it, in a sentence. One that goes on
+/// without unfinished changes is taken out of service for that, which its clients can refuse by holding it.
+pub(crate) async fn run(
+    inner: &Arc<Inner>,
+    name: &str,
+    accept_losses: bool,
+) -> Result<String, Error> {
+    let (by, cause) = match accept_losses {
+        false => (By::Operator, "an operator asked"),
+        true => (By::Accepting, "an operator accepts that unfinished changes are lost"),
+    };
+    loop {
+        let shared = ask(inner, name, cause, by).await?;
+        shared.ended.wait().await;
+        match shared.outcome.get().cloned().unwrap_or(Err(Error::Interrupted(name.to_owned()))) {
+            // It was one that nobody had asked for; of a person's no attempt is too many, and none too soon.
+            Err(Error::Salvage { .. }) if shared.by == By::Itself => {}
+            ended => return ended,
+        }
+    }
+}
+
+/// Asks for a salvage of a volume in which somebody has found damage, and does not wait for it. The volume comes into
+/// service for that: who wants it is served meanwhile, and a salvage that is refused is nobody's error.
+pub(crate) async fn ask_in_service(
+    inner: &Arc<Inner>,
+    name: &str,
+    reason: &str,
+) -> Result<(), Error> {
+    // When it cannot be attached because of damage, that has brought a salvage about.
+    let _held_until_asked = attach::attach(inner, name).await?;
+    request(inner, name, reason, By::Itself, None).map(drop)
+}
+
+/// Asks for a salvage of a volume because a person said so, in service or out of it; does not wait for it.
+async fn ask(inner: &Arc<Inner>, name: &str, cause: &str, by: By) -> Result<Arc<Shared>, Error> {
     base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
-    let shared = loop {
+    loop {
         if inner.is_stopping() {
             return Err(Error::Stopping);
         }
         let entry = inner.entry(name);
-        match claim(inner, &entry)? {
-            Claimed::Again(mut changes) => drop(changes.changed().await),
+        match claim(inner, &entry, cause)? {
+            Claimed::Again(changes) => changes.changed().await,
             Claimed::Retired => {}
-            Claimed::InService => {
-                break request(inner, name, "an operator asked", By::Operator, None)?;
+            Claimed::InService if by == By::Accepting => {
+                let say = offline::claim(inner, name, false, cause).await?;
+                offline::close(&say).await?;
+                say.turn_to(Event::Salvage, cause)?;
+                say.entry.inside.lock().attempts += 1;
+                return request(inner, name, cause, by, Some(say));
             }
-            Claimed::Say(say) => {
-                break request(inner, name, "an operator asked", By::Operator, Some(say))?;
-            }
+            Claimed::InService => return request(inner, name, cause, by, None),
+            Claimed::Say(say) => return request(inner, name, cause, by, Some(say)),
         }
-    };
-    let mut outcome = shared.outcome.subscribe();
-    let ended = outcome.wait_for(Option::is_some).await;
-    ended.ok().and_then(|ended| ended.clone()).unwrap_or(Err(Error::Interrupted(name.to_owned())))
+    }
 }
 
 enum Claimed {
@@ -248,11 +302,11 @@ enum Claimed {
     InService,
     Say(Exclusive),
     /// Another task has the say.
-    Again(watch::Receiver<u64>),
+    Again(Waiting),
     Retired,
 }
 
-fn claim(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Claimed, Error> {
+fn claim(inner: &Arc<Inner>, entry: &Arc<Entry>, cause: &str) -> Result<Claimed, Error> {
     let mut inside = entry.inside.lock();
     if inside.retired {
         return Ok(Claimed::Retired);
@@ -264,8 +318,7 @@ fn claim(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Claimed, Error> {
             Claimed::InService
         }
         State::Unattached | State::Preattached | State::Error => {
-            let say =
-                Exclusive::enter(inner, entry, &mut inside, Event::Salvage, "an operator asked")?;
+            let say = Exclusive::enter(inner, entry, &mut inside, Event::Salvage, cause)?;
             // Who comes now waits for this, and takes no older failure for its outcome.
             inside.attempts += 1;
             Claimed::Say(say)
@@ -282,7 +335,7 @@ pub(crate) fn cancel(inner: &Arc<Inner>, name: &str) -> bool {
             Cancelled::Nothing => return false,
             Cancelled::Running => {
                 if let Some(job) = state.jobs.get(name) {
-                    job.shared.cancel.send_replace(true);
+                    job.shared.cancel.turn_on();
                 }
                 return true;
             }
@@ -294,15 +347,28 @@ pub(crate) fn cancel(inner: &Arc<Inner>, name: &str) -> bool {
         if let Some(exclusive) = job.exclusive {
             work::give_up(exclusive, cancelled.clone());
         }
-        job.shared.outcome.send_replace(Some(Err(cancelled)));
+        job.shared.tell(Err(cancelled));
     }
     true
 }
 
-/// The node stops: nothing waits, nothing runs on. The next touch asks again.
+/// The node stops: nothing waits, and what runs is told to end. The next life goes on.
 pub(crate) fn stop(inner: &Arc<Inner>) {
     let names: Vec<String> = inner.salvager.state.lock().jobs.keys().cloned().collect();
     for name in names {
         cancel(inner, &name);
     }
+}
+
+/// After [`stop`]: none runs any more, or has had the time to end.
+pub(crate) async fn stopped(inner: &Inner) {
+    let jobs: Vec<_> =
+        inner.salvager.state.lock().jobs.values().map(|job| job.shared.clone()).collect();
+    let all = async {
+        for job in jobs {
+            job.ended.wait().await;
+        }
+    };
+    let _ =
+        inner.env.timeout(limits::SALVAGE_STOP_GRACE + limits::SALVAGE_STOP_GRACE / 2, all).await;
 }

@@ -1,7 +1,7 @@
 //! One salvage: remembered before it begins and when it has ended, so that no crash in between is forgotten.
 
-use super::Shared;
 use super::attempts::{self, By};
+use super::{Job, Shared};
 use crate::format::{Account, Memory, Outcome};
 use crate::machine::Event;
 use crate::registry::{Exclusive, Inner};
@@ -14,15 +14,9 @@ use std::pin::pin;
 use std::sync::Arc;
 
 /// Salvages a volume; what came of it, in a sentence. The caller then leaves `salvaging`.
-pub(super) async fn run(
-    inner: &Arc<Inner>,
-    name: &str,
-    by: By,
-    exclusive: Option<&Exclusive>,
-    shared: &Shared,
-) -> Result<String, Error> {
+pub(super) async fn run(inner: &Arc<Inner>, name: &str, job: &Job) -> Result<String, Error> {
     let reason = reason(inner, name);
-    let outcome = attempt(inner, name, by, &reason, exclusive, shared).await;
+    let outcome = attempt(inner, name, &reason, job).await;
     let label = match &outcome {
         Ok(_) => "good",
         Err(Error::Cancelled(_)) => "cancelled",
@@ -72,25 +66,29 @@ fn reason(inner: &Inner, name: &str) -> String {
         .map_or_else(String::new, |(_, request)| request.reason.clone())
 }
 
-async fn attempt(
-    inner: &Arc<Inner>,
-    name: &str,
-    by: By,
-    reason: &str,
-    exclusive: Option<&Exclusive>,
-    shared: &Shared,
-) -> Result<String, Error> {
+async fn attempt(inner: &Arc<Inner>, name: &str, reason: &str, job: &Job) -> Result<String, Error> {
+    let exclusive = job.exclusive.as_ref();
     let _step = exclusive.map(|say| say.step("the store: the vault, and what was tried before"));
-    let vault = records::find(&inner.writer, name).await?;
-    if exclusive.is_some() {
-        exclusive.inspect(|say| say.entry.inside.lock().known = true);
-    }
+    let (vault, began) = {
+        let begun = pin!(async {
+            let vault = records::find(&inner.writer, name).await?;
+            exclusive.inspect(|say| say.entry.inside.lock().known = true);
+            let began = begin(inner, vault.value.id, job.shared.by, name, reason).await?;
+            Ok::<_, Error>((vault, began))
+        });
+        match select(begun, pin!(job.shared.cancel.wait())).await {
+            Either::Left((begun, _)) => begun?,
+            // A stop asks the store for nothing. If it is written down that this has begun, the next life goes on.
+            Either::Right(_) if inner.is_stopping() => {
+                return Err(Error::Cancelled(name.to_owned()));
+            }
+            Either::Right((_, begun)) => begun.await?,
+        }
+    };
     let id = vault.value.id;
-    let began = begin(inner, id, by, name, reason).await?;
-    let mut cancel = shared.cancel.subscribe();
     let outcome = {
-        let work = pin!(repair(inner, name, vault, exclusive, shared));
-        let cancelled = pin!(cancel.wait_for(|cancel| *cancel));
+        let work = pin!(repair(inner, name, vault, job));
+        let cancelled = pin!(job.shared.cancel.wait());
         match select(work, cancelled).await {
             Either::Left((outcome, _)) => outcome,
             Either::Right(_) => Err(Error::Cancelled(name.to_owned())),
@@ -110,10 +108,28 @@ async fn attempt(
         Err(Error::Staging(staging::Error::Closed(_))) => Err(Error::Cancelled(name.to_owned())),
         outcome => outcome,
     };
-    let ended = attempts::end(began.value.clone(), judged(&outcome), inner.env.wall_clock().0);
+    let mut ending = judged(&outcome);
+    if ending.outcome == Outcome::Cancelled && inner.is_stopping() {
+        // Nobody has said that it is not wanted any more: the next life goes on.
+        ending.outcome = Outcome::Interrupted;
+        ending.lines = vec!["the node stopped in the midst of it".to_owned()];
+    }
+    let ended = attempts::end(began.value.clone(), ending, inner.env.wall_clock().0);
+    let patience = pin!(async {
+        job.shared.cancel.wait().await;
+        match inner.is_stopping() {
+            true => inner.env.sleep(limits::SALVAGE_STOP_GRACE).await,
+            false => std::future::pending().await,
+        }
+    });
     // What is done is done, whether or not it can be written down.
-    if let Err(error) = inner.writer.replace(&began, ended).await {
-        tracing::warn!(volume = name, "what came of its salvage cannot be written down: {error}");
+    let why = match select(pin!(inner.writer.replace(&began, ended)), patience).await {
+        Either::Left((Ok(_), _)) => None,
+        Either::Left((Err(error), _)) => Some(error.to_string()),
+        Either::Right(_) => Some("the node stops".to_owned()),
+    };
+    if let Some(why) = why {
+        tracing::warn!(volume = name, "what came of its salvage cannot be written down: {why}");
     }
     match outcome {
         Ok(done) => Ok(sentence(&done)),
@@ -171,26 +187,29 @@ async fn repair(
     inner: &Arc<Inner>,
     name: &str,
     vault: Held<Vault>,
-    exclusive: Option<&Exclusive>,
-    shared: &Shared,
+    job: &Job,
 ) -> Result<Salvaged, Error> {
-    let Some(say) = exclusive else {
-        let entry = inner.find(name);
-        let live = entry.and_then(|entry| entry.inside.lock().live.clone());
-        // It went out of service while it waited: whoever comes next finds out.
-        let live = live.ok_or_else(|| Error::Cancelled(name.to_owned()))?;
-        return Ok(live.staged.salvage(&shared.chunks).await?);
+    let Shared { chunks, .. } = &*job.shared;
+    let Some(say) = &job.exclusive else {
+        // It went out of service before it could be held: whoever comes next finds out.
+        let hold = job.hold.as_ref().ok_or_else(|| Error::Cancelled(name.to_owned()))?;
+        return Ok(hold.staged().salvage(chunks).await?);
     };
     let _step = say.step("the store: becoming the owner in the vault");
-    let held = attach::become_owner(inner, name, vault).await?;
+    let mut held = attach::become_owner(inner, name, vault).await?;
+    let mut given_up = Vec::new();
+    if job.shared.by == By::Accepting {
+        let _step = say.step("the log: finding out which unfinished changes are whole");
+        (held, given_up) = inner.staging.accept_losses(held).await?;
+    }
     let home = (inner.homes)(&held.value)?;
     let _step = say.step("the log: reading unfinished changes");
     let staged: Arc<Staged> = inner.staging.open(held, home).await?;
     let _step = say.step("the store: reading and checking every chunk");
-    let salvaged = staged.salvage(&shared.chunks).await;
+    let salvaged = staged.salvage(chunks).await;
     let _step = say.step("the volume to close");
     staged.close().await?;
-    Ok(salvaged?)
+    Ok(Salvaged { given_up, ..salvaged? })
 }
 
 /// What is remembered of an outcome.
@@ -202,8 +221,9 @@ fn judged(outcome: &Result<Salvaged, Error>) -> attempts::Ending {
             lines.extend(lost.map(|lost| {
                 format!("lost: bytes {}..{}", lost.position, lost.position + lost.span)
             }));
+            lines.extend(done.given_up.iter().cloned());
             lines.extend(done.lines.iter().cloned());
-            let is_sound = done.damages == 0;
+            let is_sound = done.damages == 0 && done.footers == 0 && done.given_up.is_empty();
             attempts::Ending {
                 outcome: if is_sound { Outcome::Sound } else { Outcome::Repaired },
                 lines,
@@ -225,9 +245,22 @@ fn judged(outcome: &Result<Salvaged, Error>) -> attempts::Ending {
 }
 
 fn sentence(done: &Salvaged) -> String {
+    if done.given_up.is_empty() {
+        return findings(done);
+    }
+    format!("{}; {}", done.given_up.join("; "), findings(done))
+}
+
+fn findings(done: &Salvaged) -> String {
     let (chunks, damages) = (done.chunks, done.damages);
-    if damages == 0 {
-        return format!("{chunks} chunks read, all of them sound");
+    match (damages, done.footers) {
+        (0, 0) => return format!("{chunks} chunks read, all of them sound"),
+        (0, footers) => {
+            return format!(
+                "{chunks} chunks read, all of them sound; {footers} damaged footer(s) of packs written anew, nothing is lost"
+            );
+        }
+        _ => {}
     }
     let lost: u64 = done.lost.iter().map(|lost| lost.span).sum();
     format!(
@@ -256,6 +289,35 @@ pub(crate) async fn histories(inner: &Arc<Inner>) -> Result<Vec<Account>, Error>
         name(one).cmp(&name(other))
     });
     Ok(all.concat())
+}
+
+/// Asks again for the salvages that a crash or a stop of an earlier life has cut off, in service. How many, with those
+/// that go on already.
+pub(crate) async fn resume(inner: &Arc<Inner>) -> Result<u64, Error> {
+    let keys = records::keys(&inner.writer, datastore::key::SALVAGES).await?;
+    let read = |key: String| async move { inner.writer.read::<Memory>(&key).await };
+    let mut resumed = 0;
+    for held in records::each(keys, read).await {
+        let Some(mut held) = held? else { continue };
+        let Some(last) = held.value.accounts.pop() else { continue };
+        if !matches!(last.outcome, Outcome::Running | Outcome::Interrupted) {
+            continue;
+        }
+        let name = last.volume;
+        if inner.salvager.state.lock().jobs.contains_key(&name) {
+            resumed += 1;
+            continue;
+        }
+        let reason = format!("a salvage was cut off ({})", last.reason);
+        match super::ask_in_service(inner, &name, &reason).await {
+            Ok(()) => resumed += 1,
+            Err(Error::Stopping) => return Err(Error::Stopping),
+            Err(error) => {
+                tracing::warn!(volume = name, %error, "its salvage was cut off, and cannot go on now");
+            }
+        }
+    }
+    Ok(resumed)
 }
 
 /// A volume is gone for good.

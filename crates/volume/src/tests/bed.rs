@@ -175,6 +175,12 @@ impl Bed {
         remove::reap_orphans(&self.volumes.inner, Duration::ZERO).await.unwrap()
     }
 
+    /// How the last salvage of a volume came out, if it had one.
+    pub async fn outcome_of_last(&self, name: &str) -> Option<Outcome> {
+        let history = self.volumes.salvage_history(name).await.unwrap();
+        history.last().map(|account| account.outcome)
+    }
+
     /// The vault as the store has it.
     pub async fn vault(&self, name: &str) -> Vault {
         records::find(&self.writer, name).await.unwrap().value

@@ -119,3 +119,38 @@ fn a_copy_that_does_not_fit_the_log_gives_way_to_the_store() {
         assert_eq!(read(&handle, 400, 6).await, b"newest");
     });
 }
+
+#[test]
+fn volumes_whose_clients_were_there_come_back_before_them() {
+    let (world, store) = (World::new(3, Faults::none()), Mem::store());
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store).await;
+        for name in ["stays", "goes", "later"] {
+            bed.volumes.create(spec(name)).await.unwrap();
+        }
+        let stays = bed.volumes.attach("stays").await.unwrap();
+        write(&stays, 0, b"unfinished").await.unwrap();
+        drop(bed.volumes.attach("goes").await.unwrap());
+        // As a kill leaves it: nobody lets go.
+        std::mem::forget((stays.clone(), bed.volumes.attach("later").await.unwrap()));
+        drop(stays);
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store).await;
+        bed.faults.set(away());
+        bed.volumes.welcome().await;
+        let (views, _) = bed.volumes.view("", 10);
+        let attached: Vec<_> = views.iter().map(|view| view.volume.as_str()).collect();
+        assert_eq!(attached, ["later", "stays"], "without a word from the store");
+        let stays = bed.volumes.attach("stays").await.unwrap();
+        assert_eq!(read(&stays, 0, 10).await, b"unfinished");
+        // Told once.
+        bed.volumes.detach("later").await.unwrap();
+        bed.volumes.welcome().await;
+        let (views, _) = bed.volumes.view("later", 10);
+        assert!(views.iter().all(|view| view.state != machine::State::Attached), "{views:?}");
+    });
+}

@@ -38,7 +38,7 @@ async fn busy_body(bed: &Bed, steps: u32) {
                 collect::pass(&bed.volumes.inner, &settings, idle, &mut Pace::default()).await;
                 Ok(())
             }
-            13 => bed.volumes.salvage(name).await.map(drop),
+            13 => bed.volumes.salvage(name, false).await.map(drop),
             14 => {
                 bed.volumes.cancel_salvage(name);
                 Ok(())

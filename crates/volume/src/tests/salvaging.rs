@@ -63,7 +63,7 @@ fn a_volume_out_of_service_is_salvaged_and_who_comes_meanwhile_waits_for_it() {
             assert_eq!(read(&healthy.unwrap(), 0, 1).await, b"b");
             (one.unwrap(), other.unwrap())
         };
-        let (salvaged, (one, other)) = join(bed.volumes.salvage("a"), clients).await;
+        let (salvaged, (one, other)) = join(bed.volumes.salvage("a", false), clients).await;
         assert!(salvaged.unwrap().contains("1 damaged"));
         assert!(bed.volumes.salvages().is_empty());
         bed.faults.set(Plan::default());
@@ -142,10 +142,10 @@ fn attempts_in_vain_are_few_and_no_restart_forgets_them() {
         assert!(vain.contains("could change nothing"), "{vain}");
         assert_eq!(outcomes(&bed, "a").await.len(), 2);
         // A person may, and does so with success once the cause is gone.
-        assert_eq!(kind(bed.volumes.salvage("a").await), Kind::Damaged);
+        assert_eq!(kind(bed.volumes.salvage("a", false).await), Kind::Damaged);
         assert_eq!(bed.volumes.show("a").await.unwrap().state, State::Error);
         set(&bed, vault.generation).await;
-        bed.volumes.salvage("a").await.unwrap();
+        bed.volumes.salvage("a", false).await.unwrap();
         let handle = bed.volumes.attach("a").await.unwrap();
         assert_eq!(read(&handle, 0, 10).await, b"unfinished");
     });
@@ -166,12 +166,12 @@ fn a_salvage_that_hangs_can_be_broken_off_and_holds_nobody_else_up() {
             assert!(bed.volumes.cancel_salvage("a"));
             bed.faults.set(Plan::default());
         };
-        let (broken, ()) = join(bed.volumes.salvage("a"), person).await;
+        let (broken, ()) = join(bed.volumes.salvage("a", false), person).await;
         assert!(matches!(broken, Err(Error::Cancelled(_))), "{broken:?}");
         assert!(!bed.volumes.cancel_salvage("a"));
         assert_eq!(bed.volumes.passing(), (Vec::new(), 0));
         drop(bed.volumes.attach("a").await.unwrap());
-        assert!(bed.volumes.salvage("a").await.unwrap().contains("1 damaged"));
+        assert!(bed.volumes.salvage("a", false).await.unwrap().contains("1 damaged"));
     });
 }
 
@@ -188,11 +188,88 @@ fn a_stop_does_not_wait_for_salvages() {
             bed.volumes.stop(false).await.unwrap();
             assert_eq!(bed.volumes.passing(), (Vec::new(), 0));
         };
-        let (broken, ()) = join(bed.volumes.salvage("a"), stop).await;
+        let (broken, ()) = join(bed.volumes.salvage("a", false), stop).await;
         assert!(matches!(broken, Err(Error::Cancelled(_))), "{broken:?}");
         drop(bed);
         let bed = Bed::start(&world.env(), &store).await;
-        assert_eq!(bed.volumes.salvage_history("a").await.unwrap().len(), 1);
-        assert!(bed.volumes.salvage("a").await.unwrap().contains("1 damaged"));
+        // It may not even have been written down that it began.
+        assert!(outcomes(&bed, "a").await.iter().all(|one| *one == Outcome::Interrupted));
+        assert!(bed.volumes.salvage("a", false).await.unwrap().contains("1 damaged"));
+    });
+}
+
+#[test]
+fn what_was_cut_off_goes_on_in_the_next_life() {
+    for dies in [true, false] {
+        let (world, store) = (World::new(6, Faults::none()), Mem::store());
+        world.block_on(async {
+            let bed = planted(&world.env(), &store, &["a", "b"]).await;
+            damage(&bed, "a").await;
+            bed.faults.set(Plan { latency: SECOND, ..Plan::default() });
+            let cut = async {
+                while bed.outcome_of_last("a").await != Some(Outcome::Running) {
+                    bed.env.sleep(SECOND / 4).await;
+                }
+                if !dies {
+                    bed.volumes.stop(false).await.unwrap();
+                }
+            };
+            let salvage = std::pin::pin!(bed.volumes.salvage("a", false));
+            futures_util::future::select(salvage, std::pin::pin!(cut)).await;
+        });
+        world.crash_process();
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            bed.env.sleep(10 * SECOND).await;
+            assert_eq!(bed.volumes.resume_salvages().await.unwrap(), 1);
+            bed.env.sleep(SECOND).await;
+            assert_eq!(outcomes(&bed, "a").await, [Outcome::Interrupted, Outcome::Repaired]);
+            let history = bed.volumes.salvage_history("a").await.unwrap();
+            assert_eq!(history[1].attempt, if dies { 2 } else { 1 });
+            assert!(history[1].reason.contains("an operator asked"), "{history:?}");
+            assert_eq!(bed.volumes.resume_salvages().await.unwrap(), 0);
+            assert_eq!(bed.volumes.show("a").await.unwrap().state, State::Attached);
+        });
+    }
+}
+
+#[test]
+fn nobody_but_a_person_goes_on_without_lost_changes_and_not_while_clients_hold_the_volume() {
+    let (world, store) = (World::new(7, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec("a")).await.unwrap();
+        let handle = bed.volumes.attach("a").await.unwrap();
+        for block in 0..3u64 {
+            write(&handle, block * 4096, &[0xa0 + block as u8; 4096]).await.unwrap();
+        }
+        drop(handle);
+        bed.volumes.stop(false).await.unwrap();
+    });
+    world.cut_power();
+    let path = "/node/log/00000001.seg";
+    let bytes = world.peek(path).unwrap();
+    let at = bytes.windows(4096).position(|window| window == [0xa1; 4096]).unwrap();
+    assert!(world.flip_bit(path, at as u64 + 99));
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        let handle = bed.volumes.attach("a").await.unwrap();
+        assert_eq!(read(&handle, 0, 1).await, [0xa0]);
+        let lost = handle.staged().drain().await.unwrap_err().to_string();
+        assert!(lost.contains("rekindle salvage run a --accept-losses"), "{lost}");
+        assert_eq!(kind(bed.volumes.salvage("a", true).await), Kind::Conflict, "it is held");
+        drop(handle);
+        let told = bed.volumes.salvage("a", true).await.unwrap();
+        assert!(told.contains("kept: the changes up to serial 1"), "{told}");
+        let history = bed.volumes.salvage_history("a").await.unwrap();
+        assert_eq!(history[0].outcome, Outcome::Repaired);
+        assert!(history[0].lines.iter().any(|line| line.contains("serial 3, bytes 8192..12288")));
+        let handle = bed.volumes.attach("a").await.unwrap();
+        assert_eq!(read(&handle, 0, 1).await, [0xa0]);
+        assert_eq!(read(&handle, 4096, 4097).await, [0; 4097]);
+        handle.staged().drain().await.unwrap();
+        drop(handle);
+        let again = bed.volumes.salvage("a", true).await.unwrap();
+        assert!(again.contains("all of them sound") && !again.contains("given up"), "{again}");
     });
 }

@@ -201,14 +201,19 @@ impl Frames {
         };
         for set in 0..sets {
             let set = inner.sets.read(set);
+            let mut taken = [0; 2];
             for way in 0..SET_FRAMES {
                 let Some(frame) = FrameWord::unpack(set.word(way)) else { continue };
                 // What an earlier life of the part left under another salt is no frame.
                 if mark(key_hash(inner.salt, set.key(way))) == frame.mark {
-                    usage.frames[way / WAYS] += 1;
+                    taken[way / WAYS] += 1;
                     usage.bytes += u64::from(frame.length);
                     usage.verified += u64::from(set.verified(way) == set.word(way));
                 }
+            }
+            for (size, taken) in taken.into_iter().enumerate() {
+                usage.frames[size] += taken as u64;
+                usage.sets[size][taken] += 1;
             }
         }
         usage

@@ -1,5 +1,6 @@
 //! What is counted about frames.
 
+use crate::limits::WAYS;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How the frames began in this process.
@@ -111,6 +112,8 @@ pub struct Usage {
     pub bytes: u64,
     pub frames_max: [u64; 2],
     pub frames: [u64; 2],
+    /// Sets in which so many ways are taken, of each size: 0 to all.
+    pub sets: [[u64; WAYS + 1]; 2],
     /// Frames that this process has verified or written.
     pub verified: u64,
 }

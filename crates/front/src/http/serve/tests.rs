@@ -64,7 +64,7 @@ impl Api for Fake {
     fn salvages(&self) -> Answer<'_, Vec<Salvage>> {
         Box::pin(async { Ok(vec![Salvage { volume: "vm1".into(), ..Salvage::default() }]) })
     }
-    fn start_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {
+    fn start_salvage<'a>(&'a self, name: &'a str, _request: StartSalvage) -> Answer<'a, Job> {
         Box::pin(async move { known(name).map(|_| job("salvage", name.to_owned())) })
     }
     fn cancel_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {

@@ -1,0 +1,100 @@
+//! Killed while a client has state: an NFS server first lets clients reclaim what they had, and until that time is over
+//! nobody opens a file. nfs-ganesha with its own defaults, spoken to by libnfs.
+
+use crate::machine::pinned;
+use crate::rounds::Bench;
+use crate::table::{Row, short};
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const NAME: &str = "ganesha";
+const PORT: u16 = 22_049;
+/// Its grace period is 90 s.
+const PATIENCE: Duration = Duration::from_secs(180);
+const FILE_BYTES: usize = 1 << 20;
+
+struct Ganesha {
+    child: Child,
+    folder: PathBuf,
+}
+
+/// One round: it is a minute and a half of waiting.
+pub fn run(bench: &Bench) -> Result<Vec<Row>> {
+    let folder = bench.scratch.join(NAME);
+    std::fs::create_dir_all(folder.join("export"))?;
+    std::fs::create_dir_all(folder.join("recovery"))?;
+    std::fs::write(folder.join("export/file"), vec![7; FILE_BYTES])?;
+    let mut server = Ganesha::start(bench, &folder)?;
+    let begin = Instant::now();
+    server.until(begin, "nfs-cat", "/export/file")?;
+    let run = bench.run(|| {
+        server.kill()?;
+        let begin = Instant::now();
+        server = Ganesha::start(bench, &folder)?;
+        let listed = server.until(begin, "nfs-ls", "/export")?;
+        let opened = server.until(begin, "nfs-cat", "/export/file")?;
+        Ok((listed, opened))
+    })?;
+    let (listed, opened) = run.value;
+    let what = "kill -9 of nfs-ganesha (NFSv4) after a client had a file open: exec to the first folder listed, and to the \
+                first file opened and read";
+    let text = format!("{} ms listed, {} ms opened (grace period)", short(listed), short(opened));
+    Ok(vec![Row::new(NAME, what).theirs(text).others(run.others)])
+}
+
+impl Ganesha {
+    fn start(bench: &Bench, folder: &Path) -> Result<Self> {
+        let at = folder.display();
+        let config = format!(
+            "NFS_CORE_PARAM {{ NFS_Port = {PORT}; Protocols = 4; mount_path_pseudo = true; \
+             Enable_NLM = false; Enable_RQUOTA = false; }}\n\
+             NFSv4 {{ Minor_Versions = 0,1,2; RecoveryBackend = fs; RecoveryRoot = \"{at}/recovery\"; }}\n\
+             EXPORT {{ Export_Id = 1; Path = {at}/export; Pseudo = /export; Access_Type = RW; \
+             Squash = No_Root_Squash; SecType = sys; Protocols = 4; FSAL {{ Name = VFS; }} }}\n"
+        );
+        std::fs::write(folder.join("ganesha.conf"), config)?;
+        let mut command = pinned(&bench.layout.server, "ganesha.nfsd");
+        for (flag, file) in [("-L", "log"), ("-f", "ganesha.conf"), ("-p", "pid")] {
+            command.arg(flag).arg(folder.join(file));
+        }
+        let child = command.arg("-F").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let child = child.context("cannot start ganesha.nfsd: is nfs-ganesha-vfs installed?")?;
+        Ok(Self { child, folder: folder.to_owned() })
+    }
+
+    /// Until a client's program succeeds, ms.
+    fn until(&self, begin: Instant, program: &str, path: &str) -> Result<f64> {
+        let url = format!("nfs://127.0.0.1{path}?version=4&nfsport={PORT}");
+        loop {
+            let mut command = Command::new(program);
+            let said = command.arg(&url).stdin(Stdio::null()).output();
+            let said = said
+                .with_context(|| format!("cannot start {}: is libnfs-utils installed?", program))?;
+            // Some say so only in words.
+            let enough = program == "nfs-ls" || said.stdout.len() == FILE_BYTES;
+            if said.status.success() && enough {
+                return Ok(begin.elapsed().as_secs_f64() * 1e3);
+            }
+            ensure!(
+                begin.elapsed() < PATIENCE,
+                "nfs-ganesha does not answer, see {}: {}",
+                self.folder.join("log").display(),
+                String::from_utf8_lossy(&said.stderr)
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        Ok(self.child.wait().map(drop)?)
+    }
+}
+
+impl Drop for Ganesha {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}

@@ -1,0 +1,64 @@
+//! A switch that is turned on once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::Notify;
+
+/// Is turned on once, and stays so. Those who wait for it wake in the order in which they came: tokio's `watch` wakes them in
+/// any order, and then a seed would not be one run.
+#[derive(Debug, Default)]
+pub struct Switch {
+    on: AtomicBool,
+    turned: Notify,
+}
+
+impl Switch {
+    /// Turns it on; nothing happens when it is.
+    pub fn turn_on(&self) {
+        self.on.store(true, Ordering::Release);
+        self.turned.notify_waiters();
+    }
+
+    /// Whether it is on.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Acquire)
+    }
+
+    /// Waits until it is on.
+    pub async fn wait(&self) {
+        // Counts from here on, so that nothing is missed between the look and the wait.
+        let turned = self.turned.notified();
+        if !self.is_on() {
+            turned.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{Faults, World};
+    use std::sync::{Arc, Mutex};
+
+    #[test]
+    fn all_wake_in_the_order_in_which_they_came() {
+        let world = World::new(1, Faults::none());
+        let (switch, woken) = (Arc::new(Switch::default()), Arc::new(Mutex::new(Vec::new())));
+        let env = world.env();
+        for number in 0..20 {
+            let (switch, woken) = (switch.clone(), woken.clone());
+            env.spawn("waiter", async move {
+                switch.wait().await;
+                woken.lock().unwrap().push(number);
+            });
+        }
+        world.block_on(async {
+            env.sleep(std::time::Duration::from_millis(1)).await;
+            assert!(!switch.is_on() && woken.lock().unwrap().is_empty());
+            switch.turn_on();
+            switch.wait().await;
+            env.sleep(std::time::Duration::from_millis(1)).await;
+        });
+        assert_eq!(*woken.lock().unwrap(), (0..20).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,538 @@
+//! The lives of a few volumes: clients come, read, write and go; the collector takes idle volumes out; packs are damaged and
+//! salvaged; people salvage, cancel, pin and detach; the store fails and goes away; the node stops or dies, and comes back.
+//!
+//! Judged all the time: what can be read is what was acknowledged, and an error of damage comes from a damaged volume only.
+//! Judged at rest: nobody waits, no volume is in a passing state, nothing is left in the salvage queue, every volume can be
+//! attached, and what is quarantined is where damage was done, and nowhere else.
+
+use crate::boot::{Node, Setup};
+use crate::dice::{Dice, join};
+use crate::oracle::{BLOCK, Change, Fate, Part, check_prefix};
+use base::Kind;
+use base::units::{KIB, MIB};
+use block::Device;
+use content::{Content, Pointer, pack, tree};
+use datastore::Store;
+use datastore::backend::mem::Mem;
+use datastore::layer::{
+    self,
+    fault::{self, Plan},
+};
+use env::sim::{Faults, Stop, World};
+use env::{BoxFuture, Env};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use volume::collector::Settings;
+use volume::machine::TABLE;
+use volume::{Ack, Error, Policy, Written};
+
+const VOLUMES: usize = 3;
+const CLIENTS: usize = 2;
+/// Blocks of a client's part of a volume.
+const BLOCKS: usize = 4;
+const PART: usize = BLOCKS * BLOCK;
+/// Nobody may wait for longer than this once the store is well: attempts of a salvage are ten minutes apart at most.
+const PATIENCE: Duration = Duration::from_secs(3 * 3600);
+
+/// What a run did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcome {
+    pub crashes: u64,
+    pub stops: u64,
+    pub acknowledged: u64,
+    pub damages: u64,
+    pub salvages: u64,
+    pub collected: u64,
+    pub refused_reads: u64,
+    pub trace_hash: u64,
+}
+
+/// What the run knows of a volume, over all lives.
+struct Subject {
+    name: String,
+    parts: Vec<Mutex<Part>>,
+    /// Blocks whose chunks, or the nodes above them, were damaged. Nothing else may ever be lost.
+    hurt: Mutex<BTreeSet<u64>>,
+    order: AtomicU64,
+}
+
+/// What all actors share.
+struct Run {
+    setup: Setup,
+    store: Store,
+    subjects: Vec<Subject>,
+    counts: Mutex<Outcome>,
+}
+
+/// One life, for those who act in it.
+#[derive(Clone)]
+struct Life {
+    run: Arc<Run>,
+    node: Arc<Node>,
+    env: Env,
+    faults: fault::Handle,
+}
+
+fn setup(dice: &mut Dice) -> Setup {
+    Setup {
+        policy: Policy::Back,
+        ack: Ack::Flash,
+        size: (CLIENTS * PART) as u64,
+        flash_bytes: 64 * MIB,
+        warm_slots: 3,
+        destage_age: Duration::from_millis([5, 50, 2000][dice.below(3) as usize]),
+        batch_bytes: [64 * KIB, MIB][dice.below(2) as usize],
+    }
+}
+
+/// Runs one seed. `Err` says what promise was broken.
+pub fn run(seed: u64) -> Result<Outcome, String> {
+    let mut dice = Dice::new(seed);
+    let world = World::new(seed, Faults::none());
+    world.set_verbose(std::env::var_os("REKINDLE_VERBOSE").is_some());
+    let subject = |number: usize| Subject {
+        name: format!("v{number}"),
+        parts: (0..CLIENTS).map(|_| Mutex::new(Part::new(BLOCKS))).collect(),
+        hurt: Mutex::default(),
+        order: AtomicU64::new(0),
+    };
+    let run = Arc::new(Run {
+        setup: setup(&mut dice),
+        store: Mem::store(),
+        subjects: (0..VOLUMES).map(subject).collect(),
+        counts: Mutex::default(),
+    });
+    let lives = 2 + dice.below(3);
+    for life in 1..=lives {
+        let (is_last, ends_well) = (life == lives, dice.below(2) == 0);
+        let stop = match is_last || ends_well {
+            true => Stop::Never,
+            false => Stop::Step(1 + dice.below(4000)),
+        };
+        let env = world.env();
+        let work = live(env, run.clone(), life, dice.next(), is_last);
+        let ended = world.block_on_until(stop, work);
+        ended.unwrap_or(Ok(())).map_err(|why| format!("seed {seed}, life {life}: {why}"))?;
+        if is_last {
+            break;
+        }
+        run.counts.lock().crashes += 1;
+        if dice.below(2) == 0 { world.cut_power() } else { world.crash_process() }
+    }
+    let mut outcome = *run.counts.lock();
+    let parts = run.subjects.iter().flat_map(|subject| &subject.parts);
+    outcome.acknowledged = parts.map(|part| part.lock().acknowledged).sum();
+    outcome.trace_hash = world.trace_hash();
+    Ok(outcome)
+}
+
+async fn live(
+    env: Env,
+    run: Arc<Run>,
+    number: u64,
+    dice: u64,
+    is_last: bool,
+) -> Result<(), String> {
+    let mut dice = Dice::new(dice);
+    let (store, _, faults) = layer::usual(&env, run.store.clone(), Plan::default());
+    let node = Arc::new(Node::boot(env.clone(), store, &run.setup, number * 100).await);
+    for subject in &run.subjects {
+        node.create_as(&subject.name, &run.setup).await;
+    }
+    let life = Life { run, node, env, faults };
+    let volumes = &life.node.volumes;
+    let mut told = volumes.watch();
+    if number > 1 {
+        life.judge().await?;
+    }
+    let settings = Settings {
+        idle: Some(Duration::from_millis(1 + dice.below(300))),
+        interval: Duration::from_millis(20),
+        batch: 1,
+    };
+    life.env.spawn("salvager", volumes.salvager());
+    life.env.spawn("collector", volumes.collector(settings));
+    let mut actors: Vec<BoxFuture<'static, Result<(), String>>> = Vec::new();
+    for volume in 0..VOLUMES {
+        for client in 0..CLIENTS {
+            actors.push(Box::pin(life.clone().client(volume, client, dice.fork())));
+        }
+    }
+    actors.push(Box::pin(life.clone().people(dice.fork())));
+    actors.push(Box::pin(life.clone().harm(dice.fork())));
+    let stops = !is_last && dice.below(2) == 0;
+    if stops {
+        actors.push(Box::pin(life.clone().stop(dice.fork())));
+    }
+    let ended = life.env.timeout(PATIENCE, join(actors)).await;
+    ended.map_err(|_elapsed| format!("somebody waits for ever: {}", life.seen()))??;
+    while let Ok(change) = told.try_recv() {
+        if !TABLE.contains(&(change.from, change.event, change.to)) {
+            return Err(format!("{change:?} is not in the table"));
+        }
+    }
+    life.run.counts.lock().collected += volumes.collected().detached;
+    if stops {
+        let (passing, queue) = (volumes.passing().1, volumes.salvages().len());
+        life.run.counts.lock().stops += 1;
+        return match (passing, queue) {
+            (0, 0) => Ok(()),
+            _ => Err(format!("left over by the stop: {}", life.seen())),
+        };
+    }
+    life.faults.set(Plan::default());
+    life.rest().await?;
+    life.judge().await?;
+    if is_last { life.mend().await } else { Ok(()) }
+}
+
+impl Life {
+    /// What there is to see, for a failure's message.
+    fn seen(&self) -> String {
+        let volumes = &self.node.volumes;
+        let histories: Vec<_> = self
+            .run
+            .subjects
+            .iter()
+            .map(|subject| (&subject.name, volumes.history(&subject.name)))
+            .collect();
+        format!(
+            "passing {:?}, queue {:?}, histories {histories:?}",
+            volumes.passing(),
+            volumes.salvages()
+        )
+    }
+
+    /// Whether an error is one that a client of this volume may see.
+    fn expects(&self, volume: usize, kind: Kind) -> bool {
+        let is_hurt = !self.run.subjects[volume].hurt.lock().is_empty();
+        kind.is_retryable() || kind == Kind::Unavailable || (is_hurt && kind == Kind::Damaged)
+    }
+
+    /// Comes again and again, reads and writes its part, and goes; ends early when the node stops.
+    async fn client(self, volume: usize, client: usize, mut dice: Dice) -> Result<(), String> {
+        let subject = &self.run.subjects[volume];
+        for _ in 0..8 {
+            let handle = match self.node.volumes.attach(&subject.name).await {
+                Ok(handle) => handle,
+                Err(Error::Stopping) => return Ok(()),
+                Err(error) if self.expects(volume, error.kind()) => {
+                    self.env.sleep(Duration::from_millis(200)).await;
+                    continue;
+                }
+                Err(error) => return Err(format!("{} cannot be attached: {error}", subject.name)),
+            };
+            let device = Device::new(handle);
+            for _ in 0..1 + dice.below(4) {
+                if subject.parts[client].lock().is_open() {
+                    // Nobody has told it what became of its last change: it waits for the judge.
+                    return Ok(());
+                }
+                let done = self.step(&device, volume, client, &mut dice).await;
+                done.map_err(|why| format!("{}, client {client}: {why}", subject.name))?;
+            }
+            drop(device);
+            self.env.sleep(Duration::from_millis(dice.below(500))).await;
+        }
+        Ok(())
+    }
+
+    async fn step(
+        &self,
+        device: &Device,
+        volume: usize,
+        client: usize,
+        dice: &mut Dice,
+    ) -> Result<(), String> {
+        let subject = &self.run.subjects[volume];
+        let part = &subject.parts[client];
+        if dice.below(3) == 0 {
+            let block = dice.below(BLOCKS as u64) as usize;
+            let mut found = vec![0xee; BLOCK];
+            let at = (client * PART + block * BLOCK) as u64;
+            return match device.read(at, &mut found).await {
+                Ok(()) if part.lock().allows(block, &found) => Ok(()),
+                Ok(()) => Err(format!("block {block} does not read as what was written")),
+                Err(error) if self.expects(volume, error.kind()) => {
+                    self.run.counts.lock().refused_reads += 1;
+                    Ok(())
+                }
+                Err(error) => Err(format!("read: {error}")),
+            };
+        }
+        let (start, length) = if dice.below(2) == 0 {
+            (dice.below(BLOCKS as u64) as usize * BLOCK, BLOCK)
+        } else {
+            let start = dice.below((PART / 512) as u64) as usize * 512;
+            (start, (512 * (1 + dice.below(48) as usize)).min(PART - start))
+        };
+        // No two changes have the same bytes, so no chunk is ever shared.
+        let fill = dice.next();
+        let byte =
+            |n: usize| (fill.wrapping_mul(n as u64 + 1).wrapping_add(fill >> 7) >> 11) as u8 | 1;
+        let bytes: Vec<u8> = (0..length).map(byte).collect();
+        part.lock().submit(Change { start, bytes: bytes.clone() });
+        let written = device.write((client * PART + start) as u64, &bytes, dice.below(4) == 0);
+        let acknowledged = match written {
+            Ok(Written::Done) => Ok(()),
+            Ok(Written::Staged(ticket)) => {
+                part.lock().order(subject.order.fetch_add(1, Ordering::Relaxed));
+                device.sync(ticket).await
+            }
+            Ok(Written::Later(later)) => later.await.map_err(block::Error::from),
+            Err(error) if self.expects(volume, error.kind()) => {
+                part.lock().refused();
+                return Ok(());
+            }
+            Err(error) => return Err(format!("write: {error}")),
+        };
+        match acknowledged {
+            Ok(()) => part.lock().acknowledge(),
+            Err(error) if self.expects(volume, error.kind()) => {}
+            Err(error) => return Err(format!("a write was not acknowledged: {error}")),
+        }
+        Ok(())
+    }
+
+    /// People and their commands.
+    async fn people(self, mut dice: Dice) -> Result<(), String> {
+        let volumes = &self.node.volumes;
+        for _ in 0..12 {
+            let volume = dice.below(VOLUMES as u64) as usize;
+            let name = &self.run.subjects[volume].name;
+            let outcome = match dice.below(8) {
+                0..=2 => volumes.salvage(name, false).await.map(|_| {
+                    self.run.counts.lock().salvages += 1;
+                }),
+                3 => {
+                    volumes.cancel_salvage(name);
+                    Ok(())
+                }
+                4 => volumes.pin(name, dice.below(2) == 0).await.map(drop),
+                5 => volumes.ask_salvage(name, "a scrub").await,
+                6 => volumes.detach(name).await,
+                _ => volumes.list().await.map(drop),
+            };
+            match outcome {
+                Err(Error::Stopping) => return Ok(()),
+                Err(error) if error.kind() == Kind::Conflict => {}
+                Err(error) if !self.expects(volume, error.kind()) => {
+                    return Err(format!("a person with {name} is told: {error}"));
+                }
+                _ => self.env.sleep(Duration::from_millis(dice.below(400))).await,
+            }
+        }
+        Ok(())
+    }
+
+    /// Damage in packs, and a store that is slow, fails, lies, or is away for a while.
+    async fn harm(self, mut dice: Dice) -> Result<(), String> {
+        for _ in 0..8 {
+            self.env.sleep(Duration::from_millis(dice.below(800))).await;
+            let plan = match dice.below(6) {
+                0 => "latency=20ms",
+                1 => "latency=3ms,fail=10%,lie=5%",
+                2 => "gone=3s",
+                3 => "",
+                _ => {
+                    let volume = dice.below(VOLUMES as u64) as usize;
+                    self.damage(volume, &mut dice).await;
+                    continue;
+                }
+            };
+            let plan = if plan.is_empty() { Plan::default() } else { plan.parse().expect("ours") };
+            self.faults.set(plan);
+        }
+        self.faults.set(Plan::default());
+        Ok(())
+    }
+
+    /// Flips a byte of something that a volume has in the store, or loses a whole pack.
+    async fn damage(&self, volume: usize, dice: &mut Dice) {
+        let subject = &self.run.subjects[volume];
+        // Not the node's own eyes: what they see stays in its cache.
+        let eyes = Content::open(self.env.clone(), self.run.store.clone(), Node::content_config());
+        let Some(root) = self.root(&subject.name).await else { return };
+        let blocks = 0..(CLIENTS * BLOCKS) as u64;
+        // One that is damaged so that it cannot be walked has enough.
+        let Ok(entries) = tree::range(&eyes, &Some(root), blocks.clone()).await else { return };
+        let whole = dice.below(4) == 0;
+        let (victim, below): (Pointer, Vec<u64>) = if dice.below(4) == 0 || entries.is_empty() {
+            (root, blocks.collect())
+        } else {
+            let (key, chunk) = entries[dice.below(entries.len() as u64) as usize];
+            let with_it = |(_, other): &&(u64, Pointer)| whole && other.pack == chunk.pack;
+            let keys = entries.iter().filter(with_it).map(|(key, _)| *key);
+            (chunk, keys.chain([key]).collect())
+        };
+        // What an earlier root had in this pack may come back as a duplicate: it never does, all bytes differ.
+        let key = pack::key(victim.pack);
+        let Ok((object, _)) = self.run.store.get(&key).await else { return };
+        subject.hurt.lock().extend(below);
+        self.run.counts.lock().damages += 1;
+        if whole {
+            let _ = self.run.store.delete(&key).await;
+            return;
+        }
+        let mut object = object.to_vec();
+        let at = u64::from(victim.offset) + dice.below(u64::from(victim.stored));
+        object[at as usize] ^= 1 << dice.below(8);
+        let _ = self.run.store.put(&key, object.into()).await;
+    }
+
+    async fn root(&self, name: &str) -> Option<Pointer> {
+        let staged = self.node.staging.volumes();
+        let open = staged.iter().map(|staged| staged.vault()).find(|vault| vault.name == name);
+        match open {
+            Some(vault) => vault.root,
+            None => self.node.volumes.show(name).await.ok().and_then(|info| info.vault.root),
+        }
+    }
+
+    /// The node is told to stop in the middle of it all.
+    async fn stop(self, mut dice: Dice) -> Result<(), String> {
+        self.env.sleep(Duration::from_millis(dice.below(4000))).await;
+        let drain = dice.below(4) == 0;
+        let began = self.env.now();
+        // What cannot be drained (damage, a store that is away) is an error that says so, and stays in the log.
+        let _ = self.node.volumes.stop(drain).await;
+        let took = self.env.now().since(began);
+        if !drain && took > Duration::from_secs(120) {
+            return Err(format!("a quick stop took {took:?}"));
+        }
+        self.node.staging.stop().await;
+        self.node.log.close().await.map_err(|error| format!("the log does not close: {error}"))
+    }
+
+    /// The store is well and nobody does anything: soon nothing goes on any more.
+    async fn rest(&self) -> Result<(), String> {
+        let volumes = &self.node.volumes;
+        let until = self.env.now() + PATIENCE;
+        while volumes.passing().1 > 0 || !volumes.salvages().is_empty() {
+            if self.env.now() > until {
+                return Err(format!("it does not come to rest: {}", self.seen()));
+            }
+            self.env.sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    }
+
+    async fn device(&self, volume: usize) -> Result<Device, String> {
+        let name = &self.run.subjects[volume].name;
+        for _ in 0..1000 {
+            match self.node.volumes.attach(name).await {
+                Ok(handle) => return Ok(Device::new(handle)),
+                Err(error) if error.kind().is_retryable() => {
+                    self.env.sleep(Duration::from_secs(1)).await;
+                }
+                Err(error) => return Err(format!("{name} cannot be attached: {error}")),
+            }
+        }
+        Err(format!("{name} cannot be attached: {}", self.seen()))
+    }
+
+    /// Every block of every volume is what was acknowledged, or an error where damage was done.
+    async fn judge(&self) -> Result<(), String> {
+        for (volume, subject) in self.run.subjects.iter().enumerate() {
+            let device = self.device(volume).await?;
+            let mut fates = Vec::new();
+            for (client, part) in subject.parts.iter().enumerate() {
+                let mut found = Vec::new();
+                for block in 0..BLOCKS {
+                    found.push(self.read_block(&device, volume, client * BLOCKS + block).await?);
+                }
+                let fate = part.lock().judge(&found);
+                fates
+                    .push(fate.map_err(|why| format!("{}, client {client}: {why}", subject.name))?);
+            }
+            check_prefix(&fates).map_err(|why| format!("{}: {why}", subject.name))?;
+            debug_assert!(fates.iter().all(|fate| !matches!(fate, Fate::There(None))));
+        }
+        Ok(())
+    }
+
+    /// A block, or `None` for an error of damage where damage was done.
+    async fn read_block(
+        &self,
+        device: &Device,
+        volume: usize,
+        block: usize,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let subject = &self.run.subjects[volume];
+        for _ in 0..1000 {
+            let mut found = vec![0xee; BLOCK];
+            match device.read((block * BLOCK) as u64, &mut found).await {
+                Ok(()) => return Ok(Some(found)),
+                Err(error) if error.kind() == Kind::Damaged => {
+                    if subject.hurt.lock().contains(&(block as u64)) {
+                        return Ok(None);
+                    }
+                    return Err(format!(
+                        "{}, block {block}, was never hurt: {error}",
+                        subject.name
+                    ));
+                }
+                Err(error) if error.kind().is_retryable() => {
+                    self.env.sleep(Duration::from_secs(1)).await;
+                }
+                Err(error) => return Err(format!("{}, block {block}: {error}", subject.name)),
+            }
+        }
+        Err(format!("{}, block {block}, cannot be read", subject.name))
+    }
+
+    /// In the end a person salvages every volume and writes over what is lost: then all is whole.
+    async fn mend(&self) -> Result<(), String> {
+        for (volume, subject) in self.run.subjects.iter().enumerate() {
+            let name = &subject.name;
+            let told = |error: Error| format!("{name} cannot be salvaged: {error}");
+            self.node.volumes.salvage(name, false).await.map_err(told)?;
+            self.rest().await?;
+            let device = self.device(volume).await?;
+            let vault = device.handle().staged().vault();
+            let lost: BTreeSet<u64> = vault
+                .lost
+                .iter()
+                .flat_map(|lost| {
+                    let block = BLOCK as u64;
+                    lost.position / block..(lost.position + lost.span).div_ceil(block)
+                })
+                .collect();
+            if let Some(block) = lost.difference(&subject.hurt.lock()).next() {
+                return Err(format!("{name}: block {block} is quarantined and was never hurt"));
+            }
+            for &block in &lost {
+                let bytes = vec![block as u8 | 0x80; BLOCK];
+                let wrote = |error| format!("{name}: writing over block {block}: {error}");
+                let part = &subject.parts[block as usize / BLOCKS];
+                let start = block as usize % BLOCKS * BLOCK;
+                part.lock().submit(Change { start, bytes: bytes.clone() });
+                match device.write(block * BLOCK as u64, &bytes, false).map_err(wrote)? {
+                    Written::Done => {}
+                    Written::Staged(ticket) => device.sync(ticket).await.map_err(wrote)?,
+                    Written::Later(later) => {
+                        later.await.map_err(block::Error::from).map_err(wrote)?
+                    }
+                }
+                part.lock().acknowledge();
+            }
+            device.handle().staged().drain().await.map_err(|error| format!("{name}: {error}"))?;
+            let left = device.handle().staged().vault().lost;
+            if !left.is_empty() {
+                return Err(format!("{name}: written over and lost all the same: {left:?}"));
+            }
+            for block in 0..CLIENTS * BLOCKS {
+                let found = self.read_block(&device, volume, block).await?;
+                let part = subject.parts[block / BLOCKS].lock();
+                if !found.is_some_and(|found| part.allows(block % BLOCKS, &found)) {
+                    return Err(format!("{name}: block {block} is not whole in the end"));
+                }
+            }
+        }
+        let stopped = self.node.volumes.stop(true).await;
+        stopped.map_err(|error| format!("the last stop: {error}"))
+    }
+}

@@ -1,0 +1,132 @@
+//! Going on without acknowledged changes that are lost: a person's decision.
+//!
+//! What is whole before the first lost change stays, what comes after it is given up, and said. The decision is one
+//! conditional write of the vault, with a new generation: what the log still has of older ones behind the whole prefix does
+//! not count from then on, in this life and all later ones.
+
+use crate::queue::Payload;
+use crate::recovery::{self, Missing};
+use crate::{Accepted, Error, Staging, Vault};
+use base::Serial;
+use datastore::record::Held;
+use log::{Change, Place};
+
+/// Stretches of given-up changes that are named.
+const NAMED_MAX: usize = 50;
+
+impl Staging {
+    /// Accepts that unfinished changes of a volume are lost: of those that the log has, the longest whole prefix stays.
+    /// The vault to open it with, and what is given up, for people; nothing is written when nothing is lost. The caller
+    /// owns the volume and it is out of service. An error that says the store was set back is none of losses.
+    pub async fn accept_losses(
+        &self,
+        vault: Held<Vault>,
+    ) -> Result<(Held<Vault>, Vec<String>), Error> {
+        let inner = &self.inner;
+        let value = &vault.value;
+        if inner.volumes.lock().contains_key(&value.id) {
+            return Err(Error::Invalid(format!("volume {} is in service", value.name)));
+        }
+        let (changes, missing) = self.at_hand(value).await?;
+        let mut reasons: Vec<String> = missing.reason().into_iter().collect();
+        let serials = changes.iter().map(|change| change.serial);
+        let mut whole = recovery::whole(value.checkpoint, serials);
+        if let Some((damaged, reason)) = first_damaged(&changes[..whole]).await? {
+            whole = damaged;
+            reasons.push(reason);
+        }
+        if reasons.is_empty() {
+            return Ok((vault, Vec::new()));
+        }
+        let through = Serial(value.checkpoint.0 + whole as u64);
+        let generation = value.generation.next();
+        let accepted = Accepted { generation, through, segment: missing.segment };
+        let value = Vault { generation, accepted: Some(accepted), ..value.clone() };
+        let lines = told(reasons, through, &changes[whole..]);
+        tracing::warn!(volume = %value.name, "goes on without what is lost: {}", lines.join("; "));
+        let held = inner.writer.replace(&vault, value).await?;
+        if let Some(parked) = inner.parked.lock().get_mut(&held.value.id) {
+            parked.changes.truncate(through.0.saturating_sub(parked.checkpoint.0) as usize);
+        }
+        Ok((held, lines))
+    }
+
+    /// What there is of a volume's changes behind its checkpoint, in serial order, and what of them is missing.
+    async fn at_hand(&self, vault: &Vault) -> Result<(Vec<Kept>, Missing), Error> {
+        let inner = &self.inner;
+        if let Some(parked) = inner.parked.lock().get(&vault.id) {
+            // It was in service in this life: then none was missing.
+            let changes = recovery::unparked(parked, vault.checkpoint);
+            let serials = (vault.checkpoint.0 + 1..).map(Serial);
+            let kept = changes.into_iter().zip(serials).map(|(change, serial)| Kept {
+                serial,
+                position: change.position,
+                span: change.span,
+                place: match change.payload {
+                    Payload::Log(place) => Some(place),
+                    _ => None,
+                },
+            });
+            return Ok((kept.collect(), Missing::default()));
+        }
+        let (recovered, losses) = inner.log.salvage(vault.id).await?;
+        let changes = recovery::behind(recovered, vault)?;
+        let missing = Missing::of(&changes, &losses, vault);
+        let kept = changes.into_iter().map(|change| Kept {
+            serial: change.serial,
+            position: change.position,
+            span: change.span,
+            place: (change.change == Change::Write).then_some(change.place),
+        });
+        Ok((kept.collect(), missing))
+    }
+}
+
+/// A change that the log has.
+struct Kept {
+    serial: Serial,
+    position: u64,
+    span: u64,
+    /// Where its bytes are, if it has any.
+    place: Option<Place>,
+}
+
+/// The first change whose bytes cannot be read back, and why.
+async fn first_damaged(changes: &[Kept]) -> Result<Option<(usize, String)>, Error> {
+    let mut buffer = Vec::new();
+    for (index, change) in changes.iter().enumerate() {
+        let Some(place) = &change.place else { continue };
+        buffer.resize(place.length() as usize, 0);
+        match place.read(0, &mut buffer).await {
+            Ok(()) => {}
+            Err(error @ log::Error::Damaged { .. }) => {
+                return Ok(Some((index, format!("serial {} is damaged: {error}", change.serial))));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
+}
+
+/// What is given up, in words: why, up to where nothing is, and what is known of the rest.
+fn told(reasons: Vec<String>, through: Serial, given_up: &[Kept]) -> Vec<String> {
+    let mut lines = reasons;
+    let next = through.next();
+    lines.push(match given_up.last() {
+        Some(last) => format!(
+            "kept: the changes up to serial {through}; given up: serials {next} to {}, and what may have come after them",
+            last.serial
+        ),
+        None => format!("kept: the changes up to serial {through}; given up: what may have come after it"),
+    });
+    let stretch = |change: &Kept| {
+        let (serial, begin) = (change.serial, change.position);
+        format!("given up: serial {serial}, bytes {begin}..{}", begin.saturating_add(change.span))
+    };
+    lines.extend(given_up.iter().take(NAMED_MAX).map(stretch));
+    if given_up.len() > NAMED_MAX {
+        lines
+            .push(format!("given up: {} more changes that were whole", given_up.len() - NAMED_MAX));
+    }
+    lines
+}

@@ -1,0 +1,161 @@
+//! Acknowledged changes that are lost: the volume stays out of service until somebody accepts that, and then shows the
+//! longest whole prefix, in this life and all later ones.
+
+use crate::bed::{Node, Setup, done, read};
+use crate::damage::find;
+use base::{Generation, VolumeId};
+use datastore::Store;
+use datastore::backend::mem::Mem;
+use datastore::layer::fault::Plan;
+use env::Env;
+use env::sim::{Faults, World};
+use rekindle_staging::{Ack, Error, Policy, Staged, Vault};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const BLOCK: u64 = 4096;
+
+fn setup() -> Setup {
+    let mut setup = Setup::new(Policy::Back, Ack::Flash);
+    setup.config.destage_age = Duration::from_secs(3600);
+    setup.config.destage_bytes = 1 << 40;
+    setup
+}
+
+async fn write(volume: &Arc<Staged>, block: u64, byte: u8) {
+    let bytes = [byte; BLOCK as usize];
+    done(volume, volume.write(block * BLOCK, &bytes, false)).await.unwrap();
+}
+
+async fn accept(node: &Node, tag: u8) -> Vec<String> {
+    let held = node.writer.read::<Vault>(&Vault::key(VolumeId([tag; 16]))).await.unwrap().unwrap();
+    node.staging.accept_losses(held).await.unwrap().1
+}
+
+async fn start(env: &Env, store: &Store) -> Node {
+    Node::start(env, &setup(), store, Plan::default()).await
+}
+
+#[test]
+fn a_lost_segment_costs_what_came_after_it_and_no_other_volume() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    let env = world.env();
+    let last = world.block_on(async {
+        let node = start(&env, &store).await;
+        let (volume, other) = (node.open(1).await.unwrap(), node.open(2).await.unwrap());
+        write(&other, 0, 9).await;
+        let mut serial = 0_u64;
+        while node.log.usage().segments < 4 {
+            // Serial n is in block n - 1 of a round, with the number of the round.
+            write(&volume, serial % 64, (serial / 64) as u8).await;
+            serial += 1;
+        }
+        // Its statistics say that the other volume had nothing more.
+        serial
+    });
+    world.cut_power();
+    let env = world.env();
+    let kept = world.block_on(async {
+        env.disk().remove(Path::new("/node/log/00000002.seg")).await.unwrap();
+        let node = start(&env, &store).await;
+        let Err(Error::Lost { reason, .. }) = node.open(1).await else { panic!("it is lost") };
+        assert!(reason.contains("rekindle salvage run volume1 --accept-losses"), "{reason}");
+        assert!(reason.contains("were in segment 2"), "{reason}");
+        assert_eq!(read(&node.open(2).await.unwrap(), 0, 1).await, [9], "others serve");
+        let lines = accept(&node, 1).await;
+        assert!(
+            lines[0].contains("segment 2") && lines[1].contains("given up: serials"),
+            "{lines:?}"
+        );
+        let vault = node.vault(1).await;
+        let accepted = vault.accepted.unwrap();
+        assert_eq!((vault.generation, accepted.generation), (Generation(2), Generation(2)));
+        assert!(accepted.through.0 > 500 && accepted.through.0 < last, "{accepted:?} of {last}");
+        assert_eq!(accept(&node, 1).await, Vec::<String>::new(), "there is nothing left to accept");
+        let volume = node.open(1).await.unwrap();
+        assert_eq!(volume.backlog().changes, accepted.through.0);
+        accepted.through.0
+    });
+    // The prefix, exactly; what is written from here on lies behind it, however often the process dies.
+    for life in 0..3_u64 {
+        world.crash_process();
+        let env = world.env();
+        world.block_on(async {
+            let node = start(&env, &store).await;
+            let volume = node.open(1).await.unwrap();
+            assert_eq!(volume.backlog().changes, kept + life);
+            for block in life..64 {
+                let expected = (kept - 1 - block) / 64;
+                let found = read(&volume, block * BLOCK, 1).await;
+                assert_eq!(u64::from(found[0]), expected, "block {block} of {kept}");
+            }
+            write(&volume, life, 0xf0 + life as u8).await;
+            assert_eq!(read(&volume, life * BLOCK, 1).await, [0xf0 + life as u8]);
+        });
+    }
+    let env = world.env();
+    world.block_on(async {
+        let node = start(&env, &store).await;
+        let volume = node.open(1).await.unwrap();
+        volume.drain().await.unwrap();
+        assert_eq!(volume.backlog().checkpoint, kept + 3);
+        assert_eq!(read(&volume, 2 * BLOCK, 1).await, [0xf2]);
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let node = start(&env, &store).await;
+        let volume = node.open(1).await.unwrap();
+        assert_eq!(volume.backlog().changes, 0, "nothing of what was given up comes back");
+        assert_eq!(read(&volume, 2 * BLOCK, 1).await, [0xf2]);
+    });
+}
+
+#[test]
+fn a_damaged_change_can_be_given_up_with_what_came_after_it() {
+    for in_service_before in [false, true] {
+        let (world, store) = (World::new(2, Faults::none()), Mem::store());
+        let env = world.env();
+        world.block_on(async {
+            let node = start(&env, &store).await;
+            let volume = node.open(1).await.unwrap();
+            for block in 0..4 {
+                write(&volume, block, 0xa0 + block as u8).await;
+            }
+        });
+        world.cut_power();
+        let (path, at) = find(&world, &[0xa2; BLOCK as usize]);
+        assert!(world.flip_bit(&path, at + 1000));
+        let env = world.env();
+        world.block_on(async {
+            let node = start(&env, &store).await;
+            if in_service_before {
+                let volume = node.open(1).await.unwrap();
+                write(&volume, 7, 0xb7).await;
+                let error = volume.drain().await.unwrap_err().to_string();
+                assert!(error.contains("salvage run volume1 --accept-losses"), "{error}");
+                volume.close().await.unwrap();
+            }
+            let lines = accept(&node, 1).await;
+            assert!(lines[0].contains("serial 3 is damaged"), "{lines:?}");
+            assert!(
+                lines.iter().any(|line| line == "given up: serial 4, bytes 12288..16384"),
+                "{lines:?}"
+            );
+            assert_eq!(node.vault(1).await.accepted.unwrap().through.0, 2);
+            let volume = node.open(1).await.unwrap();
+            assert_eq!(volume.backlog().changes, 2);
+            assert_eq!(read(&volume, 2 * BLOCK, 1).await, [0], "as it was before");
+            volume.drain().await.unwrap();
+            assert_eq!(read(&volume, BLOCK, 1).await, [0xa1]);
+        });
+        world.crash_process();
+        let env = world.env();
+        world.block_on(async {
+            let volume = start(&env, &store).await.open(1).await.unwrap();
+            assert_eq!(volume.backlog().changes, 0);
+            assert_eq!(read(&volume, 3 * BLOCK, 1).await, [0]);
+        });
+    }
+}
