@@ -11,8 +11,8 @@ use std::io;
 /// It calls four functions of the kernel, and none of ours.
 const STACK_BYTES: usize = 64 << 10;
 
-/// Starts the heir of this process. To be called by the main thread, before there are others; its death is the heir's.
-/// The heir holds no file. Without one everything is as it would be, only later after a kill.
+/// Starts the heir of this process; to be called before there are other threads. The heir holds no file of ours. Without
+/// one everything is as it would be, only later after a kill.
 pub fn appoint() -> io::Result<()> {
     let stack = Box::leak(vec![0u128; STACK_BYTES / size_of::<u128>()].into_boxed_slice());
     let top = stack.as_mut_ptr_range().end;
@@ -37,15 +37,17 @@ extern "C" fn wait(parent: *mut c_void) -> c_int {
     // SAFETY: calls of the kernel that touch no memory of ours, but for the main thread's `errno` when the first ones fail:
     // nobody looks at it without a failure of his own.
     unsafe {
-        if libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) != 0
-            || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0
-            || libc::getppid() as usize != parent as usize
-        {
+        if libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) != 0 {
             libc::_exit(0);
         }
         libc::prctl(libc::PR_SET_NAME, c"rekindle-heir".as_ptr());
-        loop {
-            libc::pause();
+        // Not by a death signal: that comes when the main thread is dead, and the last of the others would still have to
+        // give the memory back.
+        let process = libc::syscall(libc::SYS_pidfd_open, parent as usize, 0);
+        if process >= 0 && libc::getppid() as usize == parent as usize {
+            let mut death = libc::pollfd { fd: process as c_int, events: libc::POLLIN, revents: 0 };
+            libc::poll(&raw mut death, 1, -1);
         }
+        libc::_exit(0);
     }
 }

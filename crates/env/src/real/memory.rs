@@ -9,6 +9,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::fs::OpenOptions;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,8 +30,9 @@ pub(super) struct RealMemory;
 
 struct RealRegion {
     map: MmapRaw,
-    /// Locked: two processes that write one arena would destroy it.
-    _file: std::fs::File,
+    /// Locked: two processes that write one arena would destroy it. Not the file that is mapped: a map keeps its file open,
+    /// and the lock with it, until a dead process's memory has been given back.
+    _lock: std::fs::File,
 }
 
 impl Region for RealRegion {
@@ -65,7 +67,8 @@ impl Memory for RealMemory {
             .mode(0o600)
             .custom_flags(i32::try_from(flags.bits()).expect("a flag of open fits an int"))
             .open(path)?;
-        lock(&file, path)?;
+        let lock = opened_again(&file)?;
+        take(&lock, path)?;
         let bytes = match device::of(&file, path)? {
             Some(device) => device.bytes_to_map(bytes, path)?,
             None => {
@@ -74,7 +77,7 @@ impl Memory for RealMemory {
             }
         };
         let map = MmapOptions::new().len(bytes).map_raw(&file)?;
-        Ok(Arc::new(RealRegion { map, _file: file }))
+        Ok(Arc::new(RealRegion { map, _lock: lock }))
     }
 
     fn unmap(&self, path: &Path) -> io::Result<()> {
@@ -109,8 +112,14 @@ fn is_descriptor(path: &Path) -> bool {
     path.parent() == Some(Path::new(OWN_DESCRIPTORS))
 }
 
+/// The same file, opened on its own; where that cannot be had, the same opening.
+fn opened_again(file: &std::fs::File) -> io::Result<std::fs::File> {
+    let path = Path::new(OWN_DESCRIPTORS).join(file.as_raw_fd().to_string());
+    std::fs::File::open(path).or_else(|_| file.try_clone())
+}
+
 /// Keeps others out, until the region is dropped or the process ends. A predecessor that was killed gets a moment.
-fn lock(file: &std::fs::File, path: &Path) -> io::Result<()> {
+fn take(file: &std::fs::File, path: &Path) -> io::Result<()> {
     let end = Instant::now() + PREDECESSOR_PATIENCE;
     loop {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
