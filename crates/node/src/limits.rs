@@ -4,6 +4,8 @@ use base::limits::SEGMENT_BYTES;
 use base::units::{GIB, MIB};
 use std::time::Duration;
 
+/// What nobody waits for begins so long after the start: clients that come back at once go first.
+pub const CLIENTS_FIRST: Duration = Duration::from_secs(1);
 /// Volumes that one request may attach side by side.
 pub const ATTACHES_AT_ONCE_MAX: usize = 64;
 /// Flash for the log when nobody says, bytes.

@@ -14,6 +14,7 @@ pub use verify::verify;
 
 use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
+use crate::limits;
 use crate::status::refused;
 use datastore::layer::meter::Call;
 use front::http::api::{ApiError, StartSweep};
@@ -28,8 +29,10 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// What only makes things faster or smaller, after the first reply.
 pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
     node.env.spawn("welcome", node.volumes.welcome());
-    let content = node.content.clone();
+    let (env, content) = (node.env.clone(), node.content.clone());
     node.env.spawn("index-warm-up", async move {
+        // Clients that come back at once go first: it would take a core from their attach.
+        env.sleep(limits::CLIENTS_FIRST).await;
         match content.warm_index().await {
             Ok(done) => tracing::debug!(
                 packs = done.packs,

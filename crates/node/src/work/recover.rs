@@ -5,20 +5,19 @@
 //! those itself.
 
 use crate::assemble::Node;
+use crate::limits;
 use base::{Serial, VolumeId};
 use datastore::key;
 use std::sync::Arc;
 use std::time::Duration;
 use volume::{Vault, VaultState};
 
-/// Clients that come back at once go first.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause before what failed is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Sees to all volumes with unfinished changes; ends when none is left.
 pub async fn recover(node: std::sync::Weak<Node>) {
-    let mut pause = PATIENCE;
+    let mut pause = limits::CLIENTS_FIRST;
     loop {
         let Some(env) = node.upgrade().map(|node| node.env.clone()) else { return };
         env.sleep(pause).await;
