@@ -29,6 +29,8 @@ const KERNEL: &str = "vmlinuz";
 const INITRAMFS: &str = "initramfs.cpio";
 const DISK: &str = "data.img";
 const CONSOLE: &str = "console.log";
+/// What QEMU itself says, of its present start.
+const SAID: &str = "qemu.log";
 
 /// Where the daemon serves inside: the address that QEMU's user networking gives to its guest.
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);

@@ -2,8 +2,8 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::{
-    CONSOLE, DISK, Description, HTTP, INITRAMFS, KERNEL, Memory, MemoryKind, NBD, START, Start,
-    build,
+    CONSOLE, DISK, Description, HTTP, INITRAMFS, KERNEL, Memory, MemoryKind, NBD, SAID, START,
+    Start, build,
 };
 use crate::arguments::{Accelerator, ApplianceRun};
 use crate::failure::{Failure, Outcome};
@@ -80,7 +80,8 @@ pub fn start(folder: &Path, description: &Description, run: &ApplianceRun) -> Ou
     command.arg("-chardev").arg(format!("socket,id=monitor,fd={}", pass_on(&theirs)?));
     command.args(["-mon", "chardev=monitor,mode=control"]);
     // A group of its own: Ctrl-C at the terminal reaches us only.
-    command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    let said = std::fs::File::create(folder.join(SAID))?;
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).process_group(0);
     let parent = rustix::process::getpid();
     // SAFETY: only system calls and comparisons between fork and exec.
     unsafe { command.pre_exec(move || die_with(parent)) };

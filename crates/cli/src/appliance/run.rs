@@ -4,7 +4,7 @@
 
 use super::forward::{Gate, Way};
 use super::monitor::{Event, Monitor};
-use super::{CONSOLE, Description, SERVES, qemu};
+use super::{CONSOLE, Description, SAID, SERVES, qemu};
 use crate::arguments::{ApplianceRun, Common};
 use crate::failure::{Failure, Outcome};
 use crate::output;
@@ -30,6 +30,8 @@ const HTTP_PORT: u16 = 8809;
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// Before a QEMU that died is started again.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
+/// QEMUs that may die before a guest has ever served: one of its ports may have been taken in between.
+const TRIES_MAX: u32 = 2;
 /// How long a guest that says it serves may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// Lines of the console that are shown when the guest gives up.
@@ -58,6 +60,7 @@ pub fn run(common: &Common, run: &ApplianceRun) -> Outcome<u8> {
             run,
             served: false,
             serving: false,
+            tries: 0,
             stopping: None,
             began: Instant::now(),
             cause: "start",
@@ -100,6 +103,8 @@ struct Keeper<'a> {
     served: bool,
     /// Whether the present one does.
     serving: bool,
+    /// How often QEMU has died.
+    tries: u32,
     /// Since when the guest is asked to switch itself off.
     stopping: Option<Instant>,
     /// When the present start of the guest began, and why.
@@ -136,7 +141,7 @@ impl Keeper<'_> {
                 End::Off => {
                     return Err(gave_up("the guest switched itself off before it served", folder));
                 }
-                End::Died(status) if !self.served => {
+                End::Died(status) if !self.served && self.tries >= TRIES_MAX => {
                     return Err(gave_up(
                         &format!("QEMU ended with {status} before the guest served"),
                         folder,
@@ -147,6 +152,7 @@ impl Keeper<'_> {
                         &format!("QEMU ended with {status}; starting it again"),
                         &json!({ "event": "died" }),
                     );
+                    self.tries += 1;
                     tokio::time::sleep(RESTART_PAUSE).await;
                     self.begin("died");
                 }
@@ -355,14 +361,15 @@ async fn answers(address: SocketAddr) -> bool {
 /// What went wrong is on the console.
 fn gave_up(what: &str, folder: &Path) -> Failure {
     let path: PathBuf = folder.join(CONSOLE);
-    let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()).into_owned();
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let last = lines.len().saturating_sub(CONSOLE_LINES);
+    let end = |path: &Path| {
+        let text = String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = lines.len().saturating_sub(CONSOLE_LINES);
+        lines.get(last..).unwrap_or_default().join("\n")
+    };
+    let (qemu, console) = (end(&folder.join(SAID)), end(&path));
     Failure::new(what)
-        .because(format!(
-            "its console ends with\n{}",
-            lines.get(last..).unwrap_or_default().join("\n")
-        ))
+        .because(format!("QEMU said: {qemu}\nits console ends with\n{console}"))
         .next(format!("all of it is in {}", path.display()))
         .kind(Kind::Unavailable)
 }
