@@ -306,8 +306,7 @@ async fn opening_alone(
     file: u32,
     segment: SegmentId,
 ) -> Result<Option<Opening>, Error> {
-    let mut bytes = vec![0; OPENING_BYTES.min(depot.capacity) as usize];
-    read(depot, file, &mut bytes, 0).await?;
+    let bytes = read_opening_bytes(depot, file).await?;
     let Walk { opening, changes, end, .. } = walk(&bytes, segment, true);
     let behind = bytes.get(end as usize..).filter(|rest| rest.len() >= GRAIN_BYTES as usize);
     let ends_there = behind.is_some_and(|rest| EntryHeader::decode(rest, segment).is_err());
@@ -319,12 +318,16 @@ async fn opening_on_flash(
     file: u32,
     segment: SegmentId,
 ) -> Result<Option<Opening>, Error> {
-    let mut bytes = vec![0; OPENING_BYTES.min(depot.capacity) as usize];
-    read(depot, file, &mut bytes, 0).await?;
-    if let Some(opening) = read_opening(&bytes, segment) {
+    if let Some(opening) = read_opening(&read_opening_bytes(depot, file).await?, segment) {
         return Ok(Some(opening));
     }
     Ok(read_opening(&read_image(depot, file).await?, segment))
+}
+
+async fn read_opening_bytes(depot: &Depot, file: u32) -> Result<Vec<u8>, Error> {
+    let mut bytes = vec![0; OPENING_BYTES.min(depot.capacity) as usize];
+    read(depot, file, &mut bytes, 0).await?;
+    Ok(bytes)
 }
 
 async fn sync(depot: &Depot, file: u32) -> Result<(), Error> {

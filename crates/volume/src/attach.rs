@@ -1,7 +1,8 @@
 //! Bringing a volume into service on first use.
 //!
-//! One attach at a time a volume: the first client starts it as a background task, so that it ends whatever becomes of
-//! that client; all who come meanwhile share its outcome. Nothing retries by itself: the next client does.
+//! One attach at a time a volume: the first client begins it, and what it would have to wait for goes on as a background
+//! task, so that it ends whatever becomes of that client; all who come meanwhile share its outcome. Nothing retries by
+//! itself: the next client does.
 
 use crate::collector::Aging;
 use crate::entry::{Entry, Handle, Live, Waiting};
@@ -12,7 +13,9 @@ use crate::salvage::{self, attempts::By};
 use crate::{Error, Vault, copies, limits};
 use datastore::record::Held;
 use futures_util::{StreamExt, stream};
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 /// What a client finds.
 enum Found {
@@ -36,7 +39,11 @@ pub(crate) async fn attach(inner: &Arc<Inner>, name: &str) -> Result<Handle, Err
             Some(Found::Held(handle)) => return Ok(handle),
             Some(Found::Wait(changes, attempt)) => (changes, attempt),
             Some(Found::Attach(attaching, changes, attempt)) => {
-                inner.env.spawn("volume-attach", carry_out(attaching));
+                // By the copy of its vault it is a plain call, as a rule; what has to wait, waits in the background.
+                let mut work = Box::pin(carry_out(attaching));
+                if futures_util::poll!(work.as_mut()).is_pending() {
+                    inner.env.spawn("volume-attach", work);
+                }
                 (changes, Some(attempt))
             }
         };
@@ -149,12 +156,28 @@ async fn bring_up(attaching: &Exclusive) -> Result<Live, Error> {
     let phase = format!("attach {}", entry.name);
     let live = match by_copy(attaching, &phase).await {
         Some(live) => live,
-        None => by_store(attaching, &phase).await?,
+        None => {
+            step_aside().await;
+            by_store(attaching, &phase).await?
+        }
     };
     inner.env.boot_phase(&phase, None, watch);
     metrics::histogram!("rekindle_volume_attach_seconds")
         .record(inner.env.now().since(began).as_secs_f64());
     Ok(live)
+}
+
+/// Comes back at the next poll. The first one is the client's, and an object store's connections live in the background.
+async fn step_aside() {
+    let mut aside = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut aside, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// By the copy of its vault, if there is one.
