@@ -14,9 +14,34 @@ use std::time::{Duration, Instant};
 /// How long a server may take to serve.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A process that dies with whoever started it.
+pub struct Process(Child);
+
+impl Process {
+    pub fn start(command: &mut Command) -> Result<Self> {
+        Ok(Self(command.spawn().with_context(|| format!("cannot start {command:?}"))?))
+    }
+
+    /// `kill -9`, until it is gone.
+    pub fn kill(&mut self) -> Result<()> {
+        self.0.kill()?;
+        Ok(self.0.wait().map(drop)?)
+    }
+
+    pub fn is_over(&mut self) -> Result<bool> {
+        Ok(self.0.try_wait()?.is_some())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}
+
 /// A server of one export.
 pub struct Simple {
-    child: Child,
+    _process: Process,
     socket: PathBuf,
 }
 
@@ -41,8 +66,7 @@ impl Simple {
     fn start(mut command: Command, socket: PathBuf) -> Result<Self> {
         let _ = std::fs::remove_file(&socket);
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
-        let server = Self { child, socket };
+        let server = Self { _process: Process::start(&mut command)?, socket };
         Client::connect_soon(&server.socket, "", PATIENCE)?;
         Ok(server)
     }
@@ -58,8 +82,6 @@ impl Simple {
 
 impl Drop for Simple {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.socket);
     }
 }

@@ -9,12 +9,12 @@ use crate::http;
 use crate::machine::pinned;
 use crate::nbd::{BLOCK, Client};
 use crate::rounds::Bench;
-use crate::servers::Rekindle;
+use crate::servers::{Process, Rekindle};
 use crate::table::{Row, Wanted, short};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const NAME: &str = "appliance";
@@ -84,7 +84,6 @@ struct Seen {
 
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let folder = built(bench)?;
-    let known = known_arguments(bench)?;
     let mut rows = Vec::new();
     let most = VOLUMES.len() - 1;
     let cases = [
@@ -96,15 +95,10 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
         for &volumes in numbers {
             let mut seen = Vec::new();
             for way in &WAYS {
-                if way.arguments.iter().step_by(2).all(|name| known.contains(name)) {
-                    let found = start(bench, &folder, way, volumes, store)?;
-                    println!(
-                        "{NAME:<12}   {volumes} volumes, {}, {}: {found:?}",
-                        store.name(),
-                        way.name
-                    );
-                    seen.push((way.name, found));
-                }
+                let found = start(bench, &folder, way, volumes, store)?;
+                let (store, way) = (store.name(), way.name);
+                println!("{NAME:<12}   {volumes} volumes, {store}, {way}: {found:?}");
+                seen.push((way, found));
             }
             rows.extend(rows_of(volumes, store, &seen)?);
         }
@@ -126,7 +120,7 @@ fn built(bench: &Bench) -> Result<PathBuf> {
         let offsets: Vec<u64> = (0..BLOCKS).map(|at| (at * 2 + 1) * VOLUME_BLOCK).collect();
         Client::connect(&server.socket(), &name)?.write_each(&offsets, &block)?;
     }
-    run_tool(Command::new(&bench.binary).args(["stop", "--drain", "--dir"]).arg(server.dir()))?;
+    tool(Command::new(&bench.binary).args(["stop", "--drain", "--dir"]).arg(server.dir()))?;
     server.stop()?;
     let folder = bench.scratch.join(NAME);
     let mut build = Command::new(&bench.binary);
@@ -134,13 +128,13 @@ fn built(bench: &Bench) -> Result<PathBuf> {
     if let Some(kernel) = kernel() {
         build.arg("--kernel").arg(kernel);
     }
-    run_tool(&mut build)?;
+    tool(&mut build)?;
     // The daemon's folder becomes the one in the guest: /data/rekindle.
     let content = bench.scratch.join("disk");
     std::fs::create_dir_all(&content)?;
     std::fs::rename(server.dir(), content.join("rekindle"))?;
     let disk = folder.join("data.img");
-    run_tool(Command::new("mkfs.ext4").args(["-q", "-F", "-d"]).arg(&content).arg(&disk))?;
+    tool(Command::new("mkfs.ext4").args(["-q", "-F", "-d"]).arg(&content).arg(&disk))?;
     std::fs::remove_dir_all(&content)?;
     Ok(folder)
 }
@@ -151,28 +145,17 @@ fn kernel() -> Option<PathBuf> {
     tools.join("boot").is_dir().then_some(tools)
 }
 
-fn known_arguments(bench: &Bench) -> Result<String> {
-    run_tool(Command::new(&bench.binary).args(["up", "--help"]))
-}
-
-fn run_tool(command: &mut Command) -> Result<String> {
+fn tool(command: &mut Command) -> Result<()> {
     let output =
         command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    Ok(())
 }
 
 /// `rekindle appliance run`; its QEMU dies with it.
 struct Running {
-    child: Child,
+    process: Process,
     said: PathBuf,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// One start, after the machine before has died without notice.
@@ -194,7 +177,7 @@ fn start(bench: &Bench, folder: &Path, way: &Way, volumes: usize, store: Store) 
     command.arg(format!("drill attach --json --first {volumes} --reads {READS}")).arg(folder);
     command.arg("--").args(store.arguments()).args(way.arguments);
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-    let mut running = Running { child: command.spawn().context("cannot run the appliance")?, said };
+    let mut running = Running { process: Process::start(&mut command)?, said };
     let serves = running.wait_for(&running.said.clone(), |line| line["event"] == "serves")?;
     let drill = running.wait_for(&console, |line| line["volumes"].is_u64())?;
     ensure!(drill["volumes"] == volumes, "not every volume was there: {drill}");
@@ -228,7 +211,7 @@ impl Running {
             if let Some(found) = found {
                 return Ok(found);
             }
-            if self.child.try_wait()?.is_some() || begin.elapsed() > PATIENCE {
+            if self.process.is_over()? || begin.elapsed() > PATIENCE {
                 bail!(
                     "{}: {}",
                     path.display(),

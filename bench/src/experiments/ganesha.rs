@@ -3,10 +3,11 @@
 
 use crate::machine::pinned;
 use crate::rounds::Bench;
+use crate::servers::Process;
 use crate::table::{Row, short};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const NAME: &str = "ganesha";
@@ -16,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const FILE_BYTES: usize = 1 << 20;
 
 struct Ganesha {
-    child: Child,
+    process: Process,
     folder: PathBuf,
 }
 
@@ -30,7 +31,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let begin = Instant::now();
     server.until(begin, "nfs-cat", "/export/file")?;
     let run = bench.run(|| {
-        server.kill()?;
+        server.process.kill()?;
         let begin = Instant::now();
         server = Ganesha::start(bench, &folder)?;
         let listed = server.until(begin, "nfs-ls", "/export")?;
@@ -59,9 +60,9 @@ impl Ganesha {
         for (flag, file) in [("-L", "log"), ("-f", "ganesha.conf"), ("-p", "pid")] {
             command.arg(flag).arg(folder.join(file));
         }
-        let child = command.arg("-F").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        let child = child.context("cannot start ganesha.nfsd: is nfs-ganesha-vfs installed?")?;
-        Ok(Self { child, folder: folder.to_owned() })
+        command.arg("-F").stdin(Stdio::null()).stdout(Stdio::null());
+        let process = Process::start(&mut command).context("is nfs-ganesha-vfs installed?")?;
+        Ok(Self { process, folder: folder.to_owned() })
     }
 
     /// Until a client's program succeeds, ms.
@@ -85,16 +86,5 @@ impl Ganesha {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
-    }
-
-    fn kill(&mut self) -> Result<()> {
-        self.child.kill()?;
-        Ok(self.child.wait().map(drop)?)
-    }
-}
-
-impl Drop for Ganesha {
-    fn drop(&mut self) {
-        let _ = self.kill();
     }
 }

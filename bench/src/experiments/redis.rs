@@ -3,12 +3,13 @@
 
 use crate::machine::pinned;
 use crate::rounds::{Bench, best, median};
+use crate::servers::Process;
 use crate::table::{Row, short};
 use anyhow::{Context, Result, ensure};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const NAME: &str = "redis";
@@ -17,7 +18,7 @@ const VALUE_BYTES: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Redis {
-    child: Child,
+    process: Process,
     socket: PathBuf,
 }
 
@@ -32,7 +33,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     ensure!(said.starts_with("+OK"), "redis: {said}");
     let mut runs = Vec::new();
     for _ in 0..bench.rounds {
-        server.kill()?;
+        server.process.kill()?;
         let begin = Instant::now();
         runs.push(bench.run(|| {
             server = Redis::start(bench, &folder)?;
@@ -55,8 +56,9 @@ impl Redis {
         let mut command = pinned(&bench.layout.server, "redis-server");
         command.args(["--port", "0", "--save", "", "--enable-debug-command", "local", "--dir"]);
         command.arg(folder).arg("--unixsocket").arg(&socket);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        Ok(Self { child: child.context("cannot start redis-server: is it installed?")?, socket })
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let process = Process::start(&mut command).context("is redis-server installed?")?;
+        Ok(Self { process, socket })
     }
 
     fn ask(&self, command: &str) -> Result<String> {
@@ -78,16 +80,5 @@ impl Redis {
             ensure!(begin.elapsed() < PATIENCE, "redis does not answer");
             std::thread::sleep(Duration::from_micros(200));
         }
-    }
-
-    fn kill(&mut self) -> Result<()> {
-        self.child.kill()?;
-        Ok(self.child.wait().map(drop)?)
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.kill();
     }
 }

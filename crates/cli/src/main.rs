@@ -12,6 +12,7 @@ mod heir;
 mod inspect;
 mod nbd;
 mod nearest;
+mod netlink;
 mod output;
 mod parse;
 mod signals;

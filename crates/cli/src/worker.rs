@@ -5,8 +5,9 @@ use crate::failure::{EXIT_USAGE, Failure, Outcome};
 use crate::heir;
 use crate::supervise::sockets::{self, Listening, Passed, Role};
 use base::Kind;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -57,7 +58,11 @@ pub fn run() -> Outcome {
     let text = std::env::var(VARIABLE).map_err(|_| by_hand())?;
     let handover: Handover =
         serde_json::from_str(&text).map_err(|error| by_hand().because(error))?;
-    die_with(handover.parent)?;
+    // Without its sockets it would serve nobody, and would keep the folder from a new daemon.
+    let parent = i32::try_from(handover.parent).ok().and_then(Pid::from_raw);
+    die_with(parent.ok_or_else(by_hand)?).map_err(|error| {
+        Failure::new("the supervisor is gone").because(error).kind(Kind::Unavailable)
+    })?;
     let heir = heir::appoint();
     let mut taken = Vec::new();
     for passed in &handover.sockets {
@@ -76,16 +81,11 @@ pub fn run() -> Outcome {
     })
 }
 
-/// Asks the kernel to kill this process when its parent dies: without its sockets it would serve nobody, and would keep
-/// the folder from a new daemon.
-fn die_with(parent: u32) -> Outcome {
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
-        .map_err(std::io::Error::from)?;
-    let present = rustix::process::getppid().map(rustix::process::Pid::as_raw_pid);
-    if present != i32::try_from(parent).ok() {
-        return Err(Failure::new("the supervisor is gone").kind(Kind::Unavailable));
-    }
-    Ok(())
+/// Asks the kernel to kill this process when its parent dies, which must not be too late already (`NotConnected`). System
+/// calls only: it may stand between a fork and an exec.
+pub fn die_with(parent: Pid) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotConnected.into()) }
 }
 
 /// Serves in this process, until told to stop.

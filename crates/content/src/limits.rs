@@ -26,7 +26,7 @@ pub const COMPRESS_BYTES_MIN: usize = 128;
 pub const COMPRESS_SAVES_SHARE: usize = 16;
 /// Nodes (or chunks) of one operation fetched together.
 pub const FETCH_WINDOW: usize = 32;
-/// Nodes of a tree that are read ahead of need, at most: 4 MiB of them.
+/// Nodes of a tree that are read ahead of need, at most: 18 MiB of them.
 pub const READ_AHEAD_NODES: usize = 1024;
 /// Prefetches in flight, at most; more are not started.
 pub const PREFETCH_MAX: usize = 64;

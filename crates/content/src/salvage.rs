@@ -1,6 +1,6 @@
-//! Repair of what a root reaches: chunks that cannot be read come from the cache or warm memory if they are there; the rest is given up,
-//! exactly, and the tree goes on without it. Nothing is invented: whoever asked is told which keys are lost and must
-//! not take their absence for emptiness.
+//! Repair of what a root reaches: chunks that cannot be read come from the cache or warm memory if they are there; the
+//! rest is given up, exactly, and the tree goes on without it. Nothing is invented: whoever asked is told which keys are
+//! lost and must not take their absence for emptiness.
 //!
 //! Three steps, so that the long one needs nobody's patience: [`examine`] beside all other work, [`repair`] while the root
 //! stands still, [`mend_packs`] once the new root is committed.
@@ -103,8 +103,9 @@ pub async fn repair(
     Ok(repaired)
 }
 
-/// Gives the packs in which something was damaged, be it the footer itself, a new footer, made from the blobs that are sound. Else the next client
-/// that writes the same bytes again would be given the damaged chunk as a duplicate. How many, and what was done, for people.
+/// Gives the packs in which something was damaged, be it the footer itself, a new footer, made from the blobs that are
+/// sound. Else the next client that writes the same bytes again would be given the damaged chunk as a duplicate. How
+/// many, and what was done, for people.
 pub async fn mend_packs(content: &Content, findings: &Findings) -> (u64, Vec<String>) {
     let hurt = findings.damages.iter().map(|damage| damage.pointer.pack);
     let packs: PackSet = hurt.chain(findings.footers.iter().copied()).collect();

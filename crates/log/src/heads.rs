@@ -156,6 +156,6 @@ impl Heads {
         let Retiring { head, leaving } = self.sealing.take().expect("it was being sealed");
         head.segment.set_on_flash();
         self.asked = false;
-        Sealed { head, leaving, durable: self.open.base + u64::from(self.open.durable()) }
+        Sealed { head, leaving, durable: self.durable() }
     }
 }

@@ -27,6 +27,7 @@ pub struct Discovery {
     starting: Starting,
     opened: Opened,
     segments_max: usize,
+    flush_interval: Duration,
     inventory: Inventory,
     folder_lock: Arc<dyn File>,
 }
@@ -63,7 +64,6 @@ pub(crate) async fn find(env: &Env, arena: &Arena, config: Config) -> Result<Dis
     let counted = counted.map(|(head, _)| head);
     let mut starting = Starting {
         table: Table::new(said.clone(), whole),
-        flush_interval: config.flush_interval,
         history,
         counted,
         closed,
@@ -79,23 +79,25 @@ pub(crate) async fn find(env: &Env, arena: &Arena, config: Config) -> Result<Dis
     let inventory = Inventory::new(starting.losses(), said, counted.filter(|_| whole));
     starting.report_damage(&opened);
     env.boot_phase("old-heads", Some("log"), watch);
-    Ok(Discovery { scan, starting, opened, segments_max, inventory, folder_lock })
+    let flush_interval = config.flush_interval;
+    Ok(Discovery { scan, starting, opened, segments_max, flush_interval, inventory, folder_lock })
 }
 
 impl Discovery {
     /// Opens a new head and makes it durable; the log begins there. No other life of the log may have had
     /// `incarnation`, in any folder: it is written down elsewhere by now.
     pub async fn open(self, incarnation: Incarnation) -> Result<(Log, Opened), Error> {
-        let Discovery { scan, mut starting, opened, segments_max, inventory, folder_lock } = self;
+        let Discovery { scan, mut starting, opened, segments_max, .. } = self;
+        let (inventory, folder_lock) = (self.inventory, self.folder_lock);
         let env = starting.depot.env.clone();
         let watch = env.watch();
         let (head, old) = starting.open_new_head(scan, incarnation).await?;
         env.boot_phase("new-head", Some("log"), watch);
-        let Starting { table, depot, unread, flush_interval, .. } = starting;
+        let Starting { table, depot, unread, .. } = starting;
         let recovery = Recovery::new(unread, inventory);
         let parts =
             Parts { depot, incarnation, segments_max, head, old, table, recovery, folder_lock };
-        Ok((Log::begin(&env, Inner::new(parts), flush_interval), opened))
+        Ok((Log::begin(&env, Inner::new(parts), self.flush_interval), opened))
     }
 }
 
@@ -244,7 +246,6 @@ fn damage_of(scan: &Scan, history: &History) -> Vec<String> {
 
 pub(crate) struct Starting {
     pub(crate) depot: Arc<Depot>,
-    flush_interval: Duration,
     pub(crate) history: History,
     /// The head whose statistics are used: they cover what is before it.
     pub(crate) counted: Option<SegmentId>,

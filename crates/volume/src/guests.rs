@@ -5,6 +5,8 @@
 
 use datastore::record::Writer;
 use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// Where it is kept, beside the copies of vaults.
 const KEY: &str = "guests";
@@ -14,9 +16,18 @@ const BYTES_MAX: usize = 4000;
 /// The volumes with clients, of this life and of the last.
 pub(crate) struct Guests {
     writer: Writer,
-    /// Those who came last stand last.
-    present: Mutex<Vec<String>>,
+    present: Mutex<Present>,
     last_life: Mutex<Vec<String>>,
+}
+
+/// Thousands may come and go at once: neither looks at all the others.
+#[derive(Default)]
+struct Present {
+    arrivals: u64,
+    /// Those who came last stand last.
+    by_arrival: BTreeMap<u64, Arc<str>>,
+    /// More than one for a moment, when a client comes as the one before goes.
+    by_name: HashMap<Arc<str>, Vec<u64>>,
 }
 
 impl Guests {
@@ -29,16 +40,15 @@ impl Guests {
     /// A volume has its first client.
     pub fn came(&self, volume: &str) {
         let mut present = self.present.lock();
-        present.push(volume.to_owned());
-        self.writer.keep_hint(KEY, &encode(&present));
+        present.add(volume);
+        self.writer.keep_hint(KEY, &present.encode());
     }
 
     /// A volume's last client has gone.
     pub fn went(&self, volume: &str) {
         let mut present = self.present.lock();
-        if let Some(at) = present.iter().rposition(|name| name == volume) {
-            present.remove(at);
-            self.writer.keep_hint(KEY, &encode(&present));
+        if present.remove(volume) {
+            self.writer.keep_hint(KEY, &present.encode());
         }
     }
 
@@ -48,20 +58,40 @@ impl Guests {
     }
 }
 
-/// One length byte and the name, each; the last ones first.
-fn encode(present: &[String]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for name in present.iter().rev() {
-        let Ok(length) = u8::try_from(name.len()) else { continue };
-        if bytes.len() + 1 + name.len() > BYTES_MAX {
-            break;
-        }
-        bytes.push(length);
-        bytes.extend(name.as_bytes());
+impl Present {
+    fn add(&mut self, volume: &str) {
+        let name: Arc<str> = volume.into();
+        self.arrivals += 1;
+        self.by_arrival.insert(self.arrivals, name.clone());
+        self.by_name.entry(name).or_default().push(self.arrivals);
     }
-    bytes
+
+    /// Whether it was there.
+    fn remove(&mut self, volume: &str) -> bool {
+        let Some(arrivals) = self.by_name.get_mut(volume) else { return false };
+        let last = arrivals.pop();
+        if arrivals.is_empty() {
+            self.by_name.remove(volume);
+        }
+        last.is_some_and(|last| self.by_arrival.remove(&last).is_some())
+    }
+
+    /// One length byte and the name, each; the last ones first.
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for name in self.by_arrival.values().rev() {
+            let Ok(length) = u8::try_from(name.len()) else { continue };
+            if bytes.len() + 1 + name.len() > BYTES_MAX {
+                break;
+            }
+            bytes.push(length);
+            bytes.extend(name.as_bytes());
+        }
+        bytes
+    }
 }
 
+/// What [`Present::encode`] has made, or nothing.
 fn decode(mut bytes: &[u8]) -> Vec<String> {
     let mut names = Vec::new();
     while let Some((&length, rest)) = bytes.split_first() {
@@ -80,12 +110,24 @@ mod tests {
     #[test]
     fn a_list_survives_and_those_who_came_last_are_on_it() {
         let names: Vec<String> = (0..1000).map(|number| format!("volume-{number}")).collect();
-        let bytes = encode(&names);
+        let mut present = Present::default();
+        names.iter().for_each(|name| present.add(name));
+        let bytes = present.encode();
         assert!(bytes.len() <= BYTES_MAX);
         let found = decode(&bytes);
         assert!(found.len() > 300, "{}", found.len());
         assert!(found.iter().eq(names.iter().rev().take(found.len())));
-        assert_eq!(decode(&encode(&[])), Vec::<String>::new());
+        assert_eq!(decode(&Present::default().encode()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn who_comes_as_another_goes_is_still_there() {
+        let mut present = Present::default();
+        ["a", "b", "a", "c"].into_iter().for_each(|name| present.add(name));
+        assert!(present.remove("a") && present.remove("c") && !present.remove("d"));
+        assert_eq!(decode(&present.encode()), ["b", "a"]);
+        assert!(present.remove("a") && !present.remove("a") && present.remove("b"));
+        assert!(present.by_arrival.is_empty() && present.by_name.is_empty());
     }
 
     proptest! {

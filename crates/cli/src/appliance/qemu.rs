@@ -7,8 +7,8 @@ use super::{
 };
 use crate::arguments::{Accelerator, ApplianceRun};
 use crate::failure::{Failure, Outcome};
+use crate::worker::die_with;
 use base::Kind;
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -218,11 +218,6 @@ fn free_port() -> io::Result<SocketAddr> {
 fn pass_on(socket: &UnixStream) -> Outcome<i32> {
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty()).map_err(io::Error::from)?;
     Ok(socket.as_raw_fd())
-}
-
-fn die_with(parent: Pid) -> io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotConnected.into()) }
 }
 
 /// Sockets of a machine belong to whoever watches it.

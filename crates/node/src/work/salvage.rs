@@ -3,6 +3,7 @@
 use super::INTERVAL;
 use crate::assemble::Node;
 use crate::jobs::Progress;
+use crate::limits;
 use crate::status::refused;
 use front::http::api::{ApiError, Salvage, SalvageAccount};
 use serde_json::{Value, json};
@@ -32,11 +33,17 @@ pub async fn salvage(
 }
 
 /// Pauses before the looks for salvages that were cut off: the next attempt may be due only after a while.
-const RESUME_PAUSES: [u64; 5] = [1, 10, 60, 600, 600];
+const RESUME_PAUSES: [Duration; 5] = [
+    limits::CLIENTS_FIRST,
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+    Duration::from_secs(600),
+    Duration::from_secs(600),
+];
 
 /// Salvages that the last life could not end go on.
 pub async fn resume(node: Weak<Node>) {
-    for pause in RESUME_PAUSES.map(Duration::from_secs) {
+    for pause in RESUME_PAUSES {
         let Some(env) = node.upgrade().map(|node| node.env.clone()) else { return };
         env.sleep(pause).await;
         let Some(node) = node.upgrade() else { return };
