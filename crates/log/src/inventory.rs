@@ -7,6 +7,7 @@
 use crate::descriptors::{self, Verified};
 use crate::format::{EntryHeader, Kind, Lost};
 use crate::inner::Inner;
+use crate::outline::Outline;
 use crate::segment::{Place, Segment};
 use crate::{Error, Loss, Recovered};
 use base::{SegmentId, Serial, VolumeId};
@@ -61,11 +62,9 @@ struct Index {
 #[derive(Clone)]
 struct Part {
     index: Arc<Index>,
-    /// Where they begin in `order`, and how many there are.
+    /// Where they begin in `order`.
     start: u32,
-    count: u32,
-    lowest: Serial,
-    highest: Serial,
+    outline: Outline,
 }
 
 impl Recovery {
@@ -152,7 +151,8 @@ impl Inner {
                 }
             }
         };
-        let highest: Vec<_> = parts.iter().map(|part| (part.volume, part.highest)).collect();
+        let highest: Vec<_> =
+            parts.iter().map(|part| (part.volume, part.outline.highest)).collect();
         let damaged = reason.is_some();
         let mut inventory = self.recovery.inventory.lock();
         // What is in the newest recovered head no statistics cover.
@@ -183,7 +183,7 @@ impl Inner {
             let parts = inventory.volumes.get(&volume).cloned().unwrap_or_default();
             (parts, inventory.released_of(volume), inventory.losses_of(volume))
         };
-        let mut list = List::with_capacity(parts.iter().map(|part| part.count as usize).sum());
+        let mut list = List::with_capacity(parts.iter().map(Part::count).sum());
         for part in &parts {
             part.read(released, &mut list).await?;
         }
@@ -194,11 +194,21 @@ impl Inner {
         Ok((list.into_ordered(), losses))
     }
 
+    /// What [`Inner::salvage`] would give, in short; `None` when something may be missing: only that can tell.
+    pub(crate) async fn outline(&self, volume: VolumeId) -> Result<Option<Outline>, Error> {
+        self.read_recovered().await?;
+        let inventory = self.recovery.inventory.lock();
+        let parts = inventory.volumes.get(&volume).map_or(&[][..], Vec::as_slice);
+        let outline = parts.iter().map(|part| part.outline).reduce(Outline::with);
+        Ok(outline.filter(|_| inventory.losses_of(volume).is_empty()))
+    }
+
     pub(crate) async fn unfinished_volumes(&self) -> Result<Vec<(VolumeId, Serial)>, Error> {
         self.read_recovered().await?;
         let inventory = self.recovery.inventory.lock();
-        let highest =
-            |parts: &Vec<Part>| parts.iter().map(|part| part.highest).max().unwrap_or_default();
+        let highest = |parts: &Vec<Part>| {
+            parts.iter().map(|part| part.outline.highest).max().unwrap_or_default()
+        };
         let mut volumes: Vec<_> =
             inventory.volumes.iter().map(|(&volume, parts)| (volume, highest(parts))).collect();
         volumes.sort_unstable();
@@ -210,8 +220,9 @@ impl Inner {
 pub(crate) async fn highest_of(
     segment: &Segment,
 ) -> Result<Option<Vec<(VolumeId, Serial)>>, Error> {
-    let highest =
-        |shares: Vec<Share>| shares.iter().map(|share| (share.volume, share.highest)).collect();
+    let highest = |shares: Vec<Share>| {
+        shares.iter().map(|share| (share.volume, share.outline.highest)).collect()
+    };
     let in_memory =
         segment.with_memory(|memory| Some(sort(descriptors::in_memory(segment, memory)?.iter()).1));
     if let Some(shares) = in_memory.flatten() {
@@ -229,9 +240,7 @@ pub(crate) async fn highest_of(
 /// A volume's share of a segment, while its index is made.
 struct Share {
     volume: VolumeId,
-    count: u32,
-    lowest: Serial,
-    highest: Serial,
+    outline: Outline,
 }
 
 impl Index {
@@ -281,31 +290,24 @@ fn sort(changes: impl Iterator<Item = EntryHeader>) -> (Vec<u16>, Vec<Share>) {
     for change in changes {
         if shares.get(last).is_none_or(|share| share.volume != change.volume) {
             last = *known.entry(change.volume).or_insert(shares.len());
-            if last == shares.len() {
-                shares.push(Share {
-                    volume: change.volume,
-                    count: 0,
-                    lowest: change.serial,
-                    highest: change.serial,
-                });
-            }
+        }
+        let outline = Outline::of(&change);
+        match shares.get_mut(last) {
+            Some(share) => share.outline = share.outline.with(outline),
+            None => shares.push(Share { volume: change.volume, outline }),
         }
         if shares.len() > 1 {
             // All before the second volume's first were the first one's.
             owners.resize(total, 0);
             owners.push(u16::try_from(last).expect("a segment holds fewer than 65,536 changes"));
         }
-        let share = &mut shares[last];
-        share.count += 1;
-        share.lowest = share.lowest.min(change.serial);
-        share.highest = share.highest.max(change.serial);
         total += 1;
     }
     let mut next: Vec<usize> = shares
         .iter()
         .scan(0, |start, share| {
             let begin = *start;
-            *start += share.count as usize;
+            *start += share.outline.changes as usize;
             Some(begin)
         })
         .collect();
@@ -319,6 +321,10 @@ fn sort(changes: impl Iterator<Item = EntryHeader>) -> (Vec<u16>, Vec<Share>) {
 }
 
 impl Part {
+    fn count(&self) -> usize {
+        usize::try_from(self.outline.changes).expect("a segment holds fewer than 65,536 changes")
+    }
+
     /// Adds the changes behind `released` to `list`.
     async fn read(&self, released: Serial, list: &mut List) -> Result<(), Error> {
         // Gone means released a moment ago.
@@ -354,9 +360,9 @@ impl Part {
     }
 
     fn numbers(&self) -> impl Iterator<Item = u32> {
-        let range = self.start as usize..(self.start + self.count) as usize;
+        let range = self.start as usize..self.start as usize + self.count();
         let order = self.index.order.get(range).unwrap_or_default();
-        let all = if self.index.order.is_empty() { 0..self.count } else { 0..0 };
+        let all = if self.index.order.is_empty() { 0..self.index.changes } else { 0..0 };
         all.chain(order.iter().map(|&number| u32::from(number)))
     }
 }
@@ -420,11 +426,11 @@ impl Inventory {
     fn absorb(&mut self, index: Arc<Index>, shares: Vec<Share>) {
         let mut start = 0;
         for share in shares {
-            let Share { volume, count, lowest, highest } = share;
-            let part = Part { index: Arc::clone(&index), start, count, lowest, highest };
+            let Share { volume, outline } = share;
+            let part = Part { index: Arc::clone(&index), start, outline };
+            start += u32::try_from(part.count()).expect("a segment is far below 4 GiB");
             self.volumes.entry(volume).or_default().push(part);
             self.apply_release(volume);
-            start += count;
         }
         self.indexes.push(index);
     }
@@ -436,7 +442,7 @@ impl Inventory {
     fn apply_release(&mut self, volume: VolumeId) {
         let released = self.released_of(volume);
         if let Some(parts) = self.volumes.get_mut(&volume) {
-            parts.retain(|part| part.highest > released);
+            parts.retain(|part| part.outline.highest > released);
             if parts.is_empty() {
                 self.volumes.remove(&volume);
             }
@@ -455,11 +461,12 @@ impl Inventory {
             parts.iter().partition(|part| part.index.id <= lost.segment);
         let after = before
             .iter()
-            .map(|part| part.highest)
+            .map(|part| part.outline.highest)
             .max()
             .unwrap_or_default()
             .max(self.released_of(volume));
-        let bound = match (behind.iter().map(|part| part.lowest).min(), self.statistics_of) {
+        let bound = match (behind.iter().map(|part| part.outline.lowest).min(), self.statistics_of)
+        {
             (Some(next), _) => Some(next),
             (None, Some(_)) if lost.lost == Lost::Counted => {
                 Some(self.statistics.get(&volume).map_or(Serial(0), |&highest| highest.next()))

@@ -22,6 +22,7 @@ pub mod inspect;
 mod inventory;
 pub mod limits;
 mod machine;
+mod outline;
 mod scan;
 mod segment;
 mod start;
@@ -31,6 +32,7 @@ mod view;
 mod walk;
 
 pub use error::Error;
+pub use outline::Outline;
 pub use segment::{Place, read_ahead};
 pub use start::Discovery;
 pub use view::{HeadView, SegmentView, View};
@@ -255,6 +257,12 @@ impl Log {
     /// the volume's checkpoint + 1 is harmless. What it gives is on flash, also what only memory had at the start.
     pub async fn salvage(&self, volume: VolumeId) -> Result<(Vec<Recovered>, Vec<Loss>), Error> {
         self.inner.salvage(volume).await
+    }
+
+    /// What outlived the restart of one volume, in short: sooner than the list, and perhaps before all of it is on flash.
+    /// `None` when nothing did, or something may be missing: then only [`Log::salvage`] can tell.
+    pub async fn outline(&self, volume: VolumeId) -> Result<Option<Outline>, Error> {
+        self.inner.outline(volume).await
     }
 
     /// All volumes that have recovered changes, with the highest serial of each.

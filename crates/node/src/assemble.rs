@@ -285,6 +285,7 @@ fn staging_config(config: &Config, sizes: Sizes, memory_outlives_process: bool) 
         destage_bytes: destage.bytes,
         batch_bytes: destage.batch_bytes,
         destagers: destage.workers,
+        index_at_once: limits::INDEX_AT_ONCE_MAX,
         age_deadline: destage.deadline,
         memory_outlives_process,
     }

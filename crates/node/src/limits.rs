@@ -31,6 +31,8 @@ pub const UPLOADS: usize = 4;
 /// Unfinished bytes of a volume that start a destage before its age does. Much, because what is overwritten meanwhile
 /// need not go to the store.
 pub const DESTAGE_BYTES_DEFAULT: u64 = GIB;
+/// Unfinished changes that are indexed before a volume serves, which takes a millisecond; with more, it takes writes meanwhile.
+pub const INDEX_AT_ONCE_MAX: usize = 8192;
 /// Most bytes in a destage batch.
 pub const BATCH_BYTES_DEFAULT: u64 = 512 * MIB;
 /// Destage batches at once.

@@ -41,6 +41,8 @@ pub struct Setup {
     pub warm_slots: usize,
     pub destage_age: Duration,
     pub batch_bytes: u64,
+    /// Unfinished changes above which a volume serves before they are indexed.
+    pub index_at_once: usize,
 }
 
 impl Node {
@@ -84,6 +86,7 @@ impl Node {
                 destage_bytes: setup.batch_bytes,
                 batch_bytes: setup.batch_bytes,
                 destagers: 2,
+                index_at_once: setup.index_at_once,
                 age_deadline: Duration::from_secs(60),
             },
         );

@@ -85,6 +85,7 @@ fn setup(dice: &mut Dice) -> Setup {
         warm_slots: 3,
         destage_age: Duration::from_millis([5, 50, 2000][dice.below(3) as usize]),
         batch_bytes: [64 * KIB, MIB][dice.below(2) as usize],
+        index_at_once: [0, 8, usize::MAX][dice.below(3) as usize],
     }
 }
 

@@ -46,7 +46,7 @@ impl Staging {
         tracing::warn!(volume = %value.name, "goes on without what is lost: {}", lines.join("; "));
         let held = inner.writer.replace(&vault, value).await?;
         if let Some(parked) = inner.parked.lock().get_mut(&held.value.id) {
-            parked.changes.truncate(through.0.saturating_sub(parked.checkpoint.0) as usize);
+            parked.truncate(through);
         }
         Ok((held, lines))
     }
@@ -54,11 +54,26 @@ impl Staging {
     /// What there is of a volume's changes behind its checkpoint, in serial order, and what of them is missing.
     async fn at_hand(&self, vault: &Vault) -> Result<(Vec<Kept>, Missing), Error> {
         let inner = &self.inner;
-        if let Some(parked) = inner.parked.lock().get(&vault.id) {
+        let parked = inner.parked.lock().get(&vault.id).map(|parked| {
             // It was in service in this life: then none was missing.
-            let changes = recovery::unparked(parked, vault.checkpoint);
-            let serials = (vault.checkpoint.0 + 1..).map(Serial);
-            let kept = changes.into_iter().zip(serials).map(|(change, serial)| Kept {
+            recovery::unparked(parked, vault.checkpoint)
+        });
+        let mut missing = Missing::default();
+        let mut kept = Vec::new();
+        if parked.as_ref().is_none_or(|(unlisted, _)| *unlisted > 0) {
+            let (recovered, losses) = inner.log.salvage(vault.id).await?;
+            let changes = recovery::behind(recovered, vault)?;
+            missing = Missing::of(&changes, &losses, vault);
+            kept.extend(changes.into_iter().map(|change| Kept {
+                serial: change.serial,
+                position: change.position,
+                span: change.span,
+                place: (change.change == Change::Write).then_some(change.place),
+            }));
+        }
+        if let Some((unlisted, newer)) = parked {
+            let serials = (vault.checkpoint.0 + unlisted as u64 + 1..).map(Serial);
+            kept.extend(newer.into_iter().zip(serials).map(|(change, serial)| Kept {
                 serial,
                 position: change.position,
                 span: change.span,
@@ -66,19 +81,9 @@ impl Staging {
                     Payload::Log(place) => Some(place),
                     _ => None,
                 },
-            });
-            return Ok((kept.collect(), Missing::default()));
+            }));
         }
-        let (recovered, losses) = inner.log.salvage(vault.id).await?;
-        let changes = recovery::behind(recovered, vault)?;
-        let missing = Missing::of(&changes, &losses, vault);
-        let kept = changes.into_iter().map(|change| Kept {
-            serial: change.serial,
-            position: change.position,
-            span: change.span,
-            place: (change.change == Change::Write).then_some(change.place),
-        });
-        Ok((kept.collect(), missing))
+        Ok((kept, missing))
     }
 }
 

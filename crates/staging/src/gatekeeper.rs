@@ -74,8 +74,8 @@ pub(crate) struct Finished {
 
 impl Gatekeeper {
     /// State of a volume that comes into service with `queue` in the log behind the vault's checkpoint.
-    pub(crate) fn new(held: Held<Vault>, queue: VecDeque<Change>, end: Position) -> Self {
-        let queue = Queue::with(held.value.checkpoint, queue);
+    pub(crate) fn new(held: Held<Vault>, queue: Queue, end: Position) -> Self {
+        debug_assert_eq!(queue.checkpoint(), held.value.checkpoint);
         Self {
             recovered: queue.last(),
             flash_bytes: queue.bytes(),
@@ -105,6 +105,14 @@ impl Gatekeeper {
         let range = |index: usize| (change(index).position, change(index).span);
         self.overlay = Overlay::build(queue.serial(0), count, range);
         self.visible = count;
+    }
+
+    /// Lists the changes that were counted only; `overlay` is theirs. Those that came since are to be applied.
+    pub(crate) fn list(&mut self, changes: VecDeque<Change>, overlay: Overlay) {
+        debug_assert!(self.visible == 0 && self.overlay.length() == 0, "nothing is visible before");
+        self.visible = changes.len();
+        self.queue.list(changes);
+        self.overlay = overlay;
     }
 
     /// What is newer than the home in `start..end`: from, to, and the change it is part of. Ascending.
@@ -140,6 +148,9 @@ impl Gatekeeper {
 
     /// Changes in the log that are not visible yet. Those kept in RAM become visible with their commit.
     pub(crate) fn pending(&self) -> usize {
+        if !self.queue.is_listed() {
+            return self.queue.len();
+        }
         match self.queue.get(self.visible) {
             Some(change) if change.is_logged() => self.queue.len() - self.visible,
             _ => 0,

@@ -16,6 +16,7 @@ mod flow;
 mod gatekeeper;
 mod home;
 mod limits;
+mod listing;
 mod overlay;
 mod plan;
 mod policy;
@@ -48,7 +49,7 @@ use datastore::record::{Held, Writer};
 use destager::Destager;
 use env::{BoxFuture, Env};
 use gatekeeper::Gatekeeper;
-use log::{Log, Position};
+use log::Log;
 use parking_lot::Mutex;
 use recovery::Parked;
 use serde::Serialize;
@@ -75,6 +76,8 @@ pub struct Config {
     pub batch_bytes: u64,
     /// Destage batches at once, of different volumes.
     pub destagers: usize,
+    /// A volume that comes back with more unfinished changes takes writes before all of them are indexed; reads wait.
+    pub index_at_once: usize,
     /// Past this age of the oldest change, the volume is reported as late.
     pub age_deadline: Duration,
     /// Whether the log's open segments outlive the process (`warm::Arena::outlives_process`). If not, ack `memory` would
@@ -198,6 +201,7 @@ impl Staging {
 
     /// Brings a volume into service: re-indexes its unfinished changes (those of the log past the vault's checkpoint
     /// and of no newer generation), in memory only; the vault is not written (the caller has made this node its owner).
+    /// When they are many, the index is made while the volume takes writes already ([`Config::index_at_once`]).
     /// A volume that is in service already is given as it is.
     pub async fn open(
         &self,
@@ -215,19 +219,6 @@ impl Staging {
         if let Some(present) = inner.volumes.lock().get(&value.id) {
             return Ok(present.clone());
         }
-        let parked = inner.parked.lock().remove(&value.id);
-        let (changes, end) = match parked {
-            Some(parked) => (recovery::unparked(&parked, value.checkpoint), parked.end),
-            None => {
-                let (recovered, losses) = inner.log.salvage(value.id).await?;
-                let changes = recovery::unfinished(recovered, &losses, value, inner.env.now())?;
-                if changes.is_empty() && value.accepted.is_some() {
-                    // What was given up shall not keep its segments.
-                    inner.log.forget(value.id);
-                }
-                (changes, Position::default())
-            }
-        };
         let mode = match (value.policy, value.ack) {
             (Policy::Uncached, _) => Mode::Store { keep: false },
             (Policy::Through, _) => Mode::Store { keep: true },
@@ -237,7 +228,9 @@ impl Staging {
         let id = value.id;
         // The log does not know of commits that its last life made and had no time to hear of.
         inner.log.release(id, value.checkpoint);
-        let mut gate = Gatekeeper::new(vault, changes, end);
+        let (queue, end) = inner.queue_of(value).await?;
+        let is_listed = queue.is_listed();
+        let mut gate = Gatekeeper::new(vault, queue, end);
         // Memory that outlives the process is as good as flash, for those that were appended in it.
         gate.index(if mode == Mode::Memory { end } else { inner.log.committed() });
         let staged = Staged::new(inner.clone(), home, gate, mode);
@@ -251,6 +244,9 @@ impl Staging {
             if gate.queue.is_empty() { Rouse::No } else { staged.note(&mut gate) }
         };
         staged.rouse(rouse);
+        if !is_listed {
+            listing::start(&staged);
+        }
         Ok(staged)
     }
 
@@ -341,6 +337,7 @@ impl Inner {
         }
         // With the registry's lock held, so that nobody opens the volume before its changes are here.
         let parked = self.retire(volume);
+        // What is not listed, and nothing behind it: the log tells of that again.
         if !parked.changes.is_empty() {
             self.parked.lock().insert(volume.id, parked);
         }
@@ -352,14 +349,14 @@ impl Inner {
     fn retire(&self, volume: &Staged) -> Parked {
         let mut gate = volume.gate.lock();
         let checkpoint = gate.queue.checkpoint();
-        let mut changes = gate.queue.take();
+        let (unlisted, mut changes) = gate.queue.take();
         // Nobody was told of those that only RAM has.
         let logged = changes.iter().take_while(|change| change.is_logged()).count();
         changes.truncate(logged);
-        let kept_bytes = changes.iter().map(queue::Change::cost).sum();
+        let kept_bytes = unlisted.bytes + changes.iter().map(queue::Change::cost).sum::<u64>();
         volume.kept_bytes.store(kept_bytes, Ordering::Relaxed);
         let flash_bytes = std::mem::take(&mut gate.flash_bytes);
         volume.discounted(&gate, flash_bytes);
-        Parked { checkpoint, changes, end: gate.end }
+        Parked { checkpoint, unlisted, changes, end: gate.end }
     }
 }

@@ -2,6 +2,8 @@
 //! prefix, and the overlay knows only the newest change of a byte.
 //!
 //! Serials are not stored: the change at index `i` has the serial `first + i`. So they cannot have gaps.
+//!
+//! Of a volume that has just come back, the oldest changes may be counted only, until they are listed (see [`crate::listing`]).
 
 use crate::home::{Source, payload_offset};
 use crate::{Error, limits};
@@ -126,11 +128,21 @@ fn nanoseconds(at: Moment) -> u64 {
 
 const _: () = assert!(size_of::<Change>() <= size_of::<log::Recovered>());
 
+/// Changes at the front of a queue that are counted, not listed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Unlisted {
+    pub(crate) count: usize,
+    /// What they take of the budgets.
+    pub(crate) bytes: u64,
+}
+
 /// The queue.
 pub(crate) struct Queue {
     /// Serial of the front, or of the next change when empty.
     first: Serial,
+    unlisted: Unlisted,
     changes: VecDeque<Change>,
+    /// What all take of the budgets.
     bytes: u64,
 }
 
@@ -138,15 +150,40 @@ impl Queue {
     /// A queue of changes behind a checkpoint.
     pub(crate) fn with(checkpoint: Serial, changes: VecDeque<Change>) -> Self {
         let bytes = changes.iter().map(Change::cost).sum();
-        Self { first: checkpoint.next(), changes, bytes }
+        Self { first: checkpoint.next(), unlisted: Unlisted::default(), changes, bytes }
+    }
+
+    /// A queue of changes behind a checkpoint that will be listed later.
+    pub(crate) fn with_unlisted(checkpoint: Serial, unlisted: Unlisted) -> Self {
+        let bytes = unlisted.bytes;
+        Self { first: checkpoint.next(), unlisted, changes: VecDeque::new(), bytes }
+    }
+
+    /// What is not listed.
+    pub(crate) fn unlisted(&self) -> Unlisted {
+        self.unlisted
+    }
+
+    pub(crate) fn is_listed(&self) -> bool {
+        self.unlisted.count == 0
+    }
+
+    /// Lists what was counted only.
+    pub(crate) fn list(&mut self, changes: VecDeque<Change>) {
+        assert_eq!(changes.len(), self.unlisted.count, "what is listed is what was counted");
+        let counted = std::mem::take(&mut self.unlisted);
+        self.bytes -= counted.bytes;
+        self.bytes += changes.iter().map(Change::cost).sum::<u64>();
+        let newer = std::mem::replace(&mut self.changes, changes);
+        self.changes.extend(newer);
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.changes.len()
+        self.unlisted.count + self.changes.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.changes.is_empty()
+        self.len() == 0
     }
 
     /// What all changes take of the budgets.
@@ -166,7 +203,7 @@ impl Queue {
 
     /// Serial of the last change, or the checkpoint.
     pub(crate) fn last(&self) -> Serial {
-        Serial(self.first.0 + self.changes.len() as u64 - 1)
+        Serial(self.first.0 + self.len() as u64 - 1)
     }
 
     /// Adds a change and gives its serial.
@@ -176,22 +213,25 @@ impl Queue {
         self.last()
     }
 
+    /// The change at `index`, if it is listed.
     pub(crate) fn get(&self, index: usize) -> Option<&Change> {
-        self.changes.get(index)
+        self.changes.get(index.checked_sub(self.unlisted.count)?)
     }
 
     /// The change of that serial, unless the datastore has it.
     pub(crate) fn at(&self, serial: Serial) -> Option<&Change> {
         let index = serial.0.checked_sub(self.first.0)?;
-        self.changes.get(usize::try_from(index).ok()?)
+        self.get(usize::try_from(index).ok()?)
     }
 
+    /// Those that are listed.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter()
     }
 
     /// Takes the first `count` changes out: the datastore has them.
     pub(crate) fn finish(&mut self, count: usize) -> Vec<Change> {
+        assert!(count == 0 || self.is_listed(), "what is in the datastore was read from here");
         let done: Vec<Change> = self.changes.drain(..count).collect();
         self.bytes -= done.iter().map(Change::cost).sum::<u64>();
         self.first = Serial(self.first.0 + count as u64);
@@ -205,10 +245,10 @@ impl Queue {
         self.first = checkpoint.next();
     }
 
-    /// Takes all changes.
-    pub(crate) fn take(&mut self) -> VecDeque<Change> {
+    /// Takes all changes: those that are not listed, and the rest.
+    pub(crate) fn take(&mut self) -> (Unlisted, VecDeque<Change>) {
         self.bytes = 0;
         self.first = self.last().next();
-        std::mem::take(&mut self.changes)
+        (std::mem::take(&mut self.unlisted), std::mem::take(&mut self.changes))
     }
 }

@@ -32,6 +32,9 @@ impl Staged {
             if let Some(ended) = &gate.ended {
                 return Err(ended.clone());
             }
+            if !gate.queue.is_listed() {
+                return Ok(false);
+            }
             for (start, stop, change) in gate.meeting(position, end) {
                 if start > next {
                     gaps.push((next, start));
@@ -59,6 +62,9 @@ impl Staged {
     }
 
     fn read_picture_now(&self, position: u64, out: &mut [u8]) -> Result<bool, Error> {
+        if !self.gate.lock().queue.is_listed() {
+            return Ok(false);
+        }
         let picture = self.readable(position, end_of(position, out.len())?)?;
         for (start, stop, source) in &picture.pieces {
             if !source.read_now(0, part(out, position, *start, *stop))? {
@@ -75,6 +81,7 @@ impl Staged {
 
     /// Reads.
     pub async fn read(&self, position: u64, out: &mut [u8]) -> Result<(), Error> {
+        self.listed().await?;
         // What this root reaches stays until the read has ended, even when newer roots do not reach it.
         let _hold = self.inner.content.hold();
         let picture = self.readable(position, end_of(position, out.len())?)?;
@@ -93,6 +100,7 @@ impl Staged {
     /// Data and holes of a range, adjacent equals merged, covering it exactly.
     pub async fn extents(&self, position: u64, span: u64) -> Result<Vec<Extent>, Error> {
         let end = position.checked_add(span).ok_or_else(beyond)?;
+        self.listed().await?;
         let _hold = self.inner.content.hold();
         let picture = self.picture(position, end)?;
         let mut extents: Vec<Extent> = picture

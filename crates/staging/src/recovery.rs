@@ -3,7 +3,7 @@
 //! When acknowledged changes are missing, the volume stays out of service until a person accepts that ([`Missing`]): then it
 //! goes on from the longest whole prefix, and the vault says so ([`crate::Accepted`]).
 
-use crate::queue::Change;
+use crate::queue::{Change, Unlisted};
 use crate::{Error, Vault};
 use base::{Generation, SegmentId, Serial};
 use env::Moment;
@@ -18,9 +18,20 @@ mod tests;
 pub(crate) struct Parked {
     /// Up to where the datastore had them.
     pub(crate) checkpoint: Serial,
+    /// What the log had before these and nobody had listed yet.
+    pub(crate) unlisted: Unlisted,
     pub(crate) changes: VecDeque<Change>,
     /// Point of the log that covers them.
     pub(crate) end: Position,
+}
+
+impl Parked {
+    /// Forgets what comes after `through`.
+    pub(crate) fn truncate(&mut self, through: Serial) {
+        let count = through.0.saturating_sub(self.checkpoint.0) as usize;
+        self.changes.truncate(count.saturating_sub(self.unlisted.count));
+        self.unlisted.count = self.unlisted.count.min(count);
+    }
 }
 
 /// What is missing, if `serials` (ascending, each once) are not all after `checkpoint` without gaps.
@@ -159,9 +170,11 @@ fn newest(changes: &[Recovered]) -> Option<Generation> {
     changes.iter().map(|change| change.generation).max()
 }
 
-/// The changes of a volume closed earlier that are behind `checkpoint`.
-pub(crate) fn unparked(parked: &Parked, checkpoint: Serial) -> VecDeque<Change> {
+/// The changes of a volume closed earlier that are behind `checkpoint`: how many of them only the log can list, and the rest.
+pub(crate) fn unparked(parked: &Parked, checkpoint: Serial) -> (usize, VecDeque<Change>) {
     let done =
         usize::try_from(checkpoint.0.saturating_sub(parked.checkpoint.0)).unwrap_or(usize::MAX);
-    parked.changes.iter().skip(done).cloned().collect()
+    let unlisted = parked.unlisted.count;
+    let listed = parked.changes.iter().skip(done.saturating_sub(unlisted)).cloned();
+    (unlisted.saturating_sub(done), listed.collect())
 }

@@ -76,6 +76,7 @@ impl Staged {
     }
 
     async fn repair_all(self: &Arc<Self>, chunks: &AtomicU64) -> Result<Salvaged, Error> {
+        self.listed().await?;
         let content = &self.inner.content;
         let mut salvaged = Salvaged::default();
         for _ in 0..limits::SALVAGE_PASSES_MAX {

@@ -37,6 +37,8 @@ pub struct Staged {
     pub(crate) generation: base::Generation,
     pub(crate) mode: Mode,
     pub(crate) gate: Mutex<Gatekeeper>,
+    /// All unfinished changes are listed, or never will be; only looked at while some are not.
+    pub(crate) listed: Switch,
     /// Writes that wait for a new head of the log.
     pub(crate) rolling: AtomicU64,
     /// Writes that wait for RAM.
@@ -92,6 +94,7 @@ impl Staged {
             home,
             mode,
             gate: Mutex::new(gate),
+            listed: Switch::default(),
             rolling: AtomicU64::new(0),
             memory_waiting: AtomicU64::new(0),
             closing: Switch::default(),

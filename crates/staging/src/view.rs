@@ -15,6 +15,8 @@ pub struct StagedView {
     pub generation: u64,
     #[serde(flatten)]
     pub backlog: Backlog,
+    /// Unfinished changes that are being listed; reads wait for that.
+    pub unlisted: u64,
     /// Pieces of the index of what is newer than the datastore.
     pub overlay_pieces: u64,
     /// Flash that its unfinished changes take, and its fair share, bytes.
@@ -75,6 +77,7 @@ impl Staged {
             },
             generation: self.generation.0,
             backlog,
+            unlisted: gate.queue.unlisted().count as u64,
             overlay_pieces: gate.overlay.length() as u64,
             flash_bytes: gate.flash_bytes,
             share_bytes: load.bytes_max,

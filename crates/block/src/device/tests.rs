@@ -57,6 +57,7 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
         destage_bytes: MIB,
         batch_bytes: MIB,
         destagers: 2,
+        index_at_once: 4,
         age_deadline: Duration::from_secs(60),
         memory_outlives_process: true,
     };

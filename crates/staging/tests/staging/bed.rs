@@ -41,6 +41,7 @@ impl Setup {
                 destage_bytes: 8 * MIB,
                 batch_bytes: 16 * MIB,
                 destagers: 2,
+                index_at_once: 4,
                 age_deadline: Duration::from_secs(60),
                 memory_outlives_process: true,
             },

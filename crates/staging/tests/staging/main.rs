@@ -9,6 +9,7 @@ mod crash;
 mod damage;
 mod fence;
 mod history;
+mod listing;
 mod policy;
 mod salvage;
 mod store;

@@ -153,6 +153,7 @@ impl Bed {
             destage_bytes: 8 * MIB,
             batch_bytes: 8 * MIB,
             destagers: 2,
+            index_at_once: 4,
             age_deadline: Duration::from_secs(60),
             memory_outlives_process: true,
         };
