@@ -288,6 +288,27 @@ impl Inner {
         self.at_hand(pointer, Keep::Yes).ok()
     }
 
+    /// Hands a metadata chunk that is at hand to `look`, its body and its number of children; one in warm memory where
+    /// it lies. For those who have another way when it is not. A plain call.
+    pub(crate) fn look_now<R>(
+        &self,
+        pointer: &Pointer,
+        look: impl FnOnce(&[u8], u32) -> R,
+    ) -> Option<R> {
+        if !self.config.direct_path {
+            return None;
+        }
+        let watch = self.env.watch();
+        if let Some(found) = self.cache.get(&pointer.name) {
+            add(&self.counters.cache_hits, 1);
+            self.fetched(pointer, Source::Ram, watch);
+            return Some(look(&found.bytes, found.children));
+        }
+        let found = self.warm.look(pointer, look)?;
+        self.fetched(pointer, Source::Warm, watch);
+        Some(found)
+    }
+
     /// As [`Inner::cached`], for those who have another way when it gives nothing.
     pub(crate) fn cached_now(&self, pointer: &Pointer) -> Option<Body> {
         if self.config.direct_path { self.cached(pointer) } else { None }

@@ -1,8 +1,10 @@
 //! Metadata chunks in warm memory: what a restart finds again without asking the store.
 //!
-//! A chunk's key is its name and its name is the hash of its bytes, so a frame needs no word about being the latest, and
-//! is believed only when its bytes have the name that was asked for. Value of a frame: number of children (4 bytes,
-//! little-endian), then the body. See `docs/format/warm.md`.
+//! A chunk's key is its name and its name is the hash of its bytes, so a frame needs no word about being the latest.
+//! What is taken out of here must have the name that was asked for. Who only looks at it where it lies goes by the frame's
+//! checksum, as all else in warm memory does: the bytes had their name when they were put there, and to hash a
+//! node costs more than to search it. Value of a frame: number of children (4 bytes, little-endian), then the body. See
+//! `docs/format/warm.md`.
 
 use crate::name::Namer;
 use crate::pack::reader::Body;
@@ -28,17 +30,28 @@ impl WarmNodes {
     /// A metadata chunk that lies there, verified against its name. A plain call. `Err(None)`: it is nothing that is
     /// kept here.
     pub(crate) fn get(&self, namer: &Namer, pointer: &Pointer) -> Result<Body, Option<Miss>> {
-        let frames = self.frames.as_ref().ok_or(None)?;
-        if pack::class(pointer.pack) == Class::Data {
-            return Err(None);
-        }
         let body = |value: &[u8]| {
-            let (children, bytes) = value.split_first_chunk()?;
-            let children = u32::from_le_bytes(*children);
+            let (children, bytes) = split(value)?;
             (namer.name(Class::Metadata, children, bytes) == pointer.name)
                 .then(|| Body { bytes: Bytes::copy_from_slice(bytes), children })
         };
-        frames.get(&pointer.name, body).map_err(Some)
+        self.frames_for(pointer).ok_or(None)?.get(&pointer.name, body).map_err(Some)
+    }
+
+    /// Hands the body of a metadata chunk to `look` where it lies, with its number of children; `None` when it is not
+    /// there. A plain call that copies nothing. `look` must not come back here, and what it makes of bytes that are no
+    /// such chunk must be harmless.
+    pub(crate) fn look<R>(
+        &self,
+        pointer: &Pointer,
+        look: impl FnOnce(&[u8], u32) -> R,
+    ) -> Option<R> {
+        let look = |value: &[u8]| split(value).map(|(children, bytes)| look(bytes, children));
+        self.frames_for(pointer)?.get(&pointer.name, look).ok()
+    }
+
+    fn frames_for(&self, pointer: &Pointer) -> Option<&Frames> {
+        self.frames.as_ref().filter(|_| pack::class(pointer.pack) == Class::Metadata)
     }
 
     /// Counts a look in vain, by whoever has to ask the store for it.
@@ -54,6 +67,12 @@ impl WarmNodes {
             frames.insert(pointer_name, &[&body.children.to_le_bytes(), &body.bytes]);
         }
     }
+}
+
+/// The number of children, and the body.
+fn split(value: &[u8]) -> Option<(u32, &[u8])> {
+    let (children, bytes) = value.split_first_chunk()?;
+    Some((u32::from_le_bytes(*children), bytes))
 }
 
 #[cfg(test)]

@@ -16,19 +16,29 @@ pub fn get_now(content: &Content, root: &Root, key: u64) -> Lookup {
         return Lookup::Absent;
     };
     for _ in 0..=limits::TREE_LEVEL_MAX {
-        let Some(body) = content.inner.cached_now(&pointer) else {
-            return Lookup::Unknown;
-        };
-        // A node that makes no sense is for `get` to report.
-        let Ok(node) = node::view(&body.bytes, body.children) else {
-            return Lookup::Unknown;
-        };
-        if node.level() == 0 {
-            return node.find(key).map_or(Lookup::Absent, Lookup::Present);
+        match content.inner.look_now(&pointer, |bytes, children| step(bytes, children, key)) {
+            Some(Step::Leaf(found)) => return found.map_or(Lookup::Absent, Lookup::Present),
+            Some(Step::Down(child)) => pointer = child,
+            // A node that makes no sense is for `get` to report.
+            Some(Step::Senseless) | None => return Lookup::Unknown,
         }
-        pointer = node.child(node.covering(key));
     }
     Lookup::Unknown
+}
+
+/// What a node says of a key.
+enum Step {
+    Leaf(Option<Pointer>),
+    Down(Pointer),
+    Senseless,
+}
+
+fn step(bytes: &[u8], children: u32, key: u64) -> Step {
+    match node::view(bytes, children) {
+        Ok(node) if node.level() == 0 => Step::Leaf(node.find(key)),
+        Ok(node) => Step::Down(node.child(node.covering(key))),
+        Err(_) => Step::Senseless,
+    }
 }
 
 /// Looks a key up.
