@@ -139,6 +139,19 @@ impl Inner {
         drop((gone, head));
         self.make_ahead();
         self.space.notify_waiters();
+        self.note_litter();
+    }
+
+    /// Lets the next head take over although the present one has room, if the log is littered: so the dead segments
+    /// leave, and no restart looks into them.
+    fn tidy(&self) {
+        if !self.table.lock().is_littered() {
+            return;
+        }
+        let mut heads = self.heads.lock();
+        if self.roll_over(&mut heads) {
+            self.appended.store(heads.open.position(), Ordering::Release);
+        }
     }
 
     /// Lets the next head take over, if it is there and the budget allows another segment. A plain call: flash sees of
@@ -389,11 +402,11 @@ pub(crate) async fn flush_unasked(inner: Weak<Inner>, interval: Duration) {
     }
 }
 
-/// Opens the next head when the present one is half full.
+/// Opens the next head when the present one is half full, or the log is littered.
 pub(crate) async fn open_unasked(inner: Weak<Inner>) {
-    let Some(half_full) = inner.upgrade().map(|inner| Arc::clone(&inner.half_full)) else { return };
+    let Some(wanted) = inner.upgrade().map(|inner| Arc::clone(&inner.next_wanted)) else { return };
     loop {
-        half_full.notified().await;
+        wanted.notified().await;
         let Some(inner) = inner.upgrade() else { return };
         if inner.check().is_err() {
             return;
@@ -407,5 +420,6 @@ pub(crate) async fn open_unasked(inner: Weak<Inner>) {
             tracing::debug!(%error, "the next head was not opened ahead of need");
             inner.heads.lock().ask_again();
         }
+        inner.tidy();
     }
 }

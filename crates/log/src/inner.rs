@@ -45,8 +45,8 @@ pub(crate) struct Inner {
     pub(crate) unasked: Mutex<Vec<TaskHandle>>,
     /// Rung when [`FLUSH_AHEAD_BYTES`] have come together.
     pub(crate) much_uncommitted: Arc<Notify>,
-    /// Rung when it is time to open the next head.
-    pub(crate) half_full: Arc<Notify>,
+    /// Rung when it is time to open the next head: the present one is half full, or the log littered.
+    pub(crate) next_wanted: Arc<Notify>,
     pub(crate) counters: Counters,
 }
 
@@ -99,7 +99,7 @@ impl Inner {
             folder_lock: Mutex::new(Some(parts.folder_lock)),
             unasked: Mutex::default(),
             much_uncommitted,
-            half_full: Arc::default(),
+            next_wanted: Arc::default(),
             counters: Counters::default(),
         }
     }
@@ -159,6 +159,14 @@ impl Inner {
         drop(table);
         if died {
             self.space.notify_waiters();
+            self.note_litter();
+        }
+    }
+
+    /// Has the dead segments taken out when they are most of the log.
+    pub(crate) fn note_litter(&self) {
+        if self.table.lock().is_littered() {
+            self.next_wanted.notify_one();
         }
     }
 

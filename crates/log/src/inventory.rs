@@ -107,6 +107,7 @@ impl Inner {
                 }
             }
             self.recovery.unread.lock().clear();
+            self.note_litter();
             Ok(())
         };
         self.recovery.done.get_or_try_init(read).await?;

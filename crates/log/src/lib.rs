@@ -205,7 +205,7 @@ impl Log {
         let asks = heads.asks_for_next();
         drop(heads);
         if asks {
-            inner.half_full.notify_one();
+            inner.next_wanted.notify_one();
         }
         if !fits {
             return Err(Refused::HeadFull);

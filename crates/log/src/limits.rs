@@ -14,6 +14,8 @@ pub const APPEND_BYTES_MAX: u64 = SEGMENT_BYTES / 2;
 pub const SEGMENTS_MIN: u64 = 2;
 /// Segment files kept beyond the budget, so that opening a head never waits for one to be freed.
 pub const RESERVE_FILES: u64 = 2;
+/// So many dead segments are litter, if they are more than twice the live ones: a restart would look into each of them.
+pub const LITTER_MIN: usize = 8;
 /// Segment files made before they are needed: while the log grows fast, a head fills in the time that making one takes.
 pub const FILES_AHEAD: usize = 4;
 /// What is only in memory is committed when it is as much as this, bytes: a rollover waits for the rest.

@@ -9,6 +9,7 @@
 //! reused before the next head is durable, the log of a crashed node would seem incomplete.
 
 use crate::format::{Lost, Named, Statistics};
+use crate::limits::LITTER_MIN;
 use base::{SegmentId, Serial, VolumeId};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
@@ -168,6 +169,11 @@ impl<T> Table<T> {
     /// Segments that are needed, the head among them.
     pub(crate) fn live(&self) -> usize {
         self.rows.len() - self.dead
+    }
+
+    /// Whether most of the segments that the newest digest names are dead.
+    pub(crate) fn is_littered(&self) -> bool {
+        self.dead >= LITTER_MIN && self.dead > 2 * self.live()
     }
 
     /// Segments that hold a file.

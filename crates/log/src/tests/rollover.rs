@@ -179,3 +179,31 @@ fn a_closed_log_with_a_next_head_is_closed() {
         assert_eq!(opened.damage.len(), 1, "{:?}", opened.damage);
     });
 }
+
+#[test]
+fn a_log_of_dead_segments_is_tidied_so_that_a_restart_looks_into_few() {
+    let world = world(5);
+    let env = world.env();
+    let last = world.block_on(async {
+        let (log, _) = open_with(&env, 4, 20).await.unwrap();
+        let mut serial = 0;
+        while log.usage().segments < 14 {
+            serial += 1;
+            let bytes = payload(volume(1), serial, 1000);
+            log.append(&[change(volume(1), serial, &bytes)]).expect("nobody has to wait");
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        log.release(volume(1), Serial(serial - 1));
+        env.sleep(Duration::from_secs(1)).await;
+        assert!(log.usage().segments <= 4, "{:?}", log.usage());
+        serial
+    });
+    // A process that knows of no release learns again what is dead, and tidies.
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let (log, opened) = open_with(&env, 4, 20).await.unwrap();
+        assert_eq!(opened.damage, Vec::<String>::new());
+        assert!(recovered(&log, volume(1)).await.contains(&last), "what was not released is there");
+    });
+}
