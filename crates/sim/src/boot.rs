@@ -101,6 +101,7 @@ impl Node {
         content::Config {
             secret: [3; 32],
             compression: content::Compression::Lz4,
+            parity: None,
             pack_bytes: units::MIB,
             cache_bytes: 4 * units::MIB,
             index_bytes: units::MIB,
