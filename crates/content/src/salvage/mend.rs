@@ -94,7 +94,7 @@ fn listed(
 ) -> Vec<footer::Entry> {
     match footer {
         Some(footer) if object.starts_with(blobs) => footer.clone(),
-        _ => scan(id, blobs),
+        _ => scan(Some(id), blobs),
     }
 }
 

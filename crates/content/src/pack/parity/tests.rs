@@ -168,9 +168,9 @@ fn a_scan_does_not_take_parity_for_blobs() {
     let mut object = pack.object.to_vec();
     let last = object.len() - 1;
     object[last] ^= 1;
-    assert_eq!(scan(ID, &object), pack.entries);
+    assert_eq!(scan(Some(ID), &object), pack.entries);
     object[pack::BYTES] ^= 1;
-    assert_eq!(scan(ID, &object), pack.entries[1..]);
+    assert_eq!(scan(Some(ID), &object), pack.entries[1..]);
 }
 
 #[test]
@@ -233,6 +233,6 @@ proptest! {
             let healed = heal(&bytes, &layout);
             prop_assert_eq!(healed.covered.len(), layout.covered);
         }
-        let _ = scan(ID, &bytes);
+        let _ = scan(Some(ID), &bytes);
     }
 }
