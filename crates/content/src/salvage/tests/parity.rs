@@ -103,6 +103,32 @@ fn damage_of_parity_harms_nobody() {
 }
 
 #[test]
+fn what_parity_rebuilds_wrongly_is_not_written() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let (content, root, changes) = planted_with(with_parity("4+1"), &env, &store).await;
+        let bad = changes[5].1.unwrap();
+        let whole = object(&store, bad.pack).await;
+        let layout = crate::pack::parity::find(Some(bad.pack), &whole).unwrap();
+        // The cell of parity is another one, with the checksum of that: nothing looks wrong but the chunk.
+        let hit = usize::try_from(within(&bad)).unwrap();
+        let stripe = hit % layout.shard_bytes() / layout.cell;
+        let cell = layout.cell(layout.data, stripe);
+        let mut object_now = whole.to_vec();
+        object_now[hit] ^= 1;
+        object_now[cell.clone()].reverse();
+        let checksum = base::checksum::crc32c(&object_now[cell]).to_le_bytes();
+        object_now[layout.checksum(0, layout.data, stripe)].copy_from_slice(&checksum);
+        let before = object_now.clone();
+        store.put(&pack::key(bad.pack), object_now.into()).await.unwrap();
+        let (repaired, _) = salvage(&content, &root).await.unwrap();
+        assert_eq!((repaired.lost, repaired.from_parity), (one(50..51), 0));
+        let after = object(&store, bad.pack).await;
+        assert!(after[..layout.end()] == before[..layout.end()], "only the footer is another");
+    });
+}
+
+#[test]
 fn a_footer_is_written_anew_and_parity_stays_right() {
     run(async |env| {
         let store = Arc::new(Broken::new());
