@@ -34,6 +34,14 @@ pub fn nbd_request(data: &[u8]) {
 /// A pack and its parts.
 pub fn pack(data: &[u8]) {
     let _ = content::format::pack::decode(data);
+    let _ = content::format::parity::decode(data);
+    if let Some(layout) = content::pack::parity::find(None, data) {
+        let healed = content::pack::parity::heal(data, &layout);
+        assert_eq!(healed.covered.len(), layout.covered, "bytes from nowhere");
+        assert!(layout.covered <= data.len());
+    }
+    let found = content::pack::scan(None, data);
+    assert!(found.len() <= data.len(), "more blobs than bytes");
     if let Ok(entries) = content::format::footer::decode(data) {
         assert!(entries.len() <= data.len(), "more entries than bytes");
     }

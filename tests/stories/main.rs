@@ -13,6 +13,7 @@ mod flash_full;
 mod guests;
 mod images;
 mod life;
+mod parity;
 mod power_loss;
 mod restarts;
 mod salvage;

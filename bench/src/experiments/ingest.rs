@@ -166,6 +166,7 @@ async fn batch(env: &Env, store: Store, input: &Input<'_>) -> Result<f64> {
     let config = Config {
         secret: SECRET,
         compression: Compression::Zstd,
+        parity: None,
         pack_bytes: 16 << 20,
         cache_bytes: 256 << 20,
         index_bytes: 32 << 20,

@@ -1,7 +1,7 @@
 //! The command line, as clap sees it. One struct a command; each command's file does the work.
 
 pub use crate::appliance::MemoryKind;
-use crate::parse::{self, Place};
+use crate::parse::{self, ParityChoice, Place};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -99,6 +99,7 @@ Examples:
   rekindle up
   rekindle up --dir /srv/rekindle --store s3://bucket/prefix
   rekindle up --nbd 0.0.0.0:10809 --http unix:/run/rekindle.sock
+  rekindle up --parity 16+1                                     heal what a disk of the store loses
   rekindle up --store-fault latency=100ms,fail=20%,gone=60s     a store that misbehaves, for drills
 
 Without --store the bulk lies in DIR/store. S3 credentials come from AWS_ACCESS_KEY_ID,
@@ -142,6 +143,10 @@ pub struct Up {
     /// How much of it keeps tree nodes over a restart, 0 for none [default: a quarter]
     #[arg(long, env = "REKINDLE_WARM_FRAMES", hide_env_values = true, value_name = "SIZE", value_parser = parse::size)]
     pub warm_frames: Option<u64>,
+    /// Add parity to new packs: 16+1 is one parity cell to 16 of data, a sixteenth more space, and what is damaged in
+    /// the store within that bound comes back; off: none [default: off]
+    #[arg(long, env = "REKINDLE_PARITY", hide_env_values = true, value_name = "D+P|off", value_parser = parse::parity)]
+    pub parity: Option<ParityChoice>,
     /// Read a volume's tree as soon as it is attached; off: only what is asked for [default: off]
     #[arg(long, env = "REKINDLE_READ_AHEAD", hide_env_values = true, value_name = "ON|OFF", value_parser = parse::switch)]
     pub read_ahead: Option<bool>,

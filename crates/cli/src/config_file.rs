@@ -4,7 +4,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::nearest::nearest;
-use crate::parse::{self, Place};
+use crate::parse::{self, ParityChoice, Place};
 use base::Kind;
 use node::config::Compression;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys at the top, and what they are.
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 21] = [
     "dir",
     "store",
     "store_fault",
@@ -25,6 +25,7 @@ const KEYS: [&str; 20] = [
     "cache",
     "index",
     "compression",
+    "parity",
     "read_ahead",
     "direct_path",
     "destage",
@@ -61,6 +62,7 @@ pub struct Settings {
     pub cache: Option<u64>,
     pub index: Option<u64>,
     pub compression: Option<Compression>,
+    pub parity: Option<ParityChoice>,
     pub read_ahead: Option<bool>,
     pub direct_path: Option<bool>,
     pub destage: Destage,
@@ -141,6 +143,7 @@ fn parse(text: &str) -> Result<Settings, String> {
         cache: read_key(&table, "cache", parse::size)?,
         index: read_key(&table, "index", parse::size)?,
         compression: read_key(&table, "compression", compression)?,
+        parity: read_key(&table, "parity", parse::parity)?,
         read_ahead: read_key(&table, "read_ahead", parse::switch)?,
         direct_path: read_key(&table, "direct_path", parse::switch)?,
         destage: Destage {
@@ -273,6 +276,7 @@ mod tests {
             flash_budget = "4G"
             cache = 1048576
             compression = "lz4"
+            parity = "16+1"
             stuck_after = "3s"
             stop_parallel = 8
             read_ahead = "on"
@@ -298,6 +302,8 @@ mod tests {
         assert_eq!(settings.flash_budget, Some(4 << 30));
         assert_eq!(settings.cache, Some(1 << 20));
         assert_eq!(settings.compression, Some(Compression::Lz4));
+        assert_eq!(settings.parity.flatten().map(|parity| parity.to_string()), Some("16+1".into()));
+        assert_eq!(parse("parity = 'off'").expect("good").parity, Some(None));
         assert_eq!((settings.read_ahead, settings.direct_path), (Some(true), Some(false)));
         assert_eq!(settings.destage.age, Some(Duration::from_secs(2)));
         assert_eq!(settings.destage.workers, Some(4));
@@ -331,6 +337,8 @@ mod tests {
             ("nbd = 'nowhere'", "'nbd'"),
             ("http = '0.0.0.0:80'", "'http'"),
             ("compression = 'brotli'", "'compression'"),
+            ("parity = '16'", "'parity': '16' is no parity: write 16+1"),
+            ("parity = 16", "'parity'"),
             ("destage = 1", "'destage'"),
             ("[destage]\nworkers = 0", "'workers'"),
             ("[collector]\nbatch = 0", "'batch'"),

@@ -1,6 +1,7 @@
 //! Words of the command line that are more than text: sizes, times, addresses.
 
 use env::Address;
+use node::config::Parity;
 use std::time::Duration;
 
 /// A size: `20G`, `16K`, `4096`.
@@ -52,6 +53,14 @@ pub fn switch(text: &str) -> Result<bool, String> {
         "off" => Ok(false),
         _ => Err(format!("'{text}' is not on or off")),
     }
+}
+
+/// What new packs get; `None`: off.
+pub type ParityChoice = Option<Parity>;
+
+/// `16+1`, or `off`.
+pub fn parity(text: &str) -> Result<ParityChoice, String> {
+    if text == "off" { Ok(None) } else { text.parse().map(Some) }
 }
 
 /// `/dev/nbdN`, as N.

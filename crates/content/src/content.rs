@@ -12,7 +12,7 @@ use crate::name::{Name, Namer, PackMap};
 use crate::pack::reader::{self, Body};
 use crate::pack::writer::{Pool, Sealed};
 use crate::warm_nodes::WarmNodes;
-use crate::{Batch, Class, Compression, Error, Pointer, limits, pack};
+use crate::{Batch, Class, Compression, Error, Parity, Pointer, limits, pack};
 use base::PackId;
 use bytes::Bytes;
 use datastore::Store;
@@ -32,6 +32,8 @@ pub struct Config {
     pub secret: [u8; 32],
     /// Compression of new chunks.
     pub compression: Compression,
+    /// Parity of new packs.
+    pub parity: Option<Parity>,
     /// A pack is uploaded when it has this many bytes.
     pub pack_bytes: u64,
     /// RAM for cached chunks and nodes.

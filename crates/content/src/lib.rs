@@ -21,6 +21,7 @@ mod live;
 mod moved;
 mod name;
 pub mod pack;
+mod parity;
 pub mod pipeline;
 mod pointer;
 pub mod salvage;
@@ -36,6 +37,7 @@ pub use batch::Batch;
 pub use content::{Config, Content, Stats};
 pub use error::Error;
 pub use live::Hold;
+pub use parity::Parity;
 pub use pointer::{BadPointer, POINTER_BYTES, Pointer};
 
 /// What a chunk is for: decides the pack it goes to and its weight in the cache (metadata 3, data 1).

@@ -18,6 +18,17 @@ pub const PACK_BYTES_MAX: u64 = 1 << 30;
 pub const PACK_CHUNKS_MAX: usize = 1 << 20;
 /// A footer is read with one request of this many bytes from the end; a longer one takes a second request.
 pub const FOOTER_GUESS_BYTES: u64 = 128 << 10;
+/// A cell of a stripe of parity, bytes: a sector, so that scattered damage hits few stripes twice. Packs that are shorter
+/// than a stripe of these have smaller ones.
+pub const PARITY_CELL_BYTES: usize = 4 << 10;
+/// Cells are multiples of this, bytes.
+pub const PARITY_CELL_BYTES_MIN: usize = 64;
+/// Longest cell that is believed, bytes.
+pub const PARITY_CELL_BYTES_MAX: usize = 64 << 10;
+/// Most data cells of a stripe that the setting may ask for.
+pub const PARITY_DATA_MAX: u8 = 64;
+/// Most parity cells of a stripe that the setting may ask for.
+pub const PARITY_PARITY_MAX: u8 = 8;
 /// A buffer that a pack begins with, bytes; it grows without copying.
 pub const PACK_BUFFER_BYTES: usize = 256 << 10;
 /// Content shorter than this is not worth compressing, bytes.

@@ -14,6 +14,7 @@ pub(crate) fn config() -> Config {
     Config {
         secret: [7; 32],
         compression: Compression::Zstd,
+        parity: None,
         pack_bytes: 256 << 10,
         cache_bytes: 4 << 20,
         index_bytes: 4 << 20,
@@ -39,6 +40,7 @@ pub(crate) fn run(test: impl AsyncFnOnce(Env)) {
 pub(crate) struct Broken {
     inner: Store,
     refuses_writes: AtomicBool,
+    refuses_reads: AtomicBool,
     reads: AtomicU64,
     flips: Mutex<Vec<(String, u64)>>,
     lost: Mutex<Vec<String>>,
@@ -49,6 +51,7 @@ impl Broken {
         Self {
             inner: Mem::store(),
             refuses_writes: AtomicBool::new(false),
+            refuses_reads: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             flips: Mutex::default(),
             lost: Mutex::default(),
@@ -57,6 +60,10 @@ impl Broken {
 
     pub(crate) fn refuse_writes(&self, refuse: bool) {
         self.refuses_writes.store(refuse, Ordering::SeqCst);
+    }
+
+    pub(crate) fn refuse_reads(&self, refuse: bool) {
+        self.refuses_reads.store(refuse, Ordering::SeqCst);
     }
 
     pub(crate) fn reads(&self) -> u64 {
@@ -82,6 +89,9 @@ impl Broken {
 
     fn may_read(&self, key: &str) -> Result<(), Error> {
         self.reads.fetch_add(1, Ordering::SeqCst);
+        if self.refuses_reads.load(Ordering::SeqCst) {
+            return Err(Error::Unavailable("it refuses reads".into()));
+        }
         if self.lost.lock().iter().any(|lost| lost == key) {
             Err(Error::NotFound(key.into()))
         } else {

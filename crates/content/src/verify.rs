@@ -39,6 +39,16 @@ pub struct Damage {
     pub error: Error,
 }
 
+impl Damage {
+    /// The pack in which the damage is: compaction may have moved the chunk out of the one that its parent names.
+    pub(crate) fn pack(&self) -> PackId {
+        match self.error {
+            Error::Damaged { pack, .. } | Error::Gone { pack, .. } => pack,
+            _ => self.pointer.pack,
+        }
+    }
+}
+
 /// What a proof found.
 #[derive(Debug, Clone, Default)]
 pub struct Report {

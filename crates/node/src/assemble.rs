@@ -268,6 +268,7 @@ fn content_config(config: &Config, identity: &Identity) -> content::Config {
     content::Config {
         secret: identity.secret.0,
         compression: config.compression.into(),
+        parity: config.parity,
         pack_bytes: limits::PACK_BYTES,
         cache_bytes: config.cache_bytes,
         index_bytes: config.index_bytes,

@@ -6,6 +6,7 @@
 
 use crate::limits;
 use base::limits::SEGMENT_BYTES;
+pub use content::Parity;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -117,6 +118,9 @@ pub struct Config {
     /// RAM for the dedup index, bytes.
     pub index_bytes: u64,
     pub compression: Compression,
+    /// Parity of new packs.
+    #[serde(default)]
+    pub parity: Option<Parity>,
     /// Whether what is at hand is read by a plain call; `false` to show what messages between threads cost.
     #[serde(default = "yes")]
     pub direct_path: bool,
@@ -160,6 +164,7 @@ impl Config {
             cache_bytes: limits::CACHE_BYTES_DEFAULT,
             index_bytes: limits::INDEX_BYTES_DEFAULT,
             compression: Compression::default(),
+            parity: None,
             direct_path: true,
             read_ahead: false,
             destage: Destage::default(),
@@ -366,6 +371,7 @@ mod tests {
     fn a_config_survives_the_way_to_the_worker() {
         let mut config = Config::new("/srv/rekindle".into());
         config.store_fault = Some("latency=10ms".into());
+        config.parity = Some("16+1".parse().expect("a good one"));
         let text = serde_json::to_string(&config).expect("plain data");
         assert_eq!(serde_json::from_str::<Config>(&text).expect("just written"), config);
         assert_eq!(config.store_url(), "/srv/rekindle/store");

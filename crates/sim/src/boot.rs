@@ -67,8 +67,10 @@ impl Node {
             .await
             .expect("the log opens");
         assert!(opened.damage.is_empty(), "a crash is not damage: {:?}", opened.damage);
-        let content =
-            Content::open_warm(env.clone(), store.clone(), Self::content_config(), frames.clone());
+        // Each life as it likes: a store is switched at any time.
+        let parity = env.random_u64().is_multiple_of(2).then(|| "4+1".parse().expect("a good one"));
+        let config = content::Config { parity, ..Self::content_config() };
+        let content = Content::open_warm(env.clone(), store.clone(), config, frames.clone());
         let mut writer = Writer::new(env.clone(), store, NODE);
         if let Some(frames) = frames {
             writer = writer.with_copies(Arc::new(volume::WarmCopies::new(frames, ERA)));
@@ -104,6 +106,7 @@ impl Node {
         content::Config {
             secret: [3; 32],
             compression: content::Compression::Lz4,
+            parity: None,
             pack_bytes: units::MIB,
             cache_bytes: 4 * units::MIB,
             index_bytes: units::MIB,

@@ -26,8 +26,10 @@ pub struct Salvaged {
     pub bytes: u64,
     /// Damaged chunks found.
     pub damages: u64,
-    /// Chunks that came back from the cache or warm memory.
+    /// Chunks that came back: from the cache, warm memory or parity.
     pub refetched: u64,
+    /// Of these, from parity.
+    pub from_parity: u64,
     /// Packs that have got new footers.
     pub footers: u64,
     /// Stretches that this salvage had to give up.
@@ -154,6 +156,7 @@ impl Staged {
         }
         batch.committed();
         salvaged.refetched += repaired.refetched;
+        salvaged.from_parity += repaired.from_parity;
         salvaged.lost = quarantine::with(&salvaged.lost, &more);
         salvaged.lines.extend(repaired.lines);
         Ok(repaired.again)

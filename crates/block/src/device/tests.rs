@@ -42,6 +42,7 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
     let config = content::Config {
         secret: [3; 32],
         compression: Compression::Lz4,
+        parity: None,
         pack_bytes: MIB,
         cache_bytes: 8 * MIB,
         index_bytes: MIB,

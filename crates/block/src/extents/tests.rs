@@ -18,6 +18,7 @@ fn content_with(world: &World, store: &Store, cache_bytes: u64) -> Content {
     let config = Config {
         secret: [7; 32],
         compression: Compression::Lz4,
+        parity: None,
         pack_bytes: 64 << 10,
         cache_bytes,
         index_bytes: 1 << 20,

@@ -105,6 +105,7 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> 
     config.cache_bytes = up.cache.or(settings.cache).unwrap_or(config.cache_bytes);
     config.index_bytes = settings.index.unwrap_or(config.index_bytes);
     config.compression = settings.compression.unwrap_or(config.compression);
+    config.parity = up.parity.or(settings.parity).unwrap_or(config.parity);
     config.read_ahead = up.read_ahead.or(settings.read_ahead).unwrap_or(config.read_ahead);
     config.direct_path = up.direct_path.or(settings.direct_path).unwrap_or(config.direct_path);
     let destage = &settings.destage;

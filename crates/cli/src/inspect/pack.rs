@@ -1,20 +1,26 @@
 //! A pack of chunks, and the notes that tell where chunks went.
 
 use super::report::Report;
+use base::PackId;
 use content::format::{Bad, blob, footer, moved, node, pack};
+use content::pack::{parity, scan};
 use content::{Class, POINTER_BYTES};
 use serde_json::{Value, json};
 
 /// Decodes a pack. With a damaged footer its blobs are found by scanning, as the daemon would.
 pub fn report(subject: &str, bytes: &[u8]) -> Report {
     let mut report = Report::new(subject, "pack");
-    match pack::decode(bytes) {
+    let id = match pack::decode(bytes) {
         Ok((class, id)) => {
             report.shown("pack", id);
             report.shown("class", word(class));
+            Some(id)
         }
-        Err(bad) => report.problem(bad),
-    }
+        Err(bad) => {
+            report.problem(bad);
+            None
+        }
+    };
     let listed = match footer::decode(bytes) {
         Ok(entries) => entries,
         Err(Bad::Newer { .. }) => {
@@ -23,7 +29,7 @@ pub fn report(subject: &str, bytes: &[u8]) -> Report {
         }
         Err(bad) => {
             report.problem(format!("{bad}; the blobs below were found by scanning"));
-            scan(bytes)
+            scan(id, bytes)
         }
     };
     report.fact("bytes", bytes.len());
@@ -36,6 +42,7 @@ pub fn report(subject: &str, bytes: &[u8]) -> Report {
     };
     report.fact("content_bytes", length(&listed));
     report.fact("stored_bytes", stored(&listed));
+    parity_of(id, bytes, &mut report);
     "chunks".clone_into(&mut report.entries_are);
     for entry in &listed {
         match blob_of(bytes, entry) {
@@ -48,6 +55,27 @@ pub fn report(subject: &str, bytes: &[u8]) -> Report {
         }
     }
     report
+}
+
+/// Whether there is parity, how much, and what it would have to make up for.
+fn parity_of(id: Option<PackId>, bytes: &[u8], report: &mut Report) {
+    let Some(layout) = parity::find(id, bytes) else {
+        report.fact("parity", "none");
+        return;
+    };
+    report.shown("parity", format_args!("{}+{}", layout.data, layout.parity));
+    report.fact("parity_bytes", layout.end() - layout.covered);
+    report.fact("stripes", layout.stripes());
+    report.fact("cell_bytes", layout.cell);
+    let healed = parity::heal(bytes, &layout);
+    if healed.damaged > 0 {
+        report.problem(format!(
+            "{} cell(s) of parity stripes are damaged; beyond repair are {} of {} stripes",
+            healed.damaged,
+            healed.hopeless,
+            layout.stripes()
+        ));
+    }
 }
 
 fn word(class: Class) -> &'static str {
@@ -119,33 +147,6 @@ fn holds(header: &blob::Blob, payload: &[u8]) -> String {
     }
 }
 
-/// Blob after blob; after damage, from the next header that is sound.
-fn scan(bytes: &[u8]) -> Vec<footer::Entry> {
-    let mut entries = Vec::new();
-    let mut at = pack::BYTES;
-    while let Some(rest) = bytes.get(at..).filter(|rest| rest.len() >= blob::BYTES) {
-        let header = blob::decode(rest)
-            .ok()
-            .filter(|header| blob::BYTES + header.payload as usize <= rest.len());
-        let Some(header) = header else {
-            at += 1;
-            continue;
-        };
-        let stored = blob::BYTES + header.payload as usize;
-        let (Ok(offset), Ok(stored_bytes)) = (u32::try_from(at), u32::try_from(stored)) else {
-            break;
-        };
-        entries.push(footer::Entry {
-            offset,
-            stored: stored_bytes,
-            length: header.length,
-            name: header.name,
-        });
-        at += stored;
-    }
-    entries
-}
-
 /// Decodes a `moved/` note.
 pub fn moved(subject: &str, bytes: &[u8]) -> Report {
     let mut report = Report::new(subject, "note of moved chunks");
@@ -178,7 +179,6 @@ const _: () = assert!(POINTER_BYTES == 64, "a node's children are as long as the
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::PackId;
 
     /// A pack of two chunks that are stored as they are.
     fn sample() -> Vec<u8> {
@@ -221,6 +221,21 @@ mod tests {
         bad_blob[pack::BYTES] ^= 1;
         let partly = report("x", &bad_blob);
         assert_eq!((partly.entries.len(), partly.problems.len()), (1, 1), "{:?}", partly.problems);
+    }
+
+    #[test]
+    fn parity_and_what_it_makes_up_for_are_shown() {
+        let golden = include_bytes!("../../../content/golden/pack-parity.bin");
+        let whole = report("x", golden);
+        assert!(whole.problems.is_empty(), "{:?}", whole.problems);
+        assert!(whole.facts.contains(&("parity".to_owned(), json!("2+1"))), "{:?}", whole.facts);
+        let mut damaged = golden.to_vec();
+        damaged[pack::BYTES + blob::BYTES] ^= 1;
+        let problems = report("x", &damaged).problems.join("; ");
+        assert!(problems.contains("1 cell(s) of parity"), "{problems}");
+        assert!(problems.contains("beyond repair are 0"), "{problems}");
+        let without = report("x", &sample());
+        assert!(without.facts.contains(&("parity".to_owned(), json!("none"))));
     }
 
     #[test]

@@ -213,7 +213,7 @@ impl Batch {
         // First the permit, then the pack: whoever drops this future in between loses nothing.
         let permit = self.inner.upload_permit().await;
         let Some(writer) = self.open[slot(class)].take() else { return };
-        let pack = Arc::new(writer.seal(&self.inner.pool));
+        let pack = Arc::new(writer.seal(self.inner.config.parity, &self.inner.pool));
         self.inner.publish(&pack);
         let state = State::Running(upload(&self.inner, &pack, permit));
         self.uploads.push(Upload { pack, state });

@@ -230,7 +230,9 @@ fn ingest_rate() {
         for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
             for percent in [0, 80] {
                 for chunk_bytes in [16 << 10, 64 << 10] {
-                    measure_ingest(&env, compression, percent, chunk_bytes).await;
+                    for parity in ["off", "16+1", "8+2"] {
+                        measure_ingest(&env, compression, parity, percent, chunk_bytes).await;
+                    }
                 }
             }
         }
@@ -287,6 +289,7 @@ fn chunks(seed: u64, chunk_bytes: usize, percent: u64) -> Vec<Bytes> {
 async fn measure_ingest(
     env: &env::Env,
     compression: Compression,
+    parity: &str,
     percent: u64,
     chunk_bytes: usize,
 ) {
@@ -294,6 +297,7 @@ async fn measure_ingest(
     let sink = Arc::new(crate::testing::Sink);
     let config = Config {
         compression,
+        parity: parity.parse().ok(),
         pack_bytes: 16 << 20,
         cache_bytes: 64 << 20,
         index_bytes: 40 << 20,
@@ -319,7 +323,10 @@ async fn measure_ingest(
     let rate = best.map(|time| bytes as f64 / time.as_secs_f64() / (1u64 << 30) as f64);
     let share = rate[1] / rate[0];
     println!(
-        "{compression:?}, {chunk_bytes}, {percent} % duplicates: pipeline {:.2}, batch {:.2} GiB/s: {share:.3}",
-        rate[0], rate[1]
+        "{compression:?}, parity {parity}, {chunk_bytes}, {percent} % duplicates: pipeline {:.2}, batch {:.2} GiB/s: \
+         {share:.3}; {} bytes stored",
+        rate[0],
+        rate[1],
+        content.stats().bytes_stored
     );
 }

@@ -5,12 +5,14 @@ pub mod footer;
 pub mod moved;
 pub mod node;
 pub mod pack;
+pub mod parity;
 
 use datastore::record::Body;
 
 /// The newest version that this binary knows of each format of this crate.
-pub const FORMATS: [(&str, u32); 4] = [
+pub const FORMATS: [(&str, u32); 5] = [
     ("pack", pack::VERSION as u32),
+    ("pack parity", parity::VERSION as u32),
     ("tree node", node::VERSION as u32),
     ("moved pack", moved::VERSION as u32),
     (crate::sweep::condemned::Condemned::WHAT, crate::sweep::condemned::Condemned::FORMAT),

@@ -1,15 +1,18 @@
 //! Packs: objects that hold many chunks. `packs/data/<id>` and `packs/meta/<id>`.
 //!
 //! ```text
-//! header | blob | blob | ... | footer (what lies where) | trailer
+//! header | blob | blob | ... | parity (if the setting says so) | footer (what lies where) | trailer
 //! ```
 //!
-//! A pack is written once, whole; its blobs never change (a salvage may give it another footer). Its id is 48 bits of wall
+//! A pack is written once, whole; its blobs never change (a salvage may give it another footer, and rebuild what is damaged). Its id is 48 bits of wall
 //! clock (so that a listing is in order of age: a hint for the index, nothing rests on it), then random bits, and the last
 //! bit tells the class: whoever has a pointer knows which key to read and whether the chunk may have children.
 
+pub mod parity;
 pub(crate) mod reader;
 pub(crate) mod writer;
+
+pub use reader::scan;
 
 use crate::{Class, Error};
 use base::PackId;

@@ -1,7 +1,7 @@
 //! Reading packs: a blob, a footer, and the footer again from the blobs when it is lost.
 
 use crate::compression::decompress;
-use crate::format::{Bad, blob, footer, pack};
+use crate::format::{Bad, blob, footer, pack, parity};
 use crate::name::Namer;
 use crate::{Error, POINTER_BYTES, Pointer, limits};
 use base::PackId;
@@ -96,16 +96,21 @@ pub(crate) async fn read_sound_footer(
 async fn rebuild(store: &Store, pack: PackId) -> Result<Vec<footer::Entry>, Error> {
     tracing::warn!(%pack, "the footer of a pack is damaged: its chunks are found by scanning");
     let (object, _) = store.get(&super::key(pack)).await?;
-    Ok(scan(pack, &object))
+    Ok(scan(Some(pack), &object))
 }
 
 /// The chunks of a pack found without its footer: blob after blob; after damage, from the next header that is sound.
-pub(crate) fn scan(id: PackId, object: &[u8]) -> Vec<footer::Entry> {
+/// `id`: of the pack, if it is known.
+#[must_use]
+pub fn scan(id: Option<PackId>, object: &[u8]) -> Vec<footer::Entry> {
     let mut entries = Vec::new();
     // A damaged pack header says nothing about the blobs; only a pack of somebody else is not read.
-    if pack::decode(object).is_ok_and(|(_, found)| found != id) {
+    if pack::decode(object).is_ok_and(|(_, found)| id.is_some_and(|id| found != id)) {
         return entries;
     }
+    // Parity of one blob and of zeros may be a copy of that blob.
+    let end = parity::find(id, object).map_or(object.len(), |layout| layout.covered);
+    let object = &object[..end];
     let mut at = pack::BYTES;
     while let Some(rest) = object.get(at..).filter(|rest| rest.len() >= blob::BYTES) {
         let header = blob::decode(rest)
@@ -144,7 +149,7 @@ mod tests {
         for body in bodies {
             writer.append(namer.name(Class::Data, 0, body), 0, body, &mut compressor);
         }
-        writer.seal(&Pool::new(1))
+        writer.seal(None, &Pool::new(1))
     }
 
     fn bodies() -> Vec<Vec<u8>> {
@@ -156,8 +161,8 @@ mod tests {
         let namer = Namer::new(&[1; 32]);
         let pack = sealed(&namer, &bodies());
         assert_eq!(footer::decode(&pack.object).unwrap(), pack.entries);
-        assert_eq!(scan(pack.id, &pack.object), pack.entries);
-        assert_eq!(scan(PackId([4; 16]), &pack.object), []);
+        assert_eq!(scan(Some(pack.id), &pack.object), pack.entries);
+        assert_eq!(scan(Some(PackId([4; 16])), &pack.object), []);
         for (entry, body) in pack.entries.iter().zip(bodies()) {
             let begin = entry.offset as usize;
             let stored = pack.object.slice(begin..begin + entry.stored as usize);
@@ -174,7 +179,7 @@ mod tests {
             .filter(|(i, _)| *i != 1)
             .map(|(_, entry)| *entry)
             .collect();
-        assert_eq!(scan(pack.id, &damaged), rest, "one damaged blob costs one chunk");
+        assert_eq!(scan(Some(pack.id), &damaged), rest, "one damaged blob costs one chunk");
     }
 
     #[test]
@@ -185,7 +190,7 @@ mod tests {
         for body in [&b"one"[..], b"three"] {
             writer.append(namer.name(Class::Data, 0, body), 0, body, &mut compressor);
         }
-        crate::format::check_golden("pack.bin", &writer.seal(&Pool::new(1)).object);
+        crate::format::check_golden("pack.bin", &writer.seal(None, &Pool::new(1)).object);
     }
 
     proptest! {
@@ -208,7 +213,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_scanned(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
-            let _ = scan(PackId([0; 16]), &bytes);
+            let _ = scan(None, &bytes);
         }
     }
 }

@@ -3,7 +3,8 @@
 use crate::compression::Compressor;
 use crate::format::{blob, footer, pack};
 use crate::name::Name;
-use crate::{Class, Pointer, limits};
+use crate::pack::parity;
+use crate::{Class, Parity, Pointer, limits};
 use base::PackId;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -114,9 +115,12 @@ impl Writer {
         self.buffer[..self.length].get(begin..begin + pointer.stored as usize)
     }
 
-    /// Writes the footer. `pool` gets the buffer back when the upload has let go of it.
-    pub(crate) fn seal(mut self, pool: &Arc<Pool>) -> Sealed {
+    /// Writes parity, if there is to be some, and the footer. `pool` gets the buffer back when the upload has let go of it.
+    pub(crate) fn seal(mut self, parity: Option<Parity>, pool: &Arc<Pool>) -> Sealed {
         self.buffer.truncate(self.length);
+        if let Some(parity) = parity {
+            parity::append(self.id, parity, &mut self.buffer);
+        }
         footer::append(&self.entries, &mut self.buffer);
         // A short pack would pin a long buffer for as long as the store keeps the object in RAM.
         let object = if self.buffer.len() < self.buffer.capacity() / 8 {

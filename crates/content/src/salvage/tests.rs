@@ -1,6 +1,10 @@
 //! Tests of the parent module.
 
+mod parity;
+
 use super::*;
+use crate::Config;
+use crate::format::footer;
 use crate::testing::{Broken, config, random, run};
 use crate::tree::{get, range, update};
 use datastore::Datastore;
@@ -13,7 +17,15 @@ fn one(keys: Range<u64>) -> Vec<Range<u64>> {
 
 /// A tree of a thousand chunks, with keys 0, 10, 20, ..; the cache of the content is empty.
 async fn planted(env: &Env, store: &Arc<Broken>) -> (Content, Root, Vec<(u64, Option<Pointer>)>) {
-    let content = Content::open(env.clone(), store.clone(), config());
+    planted_with(config(), env, store).await
+}
+
+async fn planted_with(
+    config: Config,
+    env: &Env,
+    store: &Arc<Broken>,
+) -> (Content, Root, Vec<(u64, Option<Pointer>)>) {
+    let content = Content::open(env.clone(), store.clone(), config.clone());
     let mut batch = content.batch();
     let mut changes = Vec::new();
     for key in 0..1000u64 {
@@ -23,7 +35,7 @@ async fn planted(env: &Env, store: &Arc<Broken>) -> (Content, Root, Vec<(u64, Op
     let root = update(&content, &mut batch, &None, &changes).await.unwrap();
     batch.flush().await.unwrap();
     drop(content);
-    (Content::open(env.clone(), store.clone(), config()), root, changes)
+    (Content::open(env.clone(), store.clone(), config), root, changes)
 }
 
 /// Until nothing new turns up; also how many packs got new footers.
@@ -40,6 +52,7 @@ async fn salvage(content: &Content, root: &Root) -> Result<(Repaired, u64), Erro
         sum.root = repaired.root;
         sum.lost.extend(repaired.lost);
         sum.refetched += repaired.refetched;
+        sum.from_parity += repaired.from_parity;
         sum.lines.extend(repaired.lines);
     }
 }

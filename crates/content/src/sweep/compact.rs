@@ -7,6 +7,7 @@ use super::mark::Verdict;
 use super::pace::Pace;
 use crate::format::footer::Entry;
 use crate::format::moved::{self as format, Moved};
+use crate::name::PackMap;
 use crate::pack::reader;
 use crate::pack::writer::pointer;
 use crate::{Batch, Content, Error, limits, moved, pack};
@@ -23,11 +24,13 @@ pub(super) struct Compacted {
 }
 
 /// Those of `packs` from which less would be copied than stays behind. Marks count small blobs that lie close together
-/// as one, so only the footer tells; without this a pack of small blobs would be copied by every sweep.
+/// as one, so only the footer tells; without this a pack of small blobs would be copied by every sweep. `blob_bytes` gets
+/// what the footers of the others say.
 pub(super) async fn worthwhile(
     content: &Content,
     packs: Vec<(PackId, u64)>,
     verdict: &Verdict<'_>,
+    blob_bytes: &mut PackMap<u64>,
 ) -> Result<Vec<(PackId, u64)>, Error> {
     let store = &content.inner.store;
     let mut worthwhile = Vec::new();
@@ -42,10 +45,13 @@ pub(super) async fn worthwhile(
             };
             let live = entries.iter().filter(|entry| verdict.has(pack, entry.offset));
             let copied: u64 = live.map(|entry| u64::from(entry.stored)).sum();
-            // Of the blobs alone: header and footer weigh much in a small pack, and a copy would have them as well.
+            // Of the blobs alone: header and footer weigh much in a small pack, parity in any, and a copy would have them
+            // as well.
             let stored: u64 = entries.iter().map(|entry| u64::from(entry.stored)).sum();
             if copied * 100 < stored * limits::COMPACTION_LIVE_PERCENT {
                 worthwhile.push((*pack, *length));
+            } else {
+                blob_bytes.insert(*pack, stored);
             }
         }
     }

@@ -104,6 +104,9 @@ pub struct Sweeper {
     options: Options,
     status: Mutex<SweepStatus>,
     stop: Arc<AtomicBool>,
+    /// Bytes of blobs in packs of which more is alive than their lengths let expect, as their footers say: parity, and in
+    /// small packs header and footer, would make them candidates of each sweep.
+    blob_bytes: Mutex<PackMap<u64>>,
     /// One sweep at a time.
     turn: tokio::sync::Mutex<()>,
 }
@@ -131,6 +134,7 @@ impl Sweeper {
             options: Options::default(),
             status: Mutex::default(),
             stop: Arc::default(),
+            blob_bytes: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
         }
     }
@@ -223,7 +227,10 @@ impl Sweeper {
         candidates.retain(|pack, _| !unfinished.contains(pack));
         let verdict = marks.judge(content, &notes, &packs).await?;
         let mut plan = self.plan(&candidates, &verdict);
-        plan.sparse = compact::worthwhile(content, plan.sparse, &verdict).await?;
+        let mut blob_bytes = std::mem::take(&mut *self.blob_bytes.lock());
+        blob_bytes.retain(|pack, _| packs.contains_key(pack));
+        plan.sparse = compact::worthwhile(content, plan.sparse, &verdict, &mut blob_bytes).await?;
+        *self.blob_bytes.lock() = blob_bytes;
         let live = packs.keys().filter(|pack| verdict.is_alive(pack)).count() as u64;
         self.count(|status| (status.packs_total, status.packs_live) = (packs.len() as u64, live));
         if plan.is_empty() {
@@ -286,8 +293,10 @@ impl Sweeper {
 
     fn plan(&self, candidates: &PackMap<u64>, verdict: &Verdict<'_>) -> Plan {
         let mut plan = Plan { notes: verdict.idle_notes.clone(), ..Plan::default() };
+        let blob_bytes = self.blob_bytes.lock();
         for (pack, length) in candidates {
-            let is_sparse = verdict.bytes(pack) * 100 < length * limits::COMPACTION_LIVE_PERCENT;
+            let bytes = blob_bytes.get(pack).unwrap_or(length);
+            let is_sparse = verdict.bytes(pack) * 100 < bytes * limits::COMPACTION_LIVE_PERCENT;
             if !verdict.is_alive(pack) {
                 plan.dead.push(*pack);
             } else if self.options.compacts

@@ -1,10 +1,10 @@
 //! The sweep against models: alone, beside writers in the simulation, and cut off by crashes.
 
 use super::*;
-use crate::testing::{Remote, config, random};
+use crate::testing::{Broken, Remote, config, random};
 use crate::tree::{self, Visitor, walk};
 use crate::verify::verify;
-use crate::{Batch, Class, Compression, Config};
+use crate::{Batch, Class, Compression, Config, Parity};
 use base::NodeId;
 use datastore::Store;
 use datastore::backend::mem::Mem;
@@ -210,9 +210,16 @@ fn exactly_what_nothing_reaches_is_gone() {
 
 #[test]
 fn mostly_dead_packs_are_compacted_and_notes_end_when_nobody_needs_them() {
+    compacted_and_at_rest(None);
+    // Parity that is as long as what it is for: no waste, however often the sweep looks.
+    compacted_and_at_rest(Some("2+2".parse().unwrap()));
+}
+
+fn compacted_and_at_rest(parity: Option<Parity>) {
     let world = World::new(1, Faults::none());
     let env = world.env();
     world.block_on(async {
+        let small = || Config { parity, ..small() };
         let content =
             Content::open(env.clone(), Mem::store(), Config { pack_bytes: 64 << 10, ..small() });
         let vaults = Arc::new(Vaults::default());
@@ -255,6 +262,29 @@ fn mostly_dead_packs_are_compacted_and_notes_end_when_nobody_needs_them() {
         assert!(sweep_only.run().await.unwrap().notes_deleted > 0);
         assert_eq!(list_notes(&content).await.unwrap().len(), 0);
         check(&env, &content.inner.store, &vaults).await;
+    });
+}
+
+#[test]
+fn packs_with_parity_that_are_wholly_alive_are_looked_at_once() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let parity = Some("2+2".parse().unwrap());
+        let store = Arc::new(Broken::new());
+        let content = Content::open(env.clone(), store.clone(), Config { parity, ..small() });
+        let vaults = Arc::new(Vaults::default());
+        let sweeper = sweeper(&env, &content, &vaults, true);
+        let changes: Vec<_> = (0..100).map(|key| (key, Some(key))).collect();
+        commit(&env, &content, &vaults, 0, &changes).await.unwrap();
+        let mut reads = Vec::new();
+        for _ in 0..3 {
+            let before = store.reads();
+            let status = sweeper.run().await.unwrap();
+            assert_eq!((status.packs_condemned, status.packs_live), (0, status.packs_total));
+            reads.push(store.reads() - before);
+        }
+        assert!(reads[1] < reads[0] && reads[1] == reads[2], "{reads:?}");
     });
 }
 
@@ -406,7 +436,8 @@ fn traffic(
     met: &mut Met,
 ) {
     let env = world.env();
-    let content = Content::open(env.clone(), store.clone(), small());
+    let parity = env.random_u64().is_multiple_of(2).then(|| "3+1".parse().unwrap());
+    let content = Content::open(env.clone(), store.clone(), Config { parity, ..small() });
     let writers = Arc::new(Mutex::new(0));
     let sweeper = sweeper(&env, &content, vaults, compacts);
     let work = async {

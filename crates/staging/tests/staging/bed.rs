@@ -107,6 +107,7 @@ impl Node {
             content::Config {
                 secret: [3; 32],
                 compression: Compression::None,
+                parity: None,
                 pack_bytes: 4 * MIB,
                 cache_bytes: 32 * MIB,
                 index_bytes: 4 * MIB,

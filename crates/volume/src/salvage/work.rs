@@ -264,8 +264,10 @@ fn findings(done: &Salvaged) -> String {
     }
     let lost: u64 = done.lost.iter().map(|lost| lost.span).sum();
     format!(
-        "{chunks} chunks read, {damages} damaged, {} came back from the cache, {lost} bytes are lost, {} pack(s) have new footers",
-        done.refetched, done.footers
+        "{chunks} chunks read, {damages} damaged, {} came back from the cache, {} from parity, {lost} bytes are lost, {} pack(s) are mended",
+        done.refetched - done.from_parity,
+        done.from_parity,
+        done.footers
     )
 }
 

@@ -134,6 +134,7 @@ impl Bed {
         let config = content::Config {
             secret: [3; 32],
             compression: Compression::None,
+            parity: None,
             pack_bytes: MIB,
             cache_bytes: 8 * MIB,
             index_bytes: MIB,

@@ -1,0 +1,149 @@
+//! Packs in which something was damaged, made as good as they can be: parity rebuilds what it can in its place, and the
+//! footer names the chunks that are sound and no others.
+
+use super::Findings;
+use crate::format::footer;
+use crate::format::parity::Layout;
+use crate::name::{Namer, PackSet};
+use crate::pack::parity;
+use crate::pack::reader::{open_blob, scan};
+use crate::pack::writer::pointer;
+use crate::verify::Damage;
+use crate::{Content, Error, format, pack};
+use base::{Kind, PackId};
+use bytes::Bytes;
+use std::ops::Range;
+
+/// Mends the packs in which something was damaged, be it the footer itself. Without a footer that leaves damaged chunks
+/// out, the next client that writes the same bytes again would be given such a chunk as a duplicate. How many, and what
+/// was done, for people.
+pub async fn mend_packs(content: &Content, findings: &Findings) -> (u64, Vec<String>) {
+    let hurt = findings.damages.iter().map(Damage::pack);
+    let packs: PackSet = hurt.chain(findings.footers.iter().copied()).collect();
+    let (mut mended, mut lines) = (0, Vec::new());
+    for id in packs {
+        match mend(content, id).await {
+            Ok(None) => {}
+            Ok(Some(line)) => {
+                mended += 1;
+                lines.push(format!("pack {id}: {line}"));
+            }
+            Err(error) => lines.push(format!("pack {id}: it stays as it is: {error}")),
+        }
+    }
+    (mended, lines)
+}
+
+/// Mends a pack; what was done. `None`: there is nothing to do, or the pack is gone.
+async fn mend(content: &Content, id: PackId) -> Result<Option<String>, Error> {
+    let inner = content.inner.clone();
+    let work = async move {
+        let key = pack::key(id);
+        let (object, version) = match inner.store.get(&key).await {
+            Err(datastore::Error::NotFound(_)) => return Ok(None),
+            found => found?,
+        };
+        let footer = footer::decode(&object).ok();
+        let listed = footer.clone().unwrap_or_else(|| scan(Some(id), &object));
+        let mended = match parity::find(Some(id), &object) {
+            Some(layout) => with_parity(&inner.namer, id, &object, &layout, listed),
+            None => without_parity(&inner.namer, id, &object, listed),
+        };
+        let Mended { mut bytes, entries, is_whole } = mended;
+        let is_rebuilt = !object.starts_with(&bytes);
+        if footer.as_ref() == Some(&entries) && !is_rebuilt {
+            return Ok(None);
+        }
+        footer::append(&entries, &mut bytes);
+        match inner.store.replace(&key, bytes.into(), &version).await {
+            // The sweep has deleted or another salvage has mended it.
+            Err(error) if error.kind() == Kind::Conflict => return Ok(None),
+            replaced => replaced?,
+        };
+        inner.index.forget(&[id]);
+        let what = match (is_rebuilt, is_whole) {
+            (true, true) => "whole again from its parity",
+            (true, false) => "rebuilt in part from its parity",
+            (false, _) => "new footer",
+        };
+        Ok(Some(format!("{what}, {} sound chunk(s)", entries.len())))
+    };
+    content.inner.env.run("content-mend", work).await
+}
+
+/// A pack without its footer.
+struct Mended {
+    bytes: Vec<u8>,
+    /// The blobs that are sound.
+    entries: Vec<footer::Entry>,
+    /// All of it is what was written.
+    is_whole: bool,
+}
+
+/// Blobs stay where they are, the damaged ones too: pointers carry offsets.
+fn without_parity(
+    namer: &Namer,
+    id: PackId,
+    object: &Bytes,
+    mut entries: Vec<footer::Entry>,
+) -> Mended {
+    let end = entries.last().map_or(format::pack::BYTES, |last| place(last).end);
+    let bytes = object[..end.min(object.len())].to_vec();
+    entries.retain(|entry| is_sound(namer, id, entry, object));
+    Mended { bytes, entries, is_whole: false }
+}
+
+/// What is rebuilt takes its place blob by blob, and only where the name of the chunk proves it. Parity is written anew
+/// when nothing else is wrong; else it stays as it is: it still says what was there.
+fn with_parity(
+    namer: &Namer,
+    id: PackId,
+    object: &Bytes,
+    layout: &Layout,
+    mut entries: Vec<footer::Entry>,
+) -> Mended {
+    let healed = parity::heal(object, layout);
+    let rebuilt = Bytes::from(healed.covered);
+    let mut bytes = object[..layout.covered].to_vec();
+    if !object.starts_with(&rebuilt) {
+        // Also what an earlier salvage had to leave out, and what a damaged footer or header hid.
+        entries.extend(scan(Some(id), &rebuilt));
+        entries.sort_by_key(|entry| entry.offset);
+        entries.dedup();
+        if format::pack::decode(&rebuilt).is_ok_and(|(_, found)| found == id) {
+            bytes[..format::pack::BYTES].copy_from_slice(&rebuilt[..format::pack::BYTES]);
+        }
+    }
+    let mut end = format::pack::BYTES;
+    entries.retain(|entry| {
+        let place = place(entry);
+        if place.start < end {
+            return false;
+        }
+        if !is_sound(namer, id, entry, object) {
+            if !is_sound(namer, id, entry, &rebuilt) {
+                return false;
+            }
+            bytes[place.clone()].copy_from_slice(&rebuilt[place.clone()]);
+        }
+        end = place.end;
+        true
+    });
+    let is_whole = healed.hopeless == 0 && bytes == rebuilt;
+    if is_whole {
+        parity::append_as(id, layout, &mut bytes);
+    } else {
+        bytes.extend_from_slice(&object[layout.covered..layout.end().min(object.len())]);
+    }
+    Mended { bytes, entries, is_whole }
+}
+
+fn place(entry: &footer::Entry) -> Range<usize> {
+    entry.offset as usize..entry.offset as usize + entry.stored as usize
+}
+
+/// Whether the chunk at this place has its name.
+fn is_sound(namer: &Namer, id: PackId, entry: &footer::Entry, bytes: &Bytes) -> bool {
+    let place = place(entry);
+    place.end <= bytes.len() && open_blob(namer, &pointer(id, entry), &bytes.slice(place)).is_ok()
+}

@@ -1,0 +1,84 @@
+//! Chunks that parity gives back. A damaged pack is fetched whole: [`super::mend_packs`] will do the same.
+
+use crate::pack::parity;
+use crate::pack::reader::{Body, open_blob};
+use crate::{Content, Error, Pointer, limits, pack};
+use base::{Kind, PackId};
+use bytes::Bytes;
+
+/// Rebuilds chunks; keeps the pack that was rebuilt last.
+pub(super) struct Rebuild<'a> {
+    content: &'a Content,
+    last: Option<(PackId, Rebuilt)>,
+}
+
+/// What there is of a pack.
+#[derive(Clone)]
+enum Rebuilt {
+    /// Header and blobs, as far as parity makes them whole.
+    Blobs(Bytes),
+    /// It has no parity, or none that can be found.
+    WithoutParity,
+    /// It is not in the store.
+    Gone,
+}
+
+impl<'a> Rebuild<'a> {
+    pub(super) fn new(content: &'a Content) -> Self {
+        Self { content, last: None }
+    }
+
+    /// A chunk, verified against its name. An error means that nothing can be said now.
+    pub(super) async fn chunk(&mut self, pointer: &Pointer) -> Result<Option<Body>, Error> {
+        match self.find(pointer).await {
+            Err(error) if matches!(error.kind(), Kind::Damaged | Kind::NotFound) => Ok(None),
+            found => found,
+        }
+    }
+
+    async fn find(&mut self, pointer: &Pointer) -> Result<Option<Body>, Error> {
+        let inner = &self.content.inner;
+        let mut place = inner.moved.known_place(pointer);
+        for _ in 0..limits::MOVED_HOPS_MAX {
+            match self.pack(place.pack).await? {
+                Rebuilt::Blobs(blobs) => {
+                    let range =
+                        place.offset as usize..place.offset as usize + place.stored as usize;
+                    // A copy, so that one chunk in the cache does not pin the pack.
+                    let blob = blobs.get(range).map(Bytes::copy_from_slice);
+                    return Ok(blob.and_then(|blob| open_blob(&inner.namer, &place, &blob).ok()));
+                }
+                Rebuilt::WithoutParity => break,
+                Rebuilt::Gone => match inner.moved.place(&inner.store, &place).await? {
+                    Some(next) => place = next,
+                    None => break,
+                },
+            }
+        }
+        Ok(None)
+    }
+
+    async fn pack(&mut self, id: PackId) -> Result<Rebuilt, Error> {
+        if let Some((_, rebuilt)) = self.last.as_ref().filter(|(last, _)| *last == id) {
+            return Ok(rebuilt.clone());
+        }
+        // Before the next one is fetched.
+        self.last = None;
+        let inner = self.content.inner.clone();
+        let work = async move {
+            let object = match inner.store.get(&pack::key(id)).await {
+                Err(datastore::Error::NotFound(_)) => return Ok(Rebuilt::Gone),
+                found => found?.0,
+            };
+            Ok(match parity::find(Some(id), &object) {
+                Some(layout) => Rebuilt::Blobs(parity::heal(&object, &layout).covered.into()),
+                None => Rebuilt::WithoutParity,
+            })
+        };
+        let rebuilt: Result<Rebuilt, Error> =
+            self.content.inner.env.run("content-parity", work).await;
+        let rebuilt = rebuilt?;
+        self.last = Some((id, rebuilt.clone()));
+        Ok(rebuilt)
+    }
+}
