@@ -592,24 +592,28 @@ pub struct Attach {
 #[command(after_help = "\
 Writes self-describing 4 KiB blocks through a client of its own, kills the worker, lets the
 supervisor start another, reconnects, sends again what was not acknowledged, and at the end reads
-back every block that was ever acknowledged.
+back every block that was ever acknowledged. Reads in between are judged in the same way.
 
 Examples:
   rekindle drill restart
+  rekindle drill restart --reads 70
   rekindle drill restart --rounds 10 --seconds 2 --depth 32 --json
   rekindle drill restart --volume spare --overwrite                its content is lost
 
 Exit code 1 when an acknowledged write is missing.")]
 pub struct Restart {
-    /// Seconds of writing before each kill, and after the last one
+    /// Seconds of load before each kill, and after the last one
     #[arg(long, default_value_t = 2)]
     pub seconds: u64,
     /// Kills
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// Writes in flight
+    /// Requests in flight
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=128))]
     pub depth: u16,
+    /// So many of a hundred requests are reads
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=90))]
+    pub reads: u8,
     /// What `back` asks of the log, for the scratch volume
     #[arg(long, default_value = "flash")]
     pub ack: AckWord,

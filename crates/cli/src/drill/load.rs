@@ -1,4 +1,4 @@
-//! Writers in flight, an oracle of what was acknowledged, and the reading back.
+//! Requests in flight, an oracle of what was acknowledged, and the reading back.
 #![expect(
     clippy::disallowed_methods,
     reason = "the drill measures real time from outside the daemon"
@@ -20,11 +20,18 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Findings that are reported one by one.
 const FINDINGS_KEPT: usize = 20;
 
-/// A write in flight.
+/// A request in flight. No other of its place is.
 #[derive(Debug, Clone, Copy)]
 struct Flight {
     block: u64,
-    sequence: u64,
+    what: What,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum What {
+    /// The write of this place with this number.
+    Write(u64),
+    Read,
 }
 
 /// What the reading back found.
@@ -37,38 +44,63 @@ pub struct Verdict {
     pub findings: Vec<String>,
 }
 
-/// A client that writes and remembers.
+impl Verdict {
+    fn add(&mut self, block: u64, finding: &str) {
+        self.lost += 1;
+        if self.findings.len() < FINDINGS_KEPT {
+            self.findings.push(format!("block {block}: {finding}"));
+        }
+    }
+}
+
+/// What a load consists of.
+#[derive(Debug, Clone, Copy)]
+pub struct Mix {
+    /// Requests in flight.
+    pub depth: u16,
+    /// So many of a hundred are reads.
+    pub reads_percent: u8,
+}
+
+/// A client that writes, reads and remembers.
 pub struct Load {
     address: Address,
     volume: String,
     run: u64,
     noise: Noise,
+    reads_percent: u64,
     export: Option<Export>,
     flights: Vec<Option<Flight>>,
     /// Writes of each place that were sent.
     sent: Vec<u64>,
     /// The last write of each place that was acknowledged.
     acknowledged: Vec<u64>,
-    /// Acknowledgements.
+    /// Writes acknowledged, and reads answered.
     pub writes: u64,
+    pub reads: u64,
+    /// What reads found that must not be.
+    wrong: Verdict,
     last: Instant,
-    /// Longest time without an acknowledgement since [`Load::mark`].
+    /// Longest time without an answer since [`Load::mark`].
     pub longest_gap: Duration,
 }
 
 impl Load {
-    pub fn new(address: Address, volume: String, bytes: u64, depth: u16, seed: u64) -> Self {
+    pub fn new(address: Address, volume: String, bytes: u64, mix: Mix, seed: u64) -> Self {
         let blocks = usize::try_from(bytes / BYTES as u64).unwrap_or(0);
         Self {
             address,
             volume,
             run: seed,
             noise: Noise(seed),
+            reads_percent: u64::from(mix.reads_percent),
             export: None,
-            flights: vec![None; usize::from(depth)],
+            flights: vec![None; usize::from(mix.depth)],
             sent: vec![0; blocks],
             acknowledged: vec![0; blocks],
             writes: 0,
+            reads: 0,
+            wrong: Verdict::default(),
             last: Instant::now(),
             longest_gap: Duration::ZERO,
         }
@@ -79,8 +111,8 @@ impl Load {
         self.longest_gap = Duration::ZERO;
     }
 
-    /// Writes for a time, whatever happens to the other side.
-    pub fn write_for(&mut self, time: Duration) -> Outcome {
+    /// Works for a time, whatever happens to the other side.
+    pub fn work_for(&mut self, time: Duration) -> Outcome {
         self.last = Instant::now();
         let end = self.last + time;
         while Instant::now() < end {
@@ -121,13 +153,18 @@ impl Load {
                 continue;
             }
             let block = self.noise.next() % blocks;
-            // One write in flight per place, so that the order of its versions is known.
+            // One request in flight per place, so that the order of its versions is known.
             if self.flights.iter().flatten().any(|flight| flight.block == block) {
                 continue;
             }
             let place = usize::try_from(block).unwrap_or(0);
-            self.sent[place] += 1;
-            let flight = Flight { block, sequence: self.sent[place] };
+            let what = if self.noise.next() % 100 < self.reads_percent {
+                What::Read
+            } else {
+                self.sent[place] += 1;
+                What::Write(self.sent[place])
+            };
+            let flight = Flight { block, what };
             self.flights[cookie] = Some(flight);
             prepare(export, self.run, cookie, flight);
         }
@@ -145,8 +182,21 @@ impl Load {
             return Err(io::Error::from_raw_os_error(i32::try_from(reply.error).unwrap_or(5)));
         }
         let place = usize::try_from(flight.block).unwrap_or(0);
-        self.acknowledged[place] = flight.sequence;
-        self.writes += 1;
+        match flight.what {
+            What::Write(sequence) => {
+                self.acknowledged[place] = sequence;
+                self.writes += 1;
+            }
+            What::Read => {
+                let mut bytes = [0; BYTES];
+                export.data(&mut bytes)?;
+                self.reads += 1;
+                let found = block::judge(self.run, flight.block, &bytes);
+                if let Some(finding) = judge(&found, self.acknowledged[place], self.sent[place]) {
+                    self.wrong.add(flight.block, &finding);
+                }
+            }
+        }
         let now = Instant::now();
         self.longest_gap = self.longest_gap.max(now - self.last);
         self.last = now;
@@ -158,7 +208,7 @@ impl Load {
         let Err(error) = turn else { return Ok(()) };
         self.export = None;
         if error.raw_os_error().is_some_and(|code| code == 5 || code == 28) {
-            return Err(Failure::new("a write failed: a client would have seen an I/O error")
+            return Err(Failure::new("a request failed: a client would have seen an I/O error")
                 .because(error)
                 .next("`rekindle status` says why")
                 .kind(Kind::Io));
@@ -176,9 +226,9 @@ impl Load {
         Ok(())
     }
 
-    /// Reads back every place that was ever written.
+    /// Reads back every place that was ever written. The verdict is also of the reads before.
     pub fn verify(&mut self) -> Outcome<Verdict> {
-        let mut verdict = Verdict::default();
+        let mut verdict = std::mem::take(&mut self.wrong);
         let failed =
             |error: io::Error| Failure::new("cannot read back what was written").because(error);
         let mut export = Export::connect(&self.address, &self.volume, PATIENCE).map_err(failed)?;
@@ -199,10 +249,7 @@ impl Load {
                 Found::Strange(format!("reading fails with errno {}", reply.error))
             };
             if let Some(finding) = judge(&found, self.acknowledged[place], self.sent[place]) {
-                verdict.lost += 1;
-                if verdict.findings.len() < FINDINGS_KEPT {
-                    verdict.findings.push(format!("block {block}: {finding}"));
-                }
+                verdict.add(block, &finding);
             }
         }
         Ok(verdict)
@@ -222,9 +269,15 @@ impl Load {
 }
 
 fn prepare(export: &mut Export, run: u64, cookie: usize, flight: Flight) {
-    let mut bytes = [0; BYTES];
-    block::make(run, flight.block, flight.sequence, &mut bytes);
-    export.request(Verb::Write, cookie as u64, flight.block * BYTES as u64, BYTES as u32, &bytes);
+    let (cookie, offset) = (cookie as u64, flight.block * BYTES as u64);
+    match flight.what {
+        What::Write(sequence) => {
+            let mut bytes = [0; BYTES];
+            block::make(run, flight.block, sequence, &mut bytes);
+            export.request(Verb::Write, cookie, offset, BYTES as u32, &bytes);
+        }
+        What::Read => export.request(Verb::Read, cookie, offset, BYTES as u32, &[]),
+    }
 }
 
 /// What is wrong with a place, if anything: it must hold its last acknowledged write, or a later one that was sent.

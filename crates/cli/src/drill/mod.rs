@@ -13,7 +13,7 @@ use crate::supervise::endpoints;
 use base::Kind;
 use env::Address;
 use front::http::api::{Ack, Status, Volume};
-use load::{Load, Verdict};
+use load::{Load, Mix, Verdict};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -29,8 +29,9 @@ const AREA_BYTES_MAX: u64 = 1 << 30;
 struct Report {
     rounds: u32,
     writes_acknowledged: u64,
+    reads_answered: u64,
     acknowledged_writes_lost: u64,
-    /// Longest time without an acknowledgement, over all rounds.
+    /// Longest time without an answer, over all rounds.
     stalled_ms_max: u64,
     stalled_ms: Vec<u64>,
     places_checked: u64,
@@ -86,20 +87,21 @@ fn drill(
     if bytes < 4096 * u64::from(restart.depth) * 2 {
         return Err(Failure::usage(format!("volume '{}' is too small for a drill", volume.name)));
     }
-    let mut load = Load::new(address, volume.name.clone(), bytes, restart.depth, seed());
+    let mix = Mix { depth: restart.depth, reads_percent: restart.reads };
+    let mut load = Load::new(address, volume.name.clone(), bytes, mix, seed());
     let time = Duration::from_secs(restart.seconds);
     let mut stalled = Vec::new();
-    load.write_for(time)?;
+    load.work_for(time)?;
     for round in 1..=restart.rounds {
         kill_worker(client)?;
         load.mark();
-        load.write_for(time.max(Duration::from_millis(500)))?;
+        load.work_for(time.max(Duration::from_millis(500)))?;
         let gap = u64::try_from(load.longest_gap.as_millis()).unwrap_or(u64::MAX);
         stalled.push(gap);
         if !quiet {
             output::line(&format!(
-                "round {round}: killed; clients waited {gap} ms; {} writes so far",
-                load.writes
+                "round {round}: killed; clients waited {gap} ms; {} requests so far",
+                load.writes + load.reads
             ));
         }
     }
@@ -109,6 +111,7 @@ fn drill(
     Ok(Report {
         rounds: restart.rounds,
         writes_acknowledged: load.writes,
+        reads_answered: load.reads,
         acknowledged_writes_lost: lost,
         stalled_ms_max: stalled.iter().copied().max().unwrap_or(0),
         stalled_ms: stalled,
@@ -153,6 +156,7 @@ fn print(report: &Report, status: &Status) {
     output::pairs(&[
         ("kills", report.rounds.to_string()),
         ("writes acknowledged", report.writes_acknowledged.to_string()),
+        ("reads answered", report.reads_answered.to_string()),
         ("acknowledged writes lost", report.acknowledged_writes_lost.to_string()),
         ("longest stall", format!("{} ms", report.stalled_ms_max)),
         ("blocks read back", report.places_checked.to_string()),
