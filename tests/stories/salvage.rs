@@ -328,3 +328,20 @@ fn a_scrub_finds_what_nobody_reads_and_has_it_salvaged() -> Result<()> {
     assert_eq!(whole(&mut client, &image).iter().filter(|is_whole| !**is_whole).count(), 1);
     Ok(())
 }
+
+#[test]
+fn a_scrub_begins_by_the_clock_and_nobody_has_to_ask() -> Result<()> {
+    let (mut daemon, image) = hurt_and_slow("salvage-clock")?;
+    daemon.stop()?;
+    let file = e2e::daemon::scratch("salvage-clock-settings")?.join("settings.toml");
+    std::fs::write(&file, "[scrub]\ninterval = '1s'\nrate = '100M'\n")?;
+    let path = file.display().to_string();
+    daemon.set_arguments(["--config", &path]);
+    daemon.up()?;
+    wait_until("the salvage", Duration::from_secs(60), || outcomes(&daemon) == ["repaired"])?;
+    let history = daemon.cli(&["salvage", "history", "hurt"])?.to_string();
+    ensure!(history.contains("a check found"), "{history}");
+    let mut client = NbdClient::connect(&daemon.socket(), "hurt")?;
+    assert_eq!(whole(&mut client, &image).iter().filter(|is_whole| !**is_whole).count(), 1);
+    Ok(())
+}
