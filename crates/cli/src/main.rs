@@ -32,6 +32,9 @@ fn main() -> ExitCode {
     if let Some(ended) = supervise::passage::arrive() {
         return exit(ended, false);
     }
+    if worker::is_meant() {
+        return exit(worker::run().map(|()| 0), false);
+    }
     let cli = Cli::parse();
     exit(run(&cli), cli.common.json)
 }

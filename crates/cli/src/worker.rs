@@ -11,6 +11,8 @@ use std::io::{self, Write};
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
+/// The command.
+pub const COMMAND: &str = "worker";
 /// The environment variable that carries a [`Handover`].
 pub const VARIABLE: &str = "REKINDLE_WORKER";
 /// How long background work may finish after the node has stopped.
@@ -48,6 +50,13 @@ impl Handover {
         serde_json::to_string(self)
             .expect("paths that came from text or a canonical folder are text")
     }
+}
+
+/// Whether the words of this process are `rekindle worker`: clients wait, and the grammar of all the other commands takes
+/// longer to build than a worker to begin.
+pub fn is_meant() -> bool {
+    let mut words = std::env::args_os().skip(1);
+    words.next().is_some_and(|word| word == COMMAND) && words.next().is_none()
 }
 
 /// `rekindle worker`.

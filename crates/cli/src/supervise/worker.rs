@@ -39,7 +39,7 @@ impl Worker {
         handover.born = Some(env::real::since_boot());
         let child = Command::new(image(&supervisor.program))
             .arg0(&supervisor.program)
-            .arg("worker")
+            .arg(crate::worker::COMMAND)
             .env(crate::worker::VARIABLE, handover.encode())
             .env_remove(passage::VARIABLE)
             // A group of its own: Ctrl-C at the terminal reaches the supervisor only, which passes it on once.
