@@ -1,7 +1,7 @@
 //! The daemon as a library: what a node is told, how its parts are put together, how it lives and stops.
 //!
 //! [`assemble`] is the only file that names every crate below. [`lifecycle`] runs what it made until a signal comes.
-//! News of the parts meets people in [`status`]; long work (verify, sweep, drain) is in [`jobs`] and [`work`].
+//! News of the parts meets people in [`service`]; long work (verify, sweep, drain) is in [`jobs`] and [`work`].
 
 pub mod assemble;
 mod boot;
@@ -14,7 +14,7 @@ mod lifecycle;
 pub mod limits;
 mod metrics;
 pub mod record;
-mod status;
+mod service;
 pub mod warm_memory;
 mod work;
 

@@ -6,7 +6,7 @@
 
 use crate::assemble::Node;
 use crate::config::Config;
-use crate::status::{Phase, Service};
+use crate::service::{Phase, Service};
 use crate::{Error, limits};
 use base::NodeId;
 use env::{Acceptor, Env, TaskHandle};

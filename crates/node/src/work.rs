@@ -15,7 +15,7 @@ pub use verify::verify;
 use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
 use crate::limits;
-use crate::status::refused;
+use crate::service::refused;
 use datastore::layer::meter::Call;
 use front::http::api::{ApiError, StartSweep};
 use serde_json::{Value, json};

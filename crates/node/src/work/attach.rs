@@ -4,7 +4,7 @@
 use crate::assemble::Node;
 use crate::jobs::Progress;
 use crate::limits;
-use crate::status::refused;
+use crate::service::refused;
 use block::Device;
 use front::http::api::{ApiError, StartAttach};
 use futures_util::future::try_join_all;

@@ -4,7 +4,7 @@ use super::INTERVAL;
 use crate::assemble::Node;
 use crate::jobs::Progress;
 use crate::limits;
-use crate::status::refused;
+use crate::service::refused;
 use front::http::api::{ApiError, Salvage, SalvageAccount};
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};

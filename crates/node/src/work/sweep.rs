@@ -2,7 +2,7 @@
 
 use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
-use crate::status::{last_done, refused};
+use crate::service::refused;
 use base::Kind;
 use content::Error as ContentError;
 use content::sweep::{Phase, Roots};
@@ -74,7 +74,7 @@ fn steps(phase: Phase) -> u64 {
 
 /// What the sweep does and did.
 pub fn status(node: &Node, jobs: &Jobs) -> SweepStatus {
-    let last = last_done(jobs, "sweep");
+    let last = jobs.latest("sweep", JobState::Done);
     let began = node.sweeper.status().started_microseconds;
     let next = node.config.sweep.interval.map(|interval| {
         let from = began.unwrap_or(node.started.0);

@@ -3,7 +3,7 @@
 use crate::assemble::Node;
 use crate::jobs::Progress;
 use crate::limits;
-use crate::status::refused;
+use crate::service::refused;
 use base::Kind;
 use base::units::format_size;
 use content::sweep::Budget;

@@ -1,244 +1,23 @@
-//! The node as people and programs see it: implements the API of `front::http` and the exports of `front::nbd`.
-//!
-//! It is there before the node is: while a start takes long (a slow store), health and status answer, and everything
-//! else waits.
+//! The HTTP API.
 
+use super::words::{event, milliseconds, refused, spec, volume};
+use super::{Phase, Service, Stage};
 use crate::assemble::Node;
-use crate::jobs::Jobs;
 use crate::{boot, limits, warm_memory, work};
 use base::Kind;
-use env::{Address, BoxFuture, Env, Moment};
-use front::conn::Connections;
 use front::http::api::{
-    Ack, Answer, Api, ApiError, Backlog, BootReport, CreateVolume, Debug, Endpoint, Event, Health,
-    Job, JobState, LogUsage, Policy, Salvage, SalvageAccount, Shutdown, StartAttach, StartSalvage,
-    StartSweep, StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped,
-    WarmStatus,
+    Answer, Api, ApiError, BootReport, CreateVolume, Debug, Event, Health, Job, LogUsage, Salvage,
+    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSweep, StartVerify, Status, Stopping,
+    StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
-use front::nbd::{Export, ExportError, Exports};
-use parking_lot::Mutex;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// How long the store may take to show that it is reachable.
 const REACH_TIME: Duration = Duration::from_secs(2);
 
-/// How far the node is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    Starting,
-    Serving,
-    Stopping,
-}
-
-/// What answers requests. Clones are the same one.
-#[derive(Clone)]
-pub struct Service {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    env: Env,
-    began: Moment,
-    nbd: Vec<Address>,
-    http: Vec<Address>,
-    /// Clients of NBD.
-    sessions: Connections,
-    jobs: Jobs,
-    stage: Mutex<Stage>,
-    node: watch::Sender<Option<Arc<Node>>>,
-    /// `Some(drain)` when somebody has asked for the end.
-    shutdown: watch::Sender<Option<bool>>,
-    /// How far the stop is.
-    phase: watch::Sender<Phase>,
-    /// Somebody was told that the stop has ended.
-    end_told: watch::Sender<bool>,
-}
-
-/// How far a stop is, in the large.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
-    Serving,
-    /// Clients finish what they have begun.
-    Sessions,
-    /// Volumes go out of service, or are drained.
-    Volumes,
-    /// The destager and the log end.
-    Log,
-    Ended,
-}
-
-impl Phase {
-    fn word(self) -> &'static str {
-        match self {
-            Phase::Serving => "serving",
-            Phase::Sessions => "sessions",
-            Phase::Volumes => "volumes",
-            Phase::Log => "log",
-            Phase::Ended => "ended",
-        }
-    }
-}
-
-impl Stage {
-    fn word(self) -> &'static str {
-        match self {
-            Stage::Starting => "starting",
-            Stage::Serving => "serving",
-            Stage::Stopping => "stopping",
-        }
-    }
-}
-
 impl Service {
-    /// A service without a node yet.
-    #[must_use]
-    pub fn new(env: Env, nbd: Vec<Address>, http: Vec<Address>, sessions: Connections) -> Self {
-        let inner = Inner {
-            began: env.now(),
-            jobs: Jobs::new(env.clone()),
-            env,
-            nbd,
-            http,
-            sessions,
-            stage: Mutex::new(Stage::Starting),
-            node: watch::channel(None).0,
-            shutdown: watch::channel(None).0,
-            phase: watch::channel(Phase::Serving).0,
-            end_told: watch::channel(false).0,
-        };
-        Self { inner: Arc::new(inner) }
-    }
-
-    /// The node is there: answer everything.
-    pub fn serve(&self, node: Arc<Node>) {
-        self.inner.node.send_replace(Some(node));
-        *self.inner.stage.lock() = Stage::Serving;
-    }
-
-    /// The node is about to go.
-    pub fn stopping(&self) {
-        *self.inner.stage.lock() = Stage::Stopping;
-    }
-
-    /// Lets go of the node.
-    pub fn let_go(&self) {
-        self.inner.node.send_replace(None);
-    }
-
-    /// Waits until somebody asks for the end; gives whether to drain first.
-    pub async fn shutdown_asked(&self) -> bool {
-        let mut asked = self.inner.shutdown.subscribe();
-        match asked.wait_for(Option::is_some).await {
-            Ok(drain) => drain.unwrap_or(false),
-            Err(_) => std::future::pending().await,
-        }
-    }
-
-    /// Waits until nobody asks for a draining stop any more.
-    pub async fn hurried(&self) {
-        let mut asked = self.inner.shutdown.subscribe();
-        if asked.wait_for(|drain| *drain == Some(false)).await.is_err() {
-            std::future::pending().await
-        }
-    }
-
-    /// Makes a quick stop of a draining one.
-    pub fn hurry(&self) {
-        self.inner.shutdown.send_replace(Some(false));
-    }
-
-    /// The stop has come this far.
-    pub fn enter(&self, phase: Phase) {
-        self.inner.phase.send_replace(phase);
-    }
-
-    /// Waits until whoever asked for the stop has been told of its end; not at all when nobody asked through the API.
-    pub async fn end_told(&self) {
-        let asked = self.inner.shutdown.borrow().is_some();
-        if asked {
-            // The sender lives as long as `self`.
-            let _ = self.inner.end_told.subscribe().wait_for(|told| *told).await.is_ok();
-        }
-    }
-
-    /// How far the stop is.
-    #[must_use]
-    pub fn progress(&self) -> Stopping {
-        let phase = *self.inner.phase.borrow();
-        let found = self.present().and_then(|node| node.volumes.stop_progress());
-        let waits_for = match phase {
-            Phase::Sessions => format!("{} session(s) to end", self.inner.sessions.live()),
-            Phase::Log => "the destager: the batches in hand; then the log: a commit".to_owned(),
-            Phase::Serving | Phase::Volumes | Phase::Ended => String::new(),
-        };
-        let phase = phase.word().to_owned();
-        match found {
-            None => Stopping { phase, waits_for, ..Stopping::default() },
-            Some(found) => Stopping {
-                phase,
-                volumes: found.volumes,
-                done: found.done,
-                backlog_bytes: found.backlog_bytes,
-                kept_bytes: found.kept_bytes,
-                draining: found.draining,
-                eta_ms: found.eta_ms,
-                waits_for: found.waits_for.filter(|_| waits_for.is_empty()).unwrap_or(waits_for),
-            },
-        }
-    }
-
-    /// The long work.
-    #[must_use]
-    pub fn jobs(&self) -> &Jobs {
-        &self.inner.jobs
-    }
-
-    /// All metrics.
-    #[must_use]
-    pub fn metrics(&self) -> String {
-        crate::metrics::render(self.present().as_deref())
-    }
-
-    fn stage(&self) -> Stage {
-        *self.inner.stage.lock()
-    }
-
-    fn present(&self) -> Option<Arc<Node>> {
-        self.inner.node.borrow().clone()
-    }
-
-    /// The node, as soon as there is one.
-    async fn node(&self) -> Result<Arc<Node>, ApiError> {
-        if self.stage() == Stage::Stopping {
-            return Err(ApiError::new(
-                Kind::Unavailable,
-                "the daemon is stopping: start it again with `rekindle up`",
-            ));
-        }
-        let mut node = self.inner.node.subscribe();
-        let found = node.wait_for(Option::is_some).await.map_err(|_| gone())?;
-        found.clone().ok_or_else(gone)
-    }
-
-    fn endpoints(&self) -> Vec<Endpoint> {
-        let nbd = self
-            .inner
-            .nbd
-            .iter()
-            .map(|place| Endpoint { protocol: "nbd".to_owned(), uri: nbd_uri(place, "") });
-        let http = self.inner.http.iter().map(|place| Endpoint {
-            protocol: "http".to_owned(),
-            uri: match place {
-                Address::Tcp(socket) => format!("http://{socket}"),
-                Address::Unix(path) => format!("unix:{}", path.display()),
-            },
-        });
-        nbd.chain(http).collect()
-    }
-
     /// The volumes in service, those that owe most first. Asks the store for nothing.
     async fn in_service(&self, node: &Node) -> Vec<Volume> {
         let mut owing: Vec<_> = node.staging.volumes();
@@ -250,106 +29,10 @@ impl Service {
             // One that goes out of service just now would be looked up in the store.
             if let Ok(Ok(info)) = self.inner.env.timeout(REACH_TIME, node.volumes.show(&name)).await
             {
-                volumes.push(Service::volume(self, info));
+                volumes.push(volume(info, &self.inner.nbd));
             }
         }
         volumes
-    }
-
-    fn volume(&self, info: volume::Info) -> Volume {
-        let vault = info.vault;
-        let uris = self.inner.nbd.iter().map(|place| nbd_uri(place, &vault.name)).collect();
-        Volume {
-            id: vault.id.to_string(),
-            name: vault.name,
-            kind: vault.kind,
-            size: vault.size,
-            block_size: vault.block_size,
-            policy: policy(vault.policy),
-            ack: match vault.ack {
-                volume::Ack::Flash => Ack::Flash,
-                volume::Ack::Memory => Ack::Memory,
-            },
-            state: info.state.as_str().to_owned(),
-            reason: info.reason,
-            owner: vault.owner.map(|owner| owner.to_string()),
-            generation: vault.generation.0,
-            checkpoint: info
-                .backlog
-                .as_ref()
-                .map_or(vault.checkpoint.0, |backlog| backlog.checkpoint),
-            created: vault.created,
-            pinned: vault.pinned,
-            clients: info.clients,
-            backlog: info.backlog.map(backlog),
-            uris,
-        }
-    }
-}
-
-fn gone() -> ApiError {
-    ApiError::new(Kind::Unavailable, "the daemon is stopping")
-}
-
-/// An error of a volume, with its kind and words.
-pub fn refused(error: &volume::Error) -> ApiError {
-    ApiError::new(error.kind(), error.to_string())
-}
-
-fn policy(policy: volume::Policy) -> Policy {
-    match policy {
-        volume::Policy::Uncached => Policy::Uncached,
-        volume::Policy::Through => Policy::Through,
-        volume::Policy::Back => Policy::Back,
-    }
-}
-
-fn backlog(found: volume::Backlog) -> Backlog {
-    Backlog {
-        changes: found.changes,
-        bytes: found.bytes,
-        age_ms: found.age_ms,
-        eta_ms: found.eta_ms,
-        late: found.late,
-        delay_ms: found.delay_ms,
-        stalled: found.stalled,
-        destage_error: found.destage_error,
-        serial: found.serial,
-        checkpoint: found.checkpoint,
-    }
-}
-
-/// How a client of NBD writes an export.
-fn nbd_uri(place: &Address, name: &str) -> String {
-    let name = escape(name);
-    match place {
-        Address::Tcp(socket) => format!("nbd://{socket}/{name}"),
-        Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", path.display()),
-    }
-}
-
-fn escape(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
-}
-
-fn spec(request: CreateVolume) -> volume::Spec {
-    volume::Spec {
-        name: request.name,
-        kind: request.kind,
-        size: request.size,
-        block_size: request.block_size,
-        policy: match request.policy {
-            Policy::Uncached => volume::Policy::Uncached,
-            Policy::Through => volume::Policy::Through,
-            Policy::Back => volume::Policy::Back,
-        },
-        ack: match request.ack {
-            Ack::Flash => volume::Ack::Flash,
-            Ack::Memory => volume::Ack::Memory,
-        },
     }
 }
 
@@ -431,21 +114,21 @@ impl Api for Service {
     fn volumes(&self) -> Answer<'_, Vec<Volume>> {
         Box::pin(async move {
             let infos = self.node().await?.volumes.list().await.map_err(|error| refused(&error))?;
-            Ok(infos.into_iter().map(|info| self.volume(info)).collect())
+            Ok(infos.into_iter().map(|info| volume(info, &self.inner.nbd)).collect())
         })
     }
 
     fn create_volume(&self, request: CreateVolume) -> Answer<'_, Volume> {
         Box::pin(async move {
             let made = self.node().await?.volumes.create(spec(request)).await;
-            made.map(|info| self.volume(info)).map_err(|error| refused(&error))
+            made.map(|info| volume(info, &self.inner.nbd)).map_err(|error| refused(&error))
         })
     }
 
     fn volume<'a>(&'a self, name: &'a str) -> Answer<'a, Volume> {
         Box::pin(async move {
             let found = self.node().await?.volumes.show(name).await;
-            found.map(|info| Service::volume(self, info)).map_err(|error| refused(&error))
+            found.map(|info| volume(info, &self.inner.nbd)).map_err(|error| refused(&error))
         })
     }
 
@@ -469,7 +152,7 @@ impl Api for Service {
     fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume> {
         Box::pin(async move {
             let found = self.node().await?.volumes.pin(name, pinned).await;
-            found.map(|info| Service::volume(self, info)).map_err(|error| refused(&error))
+            found.map(|info| volume(info, &self.inner.nbd)).map_err(|error| refused(&error))
         })
     }
 
@@ -674,21 +357,6 @@ async fn reach(node: Arc<Node>) -> bool {
         .await
 }
 
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn event(change: volume::machine::Change) -> Event {
-    Event {
-        time: change.at,
-        from: change.from.as_str().to_owned(),
-        to: change.to.as_str().to_owned(),
-        event: change.event.as_str().to_owned(),
-        cause: change.cause,
-        duration_ms: change.duration_us / 1000,
-    }
-}
-
 fn detail(node: &Node) -> serde_json::Value {
     let phases: serde_json::Map<_, _> =
         node.phases.iter().map(|(name, time)| ((*name).to_owned(), json!(time))).collect();
@@ -705,63 +373,4 @@ fn detail(node: &Node) -> serde_json::Value {
         "log_damage": node.opened.damage,
         "content": work::content_counters(node),
     })
-}
-
-impl Exports for Service {
-    type Device = block::Device;
-
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Export>, ExportError>> {
-        Box::pin(async move {
-            let infos = self.node().await.map_err(unavailable)?.volumes.list().await?;
-            let exports = infos.into_iter().map(|info| Export {
-                description: format!("{} volume, {}", info.vault.kind, info.state.as_str()),
-                name: info.vault.name,
-                size: info.vault.size,
-            });
-            Ok(exports.collect())
-        })
-    }
-
-    fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<block::Device, ExportError>> {
-        Box::pin(async move {
-            let node = self.node().await.map_err(unavailable)?;
-            Ok(block::Device::new(node.volumes.attach(name).await?))
-        })
-    }
-}
-
-fn unavailable(error: ApiError) -> ExportError {
-    ExportError { kind: error.kind, message: error.message }
-}
-
-/// The job of a kind that ended last.
-pub fn last_done(jobs: &Jobs, kind: &str) -> Option<Job> {
-    jobs.latest(kind, JobState::Done)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uris_are_what_nbd_clients_write() {
-        let unix = Address::Unix("/srv/nbd.sock".into());
-        assert_eq!(nbd_uri(&unix, "vm1"), "nbd+unix:///vm1?socket=/srv/nbd.sock");
-        let tcp = Address::Tcp("127.0.0.1:10809".parse().expect("an address"));
-        assert_eq!(nbd_uri(&tcp, "mail store"), "nbd://127.0.0.1:10809/mail%20store");
-    }
-
-    #[test]
-    fn before_there_is_a_node_health_and_status_answer() {
-        let (env, runtime) = env::real::env().expect("an environment");
-        let service = Service::new(env, Vec::new(), Vec::new(), Connections::new("nbd", 1));
-        assert!(!service.health().ok);
-        runtime.block_on(async {
-            let status = service.status().await.expect("an answer");
-            assert_eq!(status.state, "starting");
-            assert!(service.job("1").await.is_err());
-            service.stopping();
-            assert!(service.volumes().await.is_err());
-        });
-    }
 }

@@ -1,0 +1,260 @@
+//! The node as people and programs see it: implements the API of `front::http` and the exports of `front::nbd`.
+//!
+//! It is there before the node is: while a start takes long (a slow store), health and status answer, and everything
+//! else waits.
+
+mod api;
+mod exports;
+mod words;
+
+pub use words::refused;
+
+use crate::assemble::Node;
+use crate::jobs::Jobs;
+use base::Kind;
+use env::{Address, Env, Moment};
+use front::conn::Connections;
+use front::http::api::{ApiError, Endpoint, Stopping};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tokio::sync::watch;
+use words::nbd_uri;
+
+/// How far the node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    Starting,
+    Serving,
+    Stopping,
+}
+
+/// What answers requests. Clones are the same one.
+#[derive(Clone)]
+pub struct Service {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    env: Env,
+    began: Moment,
+    nbd: Vec<Address>,
+    http: Vec<Address>,
+    /// Clients of NBD.
+    sessions: Connections,
+    jobs: Jobs,
+    stage: Mutex<Stage>,
+    node: watch::Sender<Option<Arc<Node>>>,
+    /// `Some(drain)` when somebody has asked for the end.
+    shutdown: watch::Sender<Option<bool>>,
+    /// How far the stop is.
+    phase: watch::Sender<Phase>,
+    /// Somebody was told that the stop has ended.
+    end_told: watch::Sender<bool>,
+}
+
+/// How far a stop is, in the large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    Serving,
+    /// Clients finish what they have begun.
+    Sessions,
+    /// Volumes go out of service, or are drained.
+    Volumes,
+    /// The destager and the log end.
+    Log,
+    Ended,
+}
+
+impl Phase {
+    fn word(self) -> &'static str {
+        match self {
+            Phase::Serving => "serving",
+            Phase::Sessions => "sessions",
+            Phase::Volumes => "volumes",
+            Phase::Log => "log",
+            Phase::Ended => "ended",
+        }
+    }
+}
+
+impl Stage {
+    fn word(self) -> &'static str {
+        match self {
+            Stage::Starting => "starting",
+            Stage::Serving => "serving",
+            Stage::Stopping => "stopping",
+        }
+    }
+}
+
+impl Service {
+    /// A service without a node yet.
+    #[must_use]
+    pub fn new(env: Env, nbd: Vec<Address>, http: Vec<Address>, sessions: Connections) -> Self {
+        let inner = Inner {
+            began: env.now(),
+            jobs: Jobs::new(env.clone()),
+            env,
+            nbd,
+            http,
+            sessions,
+            stage: Mutex::new(Stage::Starting),
+            node: watch::channel(None).0,
+            shutdown: watch::channel(None).0,
+            phase: watch::channel(Phase::Serving).0,
+            end_told: watch::channel(false).0,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The node is there: answer everything.
+    pub fn serve(&self, node: Arc<Node>) {
+        self.inner.node.send_replace(Some(node));
+        *self.inner.stage.lock() = Stage::Serving;
+    }
+
+    /// The node is about to go.
+    pub fn stopping(&self) {
+        *self.inner.stage.lock() = Stage::Stopping;
+    }
+
+    /// Lets go of the node.
+    pub fn let_go(&self) {
+        self.inner.node.send_replace(None);
+    }
+
+    /// Waits until somebody asks for the end; gives whether to drain first.
+    pub async fn shutdown_asked(&self) -> bool {
+        let mut asked = self.inner.shutdown.subscribe();
+        match asked.wait_for(Option::is_some).await {
+            Ok(drain) => drain.unwrap_or(false),
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Waits until nobody asks for a draining stop any more.
+    pub async fn hurried(&self) {
+        let mut asked = self.inner.shutdown.subscribe();
+        if asked.wait_for(|drain| *drain == Some(false)).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Makes a quick stop of a draining one.
+    pub fn hurry(&self) {
+        self.inner.shutdown.send_replace(Some(false));
+    }
+
+    /// The stop has come this far.
+    pub fn enter(&self, phase: Phase) {
+        self.inner.phase.send_replace(phase);
+    }
+
+    /// Waits until whoever asked for the stop has been told of its end; not at all when nobody asked through the API.
+    pub async fn end_told(&self) {
+        let asked = self.inner.shutdown.borrow().is_some();
+        if asked {
+            // The sender lives as long as `self`.
+            let _ = self.inner.end_told.subscribe().wait_for(|told| *told).await.is_ok();
+        }
+    }
+
+    /// How far the stop is.
+    #[must_use]
+    pub fn progress(&self) -> Stopping {
+        let phase = *self.inner.phase.borrow();
+        let found = self.present().and_then(|node| node.volumes.stop_progress());
+        let waits_for = match phase {
+            Phase::Sessions => format!("{} session(s) to end", self.inner.sessions.live()),
+            Phase::Log => "the destager: the batches in hand; then the log: a commit".to_owned(),
+            Phase::Serving | Phase::Volumes | Phase::Ended => String::new(),
+        };
+        let phase = phase.word().to_owned();
+        match found {
+            None => Stopping { phase, waits_for, ..Stopping::default() },
+            Some(found) => Stopping {
+                phase,
+                volumes: found.volumes,
+                done: found.done,
+                backlog_bytes: found.backlog_bytes,
+                kept_bytes: found.kept_bytes,
+                draining: found.draining,
+                eta_ms: found.eta_ms,
+                waits_for: found.waits_for.filter(|_| waits_for.is_empty()).unwrap_or(waits_for),
+            },
+        }
+    }
+
+    /// The long work.
+    #[must_use]
+    pub fn jobs(&self) -> &Jobs {
+        &self.inner.jobs
+    }
+
+    /// All metrics.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        crate::metrics::render(self.present().as_deref())
+    }
+
+    fn stage(&self) -> Stage {
+        *self.inner.stage.lock()
+    }
+
+    fn present(&self) -> Option<Arc<Node>> {
+        self.inner.node.borrow().clone()
+    }
+
+    /// The node, as soon as there is one.
+    async fn node(&self) -> Result<Arc<Node>, ApiError> {
+        if self.stage() == Stage::Stopping {
+            return Err(ApiError::new(
+                Kind::Unavailable,
+                "the daemon is stopping: start it again with `rekindle up`",
+            ));
+        }
+        let mut node = self.inner.node.subscribe();
+        let found = node.wait_for(Option::is_some).await.map_err(|_| gone())?;
+        found.clone().ok_or_else(gone)
+    }
+
+    fn endpoints(&self) -> Vec<Endpoint> {
+        let nbd = self
+            .inner
+            .nbd
+            .iter()
+            .map(|place| Endpoint { protocol: "nbd".to_owned(), uri: nbd_uri(place, "") });
+        let http = self.inner.http.iter().map(|place| Endpoint {
+            protocol: "http".to_owned(),
+            uri: match place {
+                Address::Tcp(socket) => format!("http://{socket}"),
+                Address::Unix(path) => format!("unix:{}", path.display()),
+            },
+        });
+        nbd.chain(http).collect()
+    }
+}
+
+fn gone() -> ApiError {
+    ApiError::new(Kind::Unavailable, "the daemon is stopping")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use front::http::api::Api;
+
+    #[test]
+    fn before_there_is_a_node_health_and_status_answer() {
+        let (env, runtime) = env::real::env().expect("an environment");
+        let service = Service::new(env, Vec::new(), Vec::new(), Connections::new("nbd", 1));
+        assert!(!service.health().ok);
+        runtime.block_on(async {
+            let status = service.status().await.expect("an answer");
+            assert_eq!(status.state, "starting");
+            assert!(service.job("1").await.is_err());
+            service.stopping();
+            assert!(service.volumes().await.is_err());
+        });
+    }
+}

@@ -1,0 +1,123 @@
+//! What the crates below say, in the words of the API, and the other way round.
+
+use env::Address;
+use front::http::api::{Ack, ApiError, Backlog, CreateVolume, Event, Policy, Volume};
+use std::time::Duration;
+
+/// A volume, and how clients of NBD at these places write it.
+pub(super) fn volume(info: volume::Info, nbd: &[Address]) -> Volume {
+    let vault = info.vault;
+    let uris = nbd.iter().map(|place| nbd_uri(place, &vault.name)).collect();
+    Volume {
+        id: vault.id.to_string(),
+        name: vault.name,
+        kind: vault.kind,
+        size: vault.size,
+        block_size: vault.block_size,
+        policy: policy(vault.policy),
+        ack: match vault.ack {
+            volume::Ack::Flash => Ack::Flash,
+            volume::Ack::Memory => Ack::Memory,
+        },
+        state: info.state.as_str().to_owned(),
+        reason: info.reason,
+        owner: vault.owner.map(|owner| owner.to_string()),
+        generation: vault.generation.0,
+        checkpoint: info.backlog.as_ref().map_or(vault.checkpoint.0, |backlog| backlog.checkpoint),
+        created: vault.created,
+        pinned: vault.pinned,
+        clients: info.clients,
+        backlog: info.backlog.map(backlog),
+        uris,
+    }
+}
+
+/// An error of a volume, with its kind and words.
+pub fn refused(error: &volume::Error) -> ApiError {
+    ApiError::new(error.kind(), error.to_string())
+}
+
+fn policy(policy: volume::Policy) -> Policy {
+    match policy {
+        volume::Policy::Uncached => Policy::Uncached,
+        volume::Policy::Through => Policy::Through,
+        volume::Policy::Back => Policy::Back,
+    }
+}
+
+fn backlog(found: volume::Backlog) -> Backlog {
+    Backlog {
+        changes: found.changes,
+        bytes: found.bytes,
+        age_ms: found.age_ms,
+        eta_ms: found.eta_ms,
+        late: found.late,
+        delay_ms: found.delay_ms,
+        stalled: found.stalled,
+        destage_error: found.destage_error,
+        serial: found.serial,
+        checkpoint: found.checkpoint,
+    }
+}
+
+/// How a client of NBD writes an export.
+pub(super) fn nbd_uri(place: &Address, name: &str) -> String {
+    let name = escape(name);
+    match place {
+        Address::Tcp(socket) => format!("nbd://{socket}/{name}"),
+        Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", path.display()),
+    }
+}
+
+fn escape(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+pub(super) fn spec(request: CreateVolume) -> volume::Spec {
+    volume::Spec {
+        name: request.name,
+        kind: request.kind,
+        size: request.size,
+        block_size: request.block_size,
+        policy: match request.policy {
+            Policy::Uncached => volume::Policy::Uncached,
+            Policy::Through => volume::Policy::Through,
+            Policy::Back => volume::Policy::Back,
+        },
+        ack: match request.ack {
+            Ack::Flash => volume::Ack::Flash,
+            Ack::Memory => volume::Ack::Memory,
+        },
+    }
+}
+
+pub(super) fn event(change: volume::machine::Change) -> Event {
+    Event {
+        time: change.at,
+        from: change.from.as_str().to_owned(),
+        to: change.to.as_str().to_owned(),
+        event: change.event.as_str().to_owned(),
+        cause: change.cause,
+        duration_ms: change.duration_us / 1000,
+    }
+}
+
+pub(super) fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_are_what_nbd_clients_write() {
+        let unix = Address::Unix("/srv/nbd.sock".into());
+        assert_eq!(nbd_uri(&unix, "vm1"), "nbd+unix:///vm1?socket=/srv/nbd.sock");
+        let tcp = Address::Tcp("127.0.0.1:10809".parse().expect("an address"));
+        assert_eq!(nbd_uri(&tcp, "mail store"), "nbd://127.0.0.1:10809/mail%20store");
+    }
+}
