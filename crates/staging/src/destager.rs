@@ -110,10 +110,8 @@ async fn work(inner: &Arc<Inner>) {
 /// Turns the ring once: the first volume that is due, or how long until one is.
 fn next(inner: &Arc<Inner>) -> Turn {
     let ring = &inner.destager.ring;
-    let usage = inner.log.usage();
-    let scarce = usage.flash_bytes * 100 >= usage.flash_bytes_max * limits::PRESSURE_PERCENT
-        && usage.flash_bytes_max > 0;
-    let mut wait = None;
+    let scarce = inner.is_scarce();
+    let mut wait = inner.let_go_of_old(scarce);
     let rounds = ring.lock().len();
     for _ in 0..rounds {
         let Some(volume) = ring.lock().pop_front() else { break };
