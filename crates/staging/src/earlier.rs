@@ -127,7 +127,7 @@ impl Staged {
         let is_whole = matches!(self.mode, Mode::Flash | Mode::Memory)
             && changes.iter().all(Change::is_logged)
             && !inner.is_scarce();
-        let (old, released) = {
+        let (gone, released) = {
             let mut gate = self.gate.lock();
             let old = gate.earlier.take();
             if let Some(old) = &old {
@@ -137,8 +137,8 @@ impl Staged {
             let is_wanted = |before: &Before| gate.drain_to <= before.checkpoint;
             let before = before.filter(is_wanted).filter(|_| is_whole && gate.ended.is_none());
             let now = inner.env.now();
-            let (kept, old) = match before {
-                None => (None, old),
+            let (kept, gone) = match before {
+                None => (None, (old, changes)),
                 Some(before) => joined(old, before, changes, now, gate.salvages > 0),
             };
             if let Some(kept) = &kept {
@@ -146,10 +146,10 @@ impl Staged {
             }
             let released = kept.as_ref().map_or(gate.checkpoint(), |kept| kept.before.checkpoint);
             gate.earlier = kept;
-            (old, released)
+            (gone, released)
         };
-        // What the log gets back is held by nobody then.
-        drop(old);
+        // Not under the lock, and before the log gets it back: a segment that somebody holds is not free.
+        drop(gone);
         inner.log.release(self.id, released);
     }
 
@@ -179,35 +179,38 @@ impl Staged {
     }
 }
 
-/// What is kept after one more commit, and what is not kept any more. While a salvage looks for damage in what earlier
-/// commits wrote (`is_long`), the root stays and gets more changes.
+/// What is not kept.
+type Gone = (Option<Arc<Earlier>>, Vec<Change>);
+
+/// What is kept after one more commit, and what is not. While a salvage looks for damage in what earlier commits wrote
+/// (`is_long`), the root stays and gets more changes.
 fn joined(
     old: Option<Arc<Earlier>>,
     before: Before,
     changes: Vec<Change>,
     now: Moment,
     is_long: bool,
-) -> (Option<Arc<Earlier>>, Option<Arc<Earlier>>) {
+) -> (Option<Arc<Earlier>>, Gone) {
     let until = now + limits::EARLIER_AGE_MAX;
     let fits = |changes: usize, before: &Before| {
         changes + before.lost.len() <= limits::EARLIER_CHANGES_MAX
     };
-    let goes_on = |old: &Arc<Earlier>| {
-        is_long
-            && old.through() == before.checkpoint
-            && fits(old.changes.len() + changes.len(), &old.before)
-    };
-    match old {
-        Some(old) if goes_on(&old) => match Arc::try_unwrap(old) {
-            Ok(Earlier { before, changes: mut all, .. }) => {
-                all.extend(changes);
-                (Some(Arc::new(Earlier { before, changes: all, until })), None)
-            }
-            Err(old) => (None, Some(old)),
-        },
-        old if fits(changes.len(), &before) => {
-            (Some(Arc::new(Earlier { before, changes, until })), old)
+    let old = match old.map(Arc::try_unwrap) {
+        Some(Ok(old))
+            if is_long
+                && old.through() == before.checkpoint
+                && fits(old.changes.len() + changes.len(), &old.before) =>
+        {
+            let Earlier { before, changes: mut all, .. } = old;
+            all.extend(changes);
+            return (Some(Arc::new(Earlier { before, changes: all, until })), Gone::default());
         }
-        old => (None, old),
+        Some(Ok(old)) => Some(Arc::new(old)),
+        Some(Err(old)) => Some(old),
+        None => None,
+    };
+    if !fits(changes.len(), &before) {
+        return (None, (old, changes));
     }
+    (Some(Arc::new(Earlier { before, changes, until })), (old, Vec::new()))
 }

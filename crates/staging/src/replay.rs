@@ -99,6 +99,9 @@ impl Staged {
         while let Err(error) = batch.flush().await {
             batch::wait(self, &error, &mut pause).await?;
         }
+        if !pause.is_zero() {
+            self.gate.lock().destage_error = None;
+        }
         let gone = quarantine::with(&before.lost, &self.bytes_of(&repaired.lost));
         let lost = quarantine::healed(&gone, &folds);
         let changes = earlier.changes.len() as u64;

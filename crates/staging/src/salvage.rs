@@ -34,7 +34,7 @@ pub struct Salvaged {
     pub refetched: u64,
     /// Of these, from parity.
     pub from_parity: u64,
-    /// Changes that were folded once more, into the root before the last commit: nothing of that commit is lost.
+    /// Changes that were folded once more, into the root before the last commit.
     pub replayed: u64,
     /// Packs that have got new footers.
     pub footers: u64,
