@@ -320,9 +320,12 @@ fn no_write_waits_for_room_that_an_earlier_root_holds() {
         let (first, second) = (node.open(1).await.unwrap(), node.open(2).await.unwrap());
         write_much(&first, 12).await;
         destaged(&node, &first).await;
-        assert_eq!(segments(&node), 2, "it is kept");
         // The only destager is at a batch that does not end.
         node.faults.set("gone=600s".parse().unwrap());
+        write(&second, 0, 1).await;
+        node.env.sleep(Duration::from_secs(2)).await;
+        assert!(second.is_in_hand());
+        assert_eq!(segments(&node), 2, "it is kept");
         let begun = node.env.now();
         write_much(&second, 55).await;
         assert!(node.env.now().since(begun) < Duration::from_secs(50));
