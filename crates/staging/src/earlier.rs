@@ -165,17 +165,19 @@ impl Staged {
     }
 
     fn let_go_if(&self, has_to_go: impl FnOnce(usize, &Earlier) -> bool) {
-        let (earlier, checkpoint) = {
+        let earlier = {
             let mut gate = self.gate.lock();
             let salvages = gate.salvages;
             let Some(earlier) = gate.earlier.take_if(|earlier| has_to_go(salvages, earlier)) else {
                 return;
             };
             self.inner.shelf.take(self.id, &earlier);
-            (earlier, gate.checkpoint())
+            earlier
         };
+        // Not the present checkpoint: a commit in between decides itself what becomes of its changes.
+        let through = earlier.through();
         drop(earlier);
-        self.inner.log.release(self.id, checkpoint);
+        self.inner.log.release(self.id, through);
     }
 }
 
