@@ -11,10 +11,11 @@ mod rebuild;
 pub use mend::mend_packs;
 
 use crate::pack::reader::Body;
+use crate::sweep::condemned::{self, State};
 use crate::tree::Root;
 use crate::tree::prune::{Fates, prune};
 use crate::verify::{Damage, Progress, verify};
-use crate::{Batch, Class, Content, Error, Pointer, pack};
+use crate::{Batch, Class, Content, Error, Hold, Pointer, pack};
 use base::PackId;
 use rebuild::Rebuild;
 use std::ops::Range;
@@ -69,6 +70,21 @@ pub async fn examine(
     let report = verify(content, &[*root], progress).await?;
     let footers = report.footers.into_iter().map(|(pack, _)| pack).collect();
     Ok(Findings { checked: report.progress, damages: report.damages, footers })
+}
+
+/// As [`examine`], for a root that no record names any more and somebody wants to go back to. `None`: a sweep is about to
+/// delete what nobody reached, so what is there now may be gone soon. What is found sound stays so while `hold` lives.
+pub async fn examine_earlier(
+    content: &Content,
+    _hold: &Hold,
+    root: &Root,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Option<Findings>, Error> {
+    // A sweep that condemns from now on waits for the hold, and marks again afterwards.
+    if condemned::read(&content.inner.store).await?.state != State::Clear {
+        return Ok(None);
+    }
+    Ok(Some(examine(content, root, progress).await?))
 }
 
 /// Repairs a root into `batch`, which is flushed. `root` may be newer than the one that was examined: what has been

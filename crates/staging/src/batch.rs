@@ -178,7 +178,7 @@ pub(crate) async fn commit(
 }
 
 /// Pauses after an error of the store, longer each time, visibly.
-async fn wait(
+pub(crate) async fn wait(
     volume: &Arc<Staged>,
     error: &(dyn std::error::Error + Sync),
     pause: &mut Duration,
@@ -204,7 +204,7 @@ pub(crate) fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Finished,
     Ok(finished)
 }
 
-/// After a commit: tells who waited, and lets go of what the datastore has now.
+/// After a commit: tells who waited, and lets go of what the datastore has now and no salvage could want.
 ///
 /// The overlay may have pieces that the queue has no more; so it is cleared in slices, and no client waits for
 /// thousands of removals.
@@ -220,7 +220,7 @@ pub(crate) async fn conclude(volume: &Arc<Staged>, finished: Finished) {
     // Dropped here, where nobody waits for it.
     let sorted = volume.gate.lock().overlay.purge_sorted(checkpoint);
     drop(sorted);
-    volume.inner.log.release(volume.id, checkpoint);
+    volume.keep_earlier(finished.before, finished.changes);
 }
 
 /// Writes into the midst of what is lost have left too many stretches of it.

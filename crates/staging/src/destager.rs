@@ -110,10 +110,9 @@ async fn work(inner: &Arc<Inner>) {
 /// Turns the ring once: the first volume that is due, or how long until one is.
 fn next(inner: &Arc<Inner>) -> Turn {
     let ring = &inner.destager.ring;
-    let usage = inner.log.usage();
-    let scarce = usage.flash_bytes * 100 >= usage.flash_bytes_max * limits::PRESSURE_PERCENT
-        && usage.flash_bytes_max > 0;
-    let mut wait = None;
+    let mut wait = inner.let_go_of_old(inner.is_scarce());
+    // What only earlier roots held is no reason to destage anything.
+    let scarce = inner.is_scarce();
     let rounds = ring.lock().len();
     for _ in 0..rounds {
         let Some(volume) = ring.lock().pop_front() else { break };

@@ -4,6 +4,7 @@
 //! Serial order is append order is queue order: writes that are in flight together go to flash together, and become
 //! visible one after the other when the log has them, so an overlapping pair ends as its serials say.
 
+use crate::earlier::{Before, Earlier};
 use crate::overlay::Overlay;
 use crate::queue::{Change, Queue};
 use crate::{Error, Vault};
@@ -12,6 +13,7 @@ use datastore::record::Held;
 use env::Moment;
 use log::Position;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -51,6 +53,10 @@ pub(crate) struct Gatekeeper {
     awaiting: VecDeque<(Serial, Teller)>,
     /// Destage at once up to here.
     pub(crate) drain_to: Serial,
+    /// The root before the last commit, for a salvage.
+    pub(crate) earlier: Option<Arc<Earlier>>,
+    /// Salvages that may want it.
+    pub(crate) salvages: usize,
     /// In the destager's ring, or being destaged.
     pub(crate) ringed: bool,
     /// The destager was told that there is work.
@@ -70,6 +76,8 @@ pub(crate) struct Finished {
     pub(crate) tellers: Vec<Teller>,
     /// Flash that they took.
     pub(crate) flash_bytes: u64,
+    /// What they were folded into, if they alone lead from there to the present root.
+    pub(crate) before: Option<Before>,
 }
 
 impl Gatekeeper {
@@ -87,6 +95,8 @@ impl Gatekeeper {
             waiting: VecDeque::new(),
             awaiting: VecDeque::new(),
             drain_to: Serial(0),
+            earlier: None,
+            salvages: 0,
             ringed: false,
             told: false,
             drain: crate::flow::Drain::default(),
@@ -207,8 +217,9 @@ impl Gatekeeper {
         assert!(held.value.generation >= self.held.value.generation, "generations only grow");
         let count = usize::try_from(checkpoint.0 - before.0).expect("a queue fits into memory");
         assert!(count <= self.ready(), "the checkpoint is a prefix of what may be destaged");
-        self.held = held;
-        self.leave(count)
+        let before = std::mem::replace(&mut self.held, held).value;
+        let before = Before { root: before.root, lost: before.lost, checkpoint: before.checkpoint };
+        Finished { before: (count > 0).then_some(before), ..self.leave(count) }
     }
 
     /// An earlier attempt has landed late, from before a restart: its root holds changes up to its checkpoint that the
@@ -242,7 +253,7 @@ impl Gatekeeper {
         let checkpoint = self.queue.checkpoint();
         let done = self.awaiting.partition_point(|(serial, _)| *serial <= checkpoint);
         let tellers = self.awaiting.drain(..done).map(|(_, teller)| teller).collect();
-        Finished { changes, tellers, flash_bytes }
+        Finished { changes, tellers, flash_bytes, before: None }
     }
 
     /// Everybody who waits for the datastore: they shall be told of an error.

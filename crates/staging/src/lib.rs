@@ -11,6 +11,7 @@ mod batch;
 mod budget;
 mod commit;
 mod destager;
+mod earlier;
 mod error;
 mod flow;
 mod gatekeeper;
@@ -24,6 +25,7 @@ mod quarantine;
 mod queue;
 mod reading;
 mod recovery;
+mod replay;
 mod salvage;
 mod staged;
 mod vault;
@@ -47,6 +49,7 @@ use budget::Rouse;
 use content::Content;
 use datastore::record::{Held, Writer};
 use destager::Destager;
+use earlier::Shelf;
 use env::{BoxFuture, Env};
 use gatekeeper::Gatekeeper;
 use log::Log;
@@ -128,6 +131,8 @@ pub(crate) struct Inner {
     volumes: Mutex<BTreeMap<VolumeId, Arc<Staged>>>,
     parked: Mutex<BTreeMap<VolumeId, Parked>>,
     destager: Destager,
+    /// Volumes that keep the root before their last commit.
+    shelf: Shelf,
     /// Volumes whose content turned out to be damaged, for whoever salvages.
     hurt: (mpsc::Sender<Hurt>, Mutex<Option<mpsc::Receiver<Hurt>>>),
 }
@@ -189,6 +194,7 @@ impl Staging {
             volumes: Mutex::default(),
             parked: Mutex::default(),
             destager: Destager::new(),
+            shelf: Shelf::default(),
             hurt: {
                 let (sender, receiver) = mpsc::channel(limits::HURT_MAX);
                 (sender, Mutex::new(Some(receiver)))

@@ -40,3 +40,9 @@ pub(crate) const SALVAGE_PASSES_MAX: usize = 17;
 pub(crate) const HURT_MAX: usize = 1024;
 /// Conflicts over one commit after which the destager pauses between attempts.
 pub(crate) const CONFLICTS_MAX: u32 = 3;
+/// How long the root before the last commit is kept for a salvage, and what the log has of that commit.
+pub(crate) const EARLIER_AGE_MAX: Duration = Duration::from_secs(60);
+/// Most changes kept with it for one volume: one that commits more keeps none.
+pub(crate) const EARLIER_CHANGES_MAX: usize = 64 * 1024;
+/// Most changes kept so for all volumes; with more, the oldest go first. They are metadata in RAM (under 100 bytes each).
+pub(crate) const EARLIER_CHANGES_SUM_MAX: usize = 256 * 1024;

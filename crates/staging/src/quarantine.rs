@@ -4,7 +4,7 @@
 //! with the root that does without it; what a batch writes over is taken out together with the root that holds it. Reads of
 //! what is left are errors. The tree has nothing there, and nothing is not zeros.
 
-use crate::{Extent, Fold};
+use crate::{Extent, Fold, Source};
 use serde::{Deserialize, Serialize};
 
 /// A stretch of a volume whose content is lost.
@@ -72,6 +72,15 @@ pub(crate) fn healed(lost: &[Lost], folds: &[Fold]) -> Vec<Lost> {
     left
 }
 
+/// What is in `lost` and not in `other`, which ascends.
+pub(crate) fn without(lost: &[Lost], other: &[Lost]) -> Vec<Lost> {
+    let folds: Vec<Fold> = other
+        .iter()
+        .map(|one| Fold { position: one.position, span: one.span, source: Source::Zero })
+        .collect();
+    healed(lost, &folds)
+}
+
 /// Extents (ascending) in which what is lost counts as data, so that nobody takes it for a hole and never reads it.
 pub(crate) fn as_data(extents: Vec<Extent>, lost: &[Lost]) -> Vec<Extent> {
     let mut split = Vec::with_capacity(extents.len());
@@ -100,7 +109,6 @@ pub(crate) fn as_data(extents: Vec<Extent>, lost: &[Lost]) -> Vec<Extent> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Source;
     use proptest::prelude::*;
 
     fn lost(position: u64, span: u64) -> Lost {

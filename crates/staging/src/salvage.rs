@@ -1,18 +1,22 @@
 //! Repair of a volume in service: its clients go on meanwhile.
 //!
 //! The long part, reading everything, is beside all other work. Then the salvage takes the destager's place for one
-//! commit: the root without what cannot be had, and the lost stretches, in one conditional write of the vault.
+//! commit: the root without what cannot be had, and the lost stretches, in one conditional write of the vault. Before it
+//! gives anything up, it tries the way back: [`crate::replay`].
 
 use crate::batch::{self, Committed};
 use crate::commit::Attempt;
 use crate::quarantine::{self, Lost};
+use crate::replay::WayBack;
 use crate::staged::Staged;
 use crate::{Error, limits};
 use base::Kind;
 use content::salvage::{Findings, examine, mend_packs, repair};
+use content::tree::Root;
 use content::verify::Progress;
 use futures_util::future::{Either, select};
 use serde::Serialize;
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +34,8 @@ pub struct Salvaged {
     pub refetched: u64,
     /// Of these, from parity.
     pub from_parity: u64,
+    /// Changes that were folded once more, into the root before the last commit.
+    pub replayed: u64,
     /// Packs that have got new footers.
     pub footers: u64,
     /// Stretches that this salvage had to give up.
@@ -49,6 +55,16 @@ pub struct Hurt {
     pub volume: String,
     /// What is wrong.
     pub reason: String,
+}
+
+/// A salvage under way: the earlier root is kept for it, however old.
+struct Wanting<'a>(&'a Staged);
+
+impl Drop for Wanting<'_> {
+    fn drop(&mut self) {
+        self.0.gate.lock().salvages -= 1;
+        self.0.let_go_if_old();
+    }
 }
 
 /// The destager's place; given back when dropped.
@@ -79,6 +95,8 @@ impl Staged {
 
     async fn repair_all(self: &Arc<Self>, chunks: &AtomicU64) -> Result<Salvaged, Error> {
         self.listed().await?;
+        self.gate.lock().salvages += 1;
+        let _wanting = Wanting(self);
         let content = &self.inner.content;
         let mut salvaged = Salvaged::default();
         for _ in 0..limits::SALVAGE_PASSES_MAX {
@@ -98,8 +116,10 @@ impl Staged {
             if findings.is_sound() {
                 break;
             }
-            let again = !findings.are_chunks_sound()
-                && self.commit_repair(&findings, &mut salvaged).await?;
+            let again = !findings.are_chunks_sound() && {
+                let way = self.way_back_of(&mut salvaged, chunks).await?;
+                self.commit_repair(&findings, way, &mut salvaged).await?
+            };
             let (mended, lines) = mend_packs(content, &findings).await;
             salvaged.footers += mended;
             salvaged.lines.extend(lines);
@@ -112,28 +132,85 @@ impl Staged {
         Ok(salvaged)
     }
 
-    /// Whether what came back has to be examined too.
+    /// The way back, if there is one that this salvage has not gone.
+    async fn way_back_of(
+        &self,
+        salvaged: &mut Salvaged,
+        chunks: &AtomicU64,
+    ) -> Result<Option<WayBack>, Error> {
+        if salvaged.replayed > 0 {
+            return Ok(None);
+        }
+        let before = salvaged.chunks;
+        let mut count = |progress: Progress| {
+            chunks.store(before + progress.chunks, Ordering::Relaxed);
+        };
+        let way = self.way_back(&mut count).await?;
+        let checked = way.as_ref().map(|way| way.checked).unwrap_or_default();
+        salvaged.chunks += checked.chunks;
+        salvaged.bytes += checked.bytes;
+        Ok(way)
+    }
+
+    /// Whether what was committed has to be examined too.
     async fn commit_repair(
         self: &Arc<Self>,
         findings: &Findings,
+        way: Option<WayBack>,
         salvaged: &mut Salvaged,
     ) -> Result<bool, Error> {
         let _turn = self.turn().await;
-        let (root, checkpoint, before) = {
+        let (root, before) = {
             let gate = self.gate.lock();
             gate.in_service()?;
             let vault = &gate.held.value;
-            (vault.root, vault.checkpoint, vault.lost.clone())
+            (vault.root, vault.lost.clone())
         };
         let mut batch = self.inner.content.batch();
         let repaired = repair(&self.inner.content, &mut batch, &root, findings).await?;
-        let more: Vec<Lost> = repaired
-            .lost
-            .iter()
-            .map(|keys| self.home.bytes_of(keys.clone()))
-            .map(|bytes| Lost { position: bytes.start, span: bytes.end - bytes.start })
-            .collect();
-        let lost = quarantine::with(&before, &more);
+        let mut more = self.bytes_of(&repaired.lost);
+        let mut lost = quarantine::with(&before, &more);
+        salvaged.lines.extend(repaired.lines.iter().cloned());
+        let replayed = match &way {
+            Some(way) if !more.is_empty() => self.replay(way, &lost).await?,
+            _ => None,
+        };
+        let (new, again) = match replayed {
+            None => {
+                self.commit_root(root, repaired.root, &lost).await?;
+                let again = repaired.again;
+                (repaired, again)
+            }
+            Some(replayed) => {
+                lost = replayed.lost;
+                more = quarantine::without(&lost, &before);
+                self.commit_root(root, replayed.root, &lost).await?;
+                // Only now may a sweep go on.
+                batch = replayed.batch;
+                salvaged.replayed += replayed.changes;
+                salvaged.lines.extend(replayed.repaired.lines.iter().cloned());
+                salvaged.lines.push(format!(
+                    "went back to the root before the last commit and replayed {} change(s) out of the log",
+                    replayed.changes
+                ));
+                (replayed.repaired, true)
+            }
+        };
+        batch.committed();
+        drop(way);
+        salvaged.refetched += new.refetched;
+        salvaged.from_parity += new.from_parity;
+        salvaged.lost = quarantine::with(&salvaged.lost, &more);
+        Ok(again)
+    }
+
+    /// Puts `new` in the place of `root`, with what is lost beside it.
+    async fn commit_root(
+        self: &Arc<Self>,
+        root: Root,
+        new: Root,
+        lost: &[Lost],
+    ) -> Result<(), Error> {
         if lost.len() > limits::LOST_MAX {
             return Err(Error::Invalid(format!(
                 "volume {}: {} separate stretches are lost, {} fit into a vault: restore it from a backup",
@@ -142,24 +219,29 @@ impl Staged {
                 limits::LOST_MAX
             )));
         }
-        if repaired.root != root {
-            let attempt = Attempt { root: repaired.root, checkpoint };
-            match batch::commit(self, &attempt, &lost).await? {
-                Committed::Won(held) => drop(self.gate.lock().finish(held)),
-                Committed::Late(held) => {
-                    let finished = batch::adopt(self, held)?;
-                    batch::conclude(self, finished).await;
-                    let late = "a commit from before a restart landed in between: once more";
-                    return Err(datastore::Error::Unavailable(late.into()).into());
-                }
+        if new == root {
+            return Ok(());
+        }
+        let checkpoint = self.gate.lock().checkpoint();
+        let attempt = Attempt { root: new, checkpoint };
+        match batch::commit(self, &attempt, lost).await? {
+            Committed::Won(held) => drop(self.gate.lock().finish(held)),
+            Committed::Late(held) => {
+                let finished = batch::adopt(self, held)?;
+                batch::conclude(self, finished).await;
+                let late = "a commit from before a restart landed in between: once more";
+                return Err(datastore::Error::Unavailable(late.into()).into());
             }
         }
-        batch.committed();
-        salvaged.refetched += repaired.refetched;
-        salvaged.from_parity += repaired.from_parity;
-        salvaged.lost = quarantine::with(&salvaged.lost, &more);
-        salvaged.lines.extend(repaired.lines);
-        Ok(repaired.again)
+        Ok(())
+    }
+
+    /// The bytes of lost keys.
+    pub(crate) fn bytes_of(&self, keys: &[Range<u64>]) -> Vec<Lost> {
+        keys.iter()
+            .map(|keys| self.home.bytes_of(keys.clone()))
+            .map(|bytes| Lost { position: bytes.start, span: bytes.end - bytes.start })
+            .collect()
     }
 
     /// Takes the destager's place as soon as no batch is in hand.

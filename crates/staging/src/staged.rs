@@ -318,13 +318,12 @@ impl Staged {
         let told = {
             let mut gate = self.gate.lock();
             let told = self.await_store(&mut gate)?;
-            if told.is_some() {
-                gate.drain_to = gate.queue.last();
-            }
+            gate.drain_to = gate.queue.last();
             told
         };
         self.inner.destager.wake();
         self.until_told(told).await?;
+        self.let_go();
         Ok(self.gate.lock().checkpoint())
     }
 
@@ -375,6 +374,7 @@ impl Staged {
             gate.waiting.clear();
             gate.give_up()
         };
+        self.let_go();
         tell(tellers, &Err(error));
         true
     }
@@ -387,6 +387,7 @@ impl Staged {
             gate.waiting.clear();
             gate.give_up()
         };
+        self.let_go();
         tell(tellers, &Err(Error::Closed(self.name.clone())));
     }
 }

@@ -24,6 +24,8 @@ pub struct Batch {
     hold: Hold,
     compressor: Compressor,
     is_cached: bool,
+    /// No duplicates outside of the batch.
+    is_anew: bool,
     /// Chunks of this batch that are not durable yet, by name.
     own: NameMap<Pointer>,
     /// The packs being filled: data, metadata.
@@ -53,6 +55,7 @@ impl Batch {
             hold: inner.live.hold(),
             compressor: Compressor::new(inner.config.compression),
             is_cached: true,
+            is_anew: false,
             own: NameMap::default(),
             open: [None, None],
             uploads: Vec::new(),
@@ -64,6 +67,11 @@ impl Batch {
     /// Whether the data written from now on goes into the cache (it does unless told otherwise). Metadata always does.
     pub fn set_cached(&mut self, is_cached: bool) {
         self.is_cached = is_cached;
+    }
+
+    /// Finds no duplicates in other packs from now on: for whoever mistrusts what the store has of the same bytes.
+    pub fn set_anew(&mut self) {
+        self.is_anew = true;
     }
 
     /// Adds a chunk: names it, looks for a duplicate, compresses, packs; starts uploads of full packs in the
@@ -127,6 +135,9 @@ impl Batch {
     fn find(&self, name: &Name) -> Found {
         if let Some(pointer) = self.own.get(name) {
             return Found::Place(*pointer);
+        }
+        if self.is_anew {
+            return Found::Nothing;
         }
         self.inner.index.lookup(name)
     }

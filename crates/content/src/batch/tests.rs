@@ -75,6 +75,26 @@ fn the_same_bytes_are_stored_once() {
     });
 }
 
+#[test]
+fn who_mistrusts_the_store_finds_no_duplicates_there() {
+    run(async |env| {
+        let content = Content::open(env, Mem::store(), config());
+        let first = write_all(&content, 0..1, 5000).await;
+        let mut batch = content.batch();
+        batch.set_anew();
+        let anew = batch.write(Class::Data, random(1000, 500), &[]).await.unwrap();
+        assert_eq!(batch.write(Class::Data, random(1000, 500), &[]).await.unwrap(), anew);
+        batch.flush().await.unwrap();
+        let mut batch = content.batch();
+        batch.set_anew();
+        let again = batch.write(Class::Data, random(1000, 500), &[]).await.unwrap();
+        assert_eq!(again.name, anew.name);
+        assert_ne!(again.pack, anew.pack);
+        drop(batch);
+        assert_eq!(write_all(&content, 0..1, 5000).await, first, "others do");
+    });
+}
+
 /// 80 % of a stream are duplicates of what was written long ago, most of it out of RAM.
 #[test]
 fn duplicates_of_old_packs_are_found_through_hooks() {

@@ -69,6 +69,26 @@ fn what_is_sound_is_left_alone() {
 }
 
 #[test]
+fn nobody_goes_back_while_a_sweep_is_about_to_delete() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let (content, root, _) = planted(&env, &store).await;
+        let hold = content.hold();
+        let examined = async || examine_earlier(&content, &hold, &root, &mut |_| ()).await.unwrap();
+        assert!(examined().await.unwrap().is_sound());
+        let node = base::NodeId([1; 16]);
+        let writer = datastore::record::Writer::new(env.clone(), store.clone(), node);
+        let clear = writer.create(condemned::KEY, condemned::Condemned::default()).await.unwrap();
+        assert!(examined().await.is_some());
+        let busy = condemned::Condemned { state: State::Condemned, ..clear.value.clone() };
+        let busy = writer.replace(&clear, busy).await.unwrap();
+        assert!(examined().await.is_none());
+        writer.replace(&busy, clear.value.clone()).await.unwrap();
+        assert!(examined().await.is_some());
+    });
+}
+
+#[test]
 fn exactly_what_is_lost_is_given_up_and_written_again_it_is_whole() {
     run(async |env| {
         let store = Arc::new(Broken::new());

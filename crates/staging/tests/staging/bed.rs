@@ -29,6 +29,8 @@ pub struct Setup {
     pub folder: PathBuf,
     /// Segments that the arena holds.
     pub slots: usize,
+    /// Cache of chunks, in RAM.
+    pub cache_bytes: u64,
 }
 
 impl Setup {
@@ -51,6 +53,7 @@ impl Setup {
             size: 256 * 1024,
             folder: PathBuf::from("/node"),
             slots: 8,
+            cache_bytes: 32 * MIB,
         }
     }
 
@@ -109,7 +112,7 @@ impl Node {
                 compression: Compression::None,
                 parity: None,
                 pack_bytes: 4 * MIB,
-                cache_bytes: 32 * MIB,
+                cache_bytes: setup.cache_bytes,
                 index_bytes: 4 * MIB,
                 uploads: 4,
                 direct_path: true,

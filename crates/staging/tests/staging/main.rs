@@ -7,6 +7,7 @@ mod blocks;
 mod cost;
 mod crash;
 mod damage;
+mod earlier;
 mod fence;
 mod history;
 mod listing;

@@ -13,7 +13,7 @@ use rekindle_staging::{Ack, Error, Lost, Policy, Staged};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-fn block(tag: u8) -> Vec<u8> {
+pub fn block(tag: u8) -> Vec<u8> {
     (0..BLOCK).map(|at| tag.wrapping_mul(31).wrapping_add((at % 251) as u8) | 1).collect()
 }
 
@@ -27,7 +27,7 @@ async fn planted(node: &Node) -> Arc<Staged> {
 }
 
 /// Flips a byte of the chunk that holds a block.
-async fn damage(node: &Node, store: &Store, key: u64) {
+pub async fn damage(node: &Node, store: &Store, key: u64) {
     let root = node.vault(1).await.root;
     let pointer = tree::get(&node.content, &root, key).await.unwrap().unwrap();
     let key = content::pack::key(pointer.pack);
@@ -37,7 +37,7 @@ async fn damage(node: &Node, store: &Store, key: u64) {
     store.put(&key, Bytes::from(object)).await.unwrap();
 }
 
-async fn refusal(volume: &Staged, position: u64, span: u64) -> Error {
+pub async fn refusal(volume: &Staged, position: u64, span: u64) -> Error {
     let mut out = vec![0; span as usize];
     volume.read(position, &mut out).await.unwrap_err()
 }

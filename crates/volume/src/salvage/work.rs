@@ -263,8 +263,12 @@ fn findings(done: &Salvaged) -> String {
         _ => {}
     }
     let lost: u64 = done.lost.iter().map(|lost| lost.span).sum();
+    let replayed = match done.replayed {
+        0 => String::new(),
+        count => format!(" {count} change(s) of the last commit were replayed,"),
+    };
     format!(
-        "{chunks} chunks read, {damages} damaged, {} came back from the cache, {} from parity, {lost} bytes are lost, {} pack(s) are mended",
+        "{chunks} chunks read, {damages} damaged, {} came back from the cache, {} from parity,{replayed} {lost} bytes are lost, {} pack(s) are mended",
         done.refetched - done.from_parity,
         done.from_parity,
         done.footers
