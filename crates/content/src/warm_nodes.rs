@@ -141,8 +141,10 @@ mod tests {
             assert_eq!(broken.reads(), before, "not once");
             let stats = kept.stats();
             assert_eq!(stats.too_long, 0);
-            assert_eq!((stats.misses(), stats.hits), (0, stats.verifications));
-            assert!(stats.hits > 78, "{} nodes", stats.hits);
+            assert_eq!(stats.misses(), 0);
+            // Each node is verified once; a lookup by a plain call leaves it where it lies.
+            assert!((79..200).contains(&stats.verifications), "{} nodes", stats.verifications);
+            assert!(stats.hits > 2 * 20_000, "{} looks", stats.hits);
             drop(content);
 
             // Without frames the same start has to ask.
