@@ -301,9 +301,7 @@ impl Inner {
             return None;
         }
         let watch = self.env.watch();
-        if let Some(found) = self.cache.get(&pointer.name) {
-            add(&self.counters.cache_hits, 1);
-            self.fetched(pointer, Source::Ram, watch);
+        if let Some(found) = self.in_cache(pointer, watch) {
             return Some(look(&found.bytes, found.children));
         }
         let found = self.warm.look(pointer, look)?;
@@ -326,9 +324,7 @@ impl Inner {
     /// A chunk that is at hand, else why it is not in warm memory.
     fn at_hand(&self, pointer: &Pointer, keep: Keep) -> Result<Body, Option<warm::Miss>> {
         let watch = self.env.watch();
-        if let Some(found) = self.cache.get(&pointer.name) {
-            add(&self.counters.cache_hits, 1);
-            self.fetched(pointer, Source::Ram, watch);
+        if let Some(found) = self.in_cache(pointer, watch) {
             return Ok(found);
         }
         let found = self.warm.get(&self.namer, pointer)?;
@@ -337,6 +333,13 @@ impl Inner {
             self.cache.insert(pointer.name, Class::Metadata, found.clone());
         }
         Ok(found)
+    }
+
+    fn in_cache(&self, pointer: &Pointer, watch: Watch) -> Option<Body> {
+        let found = self.cache.get(&pointer.name)?;
+        add(&self.counters.cache_hits, 1);
+        self.fetched(pointer, Source::Ram, watch);
+        Some(found)
     }
 
     /// For the report of the start.

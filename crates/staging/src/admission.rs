@@ -57,7 +57,7 @@ impl Staged {
                     self.rolling.fetch_add(1, Ordering::Relaxed);
                     self.inner.destager.wake();
                     // The destager may be long at a batch; no write waits for room that only earlier roots hold.
-                    self.inner.let_go_of_old(self.inner.is_scarce());
+                    self.inner.let_go_of_old();
                     let rolled = self.inner.log.roll(request.payload.len()).await;
                     self.rolling.fetch_sub(1, Ordering::Relaxed);
                     match rolled {

@@ -110,7 +110,7 @@ async fn work(inner: &Arc<Inner>) {
 /// Turns the ring once: the first volume that is due, or how long until one is.
 fn next(inner: &Arc<Inner>) -> Turn {
     let ring = &inner.destager.ring;
-    let mut wait = inner.let_go_of_old(inner.is_scarce());
+    let mut wait = inner.let_go_of_old();
     // What only earlier roots held is no reason to destage anything.
     let scarce = inner.is_scarce();
     let rounds = ring.lock().len();

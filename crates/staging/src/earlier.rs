@@ -78,6 +78,10 @@ impl Shelf {
         rows.changes -= count;
     }
 
+    fn is_empty(&self) -> bool {
+        self.rows.lock().by_age.is_empty()
+    }
+
     /// Takes the oldest off if it has to go.
     fn oldest(&self, now: Moment, scarce: bool) -> Oldest {
         let mut rows = self.rows.lock();
@@ -102,7 +106,11 @@ impl Inner {
     }
 
     /// Lets go of the earlier roots that are old, or of all when flash is scarce. How long until the next one is old.
-    pub(crate) fn let_go_of_old(&self, scarce: bool) -> Option<Duration> {
+    pub(crate) fn let_go_of_old(&self) -> Option<Duration> {
+        if self.shelf.is_empty() {
+            return None;
+        }
+        let scarce = self.is_scarce();
         loop {
             match self.shelf.oldest(self.env.now(), scarce) {
                 Oldest::LetGo { volume, must } => {

@@ -363,6 +363,6 @@ impl Inner {
         volume.kept_bytes.store(kept_bytes, Ordering::Relaxed);
         let flash_bytes = std::mem::take(&mut gate.flash_bytes);
         volume.discounted(&gate, flash_bytes);
-        Parked { checkpoint, unlisted, changes, end: gate.end }
+        Parked { checkpoint, unlisted: unlisted.count, changes, end: gate.end }
     }
 }

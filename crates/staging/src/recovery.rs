@@ -3,7 +3,7 @@
 //! When acknowledged changes are missing, the volume stays out of service until a person accepts that ([`Missing`]): then it
 //! goes on from the longest whole prefix, and the vault says so ([`crate::Accepted`]).
 
-use crate::queue::{Change, Unlisted};
+use crate::queue::Change;
 use crate::{Error, Vault};
 use base::{Generation, SegmentId, Serial};
 use env::Moment;
@@ -18,8 +18,8 @@ mod tests;
 pub(crate) struct Parked {
     /// Up to where the datastore had them.
     pub(crate) checkpoint: Serial,
-    /// What the log had before these and nobody had listed yet.
-    pub(crate) unlisted: Unlisted,
+    /// How many the log had before these that nobody had listed yet.
+    pub(crate) unlisted: usize,
     pub(crate) changes: VecDeque<Change>,
     /// Point of the log that covers them.
     pub(crate) end: Position,
@@ -29,8 +29,8 @@ impl Parked {
     /// Forgets what comes after `through`.
     pub(crate) fn truncate(&mut self, through: Serial) {
         let count = through.0.saturating_sub(self.checkpoint.0) as usize;
-        self.changes.truncate(count.saturating_sub(self.unlisted.count));
-        self.unlisted.count = self.unlisted.count.min(count);
+        self.changes.truncate(count.saturating_sub(self.unlisted));
+        self.unlisted = self.unlisted.min(count);
     }
 }
 
@@ -174,7 +174,6 @@ fn newest(changes: &[Recovered]) -> Option<Generation> {
 pub(crate) fn unparked(parked: &Parked, checkpoint: Serial) -> (usize, VecDeque<Change>) {
     let done =
         usize::try_from(checkpoint.0.saturating_sub(parked.checkpoint.0)).unwrap_or(usize::MAX);
-    let unlisted = parked.unlisted.count;
-    let listed = parked.changes.iter().skip(done.saturating_sub(unlisted)).cloned();
-    (unlisted.saturating_sub(done), listed.collect())
+    let listed = parked.changes.iter().skip(done.saturating_sub(parked.unlisted)).cloned();
+    (parked.unlisted.saturating_sub(done), listed.collect())
 }

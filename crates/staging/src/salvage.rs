@@ -36,7 +36,7 @@ pub struct Salvaged {
     pub from_parity: u64,
     /// Changes that were folded once more, into the root before the last commit.
     pub replayed: u64,
-    /// Packs that have got new footers.
+    /// Packs that were mended: new footers, and blobs that parity rebuilt.
     pub footers: u64,
     /// Stretches that this salvage had to give up.
     pub lost: Vec<Lost>,

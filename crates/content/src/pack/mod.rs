@@ -4,9 +4,10 @@
 //! header | blob | blob | ... | parity (if the setting says so) | footer (what lies where) | trailer
 //! ```
 //!
-//! A pack is written once, whole; its blobs never change (a salvage may give it another footer, and rebuild what is damaged). Its id is 48 bits of wall
-//! clock (so that a listing is in order of age: a hint for the index, nothing rests on it), then random bits, and the last
-//! bit tells the class: whoever has a pointer knows which key to read and whether the chunk may have children.
+//! A pack is written once, whole; its blobs never change (a salvage may give it another footer, and rebuild what is
+//! damaged). Its id is 48 bits of wall clock (so that a listing is in order of age: a hint for the index, nothing rests on
+//! it), then random bits, and the last bit tells the class: whoever has a pointer knows which key to read and whether the
+//! chunk may have children.
 
 pub mod parity;
 pub(crate) mod reader;
