@@ -120,6 +120,22 @@ counter!(
     SegmentId
 );
 
+/// One start of a node: the only thing that owns, writes or promises. Two processes may share a node id (a copied
+/// folder); they never share a life, because each start takes its incarnation by a conditional write.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
+pub struct Life {
+    /// The node.
+    pub node: NodeId,
+    /// Which of its starts.
+    pub incarnation: Incarnation,
+}
+
+impl fmt::Display for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (start {})", self.node, self.incarnation)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

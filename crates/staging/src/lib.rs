@@ -37,7 +37,7 @@ pub use policy::{Ack, Policy};
 pub use quarantine::Lost;
 pub use salvage::{Hurt, Salvaged};
 pub use staged::Staged;
-pub use vault::{Accepted, Vault, VaultState};
+pub use vault::{Accepted, Vault, VaultState, Version};
 pub use view::{DestagerView, StagedView};
 
 /// The newest version that this binary knows of each format of this crate.

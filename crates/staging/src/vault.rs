@@ -1,7 +1,7 @@
 //! The vault: the record of one volume, and the one truth about who may write it.
 
 use crate::{Ack, Lost, Policy};
-use base::{Generation, NodeId, SegmentId, Serial, VolumeId};
+use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
 use content::tree::Root;
 use datastore::record::Body;
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum VaultState {
     /// In use.
     Live,
+    /// Removed, and kept for a while in case somebody wants it back. Formats 1 to 4 did not have it.
+    Trashed,
     /// Removed; its content is garbage.
     Deleted,
 }
@@ -49,6 +51,35 @@ pub struct Vault {
     /// Changes that the log had lost when a person decided to go on without them. Formats 1 to 3 did not have it.
     #[serde(default)]
     pub accepted: Option<Accepted>,
+    /// The start of the owner that wrote this vault last; 0: not known. Formats 1 to 4 did not have it.
+    #[serde(default)]
+    pub incarnation: Incarnation,
+    /// The serial behind which that start, and the generation, began: what older lives and generations have in a log behind
+    /// it is not of this volume any more. Formats 1 to 4 did not have it.
+    #[serde(default)]
+    pub begins: Serial,
+    /// Earlier contents that the sweep keeps, the newest first. Formats 1 to 4 did not have it.
+    #[serde(default)]
+    pub versions: Vec<Version>,
+    /// When it went to the trash, microseconds since 1970. Formats 1 to 4 did not have it.
+    #[serde(default)]
+    pub trashed: Option<u64>,
+}
+
+/// An earlier content of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// What the root holds.
+    pub checkpoint: Serial,
+    /// The content.
+    pub root: Root,
+    /// Bytes of the volume then.
+    pub size: u64,
+    /// When it was committed, microseconds since 1970.
+    pub committed: u64,
+    /// Stretches that were lost in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<Lost>,
 }
 
 /// What somebody has decided to go on without: what the log still has behind `through` of generations before `generation`
@@ -66,7 +97,7 @@ pub struct Accepted {
 
 impl Body for Vault {
     const WHAT: &'static str = "vault";
-    const FORMAT: u32 = 4;
+    const FORMAT: u32 = 5;
     const COPIED: bool = true;
 }
 

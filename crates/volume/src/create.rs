@@ -5,7 +5,7 @@ use crate::registry::Inner;
 use crate::{Error, Info, Spec, Vault, VaultState, limits, list, records};
 use base::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, SECTOR_BYTES, VOLUME_BYTES_MAX};
 use base::units::format_size;
-use base::{Generation, Serial, VolumeId};
+use base::{Generation, Incarnation, Serial, VolumeId};
 use datastore::key;
 use std::sync::Arc;
 
@@ -72,6 +72,10 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
         pinned: false,
         lost: Vec::new(),
         accepted: None,
+        incarnation: Incarnation(0),
+        begins: Serial(0),
+        versions: Vec::new(),
+        trashed: None,
     };
     // The kind is known when a home can be made of it.
     (inner.homes)(&vault)?;

@@ -4,7 +4,7 @@ use crate::entry::{Entry, Live};
 use crate::machine::State;
 use crate::registry::Inner;
 use crate::{Ack, Error, Info, Policy, Vault, VaultState, records};
-use base::{Generation, Kind, Serial, VolumeId};
+use base::{Generation, Incarnation, Kind, Serial, VolumeId};
 use content::tree::Root;
 use datastore::key;
 use std::collections::HashMap;
@@ -34,6 +34,10 @@ fn damaged(name: &str, id: VolumeId, reason: String) -> Info {
         pinned: false,
         lost: Vec::new(),
         accepted: None,
+        incarnation: Incarnation(0),
+        begins: Serial(0),
+        versions: Vec::new(),
+        trashed: None,
     };
     Info { vault, state: State::Error, clients: 0, backlog: None, reason: Some(reason) }
 }

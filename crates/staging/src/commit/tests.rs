@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Ack, Policy};
-use base::{Generation, NodeId, PackId, VolumeId};
+use base::{Generation, Incarnation, NodeId, PackId, Serial, VolumeId};
 use content::Pointer;
 
 fn root(tag: u8) -> Root {
@@ -27,6 +27,10 @@ fn vault(tag: u8, checkpoint: u64) -> Vault {
         pinned: false,
         lost: Vec::new(),
         accepted: None,
+        incarnation: Incarnation(0),
+        begins: Serial(0),
+        versions: Vec::new(),
+        trashed: None,
     }
 }
 

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 const GOLDEN_1: &str = include_str!("../../golden/vault-1.json");
 const GOLDEN_2: &str = include_str!("../../golden/vault-2.json");
 const GOLDEN_3: &str = include_str!("../../golden/vault-3.json");
-const GOLDEN: &str = include_str!("../../golden/vault-4.json");
+const GOLDEN_4: &str = include_str!("../../golden/vault-4.json");
+const GOLDEN: &str = include_str!("../../golden/vault-5.json");
 
 fn example() -> Vault {
     Vault {
@@ -38,6 +39,27 @@ fn example() -> Vault {
             through: Serial(77),
             segment: SegmentId(5),
         }),
+        incarnation: Incarnation(12),
+        begins: Serial(76),
+        versions: vec![Version {
+            checkpoint: Serial(70),
+            root: None,
+            size: 10 << 30,
+            committed: 1_767_225_700_000_000,
+            lost: vec![Lost { position: 0, span: 16384 }],
+        }],
+        trashed: Some(1_767_225_800_000_000),
+    }
+}
+
+/// What a vault of format 4 could not say.
+fn example_4() -> Vault {
+    Vault {
+        incarnation: Incarnation(0),
+        begins: Serial(0),
+        versions: Vec::new(),
+        trashed: None,
+        ..example()
     }
 }
 
@@ -55,7 +77,7 @@ fn the_golden_vault_is_read_and_written_as_ever() {
 fn a_vault_of_format_1_is_read_and_has_no_pin() {
     let (vault, mark) =
         datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_1.as_bytes()).unwrap();
-    assert_eq!(vault, Vault { pinned: false, lost: Vec::new(), accepted: None, ..example() });
+    assert_eq!(vault, Vault { pinned: false, lost: Vec::new(), accepted: None, ..example_4() });
     assert_eq!(mark.edition, 9);
 }
 
@@ -63,14 +85,21 @@ fn a_vault_of_format_1_is_read_and_has_no_pin() {
 fn a_vault_of_format_2_has_lost_nothing() {
     let (vault, _) =
         datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_2.as_bytes()).unwrap();
-    assert_eq!(vault, Vault { lost: Vec::new(), accepted: None, ..example() });
+    assert_eq!(vault, Vault { lost: Vec::new(), accepted: None, ..example_4() });
 }
 
 #[test]
 fn a_vault_of_format_3_has_accepted_nothing() {
     let (vault, _) =
         datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_3.as_bytes()).unwrap();
-    assert_eq!(vault, Vault { accepted: None, ..example() });
+    assert_eq!(vault, Vault { accepted: None, ..example_4() });
+}
+
+#[test]
+fn a_vault_of_format_4_names_no_life_and_keeps_no_version() {
+    let (vault, _) =
+        datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_4.as_bytes()).unwrap();
+    assert_eq!(vault, example_4());
 }
 
 #[test]

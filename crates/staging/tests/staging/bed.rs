@@ -75,6 +75,10 @@ impl Setup {
             pinned: false,
             lost: Vec::new(),
             accepted: None,
+            incarnation: Incarnation(0),
+            begins: Serial(0),
+            versions: Vec::new(),
+            trashed: None,
         }
     }
 }
