@@ -4,7 +4,9 @@ mod crash;
 mod damage;
 mod golden;
 mod plain;
+mod release;
 mod rollover;
+mod unreadable;
 
 use crate::{Append, Change, Config, Error, Log, Opened, Place, Position, Refused};
 use base::{Generation, Incarnation, NodeId, Serial, VolumeId};
