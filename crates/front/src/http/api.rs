@@ -267,12 +267,33 @@ pub struct Stopping {
     pub waits_for: String,
 }
 
-/// Whether the node serves.
+/// How the node is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
 pub struct Health {
+    /// No client waits for something that is wrong.
     pub ok: bool,
-    /// Why not; empty when all is well.
+    /// `well`, `degraded` (something is wrong, and clients are served), `failing` (clients wait, or are refused).
+    pub state: String,
+    /// What is wrong, for people; what stops clients first. Empty when all is well.
     pub reasons: Vec<String>,
+    /// The same, for programs.
+    pub troubles: Vec<Trouble>,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Trouble {
+    /// `store-away`, `log-failed`, `log-full`, `disk-full`, `volume-stalled`, `volume-not-destaged`, `volume-late`,
+    /// `volume-stuck`, `volumes-failed`, `volumes-salvaging`, `log-damage`, `starting`, `stopping`.
+    pub what: String,
+    /// Whether clients wait for it.
+    pub clients_wait: bool,
+    /// For how long, if known.
+    pub since_ms: Option<u64>,
+    /// For people.
+    pub message: String,
 }
 
 /// A place where clients connect.

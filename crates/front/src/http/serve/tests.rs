@@ -24,7 +24,7 @@ fn job(kind: &str, subject: String) -> Job {
 
 impl Api for Fake {
     fn health(&self) -> Health {
-        Health { ok: false, reasons: vec!["the datastore is away".into()] }
+        Health { reasons: vec!["the datastore is away".into()], ..Health::default() }
     }
     fn status(&self) -> Answer<'_, Status> {
         Box::pin(async { Ok(Status { node: "n1".into(), ..Status::default() }) })
