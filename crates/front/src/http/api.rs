@@ -54,6 +54,8 @@ pub trait Api: Send + Sync + 'static {
     fn sweep(&self) -> Answer<'_, SweepStatus>;
     /// Starts a sweep.
     fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job>;
+    /// Starts a count of what volumes take in the store; of one of them, or of all.
+    fn start_space(&self, request: StartSpace) -> Answer<'_, Job>;
     /// Starts a check of what is stored.
     fn start_verify(&self, request: StartVerify) -> Answer<'_, Job>;
     /// Brings volumes into service and reads them here and there, as if all clients came at once.
@@ -216,6 +218,15 @@ pub struct StartAttach {
     /// Volumes at once; one when absent.
     #[serde(default)]
     pub at_once: Option<usize>,
+}
+
+/// A count of space to be started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartSpace {
+    /// Only tell of this volume; of all of them when absent.
+    #[serde(default)]
+    pub volume: Option<String>,
 }
 
 /// A check to be started.

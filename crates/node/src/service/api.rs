@@ -7,8 +7,8 @@ use crate::{boot, health, limits, warm_memory, work};
 use base::Kind;
 use front::http::api::{
     Answer, Api, ApiError, BootReport, CreateVolume, Debug, Event, Health, Job, LogUsage, Salvage,
-    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSweep, StartVerify, Status, Stopping,
-    StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep, StartVerify,
+    Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use serde_json::json;
 use std::sync::Arc;
@@ -265,6 +265,18 @@ impl Api for Service {
             let node = self.node().await?;
             let begin = |progress| work::attach(node, request, progress);
             Ok(self.inner.jobs.begin("attach", "volumes", "volumes", begin))
+        })
+    }
+
+    fn start_space(&self, request: StartSpace) -> Answer<'_, Job> {
+        Box::pin(async move {
+            let node = self.node().await?;
+            if let Some(name) = &request.volume {
+                node.volumes.show(name).await.map_err(|error| refused(&error))?;
+            }
+            let subject = request.volume.clone().unwrap_or_else(|| "all volumes".to_owned());
+            let begin = |progress| work::space(node, request.volume, progress);
+            Ok(self.inner.jobs.begin("space", &subject, "chunks", begin))
         })
     }
 

@@ -102,6 +102,9 @@ impl Api for Fake {
     fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job> {
         Box::pin(async move { Ok(job("sweep", format!("dry run: {}", request.dry_run))) })
     }
+    fn start_space(&self, request: StartSpace) -> Answer<'_, Job> {
+        Box::pin(async move { Ok(job("space", request.volume.unwrap_or_default())) })
+    }
     fn start_verify(&self, request: StartVerify) -> Answer<'_, Job> {
         Box::pin(async move { Ok(job("verify", request.volume.unwrap_or_default())) })
     }
