@@ -17,8 +17,14 @@ pub struct Status {
 pub enum Warm {
     /// What it holds, how often it helped, and why not when it did not
     Show,
+    /// List the warm memory of all folders on this machine, and say which belongs to no folder any more
+    Ls,
     /// Empty the block frames; segments of the log stay, so nothing acknowledged is lost
-    Drop,
+    Drop {
+        /// Instead, remove the warm memory of folders that are gone from this machine
+        #[arg(long)]
+        orphans: bool,
+    },
 }
 
 #[derive(Debug, Args)]
