@@ -13,6 +13,18 @@ pub struct Status {
     pub watch: Option<Duration>,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle space                  every volume, and how often bytes are shared
+  rekindle space vm1 --json       one volume, for programs
+
+It reads the trees of all volumes, no data. With very many chunks it estimates.")]
+pub struct Space {
+    /// Only this volume [default: all of them]
+    pub name: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Warm {
     /// What it holds, how often it helped, and why not when it did not

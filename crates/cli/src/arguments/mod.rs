@@ -10,7 +10,7 @@ mod volume;
 pub use appliance::{Accelerator, Appliance, ApplianceBuild, ApplianceRun};
 use clap::{Args, Parser, Subcommand};
 pub use drill::{Attach, Drill, Restart};
-pub use look::{BootReport, Completions, Debug, Inspect, Status, Warm};
+pub use look::{BootReport, Completions, Debug, Inspect, Space, Status, Warm};
 pub use repair::{Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
 pub use up::{LogFormat, Stop, Up, Upgrade};
@@ -72,6 +72,8 @@ pub enum Command {
     /// Repair damaged volumes: what waits, what was done, begin, break off
     #[command(subcommand)]
     Salvage(Salvage),
+    /// Count what volumes take in the store, and what of it is theirs alone
+    Space(Space),
     /// Give back space in the store that no volume reaches
     #[command(subcommand)]
     Sweep(Sweep),

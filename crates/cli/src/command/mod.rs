@@ -7,6 +7,7 @@ pub mod formats;
 pub mod job;
 pub mod map;
 pub mod salvage;
+pub mod space;
 pub mod status;
 pub mod stop;
 pub mod sweep;
