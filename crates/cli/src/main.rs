@@ -17,6 +17,7 @@ mod nearest;
 mod netlink;
 mod output;
 mod parse;
+mod running;
 mod signals;
 mod supervise;
 mod worker;

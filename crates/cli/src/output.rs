@@ -3,6 +3,7 @@
 use comfy_table::{Table, presets};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 /// Prints a value as JSON, on lines of its own.
 pub fn json(value: &impl Serialize) {
@@ -75,6 +76,18 @@ pub fn progress(what: &'static str) -> indicatif::ProgressBar {
     indicatif::ProgressBar::new(0).with_style(style).with_message(what)
 }
 
+/// A path as a shell takes it.
+#[must_use]
+pub fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
 /// Milliseconds for people: `250 ms`, `12 s`, `3 min`.
 #[must_use]
 pub fn time(milliseconds: u64) -> String {
@@ -97,6 +110,12 @@ pub fn moment(microseconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_can_be_pasted_into_a_shell() {
+        assert_eq!(quoted(Path::new("/srv/x-1")), "/srv/x-1");
+        assert_eq!(quoted(Path::new("/srv/a b's")), r"'/srv/a b'\''s'");
+    }
 
     #[test]
     fn times_are_short() {
