@@ -63,6 +63,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Map(map) => command::map::run(common, map).map(|()| 0),
         Command::Verify(verify) => command::verify::run(common, verify),
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
+        Command::Jobs(jobs) => command::jobs::run(common, jobs).map(|()| 0),
         Command::Upgrade(upgrade) => command::upgrade::run(common, upgrade).map(|()| 0),
         Command::BootReport(report) => command::boot_report::run(common, report).map(|()| 0),
         Command::Appliance(appliance) => appliance::run(common, appliance),

@@ -6,7 +6,7 @@ use crate::heir;
 use crate::supervise::access;
 use crate::supervise::sockets::{self, Listening, Passed, Role};
 use base::Kind;
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getpgid, getpgrp, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::os::fd::{OwnedFd, RawFd};
@@ -153,6 +153,15 @@ fn serve(
 
 /// How far a stop is, for whoever watches `up`.
 fn say_progress(stopping: &node::Stopping) {
+    // A terminal that another process has in the foreground is not ours to write to: `up &`. (The worker has a group of
+    // its own; its supervisor is who would be in the foreground.)
+    if std::io::IsTerminal::is_terminal(&io::stderr()) {
+        let of_parent = getppid().and_then(|parent| getpgid(Some(parent)).ok());
+        let foreground = crate::output::foreground();
+        if foreground.is_none() || (foreground != of_parent && foreground != Some(getpgrp())) {
+            return;
+        }
+    }
     crate::output::tell(&format!("rekindle: {}", progress_line(stopping)));
 }
 
