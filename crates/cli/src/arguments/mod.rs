@@ -11,7 +11,7 @@ pub use appliance::{Accelerator, Appliance, ApplianceBuild, ApplianceRun};
 use clap::{Args, Parser, Subcommand};
 pub use drill::{Attach, Drill, Restart};
 pub use look::{BootReport, Completions, Debug, Inspect, Space, Status, Warm};
-pub use repair::{Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
+pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
 pub use up::{LogFormat, Stop, Up, Upgrade};
 pub use volume::{AckWord, Create, Map, Named, PolicyWord, Remove, Volume};
@@ -77,6 +77,9 @@ pub enum Command {
     /// Give back space in the store that no volume reaches
     #[command(subcommand)]
     Sweep(Sweep),
+    /// Long work of the daemon: show it, break it off
+    #[command(subcommand)]
+    Jobs(Jobs),
     /// Show or empty the memory that outlives the daemon
     #[command(subcommand)]
     Warm(Warm),

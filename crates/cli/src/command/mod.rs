@@ -5,6 +5,7 @@ pub mod completions;
 pub mod debug;
 pub mod formats;
 pub mod job;
+pub mod jobs;
 pub mod map;
 pub mod salvage;
 pub mod space;
