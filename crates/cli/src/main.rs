@@ -1,5 +1,7 @@
 //! The one binary: the daemon, and the commands that talk to it.
 
+#![warn(clippy::print_stderr, clippy::print_stdout)]
+
 mod appliance;
 mod arguments;
 mod client;

@@ -16,6 +16,27 @@ pub fn line(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{text}");
 }
 
+/// Tells people something on standard error. That it cannot be written (a full disk behind it, a terminal that is gone) is
+/// no failure: whoever keeps others alive must not die of what he has to say.
+pub fn tell(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Standard error for diagnostics, with the same forbearance: what cannot be written is left out.
+#[derive(Debug, Clone, Copy)]
+pub struct Forgiving;
+
+impl Write for Forgiving {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().lock().write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A table without frames, as `ls -l` would print it.
 #[must_use]
 pub fn table<const N: usize>(head: [&str; N]) -> Table {

@@ -148,7 +148,7 @@ fn serve(
 
 /// How far a stop is, for whoever watches `up`.
 fn say_progress(stopping: &node::Stopping) {
-    eprintln!("rekindle: {}", progress_line(stopping));
+    crate::output::tell(&format!("rekindle: {}", progress_line(stopping)));
 }
 
 fn progress_line(stopping: &node::Stopping) -> String {
@@ -184,7 +184,8 @@ fn trace(handover: &Handover) -> Outcome {
         })?,
         Err(_) => EnvFilter::new(default),
     };
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| crate::output::Forgiving);
     match handover.log_format {
         LogFormat::Text => builder.compact().with_ansi(false).init(),
         LogFormat::Json => builder.json().init(),

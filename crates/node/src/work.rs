@@ -3,11 +3,13 @@
 mod attach;
 mod recover;
 mod salvage;
+mod space;
 mod sweep;
 mod verify;
 
 pub use attach::attach;
 pub use salvage::{account as salvage_account, queued as salvage_queued, salvage};
+pub use space::space;
 pub use sweep::{StoredRoots, status as sweep_status, sweep};
 use verify::scrub;
 pub use verify::verify;

@@ -98,7 +98,9 @@ impl Follower {
         }
         self.hurried = true;
         self.bar.suspend(|| {
-            eprintln!("rekindle: stopping at once: what is not in the store yet stays in the log");
+            output::tell(
+                "rekindle: stopping at once: what is not in the store yet stays in the log",
+            );
         });
         let _: Value = client.post("/api/v1/shutdown", &json!({ "drain": false }))?;
         Ok(())

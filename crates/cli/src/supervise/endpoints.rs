@@ -144,8 +144,9 @@ impl Lock {
             }
             Err(error) => return Err(failed(error.into())),
         }
-        file.set_len(0).map_err(failed)?;
-        writeln!(file, "{}", std::process::id()).map_err(failed)?;
+        // Only the lock matters: on a full disk nobody reads whose it is.
+        let _ = file.set_len(0);
+        let _ = writeln!(file, "{}", std::process::id());
         Ok(Self { file: file.into(), dir: dir.to_owned() })
     }
 

@@ -2,8 +2,8 @@
 
 use super::api::{
     ApiError, BootReport, CreateVolume, Event, Health, Job, LogUsage, Problem, Salvage,
-    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSweep, StartVerify, Status, Stopping,
-    StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep, StartVerify,
+    Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::serve::App;
@@ -43,6 +43,7 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::DELETE, "/api/v1/warm/frames", delete(drop_warm_frames)),
         (Method::GET, "/api/v1/sweep", get(sweep)),
         (Method::POST, "/api/v1/sweep", post(start_sweep)),
+        (Method::POST, "/api/v1/space", post(start_space)),
         (Method::POST, "/api/v1/verify", post(start_verify)),
         (Method::POST, "/api/v1/attach", post(start_attach)),
         (Method::GET, "/api/v1/jobs", get(jobs)),
@@ -305,6 +306,17 @@ pub(super) async fn start_attach(
     Body(request): Body<StartAttach>,
 ) -> Result<(StatusCode, Json<Job>), ApiError> {
     Ok(begun(app.api.start_attach(request).await?))
+}
+
+/// Starts a count of what volumes take in the store.
+#[utoipa::path(post, path = "/api/v1/space", request_body = StartSpace, responses(
+    (status = 202, body = Job, description = "It has begun.")
+))]
+pub(super) async fn start_space(
+    State(app): State<App>,
+    Body(request): Body<StartSpace>,
+) -> Result<(StatusCode, Json<Job>), ApiError> {
+    Ok(begun(app.api.start_space(request).await?))
 }
 
 /// Starts a check of what is stored.
