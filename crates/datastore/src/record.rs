@@ -8,13 +8,16 @@
 mod copies;
 mod envelope;
 mod judge;
+mod seal;
 
 pub use copies::Copies;
 pub use envelope::{Envelope, History, Mark, Nonce, decode, decode_as};
+pub use seal::Seal;
 
 use crate::backoff::{Backoff, Policy};
+use crate::identity::Secret;
 use crate::{Error, Store, Version};
-use base::NodeId;
+use base::{Incarnation, Life, NodeId};
 use bytes::Bytes;
 use copies::{Hand, Shelf};
 use env::Env;
@@ -34,6 +37,10 @@ pub struct Writer {
     pub store: Store,
     /// The node.
     pub node: NodeId,
+    /// Which of its starts; 0 until that is known.
+    incarnation: Incarnation,
+    /// What records are proved with, once it is known.
+    secret: Option<Secret>,
     shelf: Option<Shelf>,
 }
 
@@ -48,9 +55,22 @@ pub struct Held<T> {
     pub version: Version,
     /// Which write this is.
     mark: Mark,
+    writer: Life,
 }
 
 impl<T> Held<T> {
+    /// Who wrote it: another life than ours means that ours is over, wherever only we may write. Start 0 when the
+    /// record does not say which start it was.
+    #[must_use]
+    pub fn writer(&self) -> Life {
+        self.writer
+    }
+
+    fn of(key: &str, version: Version, found: envelope::Decoded<T>) -> Self {
+        let envelope::Decoded { value, mark, writer } = found;
+        Self { key: key.to_owned(), value, version, mark, writer }
+    }
+
     /// Which write of the record this is, and which came before.
     #[must_use]
     pub fn mark(&self) -> &Mark {
@@ -66,6 +86,17 @@ pub trait Body: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
     const FORMAT: u32;
     /// Whether copies of it are kept (see [`Copies`]): only of records that nobody but their owner writes.
     const COPIED: bool = false;
+
+    /// Whether the fields mean something together: called whenever a record is read, and before it is written. The
+    /// error names what is wrong; the record is then damaged.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The secret that proves this very record: of the record that holds the secret.
+    fn own_secret(&self) -> Option<Secret> {
+        None
+    }
 }
 
 /// A conditional write, to be carried out until its outcome is known.
@@ -84,10 +115,28 @@ enum Sight {
 }
 
 impl Writer {
-    /// A writer without copies.
+    /// A writer without copies, of a life that is not known yet.
     #[must_use]
     pub fn new(env: Env, store: Store, node: NodeId) -> Self {
-        Self { env, store, node, shelf: None }
+        Self { env, store, node, incarnation: Incarnation(0), secret: None, shelf: None }
+    }
+
+    /// The same writer, which says in each record which start of the node it is.
+    #[must_use]
+    pub fn with_incarnation(self, incarnation: Incarnation) -> Self {
+        Self { incarnation, ..self }
+    }
+
+    /// The same writer, which proves each record with the secret of the store and believes no proof made with another.
+    #[must_use]
+    pub fn with_secret(self, secret: Secret) -> Self {
+        Self { secret: Some(secret), ..self }
+    }
+
+    /// Who writes.
+    #[must_use]
+    pub fn life(&self) -> Life {
+        Life { node: self.node, incarnation: self.incarnation }
     }
 
     /// The same writer, with copies of what it writes.
@@ -99,7 +148,7 @@ impl Writer {
     /// The copy of a record. Who uses it must know that nobody else has written the record since: its owner does.
     #[must_use]
     pub fn copy<T: Body>(&self, key: &str) -> Option<Held<T>> {
-        self.shelf.as_ref()?.find(key)
+        self.shelf.as_ref()?.find(key, self.secret.as_ref())
     }
 
     /// What [`Writer::keep_hint`] has kept under a key. It may be outdated.
@@ -141,8 +190,8 @@ impl Writer {
             Err(Error::NotFound(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let (value, mark) = decode_as(key, &data)?;
-        Ok(Some((Held { key: key.to_owned(), value, version, mark }, data)))
+        let held = Held::of(key, version, envelope::decode_with(key, &data, self.secret.as_ref())?);
+        Ok(Some((held, data)))
     }
 
     /// Makes a record. [`Error::Exists`] when somebody else's is there. After any failure the record is read back:
@@ -173,7 +222,8 @@ impl Writer {
         mark: Mark,
         base: Option<(&Version, Nonce)>,
     ) -> Result<Held<T>, Error> {
-        let data = envelope::encode(key, &value, self.node, &mark, self.env.wall_clock())?;
+        let (writer, written) = (self.life(), self.env.wall_clock());
+        let data = envelope::encode(key, &value, writer, &mark, written, self.secret.as_ref())?;
         let attempt = Attempt { key, data, mark, base };
         let hand = self.hand::<T>(key);
         if let Some(hand) = &hand {
@@ -183,7 +233,7 @@ impl Writer {
         if let Some(hand) = hand.filter(|_| version.0 != SUPERSEDED) {
             hand.keep(&version, &attempt.data);
         }
-        Ok(Held { key: key.to_owned(), value, version, mark: attempt.mark })
+        Ok(Held { key: key.to_owned(), value, version, mark: attempt.mark, writer })
     }
 
     /// Carries out a write until it has won or lost. All attempts are the same bytes, so that a late one that lands
@@ -251,8 +301,8 @@ impl Writer {
         loop {
             match self.store.get(key).await {
                 Ok((data, version)) => {
-                    let (_, mark) = decode_as::<T>(key, &data)?;
-                    return Ok(Sight::Present(mark, version));
+                    let found = envelope::decode_with::<T>(key, &data, self.secret.as_ref())?;
+                    return Ok(Sight::Present(found.mark, version));
                 }
                 Err(Error::NotFound(_)) => return Ok(Sight::Absent),
                 Err(Error::Unavailable(reason)) => {
