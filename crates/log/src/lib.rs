@@ -294,6 +294,12 @@ impl Log {
         self.inner.accept_losses().await
     }
 
+    /// Why the log takes nothing any more, if that is so.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.inner.check().err()
+    }
+
     /// How full.
     #[must_use]
     pub fn usage(&self) -> Usage {
