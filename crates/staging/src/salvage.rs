@@ -11,7 +11,7 @@ use crate::replay::WayBack;
 use crate::staged::Staged;
 use crate::{Error, limits};
 use base::Kind;
-use content::salvage::{Findings, examine, mend_packs, repair};
+use content::salvage::{Findings, MayDrop, examine, mend_packs, repair};
 use content::tree::Root;
 use content::verify::Progress;
 use futures_util::future::{Either, select};
@@ -167,7 +167,8 @@ impl Staged {
             (vault.root, vault.lost.clone())
         };
         let mut batch = self.inner.content.batch();
-        let repaired = repair(&self.inner.content, &mut batch, &root, findings).await?;
+        let repaired =
+            repair(&self.inner.content, &mut batch, &root, findings, MayDrop::Damaged).await?;
         let mut more = self.bytes_of(&repaired.lost);
         let mut lost = quarantine::with(&before, &more);
         salvaged.lines.extend(repaired.lines.iter().cloned());
