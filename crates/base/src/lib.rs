@@ -11,4 +11,6 @@ pub mod names;
 pub mod units;
 
 pub use error::Kind;
-pub use ids::{Generation, Incarnation, Life, NodeId, PackId, SegmentId, Serial, StoreId, VolumeId};
+pub use ids::{
+    Generation, Incarnation, Life, NodeId, PackId, SegmentId, Serial, StoreId, VolumeId,
+};

@@ -93,10 +93,12 @@ pub struct Repaired {
     pub root: Root,
     /// Keys of the outermost tree that are lost, ascending, apart from one another.
     pub lost: Vec<Range<u64>>,
+    /// Of what cannot be had, chunks that are not there at all. Those may come back with whatever hides them.
+    pub absent: u64,
     /// Keys that are absent and stay in the tree.
-    pub absent: Vec<Range<u64>>,
+    pub kept_absent: Vec<Range<u64>>,
     /// Keys that are damaged and stay in the tree, because they may not be dropped.
-    pub damaged: Vec<Range<u64>>,
+    pub kept_damaged: Vec<Range<u64>>,
     /// Chunks that came back.
     pub refetched: u64,
     /// Of these, from parity.
@@ -175,7 +177,9 @@ pub async fn repair(
                     None => (Fate::Kept(missing), kept(damage, missing)),
                 },
             };
-            repaired.again |= matches!(fate, Fate::Moved(_)) && is_node;
+            let is_had = matches!(fate, Fate::Moved(_));
+            repaired.absent += u64::from(!is_had && missing == Missing::Absent);
+            repaired.again |= is_had && is_node;
             repaired.lines.push(format!("{}; {outcome}", damage.error));
             fates.chunks.insert(pointer, fate);
             hurt.push(outermost(damage));
@@ -190,7 +194,7 @@ pub async fn repair(
         let kept = pruned.kept.iter().filter(move |(_, why)| *why == missing);
         merged(kept.map(|(keys, _)| keys.clone()))
     };
-    (repaired.absent, repaired.damaged) = (of(Missing::Absent), of(Missing::Damaged));
+    (repaired.kept_absent, repaired.kept_damaged) = (of(Missing::Absent), of(Missing::Damaged));
     batch.flush().await?;
     Ok(repaired)
 }

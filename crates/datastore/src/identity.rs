@@ -22,6 +22,10 @@ pub struct Secret(pub [u8; 32]);
 impl Body for Identity {
     const WHAT: &'static str = "store";
     const FORMAT: u32 = 1;
+
+    fn own_secret(&self) -> Option<Secret> {
+        Some(self.secret)
+    }
 }
 
 impl fmt::Debug for Identity {
@@ -83,7 +87,21 @@ pub async fn open_or_create(writer: &Writer) -> Result<Identity, Error> {
 
 /// The identity of the store, if it has one.
 pub async fn find(writer: &Writer) -> Result<Option<Identity>, Error> {
-    Ok(writer.read::<Identity>(key::IDENTITY).await?.map(|held| held.value))
+    let found = writer.read::<Identity>(key::IDENTITY).await.map_err(advised)?;
+    Ok(found.map(|held| held.value))
+}
+
+/// Without the secret everything in the store would look damaged: so nothing is looked at before it is right.
+fn advised(error: Error) -> Error {
+    match error {
+        Error::Damaged { key, reason } => Error::Damaged {
+            key,
+            reason: format!(
+                "{reason}. Nothing else in the store is judged before this is mended: restore the object from a backup"
+            ),
+        },
+        other => other,
+    }
 }
 
 /// Some object in the store that nobody would leave in an empty one.
@@ -185,6 +203,38 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("64 hexadecimal digits") && !error.contains("0001"), "{error}");
+    }
+
+    #[test]
+    fn one_changed_digit_of_the_secret_is_damage_of_this_record_and_is_called_so() {
+        let world = World::new(1, Faults::none());
+        let writer = writer(&world);
+        world.block_on(async {
+            let made = open_or_create(&writer).await.unwrap();
+            let (whole, _) = writer.store.get(key::IDENTITY).await.unwrap();
+            let text = String::from_utf8(whole.to_vec()).unwrap();
+            let secret = blake3::Hash::from_bytes(made.secret.0).to_hex().to_string();
+            let mut wrong = secret.clone().into_bytes();
+            wrong[17] = if wrong[17] == b'0' { b'1' } else { b'0' };
+            let wrong = String::from_utf8(wrong).unwrap();
+            for knows in [false, true] {
+                let writer =
+                    if knows { writer.clone().with_secret(made.secret) } else { writer.clone() };
+                let damaged = text.replace(&secret, &wrong);
+                writer.store.put(key::IDENTITY, Bytes::from(damaged)).await.unwrap();
+                for error in
+                    [find(&writer).await.unwrap_err(), open_or_create(&writer).await.unwrap_err()]
+                {
+                    assert!(matches!(&error, Error::Damaged { .. }), "{error}");
+                    let text = error.to_string();
+                    assert!(text.contains("checksum") && text.contains("restore"), "{text}");
+                    assert!(!text.contains(&wrong), "{text}");
+                }
+                // Putting the digit back helps.
+                writer.store.put(key::IDENTITY, whole.clone()).await.unwrap();
+                assert_eq!(find(&writer).await.unwrap(), Some(made.clone()));
+            }
+        });
     }
 
     #[test]

@@ -393,6 +393,7 @@ impl List {
         }
         self.unordered |= self.changes.last().is_some_and(|last| last.serial >= entry.serial);
         self.changes.push(Recovered {
+            life: segment.header.incarnation,
             generation: entry.generation,
             serial: entry.serial,
             change,

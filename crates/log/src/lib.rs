@@ -82,6 +82,8 @@ pub struct Position(pub u64);
 /// A change that outlived a restart and is not known to be in the datastore.
 #[derive(Clone)]
 pub struct Recovered {
+    /// The life of the node that appended it.
+    pub life: Incarnation,
     pub generation: Generation,
     pub serial: Serial,
     pub change: Change,
@@ -156,18 +158,26 @@ pub enum Refused {
 impl Log {
     /// Finds the log and decides what it is from the newest head's digest. Does not read entries of sealed segments.
     /// Takes the folder's lock; the only thing written is what an earlier life should have written.
-    pub async fn find(env: &Env, arena: warm::Arena, config: Config) -> Result<Discovery, Error> {
-        start::find(env, &arena, config).await
+    ///
+    /// `trust`: `arena` is the one that the node used last. If not, what lies there is of an older life of the log, and
+    /// is forgotten, slots and frames; whatever the log needs is on flash.
+    pub async fn find(
+        env: &Env,
+        arena: warm::Arena,
+        config: Config,
+        trust: bool,
+    ) -> Result<Discovery, Error> {
+        start::find(env, &arena, config, trust).await
     }
 
-    /// [`Log::find`], then [`Discovery::open`].
+    /// [`Log::find`] with an arena that is trusted, then [`Discovery::open`].
     pub async fn open(
         env: &Env,
         arena: warm::Arena,
         config: Config,
         incarnation: Incarnation,
     ) -> Result<(Log, Opened), Error> {
-        Self::find(env, arena, config).await?.open(incarnation).await
+        Self::find(env, arena, config, true).await?.open(incarnation).await
     }
 
     /// Begins with what goes on unasked.
@@ -227,6 +237,12 @@ impl Log {
         self.inner.commit(position).await
     }
 
+    /// Where this life begins: when this is committed, all that was recovered is durable on flash.
+    #[must_use]
+    pub fn begins(&self) -> Position {
+        self.inner.begins
+    }
+
     /// Up to where the log is durable on flash.
     #[must_use]
     pub fn committed(&self) -> Position {
@@ -274,6 +290,12 @@ impl Log {
     /// lost segments is free, and the next start does not speak of them again.
     pub async fn accept_losses(&self) -> Result<(), Error> {
         self.inner.accept_losses().await
+    }
+
+    /// Why the log takes nothing any more, if that is so.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.inner.check().err()
     }
 
     /// How full.

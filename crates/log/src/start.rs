@@ -19,7 +19,7 @@ use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use warm::Arena;
+use warm::{Arena, Began};
 
 /// The log of a folder, found and understood. Nothing is appended to it before [`Discovery::open`].
 pub struct Discovery {
@@ -33,10 +33,21 @@ pub struct Discovery {
 }
 
 /// Finds the log of `config`, with `arena` for its open segments.
-pub(crate) async fn find(env: &Env, arena: &Arena, config: Config) -> Result<Discovery, Error> {
+pub(crate) async fn find(
+    env: &Env,
+    arena: &Arena,
+    config: Config,
+    trust: bool,
+) -> Result<Discovery, Error> {
     let depot =
         Arc::new(Depot::new(env.clone(), config.folder.clone(), config.node, arena.slot_bytes()));
     let folder_lock = lock_folder(&depot).await?;
+    if !trust {
+        tracing::warn!(
+            "another warm memory has been in use since this one: what lies here is forgotten"
+        );
+        arena.forget();
+    }
     let slots = arena.take_slots();
     if slots.len() < SLOTS_MIN {
         return Err(Error::Foreign(format!(
@@ -46,6 +57,11 @@ pub(crate) async fn find(env: &Env, arena: &Arena, config: Config) -> Result<Dis
     }
     let watch = env.watch();
     let mut scan = Scan::run(&depot, slots).await?;
+    match arena.began() {
+        Began::Damaged if trust => scan.damaged_slots.push(None),
+        Began::Mended => tracing::warn!("the header of the warm memory was damaged: it is mended"),
+        _ => {}
+    }
     env.boot_phase("scanned", Some("log"), watch);
     let watch = env.watch();
     let Decided { history, newest, counted, closed } = decide(&depot, &mut scan).await?;
@@ -54,6 +70,10 @@ pub(crate) async fn find(env: &Env, arena: &Arena, config: Config) -> Result<Dis
         sync_names(&depot).await?;
     }
     let mut opened = Opened { damage: damage_of(&scan, &history), ..Opened::default() };
+    if trust && arena.began() == Began::Damaged {
+        let reason = "the headers of the warm memory are damaged: what only it had is lost";
+        opened.damage.push(reason.to_owned());
+    }
     let segments_max = usize::try_from(
         (config.flash_bytes / u64::from(depot.capacity)).clamp(SEGMENTS_MIN, SEGMENTS_MAX),
     )

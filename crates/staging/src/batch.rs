@@ -83,9 +83,9 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
         }
         Committed::Late(held) => adopt(volume, held)?,
     };
-    metrics::counter!("staging_destaged_changes").increment(finished.changes.len() as u64);
-    metrics::counter!("staging_destaged_bytes").increment(bytes);
-    metrics::counter!("staging_destage_batches").increment(1);
+    metrics::counter!("rekindle_destaged_changes_total").increment(finished.changes.len() as u64);
+    metrics::counter!("rekindle_destaged_bytes_total").increment(bytes);
+    metrics::counter!("rekindle_destage_batches_total").increment(1);
     conclude(volume, finished).await;
     Ok(())
 }

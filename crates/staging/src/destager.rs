@@ -163,7 +163,7 @@ async fn destage(volume: &Arc<Staged>) {
 
 /// A batch did not reach the store: nothing is lost, it is tried again after a pause.
 fn failed(volume: &Arc<Staged>, error: Error) {
-    metrics::counter!("staging_destage_errors").increment(1);
+    metrics::counter!("rekindle_destage_errors_total").increment(1);
     let now = volume.inner.env.now();
     let (tellers, pause) = {
         let mut gate = volume.gate.lock();

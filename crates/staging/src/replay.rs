@@ -72,6 +72,7 @@ impl Staged {
                     && !quarantine::without(lost, &replayed.lost).is_empty()
             })),
             // It is no way. An error that says nothing about it is none of losses.
+            Err(Error::Content(error)) if error.missing().is_some() => Ok(None),
             Err(error) if matches!(error.kind(), Kind::Damaged | Kind::NotFound) => Ok(None),
             Err(error) => Err(error),
         }
@@ -88,7 +89,7 @@ impl Staged {
         batch.set_anew();
         let before = &earlier.before;
         let repaired =
-            repair(content, &mut batch, &before.root, findings, MayDrop::Damaged).await?;
+            repair(content, &mut batch, &before.root, findings, MayDrop::Everything).await?;
         if repaired.again {
             // What is below came back unseen: nobody knows what would be lost.
             return Ok(None);

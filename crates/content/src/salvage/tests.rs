@@ -71,7 +71,7 @@ async fn salvage_with(
         footers += mended;
         let is_last = repaired.root == sum.root && !repaired.again;
         sum.root = repaired.root;
-        (sum.absent, sum.damaged) = (repaired.absent, repaired.damaged);
+        (sum.kept_absent, sum.kept_damaged) = (repaired.kept_absent, repaired.kept_damaged);
         sum.lost.extend(repaired.lost);
         sum.refetched += repaired.refetched;
         sum.from_parity += repaired.from_parity;
@@ -158,6 +158,34 @@ fn the_cache_gives_back_data_and_nodes() {
         let place = get(&content, &repaired.root, 70).await.unwrap().unwrap();
         assert_ne!(place.pack, bad.pack);
         assert_eq!(content.read_uncached(&place, Class::Data).await.unwrap(), random(7, 2000));
+    });
+}
+
+#[test]
+fn what_comes_back_is_kept_and_nothing_is_given_up_before_somebody_says_so() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let (content, root, changes) = planted(&env, &store).await;
+        let cached = changes[7].1.unwrap();
+        content.read(&cached, Class::Data).await.unwrap();
+        let lost = changes[900].1.unwrap();
+        for hurt in [cached, lost] {
+            store.flip(&pack::key(hurt.pack), u64::from(hurt.offset) + 60);
+        }
+        let findings = examine(&content, &root, &mut |_| ()).await.unwrap();
+        let mut batch = content.batch();
+        let kept = repair(&content, &mut batch, &root, &findings, MayDrop::Nothing).await.unwrap();
+        assert_eq!((kept.refetched, kept.absent, kept.lost), (1, 0, Vec::new()));
+        assert_eq!(get(&content, &kept.root, 9000).await.unwrap(), Some(lost), "as it was");
+        let report = verify(&content, &[kept.root], &mut |_| ()).await.unwrap();
+        assert_eq!(report.damages.len(), 1);
+        // Packs that are away are told apart, and a root that is away stays the root.
+        store.lose(&pack::key(root.unwrap().pack));
+        let content = Content::open(env.clone(), store.clone(), config());
+        let findings = examine(&content, &root, &mut |_| ()).await.unwrap();
+        let mut batch = content.batch();
+        let kept = repair(&content, &mut batch, &root, &findings, MayDrop::Nothing).await.unwrap();
+        assert_eq!((kept.root, kept.absent), (root, 1));
     });
 }
 

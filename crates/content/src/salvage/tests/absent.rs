@@ -22,12 +22,12 @@ fn what_is_absent_is_not_given_up_and_is_there_when_the_store_is() {
             assert_eq!(findings.absent(), if prefix == "packs/" { 1 } else { 1000 });
             let (repaired, _) = salvage_with(&cold, &root, MayDrop::Damaged).await.unwrap();
             assert_eq!((repaired.root, repaired.lost.len()), (root, 0), "{prefix}");
-            assert!(!repaired.absent.is_empty() && repaired.damaged.is_empty());
+            assert!(!repaired.kept_absent.is_empty() && repaired.kept_damaged.is_empty());
             store.hide(None);
         }
         // What is there and wrong is another matter.
         let (repaired, _) = salvage_with(&content, &root, MayDrop::Damaged).await.unwrap();
-        assert_eq!((repaired.lost, repaired.absent.len()), (one(1230..1231), 0));
+        assert_eq!((repaired.lost, repaired.kept_absent.len()), (one(1230..1231), 0));
         assert_eq!(range(&content, &repaired.root, 0..u64::MAX).await.unwrap().len(), 999);
     });
 }
@@ -65,9 +65,9 @@ fn without_leave_nothing_is_dropped_and_what_would_be_is_shown() {
             damage(&store, bad.pack, &[u64::from(bad.offset) + 60]).await;
         }
         let (shown, _) = salvage_with(&content, &root, MayDrop::Nothing).await.unwrap();
-        assert_eq!((shown.root, shown.lost.len(), shown.absent.len()), (root, 0, 0));
+        assert_eq!((shown.root, shown.lost.len(), shown.kept_absent.len()), (root, 0, 0));
         let (done, _) = salvage_with(&content, &root, MayDrop::Damaged).await.unwrap();
-        assert_eq!(done.lost, shown.damaged);
+        assert_eq!(done.lost, shown.kept_damaged);
         assert_eq!(done.lost.len(), 2, "{:?}", done.lost);
     });
 }
@@ -109,7 +109,7 @@ fn a_root_that_cannot_be_had_is_said_to_be_that_and_never_empty() {
                 found += 1;
                 continue;
             }
-            assert_eq!(repaired.absent.len() + repaired.damaged.len(), 1);
+            assert_eq!(repaired.kept_absent.len() + repaired.kept_damaged.len(), 1);
             assert!(repaired.lines[0].contains("it is the root"), "{:?}", repaired.lines);
             // Somebody may say so all the same; then it is lost, which is not empty.
             let (repaired, _) =
@@ -136,7 +136,7 @@ fn what_is_read_differently_each_time_is_not_damaged() {
         let findings = examine(&content, &root, &mut |_| ()).await.unwrap();
         assert_eq!((hurt(&findings, Missing::Damaged), findings.absent()), (0, 1));
         let (repaired, _) = salvage_with(&content, &root, MayDrop::Damaged).await.unwrap();
-        assert_eq!((repaired.root, repaired.absent), (root, one(1230..1231)));
+        assert_eq!((repaired.root, repaired.kept_absent), (root, one(1230..1231)));
     });
 }
 

@@ -165,8 +165,8 @@ proptest! {
                 }
             }
             assert_eq!(repaired.lost, merged(lost));
-            assert_eq!(repaired.absent, merged(absent));
-            assert_eq!(repaired.damaged, merged(hurt));
+            assert_eq!(repaired.kept_absent, merged(absent));
+            assert_eq!(repaired.kept_damaged, merged(hurt));
 
         });
     }
