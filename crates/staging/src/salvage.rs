@@ -10,8 +10,7 @@ use crate::quarantine::{self, Lost};
 use crate::replay::WayBack;
 use crate::staged::Staged;
 use crate::{Error, limits};
-use base::Kind;
-use content::salvage::{Findings, examine, mend_packs, repair, repair_keeping};
+use content::salvage::{Findings, MayDrop, examine, mend_packs, repair};
 use content::tree::Root;
 use content::verify::Progress;
 use futures_util::future::{Either, select};
@@ -229,7 +228,9 @@ impl Staged {
             (vault.root, vault.lost.clone())
         };
         let mut batch = self.inner.content.batch();
-        let repaired = repair(&self.inner.content, &mut batch, &root, findings).await?;
+        let content = &self.inner.content;
+        let all = MayDrop::Everything;
+        let repaired = repair(content, &mut batch, &root, findings, all).await?;
         let mut more = self.bytes_of(&repaired.lost);
         let mut lost = quarantine::with(&before, &more);
         let replayed = match &way {
@@ -287,7 +288,8 @@ impl Staged {
         salvaged: &mut Salvaged,
     ) -> Result<bool, Error> {
         let mut batch = self.inner.content.batch();
-        let kept = repair_keeping(&self.inner.content, &mut batch, &root, findings).await?;
+        let content = &self.inner.content;
+        let kept = repair(content, &mut batch, &root, findings, MayDrop::Nothing).await?;
         self.commit_root(root, kept.root, before).await?;
         batch.committed();
         salvaged.note(&kept.lines);
@@ -367,7 +369,7 @@ impl Staged {
     /// Tells whoever salvages that content is damaged, once until the next salvage.
     pub(crate) fn notice(&self, error: &Error) {
         let Error::Content(damage) = error else { return };
-        if damage.kind() != Kind::Damaged || self.hurt_told.swap(true, Ordering::Relaxed) {
+        if damage.missing().is_none() || self.hurt_told.swap(true, Ordering::Relaxed) {
             return;
         }
         let hurt = Hurt { volume: self.name.clone(), reason: damage.to_string() };
