@@ -21,6 +21,7 @@ mod parse;
 mod running;
 mod signals;
 mod supervise;
+mod transfer;
 mod worker;
 
 use arguments::{Cli, Command};

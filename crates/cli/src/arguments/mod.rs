@@ -4,6 +4,7 @@ mod appliance;
 mod drill;
 mod look;
 mod repair;
+mod transfer;
 mod up;
 mod volume;
 
@@ -13,6 +14,7 @@ pub use drill::{Attach, Drill, Restart};
 pub use look::{BootReport, Completions, Debug, Inspect, Man, Status, Warm};
 pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
+pub use transfer::{Export, Format, Import};
 pub use up::{LogFormat, Stop, Up, Upgrade};
 pub use volume::{AckWord, Create, Map, Named, PolicyWord, Remove, Volume};
 

@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 32] = [
+const PAGES: [&[&str]; 39] = [
     &[],
     &["up"],
     &["volume"],
@@ -13,6 +13,8 @@ const PAGES: [&[&str]; 32] = [
     &["volume", "show"],
     &["volume", "rm"],
     &["volume", "drain"],
+    &["volume", "import"],
+    &["volume", "export"],
     &["volume", "history"],
     &["volume", "pin"],
     &["volume", "unpin"],
@@ -26,6 +28,11 @@ const PAGES: [&[&str]; 32] = [
     &["salvage", "run"],
     &["salvage", "history"],
     &["sweep"],
+    &["sweep", "run"],
+    &["jobs"],
+    &["jobs", "cancel"],
+    &["man"],
+    &["drill"],
     &["warm"],
     &["boot-report"],
     &["upgrade"],
