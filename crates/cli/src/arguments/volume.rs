@@ -1,5 +1,6 @@
 //! `volume` and `map`: disks.
 
+use super::{Export, Import};
 use crate::parse::{self, Place};
 use clap::{Args, Subcommand, ValueEnum};
 use std::time::Duration;
@@ -18,6 +19,10 @@ pub enum Volume {
     Rm(Remove),
     /// Move everything that was acknowledged so far to the store, and wait for it
     Drain(Named),
+    /// Fill a volume with the image of a disk
+    Import(Import),
+    /// Write a volume into a file
+    Export(Export),
     /// Show what happened to a volume: its changes of state, with cause and duration
     History(Named),
     /// Keep a volume in service however long nobody uses it
