@@ -192,6 +192,8 @@ impl Inner {
                 let table = self.table.lock();
                 (table.live(), table.unread())
             };
+            // What an attach has read since the start may have brought the log within its budget.
+            self.note_live(live);
             if live >= self.segments_max && unread > 0 {
                 // What was released before may free segments, once it is known what is in them.
                 self.read_recovered().await?;
