@@ -54,6 +54,8 @@ pub struct Repaired {
     pub refetched: u64,
     /// Of these, from parity; the others from the cache or warm memory.
     pub from_parity: u64,
+    /// Of what cannot be had, chunks that are not there at all. Those may come back with whatever hides them.
+    pub absent: u64,
     /// A node came back whose children nobody has looked at yet: examine the new root.
     pub again: bool,
     /// What was found and done, for people.
@@ -95,6 +97,26 @@ pub async fn repair(
     root: &Root,
     findings: &Findings,
 ) -> Result<Repaired, Error> {
+    repair_or(content, batch, root, findings, false).await
+}
+
+/// As [`repair`], and what cannot be had stays where it is: nothing is given up.
+pub async fn repair_keeping(
+    content: &Content,
+    batch: &mut Batch,
+    root: &Root,
+    findings: &Findings,
+) -> Result<Repaired, Error> {
+    repair_or(content, batch, root, findings, true).await
+}
+
+async fn repair_or(
+    content: &Content,
+    batch: &mut Batch,
+    root: &Root,
+    findings: &Findings,
+    keep: bool,
+) -> Result<Repaired, Error> {
     // Duplicates are not to be found there from now on.
     content.inner.index.condemn_also(findings.damages.iter().map(Damage::pack));
     let mut repaired = Repaired::default();
@@ -108,8 +130,12 @@ pub async fn repair(
         let class = pack::class(pointer.pack);
         let keys = damage.keys.first().cloned().unwrap_or(0..u64::MAX);
         let mut outcome = "it came back before";
+        let came_back;
         let fate = match fates.chunks.get(&pointer.name) {
-            Some(known) => *known,
+            Some(known) => {
+                came_back = known.is_some_and(|place| place != pointer);
+                *known
+            }
             None => {
                 let mut body = cached(content, &pointer, class);
                 outcome = "it came back from the cache";
@@ -119,17 +145,24 @@ pub async fn repair(
                     outcome = "it came back from parity";
                 }
                 repaired.refetched += u64::from(body.is_some());
+                came_back = body.is_some();
                 match body {
                     Some(body) => Some(batch.write_anew(class, pointer.name, body).await?),
-                    None => None,
+                    None => keep.then_some(pointer),
                 }
             }
         };
-        repaired.again |= fate.is_some() && class == Class::Metadata;
-        let outcome = if fate.is_some() { outcome } else { "it cannot be had" };
+        repaired.again |= came_back && class == Class::Metadata;
+        repaired.absent += u64::from(!came_back && damage.is_absence());
+        let outcome = if came_back { outcome } else { "it cannot be had" };
         repaired.lines.push(format!("{}; {outcome}", damage.error));
         fates.chunks.insert(pointer.name, fate);
         fates.hurt.push(keys);
+    }
+    if keep && repaired.refetched == 0 {
+        // Also where the root itself cannot be read.
+        repaired.root = *root;
+        return Ok(repaired);
     }
     fates.hurt = merged(fates.hurt);
     let (root, gone) = prune(batch, root, &fates).await?;

@@ -40,6 +40,12 @@ pub struct Damage {
 }
 
 impl Damage {
+    /// It is not there, which says nothing about its bytes: a store that lacks a folder looks the same.
+    #[must_use]
+    pub fn is_absence(&self) -> bool {
+        matches!(self.error, Error::Gone { .. }) || self.error.kind() == Kind::NotFound
+    }
+
     /// The pack in which the damage is: compaction may have moved the chunk out of the one that its parent names.
     pub(crate) fn pack(&self) -> PackId {
         match self.error {

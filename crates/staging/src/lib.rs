@@ -37,7 +37,7 @@ pub use error::Error;
 pub use home::{Extent, Fold, Home, Source};
 pub use policy::{Ack, Policy};
 pub use quarantine::Lost;
-pub use salvage::{Hurt, Salvaged};
+pub use salvage::{Allowance, Hurt, Salvaged};
 pub use staged::Staged;
 pub use vault::{Accepted, Began, Vault, VaultState, Version};
 pub use view::{DestagerView, StagedView};

@@ -38,6 +38,8 @@ pub(crate) const BEGAN_MAX: usize = 64;
 pub(crate) const LOST_MAX: usize = 32 * 1024;
 /// Rounds of one salvage: each brings back one level of a tree at least.
 pub(crate) const SALVAGE_PASSES_MAX: usize = 17;
+/// Lines of what a salvage found and did that are kept; the damages are counted all the same.
+pub(crate) const SALVAGE_LINES_MAX: usize = 1000;
 /// News of damaged volumes that nobody has taken yet.
 pub(crate) const HURT_MAX: usize = 1024;
 /// Conflicts over one commit after which the destager pauses between attempts.

@@ -9,6 +9,7 @@ mod daemon;
 mod help;
 mod inspect;
 mod refusals;
+mod supervisor;
 mod upgrade;
 
 use std::io::{Read, Seek};

@@ -136,6 +136,34 @@ fn the_cache_gives_back_data_and_nodes() {
 }
 
 #[test]
+fn what_comes_back_is_kept_and_nothing_is_given_up_before_somebody_says_so() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let (content, root, changes) = planted(&env, &store).await;
+        let cached = changes[7].1.unwrap();
+        content.read(&cached, Class::Data).await.unwrap();
+        let lost = changes[900].1.unwrap();
+        for hurt in [cached, lost] {
+            store.flip(&pack::key(hurt.pack), u64::from(hurt.offset) + 60);
+        }
+        let findings = examine(&content, &root, &mut |_| ()).await.unwrap();
+        let mut batch = content.batch();
+        let kept = repair_keeping(&content, &mut batch, &root, &findings).await.unwrap();
+        assert_eq!((kept.refetched, kept.absent, kept.lost), (1, 0, Vec::new()));
+        assert_eq!(get(&content, &kept.root, 9000).await.unwrap(), Some(lost), "as it was");
+        let report = verify(&content, &[kept.root], &mut |_| ()).await.unwrap();
+        assert_eq!(report.damages.len(), 1);
+        // Packs that are away are told apart, and a root that is away stays the root.
+        store.lose(&pack::key(root.unwrap().pack));
+        let content = Content::open(env.clone(), store.clone(), config());
+        let findings = examine(&content, &root, &mut |_| ()).await.unwrap();
+        let mut batch = content.batch();
+        let kept = repair_keeping(&content, &mut batch, &root, &findings).await.unwrap();
+        assert_eq!((kept.root, kept.absent), (root, 1));
+    });
+}
+
+#[test]
 fn what_was_overwritten_meanwhile_is_not_lost() {
     run(async |env| {
         let store = Arc::new(Broken::new());

@@ -2,6 +2,7 @@
 //!
 //! The first of a page's older versions is the one on the medium. A power cut composes each sector from any of them.
 
+use super::faults::Cut;
 use super::random::Rng;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -59,6 +60,17 @@ pub(super) enum How {
     Whole,
     /// A part, as when it fails or is interrupted.
     Torn,
+}
+
+/// What is done of a write that is torn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tear {
+    /// Some sectors from its beginning.
+    Prefix,
+    /// Any of its sectors.
+    Sectors,
+    /// All of it, in the page cache.
+    Whole,
 }
 
 /// The pages in use on a disk, and those of one file.
@@ -192,19 +204,37 @@ impl Content {
         Ok(())
     }
 
-    /// A part of a write: some sectors from its beginning.
+    /// A part of a write.
     pub(super) fn write_torn(
         &mut self,
         data: &[u8],
         offset: u64,
         capacity_bytes: u64,
+        tear: Tear,
         rng: &mut Rng,
     ) {
         let into_sector = usize::try_from(offset % SECTOR as u64).expect("within a sector");
-        let sectors = rng.index((into_sector + data.len()).div_ceil(SECTOR) + 1);
-        let count = (sectors * SECTOR).saturating_sub(into_sector).min(data.len());
-        // The caller reports a failure anyway.
-        let _ = self.write(&data[..count], offset, capacity_bytes);
+        let sectors = (into_sector + data.len()).div_ceil(SECTOR);
+        let end = |sectors: usize| (sectors * SECTOR).saturating_sub(into_sector).min(data.len());
+        // The caller reports a failure anyway, so one here is none.
+        match tear {
+            Tear::Prefix => {
+                let count = end(rng.index(sectors + 1));
+                let _ = self.write(&data[..count], offset, capacity_bytes);
+            }
+            Tear::Whole => _ = self.write(data, offset, capacity_bytes),
+            Tear::Sectors => {
+                // With coins alone, one sector that is missing or there would hardly ever be.
+                let probability = [0.1, 0.5, 0.9][rng.index(3)];
+                for sector in 0..sectors {
+                    let range = end(sector)..end(sector + 1);
+                    if rng.chance(probability) {
+                        let at = offset + range.start as u64;
+                        let _ = self.write(&data[range], at, capacity_bytes);
+                    }
+                }
+            }
+        }
     }
 
     fn patch(
@@ -331,9 +361,29 @@ impl Content {
         }
     }
 
-    pub(super) fn cut_power(&mut self, rng: &mut Rng) {
+    /// What is surely on the medium: the file after the worst of power cuts.
+    pub(super) fn durable(&self) -> Vec<u8> {
+        let length = self.length.min(self.durable_length);
+        let mut durable = vec![0; usize::try_from(length).expect("a file of a test")];
+        for (number, inside, outside) in pieces(0, durable.len()) {
+            if let Some(page) = self.pages.get(&number) {
+                let version = page.older.first().unwrap_or(&page.present);
+                durable[outside].copy_from_slice(&bytes(version)[inside]);
+            }
+        }
+        durable
+    }
+
+    pub(super) fn cut_power(&mut self, cut: Cut, rng: &mut Rng) {
         // Sector by sector alone, all or nothing would hardly ever happen; and both are what crash tests live on.
-        let mode = rng.below(4);
+        let drawn = rng.below(4);
+        let mode = match cut {
+            Cut::Any => drawn,
+            Cut::Lost => 0,
+            Cut::Kept => 1,
+            Cut::Pages => 2,
+            Cut::Sectors => 3,
+        };
         for number in std::mem::take(&mut self.changed) {
             let Some(page) = self.pages.get_mut(&number) else { continue };
             if page.older.is_empty() {

@@ -1,7 +1,8 @@
 //! Simulated disks.
 
-use super::content::{How, Inode, PAGE_BYTES};
+use super::content::{How, Inode, PAGE_BYTES, Tear};
 use super::executor::Delay;
+use super::faults::{Cut, Failure, Faults};
 use super::names::{Names, key};
 use super::random::Rng;
 use super::state::{Event, Machine, State};
@@ -10,7 +11,7 @@ use base::checksum::crc32c;
 use rustix::io::Errno;
 use std::future::Future;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,11 +32,11 @@ impl DiskState {
         Self { names: Names::default(), capacity_bytes, used_pages: Arc::default() }
     }
 
-    pub(super) fn cut_power(&mut self, rng: &mut Rng) {
-        self.names.cut_power(rng);
+    pub(super) fn cut_power(&mut self, cut: Cut, rng: &mut Rng) {
+        self.names.cut_power(cut, rng);
         // Those without a name are gone.
         for inode in self.names.files() {
-            inode.content.lock().cut_power(rng);
+            inode.content.lock().cut_power(cut, rng);
         }
     }
 
@@ -52,6 +53,40 @@ impl DiskState {
         Some(bytes)
     }
 
+    /// What is surely on the medium of a file whose name is.
+    pub(super) fn durable(&self, path: &Path) -> Option<Vec<u8>> {
+        let inode = self.names.durable_file(&key(path).ok()?)?;
+        let content = inode.content.lock();
+        Some(content.durable())
+    }
+
+    /// Files and folders below a folder, by their paths from there; a folder has no bytes.
+    pub(super) fn tree(&self, folder: &Path) -> io::Result<Vec<(String, Option<Vec<u8>>)>> {
+        self.names.below(&key(folder)?, |inode| {
+            let content = inode.content.lock();
+            let mut bytes = vec![0; usize::try_from(content.length).expect("a file of a test")];
+            content.read(&mut bytes, 0).expect("inside the file");
+            bytes
+        })
+    }
+
+    /// Puts a file there, in place of what has its name, with its folders and durable.
+    pub(super) fn plant(&mut self, path: &Path, bytes: &[u8], number: u64) -> io::Result<()> {
+        let key = key(path)?;
+        let inode = Inode::new(number, &self.used_pages);
+        {
+            let mut content = inode.content.lock();
+            content.write(bytes, 0, self.capacity_bytes)?;
+            content.sync();
+        }
+        self.names.plant(&key, Some(inode))
+    }
+
+    /// Puts a folder there, durable.
+    pub(super) fn plant_folder(&mut self, path: &Path) -> io::Result<()> {
+        self.names.plant(&key(path)?, None)
+    }
+
     fn free_bytes(&self) -> u64 {
         self.capacity_bytes.saturating_sub(self.used_pages.load(Ordering::Relaxed) * PAGE_BYTES)
     }
@@ -65,11 +100,70 @@ enum Kind {
     Sync,
 }
 
+/// Of what an operation is, for its faults.
+#[derive(Clone, Copy)]
+struct Aim<'a> {
+    kind: Kind,
+    /// Whether the process needs one more file descriptor for it.
+    opens: bool,
+    path: &'a Path,
+}
+
+impl Aim<'_> {
+    fn of(kind: Kind, path: &Path) -> Aim<'_> {
+        Aim { kind, opens: false, path }
+    }
+
+    fn opening(self) -> Self {
+        Self { opens: true, ..self }
+    }
+
+    /// Whether faults are meant for this operation too.
+    fn is_meant(self, faults: &Faults) -> bool {
+        faults.only.as_ref().is_none_or(|part| self.path.to_string_lossy().contains(&**part))
+    }
+
+    /// How the operation of this number fails, if it does. Nothing is drawn for what cannot be.
+    fn failure(self, number: u64, faults: &Faults, rng: &mut Rng) -> Option<Failure> {
+        if faults.fail_operation == Some(number) {
+            return Some(faults.fail_with);
+        }
+        if !self.is_meant(faults) {
+            return None;
+        }
+        let (error, no_space) = match self.kind {
+            Kind::Read => (faults.read_error, 0.0),
+            Kind::Name | Kind::Write => (faults.write_error, faults.no_space),
+            Kind::Sync => (faults.sync_error, 0.0),
+        };
+        let no_descriptors = if self.opens { faults.no_descriptors } else { 0.0 };
+        [
+            (error, Failure::Io),
+            (no_space, Failure::NoSpace),
+            (no_descriptors, Failure::NoDescriptors),
+            (faults.no_memory, Failure::NoMemory),
+        ]
+        .into_iter()
+        .find_map(|(probability, failure)| rng.chance(probability).then_some(failure))
+    }
+}
+
+/// What of a write is done when it is torn. Nothing is drawn for what cannot be.
+fn tear(faults: &Faults, rng: &mut Rng) -> Tear {
+    if rng.chance(faults.torn_whole) {
+        Tear::Whole
+    } else if rng.chance(faults.torn_sectors) {
+        Tear::Sectors
+    } else {
+        Tear::Prefix
+    }
+}
+
 /// An operation of a disk: what it does, and when. It is done before or after the delay, as chance will have it, so
 /// that a crash may find it done and not reported, or not done.
 struct Operation<'a, T, F: FnOnce(&mut State, How) -> io::Result<T>> {
     machine: &'a Machine,
-    kind: Kind,
+    aim: Aim<'a>,
     /// For the trace.
     subject: u64,
     detail: u64,
@@ -87,29 +181,23 @@ impl<T, F: FnOnce(&mut State, How) -> io::Result<T>> Operation<'_, T, F> {
     /// Does it, or fails.
     fn perform(&self, state: &mut State, effect: F) -> io::Result<T> {
         state.disk_operations += 1;
-        let event = match self.kind {
+        let event = match self.aim.kind {
             Kind::Read => Event::Read,
             Kind::Name => Event::Name,
             Kind::Write => Event::Write,
             Kind::Sync => Event::Sync,
         };
         state.record(event, self.subject, self.detail);
-        let probability = match self.kind {
-            Kind::Read => state.faults.read_error,
-            Kind::Name | Kind::Write => state.faults.write_error,
-            Kind::Sync => state.faults.sync_error,
-        };
-        if state.faults.fail_operation != Some(state.disk_operations)
-            && !state.rng.chance(probability)
-        {
+        let number = state.disk_operations;
+        let Some(failure) = self.aim.failure(number, &state.faults, &mut state.rng) else {
             return effect(state, How::Whole);
-        }
-        state.record(Event::Fail, state.disk_operations, 0);
-        if matches!(self.kind, Kind::Write | Kind::Sync) {
-            // These give nothing back but their success.
+        };
+        state.record(Event::Fail, number, 0);
+        // These give nothing back but their success. Where there is no descriptor nothing was begun.
+        if matches!(self.aim.kind, Kind::Write | Kind::Sync) && failure != Failure::NoDescriptors {
             let _ = effect(state, How::Torn);
         }
-        Err(Errno::IO.into())
+        Err(failure.error())
     }
 }
 
@@ -173,7 +261,7 @@ impl<T, F: FnOnce(&mut State, How) -> io::Result<T>> Drop for Operation<'_, T, F
                 return;
             }
             // Whoever cancels an operation does not stop the disk; a crash may stop it half-way through a write.
-            let is_torn = self.kind == Kind::Write && (is_dying || state.stopped);
+            let is_torn = self.aim.kind == Kind::Write && (is_dying || state.stopped);
             state.record(Event::Interrupt, self.subject, u64::from(is_torn));
             effect(state, if is_torn { How::Torn } else { How::Whole })
         };
@@ -185,29 +273,30 @@ impl<T, F: FnOnce(&mut State, How) -> io::Result<T>> Drop for Operation<'_, T, F
 impl Machine {
     fn operation<'a, T: Unpin + Send + 'a>(
         &'a self,
-        kind: Kind,
+        aim: Aim<'a>,
         subject: u64,
         detail: u64,
         effect: impl FnOnce(&mut State, How) -> io::Result<T> + Send + Unpin + 'a,
     ) -> BoxFuture<'a, io::Result<T>> {
-        Box::pin(Operation { machine: self, kind, subject, detail, stage: Stage::New(effect) })
+        Box::pin(Operation { machine: self, aim, subject, detail, stage: Stage::New(effect) })
     }
 
     fn name_operation<'a, T: Unpin + Send + 'a>(
         &'a self,
-        kind: Kind,
-        path: &'a Path,
+        aim: Aim<'a>,
         effect: impl FnOnce(&mut State, String) -> io::Result<T> + Send + Unpin + 'a,
     ) -> BoxFuture<'a, io::Result<T>> {
+        let path = aim.path;
         let subject = u64::from(crc32c(path.as_os_str().as_encoded_bytes()));
-        self.operation(kind, subject, 0, move |state, how| match how {
+        self.operation(aim, subject, 0, move |state, how| match how {
             How::Whole => effect(state, key(path)?),
             // A folder's sync that fails has saved nothing.
             How::Torn => Err(Errno::IO.into()),
         })
     }
 
-    fn open_file(&self, state: &mut State, key: String, how: Open) -> io::Result<SimFile> {
+    fn open_file(&self, state: &mut State, path: &Path, how: Open) -> io::Result<SimFile> {
+        let key = key(path)?;
         let number = state.number();
         let disk = &mut state.hosts[self.host].disk;
         let inode = match (disk.names.file(&key), how) {
@@ -222,51 +311,53 @@ impl Machine {
             }
             (Err(error), _) => return Err(error),
         };
-        Ok(SimFile { machine: self.clone(), inode, handle: number, is_writable: how != Open::Read })
+        let is_writable = how != Open::Read;
+        let path = path.to_owned();
+        Ok(SimFile { machine: self.clone(), inode, path, handle: number, is_writable })
     }
 }
 
 impl Disk for Machine {
     fn open<'a>(&'a self, path: &'a Path, how: Open) -> BoxFuture<'a, io::Result<Arc<dyn File>>> {
         let kind = if matches!(how, Open::Read | Open::Write) { Kind::Read } else { Kind::Name };
-        self.name_operation(kind, path, move |state, key| {
-            let file = self.open_file(state, key, how)?;
+        self.name_operation(Aim::of(kind, path).opening(), move |state, _| {
+            let file = self.open_file(state, path, how)?;
             Ok(Arc::new(file) as Arc<dyn File>)
         })
     }
 
     fn create_folder<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<()>> {
-        self.name_operation(Kind::Name, path, |state, key| {
+        self.name_operation(Aim::of(Kind::Name, path), |state, key| {
             state.hosts[self.host].disk.names.create_folder(&key)
         })
     }
 
     fn list<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<Vec<(String, FileKind)>>> {
-        self.name_operation(Kind::Read, path, |state, key| {
+        self.name_operation(Aim::of(Kind::Read, path).opening(), |state, key| {
             state.hosts[self.host].disk.names.list(&key)
         })
     }
 
     fn rename<'a>(&'a self, from: &'a Path, to: &'a Path) -> BoxFuture<'a, io::Result<()>> {
-        self.name_operation(Kind::Name, from, |state, from| {
+        self.name_operation(Aim::of(Kind::Name, from), |state, from| {
             state.hosts[self.host].disk.names.rename(&from, key(to)?)
         })
     }
 
     fn remove<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<()>> {
-        self.name_operation(Kind::Name, path, |state, key| {
+        self.name_operation(Aim::of(Kind::Name, path), |state, key| {
             state.hosts[self.host].disk.names.remove(&key)
         })
     }
 
     fn sync_folder<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<()>> {
-        self.name_operation(Kind::Sync, path, |state, key| {
+        self.name_operation(Aim::of(Kind::Sync, path).opening(), |state, key| {
             state.hosts[self.host].disk.names.sync_folder(&key)
         })
     }
 
     fn free_bytes<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<u64>> {
-        self.name_operation(Kind::Read, path, |state, _| {
+        self.name_operation(Aim::of(Kind::Read, path), |state, _| {
             Ok(state.hosts[self.host].disk.free_bytes())
         })
     }
@@ -275,6 +366,8 @@ impl Disk for Machine {
 struct SimFile {
     machine: Machine,
     inode: Arc<Inode>,
+    /// By which it was opened.
+    path: PathBuf,
     handle: u64,
     is_writable: bool,
 }
@@ -287,12 +380,17 @@ impl SimFile {
         detail: u64,
         change: impl FnOnce(&mut State, How) -> io::Result<()> + Send + Unpin + 'a,
     ) -> BoxFuture<'a, io::Result<()>> {
-        self.machine.operation(kind, self.inode.number, detail, move |state, how| {
-            if !self.is_writable {
-                return Err(Errno::BADF.into());
-            }
-            change(state, how)
-        })
+        self.machine.operation(
+            Aim::of(kind, &self.path),
+            self.inode.number,
+            detail,
+            move |state, how| {
+                if !self.is_writable {
+                    return Err(Errno::BADF.into());
+                }
+                change(state, how)
+            },
+        )
     }
 
     fn write<'a>(
@@ -306,7 +404,8 @@ impl SimFile {
             let capacity_bytes = state.hosts[self.machine.host].disk.capacity_bytes;
             let mut content = self.inode.content.lock();
             if how == How::Torn {
-                content.write_torn(data, offset, capacity_bytes, &mut state.rng);
+                let tear = tear(&state.faults, &mut state.rng);
+                content.write_torn(data, offset, capacity_bytes, tear, &mut state.rng);
                 return Ok(());
             }
             content.write(data, offset, capacity_bytes)?;
@@ -320,9 +419,11 @@ impl SimFile {
 
 impl File for SimFile {
     fn read_at<'a>(&'a self, buffer: &'a mut [u8], offset: u64) -> BoxFuture<'a, io::Result<()>> {
-        self.machine.operation(Kind::Read, self.inode.number, offset, move |state, _| {
+        let aim = Aim::of(Kind::Read, &self.path);
+        self.machine.operation(aim, self.inode.number, offset, move |state, _| {
             self.inode.content.lock().read(buffer, offset)?;
-            if !buffer.is_empty() && state.rng.chance(state.faults.read_flip) {
+            let is_meant = aim.is_meant(&state.faults) && !buffer.is_empty();
+            if is_meant && state.rng.chance(state.faults.read_flip) {
                 let index = state.rng.index(buffer.len());
                 buffer[index] ^= 1 << state.rng.below(8);
             }
@@ -340,7 +441,8 @@ impl File for SimFile {
 
     fn sync_data(&self) -> BoxFuture<'_, io::Result<()>> {
         // As on the real machine, also through a handle that only reads.
-        self.machine.operation(Kind::Sync, self.inode.number, 0, move |state, how| {
+        let aim = Aim::of(Kind::Sync, &self.path);
+        self.machine.operation(aim, self.inode.number, 0, move |state, how| {
             let mut content = self.inode.content.lock();
             match how {
                 How::Whole => content.sync(),
@@ -352,9 +454,8 @@ impl File for SimFile {
     }
 
     fn length(&self) -> BoxFuture<'_, io::Result<u64>> {
-        let number = self.inode.number;
-        self.machine
-            .operation(Kind::Read, number, 0, move |_, _| Ok(self.inode.content.lock().length))
+        let (aim, number) = (Aim::of(Kind::Read, &self.path), self.inode.number);
+        self.machine.operation(aim, number, 0, move |_, _| Ok(self.inode.content.lock().length))
     }
 
     fn preallocate(&self, length: u64) -> BoxFuture<'_, io::Result<()>> {

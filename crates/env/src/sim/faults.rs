@@ -1,7 +1,49 @@
 //! What goes wrong in a simulated world, and how slow it is.
 
+use rustix::io::Errno;
+use std::io;
 use std::ops::RangeInclusive;
 use std::time::Duration;
+
+/// What a call that fails says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// `EIO`: the device.
+    Io,
+    /// `ENOSPC`: the disk is full.
+    NoSpace,
+    /// `EMFILE`: the process has no file descriptor left.
+    NoDescriptors,
+    /// `ENOMEM`: the kernel has no memory left.
+    NoMemory,
+}
+
+impl Failure {
+    pub(super) fn error(self) -> io::Error {
+        match self {
+            Failure::Io => Errno::IO,
+            Failure::NoSpace => Errno::NOSPC,
+            Failure::NoDescriptors => Errno::MFILE,
+            Failure::NoMemory => Errno::NOMEM,
+        }
+        .into()
+    }
+}
+
+/// What a power cut does with what was written and not synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// Any of these, drawn for each file.
+    Any,
+    /// All of it is lost.
+    Lost,
+    /// All of it is kept.
+    Kept,
+    /// Each page is kept or lost.
+    Pages,
+    /// Each sector holds any of the versions that were written since the last sync, or the one before.
+    Sectors,
+}
 
 /// Faults and delays. Probabilities are per operation, from 0.0 (never) to 1.0 (always).
 #[derive(Debug, Clone)]
@@ -14,8 +56,25 @@ pub struct Faults {
     pub sync_error: f64,
     /// A read succeeds with one wrong bit, while the medium is right.
     pub read_flip: f64,
+    /// A write of a file, or a change of a folder, finds the disk full; of a write a part may have been done.
+    pub no_space: f64,
+    /// A call that needs a file descriptor (open, list, sync of a folder, listen, connect, accept) finds none left.
+    pub no_descriptors: f64,
+    /// A call finds no memory in the kernel; of a write a part may have been done.
+    pub no_memory: f64,
     /// The disk operation of this number fails ([`super::World::disk_operations`] counts them, from 1).
     pub fail_operation: Option<u64>,
+    /// What that one says.
+    pub fail_with: Failure,
+    /// Only disk operations on paths that contain this text fail or flip; of a file that was renamed, the path by which
+    /// it was opened.
+    pub only: Option<String>,
+    /// Of a write that is torn (it failed, or a crash found it under way) any of its sectors are done, not the first few.
+    pub torn_sectors: f64,
+    /// Such a write is whole in the page cache, and not on the medium.
+    pub torn_whole: f64,
+    /// What power cuts do.
+    pub cut: Cut,
     /// Size of each host's disk, bytes; [`super::Host::set_disk_bytes`] changes it later.
     pub disk_bytes: u64,
     /// Size of each host's memory that may be mapped, bytes.
@@ -37,7 +96,15 @@ impl Faults {
             write_error: 0.0,
             sync_error: 0.0,
             read_flip: 0.0,
+            no_space: 0.0,
+            no_descriptors: 0.0,
+            no_memory: 0.0,
             fail_operation: None,
+            fail_with: Failure::Io,
+            only: None,
+            torn_sectors: 0.0,
+            torn_whole: 0.0,
+            cut: Cut::Any,
             disk_bytes: 1 << 40,
             memory_bytes: 1 << 34,
             disk_latency: Duration::from_micros(10)..=Duration::from_micros(500),

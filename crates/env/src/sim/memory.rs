@@ -1,12 +1,14 @@
 //! Simulated memory that outlives the process, but not the power.
 
 use super::names::key;
+use super::random::Rng;
 use super::state::{Event, Machine};
 use crate::{Memory, Region};
 use memmap2::{MmapMut, MmapRaw};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -70,6 +72,55 @@ impl MemoryState {
         // the caller promises that nobody holds a reference to the byte meanwhile.
         unsafe { *region.base().add(offset) ^= mask };
         true
+    }
+
+    /// Flips this many bits within a range; how many that were.
+    pub(super) fn damage(
+        &mut self,
+        path: &Path,
+        range: &Range<u64>,
+        count: u32,
+        rng: &mut Rng,
+    ) -> u32 {
+        let length =
+            key(path).ok().and_then(|key| self.files.get(&key)).map_or(0, |file| file.length());
+        let end = range.end.min(length as u64);
+        if range.start >= end {
+            return 0;
+        }
+        (0..count)
+            .map(|_| {
+                let offset = range.start + rng.below(end - range.start);
+                u32::from(self.flip(path, offset, 1 << rng.below(8)))
+            })
+            .sum()
+    }
+
+    pub(super) fn paths(&self) -> Vec<String> {
+        self.files.keys().cloned().collect()
+    }
+
+    pub(super) fn copy(&self, path: &Path) -> Option<Vec<u8>> {
+        let region = self.files.get(&key(path).ok()?)?;
+        // SAFETY: the bytes are inside the mapping, which lives as long as `region`. A world runs on one thread, and
+        // nobody holds a reference to them meanwhile.
+        Some(unsafe { std::slice::from_raw_parts(region.base(), region.length()) }.to_vec())
+    }
+
+    /// Puts these bytes in place of a file, or removes it when there are none; `false` while it is mapped.
+    pub(super) fn put(&mut self, path: &Path, bytes: &[u8]) -> io::Result<bool> {
+        let key = key(path)?;
+        if self.files.get(&key).is_some_and(|region| Arc::strong_count(region) > 1) {
+            return Ok(false);
+        }
+        self.files.remove(&key);
+        if bytes.is_empty() {
+            return Ok(true);
+        }
+        let region = self.map(key, bytes.len())?;
+        // SAFETY: the mapping is as long as `bytes`, and known here only.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), region.base(), bytes.len()) };
+        Ok(true)
     }
 
     fn free_bytes(&self) -> u64 {

@@ -30,6 +30,7 @@ mod content;
 mod disk;
 mod executor;
 mod faults;
+mod meddle;
 mod memory;
 mod names;
 mod net;
@@ -39,5 +40,5 @@ mod state;
 mod tests;
 mod world;
 
-pub use faults::Faults;
+pub use faults::{Cut, Failure, Faults};
 pub use world::{Host, Stop, World};

@@ -1,6 +1,7 @@
 //! The names of files: as they are, as they are on the medium, and what happened in each folder since its last sync.
 
 use super::content::Inode;
+use super::faults::Cut;
 use super::random::Rng;
 use crate::FileKind;
 use rustix::io::Errno;
@@ -189,8 +190,14 @@ impl Names {
     }
 
     /// Of each folder's changes, the first few survive.
-    pub(super) fn cut_power(&mut self, rng: &mut Rng) {
-        let mode = rng.below(4);
+    pub(super) fn cut_power(&mut self, cut: Cut, rng: &mut Rng) {
+        let drawn = rng.below(4);
+        let mode = match cut {
+            Cut::Any => drawn,
+            Cut::Lost => 0,
+            Cut::Kept => 1,
+            Cut::Pages | Cut::Sectors => 2,
+        };
         for (_, changes) in std::mem::take(&mut self.pending) {
             let survivors = match mode {
                 0 => 0,
@@ -209,6 +216,60 @@ impl Names {
         }
         self.durable.clone_from(&present);
         self.present = present;
+    }
+
+    /// A file whose name is on the medium, and those of its folders.
+    pub(super) fn durable_file(&self, key: &str) -> Option<Arc<Inode>> {
+        let mut folder = parent(key);
+        while !folder.is_empty() {
+            matches!(self.durable.get(folder), Some(Entry::Folder)).then_some(())?;
+            folder = parent(folder);
+        }
+        match self.durable.get(key)? {
+            Entry::File(inode) => Some(inode.clone()),
+            Entry::Folder => None,
+        }
+    }
+
+    /// What is below a folder, by path from there, parents first; `None` for a folder.
+    pub(super) fn below<T>(
+        &self,
+        key: &str,
+        read: impl Fn(&Inode) -> T,
+    ) -> io::Result<Vec<(String, Option<T>)>> {
+        if !self.is_folder(key) {
+            return Err(Errno::NOENT.into());
+        }
+        let prefix = if key.is_empty() { String::new() } else { format!("{key}/") };
+        let found = self.present.range(prefix.clone()..);
+        Ok(found
+            .take_while(|(path, _)| path.starts_with(&prefix))
+            .map(|(path, entry)| match entry {
+                Entry::File(inode) => (path[prefix.len()..].to_owned(), Some(read(inode))),
+                Entry::Folder => (path[prefix.len()..].to_owned(), None),
+            })
+            .collect())
+    }
+
+    /// Puts a file (or a folder) there with its folders, durable at once; what else is pending stays so.
+    pub(super) fn plant(&mut self, key: &str, inode: Option<Arc<Inode>>) -> io::Result<()> {
+        let folder = if inode.is_some() { parent(key) } else { key };
+        let ends = folder.match_indices('/').map(|(index, _)| index).chain([folder.len()]);
+        for end in ends.filter(|&end| end > 0) {
+            if matches!(self.present.get(&folder[..end]), Some(Entry::File(_))) {
+                return Err(Errno::EXIST.into());
+            }
+            self.present.insert(folder[..end].to_owned(), Entry::Folder);
+            self.durable.insert(folder[..end].to_owned(), Entry::Folder);
+        }
+        if let Some(inode) = inode {
+            if self.is_folder(key) {
+                return Err(Errno::ISDIR.into());
+            }
+            self.present.insert(key.to_owned(), Entry::File(inode.clone()));
+            self.durable.insert(key.to_owned(), Entry::File(inode));
+        }
+        Ok(())
     }
 
     pub(super) fn files(&self) -> impl Iterator<Item = &Arc<Inode>> {

@@ -5,6 +5,7 @@
 //! one that loses power resets them.
 
 use super::executor::Delay;
+use super::faults::Failure;
 use super::state::{Event, Machine, State};
 use crate::{Accepted, Acceptor, Address, BoxFuture, Net, Stream};
 use parking_lot::Mutex;
@@ -132,6 +133,7 @@ impl Net for Machine {
             let mut guard = self.shared.lock();
             let state = &mut *guard;
             self.check_alive(state)?;
+            state.take_descriptor()?;
             let address = state.net.choose_port(address);
             let place = place(self.host, &address);
             if state.net.listeners.contains_key(&place) {
@@ -153,6 +155,7 @@ impl Net for Machine {
             let delay = {
                 let mut guard = self.shared.lock();
                 let state = &mut *guard;
+                state.take_descriptor()?;
                 let latency = state.rng.duration(&state.faults.network_latency);
                 Delay::until(&self.shared, state.now + latency)
             };
@@ -160,6 +163,17 @@ impl Net for Machine {
             let stream = poll_fn(|context| self.poll_connect(address, context)).await?;
             Ok(Box::new(stream) as Box<dyn Stream>)
         })
+    }
+}
+
+impl State {
+    /// What a call meets that needs one more file descriptor.
+    fn take_descriptor(&mut self) -> io::Result<()> {
+        if self.rng.chance(self.faults.no_descriptors) {
+            self.record(Event::Fail, 0, 0);
+            return Err(Failure::NoDescriptors.error());
+        }
+        Ok(())
     }
 }
 
@@ -219,6 +233,11 @@ impl Acceptor for SimAcceptor {
             let Some(listener) = self.listener(&mut state) else {
                 return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
             };
+            if !listener.queue.is_empty() {
+                // As on the real machine, the client stays in the queue.
+                state.take_descriptor()?;
+            }
+            let listener = self.listener(&mut state).expect("it was there");
             match listener.queue.pop_front() {
                 Some(stream) => {
                     Poll::Ready(Ok(

@@ -29,8 +29,8 @@ pub struct World {
 /// A host of a world: its disk and memory, and the process that runs on it. Clones mean the same host.
 #[derive(Clone)]
 pub struct Host {
-    shared: Arc<Shared>,
-    index: usize,
+    pub(super) shared: Arc<Shared>,
+    pub(super) index: usize,
 }
 
 /// Where to stop a run, counted from its start.
@@ -287,7 +287,7 @@ impl Host {
         let host = &mut state.hosts[self.index];
         host.dying = None;
         if power {
-            host.disk.cut_power(&mut state.rng);
+            host.disk.cut_power(state.faults.cut, &mut state.rng);
             host.memory.clear();
         }
     }

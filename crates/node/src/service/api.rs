@@ -7,8 +7,8 @@ use crate::{boot, health, limits, warm_memory, work};
 use base::Kind;
 use front::http::api::{
     Answer, Api, ApiError, BootReport, CreateVolume, Debug, Event, Health, Job, LogUsage, Salvage,
-    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSweep, StartVerify, Status, Stopping,
-    StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep, StartVerify,
+    Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use serde_json::json;
 use std::sync::Arc;
@@ -268,6 +268,18 @@ impl Api for Service {
         })
     }
 
+    fn start_space(&self, request: StartSpace) -> Answer<'_, Job> {
+        Box::pin(async move {
+            let node = self.node().await?;
+            if let Some(name) = &request.volume {
+                node.volumes.show(name).await.map_err(|error| refused(&error))?;
+            }
+            let subject = request.volume.clone().unwrap_or_else(|| "all volumes".to_owned());
+            let begin = |progress| work::space(node, request.volume, progress);
+            Ok(self.inner.jobs.begin("space", &subject, "chunks", begin))
+        })
+    }
+
     fn start_verify(&self, request: StartVerify) -> Answer<'_, Job> {
         Box::pin(async move {
             let node = self.node().await?;
@@ -294,6 +306,30 @@ impl Api for Service {
                 ApiError::new(Kind::NotFound, message)
             };
             self.inner.jobs.find(id).ok_or_else(missing)
+        })
+    }
+
+    fn cancel_job<'a>(&'a self, id: &'a str) -> Answer<'a, Job> {
+        Box::pin(async move {
+            let job = Api::job(self, id).await?;
+            if job.state != front::http::api::JobState::Running {
+                return Ok(job);
+            }
+            if job.kind == "drain" {
+                let message =
+                    "a drain cannot be broken off: what was written goes to the store anyway";
+                return Err(ApiError::new(Kind::Unsupported, message));
+            }
+            let node = self.node().await?;
+            self.inner.jobs.cancelled(id);
+            match job.kind.as_str() {
+                // In the middle of what they change: they end themselves, after the step that they are in.
+                "sweep" => node.sweeper.stop(),
+                "salvage" => drop(node.volumes.cancel_salvage(&job.subject)),
+                // These only read.
+                _ => self.inner.jobs.interrupt(id),
+            }
+            Api::job(self, id).await
         })
     }
 

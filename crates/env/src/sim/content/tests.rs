@@ -121,7 +121,9 @@ fn a_power_cut_leaves_only_lawful_sectors() {
             assert_eq!(read(&content), reference.present[..reference.length], "seed {seed}");
             check_space(&content);
         }
-        content.cut_power(&mut rng);
+        let durable = content.durable();
+        reference.check_cut(&durable, seed);
+        content.cut_power(Cut::Any, &mut rng);
         let left = read(&content);
         reference.check_cut(&left, seed);
         check_space(&content);
@@ -129,7 +131,51 @@ fn a_power_cut_leaves_only_lawful_sectors() {
         content.set_length(BYTES as u64).expect("room");
         assert!(read(&content)[left.len()..].iter().all(|&byte| byte == 0), "seed {seed}");
         content.sync();
-        content.cut_power(&mut rng);
+        content.cut_power(Cut::Any, &mut rng);
         assert_eq!(read(&content)[..left.len()], left);
     }
+}
+
+#[test]
+fn what_is_durable_is_what_the_worst_cut_leaves() {
+    for seed in 0..500 {
+        let mut rng = Rng::new(seed);
+        let inode = Inode::new(1, &Arc::default());
+        let mut content = inode.content.lock();
+        for step in 0..20u8 {
+            let offset = rng.index(BYTES - 1);
+            let data = vec![step + 1; 1 + rng.index((BYTES - offset).min(9000))];
+            content.write(&data, offset as u64, u64::MAX).expect("room");
+            match rng.below(4) {
+                0 => content.sync(),
+                1 => content.settle_range(offset as u64, data.len()),
+                _ => {}
+            }
+        }
+        let durable = content.durable();
+        content.cut_power(Cut::Lost, &mut rng);
+        assert_eq!(read(&content), durable, "seed {seed}");
+    }
+}
+
+#[test]
+fn torn_writes_leave_a_beginning_any_sectors_or_all() {
+    let (mut holes, mut whole) = (0, 0);
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed);
+        for tear in [Tear::Prefix, Tear::Sectors, Tear::Whole] {
+            let inode = Inode::new(1, &Arc::default());
+            let mut content = inode.content.lock();
+            content.write_torn(&[7; 20 * SECTOR], 100, u64::MAX, tear, &mut rng);
+            let found = read(&content);
+            let gaps = found.iter().skip(100).filter(|&&byte| byte == 0).count();
+            match tear {
+                Tear::Prefix => assert_eq!(gaps, 0, "seed {seed}"),
+                Tear::Sectors => holes += usize::from(gaps > 0),
+                Tear::Whole => whole += usize::from(gaps == 0 && found.len() == 100 + 20 * SECTOR),
+            }
+            assert!(content.durable().is_empty(), "none of it is on the medium");
+        }
+    }
+    assert!(holes > 200 && whole == 300, "{holes} {whole}");
 }
