@@ -12,7 +12,7 @@ use crate::outline::Outline;
 use crate::scan::Unreadable;
 use crate::segment::{Place, Segment};
 use crate::{Error, Loss, Recovered};
-use base::{SegmentId, Serial, VolumeId};
+use base::{Incarnation, SegmentId, Serial, VolumeId};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use std::cmp::Ordering;
@@ -232,6 +232,22 @@ impl Inner {
         let parts = inventory.volumes.get(&volume).map_or(&[][..], Vec::as_slice);
         let outline = parts.iter().map(|part| part.outline).reduce(Outline::with);
         Ok(outline.filter(|_| inventory.losses_of(volume).is_empty()))
+    }
+
+    /// Which lives appended what is recovered of a volume: the lowest and the highest serial of each, a line a segment.
+    pub(crate) async fn lives(
+        &self,
+        volume: VolumeId,
+    ) -> Result<Vec<(Incarnation, Serial, Serial)>, Error> {
+        self.read_recovered().await?;
+        let inventory = self.recovery.inventory.lock();
+        let parts = inventory.volumes.get(&volume).map_or(&[][..], Vec::as_slice);
+        let line = |part: &Part| {
+            // One that is gone has nothing that anybody misses.
+            let life = part.index.segment.upgrade()?.header.incarnation;
+            Some((life, part.outline.lowest, part.outline.highest))
+        };
+        Ok(parts.iter().filter_map(line).collect())
     }
 
     pub(crate) async fn unfinished_volumes(&self) -> Result<Vec<(VolumeId, Serial)>, Error> {

@@ -283,6 +283,15 @@ impl Log {
         self.inner.outline(volume).await
     }
 
+    /// Which lives of the node appended what is recovered of a volume: each with a lowest and a highest serial, in the order
+    /// of the log, perhaps several of one life.
+    pub async fn lives(
+        &self,
+        volume: VolumeId,
+    ) -> Result<Vec<(Incarnation, Serial, Serial)>, Error> {
+        self.inner.lives(volume).await
+    }
+
     /// All volumes that have recovered changes, with the highest serial of each.
     pub async fn unfinished_volumes(&self) -> Result<Vec<(VolumeId, Serial)>, Error> {
         self.inner.unfinished_volumes().await

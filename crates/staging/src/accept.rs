@@ -74,8 +74,9 @@ impl Staging {
         let mut kept = Vec::new();
         if parked.as_ref().is_none_or(|(unlisted, _)| *unlisted > 0) {
             let (recovered, losses) = inner.log.salvage(vault.id).await?;
+            let overtaken = recovery::overtaken(&recovered, vault);
             let changes = recovery::behind(recovered, vault)?;
-            missing = Missing::of(&changes, &losses, vault);
+            missing = Missing::of(&changes, &losses, vault).and(overtaken);
             kept.extend(changes.into_iter().map(|change| Kept {
                 serial: change.serial,
                 position: change.position,

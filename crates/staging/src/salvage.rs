@@ -320,9 +320,8 @@ impl Staged {
         let checkpoint = self.gate.lock().checkpoint();
         let attempt = Attempt { root: new, checkpoint };
         match batch::commit(self, &attempt, lost).await? {
-            Committed::Won(held) => drop(self.gate.lock().finish(held)),
-            Committed::Late(held) => {
-                let finished = batch::adopt(self, held)?;
+            Committed::Won(held) => drop(self.gate.lock().finish(*held)),
+            Committed::Late(finished) => {
                 batch::conclude(self, finished).await;
                 let late = "a commit from before a restart landed in between: once more";
                 return Err(datastore::Error::Unavailable(late.into()).into());
