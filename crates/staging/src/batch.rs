@@ -9,7 +9,7 @@ use crate::gatekeeper::Finished;
 use crate::quarantine::{self, Lost};
 use crate::queue::{Change, Payload};
 use crate::staged::{Mode, Staged, tell};
-use crate::{Error, Vault, limits, plan};
+use crate::{Error, Vault, limits, plan, versions};
 use base::{Kind, Serial};
 use content::tree::Root;
 use datastore::record::Held;
@@ -63,7 +63,8 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
         // What is in the store already need not be made again.
         wait(volume, &error, &mut pause).await?;
     }
-    let attempt = Attempt { root, checkpoint: prefix.checkpoint };
+    let over = folds.iter().map(|fold| fold.span).fold(0, u64::saturating_add);
+    let attempt = Attempt { root, checkpoint: prefix.checkpoint, over };
     let still_lost = quarantine::healed(&prefix.lost, &folds);
     if still_lost.len() > limits::LOST_MAX {
         return Err(scattered(volume));
@@ -134,6 +135,7 @@ pub(crate) async fn commit(
             root: attempt.root,
             checkpoint: attempt.checkpoint,
             lost: lost.to_vec(),
+            versions: versions::next(&held.value, attempt, inner.env.wall_clock().0),
             ..held.value.clone()
         };
         let begun = inner.env.now();

@@ -250,14 +250,14 @@ impl Staged {
         salvaged.note(&repaired.lines);
         let (new, again) = match replayed {
             None => {
-                self.commit_root(root, repaired.root, &lost).await?;
+                self.commit_root(root, repaired.root, &before, &lost).await?;
                 let again = repaired.again;
                 (repaired, again)
             }
             Some(replayed) => {
                 lost = replayed.lost;
                 more = quarantine::without(&lost, &before);
-                self.commit_root(root, replayed.root, &lost).await?;
+                self.commit_root(root, replayed.root, &before, &lost).await?;
                 // Only now may a sweep go on.
                 batch = replayed.batch;
                 salvaged.replayed += replayed.changes;
@@ -288,7 +288,7 @@ impl Staged {
     ) -> Result<bool, Error> {
         let mut batch = self.inner.content.batch();
         let kept = repair_keeping(&self.inner.content, &mut batch, &root, findings).await?;
-        self.commit_root(root, kept.root, before).await?;
+        self.commit_root(root, kept.root, before, before).await?;
         batch.committed();
         salvaged.note(&kept.lines);
         salvaged.refetched += kept.refetched;
@@ -302,6 +302,7 @@ impl Staged {
         self: &Arc<Self>,
         root: Root,
         new: Root,
+        before: &[Lost],
         lost: &[Lost],
     ) -> Result<(), Error> {
         if lost.len() > limits::LOST_MAX {
@@ -316,7 +317,8 @@ impl Staged {
             return Ok(());
         }
         let checkpoint = self.gate.lock().checkpoint();
-        let attempt = Attempt { root: new, checkpoint };
+        let over = quarantine::without(lost, before).iter().map(|one| one.span).sum();
+        let attempt = Attempt { root: new, checkpoint, over };
         match batch::commit(self, &attempt, lost).await? {
             Committed::Won(held) => drop(self.gate.lock().finish(held)),
             Committed::Late(held) => {
@@ -351,6 +353,11 @@ impl Staged {
             // The sender lives as long as `self`.
             let _ = busy.wait_for(|busy| !busy).await;
         }
+    }
+
+    /// It has grown: the vault says so already.
+    pub fn resize(&self, size: u64) {
+        self.home.grow(size);
     }
 
     /// Whether changes that it has acknowledged are damaged in the log, so that it cannot destage.

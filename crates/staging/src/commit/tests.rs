@@ -37,7 +37,7 @@ fn vault(tag: u8, checkpoint: u64) -> Vault {
 #[test]
 fn a_vault_read_back_is_judged() {
     let ours = vault(1, 10);
-    let attempt = Attempt { root: root(2), checkpoint: Serial(20) };
+    let attempt = Attempt { root: root(2), checkpoint: Serial(20), over: 0 };
     let judge = |found: Vault| judge(&ours, &attempt, &found);
     assert_eq!(judge(vault(2, 20)), Verdict::Won);
     assert_eq!(judge(vault(1, 10)), Verdict::Unchanged);
