@@ -1,7 +1,10 @@
 //! Talks to a daemon: HTTP over the Unix socket in its folder.
 
 use crate::failure::{Failure, Outcome};
+use crate::output::quoted;
+use crate::running;
 use crate::signals::StopSignals;
+use crate::supervise::endpoints;
 use base::Kind;
 use bytes::Bytes;
 use env::Address;
@@ -53,7 +56,7 @@ impl Client {
     /// Whether anybody holds the daemon's socket.
     pub fn is_there(&self) -> bool {
         let connect = async { UnixStream::connect(self.dir.join(SOCKET)).await.is_ok() };
-        let tcp = || crate::supervise::endpoints::read(&self.dir).is_some();
+        let tcp = || endpoints::read(&self.dir).is_some();
         self.runtime.block_on(connect) || tcp()
     }
 
@@ -96,19 +99,28 @@ impl Client {
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| Failure::new("the request cannot be built").because(error))?;
         let socket = self.dir.join(SOCKET);
-        match UnixStream::connect(&socket).await {
-            Ok(stream) => self.send(stream, request).await,
-            // A folder with too long a path has no socket; the daemon then says in a file where it listens.
-            Err(error) => match crate::supervise::endpoints::read(&self.dir)
-                .and_then(|found| found.http_tcp())
-            {
-                Some(Address::Tcp(place)) => match TcpStream::connect(place).await {
-                    Ok(stream) => self.send(stream, request).await,
-                    Err(error) => Err(self.unreachable(&error)),
-                },
-                _ => Err(self.unreachable(&error)),
-            },
+        let error = match UnixStream::connect(&socket).await {
+            Ok(stream) => return self.send(stream, request).await,
+            Err(error) => error,
+        };
+        // A folder with too long a path has no socket; the daemon then says in a file where it listens.
+        let elsewhere = endpoints::read(&self.dir).map(|found| found.http_places());
+        for place in elsewhere.unwrap_or_default() {
+            match place {
+                Address::Tcp(place) => {
+                    if let Ok(stream) = TcpStream::connect(place).await {
+                        return self.send(stream, request).await;
+                    }
+                }
+                Address::Unix(path) if path != socket => {
+                    if let Ok(stream) = UnixStream::connect(path).await {
+                        return self.send(stream, request).await;
+                    }
+                }
+                Address::Unix(_) => {}
+            }
         }
+        Err(self.unreachable(&error))
     }
 
     async fn send(
@@ -136,11 +148,30 @@ impl Client {
 
     fn unreachable(&self, error: &std::io::Error) -> Failure {
         let dir = self.dir.display();
+        if error.kind() == std::io::ErrorKind::PermissionDenied {
+            return Failure::new(format!("the daemon in {dir} does not let you in"))
+                .because(error)
+                .next("run the command as the user who runs the daemon, or as root; `rekindle up --http-socket-group GROUP` lets a group in")
+                .kind(Kind::Unavailable);
+        }
+        let others = running::folders();
+        let next = if others.is_empty() {
+            format!(
+                "start it with `rekindle up --dir {}`, or name another folder with --dir",
+                quoted(&self.dir)
+            )
+        } else {
+            let others: Vec<_> =
+                others.iter().map(|dir| format!("--dir {}", quoted(dir))).collect();
+            format!(
+                "these run: {}; or start it with `rekindle up --dir {}`",
+                others.join(", "),
+                quoted(&self.dir)
+            )
+        };
         Failure::new(format!("no daemon answers in {dir}"))
             .because(error)
-            .next(format!(
-                "start it with `rekindle up --dir {dir}`, or name another folder with --dir"
-            ))
+            .next(next)
             .kind(Kind::Unavailable)
     }
 

@@ -17,6 +17,7 @@ mod nearest;
 mod netlink;
 mod output;
 mod parse;
+mod running;
 mod signals;
 mod supervise;
 mod worker;
@@ -61,7 +62,9 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Stop(stop) => command::stop::run(common, stop).map(|()| 0),
         Command::Map(map) => command::map::run(common, map).map(|()| 0),
         Command::Verify(verify) => command::verify::run(common, verify),
+        Command::Space(space) => command::space::run(common, space),
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
+        Command::Jobs(jobs) => command::jobs::run(common, jobs).map(|()| 0),
         Command::Upgrade(upgrade) => command::upgrade::run(common, upgrade).map(|()| 0),
         Command::BootReport(report) => command::boot_report::run(common, report).map(|()| 0),
         Command::Appliance(appliance) => appliance::run(common, appliance),

@@ -1,7 +1,7 @@
 //! What every backend must pass, races included. For tests, and for people who bring a store of their own.
 
 use crate::limits::{LIST_OBJECTS_MAX, SEGMENT_BYTES_MAX};
-use crate::{Error, Store, Version};
+use crate::{Error, Removal, Store, Version};
 use bytes::Bytes;
 use env::Env;
 use futures_util::future::join_all;
@@ -48,6 +48,7 @@ pub async fn run(env: &Env, store: &Store) -> Outcome {
     check("long listings").paging().await?;
     check("unusual keys").keys().await?;
     check("a large object").large().await?;
+    check("only the current version is removed").delete_if().await?;
     check("deleting").deleting().await
 }
 
@@ -201,6 +202,49 @@ impl Check<'_> {
         )?;
         let read = self.store.get(&key).await;
         self.ensure(matches!(read, Err(Error::NotFound(_))), "a failed replace made an object")
+    }
+
+    async fn delete_if(&self) -> Outcome {
+        let key = self.key("removed");
+        let data = |text: &'static str| Bytes::from_static(text.as_bytes());
+        let first = self.good(self.store.create(&key, data("1")).await)?;
+        let second = self.good(self.store.replace(&key, data("2"), &first).await)?;
+        match self.store.delete_if(&key, &first).await {
+            Err(Error::Conflict(_)) => {}
+            Ok(Removal::Unsupported) => {
+                let (read, version) = self.get(&key).await?;
+                self.ensure(read == "2" && version == second, "what is not possible did harm")?;
+                return self.good(self.store.delete(&key).await);
+            }
+            other => return self.fail(format!("a stale version gives {other:?}")),
+        }
+        let (read, version) = self.get(&key).await?;
+        self.ensure(read == "2" && version == second, "a stale version removed something")?;
+        // Of those who replace and remove the same version, one wins.
+        for round in 0..8 {
+            let (_, version) = self.get(&key).await?;
+            let body = |writer: usize| Bytes::from(format!("round {round} writer {writer}"));
+            let (removed, written) = futures_util::future::join(
+                self.store.delete_if(&key, &version),
+                join_all((0..4).map(|writer| self.store.replace(&key, body(writer), &version))),
+            )
+            .await;
+            let wins = usize::from(removed.is_ok())
+                + written.iter().filter(|written| written.is_ok()).count();
+            self.ensure(wins == 1, format!("{wins} have won: {removed:?}, {written:?}"))?;
+            let there = self.store.get(&key).await;
+            self.ensure(there.is_ok() != removed.is_ok(), "the winner did not get his way")?;
+            if there.is_err() {
+                self.good(self.store.create(&key, body(9)).await)?;
+            }
+        }
+        let (_, version) = self.get(&key).await?;
+        for _ in 0..2 {
+            let gone = self.good(self.store.delete_if(&key, &version).await)?;
+            self.ensure(gone == Removal::Done, "what was possible is not any more")?;
+        }
+        let read = self.store.get(&key).await;
+        self.ensure(matches!(read, Err(Error::NotFound(_))), format!("it is still there: {read:?}"))
     }
 
     async fn counter(&self) -> Outcome {

@@ -156,6 +156,11 @@ pub trait Region: Send + Sync {
     fn base(&self) -> *mut u8;
     /// Bytes.
     fn length(&self) -> usize;
+    /// Whether somebody has removed the file: what is mapped stays as it is for as long as it is open, and the next start
+    /// will not find it.
+    fn is_removed(&self) -> bool {
+        false
+    }
 }
 
 /// Where to listen or connect: `tcp:HOST:PORT`, `unix:PATH`.

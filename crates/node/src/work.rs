@@ -52,7 +52,7 @@ pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
     node.env.spawn("collector", node.volumes.collector(node.config.collector.clone()));
     node.env.spawn("recover", recover::recover(Arc::downgrade(node)));
     every(node, "sweep-timer", node.config.sweep.interval, jobs, |node, jobs| {
-        jobs.begin("sweep", "the store", "packs", |progress| {
+        jobs.begin("sweep", "the store", "steps", |progress| {
             sweep(node, StartSweep::default(), progress)
         });
     });

@@ -71,12 +71,18 @@ pub struct ApplianceRun {
     /// The appliance
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
-    /// Serve NBD here besides DIR/nbd.sock: HOST:PORT, unix:PATH, or off; repeatable [default: 127.0.0.1:10809]
+    /// Serve NBD here besides DIR/nbd.sock: unix:PATH or HOST:PORT; repeatable
     #[arg(long, value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]
     pub nbd: Vec<Place>,
-    /// Serve the JSON API here besides DIR/rekindle.sock [default: 127.0.0.1:8809]
-    #[arg(long, value_name = "ADDR", value_parser = parse::private_address, value_delimiter = ',')]
+    /// Serve the JSON API here besides DIR/rekindle.sock: unix:PATH or HOST:PORT; repeatable
+    #[arg(long, value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]
     pub http: Vec<Place>,
+    /// Allow TCP addresses that other machines reach: nobody is asked who he is, and nothing is encrypted
+    #[arg(long)]
+    pub insecure: bool,
+    /// Let this group use the NBD sockets too [default: only the user who runs the appliance]
+    #[arg(long, value_name = "GROUP", value_parser = crate::supervise::access::group)]
+    pub socket_group: Option<u32>,
     /// Where the bulk lies: s3://BUCKET/PREFIX [default: the data disk]
     #[arg(long, env = "REKINDLE_STORE", hide_env_values = true, value_name = "URL")]
     pub store: Option<String>,

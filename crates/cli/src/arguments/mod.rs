@@ -10,8 +10,8 @@ mod volume;
 pub use appliance::{Accelerator, Appliance, ApplianceBuild, ApplianceRun};
 use clap::{Args, Parser, Subcommand};
 pub use drill::{Attach, Drill, Restart};
-pub use look::{BootReport, Completions, Debug, Inspect, Status, Warm};
-pub use repair::{Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
+pub use look::{BootReport, Completions, Debug, Inspect, Space, Status, Warm};
+pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
 pub use up::{LogFormat, Stop, Up, Upgrade};
 pub use volume::{AckWord, Create, Map, Named, PolicyWord, Remove, Volume};
@@ -72,9 +72,14 @@ pub enum Command {
     /// Repair damaged volumes: what waits, what was done, begin, break off
     #[command(subcommand)]
     Salvage(Salvage),
+    /// Count what volumes take in the store, and what of it is theirs alone
+    Space(Space),
     /// Give back space in the store that no volume reaches
     #[command(subcommand)]
     Sweep(Sweep),
+    /// Long work of the daemon: show it, break it off
+    #[command(subcommand)]
+    Jobs(Jobs),
     /// Show or empty the memory that outlives the daemon
     #[command(subcommand)]
     Warm(Warm),

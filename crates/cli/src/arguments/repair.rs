@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 Examples:
   rekindle verify                 every volume, with progress
   rekindle verify vm1             one volume
-  rekindle verify --no-wait       start it and come back later: `rekindle status` shows it
+  rekindle verify --detach        start it and come back later: `rekindle jobs ls` shows it
   rekindle verify --salvage --rate 20M    slowly, and repair what is damaged
 
 In the settings file, `interval` under `[scrub]` does the last one again and again; `rate` says how
@@ -24,7 +24,7 @@ pub struct Verify {
     #[arg(long, overrides_with = "no_wait")]
     pub wait: bool,
     /// Only start it
-    #[arg(long)]
+    #[arg(long, visible_alias = "detach")]
     pub no_wait: bool,
     /// Ask for a salvage of each volume in which damage is found
     #[arg(long)]
@@ -67,6 +67,9 @@ pub struct SalvageRun {
     /// them, and the rest is named
     #[arg(long)]
     pub accept_losses: bool,
+    /// Only start it
+    #[arg(long)]
+    pub detach: bool,
 }
 
 #[derive(Debug, Args)]
@@ -81,5 +84,38 @@ pub enum Sweep {
     /// What the sweep is doing and what it has given back
     Status,
     /// Sweep now, and wait for the end
-    Run,
+    Run(SweepRun),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle sweep run              with progress; Ctrl-C ends the waiting, not the sweep
+  rekindle sweep run --detach     start it; `rekindle jobs ls` shows it")]
+pub struct SweepRun {
+    /// Only start it
+    #[arg(long)]
+    pub detach: bool,
+}
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  rekindle jobs ls
+  rekindle jobs cancel 7
+
+The last jobs are remembered until the daemon starts again.")]
+pub enum Jobs {
+    /// Long work: what runs, how far it is, and how the last ones ended
+    #[command(visible_alias = "list")]
+    Ls,
+    /// Break one off: a check at once, a sweep or a salvage after the step that it is in
+    Cancel(CancelJob),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  rekindle jobs cancel 7")]
+pub struct CancelJob {
+    /// Its number, as `rekindle jobs ls` shows it
+    pub id: String,
 }

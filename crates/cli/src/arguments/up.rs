@@ -9,7 +9,8 @@ use std::path::PathBuf;
 Examples:
   rekindle up
   rekindle up --dir /srv/rekindle --store s3://bucket/prefix
-  rekindle up --nbd 0.0.0.0:10809 --http unix:/run/rekindle.sock
+  rekindle up --socket-group libvirt-qemu                       QEMU of libvirt may use the volumes
+  rekindle up --nbd 127.0.0.1:10809                             every user of this machine may
   rekindle up --parity 16+1                                     heal what a disk of the store loses
   rekindle up --store-fault latency=100ms,fail=20%,gone=60s     a store that misbehaves, for drills
 
@@ -25,12 +26,21 @@ pub struct Up {
     /// Where the bulk lies: file:///FOLDER or s3://BUCKET/PREFIX [default: DIR/store]
     #[arg(long, env = "REKINDLE_STORE", hide_env_values = true, value_name = "URL")]
     pub store: Option<String>,
-    /// Serve NBD here besides DIR/nbd.sock: HOST:PORT, unix:PATH, or off; repeatable [default: 127.0.0.1:10809]
-    #[arg(long, env = "REKINDLE_NBD", hide_env_values = true, value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]
+    /// Serve NBD here besides DIR/nbd.sock: unix:PATH or HOST:PORT; repeatable
+    #[arg(long, visible_alias = "listen", env = "REKINDLE_NBD", hide_env_values = true, value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]
     pub nbd: Vec<Place>,
-    /// Serve the JSON API here besides DIR/rekindle.sock [default: 127.0.0.1:8809]
-    #[arg(long, env = "REKINDLE_HTTP", hide_env_values = true, value_name = "ADDR", value_parser = parse::private_address, value_delimiter = ',')]
+    /// Serve the JSON API here besides DIR/rekindle.sock: unix:PATH or HOST:PORT; repeatable
+    #[arg(long, env = "REKINDLE_HTTP", hide_env_values = true, value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]
     pub http: Vec<Place>,
+    /// Allow TCP addresses that other machines reach: nobody is asked who he is, and nothing is encrypted
+    #[arg(long, env = "REKINDLE_INSECURE", hide_env_values = true)]
+    pub insecure: bool,
+    /// Let this group use the NBD sockets too: QEMU's, for example [default: only the user who runs the daemon]
+    #[arg(long, env = "REKINDLE_SOCKET_GROUP", hide_env_values = true, value_name = "GROUP", value_parser = crate::supervise::access::group)]
+    pub socket_group: Option<u32>,
+    /// Let this group use the sockets of the JSON API too: it may then remove volumes and stop the daemon
+    #[arg(long, env = "REKINDLE_HTTP_SOCKET_GROUP", hide_env_values = true, value_name = "GROUP", value_parser = crate::supervise::access::group)]
+    pub http_socket_group: Option<u32>,
     /// File of the memory that outlives the process, on tmpfs; memfd: no file, held by `up` itself or by systemd;
     /// in a virtual machine ivshmem, or a file on a file system mounted with -o dax: outlives the machine's kernel
     /// [default: /dev/shm/rekindle-NODE.warm]

@@ -3,7 +3,7 @@
 use super::{client, job};
 use crate::arguments::{AckWord, Common, Create, Named, PolicyWord, Remove, Volume as Request};
 use crate::client::escape;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::supervise::endpoints;
 use base::units::format_size;
@@ -60,6 +60,12 @@ fn word(value: impl serde::Serialize) -> String {
 }
 
 fn make(common: &Common, create: &Create) -> Outcome {
+    if create.policy != PolicyWord::Back && create.ack == AckWord::Memory {
+        return Err(Failure::usage(
+            "--ack memory says what the log promises, and this policy waits for the store instead",
+        )
+        .next("leave --ack out, or use --policy back"));
+    }
     let client = client(common)?;
     let volume = seen_from(client.dir(), client.post("/api/v1/volumes", &request(create))?);
     if common.json {

@@ -9,6 +9,7 @@
     reason = "the supervisor outlives every process that has an Env"
 )]
 
+pub mod access;
 pub mod endpoints;
 pub mod ivshmem;
 pub mod memory;

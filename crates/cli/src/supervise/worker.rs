@@ -42,7 +42,7 @@ impl Worker {
         let child = Command::new(image(&supervisor.program))
             .arg0(&supervisor.program)
             .arg(crate::worker::COMMAND)
-            .env(crate::worker::VARIABLE, handover.encode())
+            .env(crate::worker::VARIABLE, handover.encode()?)
             .env_remove(passage::VARIABLE)
             // A group of its own: Ctrl-C at the terminal reaches the supervisor only, which passes it on once.
             .process_group(0)

@@ -4,7 +4,7 @@
 //! versions are hashes of the content as an ETag is, so that an object which returns to old bytes returns to the old version.
 
 use crate::limits::LIST_OBJECTS_MAX;
-use crate::{Datastore, Error, Listed, Store, Version, key};
+use crate::{Datastore, Error, Listed, Removal, Store, Version, key};
 use bytes::Bytes;
 use env::BoxFuture;
 use parking_lot::Mutex;
@@ -140,6 +140,22 @@ impl Datastore for Mem {
             key::check(key)?;
             self.objects.lock().remove(key);
             Ok(())
+        })
+    }
+
+    fn delete_if<'a>(
+        &'a self,
+        key: &'a str,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Removal, Error>> {
+        Box::pin(async move {
+            key::check(key)?;
+            let mut objects = self.objects.lock();
+            if objects.get(key).is_some_and(|data| version_of(data) != *version) {
+                return Err(Error::Conflict(key.to_owned()));
+            }
+            objects.remove(key);
+            Ok(Removal::Done)
         })
     }
 

@@ -64,6 +64,8 @@ pub trait Api: Send + Sync + 'static {
     fn jobs(&self) -> Answer<'_, Vec<Job>>;
     /// One job.
     fn job<'a>(&'a self, id: &'a str) -> Answer<'a, Job>;
+    /// Breaks a job off: at once, or after the step that it is in.
+    fn cancel_job<'a>(&'a self, id: &'a str) -> Answer<'a, Job>;
     /// The inside of the node, bounded; of the volumes whose names begin with `prefix`. Asks the datastore for nothing.
     fn debug<'a>(&'a self, what: Debug, prefix: &'a str) -> Answer<'a, serde_json::Value>;
     /// Begins to stop the node; gives how far it is after a moment, so that whoever asks for a quick stop mostly sees its
@@ -677,6 +679,8 @@ pub enum JobState {
     Running,
     Done,
     Failed,
+    /// Broken off because somebody asked for it.
+    Cancelled,
 }
 
 /// Long work.
@@ -691,10 +695,11 @@ pub struct Job {
     pub state: JobState,
     /// In `unit`.
     pub done: u64,
-    /// In `unit`, if known.
+    /// In `unit`; nothing while nobody knows.
     pub total: Option<u64>,
-    /// What `done` and `total` count: `bytes`, `packs`, `chunks`, `changes`, `volumes`.
+    /// What `done` and `total` count: `bytes`, `steps`, `chunks`, `changes`, `volumes`.
     pub unit: String,
+    /// Time left; only where bytes are counted and all of them are known.
     pub eta_ms: Option<u64>,
     /// Microseconds since 1970.
     pub started: u64,

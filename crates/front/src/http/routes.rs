@@ -48,6 +48,7 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::POST, "/api/v1/attach", post(start_attach)),
         (Method::GET, "/api/v1/jobs", get(jobs)),
         (Method::GET, "/api/v1/jobs/{id}", get(job)),
+        (Method::DELETE, "/api/v1/jobs/{id}", delete(cancel_job)),
         (Method::GET, "/api/v1/debug/{what}", get(debug)),
         (Method::POST, "/api/v1/shutdown", post(shutdown)),
         (Method::GET, "/api/v1/shutdown", get(stopping)),
@@ -341,6 +342,13 @@ pub(super) async fn jobs(State(app): State<App>) -> Answered<Vec<Job>> {
     responses((status = 200, body = Job, description = "The job.")))]
 pub(super) async fn job(State(app): State<App>, Piece(id): Piece) -> Answered<Job> {
     app.api.job(&id).await.map(Json)
+}
+
+/// Breaks a job off; one that is over stays as it ended.
+#[utoipa::path(delete, path = "/api/v1/jobs/{id}", params(("id" = String, Path, description = "Its id.")),
+    responses((status = 200, body = Job, description = "The job, which ends at once or after the step that it is in.")))]
+pub(super) async fn cancel_job(State(app): State<App>, Piece(id): Piece) -> Answered<Job> {
+    app.api.cancel_job(&id).await.map(Json)
 }
 
 /// The inside of the node, bounded; the datastore is not asked.

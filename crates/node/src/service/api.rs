@@ -309,6 +309,30 @@ impl Api for Service {
         })
     }
 
+    fn cancel_job<'a>(&'a self, id: &'a str) -> Answer<'a, Job> {
+        Box::pin(async move {
+            let job = Api::job(self, id).await?;
+            if job.state != front::http::api::JobState::Running {
+                return Ok(job);
+            }
+            if job.kind == "drain" {
+                let message =
+                    "a drain cannot be broken off: what was written goes to the store anyway";
+                return Err(ApiError::new(Kind::Unsupported, message));
+            }
+            let node = self.node().await?;
+            self.inner.jobs.cancelled(id);
+            match job.kind.as_str() {
+                // In the middle of what they change: they end themselves, after the step that they are in.
+                "sweep" => node.sweeper.stop(),
+                "salvage" => drop(node.volumes.cancel_salvage(&job.subject)),
+                // These only read.
+                _ => self.inner.jobs.interrupt(id),
+            }
+            Api::job(self, id).await
+        })
+    }
+
     fn shutdown(&self, request: Shutdown) -> Answer<'_, Stopping> {
         self.inner.shutdown.send_if_modified(|asked| {
             let before = *asked;

@@ -117,6 +117,11 @@ impl Api for Fake {
     fn job<'a>(&'a self, id: &'a str) -> Answer<'a, Job> {
         Box::pin(async move { Ok(Job { id: id.into(), state: JobState::Done, ..Job::default() }) })
     }
+    fn cancel_job<'a>(&'a self, id: &'a str) -> Answer<'a, Job> {
+        Box::pin(
+            async move { Ok(Job { id: id.into(), state: JobState::Cancelled, ..Job::default() }) },
+        )
+    }
     fn stopping(&self) -> Answer<'_, Stopping> {
         Box::pin(async { Ok(Stopping { phase: "serving".into(), ..Stopping::default() }) })
     }
