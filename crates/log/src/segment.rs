@@ -231,13 +231,11 @@ impl Place {
         let file = segment.depot.open_to_read(segment.file).await?;
         let flash = |error: std::io::Error| segment.depot.flash_error("reading a change", &error);
         if segment.verified_flash.has(self.offset) {
-            return file
-                .read_at(out, u64::from(self.offset + ENTRY_BYTES + start))
-                .await
-                .map_err(flash);
+            let first = self.offset + ENTRY_BYTES + start;
+            return segment.depot.read(&*file, out, first).await.map_err(flash);
         }
         let mut whole = vec![0; (ENTRY_BYTES + self.length) as usize];
-        file.read_at(&mut whole, u64::from(self.offset)).await.map_err(flash)?;
+        segment.depot.read(&*file, &mut whole, self.offset).await.map_err(flash)?;
         segment.check(self, &whole)?;
         segment.verified_flash.set(self.offset, segment.header.capacity);
         let first = (ENTRY_BYTES + start) as usize;

@@ -427,9 +427,12 @@ impl Starting {
         let Some((file, mut foot)) = self.closed else { return Ok(()) };
         foot.successor = Some(successor);
         let handle = self.depot.open_to_write(file).await?;
-        let written =
-            handle.write_durable(&foot.encode(), u64::from(self.depot.capacity - FOOT_BYTES)).await;
-        written.map_err(|error| self.depot.flash_error("reopening the log", &error))
+        let place = u64::from(self.depot.capacity - FOOT_BYTES);
+        while let Err(error) = handle.write_durable(&foot.encode(), place).await {
+            let waited = self.depot.ride_out(error).await;
+            waited.map_err(|error| self.depot.flash_error("reopening the log", &error))?;
+        }
+        Ok(())
     }
 }
 
