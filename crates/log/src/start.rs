@@ -120,10 +120,13 @@ impl Discovery {
         let (inventory, folder_lock) = (self.inventory, self.folder_lock);
         let env = starting.depot.env.clone();
         let watch = env.watch();
+        let named = |file: &u32| starting.history.missing.iter().any(|named| named.file == *file);
+        let strays = scan.unreadable.iter().map(|(file, _)| *file);
+        let strays = strays.filter(|file| !named(file)).collect();
         let (head, old) = starting.open_new_head(scan, incarnation).await?;
         env.boot_phase("new-head", Some("log"), watch);
         let Starting { table, depot, unread, .. } = starting;
-        let recovery = Recovery::new(unread, inventory);
+        let recovery = Recovery::new(unread, inventory, strays);
         let parts =
             Parts { depot, incarnation, segments_max, head, old, table, recovery, folder_lock };
         Ok((Log::begin(&env, Inner::new(parts), self.flush_interval), opened))
