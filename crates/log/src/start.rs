@@ -200,6 +200,11 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<Decided, Error> {
             }
         }
     }
+    for named in newest.iter().flat_map(|probe| &probe.opening.digest) {
+        if scan.keep_only(named) {
+            present.remove(&named.segment);
+        }
+    }
     let before = match &newest {
         Some(probe) => probe
             .opening

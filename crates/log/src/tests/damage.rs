@@ -532,3 +532,36 @@ fn a_truncated_arena_that_had_more_than_flash_is_a_loss() {
         assert_eq!(lost(&log, volume(1)).await[0].after, Serial(1));
     });
 }
+
+/// Two lives that both believe to be the node, on copies of one folder; then a file of one among those of the other.
+#[test]
+fn a_segment_of_another_life_is_not_taken_for_a_member() {
+    let world = world(17);
+    let (one, other) = (world.host("one"), world.host("other"));
+    let fill = async |env: &Env, life: u64, last: u64| {
+        let arena = Arena::open_sized(env, Path::new(ARENA), NODE, 3, SEGMENT).unwrap();
+        let (log, _) = Log::open(env, arena, config(20), Incarnation(life)).await.unwrap();
+        let first = log.unfinished(volume(1)).await.unwrap().len() as u64 + 1;
+        for serial in first..=last {
+            append(&log, volume(1), serial, 1000).await.unwrap();
+        }
+        log.commit(Position(u64::MAX)).await.unwrap();
+    };
+    world.block_on(async { fill(&one.env(), 1, 10).await });
+    one.cut_power();
+    one.copy_folder(FOLDER, &other, FOLDER).unwrap();
+    world.block_on(async {
+        fill(&one.env(), 2, 150).await;
+        fill(&other.env(), 2, 120).await;
+    });
+    one.cut_power();
+    other.cut_power();
+    let file = "/flash/00000003.seg";
+    one.plant(file, &other.peek(file).unwrap()).unwrap();
+    let env = one.env();
+    world.block_on(async {
+        let (log, opened) = open_with(&env, 3, 20).await.unwrap();
+        assert!(opened.damage[0].contains("segment 3"), "{:?}", opened.damage);
+        assert_eq!(lost(&log, volume(1)).await[0].segment, base::SegmentId(3));
+    });
+}
