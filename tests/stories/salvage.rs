@@ -1,7 +1,7 @@
 //! Damage in the store costs the bytes that are lost, and nothing else.
 
 use anyhow::{Context, Result, ensure};
-use e2e::daemon::binary;
+use e2e::daemon::{binary, objects};
 use e2e::nbd_client::NbdClient;
 use e2e::random::Random;
 use e2e::shell::{Shell, wait_until};
@@ -39,7 +39,7 @@ fn a_damaged_pack_costs_one_volume_one_block_while_twenty_others_serve() -> Resu
     NbdClient::connect(&daemon.socket(), "hurt")?.write(0, &image)?;
     daemon.drain("hurt")?;
     let folder = daemon.dir.join("store/packs/data");
-    let pack = std::fs::read_dir(&folder)?.next().context("a pack")??.path();
+    let pack = objects(&folder)?.pop().context("a pack")?;
     let others: Vec<(String, Vec<u8>)> =
         (0..OTHERS).map(|number| (format!("other{number}"), random.bytes(BLOCK))).collect();
     for (name, bytes) in &others {
@@ -108,11 +108,10 @@ fn hurt_and_slow(name: &str) -> Result<(Daemon, Vec<u8>)> {
     }
     daemon.create("other", "1M", &[])?;
     daemon.stop()?;
-    let pack =
-        std::fs::read_dir(daemon.dir.join("store/packs/data"))?.next().context("a pack")??;
-    let mut object = std::fs::read(pack.path())?;
+    let pack = objects(&daemon.dir.join("store/packs/data"))?.pop().context("a pack")?;
+    let mut object = std::fs::read(&pack)?;
     object[400] ^= 1;
-    std::fs::write(pack.path(), object)?;
+    std::fs::write(&pack, object)?;
     daemon.set_arguments(SLOW);
     daemon.up()?;
     Ok((daemon, image))
@@ -307,8 +306,7 @@ fn a_scrub_finds_what_nobody_reads_and_has_it_salvaged() -> Result<()> {
     let history = daemon.cli(&["salvage", "history", "hurt"])?.to_string();
     ensure!(history.contains("a check found"), "{history}");
     // The footer of another pack: nothing is lost by that.
-    for pack in std::fs::read_dir(daemon.dir.join("store/packs/data"))? {
-        let path = pack?.path();
+    for path in objects(&daemon.dir.join("store/packs/data"))? {
         let mut object = std::fs::read(&path)?;
         let last = object.len() - 30;
         object[last] ^= 1;

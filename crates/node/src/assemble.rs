@@ -152,6 +152,7 @@ impl Node {
         );
         volumes.stop_at_once(config.stop_parallel);
         let sweeper = sweeper(&config, &content, &writer, &volumes);
+        crate::marks::begin(env, &writer, &content, &volumes, &identity);
         open.faults.set(open.plan);
         phases.done("volumes");
         Ok(Self {

@@ -13,6 +13,7 @@ pub mod home_file;
 mod jobs;
 mod lifecycle;
 pub mod limits;
+mod marks;
 mod metrics;
 pub mod record;
 mod service;
