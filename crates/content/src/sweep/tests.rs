@@ -57,7 +57,12 @@ fn small() -> Config {
 
 fn sweeper(env: &Env, content: &Content, vaults: &Arc<Vaults>, compacts: bool) -> Sweeper {
     let writer = Writer::new(env.clone(), content.inner.store.clone(), NodeId([1; 16]));
-    let options = Options { budget: Budget::Unlimited, compacts, grace: Duration::ZERO };
+    let options = Options {
+        budget: Budget::Unlimited,
+        compacts,
+        grace: Duration::ZERO,
+        ..Options::default()
+    };
     let roots = Arc::new(SlowRoots { env: env.clone(), vaults: vaults.clone() });
     Sweeper::new(content.clone(), writer, roots).with_options(options)
 }
