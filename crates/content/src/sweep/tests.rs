@@ -1,5 +1,8 @@
 //! The sweep against models: alone, beside writers in the simulation, and cut off by crashes.
 
+mod holds;
+mod nodes;
+
 use super::*;
 use crate::testing::{Broken, Remote, config, random};
 use crate::tree::{self, Visitor, walk};
