@@ -122,6 +122,7 @@ fn serve(
     taken: Vec<(Role, OwnedFd)>,
     announce: impl FnOnce(Ready),
 ) -> Outcome {
+    env::real::panics::end_process();
     let (env, runtime) = env::real::env()?;
     if let Some((before, by)) = env::real::before_first_instruction(handover.born) {
         env.boot_born(before, by);

@@ -102,7 +102,6 @@ pub(super) struct Session<D> {
     input: Input,
     output: Output,
     device: D,
-    size: u64,
     modes: Modes,
     batch: Batch,
     /// An empty batch whose memory is used again.
@@ -138,7 +137,6 @@ pub(super) async fn run<D: Target>(
         stream: link.stream,
         input: link.input,
         output: link.output,
-        size: agreed.device.size(),
         device: agreed.device,
         modes: agreed.modes,
         batch: Batch::default(),
