@@ -100,7 +100,7 @@ fn the_kernel_nbd_client_rides_through_daemon_kills() -> Result<()> {
     }
     let namespace = Namespace::new()?;
     let options = Options {
-        arguments: ["--nbd", "tcp:10.77.0.1:10809"].map(str::to_owned).to_vec(),
+        arguments: ["--nbd", "tcp:10.77.0.1:10809", "--insecure"].map(str::to_owned).to_vec(),
         prefix: ["ip", "netns", "exec", &namespace.0].map(str::to_owned).to_vec(),
         ..Options::default()
     };

@@ -1,7 +1,11 @@
 //! Talks to a daemon: HTTP over the Unix socket in its folder.
 
 use crate::failure::{Failure, Outcome};
+use crate::nearest::nearest;
+use crate::output::quoted;
+use crate::running;
 use crate::signals::StopSignals;
+use crate::supervise::endpoints;
 use base::Kind;
 use bytes::Bytes;
 use env::Address;
@@ -53,7 +57,7 @@ impl Client {
     /// Whether anybody holds the daemon's socket.
     pub fn is_there(&self) -> bool {
         let connect = async { UnixStream::connect(self.dir.join(SOCKET)).await.is_ok() };
-        let tcp = || crate::supervise::endpoints::read(&self.dir).is_some();
+        let tcp = || endpoints::read(&self.dir).is_some();
         self.runtime.block_on(connect) || tcp()
     }
 
@@ -69,6 +73,7 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Outcome<T> {
+        let given = body;
         let (status, bytes) = self.runtime.block_on(self.exchange(method, path, body))?;
         let value: Value = if bytes.is_empty() {
             Value::Null
@@ -76,9 +81,37 @@ impl Client {
             serde_json::from_slice(&bytes).map_err(|error| self.strange(&error.to_string()))?
         };
         if !status.is_success() {
-            return Err(refused(status, &value));
+            let failure = refused(status, &value);
+            return Err(self.with_hint(failure, path, given));
         }
         serde_json::from_value(value).map_err(|error| self.strange(&error.to_string()))
+    }
+
+    /// A name that nobody knows may be a slip: names the nearest that there is.
+    fn with_hint(&self, failure: Failure, path: &str, body: Option<&Value>) -> Failure {
+        if failure.kind != Kind::NotFound.to_string() || failure.next.is_some() {
+            return failure;
+        }
+        let in_path = path
+            .strip_prefix("/api/v1/volumes/")
+            .map(|rest| unescape(rest.split(['/', '?']).next().unwrap_or(rest)));
+        let in_body = || body?.get("volume")?.as_str().map(str::to_owned);
+        let Some(name) = in_path.or_else(in_body) else { return failure };
+        let names = self.volume_names();
+        let known: Vec<&str> = names.iter().map(String::as_str).collect();
+        match nearest(&name, &known) {
+            Some(near) => failure.next(format!("did you mean '{near}'?")),
+            None => failure.next("`rekindle volume ls` shows which there are"),
+        }
+    }
+
+    /// Which volumes there are; none when the daemon does not say.
+    pub fn volume_names(&self) -> Vec<String> {
+        let asked = self.exchange(Method::GET, "/api/v1/volumes", None);
+        let answer = self.runtime.block_on(asked).ok();
+        let volumes: Vec<Value> =
+            answer.and_then(|(_, bytes)| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        volumes.iter().filter_map(|volume| volume["name"].as_str()).map(str::to_owned).collect()
     }
 
     async fn exchange(
@@ -96,19 +129,28 @@ impl Client {
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| Failure::new("the request cannot be built").because(error))?;
         let socket = self.dir.join(SOCKET);
-        match UnixStream::connect(&socket).await {
-            Ok(stream) => self.send(stream, request).await,
-            // A folder with too long a path has no socket; the daemon then says in a file where it listens.
-            Err(error) => match crate::supervise::endpoints::read(&self.dir)
-                .and_then(|found| found.http_tcp())
-            {
-                Some(Address::Tcp(place)) => match TcpStream::connect(place).await {
-                    Ok(stream) => self.send(stream, request).await,
-                    Err(error) => Err(self.unreachable(&error)),
-                },
-                _ => Err(self.unreachable(&error)),
-            },
+        let error = match UnixStream::connect(&socket).await {
+            Ok(stream) => return self.send(stream, request).await,
+            Err(error) => error,
+        };
+        // A folder with too long a path has no socket; the daemon then says in a file where it listens.
+        let elsewhere = endpoints::read(&self.dir).map(|found| found.http_places());
+        for place in elsewhere.unwrap_or_default() {
+            match place {
+                Address::Tcp(place) => {
+                    if let Ok(stream) = TcpStream::connect(place).await {
+                        return self.send(stream, request).await;
+                    }
+                }
+                Address::Unix(path) if path != socket => {
+                    if let Ok(stream) = UnixStream::connect(path).await {
+                        return self.send(stream, request).await;
+                    }
+                }
+                Address::Unix(_) => {}
+            }
         }
+        Err(self.unreachable(&error))
     }
 
     async fn send(
@@ -136,11 +178,30 @@ impl Client {
 
     fn unreachable(&self, error: &std::io::Error) -> Failure {
         let dir = self.dir.display();
+        if error.kind() == std::io::ErrorKind::PermissionDenied {
+            return Failure::new(format!("the daemon in {dir} does not let you in"))
+                .because(error)
+                .next("run the command as the user who runs the daemon, or as root; `rekindle up --http-socket-group GROUP` lets a group in")
+                .kind(Kind::Unavailable);
+        }
+        let others = running::folders();
+        let next = if others.is_empty() {
+            format!(
+                "start it with `rekindle up --dir {}`, or name another folder with --dir",
+                quoted(&self.dir)
+            )
+        } else {
+            let others: Vec<_> =
+                others.iter().map(|dir| format!("--dir {}", quoted(dir))).collect();
+            format!(
+                "these run: {}; or start it with `rekindle up --dir {}`",
+                others.join(", "),
+                quoted(&self.dir)
+            )
+        };
         Failure::new(format!("no daemon answers in {dir}"))
             .because(error)
-            .next(format!(
-                "start it with `rekindle up --dir {dir}`, or name another folder with --dir"
-            ))
+            .next(next)
             .kind(Kind::Unavailable)
     }
 
@@ -204,6 +265,23 @@ pub fn escape(text: &str) -> String {
         .collect()
 }
 
+/// What [`escape`] made of it, back.
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        let hex = |digit: Option<u8>| char::from(digit?).to_digit(16);
+        if byte == b'%'
+            && let (Some(high), Some(low)) = (hex(rest.next()), hex(rest.next()))
+        {
+            bytes.push(u8::try_from(high * 16 + low).unwrap_or(b'?'));
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,6 +290,7 @@ mod tests {
     fn names_are_escaped_in_paths() {
         assert_eq!(escape("vm1"), "vm1");
         assert_eq!(escape("Mail store/ü"), "Mail%20store%2F%C3%BC");
+        assert_eq!(unescape("Mail%20store%2F%C3%BC"), "Mail store/ü");
     }
 
     #[test]

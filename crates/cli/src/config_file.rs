@@ -5,6 +5,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::nearest::nearest;
 use crate::parse::{self, ParityChoice, Place};
+use crate::supervise::access;
 use base::Kind;
 use node::config::Compression;
 use std::path::{Path, PathBuf};
@@ -12,12 +13,15 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys at the top, and what they are.
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 24] = [
     "dir",
     "store",
     "store_fault",
     "nbd",
     "http",
+    "insecure",
+    "socket_group",
+    "http_socket_group",
     "warm",
     "warm_size",
     "warm_frames",
@@ -55,6 +59,9 @@ pub struct Settings {
     pub store_fault: Option<String>,
     pub nbd: Option<Vec<Place>>,
     pub http: Option<Vec<Place>>,
+    pub insecure: Option<bool>,
+    pub socket_group: Option<u32>,
+    pub http_socket_group: Option<u32>,
     pub warm: Option<PathBuf>,
     pub warm_size: Option<u64>,
     pub warm_frames: Option<u64>,
@@ -135,7 +142,10 @@ fn parse(text: &str) -> Result<Settings, String> {
         store: read_key(&table, "store", |text| Ok(text.to_owned()))?,
         store_fault: read_key(&table, "store_fault", |text| Ok(text.to_owned()))?,
         nbd: read_list(&table, "nbd", parse::address)?,
-        http: read_list(&table, "http", parse::private_address)?,
+        http: read_list(&table, "http", parse::address)?,
+        insecure: read_key(&table, "insecure", parse::switch)?,
+        socket_group: read_key(&table, "socket_group", access::group)?,
+        http_socket_group: read_key(&table, "http_socket_group", access::group)?,
         warm: read_key(&table, "warm", |text| Ok(PathBuf::from(text)))?,
         warm_size: read_key(&table, "warm_size", parse::size)?,
         warm_frames: read_key(&table, "warm_frames", parse::size)?,
@@ -335,7 +345,7 @@ mod tests {
         for (text, word) in [
             ("cache = 'many'", "'cache'"),
             ("nbd = 'nowhere'", "'nbd'"),
-            ("http = '0.0.0.0:80'", "'http'"),
+            ("http = '0.0.0.0'", "'http'"),
             ("compression = 'brotli'", "'compression'"),
             ("parity = '16'", "'parity': '16' is no parity: write 16+1"),
             ("parity = 16", "'parity'"),

@@ -72,10 +72,10 @@ impl Failure {
         if json {
             let text = serde_json::to_string(self)
                 .unwrap_or_else(|_| "{\"error\":\"unprintable\"}".to_owned());
-            eprintln!("{text}");
+            crate::output::tell(&text);
             return;
         }
-        eprintln!("rekindle: {}", self.line());
+        crate::output::tell(&format!("rekindle: {}", self.line()));
     }
 
     fn line(&self) -> String {

@@ -1,5 +1,7 @@
 //! The one binary: the daemon, and the commands that talk to it.
 
+#![warn(clippy::print_stderr, clippy::print_stdout)]
+
 mod appliance;
 mod arguments;
 mod client;
@@ -9,18 +11,20 @@ mod drill;
 mod failure;
 mod folder;
 mod heir;
+mod hints;
 mod inspect;
 mod nbd;
 mod nearest;
 mod netlink;
 mod output;
 mod parse;
+mod running;
 mod signals;
 mod supervise;
+mod transfer;
 mod worker;
 
 use arguments::{Cli, Command};
-use clap::Parser;
 use failure::Outcome;
 use std::process::ExitCode;
 
@@ -35,7 +39,7 @@ fn main() -> ExitCode {
     if worker::is_meant() {
         return exit(worker::run().map(|()| 0), false);
     }
-    let cli = Cli::parse();
+    let cli = hints::parse();
     exit(run(&cli), cli.common.json)
 }
 
@@ -59,7 +63,9 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Stop(stop) => command::stop::run(common, stop).map(|()| 0),
         Command::Map(map) => command::map::run(common, map).map(|()| 0),
         Command::Verify(verify) => command::verify::run(common, verify),
+        Command::Space(space) => command::space::run(common, space),
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
+        Command::Jobs(jobs) => command::jobs::run(common, jobs).map(|()| 0),
         Command::Upgrade(upgrade) => command::upgrade::run(common, upgrade).map(|()| 0),
         Command::BootReport(report) => command::boot_report::run(common, report).map(|()| 0),
         Command::Appliance(appliance) => appliance::run(common, appliance),
@@ -77,5 +83,10 @@ fn run(cli: &Cli) -> Outcome<u8> {
             command::completions::run(completions);
             Ok(0)
         }
+        Command::VolumeNames => {
+            command::completions::names(common);
+            Ok(0)
+        }
+        Command::Man(man) => command::man::run(common, man).map(|()| 0),
     }
 }

@@ -3,6 +3,7 @@
 use comfy_table::{Table, presets};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 /// Prints a value as JSON, on lines of its own.
 pub fn json(value: &impl Serialize) {
@@ -14,6 +15,27 @@ pub fn json(value: &impl Serialize) {
 /// Prints a line. A reader that went away (`| head`) is no failure.
 pub fn line(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{text}");
+}
+
+/// Tells people something on standard error. That it cannot be written (a full disk behind it, a terminal that is gone) is
+/// no failure: whoever keeps others alive must not die of what he has to say.
+pub fn tell(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Standard error for diagnostics, with the same forbearance: what cannot be written is left out.
+#[derive(Debug, Clone, Copy)]
+pub struct Forgiving;
+
+impl Write for Forgiving {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().lock().write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A table without frames, as `ls -l` would print it.
@@ -40,18 +62,57 @@ pub fn pairs(pairs: &[(&str, String)]) {
     }
 }
 
-/// A progress bar on standard error, if somebody watches.
+/// Whether somebody looks at standard error: a terminal, and its foreground is ours. A process in the background would
+/// write into what another one shows.
 #[must_use]
-pub fn progress(what: &'static str) -> indicatif::ProgressBar {
-    if !io::stderr().is_terminal() {
-        return indicatif::ProgressBar::hidden();
+pub fn is_watched() -> bool {
+    io::stderr().is_terminal() && foreground() == Some(rustix::process::getpgrp())
+}
+
+/// The process group that the terminal at standard error belongs to at present.
+#[must_use]
+pub fn foreground() -> Option<rustix::process::Pid> {
+    // SAFETY: a plain system call.
+    rustix::process::Pid::from_raw(unsafe { libc::tcgetpgrp(libc::STDERR_FILENO) }.max(0))
+}
+
+/// Progress on standard error, if somebody watches; shown by [`show_share`] and [`show_count`].
+#[must_use]
+pub fn progress() -> indicatif::ProgressBar {
+    if is_watched() { indicatif::ProgressBar::new(0) } else { indicatif::ProgressBar::hidden() }
+}
+
+/// So much of so much.
+pub fn show_share(bar: &indicatif::ProgressBar, line: &str, done: u64, total: u64) {
+    style(bar, "[{bar:30}] {percent:>3}%  {msg}");
+    bar.set_message(line.to_owned());
+    bar.set_length(total);
+    bar.set_position(done);
+}
+
+/// Only what is done: nobody knows of how much.
+pub fn show_count(bar: &indicatif::ProgressBar, line: &str) {
+    style(bar, "{spinner} {msg}");
+    bar.set_message(line.to_owned());
+    bar.tick();
+}
+
+fn style(bar: &indicatif::ProgressBar, template: &str) {
+    if let Ok(style) = indicatif::ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
     }
-    let style = indicatif::ProgressStyle::with_template("{msg} [{bar:40}] {percent}%  {eta} left")
-        .map_or_else(
-            |_| indicatif::ProgressStyle::default_bar(),
-            |style| style.progress_chars("=> "),
-        );
-    indicatif::ProgressBar::new(0).with_style(style).with_message(what)
+}
+
+/// A path as a shell takes it.
+#[must_use]
+pub fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
 }
 
 /// Milliseconds for people: `250 ms`, `12 s`, `3 min`.
@@ -76,6 +137,12 @@ pub fn moment(microseconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_can_be_pasted_into_a_shell() {
+        assert_eq!(quoted(Path::new("/srv/x-1")), "/srv/x-1");
+        assert_eq!(quoted(Path::new("/srv/a b's")), r"'/srv/a b'\''s'");
+    }
 
     #[test]
     fn times_are_short() {

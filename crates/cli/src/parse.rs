@@ -4,10 +4,49 @@ use env::Address;
 use node::config::Parity;
 use std::time::Duration;
 
-/// A size: `20G`, `16K`, `4096`.
+/// A size: `20G`, `1.5T`, `16K`, `4096`; powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {
-    base::units::parse_size(text).map_err(|error| error.to_string())
+    let text = text.trim();
+    let upper = text.to_ascii_uppercase();
+    if let Some(number) = upper.strip_suffix('B')
+        && number.ends_with(['K', 'M', 'G', 'T'])
+    {
+        // Others take it for a power of 1000.
+        let (short, long) = (&text[..text.len() - 1], &upper[..upper.len() - 2]);
+        let unit = &upper[upper.len() - 2..upper.len() - 1];
+        return Err(format!(
+            "'{text}' may mean powers of 1000 or of 1024: write {short} or {long}{unit}iB for powers of 1024, or the number of bytes"
+        ));
+    }
+    match text.split_once('.') {
+        None => base::units::parse_size(text).map_err(|_| bad_size(text)),
+        Some((whole, rest)) => {
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            let (fraction, unit) = rest.split_at(digits);
+            if digits == 0 || digits > 6 || unit.is_empty() || unit.eq_ignore_ascii_case("b") {
+                return Err(bad_size(text));
+            }
+            let unit_bytes = base::units::parse_size(&format!("1{unit}"));
+            let number: Option<u128> = format!("{whole}{fraction}").parse().ok();
+            let (Ok(unit), Some(number)) = (unit_bytes, number.filter(|_| !whole.is_empty()))
+            else {
+                return Err(bad_size(text));
+            };
+            let parts = 10u128.pow(u32::try_from(digits).unwrap_or(0));
+            let bytes = number.checked_mul(u128::from(unit)).map(|bytes| bytes / parts);
+            bytes.and_then(|bytes| u64::try_from(bytes).ok()).ok_or_else(|| bad_size(text))
+        }
+    }
 }
+
+fn bad_size(text: &str) -> String {
+    format!(
+        "'{text}' is not a size: write a number with K, M, G or T (powers of 1024), as in 20G or 1.5T"
+    )
+}
+
+/// A bare number below this was hardly meant as bytes.
+const BARE_MIN: u64 = 1 << 20;
 
 /// A size for a volume: not nothing, a multiple of 512, not past the limit. Also checked by the daemon; said here first
 /// because the request is wrong whatever the daemon thinks.
@@ -17,13 +56,22 @@ pub fn volume_size(text: &str) -> Result<u64, String> {
     if bytes == 0 {
         return Err("a volume of 0 bytes cannot hold anything: write a size such as 20G".to_owned());
     }
-    if !bytes.is_multiple_of(SECTOR_BYTES) {
-        let up = bytes.next_multiple_of(SECTOR_BYTES);
-        return Err(format!("{bytes} is not a multiple of {SECTOR_BYTES}: the next one is {up}"));
+    if bytes < BARE_MIN && text.trim().bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!(
+            "{bytes} bytes? Write {bytes}G for {bytes} GiB, or {bytes}B if bytes are meant"
+        ));
     }
     if bytes > VOLUME_BYTES_MAX {
         let most = base::units::format_size(VOLUME_BYTES_MAX);
         return Err(format!("a volume has at most {most}"));
+    }
+    if text.contains('.') {
+        // A fraction is seldom whole sectors.
+        return Ok(bytes.next_multiple_of(SECTOR_BYTES));
+    }
+    if !bytes.is_multiple_of(SECTOR_BYTES) {
+        let up = bytes.next_multiple_of(SECTOR_BYTES);
+        return Err(format!("{bytes} is not a multiple of {SECTOR_BYTES}: the next one is {up}"));
     }
     Ok(bytes)
 }
@@ -107,34 +155,35 @@ pub fn address(text: &str) -> Result<Place, String> {
     }
 }
 
-/// As [`address`], but only where no stranger can reach: the JSON API asks nobody who they are. (Nobody reaches a guest but
-/// through its host, which was asked the same.)
-pub fn private_address(text: &str) -> Result<Place, String> {
-    let place = address(text)?;
-    match &place {
-        Some(Address::Tcp(socket)) if !socket.ip().is_loopback() && !in_guest() => Err(format!(
-            "{socket} can be reached by others, and the API asks nobody who they are: \
-             use 127.0.0.1:PORT or unix:PATH, and put a proxy that asks in front"
-        )),
-        _ => Ok(place),
-    }
-}
-
-fn in_guest() -> bool {
-    std::env::var_os(crate::appliance::guest::VARIABLE).is_some()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn sizes_are_exact_and_what_could_be_misread_is_refused() {
+        assert_eq!(size("1.5T"), Ok(3 << 39));
+        assert_eq!(size("0.5g"), Ok(1 << 29));
+        assert_eq!(size("2.25KiB"), Ok(2304));
+        for bad in ["1.5", "1.5B", ".5G", "1.G", "1.2.3G", "1.1234567G", "99999999.5T", "-1.5G"] {
+            assert!(size(bad).expect_err(bad).contains("is not a size"), "{bad}");
+        }
+        let error = size("20GB").expect_err("decimal or binary");
+        assert!(error.contains("write 20G or 20GiB"), "{error}");
+        assert_eq!(size("20GiB"), Ok(20 << 30));
+    }
+
+    #[test]
     fn sizes_of_volumes_are_checked_before_anybody_is_asked() {
         assert_eq!(volume_size("20G"), Ok(20 << 30));
-        for bad in ["0", "513", "2048T", "1.5G", "", "-1"] {
+        assert_eq!(volume_size("1.5G"), Ok(3 << 29));
+        assert_eq!(volume_size("0.000001G"), Ok(1536), "whole sectors");
+        assert_eq!(volume_size("1048576"), Ok(1 << 20));
+        assert_eq!(volume_size("4096B"), Ok(4096));
+        for bad in ["0", "513", "2048T", "", "-1", "18446744073709551615", "9999999.9T"] {
             assert!(volume_size(bad).is_err(), "{bad}");
         }
-        assert!(volume_size("1000").expect_err("not a multiple").contains("1024"));
+        assert!(volume_size("1000B").expect_err("not a multiple").contains("1024"));
+        assert!(volume_size("20").expect_err("bytes?").contains("20G"));
         assert_eq!(block_size("16K"), Ok(16 << 10));
         for bad in ["0", "2K", "12K", "2M"] {
             assert!(block_size(bad).is_err(), "{bad}");
@@ -171,12 +220,5 @@ mod tests {
         }
         assert_eq!(sector_size("4K"), Ok(4096));
         assert!(sector_size("3K").is_err());
-    }
-
-    #[test]
-    fn the_api_stays_at_home() {
-        assert!(private_address("127.0.0.1:0").is_ok());
-        assert!(private_address("unix:/run/x.sock").is_ok());
-        assert!(private_address("0.0.0.0:8809").is_err());
     }
 }

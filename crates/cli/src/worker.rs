@@ -3,9 +3,10 @@
 use crate::arguments::LogFormat;
 use crate::failure::{EXIT_USAGE, Failure, Outcome};
 use crate::heir;
+use crate::supervise::access;
 use crate::supervise::sockets::{self, Listening, Passed, Role};
 use base::Kind;
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getpgid, getpgrp, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::os::fd::{OwnedFd, RawFd};
@@ -46,9 +47,12 @@ pub struct Ready {
 
 impl Handover {
     /// For the environment variable.
-    pub fn encode(&self) -> String {
-        serde_json::to_string(self)
-            .expect("paths that came from text or a canonical folder are text")
+    pub fn encode(&self) -> Outcome<String> {
+        serde_json::to_string(self).map_err(|error| {
+            Failure::usage("a path in the settings is not text (UTF-8)")
+                .because(error)
+                .next("choose other names for --dir and --warm, or links to them")
+        })
     }
 }
 
@@ -72,6 +76,7 @@ pub fn run() -> Outcome {
     die_with(parent.ok_or_else(by_hand)?).map_err(|error| {
         Failure::new("the supervisor is gone").because(error).kind(Kind::Unavailable)
     })?;
+    access::private_from_now_on();
     let heir = heir::appoint();
     let mut taken = Vec::new();
     for passed in &handover.sockets {
@@ -148,7 +153,16 @@ fn serve(
 
 /// How far a stop is, for whoever watches `up`.
 fn say_progress(stopping: &node::Stopping) {
-    eprintln!("rekindle: {}", progress_line(stopping));
+    // A terminal that another process has in the foreground is not ours to write to: `up &`. (The worker has a group of
+    // its own; its supervisor is who would be in the foreground.)
+    if std::io::IsTerminal::is_terminal(&io::stderr()) {
+        let of_parent = getppid().and_then(|parent| getpgid(Some(parent)).ok());
+        let foreground = crate::output::foreground();
+        if foreground.is_none() || (foreground != of_parent && foreground != Some(getpgrp())) {
+            return;
+        }
+    }
+    crate::output::tell(&format!("rekindle: {}", progress_line(stopping)));
 }
 
 fn progress_line(stopping: &node::Stopping) -> String {
@@ -184,7 +198,8 @@ fn trace(handover: &Handover) -> Outcome {
         })?,
         Err(_) => EnvFilter::new(default),
     };
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| crate::output::Forgiving);
     match handover.log_format {
         LogFormat::Text => builder.compact().with_ansi(false).init(),
         LogFormat::Json => builder.json().init(),

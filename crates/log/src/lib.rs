@@ -82,6 +82,8 @@ pub struct Position(pub u64);
 /// A change that outlived a restart and is not known to be in the datastore.
 #[derive(Clone)]
 pub struct Recovered {
+    /// The life of the node that appended it.
+    pub life: Incarnation,
     pub generation: Generation,
     pub serial: Serial,
     pub change: Change,
@@ -156,18 +158,26 @@ pub enum Refused {
 impl Log {
     /// Finds the log and decides what it is from the newest head's digest. Does not read entries of sealed segments.
     /// Takes the folder's lock; the only thing written is what an earlier life should have written.
-    pub async fn find(env: &Env, arena: warm::Arena, config: Config) -> Result<Discovery, Error> {
-        start::find(env, &arena, config).await
+    ///
+    /// `trust`: `arena` is the one that the node used last. If not, what lies there is of an older life of the log, and
+    /// is forgotten, slots and frames; whatever the log needs is on flash.
+    pub async fn find(
+        env: &Env,
+        arena: warm::Arena,
+        config: Config,
+        trust: bool,
+    ) -> Result<Discovery, Error> {
+        start::find(env, &arena, config, trust).await
     }
 
-    /// [`Log::find`], then [`Discovery::open`].
+    /// [`Log::find`] with an arena that is trusted, then [`Discovery::open`].
     pub async fn open(
         env: &Env,
         arena: warm::Arena,
         config: Config,
         incarnation: Incarnation,
     ) -> Result<(Log, Opened), Error> {
-        Self::find(env, arena, config).await?.open(incarnation).await
+        Self::find(env, arena, config, true).await?.open(incarnation).await
     }
 
     /// Begins with what goes on unasked.
@@ -227,26 +237,34 @@ impl Log {
         self.inner.commit(position).await
     }
 
+    /// Where this life begins: when this is committed, all that was recovered is durable on flash.
+    #[must_use]
+    pub fn begins(&self) -> Position {
+        self.inner.begins
+    }
+
     /// Up to where the log is durable on flash.
     #[must_use]
     pub fn committed(&self) -> Position {
         self.inner.durable()
     }
 
-    /// Changes of `volume` up to `serial` are in the datastore; their segments may go.
-    pub fn release(&self, volume: VolumeId, serial: Serial) {
-        self.inner.release(volume, serial);
+    /// Changes of `volume` up to `serial` are in the datastore; their segments may go. Once the position given is
+    /// committed no restart hands them out again. (While the log is full, and the head with it, only the next head writes
+    /// it down.)
+    pub fn release(&self, volume: VolumeId, serial: Serial) -> Position {
+        self.inner.release(volume, serial)
     }
 
     /// Nothing of `volume` is needed any more: it was deleted, or has another owner. What is appended for it later
-    /// counts again.
-    pub fn forget(&self, volume: VolumeId) {
-        self.inner.release(volume, Serial(u64::MAX));
+    /// counts again. The position as of [`Log::release`].
+    pub fn forget(&self, volume: VolumeId) -> Position {
+        self.inner.release(volume, Serial(u64::MAX))
     }
 
     /// What outlived the restart of one volume, in serial order. Payloads are verified at first use. Reads the
-    /// descriptor tables of the recovered segments once, for all volumes. Changes that were released in an earlier life
-    /// may be among them, with gaps; what was not released is there without a gap. [`Error::Lost`] when acknowledged changes of
+    /// descriptor tables of the recovered segments once, for all volumes. What was released in an earlier life, and durably, is
+    /// not among them; of what was released just before a crash some may be, with gaps. [`Error::Lost`] when acknowledged changes of
     /// it may be missing: then see [`Log::salvage`].
     pub async fn unfinished(&self, volume: VolumeId) -> Result<Vec<Recovered>, Error> {
         let (recovered, losses) = self.salvage(volume).await?;
@@ -265,6 +283,15 @@ impl Log {
         self.inner.outline(volume).await
     }
 
+    /// Which lives of the node appended what is recovered of a volume: each with a lowest and a highest serial, in the order
+    /// of the log, perhaps several of one life.
+    pub async fn lives(
+        &self,
+        volume: VolumeId,
+    ) -> Result<Vec<(Incarnation, Serial, Serial)>, Error> {
+        self.inner.lives(volume).await
+    }
+
     /// All volumes that have recovered changes, with the highest serial of each.
     pub async fn unfinished_volumes(&self) -> Result<Vec<(VolumeId, Serial)>, Error> {
         self.inner.unfinished_volumes().await
@@ -274,6 +301,12 @@ impl Log {
     /// lost segments is free, and the next start does not speak of them again.
     pub async fn accept_losses(&self) -> Result<(), Error> {
         self.inner.accept_losses().await
+    }
+
+    /// Why the log takes nothing any more, if that is so.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.inner.check().err()
     }
 
     /// How full.

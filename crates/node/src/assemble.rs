@@ -115,7 +115,7 @@ impl Node {
         // The log is found while the store writes; its new head needs to know which life this is.
         let (held, found) = futures_util::join!(
             record::start(&writer, &open.url, record, warm.frames.is_some()),
-            Log::find(env, arena, log_config(&config, id, sizes)),
+            Log::find(env, arena, log_config(&config, id, sizes), true),
         );
         let held = held?;
         let writer = match (&warm.frames, held.value.copies) {

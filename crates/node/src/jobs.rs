@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::Arc;
+use tokio::sync::oneshot;
 
 /// The jobs of a node. Clones mean the same ones.
 #[derive(Clone)]
@@ -26,6 +27,10 @@ struct State {
 struct Entry {
     job: Job,
     began: Moment,
+    /// Somebody has asked for its end.
+    cancelled: bool,
+    /// Ends it at once.
+    interrupt: Option<oneshot::Sender<()>>,
 }
 
 /// Tells how far a job is.
@@ -42,7 +47,9 @@ impl Progress {
             entry.job.done = done;
             entry.job.total = total;
             let taken = u64::try_from((now - entry.began).as_millis()).unwrap_or(u64::MAX);
-            entry.job.eta_ms = eta(done, total, taken);
+            // Other units take now long and now short.
+            let counts = entry.job.unit == "bytes";
+            entry.job.eta_ms = if counts { eta(done, total, taken) } else { None };
         });
     }
 }
@@ -75,6 +82,7 @@ impl Jobs {
     where
         F: Future<Output = Result<Value, ApiError>> + Send + 'static,
     {
+        let (interrupt, interrupted) = oneshot::channel();
         let job = {
             let mut state = self.state.lock();
             let same = |job: &Job| {
@@ -92,7 +100,12 @@ impl Jobs {
                 started: self.env.wall_clock().0,
                 ..Job::default()
             };
-            state.jobs.push_back(Entry { job: job.clone(), began: self.env.now() });
+            state.jobs.push_back(Entry {
+                job: job.clone(),
+                began: self.env.now(),
+                cancelled: false,
+                interrupt: Some(interrupt),
+            });
             forget(&mut state.jobs);
             job
         };
@@ -106,9 +119,34 @@ impl Jobs {
                 id,
                 outcome: Some(Err(ApiError::new(base::Kind::Io, "it was interrupted"))),
             };
-            end.outcome = Some(work.await);
+            let mut work = std::pin::pin!(work);
+            tokio::select! {
+                biased;
+                outcome = &mut work => end.outcome = Some(outcome),
+                // Forgotten ones are over: their sender goes with them.
+                Ok(()) = interrupted => {}
+            }
         });
         job
+    }
+
+    /// Ends a job at once, wherever it is: for work that changes nothing.
+    pub fn interrupt(&self, id: &str) {
+        self.change(id, |entry, _| {
+            if let Some(interrupt) = entry.interrupt.take() {
+                let _ = interrupt.send(());
+            }
+        });
+    }
+
+    /// Somebody has asked for its end: however it ends from now on, unless it is done, it was broken off.
+    pub fn cancelled(&self, id: &str) {
+        self.change(id, |entry, _| {
+            entry.cancelled = true;
+            if entry.job.state == JobState::Failed {
+                entry.job.state = JobState::Cancelled;
+            }
+        });
     }
 
     fn change(&self, id: &str, change: impl FnOnce(&mut Entry, Moment)) {
@@ -172,6 +210,7 @@ impl Drop for End {
                     entry.job.state = JobState::Done;
                     entry.job.result = result;
                 }
+                Err(_) if entry.cancelled => entry.job.state = JobState::Cancelled,
                 Err(error) => {
                     entry.job.state = JobState::Failed;
                     entry.job.problem = Some(Problem::from(&error));
@@ -221,6 +260,23 @@ mod tests {
             let panicked = jobs.begin("drain", "vm1", "bytes", |_| async { panic!("on purpose") });
             assert_eq!(ended(&jobs, &panicked.id).await.state, JobState::Failed);
             assert_eq!(jobs.all().len(), 3);
+        });
+    }
+
+    #[test]
+    fn a_job_that_is_broken_off_ends_at_once_and_says_so() {
+        let (env, runtime) = env::real::env().expect("an environment");
+        let jobs = Jobs::new(env);
+        runtime.block_on(async {
+            let job = jobs.begin("verify", "vm1", "chunks", |progress| async move {
+                progress.set(3, Some(4));
+                std::future::pending().await
+            });
+            jobs.cancelled(&job.id);
+            jobs.interrupt(&job.id);
+            let ended = ended(&jobs, &job.id).await;
+            assert_eq!((ended.state, ended.problem), (JobState::Cancelled, None));
+            assert_eq!(ended.eta_ms, None, "nobody knows how long chunks take");
         });
     }
 

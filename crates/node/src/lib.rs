@@ -8,6 +8,7 @@ mod boot;
 pub mod config;
 mod debug;
 mod error;
+mod health;
 pub mod home_file;
 mod jobs;
 mod lifecycle;

@@ -78,3 +78,13 @@ const _: () = assert!(BATCH_BYTES_DEFAULT >= base::limits::CHANGE_BYTES_MAX);
 const _: () = assert!(NEWS_WAIT.as_millis() < HTTP_WAIT.as_millis());
 /// What a scrub reads in a second, unless somebody says otherwise, bytes.
 pub const SCRUB_BYTES_PER_SECOND: u64 = 16 << 20;
+/// Chunks of which the count of space keeps the names; with more it estimates.
+pub const SPACE_SAMPLE: usize = 1 << 17;
+/// How often the node looks whether the store answers and how much room the disk has, while it matters.
+pub const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// It matters so long after somebody has asked how the node is.
+pub const LOOK_WANTED: Duration = Duration::from_secs(60);
+/// How long the store may take to answer such a look.
+pub const PROBE_TIME: Duration = Duration::from_secs(3);
+/// Less room than this on the disk of the node's folder is said, bytes.
+pub const DISK_FREE_LOW: u64 = 4 * SEGMENT_BYTES;

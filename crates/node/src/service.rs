@@ -10,6 +10,7 @@ mod words;
 pub use words::refused;
 
 use crate::assemble::Node;
+use crate::health;
 use crate::jobs::Jobs;
 use base::Kind;
 use env::{Address, Env, Moment};
@@ -42,6 +43,8 @@ struct Inner {
     /// Clients of NBD.
     sessions: Connections,
     jobs: Jobs,
+    /// What is looked at from time to time.
+    looks: Arc<health::Looks>,
     stage: Mutex<Stage>,
     node: watch::Sender<Option<Arc<Node>>>,
     /// `Some(drain)` when somebody has asked for the end.
@@ -94,6 +97,7 @@ impl Service {
         let inner = Inner {
             began: env.now(),
             jobs: Jobs::new(env.clone()),
+            looks: Arc::default(),
             env,
             nbd,
             http,
@@ -109,6 +113,8 @@ impl Service {
 
     /// The node is there: answer everything.
     pub fn serve(&self, node: Arc<Node>) {
+        let (env, looks) = (self.inner.env.clone(), self.inner.looks.clone());
+        self.inner.env.spawn("health", health::watch(env, Arc::downgrade(&node), looks));
         self.inner.node.send_replace(Some(node));
         *self.inner.stage.lock() = Stage::Serving;
     }
@@ -194,6 +200,8 @@ impl Service {
     /// All metrics.
     #[must_use]
     pub fn metrics(&self) -> String {
+        use front::http::api::Api;
+        crate::metrics::observe_health(&self.health(), self.inner.looks.disk_free());
         crate::metrics::render(self.present().as_deref())
     }
 

@@ -3,11 +3,13 @@
 mod attach;
 mod recover;
 mod salvage;
+mod space;
 mod sweep;
 mod verify;
 
 pub use attach::attach;
 pub use salvage::{account as salvage_account, queued as salvage_queued, salvage};
+pub use space::space;
 pub use sweep::{StoredRoots, status as sweep_status, sweep};
 use verify::scrub;
 pub use verify::verify;
@@ -50,7 +52,7 @@ pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
     node.env.spawn("collector", node.volumes.collector(node.config.collector.clone()));
     node.env.spawn("recover", recover::recover(Arc::downgrade(node)));
     every(node, "sweep-timer", node.config.sweep.interval, jobs, |node, jobs| {
-        jobs.begin("sweep", "the store", "packs", |progress| {
+        jobs.begin("sweep", "the store", "steps", |progress| {
             sweep(node, StartSweep::default(), progress)
         });
     });

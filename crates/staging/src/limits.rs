@@ -32,10 +32,14 @@ pub(crate) const SHARED_PERCENT: u64 = 95;
 pub(crate) const PRESSURE_PERCENT: u64 = 50;
 /// Longest read that is copied while the volume's lock is held, bytes.
 pub(crate) const COPY_UNDER_LOCK_BYTES_MAX: usize = 64 * 1024;
+/// Earlier lives whose beginnings a vault names.
+pub(crate) const BEGAN_MAX: usize = 64;
 /// Separate lost stretches of a volume: its vault holds them all.
 pub(crate) const LOST_MAX: usize = 32 * 1024;
 /// Rounds of one salvage: each brings back one level of a tree at least.
 pub(crate) const SALVAGE_PASSES_MAX: usize = 17;
+/// Lines of what a salvage found and did that are kept; the damages are counted all the same.
+pub(crate) const SALVAGE_LINES_MAX: usize = 1000;
 /// News of damaged volumes that nobody has taken yet.
 pub(crate) const HURT_MAX: usize = 1024;
 /// Conflicts over one commit after which the destager pauses between attempts.

@@ -42,6 +42,8 @@ pub(crate) struct Inside {
     pub live: Option<Arc<Live>>,
     /// Why it is in its state, when that is not plain.
     pub reason: Option<String>,
+    /// Something of it cannot be read, and nothing is given up by itself.
+    pub waits: Option<Waits>,
     /// Attaches begun.
     pub attempts: u64,
     /// The last attach that failed, and why.
@@ -54,6 +56,16 @@ pub(crate) struct Inside {
     pub aging: Aging,
     /// What the task that has the say waits for; only in an exclusive state.
     pub step: Option<Step>,
+}
+
+/// A fault that waits: for what is absent, for the end of its first hour, or for a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Waits {
+    /// Since when, microseconds since 1970.
+    pub since: u64,
+    /// When it is looked at again, microseconds since 1970.
+    pub due: u64,
+    pub reason: String,
 }
 
 /// A step of the task that has the say over a volume.
@@ -80,6 +92,7 @@ impl Entry {
             machine: Machine::new(name, now),
             live: None,
             reason: None,
+            waits: None,
             attempts: 0,
             failed: None,
             known: false,
@@ -135,6 +148,18 @@ impl Drop for Waiting {
 }
 
 impl Inside {
+    /// Why it is in its state, or what of it waits and since when, for people.
+    pub fn told(&self, now: u64) -> Option<String> {
+        let waits = self.waits.as_ref().map(|waits| {
+            let seconds = now.saturating_sub(waits.since) / 1_000_000;
+            format!("part of it cannot be read since {seconds} s: {}", waits.reason)
+        });
+        match (&self.reason, waits) {
+            (Some(reason), Some(waits)) => Some(format!("{reason}; {waits}")),
+            (reason, waits) => reason.clone().or(waits),
+        }
+    }
+
     /// Holds on the volume.
     pub fn clients(&self) -> u64 {
         self.live.as_ref().map_or(0, |live| live.clients())

@@ -224,8 +224,8 @@ impl Volumes {
     }
 
     /// Salvages a volume: in service if it is, else out of it. Attempts are counted from none again. Ends with it; what
-    /// came of it, in a sentence. With `accept_losses` a volume of which acknowledged changes are lost goes on from what is
-    /// whole before them; it must not be held by anybody.
+    /// came of it, in a sentence: what was repaired, and what would be lost by going on. Only with `accept_losses` that is
+    /// given up: content that cannot be had, and changes that the log has lost; with these it must not be held by anybody.
     pub async fn salvage(&self, name: &str, accept_losses: bool) -> Result<String, Error> {
         let name = name.to_owned();
         let work = move |inner| async move { salvage::run(&inner, &name, accept_losses).await };

@@ -36,6 +36,7 @@ fn damaged(name: &str, id: VolumeId, reason: String) -> Info {
         accepted: None,
         incarnation: Incarnation(0),
         begins: Serial(0),
+        began: Vec::new(),
         versions: Vec::new(),
         trashed: None,
     };
@@ -47,7 +48,7 @@ fn in_service(inner: &Inner, entry: &Entry) -> Option<Info> {
     let (live, state, reason) = {
         let mut inside = entry.inside.lock();
         inner.observe(entry, &mut inside);
-        (inside.live.clone()?, inside.machine.state(), inside.reason.clone())
+        (inside.live.clone()?, inside.machine.state(), inside.told(inner.env.wall_clock().0))
     };
     let Live { staged, .. } = &*live;
     Some(Info {
@@ -70,7 +71,7 @@ fn merge(inner: &Inner, vault: Vault) -> Info {
             let inside = entry.inside.lock();
             Info {
                 state: inside.machine.state(),
-                reason: inside.reason.clone(),
+                reason: inside.told(inner.env.wall_clock().0),
                 ..unattached(vault)
             }
         }

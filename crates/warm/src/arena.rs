@@ -1,8 +1,9 @@
 //! The arena: a header page, the certificate table, the slots, the block frames.
 
+use crate::format::home;
 use crate::format::{
-    BadHeader, FRAMES_HEADER_AT, FRAMES_HEADER_BYTES, FramesHeader, HEADER_BYTES, Header,
-    LabelBytes, NoHeader, RECORD_BYTES,
+    BadHeader, FRAMES_HEADER_AT, FRAMES_HEADER_BYTES, FramesHeader, HEADER_BYTES, HEADER_COPY_AT,
+    Header, LabelBytes, NoHeader, RECORD_BYTES,
 };
 use crate::frames::{self, Beginning, Frames};
 use crate::heap::Heap;
@@ -50,22 +51,35 @@ pub struct FramesShape {
     pub store: StoreId,
 }
 
+/// What an arena was found to be when it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Began {
+    /// Nothing was there.
+    New,
+    /// What an earlier process left was kept.
+    Kept,
+    /// The same, and one of the two headers was damaged: it is mended.
+    Mended,
+    /// Both headers were damaged: the slots are fresh, and what only they had is lost.
+    Damaged,
+}
+
 pub(crate) struct Inner {
     region: Arc<dyn Region>,
     slots: usize,
     pub(crate) slot_bytes: u32,
     outlives_process: bool,
-    kept: bool,
+    began: Began,
+    salt: u64,
     taken: AtomicBool,
 }
 
 impl Arena {
-    /// Maps (or makes) the arena of `node` at `path`. Slots keep their content when header, layout version and node
-    /// agree; else all are fresh. An arena that has more slots already keeps them: one may hold the only copy of an
-    /// acknowledged change. For the same reason a layout of a newer version is an error, and the file is left alone.
+    /// Maps (or makes) the arena of `node` at `path`. Slots keep their content. An arena that has more slots already
+    /// keeps them: one may hold the only copy of an acknowledged change. For the same reason an arena of another node or
+    /// shape, or of a newer layout, is an error, and the file is left alone. See [`Arena::began`] for damage.
     ///
-    /// Two daemons must not open one arena (a foreign one is made fresh!): put the node's id into `path`, and hold the
-    /// node's own lock before.
+    /// Two daemons must not open one arena: hold the node's own lock before.
     pub fn open(env: &Env, path: &Path, node: NodeId, slots: usize) -> io::Result<Arena> {
         Arena::open_sized(env, path, node, slots, SLOT_BYTES_MAX)
     }
@@ -87,28 +101,39 @@ impl Arena {
         let Shape { slots, slot_bytes, .. } = shape;
         check_shape(slots, slot_bytes);
         let page = env.memory().map(path, HEADER_PAGE_BYTES as u64)?;
-        let (found, old_frames) = (read_header(&*page), read_frames_header(&*page));
+        let (found, old_frames) = (find_header(&*page), read_frames_header(&*page));
         drop(page);
-        if let Err(BadHeader::Version { found, known }) = found
-            && found > known
-        {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, newer(found, known)));
+        let (old, began) = match found {
+            Found::Header(header) => (Some(header), Began::Kept),
+            Found::OneOfTwo(header) => (Some(header), Began::Mended),
+            Found::Nothing => (None, Began::New),
+            Found::Damaged => (None, Began::Damaged),
+            Found::Newer { found, known } => {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, newer(found, known)));
+            }
+        };
+        if let Some(header) = old.filter(|old| (old.node, old.slot_bytes) != (node, slot_bytes)) {
+            let reason = foreign(&header, node, slot_bytes);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
-        let agrees = |header: &Header| header.node == node && header.slot_bytes == slot_bytes;
-        let old = found.ok().filter(agrees);
         let slots = old
             .map_or(slots, |header| slots.max(usize::try_from(header.slots).unwrap_or(SLOTS_MAX)));
         let start = length_of(slots, slot_bytes);
         let sets = shape.frames.map_or(0, sets_of);
         let region = env.memory().map(path, start + frames::bytes_of(sets) as u64)?;
-        let inner = Inner::new(region.clone(), slots, slot_bytes, true, old.is_some())?;
-        let header = Header { node, slots: slots as u64, slot_bytes };
+        let salt = old.map(|header| header.salt).filter(|&salt| salt != 0);
+        let salt = salt.unwrap_or_else(|| new_salt(env));
+        let inner = Inner::new(region.clone(), slots, slot_bytes, true, began, salt)?;
+        let header = Header { node, slots: slots as u64, slot_bytes, salt };
         if old.is_none() {
             // The header goes first and comes last: a process killed in between leaves no header, not a wrong one.
             inner.write_header(0, &[0; HEADER_BYTES]);
-            (0..SLOTS_MAX).for_each(|slot| inner.wipe_if_used(slot));
+            inner.write_header(HEADER_COPY_AT, &[0; HEADER_BYTES]);
+            inner.wipe_slots();
         }
-        if old != Some(header) {
+        if old != Some(header) || began == Began::Mended {
+            // One after the other, so that one is always whole.
+            inner.write_header(HEADER_COPY_AT, &header.encode());
             inner.write_header(0, &header.encode());
         }
         let wanted = shape.frames.filter(|_| sets > 0).map(|frames| FramesHeader {
@@ -145,8 +170,13 @@ impl Arena {
         // Only address space is asked for here: to be refused that is to be out of memory, and handled as such.
         let heap = Heap::new(length)
             .unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<Heap>()));
-        let inner = Inner::new(Arc::new(heap), slots, slot_bytes, false, false);
+        let inner = Inner::new(Arc::new(heap), slots, slot_bytes, false, Began::New, 0);
         Arena { inner: Arc::new(inner.expect("the kernel gave what was asked")), frames: None }
+    }
+
+    /// Notes the folder to which the arena belongs, for people who find the file. Call it before the arena is used.
+    pub fn note_home(&self, folder: &str) {
+        self.inner.write_header(home::HOME_AT, &home::encode(folder));
     }
 
     /// The block frames, if the arena has any.
@@ -176,7 +206,30 @@ impl Arena {
     /// Whether what an earlier process left was kept.
     #[must_use]
     pub fn was_kept(&self) -> bool {
-        self.inner.kept
+        matches!(self.inner.began, Began::Kept | Began::Mended)
+    }
+
+    /// What it was found to be.
+    #[must_use]
+    pub fn began(&self) -> Began {
+        self.inner.began
+    }
+
+    /// Tells this arena from any other that the node may have had: random, made with it. 0 when it does not outlive the
+    /// process.
+    #[must_use]
+    pub fn salt(&self) -> u64 {
+        self.inner.salt
+    }
+
+    /// Forgets what lies here, slots and frames, also for the next process: another arena has been in use since. Before
+    /// [`Arena::take_slots`].
+    pub fn forget(&self) {
+        assert!(!self.inner.taken.load(Ordering::Acquire), "nobody has slots of it yet");
+        self.inner.wipe_slots();
+        if let Some(frames) = &self.frames {
+            frames.drop_all();
+        }
     }
 
     /// Slots there are.
@@ -232,8 +285,51 @@ fn new_salt(env: &Env) -> u64 {
     u64::from_le_bytes(env.random()) | 1
 }
 
-fn read_header(page: &dyn Region) -> Result<Header, BadHeader> {
-    Header::decode(&copy_of::<HEADER_BYTES>(page, 0))
+fn foreign(header: &Header, node: NodeId, slot_bytes: u32) -> String {
+    if header.node == node {
+        let found = header.slot_bytes;
+        return format!("its slots have {found} bytes, here they have {slot_bytes}: remove it");
+    }
+    format!(
+        "it belongs to node {}, this is node {node}; it may hold changes that are nowhere else, so it is left alone: name \
+         another file, or remove it if that node is gone",
+        header.node
+    )
+}
+
+/// What the header page says, by its two headers.
+enum Found {
+    Header(Header),
+    /// The other one is damaged, or of a binary that wrote one only.
+    OneOfTwo(Header),
+    Nothing,
+    Damaged,
+    Newer {
+        found: u32,
+        known: u32,
+    },
+}
+
+fn find_header(page: &dyn Region) -> Found {
+    let read = |at| {
+        let bytes = copy_of::<HEADER_BYTES>(page, at);
+        (Header::decode(&bytes), bytes == [0; HEADER_BYTES])
+    };
+    let ((first, first_is_empty), (second, second_is_empty)) = (read(0), read(HEADER_COPY_AT));
+    for bad in [&first, &second] {
+        if let &Err(BadHeader::Version { found, known }) = bad
+            && found > known
+        {
+            return Found::Newer { found, known };
+        }
+    }
+    match (first, second) {
+        (Ok(header), Ok(_)) => Found::Header(header),
+        (Ok(header), Err(_)) if second_is_empty => Found::Header(header),
+        (Ok(header), Err(_)) | (Err(_), Ok(header)) => Found::OneOfTwo(header),
+        (Err(_), Err(_)) if first_is_empty && second_is_empty => Found::Nothing,
+        (Err(_), Err(_)) => Found::Damaged,
+    }
 }
 
 fn read_frames_header(page: &dyn Region) -> Result<FramesHeader, NoHeader> {
@@ -255,7 +351,8 @@ impl Inner {
         slots: usize,
         slot_bytes: u32,
         outlives_process: bool,
-        kept: bool,
+        began: Began,
+        salt: u64,
     ) -> io::Result<Inner> {
         let enough = region.length() as u64 >= length_of(slots, slot_bytes);
         if !enough || !region.base().addr().is_multiple_of(RECORD_BYTES) {
@@ -266,7 +363,8 @@ impl Inner {
             slots,
             slot_bytes,
             outlives_process,
-            kept,
+            began,
+            salt,
             taken: AtomicBool::new(false),
         })
     }
@@ -291,6 +389,10 @@ impl Inner {
     pub(crate) fn label(&self, slot: usize) -> *mut LabelBytes {
         assert!(slot < SLOTS_MAX, "there is such a record");
         self.region.base().wrapping_add(HEADER_PAGE_BYTES + slot * RECORD_BYTES + 16).cast()
+    }
+
+    fn wipe_slots(&self) {
+        (0..SLOTS_MAX).for_each(|slot| self.wipe_if_used(slot));
     }
 
     fn wipe_if_used(&self, slot: usize) {

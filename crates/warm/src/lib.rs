@@ -22,7 +22,7 @@ mod slot;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{Arena, FramesShape, Shape};
+pub use arena::{Arena, Began, FramesShape, Shape};
 pub use format::{BadHeader, FORMATS, Label};
 pub use frames::{Beginning, Frames, Key, Miss, Stats, Usage};
 pub use slot::{Certificate, Content, Memory, Slot, Writer};

@@ -1,6 +1,6 @@
 //! The arena through its public face: what outlives the process is what was published, all of it or nothing.
 
-use crate::{Arena, Label, Slot, inspect, limits};
+use crate::{Arena, Began, Content, Label, Slot, inspect, limits};
 use base::{NodeId, SegmentId};
 use env::sim::{Faults, World};
 use std::path::Path;
@@ -95,26 +95,69 @@ fn more_than_fits_is_refused() {
     writer.push_back(&vec![0; SLOT as usize]);
 }
 
+/// An arena with one used slot, left by a process that is gone. Its salt.
+fn used(world: &World) -> u64 {
+    let arena = open(world, NODE, 2);
+    let mut writer = only(&arena, 0).begin(label(1));
+    writer.push_front(&[1; 64]);
+    writer.publish();
+    let salt = arena.salt();
+    assert_ne!(salt, 0);
+    drop((writer, arena));
+    world.crash_process();
+    salt
+}
+
 #[test]
-fn an_unknown_torn_or_foreign_header_means_a_fresh_arena() {
-    for (node, flip) in
-        [(NodeId([6; 16]), None), (NODE, Some(0)), (NODE, Some(8)), (NODE, Some(61))]
-    {
+fn a_flipped_bit_of_the_header_costs_nothing_and_is_said() {
+    for (offset, copy) in (0..64).flat_map(|offset| [(offset, 0), (offset, 1024)]) {
         let world = World::new(2, Faults::none());
-        let arena = open(&world, NODE, 2);
-        let mut writer = only(&arena, 0).begin(label(1));
-        writer.push_front(&[1; 64]);
-        writer.publish();
-        drop(writer);
-        drop(arena);
-        world.crash_process();
-        if let Some(offset) = flip {
-            assert!(world.flip_memory_bit(PATH, offset));
+        let salt = used(&world);
+        assert!(world.flip_memory_bit(PATH, copy + offset));
+        for began in [Began::Mended, Began::Kept] {
+            let arena = open(&world, NODE, 2);
+            assert_eq!((arena.began(), arena.salt()), (began, salt), "byte {offset}");
+            assert!(only(&arena, 0).certificate().is_some());
         }
-        let arena = open(&world, node, 2);
-        assert!(!arena.was_kept());
-        assert!(arena.take_slots().iter().all(|slot| slot.certificate().is_none()));
     }
+}
+
+#[test]
+fn two_damaged_headers_mean_a_fresh_arena_and_are_said() {
+    let world = World::new(2, Faults::none());
+    let salt = used(&world);
+    assert!(world.flip_memory_bit(PATH, 5) && world.flip_memory_bit(PATH, 1024 + 61));
+    let arena = open(&world, NODE, 2);
+    assert_eq!(arena.began(), Began::Damaged);
+    assert!(!arena.was_kept());
+    assert_ne!(arena.salt(), salt, "another arena");
+    assert!(arena.take_slots().iter().all(|slot| slot.certificate().is_none()));
+}
+
+#[test]
+fn an_arena_of_another_node_is_refused_and_left_alone() {
+    let world = World::new(2, Faults::none());
+    let salt = used(&world);
+    let refused = |node, slot| {
+        let opened = Arena::open_sized(&world.env(), Path::new(PATH), node, 2, slot);
+        opened.err().expect("it is somebody else's").to_string()
+    };
+    assert!(refused(NodeId([6; 16]), SLOT).contains("belongs to node"));
+    assert!(refused(NODE, SLOT * 2).contains("its slots have"));
+    let arena = open(&world, NODE, 2);
+    assert_eq!((arena.began(), arena.salt()), (Began::Kept, salt));
+    assert!(only(&arena, 0).certificate().is_some());
+}
+
+#[test]
+fn a_forgotten_arena_is_empty_for_the_next_process_too() {
+    let world = World::new(2, Faults::none());
+    let salt = used(&world);
+    open(&world, NODE, 2).forget();
+    world.crash_process();
+    let arena = open(&world, NODE, 2);
+    assert_eq!(arena.salt(), salt);
+    assert!(arena.take_slots().iter().all(|slot| slot.content() == Content::Empty));
 }
 
 #[test]

@@ -26,6 +26,7 @@ const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// Runs the command.
 pub fn run(common: &Common, build: &ApplianceBuild) -> Outcome {
+    crate::supervise::access::private_from_now_on();
     if !build.memory.is_power_of_two() || build.memory < MEMORY_BYTES_MIN {
         return Err(Failure::usage(format!(
             "--memory is a power of two from {} on, as in 256M",
@@ -63,7 +64,7 @@ pub fn run(common: &Common, build: &ApplianceBuild) -> Outcome {
     };
     write(DESCRIPTION, &serde_json::to_vec_pretty(&description).map_err(std::io::Error::from)?)?;
     write("run", script(&std::env::current_exe()?).as_bytes())?;
-    std::fs::set_permissions(out.join("run"), std::fs::Permissions::from_mode(0o755))?;
+    std::fs::set_permissions(out.join("run"), std::fs::Permissions::from_mode(0o700))?;
     if common.json {
         output::json(&serde_json::json!({
             "folder": out, "kernel": description.kernel, "initramfs_bytes": initramfs.len(),

@@ -85,12 +85,8 @@ mod tests {
     fn clients_wait_for_the_guest_and_are_let_go_when_it_is_reset() {
         let folder = tempfile::tempdir().expect("a folder");
         let own = folder.path().join("nbd.sock");
-        let wanted = Wanted {
-            role: Role::Nbd,
-            own: &own,
-            asked: Some(vec![None]),
-            default: ([127, 0, 0, 1], 0).into(),
-        };
+        let wanted =
+            Wanted { role: Role::Nbd, own: &own, asked: Vec::new(), group: None, insecure: false };
         let sockets = open(&wanted, &mut Vec::new()).expect("a socket");
         let guest = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let address = guest.local_addr().expect("bound");

@@ -8,15 +8,15 @@ use super::{CONSOLE, Description, SAID, SERVES, qemu};
 use crate::arguments::{ApplianceRun, Common};
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use crate::parse::Place;
 use crate::signals::StopSignals;
+use crate::supervise::access;
 use crate::supervise::endpoints::{Endpoints, Lock};
 use crate::supervise::sockets::{self, Listening, Role, Wanted};
 use base::Kind;
 use base::units::format_size;
 use serde_json::{Value, json};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
@@ -24,8 +24,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
-const NBD_PORT: u16 = 10809;
-const HTTP_PORT: u16 = 8809;
 /// How long a guest that was asked to switch itself off may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// Before a QEMU that died is started again.
@@ -39,6 +37,7 @@ const CONSOLE_LINES: usize = 15;
 
 /// Runs the command, until the guest is off or cannot be had.
 pub fn run(common: &Common, run: &ApplianceRun) -> Outcome<u8> {
+    access::private_from_now_on();
     let description = Description::read(&run.folder)?;
     let folder = run.folder.canonicalize()?;
     let _lock = Lock::take(&folder)?;
@@ -65,25 +64,23 @@ pub fn run(common: &Common, run: &ApplianceRun) -> Outcome<u8> {
             began: Instant::now(),
             cause: "start",
         };
-        endpoints.write(&folder)?;
+        // On a full disk: who knows the folder finds the sockets without.
+        if let Err(failure) = endpoints.write(&folder) {
+            failure.print(false);
+        }
         keeper.keep(&folder).await
     })
 }
 
 fn open(folder: &Path, run: &ApplianceRun, notes: &mut Vec<String>) -> Outcome<Vec<Listening>> {
-    let asked = |line: &[Place]| if line.is_empty() { None } else { Some(line.to_vec()) };
-    let default = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let (group, insecure) = (run.socket_group, run.insecure);
+    access::settle(folder, &crate::command::up::groups(group, None), notes)?;
     let own = folder.join("nbd.sock");
-    let nbd =
-        Wanted { role: Role::Nbd, own: &own, asked: asked(&run.nbd), default: default(NBD_PORT) };
+    let nbd = Wanted { role: Role::Nbd, own: &own, asked: run.nbd.clone(), group, insecure };
     let mut sockets = sockets::open(&nbd, notes)?;
     let own = folder.join(crate::client::SOCKET);
-    let http = Wanted {
-        role: Role::Http,
-        own: &own,
-        asked: asked(&run.http),
-        default: default(HTTP_PORT),
-    };
+    let asked = run.http.clone();
+    let http = Wanted { role: Role::Http, own: &own, asked, group: None, insecure };
     sockets.extend(sockets::open(&http, notes)?);
     Ok(sockets)
 }

@@ -52,6 +52,10 @@ fn queue(common: &Common) -> Outcome {
 fn begin(common: &Common, run: &SalvageRun) -> Outcome {
     let client = client(common)?;
     let begun: Job = client.post(&path(&run.name), &json!({"accept_losses": run.accept_losses}))?;
+    if run.detach {
+        job::begun(&begun, common.json);
+        return Ok(());
+    }
     let done = job::follow(&client, begun, "salvage")?;
     if common.json {
         output::json(&done);

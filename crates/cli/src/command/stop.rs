@@ -74,18 +74,22 @@ struct Follower {
 
 impl Follower {
     fn new(drain: bool) -> Self {
-        let bar = output::progress(if drain { "drain" } else { "stop" });
-        Self { bar, draining: drain, hurried: false, owed_bytes: 0, last: None }
+        Self { bar: output::progress(), draining: drain, hurried: false, owed_bytes: 0, last: None }
     }
 
     fn show(&mut self, now: &Stopping) {
         self.owed_bytes = self.owed_bytes.max(now.backlog_bytes);
         if now.draining {
-            self.bar.set_length(self.owed_bytes);
-            self.bar.set_position(self.owed_bytes - now.backlog_bytes);
+            let done = self.owed_bytes - now.backlog_bytes;
+            let line = format!(
+                "drain: {} of {} in the store",
+                format_size(done),
+                format_size(self.owed_bytes)
+            );
+            output::show_share(&self.bar, &line, done, self.owed_bytes);
         } else {
-            self.bar.set_length(now.volumes);
-            self.bar.set_position(now.done);
+            let line = format!("stop: {} of {} volumes", now.done, now.volumes);
+            output::show_share(&self.bar, &line, now.done, now.volumes);
         }
         self.last = Some(now.clone());
     }
@@ -98,7 +102,9 @@ impl Follower {
         }
         self.hurried = true;
         self.bar.suspend(|| {
-            eprintln!("rekindle: stopping at once: what is not in the store yet stays in the log");
+            output::tell(
+                "rekindle: stopping at once: what is not in the store yet stays in the log",
+            );
         });
         let _: Value = client.post("/api/v1/shutdown", &json!({ "drain": false }))?;
         Ok(())

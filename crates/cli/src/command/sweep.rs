@@ -25,8 +25,12 @@ pub fn run(common: &Common, sweep: &Sweep) -> Outcome<u8> {
             ]);
             print_counters(&status.last);
         }
-        Sweep::Run => {
+        Sweep::Run(run) => {
             let begun: Job = client.post("/api/v1/sweep", &json!({}))?;
+            if run.detach {
+                job::begun(&begun, common.json);
+                return Ok(0);
+            }
             let done = job::follow(&client, begun, "sweep")?;
             if common.json {
                 output::json(&done);
@@ -41,13 +45,31 @@ pub fn run(common: &Common, sweep: &Sweep) -> Outcome<u8> {
 
 /// Counters that the daemon chose to give.
 pub fn print_counters(counters: &Value) {
-    let Some(counters) = counters.as_object() else { return };
-    let shown = |name: &str, value: &Value| match (value.as_u64(), value.as_str()) {
+    output::pairs(&shown(counters));
+}
+
+fn shown(counters: &Value) -> Vec<(&str, String)> {
+    let text = |name: &str, value: &Value| match (value.as_u64(), value.as_str()) {
         (Some(bytes), _) if name.contains("bytes") => base::units::format_size(bytes),
         (_, Some(text)) => text.to_owned(),
         _ => value.to_string(),
     };
-    let pairs: Vec<_> =
-        counters.iter().map(|(name, value)| (name.as_str(), shown(name, value))).collect();
-    output::pairs(&pairs);
+    let counters = counters.as_object().into_iter().flatten();
+    // What did not happen is not said.
+    let counters = counters.filter(|(_, value)| !value.is_null());
+    counters.map(|(name, value)| (name.as_str(), text(name, value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_did_not_happen_is_not_said() {
+        let counters = json!({ "failure": null, "phase": "idle", "bytes_freed": 1024 });
+        assert_eq!(
+            shown(&counters),
+            [("bytes_freed", "1 KiB".to_owned()), ("phase", "idle".to_owned())]
+        );
+    }
 }

@@ -8,21 +8,14 @@ use crate::output;
 use crate::parse::Place;
 use crate::supervise::endpoints::{Endpoints, Lock};
 use crate::supervise::sockets::{self, Listening, Role, Wanted};
-use crate::supervise::{Announce, Supervisor, ivshmem, memory};
+use crate::supervise::{Announce, Supervisor, access, ivshmem, memory};
 use crate::worker::{self, Handover, Ready};
 use env::Address;
-use std::net::SocketAddr;
-use std::path::Path;
-
-/// Where clients of NBD look first.
-const NBD_DEFAULT: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 10809);
-/// Where the API is.
-const HTTP_DEFAULT: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8809);
+use std::path::{Path, PathBuf};
 
 /// Runs the command; gives the exit code.
 pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
+    access::private_from_now_on();
     let settings = match &up.config {
         Some(path) => config_file::read(path)?,
         None => Settings::default(),
@@ -30,6 +23,7 @@ pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
     let named = common.dir.as_deref().or(settings.dir.as_deref());
     let dir = folder::of_server(named)?;
     let mut config = configure(&dir, up, &settings)?;
+    must_be_text(&[Some(&dir), config.warm.as_ref(), up.config.as_ref()])?;
     let lock = Lock::take(&dir)?;
     ivshmem::settle(&mut config.warm)?;
     let memory = memory::hold(&mut config.warm, under_systemd())?;
@@ -62,6 +56,17 @@ pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
     let announce = Some(announce);
     let program = std::env::current_exe()?;
     Supervisor { dir, handover, sockets, lock, memory, announce, program, arrival: None }.run()
+}
+
+/// Addresses of sockets, and what a worker is told, are text.
+fn must_be_text(paths: &[Option<&PathBuf>]) -> Outcome {
+    match paths.iter().flatten().find(|path| path.to_str().is_none()) {
+        None => Ok(()),
+        Some(path) => {
+            Err(Failure::usage(format!("the path '{}' is not text (UTF-8)", path.display()))
+                .next("choose another name, or a link to it"))
+        }
+    }
 }
 
 /// Whether systemd started this very process, and so will restart it. Its variables alone are inherited by every
@@ -138,32 +143,30 @@ fn open(
     notes: &mut Vec<String>,
 ) -> Outcome<Vec<Listening>> {
     let asked = |line: &[Place], file: Option<Vec<Place>>| {
-        if line.is_empty() { file } else { Some(line.to_vec()) }
+        if line.is_empty() { file.unwrap_or_default() } else { line.to_vec() }
     };
-    let nbd_own = dir.join("nbd.sock");
-    let nbd = Wanted {
-        role: Role::Nbd,
-        own: &nbd_own,
-        asked: asked(&up.nbd, settings.nbd),
-        default: NBD_DEFAULT,
-    };
-    let http_own = dir.join(crate::client::SOCKET);
-    let http = Wanted {
-        role: Role::Http,
-        own: &http_own,
-        asked: asked(&up.http, settings.http),
-        default: HTTP_DEFAULT,
-    };
+    // Nobody reaches a guest but through its host, which was asked the same.
+    let in_guest = std::env::var_os(crate::appliance::guest::VARIABLE).is_some();
+    let insecure = up.insecure || settings.insecure == Some(true) || in_guest;
+    let group = up.socket_group.or(settings.socket_group);
+    let http_group = up.http_socket_group.or(settings.http_socket_group);
+    access::settle(dir, &groups(group, http_group), notes)?;
+    let own = dir.join("nbd.sock");
+    let nbd =
+        Wanted { role: Role::Nbd, own: &own, asked: asked(&up.nbd, settings.nbd), group, insecure };
     let mut sockets = sockets::open(&nbd, notes)?;
-    for socket in &sockets {
-        if let Address::Tcp(place) = socket.address
-            && !place.ip().is_loopback()
-        {
-            notes.push(format!("NBD asks nobody who they are: whoever reaches {place} can read and change every volume"));
-        }
-    }
+    let own = dir.join(crate::client::SOCKET);
+    let asked = asked(&up.http, settings.http);
+    let http = Wanted { role: Role::Http, own: &own, asked, group: http_group, insecure };
     sockets.extend(sockets::open(&http, notes)?);
     Ok(sockets)
+}
+
+/// The groups that sockets are opened to, each once.
+pub fn groups(nbd: Option<access::Group>, http: Option<access::Group>) -> Vec<access::Group> {
+    let mut groups: Vec<_> = nbd.into_iter().chain(http).collect();
+    groups.dedup();
+    groups
 }
 
 /// What is printed once, when it serves.
@@ -217,10 +220,7 @@ impl Banner<'_> {
     }
 
     fn next(&self) {
-        let dir = self
-            .dir
-            .map(|dir| format!(" --dir {}", quoted(&dir.display().to_string())))
-            .unwrap_or_default();
+        let dir = self.dir.map(|dir| format!(" --dir {}", output::quoted(dir))).unwrap_or_default();
         output::line("Next:");
         output::line(&format!("  rekindle volume create vm1 --size 20G{dir}"));
         let nbd = self.places.iter().filter(|(role, _)| *role == Role::Nbd).map(|(_, place)| place);
@@ -247,15 +247,5 @@ pub fn nbd_uri(place: &Address, volume: &str) -> String {
     match place {
         Address::Tcp(place) => format!("nbd://{place}/{volume}"),
         Address::Unix(path) => format!("nbd+unix:///{volume}?socket={}", path.display()),
-    }
-}
-
-/// For a shell.
-fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
-    if text.chars().all(plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
     }
 }

@@ -19,11 +19,7 @@ pub fn run(common: &Common, verify: &Verify) -> Outcome<u8> {
     });
     let begun: Job = client.post("/api/v1/verify", &request)?;
     if verify.no_wait && !verify.wait {
-        if common.json {
-            output::json(&begun);
-        } else {
-            output::line(&format!("job {} has begun: `rekindle status` shows it", begun.id));
-        }
+        job::begun(&begun, common.json);
         return Ok(0);
     }
     let done = job::follow(&client, begun, "verify")?;

@@ -3,7 +3,7 @@
 use super::{client, job};
 use crate::arguments::{AckWord, Common, Create, Named, PolicyWord, Remove, Volume as Request};
 use crate::client::escape;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::supervise::endpoints;
 use base::units::format_size;
@@ -18,6 +18,8 @@ pub fn run(common: &Common, request: &Request) -> Outcome {
         Request::Ls => list(common),
         Request::Show(named) => show(common, named),
         Request::Rm(remove) => rm(common, remove),
+        Request::Import(import) => crate::transfer::import(common, import),
+        Request::Export(export) => crate::transfer::export(common, export),
         Request::Drain(named) => drain(common, named),
         Request::History(named) => history(common, named),
         Request::Pin(named) => pin(common, named, true),
@@ -59,7 +61,19 @@ fn word(value: impl serde::Serialize) -> String {
     json!(value).as_str().unwrap_or_default().to_owned()
 }
 
+/// Whether the words go together.
+pub fn agree(policy: PolicyWord, ack: AckWord) -> Outcome {
+    if policy != PolicyWord::Back && ack == AckWord::Memory {
+        return Err(Failure::usage(
+            "--ack memory says what the log promises, and this policy waits for the store instead",
+        )
+        .next("leave --ack out, or use --policy back"));
+    }
+    Ok(())
+}
+
 fn make(common: &Common, create: &Create) -> Outcome {
+    agree(create.policy, create.ack)?;
     let client = client(common)?;
     let volume = seen_from(client.dir(), client.post("/api/v1/volumes", &request(create))?);
     if common.json {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Where a daemon serves.
@@ -56,9 +57,9 @@ impl Endpoints {
         Self { upgradable: true, ..self }
     }
 
-    /// The API's TCP address.
-    pub fn http_tcp(&self) -> Option<Address> {
-        first(&self.http, |place| matches!(place, Address::Tcp(_)))
+    /// Where the API is.
+    pub fn http_places(&self) -> Vec<Address> {
+        self.http.iter().filter_map(|text| text.parse().ok()).collect()
     }
 
     /// The NBD socket that is nearest.
@@ -97,9 +98,11 @@ pub fn read(dir: &Path) -> Option<Endpoints> {
 
 /// The NBD socket of the daemon of a folder that is nearest.
 pub fn nbd(dir: &Path) -> Outcome<Address> {
-    read(dir).and_then(|endpoints| endpoints.nbd()).ok_or_else(|| {
+    // Who may use a socket may not read the file beside it.
+    let beside = || Some(dir.join("nbd.sock")).filter(|path| path.exists()).map(Address::Unix);
+    read(dir).and_then(|endpoints| endpoints.nbd()).or_else(beside).ok_or_else(|| {
         Failure::new(format!("the daemon in {} says nowhere that it serves NBD", dir.display()))
-            .next("start it with `rekindle up`, without --nbd off")
+            .next(format!("start it with `rekindle up --dir {}`", crate::output::quoted(dir)))
             .kind(Kind::NotFound)
     })
 }
@@ -124,6 +127,8 @@ impl Lock {
             .write(true)
             .create(true)
             .truncate(false)
+            // Whoever may read a file may lock it.
+            .mode(0o600)
             .open(&path)
             .map_err(failed)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -144,8 +149,9 @@ impl Lock {
             }
             Err(error) => return Err(failed(error.into())),
         }
-        file.set_len(0).map_err(failed)?;
-        writeln!(file, "{}", std::process::id()).map_err(failed)?;
+        // Only the lock matters: on a full disk nobody reads whose it is.
+        let _ = file.set_len(0);
+        let _ = writeln!(file, "{}", std::process::id());
         Ok(Self { file: file.into(), dir: dir.to_owned() })
     }
 
@@ -195,6 +201,6 @@ mod tests {
         let found = read(folder.path()).expect("there");
         assert_eq!(found, endpoints);
         assert_eq!(found.nbd(), Some(Address::Unix("/x/nbd.sock".into())));
-        assert!(matches!(found.http_tcp(), Some(Address::Tcp(_))));
+        assert_eq!(found.http_places().len(), 2);
     }
 }

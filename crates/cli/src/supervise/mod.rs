@@ -2,12 +2,14 @@
 //! binary when told to ([`passage`]).
 //!
 //! The supervisor does nothing that could fail under load: it holds no data, reads no store, and has one thread. What
-//! it must outlive is in the worker.
+//! it must outlive is in the worker. With it go the sockets, and warm memory without a file: so nothing ends it but a
+//! signal, or a worker that was told to end or never served. What fails meanwhile is said, and tried again.
 #![expect(
     clippy::disallowed_methods,
     reason = "the supervisor outlives every process that has an Env"
 )]
 
+pub mod access;
 pub mod endpoints;
 pub mod ivshmem;
 pub mod memory;
@@ -17,7 +19,8 @@ pub mod sockets;
 pub mod upgrade;
 mod worker;
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
+use crate::output::tell;
 use crate::signals::StopSignals;
 use crate::worker::{Handover, Ready};
 use endpoints::{Endpoints, Lock};
@@ -30,7 +33,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 use upgrade::{Answer, Arrival};
 use worker::Worker;
 
@@ -68,10 +71,12 @@ enum News {
     Checked(PathBuf, Outcome),
     /// The old worker does not end.
     Late,
+    /// Time to write down again where we serve.
+    Owed,
 }
 
 /// A check of another binary, under way.
-type Check = JoinHandle<(PathBuf, Outcome)>;
+type Check = oneshot::Receiver<(PathBuf, Outcome)>;
 
 struct Ears {
     child: Signals,
@@ -82,6 +87,10 @@ struct Ears {
 /// What the supervisor knows of the present.
 struct Present {
     worker: Worker,
+    /// The process that serves; 0 before the first one does.
+    serving: u32,
+    /// When to write down again where we serve: it could not be written.
+    owed: Option<Instant>,
     restarts: Restarts,
     /// Somebody wants us to stop.
     stopping: bool,
@@ -92,44 +101,71 @@ struct Present {
     upgraded_from: Option<String>,
 }
 
+/// Between two tries at what did not work.
+const AGAIN: Duration = Duration::from_secs(1);
+
 impl Supervisor {
     /// Supervises until the worker is told to stop. Gives the exit code.
-    pub fn run(self) -> Outcome<u8> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let ended = runtime.block_on(self.supervise());
+    pub fn run(mut self) -> Outcome<u8> {
+        let build = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = self.insist(|| build().map_err(Failure::from))?;
+        let ended = runtime.block_on(async {
+            let mut ears = self.insist(Ears::new)?;
+            let Some(now) = self.begin(&mut ears).await? else { return Ok(0) };
+            Ok(self.supervise(now, ears).await)
+        });
         // A check of another binary may be under way.
         runtime.shutdown_background();
         ended
     }
 
-    async fn supervise(mut self) -> Outcome<u8> {
-        let mut ears = Ears::new()?;
+    /// Tries until it works: after an upgrade clients wait at our sockets. Before a first service the failure is told instead.
+    fn insist<T>(&self, attempt: impl Fn() -> Outcome<T>) -> Outcome<T> {
+        loop {
+            match attempt() {
+                Err(failure) if self.announce.is_none() => failure.print(false),
+                ended => return ended,
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    /// The first worker; `None` when somebody wants us to stop before there is one.
+    async fn begin(&mut self, ears: &mut Ears) -> Outcome<Option<Present>> {
         let old = self.arrival.as_ref().and_then(|arrival| arrival.worker).and_then(Worker::adopt);
-        let worker_pid = old.as_ref().map_or(0, |old| old.pid().unsigned_abs());
-        // The sockets are open: whoever connects waits.
-        Endpoints::of(&self.sockets, worker_pid).upgradable().write(&self.dir)?;
+        let serving = old.as_ref().map_or(0, |old| old.pid().unsigned_abs());
         let retiring = self.arrival.as_ref().filter(|_| old.is_some()).map(Arrival::deadline);
+        // The sockets are open: whoever connects waits.
+        let owed = self.write_endpoints(serving, None);
+        let mut restarts = Restarts::default();
         let worker = match old {
             Some(old) => {
                 old.signal(Signal::TERM);
-                old
+                Some(old)
             }
-            None => Worker::start(&self)?,
+            None if self.announce.is_some() => Some(Worker::start(self)?),
+            None => self.start(&mut restarts, ears).await,
         };
-        let restarts = Restarts::default();
-        let mut now = Present {
+        Ok(worker.map(|worker| Present {
             worker,
+            serving,
+            owed,
             restarts,
             stopping: false,
             retiring,
             check: None,
             upgraded_from: None,
-        };
-        // It may have ended before we could hear of it.
+        }))
+    }
+
+    /// Gives no [`Outcome`] on purpose: nothing that fails in here ends us.
+    async fn supervise(mut self, mut now: Present, mut ears: Ears) -> u8 {
+        // The worker may have ended before we could hear of it.
         let mut news = News::Child;
         loop {
             match news {
-                News::Ready(ready) => self.ready(&mut now, &ready)?,
+                News::Ready(ready) => self.ready(&mut now, &ready),
+                News::Owed => now.owed = self.write_endpoints(now.serving, now.owed),
                 News::Stop(signal) => {
                     now.stopping = true;
                     now.worker.signal(signal);
@@ -150,10 +186,10 @@ impl Supervisor {
                     now.worker.signal(Signal::KILL);
                 }
                 News::Child => {
-                    if let Some(status) = now.worker.ended()?
-                        && let Some(code) = self.replace(&mut now, &mut ears, status).await?
+                    if let Some(status) = now.worker.ended()
+                        && let Some(code) = self.replace(&mut now, &mut ears, status).await
                     {
-                        return Ok(code);
+                        return code;
                     }
                 }
             }
@@ -161,8 +197,20 @@ impl Supervisor {
         }
     }
 
-    fn ready(&mut self, now: &mut Present, ready: &Ready) -> Outcome {
-        Endpoints::of(&self.sockets, ready.pid).upgradable().write(&self.dir)?;
+    /// Writes down where we serve. Gives when to try again, if it could not be written (a full disk): clients that know
+    /// the folder find its sockets without.
+    fn write_endpoints(&self, serving: u32, owed: Option<Instant>) -> Option<Instant> {
+        let written = Endpoints::of(&self.sockets, serving).upgradable().write(&self.dir);
+        let failure = written.err()?;
+        if owed.is_none() {
+            failure.print(false);
+        }
+        Some(Instant::now() + AGAIN)
+    }
+
+    fn ready(&mut self, now: &mut Present, ready: &Ready) {
+        now.serving = ready.pid;
+        now.owed = self.write_endpoints(now.serving, now.owed);
         if let Some(announce) = self.announce.take() {
             announce(ready);
         }
@@ -170,10 +218,9 @@ impl Supervisor {
             // The way back ends here: formats may go forward from now on.
             now.upgraded_from = Some(arrival.change.from.clone());
             let answer = arrival.answer(ready.pid);
-            eprintln!("rekindle: {answer}");
+            tell(&format!("rekindle: {answer}"));
             answer.write(&self.dir);
         }
-        Ok(())
     }
 
     /// Somebody wants another binary: is it one?
@@ -183,12 +230,7 @@ impl Supervisor {
             return;
         }
         match upgrade::take_request(&self.dir, &self.program) {
-            Ok(binary) => {
-                now.check = Some(tokio::task::spawn_blocking(move || {
-                    let checked = upgrade::check(&binary);
-                    (binary, checked)
-                }));
-            }
+            Ok(binary) => now.check = Some(check(binary)),
             Err(failure) => Answer::refused(failure).write(&self.dir),
         }
     }
@@ -199,13 +241,13 @@ impl Supervisor {
         now: &mut Present,
         ears: &mut Ears,
         status: ExitStatus,
-    ) -> Outcome<Option<u8>> {
+    ) -> Option<u8> {
         let retired = self.arrival.as_mut().is_some_and(|arrival| arrival.worker.take().is_some());
         now.retiring = None;
         // Before its first service a worker that gives up has said why: a wrong URL does not mend itself.
         let gives_up = self.announce.is_some() && status.code().is_some();
         if now.stopping || gives_up || (status.success() && !retired) {
-            return Ok(Some(exit_code(status)));
+            return Some(exit_code(status));
         }
         if !retired {
             if self.arrival.as_mut().is_some_and(Arrival::died) {
@@ -213,18 +255,38 @@ impl Supervisor {
             }
             let wait = now.restarts.wait_after(now.worker.age());
             let (ended, after) = (ended(status), after(wait));
-            eprintln!("rekindle: the worker {ended}; starting another{after}");
+            tell(&format!("rekindle: the worker {ended}; starting another{after}"));
             if let (false, Some(from)) = (wait.is_zero(), &now.upgraded_from) {
-                eprintln!(
+                tell(&format!(
                     "rekindle: it keeps dying since the upgrade from {from}: `rekindle upgrade --binary OLD` goes back"
-                );
+                ));
             }
             if ears.pause(wait).await {
-                return Ok(Some(0));
+                return Some(0);
             }
         }
-        now.worker = Worker::start(self)?;
-        Ok(None)
+        match self.start(&mut now.restarts, ears).await {
+            Some(worker) => now.worker = worker,
+            None => return Some(0),
+        }
+        None
+    }
+
+    /// Starts a worker, however often it takes; `None` when somebody wants us to stop.
+    async fn start(&mut self, restarts: &mut Restarts, ears: &mut Ears) -> Option<Worker> {
+        loop {
+            match Worker::start(self) {
+                Ok(worker) => return Some(worker),
+                // No process, no descriptor, no memory: others give them back.
+                Err(failure) => failure.print(false),
+            }
+            if self.arrival.as_mut().is_some_and(Arrival::died) {
+                self.give_up("could not be started");
+            }
+            if ears.pause(restarts.wait_after_failure()).await {
+                return None;
+            }
+        }
     }
 }
 
@@ -234,7 +296,7 @@ impl Supervisor {
         let Some(mut arrival) = self.arrival.take() else { return };
         if let Some(back) = arrival.back.take() {
             let why = format!("its worker {ended} before it served, again and again");
-            eprintln!("rekindle: {why}: going back to {}", arrival.change.from);
+            tell(&format!("rekindle: {why}: going back to {}", arrival.change.from));
             self.go_back(&back, &arrival.change, why).print(false);
         }
         self.arrival = Some(arrival);
@@ -242,8 +304,8 @@ impl Supervisor {
 }
 
 /// Only one thing at a time.
-fn continue_later() -> crate::failure::Failure {
-    crate::failure::Failure::new("the daemon is already being upgraded or stopped")
+fn continue_later() -> Failure {
+    Failure::new("the daemon is already being upgraded or stopped")
         .next("wait for that to end, then look at `rekindle status`")
         .kind(base::Kind::Conflict)
 }
@@ -258,7 +320,7 @@ impl Ears {
     }
 
     async fn listen(&mut self, now: &mut Present) -> News {
-        let (check, retiring) = (&mut now.check, now.retiring);
+        let (check, retiring, owed) = (&mut now.check, now.retiring, now.owed);
         tokio::select! {
             // What a worker said before it died counts.
             biased;
@@ -268,6 +330,7 @@ impl Ears {
             _ = self.upgrade.recv() => News::Upgrade,
             (binary, checked) = ended_check(check) => News::Checked(binary, checked),
             () = until(retiring) => News::Late,
+            () = until(owed) => News::Owed,
         }
     }
 
@@ -280,11 +343,23 @@ impl Ears {
     }
 }
 
+/// Checks another binary, in a thread of its own.
+fn check(binary: PathBuf) -> Check {
+    let (tell, told) = oneshot::channel();
+    // Without a thread for it, nobody tells: that is an answer too.
+    let _ = std::thread::Builder::new().spawn(move || {
+        let checked = upgrade::check(&binary);
+        let _ = tell.send((binary, checked));
+    });
+    told
+}
+
 async fn ended_check(check: &mut Option<Check>) -> (PathBuf, Outcome) {
     match check {
-        Some(check) => check.await.unwrap_or_else(|error| {
-            let failure = crate::failure::Failure::new("the check of the new binary broke");
-            (PathBuf::new(), Err(failure.because(error)))
+        Some(check) => check.await.unwrap_or_else(|_| {
+            let failure = Failure::new("the new binary could not be checked")
+                .next("try again: the machine may be short of threads or memory");
+            (PathBuf::new(), Err(failure))
         }),
         None => std::future::pending().await,
     }

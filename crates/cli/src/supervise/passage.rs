@@ -5,6 +5,7 @@
 //! open, so that it can be returned to when its file is gone.
 #![expect(clippy::disallowed_methods, reason = "the supervisor works on the real machine")]
 
+use super::access;
 use super::endpoints::Lock;
 use super::sockets::{self, Listening, Role};
 use super::worker::Worker;
@@ -180,6 +181,7 @@ fn turn_back(text: &str, why: &str) -> Failure {
 }
 
 fn take_over(passage: Passage) -> Outcome<Supervisor> {
+    access::private_from_now_on();
     let Passage { dir, handover, sockets: passed, lock, memory, worker, change, .. } = passage;
     let mut sockets = Vec::new();
     for Socket { role, address, descriptor } in passed {

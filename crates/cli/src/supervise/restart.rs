@@ -25,6 +25,16 @@ impl Restarts {
             return Duration::ZERO;
         }
         self.short_lives += 1;
+        self.wait()
+    }
+
+    /// A worker could not even be started: how long to wait before the next try. Never at once.
+    pub fn wait_after_failure(&mut self) -> Duration {
+        self.short_lives += 1;
+        self.wait().max(FIRST_WAIT)
+    }
+
+    fn wait(&self) -> Duration {
         match self.short_lives {
             0..=2 => Duration::ZERO,
             many => (FIRST_WAIT * 2u32.saturating_pow(many - 3)).min(LONGEST_WAIT),

@@ -5,6 +5,7 @@
     reason = "these sockets outlive every process that has an Env"
 )]
 
+use super::access::{self, Group};
 use crate::failure::{Failure, Outcome};
 use crate::parse::Place;
 use base::Kind;
@@ -52,10 +53,12 @@ pub struct Wanted<'a> {
     pub role: Role,
     /// The Unix socket that is always there.
     pub own: &'a Path,
-    /// What somebody asked for; `None`: the default.
-    pub asked: Option<Vec<Place>>,
-    /// The TCP address when nobody asked. Another port is taken when it is in use.
-    pub default: SocketAddr,
+    /// What somebody asked for besides.
+    pub asked: Vec<Place>,
+    /// Who may connect to its Unix sockets, besides the user who runs the daemon.
+    pub group: Option<Group>,
+    /// Whether TCP beyond this machine is meant.
+    pub insecure: bool,
 }
 
 /// How long a worker that lost its supervisor may take to go.
@@ -72,56 +75,67 @@ pub fn open(wanted: &Wanted<'_>, notes: &mut Vec<String>) -> Outcome<Vec<Listeni
             wanted.own.display()
         ));
     }
-    let chosen = wanted.asked.is_none();
-    let asked = wanted.asked.clone().unwrap_or_else(|| vec![Some(Address::Tcp(wanted.default))]);
-    for place in asked.into_iter().flatten() {
-        if !places.contains(&place) {
-            places.push(place);
+    for place in wanted.asked.iter().flatten() {
+        if let Address::Tcp(place) = place {
+            notes.push(stranger(wanted, *place)?);
         }
+        if !places.contains(place) {
+            places.push(place.clone());
+        }
+    }
+    if places.is_empty() {
+        return Err(Failure::usage(notes.pop().unwrap_or_default()).next(
+            "choose a shorter --dir, or name a socket with --nbd unix:PATH and --http unix:PATH",
+        ));
     }
     let mut sockets = Vec::new();
     for place in places {
         let own = matches!(&place, Address::Unix(path) if path == wanted.own);
-        let socket = match if own { bind_after_predecessor(&place) } else { bind(&place) } {
-            Err(error)
-                if chosen
-                    && error.kind() == io::ErrorKind::AddrInUse
-                    && matches!(place, Address::Tcp(_)) =>
-            {
-                let free = Address::Tcp(SocketAddr::new(wanted.default.ip(), 0));
-                let socket = bind(&free).map_err(|error| refused(&free, &error))?;
-                notes.push(format!(
-                    "port {} is taken: another one was chosen",
-                    wanted.default.port()
-                ));
-                socket
-            }
-            other => other.map_err(|error| refused(&place, &error))?,
-        };
+        let group = wanted.group;
+        let bound = if own { bind_after_predecessor(&place, group) } else { bind(&place, group) };
+        let socket = bound.map_err(|error| refused(&place, &error))?;
         sockets.push(Listening { role: wanted.role, address: address_of(&socket, place)?, socket });
     }
     Ok(sockets)
 }
 
+/// Nobody is asked who he is at a TCP port: what that means there, or that it must be meant.
+fn stranger(wanted: &Wanted<'_>, place: SocketAddr) -> Outcome<String> {
+    let does = match wanted.role {
+        Role::Nbd => "can read and write every volume",
+        Role::Http => "can command this daemon, and read and write every volume",
+    };
+    if place.ip().is_loopback() {
+        return Ok(format!("TCP at {place}: every user of this machine {does}"));
+    }
+    if wanted.insecure {
+        return Ok(format!("TCP at {place}: everybody who reaches it {does}, and can listen in"));
+    }
+    Err(Failure::usage(format!("everybody who reaches {place} {does}: nobody is asked who he is"))
+        .next("use unix:PATH or 127.0.0.1:PORT, or say --insecure if everybody there may"))
+}
+
 fn refused(place: &Address, error: &io::Error) -> Failure {
     let failure = Failure::new(format!("cannot listen at {place}")).because(error).kind(Kind::Io);
-    match error.kind() {
-        io::ErrorKind::AddrInUse => {
+    match (error.kind(), place) {
+        (io::ErrorKind::AddrInUse, _) => {
             failure.next("stop what listens there, or choose another address")
         }
-        io::ErrorKind::PermissionDenied => {
-            failure.next("choose a port above 1023 or a folder of your own")
+        (io::ErrorKind::PermissionDenied, Address::Tcp(_)) => {
+            failure.next("choose a port above 1023")
         }
+        (io::ErrorKind::PermissionDenied, Address::Unix(_)) => failure
+            .next("choose a folder of your own, and with --socket-group a group that you are in"),
         _ => failure.next("choose another address with --nbd or --http"),
     }
 }
 
 /// As [`bind`], for the socket of a folder that is ours: whoever listens there is the worker of a supervisor that was
 /// killed, and the kernel is about to end it.
-fn bind_after_predecessor(place: &Address) -> io::Result<OwnedFd> {
+fn bind_after_predecessor(place: &Address, group: Option<Group>) -> io::Result<OwnedFd> {
     let end = std::time::Instant::now() + PREDECESSOR_PATIENCE;
     loop {
-        match bind(place) {
+        match bind(place, group) {
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse && std::time::Instant::now() < end =>
             {
@@ -132,12 +146,14 @@ fn bind_after_predecessor(place: &Address) -> io::Result<OwnedFd> {
     }
 }
 
-fn bind(place: &Address) -> io::Result<OwnedFd> {
+fn bind(place: &Address, group: Option<Group>) -> io::Result<OwnedFd> {
     let socket: OwnedFd = match place {
         Address::Tcp(address) => TcpListener::bind(address)?.into(),
         Address::Unix(path) => {
             remove_stale(path)?;
-            UnixListener::bind(path)?.into()
+            let listener = UnixListener::bind(path)?;
+            access::settle_socket(path, group)?;
+            listener.into()
         }
     };
     // Once more, with the queue we want.
@@ -218,25 +234,53 @@ pub fn take(descriptor: RawFd) -> Outcome<OwnedFd> {
 mod tests {
     use super::*;
 
-    fn wanted<'a>(own: &'a Path, asked: Option<Vec<Place>>, port: u16) -> Wanted<'a> {
-        Wanted { role: Role::Nbd, own, asked, default: SocketAddr::from(([127, 0, 0, 1], port)) }
+    fn wanted(own: &Path, asked: Vec<Place>) -> Wanted<'_> {
+        Wanted { role: Role::Nbd, own, asked, group: None, insecure: false }
     }
 
     #[test]
-    fn a_taken_default_port_is_replaced_and_a_taken_wish_is_refused() {
+    fn nobody_listens_on_tcp_unless_asked_and_a_taken_wish_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let own = folder.path().join("nbd.sock");
-        let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = taken.local_addr().expect("bound").port();
         let mut notes = Vec::new();
-        let sockets = open(&wanted(&own, None, port), &mut notes).expect("another port");
-        assert_eq!(sockets.len(), 2);
-        assert_ne!(sockets[1].address, Address::Tcp(SocketAddr::from(([127, 0, 0, 1], port))));
-        assert_eq!(notes.len(), 1);
+        let sockets = open(&wanted(&own, Vec::new()), &mut notes).expect("a socket");
+        assert_eq!((sockets.len(), notes.len()), (1, 0));
+        assert_eq!(sockets[0].address, Address::Unix(own.clone()));
         drop(sockets);
-        let wish = Some(vec![Some(Address::Tcp(SocketAddr::from(([127, 0, 0, 1], port))))]);
-        let error = open(&wanted(&own, wish, port), &mut notes).expect_err("taken");
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let wish = vec![Some(Address::Tcp(taken.local_addr().expect("bound")))];
+        let error = open(&wanted(&own, wish), &mut notes).expect_err("taken");
         assert!(error.error.contains("cannot listen"), "{}", error.error);
+    }
+
+    #[test]
+    fn tcp_is_told_and_beyond_this_machine_it_must_be_meant() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let own = folder.path().join("nbd.sock");
+        let at = |text: &str| vec![Some(Address::Tcp(text.parse().expect("an address")))];
+        let mut notes = Vec::new();
+        open(&wanted(&own, at("127.0.0.1:0")), &mut notes).expect("a port");
+        assert!(notes[0].contains("every user of this machine can read and write"), "{notes:?}");
+        for place in ["0.0.0.0:0", "[::]:0"] {
+            let error = open(&wanted(&own, at(place)), &mut notes).expect_err("not meant");
+            assert!(error.next.is_some_and(|next| next.contains("--insecure")));
+        }
+        let meant = Wanted { insecure: true, ..wanted(&own, at("0.0.0.0:0")) };
+        open(&meant, &mut notes).expect("meant");
+        assert!(notes[1].contains("everybody who reaches it"), "{notes:?}");
+    }
+
+    #[test]
+    fn a_socket_is_for_its_user_and_for_the_group_that_was_named() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let own = folder.path().join("nbd.sock");
+        let group = rustix::process::getegid().as_raw();
+        for (group, mode) in [(None, 0o600), (Some(group), 0o660)] {
+            let _open = open(&Wanted { group, ..wanted(&own, Vec::new()) }, &mut Vec::new());
+            let found = std::fs::metadata(&own).expect("there").permissions().mode();
+            assert_eq!(found & 0o777, mode);
+        }
     }
 
     #[test]
@@ -244,22 +288,26 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let own = folder.path().join("nbd.sock");
         drop(UnixListener::bind(&own).expect("a socket"));
-        let asked = Some(vec![None, Some(Address::Unix(own.clone()))]);
-        let sockets = open(&wanted(&own, asked.clone(), 0), &mut Vec::new()).expect("stale");
+        let asked = vec![None, Some(Address::Unix(own.clone()))];
+        let sockets = open(&wanted(&own, asked.clone()), &mut Vec::new()).expect("stale");
         assert_eq!(sockets.len(), 1, "the same place is opened once");
-        assert!(open(&wanted(&own, asked.clone(), 0), &mut Vec::new()).is_err());
+        assert!(open(&wanted(&own, asked.clone()), &mut Vec::new()).is_err());
         drop(sockets);
         assert!(!own.exists());
         std::fs::write(&own, b"precious").expect("a file");
-        assert!(open(&wanted(&own, asked, 0), &mut Vec::new()).is_err());
+        assert!(open(&wanted(&own, asked), &mut Vec::new()).is_err());
         assert!(own.exists());
     }
 
     #[test]
-    fn too_long_a_path_is_done_without() {
+    fn too_long_a_path_is_done_without_when_there_is_another() {
         let own = Path::new("/").join("x".repeat(200)).join("nbd.sock");
         let mut notes = Vec::new();
-        let sockets = open(&wanted(&own, None, 0), &mut notes).expect("TCP is left");
+        let error = open(&wanted(&own, Vec::new()), &mut notes).expect_err("nowhere");
+        assert!(error.error.contains("too long"), "{}", error.error);
+        let folder = tempfile::tempdir().expect("a folder");
+        let other = vec![Some(Address::Unix(folder.path().join("x.sock")))];
+        let sockets = open(&wanted(&own, other), &mut notes).expect("another is left");
         assert_eq!((sockets.len(), notes.len()), (1, 1));
     }
 }

@@ -30,6 +30,8 @@ impl Worker {
     /// Starts one.
     pub fn start(supervisor: &Supervisor) -> Outcome<Self> {
         let (ours, theirs) = io::pipe()?;
+        // Everything that can fail comes before the child: nobody would look after one that we do not know of.
+        let report = Some(BufReader::new(Receiver::from_owned_fd(ours.into())?));
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(io::Error::from)?;
         let mut handover = supervisor.handover.clone();
         let sockets = supervisor.sockets.iter();
@@ -40,7 +42,7 @@ impl Worker {
         let child = Command::new(image(&supervisor.program))
             .arg0(&supervisor.program)
             .arg(crate::worker::COMMAND)
-            .env(crate::worker::VARIABLE, handover.encode())
+            .env(crate::worker::VARIABLE, handover.encode()?)
             .env_remove(passage::VARIABLE)
             // A group of its own: Ctrl-C at the terminal reaches the supervisor only, which passes it on once.
             .process_group(0)
@@ -48,7 +50,6 @@ impl Worker {
             .spawn()
             .map_err(|error| Failure::new("cannot start the worker").because(error))?;
         drop(theirs);
-        let report = Some(BufReader::new(Receiver::from_owned_fd(ours.into())?));
         Ok(Self { pid: Pid::from_child(&child), born: Instant::now(), report })
     }
 
@@ -73,9 +74,13 @@ impl Worker {
     }
 
     /// How it ended, if it has.
-    pub fn ended(&self) -> Outcome<Option<ExitStatus>> {
-        let ended = waitpid(Some(self.pid), WaitOptions::NOHANG).map_err(io::Error::from)?;
-        Ok(ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())))
+    pub fn ended(&self) -> Option<ExitStatus> {
+        match waitpid(Some(self.pid), WaitOptions::NOHANG) {
+            Ok(ended) => ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())),
+            // No child of ours any more: gone, and nobody knows how.
+            Err(rustix::io::Errno::CHILD) => Some(ExitStatus::from_raw(Signal::KILL.as_raw())),
+            Err(_) => None,
+        }
     }
 
     /// Waits for the worker to serve; for ever, when it has said so already or never will.

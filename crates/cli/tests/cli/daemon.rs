@@ -308,3 +308,40 @@ fn systemd_keeps_memory_without_a_file_from_one_start_to_the_next() {
         process.kill().and_then(|()| process.wait()).expect("it is ours");
     }
 }
+
+#[test]
+fn everything_is_private_whatever_the_umask_and_a_group_gets_in_to_the_sockets_only() {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let mut daemon = Daemon { folder: tempfile::tempdir().expect("a folder"), process: None };
+    let group = rustix::process::getegid().as_raw();
+    let mut command = std::process::Command::new("sh");
+    command.arg("-c").arg("umask 0; exec \"$0\" \"$@\"").arg(env!("CARGO_BIN_EXE_rekindle"));
+    command.arg("up").arg("--dir").arg(daemon.dir()).arg("--warm").arg(daemon.warm());
+    command.args(["--warm-size", "64M", "--socket-group", &group.to_string()]);
+    let trace = std::fs::File::create(daemon.folder.path().join("trace")).expect("a file");
+    daemon.process = Some(crate::clean(command).stdout(trace).spawn().expect("the binary starts"));
+    wait_until("the daemon serves", || daemon.cli(&["status"]).1["state"] == "serving");
+    daemon.ask(&["volume", "create", "vm1", "--size", "64M"]);
+    daemon.ask(&["drill", "restart", "--rounds", "1", "--seconds", "1"]);
+    let mut folders = vec![daemon.dir()];
+    let mut open = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder").flatten() {
+            let Ok(found) = entry.metadata() else { continue };
+            if found.is_dir() {
+                folders.push(entry.path());
+            }
+            let socket = found.file_type().is_socket() && entry.file_name() == "nbd.sock";
+            assert_eq!(socket, found.mode() & 0o777 == 0o660, "{:?}", entry.path());
+            if found.mode() & 0o077 != 0 && !socket {
+                open.push((entry.path(), found.mode()));
+            }
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    let mode = |path: &std::path::Path| std::fs::metadata(path).expect("there").mode() & 0o777;
+    assert_eq!((mode(&daemon.dir()), mode(&daemon.warm())), (0o710, 0o600));
+    // And nobody gets in by TCP.
+    wait_until("it says where", || daemon.trace().contains("Next:"));
+    assert!(!daemon.trace().contains("127.0.0.1"), "{}", daemon.trace());
+}

@@ -9,6 +9,8 @@ mod daemon;
 mod help;
 mod inspect;
 mod refusals;
+mod supervisor;
+mod transfer;
 mod upgrade;
 
 use std::io::{Read, Seek};

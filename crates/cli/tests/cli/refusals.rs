@@ -21,9 +21,12 @@ fn up(more: &[&str]) -> (Option<i32>, String) {
 fn volumes_that_cannot_be() {
     for (name, size, word) in [
         ("vm1", "0", "0 bytes"),
-        ("vm1", "513", "1024"),
+        ("vm1", "513B", "1024"),
+        ("vm1", "20", "Write 20G"),
+        ("vm1", "20GB", "20GiB"),
+        ("vm1", "18446744073709551615", "1024 TiB"),
         ("vm1", "9000T", "1024 TiB"),
-        ("vm1", "1.5G", "20G"),
+        ("vm1", "1.5", "20G"),
         ("vm1", "-1", "size"),
         ("a/b", "1G", "must not contain"),
         ("..", "1G", "must not begin"),
@@ -95,7 +98,9 @@ fn settings_that_nobody_knows() {
 fn addresses_and_faults_that_make_no_sense() {
     for (arguments, word) in [
         (["--nbd", "nowhere"], "unix:"),
-        (["--http", "0.0.0.0:8809"], "127.0.0.1:PORT"),
+        (["--http", "0.0.0.0:8809"], "--insecure"),
+        (["--nbd", "0.0.0.0:10809"], "--insecure"),
+        (["--socket-group", "nobody-is-called-so"], "getent"),
         (["--store-fault", "bogus=1"], "latency=10ms"),
         (["--flash-budget", "1M"], "too small"),
         (["--log-format", "xml"], "json"),
@@ -104,6 +109,44 @@ fn addresses_and_faults_that_make_no_sense() {
         assert_eq!(code, Some(2), "{arguments:?}: {error}");
         assert!(error.contains(word), "{arguments:?}: {error}");
     }
+}
+
+#[test]
+fn paths_that_are_no_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let strange = folder.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+    let plain = folder.path().join("d");
+    for (dir, warm) in [(&strange, &plain), (&plain, &strange)] {
+        let (code, _, error) =
+            told(&finish(rekindle().arg("up").arg("--dir").arg(dir).arg("--warm").arg(warm)));
+        assert_eq!(code, Some(2), "{error}");
+        assert!(error.contains("not text") && !error.contains("panicked"), "{error}");
+    }
+    let (code, _, error) = told(&finish(rekindle().arg("status").arg("--dir").arg(&strange)));
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("no daemon answers"), "{error}");
+}
+
+#[test]
+fn a_policy_that_waits_for_the_store_takes_no_word_on_the_log() {
+    let words = ["volume", "create", "vm1", "--size", "1G", "--policy", "through"];
+    let (code, _, error) = run(&[&words[..], &["--ack", "memory"]].concat());
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("--policy back"), "{error}");
+}
+
+#[test]
+fn no_daemon_names_those_that_run() {
+    let daemon = Daemon::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().display().to_string();
+    let (code, _, error) = run(&["status", "--dir", &dir]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("these run: "), "{error}");
+    // Others may run beside it, of other tests: a few are named.
+    let own = format!("--dir {}", daemon.dir().display());
+    assert!(error.contains(&own) || error.matches("--dir").count() > 5, "{error}");
 }
 
 #[test]
@@ -151,10 +194,18 @@ fn the_daemon_refuses_what_only_it_can_know() {
         (&["volume", "drain", "vm2"], "not-found"),
         (&["volume", "history", "vm2"], "not-found"),
         (&["verify", "vm2"], "not-found"),
+        (&["jobs", "cancel", "99"], "not-found"),
     ] {
         let (code, _, error) = daemon.cli(arguments);
         assert_eq!(code, Some(1), "{arguments:?}: {error}");
         let object: serde_json::Value = serde_json::from_str(&error).expect("an error object");
         assert_eq!(object["kind"], kind, "{arguments:?}: {error}");
     }
+    for words in [&["volume", "show", "vm2"][..], &["volume", "rm", "vm2"], &["verify", "vm2"]] {
+        let (_, _, error) = daemon.cli(words);
+        assert!(error.contains("did you mean 'vm1'?"), "{words:?}: {error}");
+    }
+    let (code, _, error) = run(&["volume", "delete", "vm1"]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("'rm'"), "{error}");
 }

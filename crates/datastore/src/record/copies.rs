@@ -4,8 +4,10 @@
 //! write and put back after it has won, so that a process that dies in between leaves none. Where two operations on one
 //! record overlap, none is put back: nobody knows which of them was the later.
 
-use super::{Body, Held, decode_as};
+use super::envelope::decode_with;
+use super::{Body, Held};
 use crate::Version;
+use crate::identity::Secret;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -46,13 +48,12 @@ impl Shelf {
     }
 
     /// The record as it was kept; `None` also when it cannot be understood.
-    pub(super) fn find<T: Body>(&self, key: &str) -> Option<Held<T>> {
+    pub(super) fn find<T: Body>(&self, key: &str, secret: Option<&Secret>) -> Option<Held<T>> {
         let bytes = self.copies.find(key)?;
         let (length, rest) = bytes.split_first_chunk()?;
         let (version, data) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
         let version = Version(String::from_utf8(version.to_vec()).ok()?);
-        let (value, mark) = decode_as(key, data).ok()?;
-        Some(Held { key: key.to_owned(), value, version, mark })
+        Some(Held::of(key, version, decode_with(key, data, secret).ok()?))
     }
 
     pub(super) fn hint(&self, key: &str) -> Option<Vec<u8>> {

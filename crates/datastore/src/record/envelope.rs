@@ -1,9 +1,11 @@
 //! How a record lies in the store: JSON that people can read. See `docs/format/record.md`.
 
 use super::Body;
+use super::seal::{self, Seal};
 use crate::Error;
+use crate::identity::Secret;
 use crate::limits::{RECORD_BYTES_MAX, RECORD_HISTORY_MAX};
-use base::NodeId;
+use base::{Incarnation, Life, NodeId};
 use bytes::Bytes;
 use env::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -96,14 +98,35 @@ pub struct Envelope {
     pub what: String,
     /// The version of the body's format.
     pub format: u32,
-    /// Who wrote it.
-    pub writer: NodeId,
+    /// Who wrote it; start 0 when the record does not say which.
+    pub writer: Life,
     /// Which write it was.
     pub mark: Mark,
+    /// What vouches for its bytes.
+    pub seal: Seal,
     /// When.
     pub written: Timestamp,
     /// The body.
     pub body: serde_json::Value,
+}
+
+/// What lies in the place of a record that was removed where the store cannot remove under a condition: readers see
+/// nothing, and who makes a record anew replaces it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Removed {
+    /// What kind of record it was.
+    pub(super) kind: String,
+}
+
+impl Body for Removed {
+    const WHAT: &'static str = "removed record";
+    const FORMAT: u32 = 1;
+}
+
+/// A record of one kind, or the trace of a removed one.
+pub(super) enum Sort<T> {
+    Record(Decoded<T>),
+    Removed(Mark),
 }
 
 /// The part that tells whether the rest can be read.
@@ -118,6 +141,7 @@ struct Written<'a, T> {
     rekindle: &'a str,
     format: u32,
     writer: NodeId,
+    incarnation: Incarnation,
     nonce: Nonce,
     edition: u64,
     before: &'a History,
@@ -128,6 +152,7 @@ struct Written<'a, T> {
 #[derive(Deserialize)]
 struct Found<T> {
     writer: NodeId,
+    incarnation: Option<Incarnation>,
     nonce: Nonce,
     #[serde(default)]
     edition: u64,
@@ -138,27 +163,46 @@ struct Found<T> {
     body: T,
 }
 
-/// A record as bytes.
+impl<T> Found<T> {
+    fn writer(&self) -> Life {
+        Life { node: self.writer, incarnation: self.incarnation.unwrap_or_default() }
+    }
+}
+
+/// A record of one kind, taken apart.
+pub(super) struct Decoded<T> {
+    pub(super) value: T,
+    pub(super) mark: Mark,
+    pub(super) writer: Life,
+    pub(super) seal: Seal,
+}
+
+/// A record as bytes; with a proof when the secret of the store is known.
 pub(super) fn encode<T: Body>(
     key: &str,
     value: &T,
-    writer: NodeId,
+    writer: Life,
     mark: &Mark,
     written: Timestamp,
+    secret: Option<&Secret>,
 ) -> Result<Bytes, Error> {
+    // What nobody could read again is not written.
+    value.check().map_err(|reason| Error::Invalid(format!("{key} cannot be written: {reason}")))?;
     let record = Written {
         rekindle: T::WHAT,
         format: T::FORMAT,
-        writer,
+        writer: writer.node,
+        incarnation: writer.incarnation,
         nonce: mark.nonce,
         edition: mark.edition,
         before: &mark.before,
         written: written.0,
         body: value,
     };
-    let mut bytes = serde_json::to_vec_pretty(&record)
+    let bytes = serde_json::to_vec_pretty(&record)
         .map_err(|error| Error::Invalid(format!("{key} cannot be written as JSON: {error}")))?;
-    bytes.push(b'\n');
+    let own = value.own_secret();
+    let bytes = seal::close(bytes, own.as_ref().or(secret));
     if bytes.len() > RECORD_BYTES_MAX {
         return Err(Error::Invalid(format!(
             "{key} would have {} bytes, at most {RECORD_BYTES_MAX} are possible",
@@ -170,39 +214,87 @@ pub(super) fn encode<T: Body>(
 
 /// Takes a record of any kind and version apart, for `inspect`. Total: any bytes give an envelope or an error.
 pub fn decode(key: &str, bytes: &[u8]) -> Result<Envelope, Error> {
-    let head = head(key, bytes)?;
+    let (head, seal) = head(key, bytes, None)?;
     let found: Found<serde_json::Value> = parse(key, bytes)?;
+    check_sealed(key, seal, found.incarnation)?;
     Ok(Envelope {
         what: head.rekindle,
         format: head.format,
-        writer: found.writer,
+        writer: found.writer(),
         mark: Mark { nonce: found.nonce, edition: found.edition, before: found.before },
+        seal,
         written: Timestamp(found.written),
         body: found.body,
     })
 }
 
-/// Takes a record of one kind apart: its body and its mark. Total, as [`decode`].
+/// Takes a record of one kind apart: its body and its mark. Total, as [`decode`]. Its checksum is verified; its proof
+/// is not, for that takes a [`super::Writer`] that knows the secret.
 pub fn decode_as<T: Body>(key: &str, bytes: &[u8]) -> Result<(T, Mark), Error> {
-    let head = head(key, bytes)?;
+    decode_with(key, bytes, None).map(|found| (found.value, found.mark))
+}
+
+/// As [`decode_as`], and verifies the proof, where there is one, with the secret, where it is known.
+pub(super) fn decode_with<T: Body>(
+    key: &str,
+    bytes: &[u8],
+    secret: Option<&Secret>,
+) -> Result<Decoded<T>, Error> {
+    let damaged = |reason| Error::Damaged { key: key.to_owned(), reason };
+    let (head, seal) = head(key, bytes, secret)?;
     if head.rekindle != T::WHAT {
         let reason = format!("it is a '{}', a '{}' was expected", head.rekindle, T::WHAT);
-        return Err(Error::Damaged { key: key.to_owned(), reason });
+        return Err(damaged(reason));
     }
     if head.format > T::FORMAT {
         return Err(Error::Newer { key: key.to_owned(), found: head.format, known: T::FORMAT });
     }
     let found: Found<T> = parse(key, bytes)?;
-    Ok((found.body, Mark { nonce: found.nonce, edition: found.edition, before: found.before }))
+    check_sealed(key, seal, found.incarnation)?;
+    if let Some(own) = found.body.own_secret() {
+        seal::open(bytes, Some(&own)).map_err(damaged)?;
+    }
+    found.body.check().map_err(damaged)?;
+    let writer = found.writer();
+    let mark = Mark { nonce: found.nonce, edition: found.edition, before: found.before };
+    Ok(Decoded { value: found.body, mark, writer, seal })
 }
 
-fn head(key: &str, bytes: &[u8]) -> Result<Head, Error> {
-    if bytes.len() > RECORD_BYTES_MAX {
-        let reason =
-            format!("it has {} bytes, a record has at most {RECORD_BYTES_MAX}", bytes.len());
+/// As [`decode_with`], where there may be the trace of a removed record.
+pub(super) fn decode_any<T: Body>(
+    key: &str,
+    bytes: &[u8],
+    secret: Option<&Secret>,
+) -> Result<Sort<T>, Error> {
+    match decode_with::<T>(key, bytes, secret) {
+        Ok(found) => Ok(Sort::Record(found)),
+        Err(error) => match decode_with::<Removed>(key, bytes, secret) {
+            Ok(trace) => Ok(Sort::Removed(trace.mark)),
+            Err(_) => Err(error),
+        },
+    }
+}
+
+/// The checksum came with the incarnation: a record that has the one and not the other has lost it.
+fn check_sealed(key: &str, seal: Seal, incarnation: Option<Incarnation>) -> Result<(), Error> {
+    if seal == Seal::None && incarnation.is_some() {
+        let reason = "its checksum is gone: some of its bytes have changed".to_owned();
         return Err(Error::Damaged { key: key.to_owned(), reason });
     }
-    parse(key, bytes)
+    Ok(())
+}
+
+/// Verifies what vouches for a record before anything in it is believed, its format included.
+fn head(key: &str, bytes: &[u8], secret: Option<&Secret>) -> Result<(Head, Seal), Error> {
+    let damaged = |reason| Error::Damaged { key: key.to_owned(), reason };
+    if bytes.len() > RECORD_BYTES_MAX {
+        return Err(damaged(format!(
+            "it has {} bytes, a record has at most {RECORD_BYTES_MAX}",
+            bytes.len()
+        )));
+    }
+    let seal = seal::open(bytes, secret).map_err(damaged)?;
+    Ok((parse(key, bytes)?, seal))
 }
 
 fn parse<'a, T: Deserialize<'a>>(key: &str, bytes: &'a [u8]) -> Result<T, Error> {

@@ -27,6 +27,8 @@ impl Body for Other {
     const FORMAT: u32 = 1;
 }
 
+const SECRET: Secret = Secret([0x53; 32]);
+
 fn writer(world: &World, store: &Store, number: u8) -> Writer {
     Writer::new(world.env(), store.clone(), NodeId([number; 16]))
 }
@@ -179,7 +181,7 @@ fn a_record_says_who_wrote_what_when() {
         let (data, _) = store.get("counter").await.unwrap();
         let envelope = decode("counter", &data).unwrap();
         assert_eq!(
-            (envelope.what.as_str(), envelope.format, envelope.writer),
+            (envelope.what.as_str(), envelope.format, envelope.writer.node),
             ("counter", 2, NodeId([0xab; 16]))
         );
         assert_eq!((envelope.mark.edition, envelope.mark.before.0.len()), (2, 1));
@@ -199,14 +201,228 @@ fn old_records_are_read_for_ever() {
     let (value, mark) = decode_as::<Counter>("golden", golden).unwrap();
     assert_eq!((value.count, mark.edition, mark.nonce), (41, 3, Nonce(0x0123_4567_89ab_cdef)));
     assert_eq!(mark.before.0, [Nonce(0xfedc_ba98_7654_3210), Nonce(0x0f0f_0f0f_0f0f_0f0f)]);
-    let again = envelope::encode(
-        "golden",
-        &value,
-        NodeId([0x5a; 16]),
-        &mark,
-        env::Timestamp(1_767_225_600_000_000),
-    );
+}
+
+#[test]
+fn what_is_written_today_reads_and_writes_the_same_for_ever() {
+    let golden = include_bytes!("../../golden/record-2.json");
+    let found = envelope::decode_with::<Counter>("golden", golden, Some(&SECRET)).unwrap();
+    let writer = Life { node: NodeId([0x5a; 16]), incarnation: Incarnation(7) };
+    assert_eq!((found.value.count, found.mark.edition, found.writer), (41, 3, writer));
+    let written = env::Timestamp(1_767_225_600_000_000);
+    let again =
+        envelope::encode("golden", &found.value, writer, &found.mark, written, Some(&SECRET));
     assert_eq!(String::from_utf8_lossy(&again.unwrap()), String::from_utf8_lossy(golden));
+    assert_eq!(decode("golden", golden).unwrap().seal, Seal::Proof);
+}
+
+#[test]
+fn no_byte_of_a_record_changes_unnoticed() {
+    let world = World::new(1, Faults::none());
+    let store = Mem::store();
+    for secret in [None, Some(SECRET)] {
+        let plain = writer(&world, &store, 1).with_incarnation(Incarnation(3));
+        let writer = secret.map_or(plain.clone(), |secret| plain.clone().with_secret(secret));
+        let key = if secret.is_some() { "proved" } else { "summed" };
+        let whole = world.block_on(async {
+            writer.create(key, Counter { count: 24 }).await.unwrap();
+            let held = plain.read::<Counter>(key).await.unwrap().unwrap();
+            assert_eq!(held.writer(), Life { node: NodeId([1; 16]), incarnation: Incarnation(3) });
+            store.get(key).await.unwrap().0
+        });
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut bytes = whole.to_vec();
+                bytes[at] ^= 1 << bit;
+                let error = decode_as::<Counter>(key, &bytes).map(drop).unwrap_err();
+                assert!(
+                    matches!(&error, Error::Damaged { .. }),
+                    "bit {bit} of byte {at} in {}: {error}",
+                    String::from_utf8_lossy(&whole)
+                );
+            }
+            for end in ["", "\n", " ", "}"] {
+                let cut = [&whole[..at], end.as_bytes()].concat();
+                let read = decode_as::<Counter>(key, &cut);
+                assert!(matches!(read, Err(Error::Damaged { .. })) || cut == whole, "{at} {end:?}");
+            }
+        }
+        let longer = [&whole[..], b"\n"].concat();
+        assert!(matches!(decode_as::<Counter>(key, &longer), Err(Error::Damaged { .. })));
+    }
+}
+
+#[test]
+fn a_record_of_another_store_is_damage_and_is_called_so() {
+    let world = World::new(1, Faults::none());
+    let store = Mem::store();
+    let ours = writer(&world, &store, 1).with_secret(SECRET);
+    let theirs = writer(&world, &store, 2).with_secret(Secret([9; 32]));
+    world.block_on(async {
+        let held = theirs.create("counter", Counter { count: 1 }).await.unwrap();
+        let error = ours.read::<Counter>("counter").await.map(drop).unwrap_err();
+        assert!(matches!(&error, Error::Damaged { .. }), "{error}");
+        assert!(error.to_string().contains("the secret of this store"), "{error}");
+        let error = ours.create("counter", Counter { count: 2 }).await.map(drop).unwrap_err();
+        assert!(matches!(&error, Error::Damaged { .. }), "never written over: {error}");
+        theirs.replace(&held, Counter { count: 2 }).await.unwrap();
+        // Written before the secret was known, or by an older version.
+        writer(&world, &store, 3).create("plain", Counter { count: 1 }).await.unwrap();
+        assert_eq!(ours.read::<Counter>("plain").await.unwrap().unwrap().value.count, 1);
+    });
+}
+
+/// A store that cannot remove under a condition.
+struct Plain(Store);
+
+impl crate::Datastore for Plain {
+    fn put<'a>(&'a self, key: &'a str, data: Bytes) -> env::BoxFuture<'a, Result<(), Error>> {
+        self.0.put(key, data)
+    }
+    fn create<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+    ) -> env::BoxFuture<'a, Result<Version, Error>> {
+        self.0.create(key, data)
+    }
+    fn replace<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+        version: &'a Version,
+    ) -> env::BoxFuture<'a, Result<Version, Error>> {
+        self.0.replace(key, data, version)
+    }
+    fn get<'a>(&'a self, key: &'a str) -> env::BoxFuture<'a, Result<(Bytes, Version), Error>> {
+        self.0.get(key)
+    }
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: std::ops::Range<u64>,
+    ) -> env::BoxFuture<'a, Result<Bytes, Error>> {
+        self.0.get_range(key, range)
+    }
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> env::BoxFuture<'a, Result<Vec<crate::Listed>, Error>> {
+        self.0.list(prefix, after)
+    }
+    fn delete<'a>(&'a self, key: &'a str) -> env::BoxFuture<'a, Result<(), Error>> {
+        self.0.delete(key)
+    }
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+}
+
+fn both_kinds_of_stores() -> [Store; 2] {
+    [Mem::store(), Arc::new(Plain(Mem::store()))]
+}
+
+#[test]
+fn a_record_is_removed_only_as_it_was_seen_and_can_be_made_anew() {
+    for store in both_kinds_of_stores() {
+        let world = World::new(1, Faults::none());
+        let writer = writer(&world, &store, 1);
+        world.block_on(async {
+            let old = writer.create("counter", Counter { count: 1 }).await.unwrap();
+            let held = writer.replace(&old, Counter { count: 2 }).await.unwrap();
+            assert!(matches!(writer.remove(&old).await, Err(Error::Conflict(_))));
+            let there = writer.read::<Counter>("counter").await.unwrap().unwrap();
+            assert_eq!(there.value.count, 2);
+            writer.remove(&held).await.unwrap();
+            assert!(writer.read::<Counter>("counter").await.unwrap().is_none());
+            let gone = writer.replace(&held, Counter { count: 3 }).await;
+            assert!(matches!(gone, Err(Error::Conflict(_))));
+            let made = writer.create("counter", Counter { count: 4 }).await.unwrap();
+            // That one is gone; the new one is another.
+            let _ = writer.remove(&held).await;
+            let there = writer.read::<Counter>("counter").await.unwrap().unwrap();
+            assert_eq!((there.value.count, there.mark().nonce), (4, made.mark().nonce));
+            let taken = writer.create("counter", Counter { count: 5 }).await;
+            assert!(matches!(taken, Err(Error::Exists(_))));
+        });
+    }
+}
+
+/// Several make and remove one record over bad ways: whoever was told that he made it finds it until somebody who
+/// held it removes it.
+#[test]
+fn no_removal_takes_away_what_somebody_else_has_made() {
+    for seed in 0..600 {
+        let world = World::new(seed, Faults::none());
+        let store = both_kinds_of_stores()[seed as usize % 2].clone();
+        let plan = format!("latency=2ms,lie={}%,fail=10%", seed % 40);
+        let made = parking_lot::Mutex::new(std::collections::HashMap::<u64, u32>::new());
+        let writers: Vec<Writer> = (0..4)
+            .map(|number| {
+                let (faulty, _) =
+                    fault::wrap(&world.env(), store.clone(), plan.parse::<Plan>().unwrap());
+                writer(&world, &faulty, number)
+            })
+            .collect();
+        let work = |writer: Writer| {
+            let made = &made;
+            async move {
+                for _ in 0..8 {
+                    let count = writer.env.random_u64() >> 12;
+                    match writer.create("counter", Counter { count }).await {
+                        Ok(held) => {
+                            *made.lock().entry(count).or_default() += 1;
+                            writer.env.sleep(Duration::from_millis(3)).await;
+                            // Nobody else holds this very record, so it must still be there.
+                            writer.remove(&held).await.unwrap_or_else(|error| {
+                                assert!(matches!(error, Error::Unavailable(_)), "{seed}: {error}");
+                            });
+                        }
+                        Err(Error::Exists(_) | Error::Unavailable(_)) => {}
+                        Err(error) => panic!("{seed}: {error}"),
+                    }
+                    writer.env.sleep(Duration::from_millis(writer.env.random_u64() % 4)).await;
+                }
+            }
+        };
+        world.block_on(join_all(writers.into_iter().map(work)));
+        assert!(!made.lock().is_empty());
+    }
+}
+
+/// A record whose fields must agree.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Span {
+    from: u64,
+    to: u64,
+}
+
+impl Body for Span {
+    const WHAT: &'static str = "span";
+    const FORMAT: u32 = 1;
+
+    fn check(&self) -> Result<(), String> {
+        let good = self.from <= self.to;
+        if good { Ok(()) } else { Err(format!("it ends at {}, before it begins", self.to)) }
+    }
+}
+
+#[test]
+fn fields_that_mean_nothing_together_are_neither_read_nor_written() {
+    let world = World::new(1, Faults::none());
+    let store = Mem::store();
+    let writer = writer(&world, &store, 1);
+    world.block_on(async {
+        let error = writer.create("span", Span { from: 2, to: 1 }).await.map(drop).unwrap_err();
+        assert!(matches!(&error, Error::Invalid(text) if text.contains("before it begins")));
+        let text = r#"{"rekindle":"span","format":1,"writer":"00000000000000000000000000000000",
+            "nonce":"0000000000000001","body":{"from":2,"to":1}}"#;
+        store.put("span", Bytes::from(text)).await.unwrap();
+        let error = writer.read::<Span>("span").await.map(drop).unwrap_err();
+        assert!(matches!(&error, Error::Damaged { .. }), "{error}");
+        assert!(error.to_string().contains("before it begins"), "{error}");
+    });
 }
 
 #[test]
@@ -237,6 +453,15 @@ proptest! {
     fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = decode("k", &bytes);
         let _ = decode_as::<Counter>("k", &bytes);
+    }
+
+    #[test]
+    fn any_bytes_within_a_record_too(at in 0..600_usize, piece in prop::collection::vec(any::<u8>(), 0..40)) {
+        let golden = include_bytes!("../../golden/record-2.json");
+        let (head, rest) = golden.split_at(at % golden.len());
+        let bytes = [head, &piece, &rest[piece.len().min(rest.len())..]].concat();
+        let read = decode_as::<Counter>("k", &bytes);
+        prop_assert!(read.is_err() || bytes == golden);
     }
 
     #[test]

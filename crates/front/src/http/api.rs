@@ -54,6 +54,8 @@ pub trait Api: Send + Sync + 'static {
     fn sweep(&self) -> Answer<'_, SweepStatus>;
     /// Starts a sweep.
     fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job>;
+    /// Starts a count of what volumes take in the store; of one of them, or of all.
+    fn start_space(&self, request: StartSpace) -> Answer<'_, Job>;
     /// Starts a check of what is stored.
     fn start_verify(&self, request: StartVerify) -> Answer<'_, Job>;
     /// Brings volumes into service and reads them here and there, as if all clients came at once.
@@ -62,6 +64,8 @@ pub trait Api: Send + Sync + 'static {
     fn jobs(&self) -> Answer<'_, Vec<Job>>;
     /// One job.
     fn job<'a>(&'a self, id: &'a str) -> Answer<'a, Job>;
+    /// Breaks a job off: at once, or after the step that it is in.
+    fn cancel_job<'a>(&'a self, id: &'a str) -> Answer<'a, Job>;
     /// The inside of the node, bounded; of the volumes whose names begin with `prefix`. Asks the datastore for nothing.
     fn debug<'a>(&'a self, what: Debug, prefix: &'a str) -> Answer<'a, serde_json::Value>;
     /// Begins to stop the node; gives how far it is after a moment, so that whoever asks for a quick stop mostly sees its
@@ -218,6 +222,15 @@ pub struct StartAttach {
     pub at_once: Option<usize>,
 }
 
+/// A count of space to be started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartSpace {
+    /// Only tell of this volume; of all of them when absent.
+    #[serde(default)]
+    pub volume: Option<String>,
+}
+
 /// A check to be started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -267,12 +280,33 @@ pub struct Stopping {
     pub waits_for: String,
 }
 
-/// Whether the node serves.
+/// How the node is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
 pub struct Health {
+    /// No client waits for something that is wrong.
     pub ok: bool,
-    /// Why not; empty when all is well.
+    /// `well`, `degraded` (something is wrong, and clients are served), `failing` (clients wait, or are refused).
+    pub state: String,
+    /// What is wrong, for people; what stops clients first. Empty when all is well.
     pub reasons: Vec<String>,
+    /// The same, for programs.
+    pub troubles: Vec<Trouble>,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Trouble {
+    /// `store-away`, `log-failed`, `log-full`, `disk-full`, `volume-stalled`, `volume-not-destaged`, `volume-late`,
+    /// `volume-stuck`, `volumes-failed`, `volumes-salvaging`, `log-damage`, `starting`, `stopping`.
+    pub what: String,
+    /// Whether clients wait for it.
+    pub clients_wait: bool,
+    /// For how long, if known.
+    pub since_ms: Option<u64>,
+    /// For people.
+    pub message: String,
 }
 
 /// A place where clients connect.
@@ -645,6 +679,8 @@ pub enum JobState {
     Running,
     Done,
     Failed,
+    /// Broken off because somebody asked for it.
+    Cancelled,
 }
 
 /// Long work.
@@ -659,10 +695,11 @@ pub struct Job {
     pub state: JobState,
     /// In `unit`.
     pub done: u64,
-    /// In `unit`, if known.
+    /// In `unit`; nothing while nobody knows.
     pub total: Option<u64>,
-    /// What `done` and `total` count: `bytes`, `packs`, `chunks`, `changes`, `volumes`.
+    /// What `done` and `total` count: `bytes`, `steps`, `chunks`, `changes`, `volumes`.
     pub unit: String,
+    /// Time left; only where bytes are counted and all of them are known.
     pub eta_ms: Option<u64>,
     /// Microseconds since 1970.
     pub started: u64,

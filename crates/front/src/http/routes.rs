@@ -2,8 +2,8 @@
 
 use super::api::{
     ApiError, BootReport, CreateVolume, Event, Health, Job, LogUsage, Problem, Salvage,
-    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSweep, StartVerify, Status, Stopping,
-    StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep, StartVerify,
+    Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::serve::App;
@@ -43,10 +43,12 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::DELETE, "/api/v1/warm/frames", delete(drop_warm_frames)),
         (Method::GET, "/api/v1/sweep", get(sweep)),
         (Method::POST, "/api/v1/sweep", post(start_sweep)),
+        (Method::POST, "/api/v1/space", post(start_space)),
         (Method::POST, "/api/v1/verify", post(start_verify)),
         (Method::POST, "/api/v1/attach", post(start_attach)),
         (Method::GET, "/api/v1/jobs", get(jobs)),
         (Method::GET, "/api/v1/jobs/{id}", get(job)),
+        (Method::DELETE, "/api/v1/jobs/{id}", delete(cancel_job)),
         (Method::GET, "/api/v1/debug/{what}", get(debug)),
         (Method::POST, "/api/v1/shutdown", post(shutdown)),
         (Method::GET, "/api/v1/shutdown", get(stopping)),
@@ -307,6 +309,17 @@ pub(super) async fn start_attach(
     Ok(begun(app.api.start_attach(request).await?))
 }
 
+/// Starts a count of what volumes take in the store.
+#[utoipa::path(post, path = "/api/v1/space", request_body = StartSpace, responses(
+    (status = 202, body = Job, description = "It has begun.")
+))]
+pub(super) async fn start_space(
+    State(app): State<App>,
+    Body(request): Body<StartSpace>,
+) -> Result<(StatusCode, Json<Job>), ApiError> {
+    Ok(begun(app.api.start_space(request).await?))
+}
+
 /// Starts a check of what is stored.
 #[utoipa::path(post, path = "/api/v1/verify", request_body = StartVerify, responses(
     (status = 202, body = Job, description = "It has begun.")
@@ -329,6 +342,13 @@ pub(super) async fn jobs(State(app): State<App>) -> Answered<Vec<Job>> {
     responses((status = 200, body = Job, description = "The job.")))]
 pub(super) async fn job(State(app): State<App>, Piece(id): Piece) -> Answered<Job> {
     app.api.job(&id).await.map(Json)
+}
+
+/// Breaks a job off; one that is over stays as it ended.
+#[utoipa::path(delete, path = "/api/v1/jobs/{id}", params(("id" = String, Path, description = "Its id.")),
+    responses((status = 200, body = Job, description = "The job, which ends at once or after the step that it is in.")))]
+pub(super) async fn cancel_job(State(app): State<App>, Piece(id): Piece) -> Answered<Job> {
+    app.api.cancel_job(&id).await.map(Json)
 }
 
 /// The inside of the node, bounded; the datastore is not asked.

@@ -378,3 +378,48 @@ fn volumes_of_the_newest_head_are_counted_before_the_next_is_opened() {
         assert!(log.unfinished(volume(3)).await.unwrap().is_empty());
     });
 }
+
+#[test]
+fn an_arena_that_is_not_the_one_used_last_is_cold() {
+    let world = world(15);
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open(&env).await;
+        let (position, _) = append(&log, volume(1), 1, 100).await.unwrap();
+        log.commit(position).await.unwrap();
+        append(&log, volume(1), 2, 100).await.unwrap();
+    });
+    world.crash_process();
+    let env = world.env();
+    let open_trusting = async |trust| {
+        let arena = Arena::open_sized(&env, Path::new(ARENA), NODE, 4, SEGMENT).unwrap();
+        Log::find(&env, arena, config(8), trust).await.unwrap().open(Incarnation(2)).await.unwrap()
+    };
+    world.block_on(async {
+        let (log, opened) = open_trusting(false).await;
+        assert_eq!(opened.damage, Vec::<String>::new());
+        assert_eq!(recovered(&log, volume(1)).await, [1], "what flash has");
+        assert!(log.unfinished(volume(1)).await.unwrap()[0].life == Incarnation(1));
+        log.commit(log.begins()).await.unwrap();
+    });
+}
+
+#[test]
+fn an_arena_whose_headers_are_both_damaged_is_a_loss_that_is_said() {
+    let world = world(16);
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open(&env).await;
+        let (position, _) = append(&log, volume(1), 1, 100).await.unwrap();
+        log.commit(position).await.unwrap();
+        append(&log, volume(1), 2, 100).await.unwrap();
+    });
+    world.crash_process();
+    assert!(world.flip_memory_bit(ARENA, 3) && world.flip_memory_bit(ARENA, 1024 + 3));
+    let env = world.env();
+    world.block_on(async {
+        let (log, opened) = open(&env).await;
+        assert!(opened.damage.iter().any(|why| why.contains("headers")), "{:?}", opened.damage);
+        assert_eq!(lost(&log, volume(1)).await[0].after, Serial(1));
+    });
+}

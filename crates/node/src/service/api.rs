@@ -3,12 +3,12 @@
 use super::words::{event, milliseconds, refused, spec, volume};
 use super::{Phase, Service, Stage};
 use crate::assemble::Node;
-use crate::{boot, limits, warm_memory, work};
+use crate::{boot, health, limits, warm_memory, work};
 use base::Kind;
 use front::http::api::{
     Answer, Api, ApiError, BootReport, CreateVolume, Debug, Event, Health, Job, LogUsage, Salvage,
-    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSweep, StartVerify, Status, Stopping,
-    StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep, StartVerify,
+    Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use serde_json::json;
 use std::sync::Arc;
@@ -18,6 +18,15 @@ use std::time::Duration;
 const REACH_TIME: Duration = Duration::from_secs(2);
 
 impl Service {
+    /// A volume in the words of the API. While the store does not answer, no time is known until anything is in it.
+    fn words(&self, info: volume::Info) -> Volume {
+        let mut words = volume(info, &self.inner.nbd);
+        if let (true, Some(backlog)) = (self.inner.looks.store_is_away(), &mut words.backlog) {
+            backlog.eta_ms = None;
+        }
+        words
+    }
+
     /// The volumes in service, those that owe most first. Asks the store for nothing.
     async fn in_service(&self, node: &Node) -> Vec<Volume> {
         let mut owing: Vec<_> = node.staging.volumes();
@@ -29,53 +38,21 @@ impl Service {
             // One that goes out of service just now would be looked up in the store.
             if let Ok(Ok(info)) = self.inner.env.timeout(REACH_TIME, node.volumes.show(&name)).await
             {
-                volumes.push(volume(info, &self.inner.nbd));
+                volumes.push(self.words(info));
             }
         }
         volumes
     }
 }
 
-/// What is wrong with the volumes in service; the first list stops clients, the second only worries.
-fn troubles(node: &Node) -> (Vec<String>, Vec<String>) {
-    let (mut stalled, mut worries) = (Vec::new(), Vec::new());
-    for staged in node.staging.volumes() {
-        let backlog = staged.backlog();
-        if backlog.stalled.is_none() && backlog.destage_error.is_none() && !backlog.late {
-            continue;
-        }
-        let name = staged.vault().name;
-        if let Some(reason) = &backlog.stalled {
-            stalled.push(format!("volume '{name}': writes wait: {reason}"));
-        }
-        if let Some(error) = &backlog.destage_error {
-            worries.push(format!("volume '{name}': cannot be destaged now: {error}"));
-        } else if backlog.late {
-            worries.push(format!(
-                "volume '{name}': its oldest change is {} s old",
-                backlog.age_ms / 1000
-            ));
-        }
-    }
-    // A restart of the daemon would mend none of these.
-    let stuck = node.volumes.stuck();
-    worries.extend(stuck.volumes.iter().map(volume::Passing::sentence));
-    (stalled, worries)
-}
-
 impl Api for Service {
     fn health(&self) -> Health {
-        let stage = self.stage();
-        let waiting = |reason: &str| Health { ok: false, reasons: vec![reason.to_owned()] };
-        match (stage, self.present()) {
-            (Stage::Stopping, _) => waiting("the daemon is stopping"),
-            (Stage::Starting, _) | (_, None) => waiting("the daemon is starting"),
-            (Stage::Serving, Some(node)) => {
-                let (mut reasons, worries) = troubles(&node);
-                let ok = reasons.is_empty();
-                reasons.extend(worries);
-                Health { ok, reasons }
-            }
+        let looks = &self.inner.looks;
+        looks.asked(&self.inner.env);
+        match (self.stage(), self.present()) {
+            (Stage::Stopping, _) => health::away("stopping", "the daemon is stopping"),
+            (Stage::Starting, _) | (_, None) => health::away("starting", "the daemon is starting"),
+            (Stage::Serving, Some(node)) => health::judge(&health::facts(&node, looks)),
         }
     }
 
@@ -93,6 +70,10 @@ impl Api for Service {
                 ..Status::default()
             };
             let Some(node) = self.present() else { return Ok(status) };
+            if stage == Stage::Serving {
+                self.inner.looks.look(&node).await;
+                status.health = self.health();
+            }
             let in_service = node.staging.volumes();
             status.node = node.id.to_string();
             status.incarnation = node.incarnation.0;
@@ -114,21 +95,21 @@ impl Api for Service {
     fn volumes(&self) -> Answer<'_, Vec<Volume>> {
         Box::pin(async move {
             let infos = self.node().await?.volumes.list().await.map_err(|error| refused(&error))?;
-            Ok(infos.into_iter().map(|info| volume(info, &self.inner.nbd)).collect())
+            Ok(infos.into_iter().map(|info| self.words(info)).collect())
         })
     }
 
     fn create_volume(&self, request: CreateVolume) -> Answer<'_, Volume> {
         Box::pin(async move {
             let made = self.node().await?.volumes.create(spec(request)).await;
-            made.map(|info| volume(info, &self.inner.nbd)).map_err(|error| refused(&error))
+            made.map(|info| self.words(info)).map_err(|error| refused(&error))
         })
     }
 
     fn volume<'a>(&'a self, name: &'a str) -> Answer<'a, Volume> {
         Box::pin(async move {
             let found = self.node().await?.volumes.show(name).await;
-            found.map(|info| volume(info, &self.inner.nbd)).map_err(|error| refused(&error))
+            found.map(|info| self.words(info)).map_err(|error| refused(&error))
         })
     }
 
@@ -152,7 +133,7 @@ impl Api for Service {
     fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume> {
         Box::pin(async move {
             let found = self.node().await?.volumes.pin(name, pinned).await;
-            found.map(|info| volume(info, &self.inner.nbd)).map_err(|error| refused(&error))
+            found.map(|info| self.words(info)).map_err(|error| refused(&error))
         })
     }
 
@@ -287,6 +268,18 @@ impl Api for Service {
         })
     }
 
+    fn start_space(&self, request: StartSpace) -> Answer<'_, Job> {
+        Box::pin(async move {
+            let node = self.node().await?;
+            if let Some(name) = &request.volume {
+                node.volumes.show(name).await.map_err(|error| refused(&error))?;
+            }
+            let subject = request.volume.clone().unwrap_or_else(|| "all volumes".to_owned());
+            let begin = |progress| work::space(node, request.volume, progress);
+            Ok(self.inner.jobs.begin("space", &subject, "chunks", begin))
+        })
+    }
+
     fn start_verify(&self, request: StartVerify) -> Answer<'_, Job> {
         Box::pin(async move {
             let node = self.node().await?;
@@ -313,6 +306,30 @@ impl Api for Service {
                 ApiError::new(Kind::NotFound, message)
             };
             self.inner.jobs.find(id).ok_or_else(missing)
+        })
+    }
+
+    fn cancel_job<'a>(&'a self, id: &'a str) -> Answer<'a, Job> {
+        Box::pin(async move {
+            let job = Api::job(self, id).await?;
+            if job.state != front::http::api::JobState::Running {
+                return Ok(job);
+            }
+            if job.kind == "drain" {
+                let message =
+                    "a drain cannot be broken off: what was written goes to the store anyway";
+                return Err(ApiError::new(Kind::Unsupported, message));
+            }
+            let node = self.node().await?;
+            self.inner.jobs.cancelled(id);
+            match job.kind.as_str() {
+                // In the middle of what they change: they end themselves, after the step that they are in.
+                "sweep" => node.sweeper.stop(),
+                "salvage" => drop(node.volumes.cancel_salvage(&job.subject)),
+                // These only read.
+                _ => self.inner.jobs.interrupt(id),
+            }
+            Api::job(self, id).await
         })
     }
 

@@ -127,7 +127,7 @@ async fn check(
 }
 
 /// The newest vault: that of the volume in service, if it is in service.
-fn newest(node: &Node, info: &Info) -> Vault {
+pub(super) fn newest(node: &Node, info: &Info) -> Vault {
     let in_service =
         node.staging.volumes().into_iter().find(|staged| staged.vault().id == info.vault.id);
     in_service.map_or_else(|| info.vault.clone(), |staged| staged.vault())

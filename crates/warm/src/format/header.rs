@@ -1,6 +1,6 @@
 //! Page: docs/format/warm.md.
 //!
-//! The first page of an arena.
+//! The first page of an arena. The header is there twice, at 0 and at 1024: a damaged one is mended from the other.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -9,7 +9,8 @@
 //! | 12 | 4 | bytes a slot |
 //! | 16 | 16 | node id |
 //! | 32 | 8 | slots |
-//! | 40 | 20 | zero |
+//! | 40 | 8 | salt: random, drawn when the arena is made; 0 in one of an older binary |
+//! | 48 | 12 | zero |
 //! | 60 | 4 | CRC-32C of bytes 0..60 |
 
 use base::NodeId;
@@ -19,6 +20,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of the encoded header; the rest of its page is zero.
 pub(crate) const HEADER_BYTES: usize = 64;
+/// Where its second copy lies in the page.
+pub(crate) const HEADER_COPY_AT: usize = 1024;
 const MAGIC: [u8; 8] = *b"RKNDLwrm";
 pub(crate) const VERSION: u32 = 1;
 
@@ -30,7 +33,8 @@ struct Bytes {
     slot_bytes: U32,
     node: [u8; 16],
     slots: U64,
-    zero: [u8; 20],
+    salt: U64,
+    zero: [u8; 12],
     crc: U32,
 }
 
@@ -40,6 +44,8 @@ pub(crate) struct Header {
     pub(crate) node: NodeId,
     pub(crate) slots: u64,
     pub(crate) slot_bytes: u32,
+    /// Tells this arena from any other of the node.
+    pub(crate) salt: u64,
 }
 
 /// Why bytes are no header of an arena.
@@ -70,7 +76,8 @@ impl Header {
             slot_bytes: U32::new(self.slot_bytes),
             node: self.node.0,
             slots: U64::new(self.slots),
-            zero: [0; 20],
+            salt: U64::new(self.salt),
+            zero: [0; 12],
             crc: U32::new(0),
         };
         bytes.crc = U32::new(crc32c(&bytes.as_bytes()[..HEADER_BYTES - 4]));
@@ -93,7 +100,12 @@ impl Header {
         if slots > crate::limits::SLOTS_MAX as u64 {
             return Err(BadHeader::Slots(slots));
         }
-        Ok(Header { node: NodeId(header.node), slots, slot_bytes: header.slot_bytes.get() })
+        Ok(Header {
+            node: NodeId(header.node),
+            slots,
+            slot_bytes: header.slot_bytes.get(),
+            salt: header.salt.get(),
+        })
     }
 }
 
@@ -101,7 +113,8 @@ impl Header {
 mod tests {
     use super::*;
 
-    const HEADER: Header = Header { node: NodeId([7; 16]), slots: 12, slot_bytes: 8 << 20 };
+    const HEADER: Header =
+        Header { node: NodeId([7; 16]), slots: 12, slot_bytes: 8 << 20, salt: 5 };
 
     #[test]
     fn a_header_survives_its_bytes() {

@@ -3,6 +3,7 @@
 
 mod frames;
 mod header;
+pub(crate) mod home;
 mod record;
 
 pub(crate) use frames::{
@@ -14,6 +15,6 @@ pub const FORMATS: [(&str, u32); 2] =
     [("warm memory", header::VERSION), ("warm frames", frames::VERSION)];
 
 pub use header::BadHeader;
-pub(crate) use header::{HEADER_BYTES, Header};
+pub(crate) use header::{HEADER_BYTES, HEADER_COPY_AT, Header};
 pub use record::Label;
 pub(crate) use record::{LabelBytes, RECORD_BYTES, State, durable_pack, durable_unpack};

@@ -152,6 +152,7 @@ fn every_flipped_byte_is_seen_and_harms_neither_other_frames_nor_segments() {
     // And the other way round: a torn header of the segments does not cost the frames.
     let mut image = whole;
     image[20] ^= 1;
+    image[1024 + 20] ^= 1;
     let arena = open(&world_of(&image), 1);
     assert!(!arena.was_kept());
     assert_eq!(get(&arena.frames().unwrap(), &other), Ok(vec![8; 300]));
@@ -162,7 +163,7 @@ fn label() -> Label {
 }
 
 #[test]
-fn frames_of_another_layout_node_store_or_size_are_not_believed() {
+fn frames_of_another_layout_store_or_size_are_not_believed() {
     let key = [3; 32];
     let filled = || {
         let (world, arena) = bed(2);
@@ -171,8 +172,8 @@ fn frames_of_another_layout_node_store_or_size_are_not_believed() {
         world.crash_process();
         world
     };
-    let began = |world: &World, node: NodeId, shape: Shape| {
-        let arena = Arena::open_shaped(&world.env(), Path::new(PATH), node, shape).unwrap();
+    let began = |world: &World, shape: Shape| {
+        let arena = Arena::open_shaped(&world.env(), Path::new(PATH), NODE, shape).unwrap();
         let frames = arena.frames().unwrap();
         (frames.stats().began, get(&frames, &key).err())
     };
@@ -181,19 +182,18 @@ fn frames_of_another_layout_node_store_or_size_are_not_believed() {
         shape.frames.iter_mut().for_each(change);
         shape
     };
-    assert_eq!(began(&filled(), NODE, shape(2)), (Beginning::Kept, None));
+    assert_eq!(began(&filled(), shape(2)), (Beginning::Kept, None));
     let cold = Some(Miss::Cold);
-    assert_eq!(began(&filled(), NodeId([1; 16]), shape(2)), (Beginning::Foreign, cold));
     let other_store = with(|frames| frames.store = StoreId([1; 16]));
-    assert_eq!(began(&filled(), NODE, other_store), (Beginning::Foreign, cold));
+    assert_eq!(began(&filled(), other_store), (Beginning::Foreign, cold));
     let smaller = with(|frames| frames.bytes = bytes_of(1) as u64);
-    assert_eq!(began(&filled(), NODE, smaller), (Beginning::Resized, cold));
+    assert_eq!(began(&filled(), smaller), (Beginning::Resized, cold));
     let more_slots = Shape { slots: 3, ..shape(2) };
-    assert_eq!(began(&filled(), NODE, more_slots), (Beginning::Resized, cold));
+    assert_eq!(began(&filled(), more_slots), (Beginning::Resized, cold));
     let world = filled();
     for layout in [0u32, 2] {
         write_version(&world, 2048, 128, layout);
-        let found = began(&world, NODE, shape(2));
+        let found = began(&world, shape(2));
         assert_eq!(found, (Beginning::OtherLayout, Some(Miss::OtherLayout)));
     }
     // A life without frames may have changed what they stand for.
@@ -201,7 +201,7 @@ fn frames_of_another_layout_node_store_or_size_are_not_believed() {
     let without = Shape { frames: None, ..shape(2) };
     let arena = Arena::open_shaped(&world.env(), Path::new(PATH), NODE, without).unwrap();
     assert!(arena.frames().is_none());
-    assert_eq!(began(&world, NODE, shape(2)), (Beginning::New, cold));
+    assert_eq!(began(&world, shape(2)), (Beginning::New, cold));
     // Less than one set: none at all.
     let nothing = with(|frames| frames.bytes = bytes_of(1) as u64 - 1);
     let arena = Arena::open_shaped(&world.env(), Path::new(PATH), NODE, nothing).unwrap();

@@ -45,7 +45,7 @@ pub fn run() -> ! {
     let ended = live();
     if let Err(error) = ended {
         // The console is all there is.
-        eprintln!("appliance: {error:#}");
+        crate::output::tell(&format!("appliance: {error:#}"));
     }
     switch_off()
 }
@@ -67,9 +67,9 @@ fn live() -> Result<()> {
         match code {
             Some(0) => return Ok(()),
             code if !served => bail!("`rekindle up` gave up, exit code {code:?}"),
-            code => {
-                eprintln!("appliance: `rekindle up` ended, exit code {code:?}; starting it again")
-            }
+            code => crate::output::tell(&format!(
+                "appliance: `rekindle up` ended, exit code {code:?}; starting it again"
+            )),
         }
         std::thread::sleep(RESTART_PAUSE);
     }
@@ -99,7 +99,7 @@ fn load_modules() {
         if let Err(error) = loaded
             && error.kind() != std::io::ErrorKind::AlreadyExists
         {
-            eprintln!("appliance: {path}: {error}");
+            crate::output::tell(&format!("appliance: {path}: {error}"));
         }
     }
 }
@@ -109,7 +109,7 @@ fn read_start() -> Start {
     let path = format!("/sys/firmware/qemu_fw_cfg/by_name/{START}/raw");
     match std::fs::read(&path) {
         Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
-            eprintln!("appliance: {path}: {error}");
+            crate::output::tell(&format!("appliance: {path}: {error}"));
             Start::default()
         }),
         Err(_) => Start::default(),
@@ -186,7 +186,7 @@ impl Up {
 fn listen(output: impl std::io::Read, then: &[String]) -> bool {
     let mut served = false;
     for line in BufReader::new(output).lines().map_while(Result::ok) {
-        println!("{line}");
+        crate::output::line(&line);
         if !served && line.starts_with('{') {
             served = true;
             let told = File::options()
@@ -194,7 +194,7 @@ fn listen(output: impl std::io::Read, then: &[String]) -> bool {
                 .open(SIGNAL)
                 .and_then(|mut port| port.write_all(&[SERVES]));
             if let Err(error) = told {
-                eprintln!("appliance: {SIGNAL}: {error}");
+                crate::output::tell(&format!("appliance: {SIGNAL}: {error}"));
             }
             if !then.is_empty() {
                 // Its end is nobody's business but the reader's of the console.
@@ -204,7 +204,7 @@ fn listen(output: impl std::io::Read, then: &[String]) -> bool {
                     .arg(Path::new(DATA).join("rekindle"))
                     .spawn();
                 if let Err(error) = ran {
-                    eprintln!("appliance: {then:?}: {error}");
+                    crate::output::tell(&format!("appliance: {then:?}: {error}"));
                 }
             }
         }
@@ -220,7 +220,7 @@ fn switch_off() -> ! {
     rustix::fs::sync();
     let _ = rustix::system::reboot(RebootCommand::PowerOff);
     // A machine without a switch: whoever looks after it sees the last line of the console.
-    eprintln!("appliance: off");
+    crate::output::tell("appliance: off");
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }

@@ -144,7 +144,10 @@ impl Mapping {
         }
         self.sockets[dead] = socket;
         let took = since.elapsed().as_millis();
-        eprintln!("rekindle: connection {dead} of /dev/nbd{} is back after {took} ms", self.index);
+        crate::output::tell(&format!(
+            "rekindle: connection {dead} of /dev/nbd{} is back after {took} ms",
+            self.index
+        ));
         Ok(())
     }
 

@@ -134,7 +134,7 @@ mod tests {
         // Sandboxes without generic netlink refuse the socket itself.
         match Netlink::open() {
             Ok(netlink) => assert_ne!(netlink.family, CONTROL),
-            Err(error) => println!("no NBD client in this kernel: {error}"),
+            Err(error) => crate::output::tell(&format!("no NBD client in this kernel: {error}")),
         }
     }
 }

@@ -24,7 +24,7 @@ fn job(kind: &str, subject: String) -> Job {
 
 impl Api for Fake {
     fn health(&self) -> Health {
-        Health { ok: false, reasons: vec!["the datastore is away".into()] }
+        Health { reasons: vec!["the datastore is away".into()], ..Health::default() }
     }
     fn status(&self) -> Answer<'_, Status> {
         Box::pin(async { Ok(Status { node: "n1".into(), ..Status::default() }) })
@@ -102,6 +102,9 @@ impl Api for Fake {
     fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job> {
         Box::pin(async move { Ok(job("sweep", format!("dry run: {}", request.dry_run))) })
     }
+    fn start_space(&self, request: StartSpace) -> Answer<'_, Job> {
+        Box::pin(async move { Ok(job("space", request.volume.unwrap_or_default())) })
+    }
     fn start_verify(&self, request: StartVerify) -> Answer<'_, Job> {
         Box::pin(async move { Ok(job("verify", request.volume.unwrap_or_default())) })
     }
@@ -113,6 +116,11 @@ impl Api for Fake {
     }
     fn job<'a>(&'a self, id: &'a str) -> Answer<'a, Job> {
         Box::pin(async move { Ok(Job { id: id.into(), state: JobState::Done, ..Job::default() }) })
+    }
+    fn cancel_job<'a>(&'a self, id: &'a str) -> Answer<'a, Job> {
+        Box::pin(
+            async move { Ok(Job { id: id.into(), state: JobState::Cancelled, ..Job::default() }) },
+        )
     }
     fn stopping(&self) -> Answer<'_, Stopping> {
         Box::pin(async { Ok(Stopping { phase: "serving".into(), ..Stopping::default() }) })

@@ -1,0 +1,70 @@
+//! `drill`: breaking things on purpose.
+
+use super::AckWord;
+use crate::parse;
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Subcommand)]
+pub enum Drill {
+    /// Kill the worker with SIGKILL under load; count milliseconds stalled and acknowledged writes lost
+    Restart(Restart),
+    /// Bring every volume into service and read it here and there; count milliseconds
+    Attach(Attach),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What everybody asks of a daemon at once when all clients come back: each volume is brought into
+service, and some of its blocks are read, spread evenly over it. The daemon does it itself, so
+that clients and networks have no part in what it takes.
+
+Example:
+  rekindle drill attach --reads 16 --at-once 4 --json")]
+pub struct Attach {
+    /// Only this many volumes, the first ones by name
+    #[arg(long, value_name = "COUNT")]
+    pub first: Option<usize>,
+    /// Blocks read of each volume
+    #[arg(long, default_value_t = 8)]
+    pub reads: u64,
+    /// Volumes at once
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub at_once: u16,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Writes self-describing 4 KiB blocks through a client of its own, kills the worker, lets the
+supervisor start another, reconnects, sends again what was not acknowledged, and at the end reads
+back every block that was ever acknowledged. Reads in between are judged in the same way.
+
+Examples:
+  rekindle drill restart
+  rekindle drill restart --reads 70
+  rekindle drill restart --rounds 10 --seconds 2 --depth 32 --json
+  rekindle drill restart --volume spare --overwrite                its content is lost
+
+Exit code 1 when an acknowledged write is missing.")]
+pub struct Restart {
+    /// Seconds of load before each kill, and after the last one
+    #[arg(long, default_value_t = 2)]
+    pub seconds: u64,
+    /// Kills
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// Requests in flight
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub depth: u16,
+    /// So many of a hundred requests are reads
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=90))]
+    pub reads: u8,
+    /// What `back` asks of the log, for the scratch volume
+    #[arg(long, default_value = "flash")]
+    pub ack: AckWord,
+    /// Use this volume instead of a scratch one
+    #[arg(long, value_parser = parse::volume_name, requires = "overwrite")]
+    pub volume: Option<String>,
+    /// The content of --volume may be overwritten
+    #[arg(long)]
+    pub overwrite: bool,
+}

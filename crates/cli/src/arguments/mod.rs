@@ -1,0 +1,116 @@
+//! The command line, as clap sees it. One struct a command; each command's file does the work.
+
+mod appliance;
+mod drill;
+mod look;
+mod repair;
+mod transfer;
+mod up;
+mod volume;
+
+pub use appliance::{Accelerator, Appliance, ApplianceBuild, ApplianceRun};
+use clap::{Args, Parser, Subcommand};
+pub use drill::{Attach, Drill, Restart};
+pub use look::{BootReport, Completions, Debug, Inspect, Man, Space, Status, Warm};
+pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
+use std::path::PathBuf;
+pub use transfer::{Export, Format, Import};
+pub use up::{LogFormat, Stop, Up, Upgrade};
+pub use volume::{AckWord, Create, Map, Named, PolicyWord, Remove, Volume};
+
+const EXAMPLES: &str = "\
+First five minutes:
+  rekindle up                                  serve from ./rekindle-data (in one terminal)
+  rekindle volume create vm1 --size 20G        make a disk (in another)
+  nbdinfo 'nbd+unix:///vm1?socket=rekindle-data/nbd.sock'
+  rekindle drill restart                       kill the worker under load and count what was lost
+
+Every command takes --json (for programs) and --dir (which daemon).
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+/// Virtual disks that acknowledge at flash speed and survive kill -9.
+#[derive(Debug, Parser)]
+#[command(name = "rekindle", version, after_help = EXAMPLES, max_term_width = 80)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+pub struct Common {
+    /// The daemon's folder [default: ./rekindle-data, or rekindle in the user's data folder]
+    #[arg(
+        long,
+        global = true,
+        env = "REKINDLE_DIR",
+        hide_env_values = true,
+        value_name = "FOLDER"
+    )]
+    pub dir: Option<PathBuf>,
+    /// Print JSON, errors too
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve: start the daemon and keep it alive
+    Up(Box<Up>),
+    /// Make, list, show and remove volumes
+    #[command(subcommand)]
+    Volume(Volume),
+    /// Show the daemon: endpoints, backlog, cache, store
+    Status(Status),
+    /// Stop the daemon, and wait until it is gone
+    Stop(Stop),
+    /// Make a volume a disk of this machine, /dev/nbdN, that waits while the daemon restarts
+    Map(Map),
+    /// Read every chunk that a volume reaches and compare it with its name
+    Verify(Verify),
+    /// Repair damaged volumes: what waits, what was done, begin, break off
+    #[command(subcommand)]
+    Salvage(Salvage),
+    /// Count what volumes take in the store, and what of it is theirs alone
+    Space(Space),
+    /// Give back space in the store that no volume reaches
+    #[command(subcommand)]
+    Sweep(Sweep),
+    /// Long work of the daemon: show it, break it off
+    #[command(subcommand)]
+    Jobs(Jobs),
+    /// Show or empty the memory that outlives the daemon
+    #[command(subcommand)]
+    Warm(Warm),
+    /// Look inside a live daemon: volumes, destager, log, who waits for what
+    #[command(subcommand)]
+    Debug(Debug),
+    /// Show what the last start took, from the first instruction to the first reply
+    BootReport(BootReport),
+    /// Go on as another binary: sockets stay open, clients wait for a moment, nothing is lost
+    Upgrade(Upgrade),
+    /// A virtual machine that only serves, and whose warm memory is RAM of the host
+    #[command(subcommand)]
+    Appliance(Appliance),
+    /// Break something on purpose and measure what clients notice
+    #[command(subcommand)]
+    Drill(Drill),
+    /// Decode a file, an object or a folder of Rekindle's, offline and read-only
+    Inspect(Inspect),
+    /// Print a completion script for a shell
+    Completions(Completions),
+    /// Write the man pages, made from the same words as --help
+    Man(Man),
+    /// The names of the volumes, a line each; asked by completion scripts
+    #[command(hide = true, name = "volume-names")]
+    VolumeNames,
+    /// The process that serves; started by `up`
+    #[command(hide = true, name = "worker")]
+    Worker,
+    /// The newest version that this binary knows of each format; asked by `upgrade`
+    #[command(hide = true, name = "formats")]
+    Formats,
+}

@@ -1,0 +1,121 @@
+//! `verify`, `salvage` and `sweep`: what looks after the store.
+
+use super::Named;
+use crate::parse;
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle verify                 every volume, with progress
+  rekindle verify vm1             one volume
+  rekindle verify --detach        start it and come back later: `rekindle jobs ls` shows it
+  rekindle verify --salvage --rate 20M    slowly, and repair what is damaged
+
+In the settings file, `interval` under `[scrub]` does the last one again and again; `rate` says how
+fast.
+
+Exit code 1 when something is damaged.")]
+pub struct Verify {
+    /// The volume [default: all]
+    #[arg(value_parser = parse::volume_name)]
+    pub name: Option<String>,
+    /// Wait for the end (the default)
+    #[arg(long, overrides_with = "no_wait")]
+    pub wait: bool,
+    /// Only start it
+    #[arg(long, visible_alias = "detach")]
+    pub no_wait: bool,
+    /// Ask for a salvage of each volume in which damage is found
+    #[arg(long)]
+    pub salvage: bool,
+    /// Read at most so many bytes per second
+    #[arg(long, value_name = "SIZE", value_parser = parse::size)]
+    pub rate: Option<u64>,
+}
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Damage that a read, a batch, an attach or a scrub meets brings a salvage about by itself. A volume
+in service stays in service meanwhile. What the cache still has comes back; what cannot be had is
+quarantined: reads of it are errors that name the bytes, writes over it heal it. Nothing else of
+the volume is touched, and zeros are never given for what is lost.
+
+After 16 attempts in vain, or two that find the same and change nothing, a volume waits for
+`rekindle salvage run`.
+
+When acknowledged changes that had not reached the store are lost (flash and memory both damaged),
+the volume stays out of service and says which; nobody but you can decide to go on without them:
+`rekindle salvage run NAME --accept-losses`.")]
+pub enum Salvage {
+    /// Volumes that are being salvaged, and those that wait for it
+    Queue,
+    /// Read and check everything of a volume, repair what can be, and wait for the end
+    Run(SalvageRun),
+    /// Break the salvage of a volume off, whether it waits or runs
+    Cancel(Named),
+    /// What the last salvages found and did
+    History(SalvageHistory),
+}
+
+#[derive(Debug, Args)]
+pub struct SalvageRun {
+    /// The volume
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// Go on without acknowledged changes that are lost: the volume keeps what is whole before
+    /// them, and the rest is named
+    #[arg(long)]
+    pub accept_losses: bool,
+    /// Only start it
+    #[arg(long)]
+    pub detach: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SalvageHistory {
+    /// The volume [default: all]
+    #[arg(value_parser = parse::volume_name)]
+    pub name: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Sweep {
+    /// What the sweep is doing and what it has given back
+    Status,
+    /// Sweep now, and wait for the end
+    Run(SweepRun),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle sweep run              with progress; Ctrl-C ends the waiting, not the sweep
+  rekindle sweep run --detach     start it; `rekindle jobs ls` shows it")]
+pub struct SweepRun {
+    /// Only start it
+    #[arg(long)]
+    pub detach: bool,
+}
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  rekindle jobs ls
+  rekindle jobs cancel 7
+
+The last jobs are remembered until the daemon starts again.")]
+pub enum Jobs {
+    /// Long work: what runs, how far it is, and how the last ones ended
+    #[command(visible_alias = "list")]
+    Ls,
+    /// Break one off: a check at once, a sweep or a salvage after the step that it is in
+    Cancel(CancelJob),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  rekindle jobs cancel 7")]
+pub struct CancelJob {
+    /// Its number, as `rekindle jobs ls` shows it
+    pub id: String,
+}

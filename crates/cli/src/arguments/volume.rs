@@ -1,0 +1,120 @@
+//! `volume` and `map`: disks.
+
+use super::{Export, Import};
+use crate::parse::{self, Place};
+use clap::{Args, Subcommand, ValueEnum};
+use std::time::Duration;
+
+#[derive(Debug, Subcommand)]
+pub enum Volume {
+    /// Make a volume
+    Create(Create),
+    /// List the volumes
+    #[command(visible_alias = "list")]
+    Ls,
+    /// Show one volume
+    Show(Named),
+    /// Remove a volume and everything in it
+    #[command(visible_alias = "remove")]
+    Rm(Remove),
+    /// Move everything that was acknowledged so far to the store, and wait for it
+    Drain(Named),
+    /// Fill a volume with the image of a disk
+    Import(Import),
+    /// Write a volume into a file
+    Export(Export),
+    /// Show what happened to a volume: its changes of state, with cause and duration
+    History(Named),
+    /// Keep a volume in service however long nobody uses it
+    Pin(Named),
+    /// Let a volume go out of service again when nobody uses it for long
+    Unpin(Named),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle volume create vm1 --size 20G
+  rekindle volume create archive --size 1T --policy through     acknowledged when the store has it
+  rekindle volume create scratch --size 512M --ack memory       survives kill -9; what was not
+                                                                FLUSHed does not survive a power cut")]
+pub struct Create {
+    /// Its name: printable, no / and no leading dot, at most 255 bytes
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// How large it looks; space is taken when it is written: 20G, 512M
+    #[arg(long, value_parser = parse::volume_size)]
+    pub size: u64,
+    /// After what a write is acknowledged: back = the log has it, through and uncached = the store has it
+    #[arg(long, default_value = "back")]
+    pub policy: PolicyWord,
+    /// What `back` asks of the log: flash = synced to flash, memory = in memory that outlives the process
+    #[arg(long, default_value = "flash")]
+    pub ack: AckWord,
+    /// Unit of deduplication and compression: a power of two from 4K to 1M
+    #[arg(long, value_name = "SIZE", value_parser = parse::block_size, default_value = "16K")]
+    pub block_size: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PolicyWord {
+    Back,
+    Through,
+    Uncached,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AckWord {
+    Flash,
+    Memory,
+}
+
+#[derive(Debug, Args)]
+pub struct Named {
+    /// The volume
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Remove {
+    /// The volume
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// Also when clients are connected; they are let go
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle map vm1                                    prints the device and stays until Ctrl-C
+  rekindle map vm1 --device /dev/nbd3 --nbd 10.0.0.7:10809
+
+The kernel's NBD client does the I/O. While the daemon is away, requests wait in the kernel; this
+command connects again as soon as it is back. Unmount before you end it: Ctrl-C or SIGTERM takes
+the device away. Wants root, and the kernel module nbd.")]
+pub struct Map {
+    /// The volume
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// The device [default: a free one]
+    #[arg(long, value_name = "PATH", value_parser = parse::nbd_device)]
+    pub device: Option<u32>,
+    /// Where NBD is served: HOST:PORT or unix:PATH [default: where the daemon of --dir says]
+    #[arg(long, value_name = "ADDR", value_parser = parse::address)]
+    pub nbd: Option<Place>,
+    /// Connections; the kernel spreads requests over them
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub connections: u8,
+    /// Sector size that the kernel shows
+    #[arg(long, value_name = "SIZE", value_parser = parse::sector_size, default_value = "512")]
+    pub sector_size: u64,
+    /// Send a request again when it is not answered for this long; whole seconds
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "5s")]
+    pub timeout: Duration,
+    /// Fail requests when nobody serves for this long; whole seconds
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "10m")]
+    pub patience: Duration,
+}

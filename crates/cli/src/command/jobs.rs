@@ -1,0 +1,74 @@
+//! `rekindle jobs`: long work of the daemon.
+
+use super::{client, job};
+use crate::arguments::{Common, Jobs};
+use crate::client::escape;
+use crate::failure::Outcome;
+use crate::output;
+use front::http::api::{Job, JobState};
+
+/// Runs the command.
+pub fn run(common: &Common, jobs: &Jobs) -> Outcome {
+    let client = client(common)?;
+    match jobs {
+        Jobs::Ls => {
+            let jobs: Vec<Job> = client.get("/api/v1/jobs")?;
+            if common.json {
+                output::json(&jobs);
+            } else if jobs.is_empty() {
+                output::line("there were no jobs since the daemon started");
+            } else {
+                list(&jobs);
+            }
+        }
+        Jobs::Cancel(cancel) => {
+            let job: Job = client.delete(&format!("/api/v1/jobs/{}", escape(&cancel.id)))?;
+            if common.json {
+                output::json(&job);
+            } else {
+                output::line(&format!(
+                    "job {}, {} of {}: {}",
+                    job.id,
+                    job.kind,
+                    job.subject,
+                    told(&job)
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn told(job: &Job) -> &'static str {
+    match job.state {
+        JobState::Running => "ends after the step that it is in",
+        JobState::Done => "was done already",
+        JobState::Failed => "had failed already",
+        JobState::Cancelled => "is broken off",
+    }
+}
+
+fn list(jobs: &[Job]) {
+    let mut table = output::table(["ID", "JOB", "OF", "STATE", "BEGAN", "PROGRESS"]);
+    for one in jobs {
+        let state = match one.state {
+            JobState::Running => "runs",
+            JobState::Done => "done",
+            JobState::Failed => "failed",
+            JobState::Cancelled => "broken off",
+        };
+        let progress = match &one.problem {
+            Some(problem) => problem.message.clone(),
+            None => job::line(one, "").trim_start_matches(": ").to_owned(),
+        };
+        table.add_row([
+            one.id.clone(),
+            one.kind.clone(),
+            one.subject.clone(),
+            state.to_owned(),
+            output::moment(one.started),
+            progress,
+        ]);
+    }
+    output::rows(&table);
+}

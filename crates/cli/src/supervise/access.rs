@@ -1,0 +1,192 @@
+//! Who may come in: by default nobody but the user who runs the daemon. Files are 0600 and folders 0700 whatever the
+//! umask says; a group may be let in to a socket, and through the daemon's folder to it, but to no file.
+
+use crate::failure::{Failure, Outcome};
+use rustix::fs::{Gid, Mode, chown};
+use std::fs::{DirEntry, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// A file that only a daemon's folder has, and that every daemon's folder has.
+const OURS: &str = "rekindle.pid";
+
+/// The number of a group.
+pub type Group = u32;
+
+/// Everything that this process and its children make from now on is for its user only.
+pub fn private_from_now_on() {
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+}
+
+/// Settles who may pass through the daemon's folder: its user, and `groups` to their sockets. A folder that others use as
+/// well is left as it is, and told; so is a folder on the way that a group cannot pass.
+pub fn settle(dir: &Path, groups: &[Group], notes: &mut Vec<String>) -> Outcome {
+    let failed = |error: io::Error| {
+        Failure::new(format!("cannot settle who may enter {}", dir.display()))
+            .because(error)
+            .next("run the command as the owner of the folder, or choose another one with --dir")
+    };
+    let found = std::fs::metadata(dir).map_err(failed)?;
+    let entries: Vec<DirEntry> = std::fs::read_dir(dir).map_err(failed)?.flatten().collect();
+    let ours = entries.is_empty() || entries.iter().any(|entry| entry.file_name() == OURS);
+    let shared = found.mode() & 0o1000 != 0 || found.uid() != rustix::process::geteuid().as_raw();
+    if shared || !ours {
+        if found.mode() & 0o077 != 0 {
+            let mode = found.mode() & 0o7777;
+            notes.push(format!(
+                "others may enter {} (mode {mode:04o}), which was there before; the files in it are private",
+                dir.display()
+            ));
+        }
+        return Ok(());
+    }
+    // Of versions that left it to the umask. What is inside of a closed folder is closed as well.
+    for entry in &entries {
+        close(entry);
+    }
+    let mode = match groups {
+        [] => 0o700,
+        [group] => {
+            chown(dir, None, Some(Gid::from_raw(*group)))
+                .map_err(|error| refused(*group, error))?;
+            0o710
+        }
+        // A folder has one group: whoever knows the name of a socket may try it, and its own mode decides.
+        _ => 0o711,
+    };
+    std::fs::set_permissions(dir, Permissions::from_mode(mode)).map_err(failed)?;
+    for group in groups {
+        notes.extend(blocked(dir, *group));
+    }
+    Ok(())
+}
+
+fn close(entry: &DirEntry) {
+    let Ok(found) = entry.metadata() else { return };
+    if (found.is_dir() || found.is_file()) && found.mode() & 0o077 != 0 {
+        // Of somebody else: then it is his to open.
+        let _ = std::fs::set_permissions(
+            entry.path(),
+            Permissions::from_mode(found.mode() & 0o7777 & !0o077),
+        );
+    }
+}
+
+/// The nearest folder on the way that members of a group cannot pass, if there is one.
+fn blocked(dir: &Path, group: Group) -> Option<String> {
+    let passes = |found: &Metadata| {
+        found.mode() & 0o001 != 0 || (found.gid() == group && found.mode() & 0o010 != 0)
+    };
+    let closed = dir
+        .ancestors()
+        .skip(1)
+        .find(|above| std::fs::metadata(above).is_ok_and(|found| !passes(&found)))?;
+    Some(format!(
+        "the group {group} cannot pass through {}: let it, or serve elsewhere with --nbd unix:PATH",
+        closed.display()
+    ))
+}
+
+/// Settles who may connect to a Unix socket.
+pub fn settle_socket(path: &Path, group: Option<Group>) -> io::Result<()> {
+    if let Some(group) = group {
+        chown(path, None, Some(Gid::from_raw(group)))?;
+    }
+    let mode = if group.is_some() { 0o660 } else { 0o600 };
+    std::fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+fn refused(group: Group, error: rustix::io::Errno) -> Failure {
+    Failure::new(format!("cannot let the group {group} in"))
+        .because(io::Error::from(error))
+        .next("run the daemon as a member of that group, or as root")
+}
+
+/// The group of a name, or of a number.
+pub fn group(text: &str) -> Result<Group, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let none = || format!("there is no group '{text}': `getent group` lists them");
+    let name = std::ffi::CString::new(text).map_err(|_| none())?;
+    let mut space = vec![0; 64 << 10];
+    // SAFETY: plain memory that the call fills in.
+    let mut found: libc::group = unsafe { std::mem::zeroed() };
+    let mut result = std::ptr::null_mut();
+    // SAFETY: every pointer is to memory that outlives the call, and the length is that of `space`.
+    let code = unsafe {
+        libc::getgrnam_r(
+            name.as_ptr(),
+            &raw mut found,
+            space.as_mut_ptr(),
+            space.len(),
+            &raw mut result,
+        )
+    };
+    if code == 0 && !result.is_null() { Ok(found.gr_gid) } else { Err(none()) }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test on the real machine")]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).expect("there").mode() & 0o7777
+    }
+
+    fn set(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("ours");
+    }
+
+    #[test]
+    fn a_folder_of_ours_is_closed_with_what_is_in_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path().join("d");
+        std::fs::create_dir(&dir).expect("a folder");
+        std::fs::create_dir(dir.join("flash")).expect("a folder");
+        std::fs::write(dir.join(OURS), "1").expect("a file");
+        set(&dir, 0o755);
+        set(&dir.join("flash"), 0o755);
+        set(&dir.join(OURS), 0o644);
+        let own = rustix::process::getegid().as_raw();
+        settle(&dir, &[own], &mut Vec::new()).expect("ours");
+        let modes = [mode(&dir), mode(&dir.join("flash")), mode(&dir.join(OURS))];
+        assert_eq!(modes, [0o710, 0o700, 0o600]);
+        settle(&dir, &[], &mut Vec::new()).expect("ours");
+        assert_eq!(mode(&dir), 0o700, "the group is out again");
+        settle(&dir, &[own, own + 1], &mut Vec::new()).expect("ours");
+        assert_eq!(mode(&dir), 0o711);
+    }
+
+    #[test]
+    fn a_folder_that_others_use_is_left_as_it_is_and_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let photos = folder.path().join("beach.jpg");
+        std::fs::write(&photos, "sand").expect("a file");
+        set(&photos, 0o644);
+        set(folder.path(), 0o755);
+        let mut notes = Vec::new();
+        settle(folder.path(), &[], &mut notes).expect("nothing to do");
+        assert_eq!((mode(folder.path()), mode(&photos), notes.len()), (0o755, 0o644, 1));
+    }
+
+    #[test]
+    fn who_cannot_pass_a_folder_on_the_way_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        set(folder.path(), 0o700);
+        let dir = folder.path().join("d");
+        std::fs::create_dir(&dir).expect("a folder");
+        let own = rustix::process::getegid().as_raw();
+        let mut notes = Vec::new();
+        settle(&dir, &[own], &mut notes).expect("ours");
+        assert!(notes[0].contains("cannot pass through"), "{notes:?}");
+    }
+
+    #[test]
+    fn groups_have_names_and_numbers() {
+        assert_eq!((group("root"), group("4711")), (Ok(0), Ok(4711)));
+        assert!(group("nobody-is-called-so").expect_err("none").contains("getent"));
+    }
+}

@@ -1,0 +1,219 @@
+//! What volumes take in the store: a walk over their trees, no data is read.
+//!
+//! Which bytes are a volume's alone cannot be summed up node by node, and a set of all names would grow with the store.
+//! Chunk names are uniform hashes, so those below a limit are a fair sample: the sample is bounded, the limit halves
+//! when it is full, and what is found in it is scaled up (the bottom-k sketch of Beyer et al., 2007).
+
+use super::verify::newest;
+use crate::assemble::Node;
+use crate::jobs::Progress;
+use crate::limits;
+use crate::service::refused;
+use content::tree::{Visitor, walk};
+use content::{Error, Pointer};
+use front::http::api::ApiError;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::collections::HashSet;
+use std::sync::Arc;
+use volume::VaultState;
+
+/// One volume's part.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Counted {
+    /// Chunks of data, and what is in them, bytes.
+    chunks: u64,
+    used: u64,
+    /// Nodes of its trees as they are stored, bytes.
+    metadata: u64,
+}
+
+/// A chunk of the sample.
+struct Sampled {
+    length: u32,
+    stored: u32,
+    /// The only volume that has it; `None`: several have.
+    owner: Option<usize>,
+}
+
+/// Counts what it meets.
+struct Count {
+    sample: HashMap<u64, Sampled>,
+    /// Names below it are in the sample.
+    limit: u64,
+    sample_max: usize,
+    volume: usize,
+    counted: Vec<Counted>,
+    nodes: HashSet<u64>,
+    tell: Box<dyn FnMut(u64) + Send>,
+    met: u64,
+}
+
+impl Count {
+    fn new(volumes: usize, sample_max: usize, tell: Box<dyn FnMut(u64) + Send>) -> Self {
+        Self {
+            sample: HashMap::new(),
+            limit: u64::MAX,
+            sample_max,
+            volume: 0,
+            counted: vec![Counted::default(); volumes],
+            nodes: HashSet::new(),
+            tell,
+            met: 0,
+        }
+    }
+
+    fn data(&mut self, hash: u64, length: u32, stored: u32) {
+        let counted = &mut self.counted[self.volume];
+        counted.chunks += 1;
+        counted.used += u64::from(length);
+        if hash >= self.limit {
+            return;
+        }
+        let volume = self.volume;
+        self.sample
+            .entry(hash)
+            .and_modify(|found| found.owner = found.owner.filter(|&owner| owner == volume))
+            .or_insert(Sampled { length, stored, owner: Some(volume) });
+        if self.sample.len() > self.sample_max {
+            self.limit /= 2;
+            let limit = self.limit;
+            self.sample.retain(|&hash, _| hash < limit);
+        }
+    }
+
+    /// A sum over the sample as it would be over all chunks.
+    fn scaled(&self, sum: u64) -> u64 {
+        let all = u128::from(sum) * u128::from(u64::MAX) / u128::from(self.limit.max(1));
+        u64::try_from(all).unwrap_or(u64::MAX)
+    }
+
+    /// What only this volume has, as it is stored, bytes.
+    fn unique(&self, volume: usize) -> u64 {
+        let own = self.sample.values().filter(|found| found.owner == Some(volume));
+        self.scaled(own.map(|found| u64::from(found.stored)).sum())
+    }
+
+    /// Each chunk once: its content, and as it is stored, bytes.
+    fn distinct(&self) -> (u64, u64) {
+        let sum =
+            |of: fn(&Sampled) -> u32| self.sample.values().map(|found| u64::from(of(found))).sum();
+        (self.scaled(sum(|found| found.length)), self.scaled(sum(|found| found.stored)))
+    }
+}
+
+/// The first 8 bytes of a name.
+fn hash(pointer: &Pointer) -> u64 {
+    let mut first = [0; 8];
+    first.copy_from_slice(&pointer.name[..8]);
+    u64::from_be_bytes(first)
+}
+
+impl Visitor for Count {
+    fn meet(&mut self, pointer: &Pointer) -> bool {
+        self.met += 1;
+        if self.met.is_multiple_of(4096) {
+            (self.tell)(self.met);
+        }
+        if content::pack::class(pointer.pack) == content::Class::Metadata {
+            let is_new = self.nodes.insert(hash(pointer));
+            self.counted[self.volume].metadata += u64::from(pointer.stored) * u64::from(is_new);
+            return is_new;
+        }
+        self.data(hash(pointer), pointer.length, pointer.stored);
+        false
+    }
+
+    fn failed(&mut self, _pointer: &Pointer, error: Error) -> Result<(), Error> {
+        Err(error)
+    }
+}
+
+/// Counts what all volumes take, or one of them beside the others.
+pub async fn space(
+    node: Arc<Node>,
+    only: Option<String>,
+    progress: Progress,
+) -> Result<Value, ApiError> {
+    // While this is held no sweep deletes what the roots below reach.
+    let _hold = node.content.hold();
+    let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
+    let vaults: Vec<_> = infos
+        .iter()
+        .filter(|info| info.vault.state == VaultState::Live)
+        .map(|info| newest(&node, info))
+        .collect();
+    let tell = Box::new(move |chunks| progress.set(chunks, None));
+    let mut count = Count::new(vaults.len(), limits::SPACE_SAMPLE, tell);
+    for (index, vault) in vaults.iter().enumerate() {
+        count.volume = index;
+        // Two volumes with one tree are two volumes with the same chunks: each is walked.
+        count.nodes.clear();
+        let roots: Vec<Pointer> = vault.root.iter().copied().collect();
+        walk(&node.content, &roots, &mut count).await.map_err(|error| {
+            let message = format!("volume '{}' could not be counted: {error}", vault.name);
+            ApiError::new(error.kind(), message)
+        })?;
+    }
+    let volumes: Vec<Value> = vaults
+        .iter()
+        .enumerate()
+        .filter(|(_, vault)| only.as_ref().is_none_or(|name| *name == vault.name))
+        .map(|(index, vault)| {
+            let counted = &count.counted[index];
+            json!({
+                "name": vault.name,
+                "size": vault.size,
+                "used": counted.used,
+                "chunks": counted.chunks,
+                "metadata": counted.metadata,
+                "unique": count.unique(index),
+            })
+        })
+        .collect();
+    let used: u64 = count.counted.iter().map(|counted| counted.used).sum();
+    let (distinct, stored) = count.distinct();
+    Ok(json!({
+        "volumes": volumes,
+        "all": { "used": used, "distinct": distinct, "stored": stored },
+        "exact": count.limit == u64::MAX,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names of chunks are uniform: so are these (splitmix64).
+    fn name(number: u64) -> u64 {
+        let mut mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    #[test]
+    fn while_the_sample_holds_all_it_is_exact() {
+        let mut count = Count::new(2, 1000, Box::new(|_| ()));
+        // 0..100 of the first, 50..150 of the second, and the second has 140..150 twice.
+        (0..100).for_each(|number| count.data(name(number), 16, 4));
+        count.volume = 1;
+        (50..150).chain(140..150).for_each(|number| count.data(name(number), 16, 4));
+        assert_eq!((count.unique(0), count.unique(1)), (50 * 4, 50 * 4));
+        assert_eq!(count.distinct(), (150 * 16, 150 * 4));
+        assert_eq!((count.counted[0].used, count.counted[1].used), (1600, 1760));
+    }
+
+    #[test]
+    fn a_sample_that_overflows_stays_bounded_and_near_the_truth() {
+        let mut count = Count::new(2, 4096, Box::new(|_| ()));
+        (0..200_000).for_each(|number| count.data(name(number), 16, 8));
+        count.volume = 1;
+        (100_000..200_000).for_each(|number| count.data(name(number), 16, 8));
+        assert!(count.sample.len() <= 4096 && count.limit < u64::MAX);
+        let near = |found: u64, truth: u64| found.abs_diff(truth) < truth / 10;
+        assert!(near(count.unique(0), 800_000), "{}", count.unique(0));
+        assert_eq!(count.unique(1), 0);
+        assert!(near(count.distinct().0, 3_200_000), "{:?}", count.distinct());
+    }
+}
