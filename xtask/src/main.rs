@@ -1,6 +1,7 @@
 //! `cargo x`: the one task runner. No shell scripts beside it.
 #![expect(clippy::disallowed_methods, reason = "a build tool works on the real machine")]
 
+mod mutants;
 mod run;
 mod tidy;
 mod tools;
@@ -15,6 +16,7 @@ cargo x TASK
   test             everything: installs what it needs, builds, unit and property tests, simulation, stories, fuzz smoke
   sim [SEEDS]      simulation only, that many seeds (10000)
   e2e [FILTER]     stories through the released binary only
+  mutants [NAME]   puts kept faults into a copy: a suite must see each. A tenth a day, or --all, or those of that name
   fuzz [SECONDS]   every fuzz target for that long (60), with libFuzzer
   bench SUITE      benchmarks; writes the tables of docs/benchmarks.md (block, restart)
   tidy             layers, sizes, documents against code
@@ -30,6 +32,7 @@ fn main() -> Result<()> {
         Some("test") => test(),
         Some("sim") => sim(rest.first().map_or("10000", String::as_str)),
         Some("e2e") => e2e(rest),
+        Some("mutants") => mutants::mutants(rest),
         Some("fuzz") => fuzz(rest.first().map_or("60", String::as_str)),
         Some("bench") => bench(rest),
         Some("tidy") => tidy::tidy(),

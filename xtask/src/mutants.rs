@@ -1,0 +1,215 @@
+//! Faults that were once put into the code and that nothing noticed, kept as patches. Each is put in again, into a copy,
+//! and the suite that its first line names must fail.
+
+use crate::run::{self, root, step};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where the patches are.
+const FOLDER: &str = "tests/mutants";
+/// A suite that runs longer than this hangs, which is noticed too.
+const SUITE_TIME_MAX: Duration = Duration::from_secs(600);
+/// After this no further mutant is begun, unless all are wanted.
+const TIME_MAX: Duration = Duration::from_secs(240);
+/// One of so many is tried a day, unless all are wanted.
+const TURNS: u64 = 10;
+
+/// A patch and the suite that must see it.
+struct Mutant {
+    name: String,
+    patch: PathBuf,
+    environment: Vec<(String, String)>,
+    /// Arguments of `cargo test`.
+    suite: Vec<String>,
+}
+
+/// How it went with one.
+enum Outcome {
+    Caught,
+    Survived,
+    /// It says nothing: the patch does not fit, or does not compile.
+    Useless(String),
+}
+
+/// Tries those whose turn it is, all of them with `--all`, or those whose names contain one of the arguments.
+pub fn mutants(arguments: &[String]) -> Result<()> {
+    let all = list()?;
+    let names: Vec<&String> = arguments.iter().filter(|word| !word.starts_with("--")).collect();
+    let is_all = arguments.iter().any(|word| word == "--all");
+    let turn = turn()?;
+    let chosen = all.iter().enumerate().filter(|(index, mutant)| match names.is_empty() {
+        true => is_all || *index as u64 % TURNS == turn,
+        false => names.iter().any(|name| mutant.name.contains(*name)),
+    });
+    let chosen: Vec<&Mutant> = chosen.map(|(_, mutant)| mutant).collect();
+    step(&format!("mutants, {} of {}", chosen.len(), all.len()));
+    let copy = Copy::make()?;
+    let begun = Instant::now();
+    let mut bad = Vec::new();
+    for (index, mutant) in chosen.iter().enumerate() {
+        if index > 0 && !is_all && names.is_empty() && begun.elapsed() > TIME_MAX {
+            println!("  {} more are not tried today: the time is over", chosen.len() - index);
+            break;
+        }
+        let since = Instant::now();
+        let outcome = copy.attempt(mutant)?;
+        let took = since.elapsed().as_secs();
+        let told = match &outcome {
+            Outcome::Caught => "caught".to_owned(),
+            Outcome::Survived => "SURVIVED".to_owned(),
+            Outcome::Useless(why) => format!("USELESS: {why}"),
+        };
+        println!("  {}: {told}, {took} s ({})", mutant.name, mutant.suite.join(" "));
+        if !matches!(outcome, Outcome::Caught) {
+            bad.push(mutant.name.as_str());
+        }
+    }
+    if !bad.is_empty() {
+        bail!("not caught: {}", bad.join(", "));
+    }
+    Ok(())
+}
+
+/// Which share of them has its turn: another one each day, the same for all runs of a day.
+fn turn() -> Result<u64> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    Ok(now.as_secs() / 86_400 % TURNS)
+}
+
+fn list() -> Result<Vec<Mutant>> {
+    let mut patches: Vec<PathBuf> = std::fs::read_dir(root().join(FOLDER))
+        .with_context(|| FOLDER.to_owned())?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "patch"))
+        .collect();
+    patches.sort_unstable();
+    patches.into_iter().map(read).collect()
+}
+
+fn read(patch: PathBuf) -> Result<Mutant> {
+    let text = std::fs::read_to_string(&patch)?;
+    let name = patch.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let words = text.lines().next().and_then(|line| line.strip_prefix("# suite: "));
+    let words = words.with_context(|| {
+        format!("{name}: the first line must be '# suite: [NAME=VALUE] ARGUMENTS OF CARGO TEST'")
+    })?;
+    let (mut environment, mut suite) = (Vec::new(), Vec::new());
+    for word in words.split_whitespace() {
+        match word.split_once('=').filter(|_| suite.is_empty() && !word.starts_with('-')) {
+            Some((name, value)) => environment.push((name.to_owned(), value.to_owned())),
+            None => suite.push(word.to_owned()),
+        }
+    }
+    Ok(Mutant { name, patch, environment, suite })
+}
+
+/// A copy of the checkout, with a folder of its own for what is built. Kept, so that the next run builds little.
+struct Copy {
+    tree: PathBuf,
+    target: PathBuf,
+}
+
+impl Copy {
+    fn make() -> Result<Self> {
+        let folder = root().join("target/mutants");
+        let copy = Self { tree: folder.join("tree"), target: folder.join("target") };
+        std::fs::create_dir_all(&copy.tree)?;
+        copy.refresh()?;
+        Ok(copy)
+    }
+
+    /// Makes the copy what the checkout is. What is the same already keeps its time, so that it is not built again.
+    fn refresh(&self) -> Result<()> {
+        let listed =
+            run::output("git", &["ls-files", "--cached", "--others", "--exclude-standard"])?;
+        let wanted: Vec<&str> =
+            listed.lines().filter(|path| root().join(path).is_file()).collect();
+        for path in &wanted {
+            let (from, to) = (root().join(path), self.tree.join(path));
+            let bytes = std::fs::read(&from)?;
+            if std::fs::read(&to).is_ok_and(|there| there == bytes) {
+                continue;
+            }
+            std::fs::create_dir_all(to.parent().unwrap_or(&self.tree))?;
+            std::fs::write(&to, bytes)?;
+            let mode = std::fs::metadata(&from)?.permissions();
+            std::fs::set_permissions(&to, mode)?;
+        }
+        self.remove_others(&self.tree, &wanted)
+    }
+
+    /// Removes what the checkout does not have.
+    fn remove_others(&self, folder: &Path, wanted: &[&str]) -> Result<()> {
+        for entry in std::fs::read_dir(folder)?.flatten() {
+            let path = entry.path();
+            if entry.file_type()?.is_dir() {
+                self.remove_others(&path, wanted)?;
+                continue;
+            }
+            let name = path.strip_prefix(&self.tree)?.to_string_lossy().into_owned();
+            if !wanted.contains(&name.as_str()) {
+                std::fs::remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts one in, runs its suite, and takes it out again.
+    fn attempt(&self, mutant: &Mutant) -> Result<Outcome> {
+        let outcome = self.put_in_and_run(mutant);
+        self.refresh()?;
+        outcome
+    }
+
+    fn put_in_and_run(&self, mutant: &Mutant) -> Result<Outcome> {
+        let applied = Command::new("git")
+            .args(["apply", "-C1", "--recount"])
+            .arg(&mutant.patch)
+            .current_dir(&self.tree)
+            // Else git takes the copy for a part of the checkout, and skips what is ignored there.
+            .env("GIT_CEILING_DIRECTORIES", self.tree.parent().unwrap_or(&self.tree))
+            .output()?;
+        if !applied.status.success() {
+            let why = String::from_utf8_lossy(&applied.stderr).trim().to_owned();
+            return Ok(Outcome::Useless(format!("it does not fit any more: {why}")));
+        }
+        let mut build = self.cargo(mutant);
+        let built = build.arg("--no-run").stderr(Stdio::piped()).output()?;
+        if !built.status.success() {
+            let text = String::from_utf8_lossy(&built.stderr);
+            let first = text.lines().find(|line| line.starts_with("error")).unwrap_or("no reason");
+            return Ok(Outcome::Useless(format!("it does not compile: {first}")));
+        }
+        let mut child = self.cargo(mutant).spawn()?;
+        let begun = Instant::now();
+        loop {
+            match child.try_wait()? {
+                Some(status) if status.success() => return Ok(Outcome::Survived),
+                Some(_) => return Ok(Outcome::Caught),
+                None if begun.elapsed() > SUITE_TIME_MAX => {
+                    child.kill()?;
+                    child.wait()?;
+                    return Ok(Outcome::Caught);
+                }
+                None => std::thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+
+    fn cargo(&self, mutant: &Mutant) -> Command {
+        let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+        command
+            .args(["test", "--quiet"])
+            .args(&mutant.suite)
+            .current_dir(&self.tree)
+            .env("CARGO_TARGET_DIR", &self.target)
+            .envs(mutant.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+}
