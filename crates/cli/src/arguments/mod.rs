@@ -114,3 +114,31 @@ pub enum Command {
     #[command(hide = true, name = "formats")]
     Formats,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn each(command: &clap::Command, path: &str, look: &mut impl FnMut(&clap::Command, &str)) {
+        for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+            let path = format!("{path} {}", inner.get_name());
+            look(inner, &path);
+            each(inner, &path, look);
+        }
+    }
+
+    #[test]
+    fn every_command_has_examples_that_fit_a_terminal() {
+        let mut wrong = Vec::new();
+        each(&Cli::command(), "rekindle", &mut |command, path| {
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            if !command.has_subcommands() && !text.contains("Example") {
+                wrong.push(format!("{path} has none"));
+            }
+            let long = text.lines().filter(|line| line.chars().count() > 80);
+            wrong.extend(long.map(|line| format!("{path}: {line}")));
+        });
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
