@@ -1,5 +1,6 @@
 //! `volume` and `map`: disks.
 
+use super::{Rename, Resize, Restore, Rollback};
 use crate::parse::{self, Place};
 use clap::{Args, Subcommand, ValueEnum};
 use std::time::Duration;
@@ -13,9 +14,23 @@ pub enum Volume {
     Ls,
     /// Show one volume
     Show(Named),
-    /// Remove a volume and everything in it
+    /// Move a volume to the trash, where it is kept for a week
     #[command(visible_alias = "remove")]
     Rm(Remove),
+    /// Show what is in the trash
+    Trash,
+    /// Take a volume out of the trash
+    Restore(Restore),
+    /// Remove for good what is in the trash
+    Purge(Named),
+    /// Give a volume another name
+    Rename(Rename),
+    /// Give a volume another size
+    Resize(Resize),
+    /// List the earlier contents of a volume that are kept: the last day, at falling density
+    Versions(Named),
+    /// Go back to an earlier content of a volume
+    Rollback(Rollback),
     /// Move everything that was acknowledged so far to the store, and wait for it
     Drain(Named),
     /// Show what happened to a volume: its changes of state, with cause and duration
@@ -79,6 +94,9 @@ pub struct Remove {
     /// Also when clients are connected; they are let go
     #[arg(long)]
     pub force: bool,
+    /// Not to the trash: remove it at once, and for good
+    #[arg(long)]
+    pub now: bool,
 }
 
 #[derive(Debug, Args)]

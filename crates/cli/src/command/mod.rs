@@ -6,6 +6,7 @@ pub mod debug;
 pub mod formats;
 pub mod job;
 pub mod jobs;
+mod kept;
 pub mod map;
 pub mod salvage;
 pub mod space;
