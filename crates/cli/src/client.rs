@@ -1,6 +1,7 @@
 //! Talks to a daemon: HTTP over the Unix socket in its folder.
 
 use crate::failure::{Failure, Outcome};
+use crate::nearest::nearest;
 use crate::output::quoted;
 use crate::running;
 use crate::signals::StopSignals;
@@ -72,6 +73,7 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Outcome<T> {
+        let given = body;
         let (status, bytes) = self.runtime.block_on(self.exchange(method, path, body))?;
         let value: Value = if bytes.is_empty() {
             Value::Null
@@ -79,9 +81,37 @@ impl Client {
             serde_json::from_slice(&bytes).map_err(|error| self.strange(&error.to_string()))?
         };
         if !status.is_success() {
-            return Err(refused(status, &value));
+            let failure = refused(status, &value);
+            return Err(self.with_hint(failure, path, given));
         }
         serde_json::from_value(value).map_err(|error| self.strange(&error.to_string()))
+    }
+
+    /// A name that nobody knows may be a slip: names the nearest that there is.
+    fn with_hint(&self, failure: Failure, path: &str, body: Option<&Value>) -> Failure {
+        if failure.kind != Kind::NotFound.to_string() || failure.next.is_some() {
+            return failure;
+        }
+        let in_path = path
+            .strip_prefix("/api/v1/volumes/")
+            .map(|rest| unescape(rest.split(['/', '?']).next().unwrap_or(rest)));
+        let in_body = || body?.get("volume")?.as_str().map(str::to_owned);
+        let Some(name) = in_path.or_else(in_body) else { return failure };
+        let names = self.volume_names();
+        let known: Vec<&str> = names.iter().map(String::as_str).collect();
+        match nearest(&name, &known) {
+            Some(near) => failure.next(format!("did you mean '{near}'?")),
+            None => failure.next("`rekindle volume ls` shows which there are"),
+        }
+    }
+
+    /// Which volumes there are; none when the daemon does not say.
+    pub fn volume_names(&self) -> Vec<String> {
+        let asked = self.exchange(Method::GET, "/api/v1/volumes", None);
+        let answer = self.runtime.block_on(asked).ok();
+        let volumes: Vec<Value> =
+            answer.and_then(|(_, bytes)| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        volumes.iter().filter_map(|volume| volume["name"].as_str()).map(str::to_owned).collect()
     }
 
     async fn exchange(
@@ -235,6 +265,23 @@ pub fn escape(text: &str) -> String {
         .collect()
 }
 
+/// What [`escape`] made of it, back.
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        let hex = |digit: Option<u8>| char::from(digit?).to_digit(16);
+        if byte == b'%'
+            && let (Some(high), Some(low)) = (hex(rest.next()), hex(rest.next()))
+        {
+            bytes.push(u8::try_from(high * 16 + low).unwrap_or(b'?'));
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,6 +290,7 @@ mod tests {
     fn names_are_escaped_in_paths() {
         assert_eq!(escape("vm1"), "vm1");
         assert_eq!(escape("Mail store/ü"), "Mail%20store%2F%C3%BC");
+        assert_eq!(unescape("Mail%20store%2F%C3%BC"), "Mail store/ü");
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod drill;
 mod failure;
 mod folder;
 mod heir;
+mod hints;
 mod inspect;
 mod nbd;
 mod nearest;
@@ -20,10 +21,10 @@ mod parse;
 mod running;
 mod signals;
 mod supervise;
+mod transfer;
 mod worker;
 
 use arguments::{Cli, Command};
-use clap::Parser;
 use failure::Outcome;
 use std::process::ExitCode;
 
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
     if worker::is_meant() {
         return exit(worker::run().map(|()| 0), false);
     }
-    let cli = Cli::parse();
+    let cli = hints::parse();
     exit(run(&cli), cli.common.json)
 }
 
@@ -82,5 +83,10 @@ fn run(cli: &Cli) -> Outcome<u8> {
             command::completions::run(completions);
             Ok(0)
         }
+        Command::VolumeNames => {
+            command::completions::names(common);
+            Ok(0)
+        }
+        Command::Man(man) => command::man::run(common, man).map(|()| 0),
     }
 }

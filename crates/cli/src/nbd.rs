@@ -20,6 +20,18 @@ const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
 const OPTION_GO: u32 = 7;
+const OPTION_STRUCTURED: u32 = 8;
+const OPTION_SET_CONTEXT: u32 = 10;
+const REPLY_CONTEXT: u32 = 4;
+/// What is allocated, and what is zero.
+const CONTEXT: &str = "base:allocation";
+const CHUNK_MAGIC: u32 = 0x668e_33ef;
+const CHUNK_LAST: u64 = 1;
+const CHUNK_STATUS: u64 = 5;
+const CHUNK_ERROR: u64 = 1 << 15;
+const EXTENT_ZERO: u32 = 2;
+/// The server takes WRITE_ZEROES.
+pub const FLAG_ZEROES: u16 = 1 << 6;
 const REPLY_ACK: u32 = 1;
 const REPLY_INFO: u32 = 3;
 const INFO_EXPORT: u16 = 0;
@@ -32,6 +44,16 @@ pub enum Verb {
     Read,
     Write,
     Flush,
+    /// Zeros, without sending them.
+    Zeroes,
+}
+
+/// A stretch of an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    pub length: u64,
+    /// Nothing but zeros.
+    pub zero: bool,
 }
 
 /// A connection to one export.
@@ -57,6 +79,74 @@ pub struct Reply {
 impl Export {
     /// Connects and negotiates. No answer within `patience` is an error, then and later.
     pub fn connect(address: &Address, name: &str, patience: Duration) -> io::Result<Self> {
+        let mut export = Self::dial(address, patience)?;
+        export.greet()?;
+        export.go(name)?;
+        Ok(export)
+    }
+
+    /// As [`Export::connect`], only to ask for [`Export::extents`]; `None` when the server does not tell them.
+    pub fn connect_for_extents(
+        address: &Address,
+        name: &str,
+        patience: Duration,
+    ) -> io::Result<Option<Self>> {
+        let mut export = Self::dial(address, patience)?;
+        export.greet()?;
+        export.option(OPTION_STRUCTURED, &[]);
+        export.send()?;
+        if export.option_reply()?.0 != REPLY_ACK {
+            return Ok(None);
+        }
+        let mut wanted = length_of(name)?.to_be_bytes().to_vec();
+        wanted.extend(name.as_bytes());
+        wanted.extend(1u32.to_be_bytes());
+        wanted.extend(length_of(CONTEXT)?.to_be_bytes());
+        wanted.extend(CONTEXT.as_bytes());
+        export.option(OPTION_SET_CONTEXT, &wanted);
+        export.send()?;
+        let mut told = false;
+        loop {
+            match export.option_reply()?.0 {
+                REPLY_CONTEXT => told = true,
+                REPLY_ACK if told => break,
+                _ => return Ok(None),
+            }
+        }
+        export.go(name)?;
+        Ok(Some(export))
+    }
+
+    /// What the stretch is made of, from its beginning; maybe not to its end.
+    pub fn extents(&mut self, offset: u64, length: u32) -> io::Result<Vec<Extent>> {
+        self.request_of(7, 0, offset, length, &[]);
+        self.send()?;
+        let mut extents = Vec::new();
+        loop {
+            if self.number::<4>()? != u64::from(CHUNK_MAGIC) {
+                return Err(strange("a request was answered with something else"));
+            }
+            let (flags, kind) = (self.number::<2>()?, self.number::<2>()?);
+            let _cookie = self.number::<8>()?;
+            let length = u32::try_from(self.number::<4>()?).unwrap_or(u32::MAX);
+            if length > OPTION_REPLY_BYTES_MAX {
+                return Err(strange("a request was answered with too much"));
+            }
+            let mut payload = vec![0; usize::try_from(length).unwrap_or(0)];
+            self.wire.read_exact(&mut payload)?;
+            if kind & CHUNK_ERROR != 0 {
+                return Err(strange("it does not say what is allocated"));
+            }
+            if kind == CHUNK_STATUS {
+                extents.extend(payload.get(4..).unwrap_or_default().chunks_exact(8).map(extent));
+            }
+            if flags & CHUNK_LAST != 0 {
+                return Ok(extents);
+            }
+        }
+    }
+
+    fn dial(address: &Address, patience: Duration) -> io::Result<Self> {
         let wire: OwnedFd = match address {
             Address::Tcp(socket) => {
                 let stream = TcpStream::connect(socket)?;
@@ -72,12 +162,10 @@ impl Export {
                 stream.into()
             }
         };
-        let mut export = Self { wire: wire.into(), size: 0, flags: 0, out: Vec::new() };
-        export.negotiate(name)?;
-        Ok(export)
+        Ok(Self { wire: wire.into(), size: 0, flags: 0, out: Vec::new() })
     }
 
-    fn negotiate(&mut self, name: &str) -> io::Result<()> {
+    fn greet(&mut self) -> io::Result<()> {
         if self.number::<8>()? != GREETING || self.number::<8>()? != OPTION_MAGIC {
             return Err(strange("it does not speak NBD"));
         }
@@ -85,15 +173,24 @@ impl Export {
         if flags & 1 == 0 {
             return Err(strange("it does not speak the fixed newstyle of NBD"));
         }
-        let length = u32::try_from(name.len()).map_err(|_| strange("the name is too long"))?;
         // Fixed newstyle, and no zeroes if the server can leave them out.
         self.out.extend(u32::try_from(flags & 3).unwrap_or(1).to_be_bytes());
+        Ok(())
+    }
+
+    /// Prepares an option.
+    fn option(&mut self, kind: u32, payload: &[u8]) {
         self.out.extend(OPTION_MAGIC.to_be_bytes());
-        self.out.extend(OPTION_GO.to_be_bytes());
-        self.out.extend((length + 6).to_be_bytes());
-        self.out.extend(length.to_be_bytes());
-        self.out.extend(name.as_bytes());
-        self.out.extend(0u16.to_be_bytes());
+        self.out.extend(kind.to_be_bytes());
+        self.out.extend(u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes());
+        self.out.extend(payload);
+    }
+
+    fn go(&mut self, name: &str) -> io::Result<()> {
+        let mut wanted = length_of(name)?.to_be_bytes().to_vec();
+        wanted.extend(name.as_bytes());
+        wanted.extend(0u16.to_be_bytes());
+        self.option(OPTION_GO, &wanted);
         self.send()?;
         loop {
             let (kind, payload) = self.option_reply()?;
@@ -144,7 +241,12 @@ impl Export {
             Verb::Read => 0,
             Verb::Write => 1,
             Verb::Flush => 3,
+            Verb::Zeroes => 6,
         };
+        self.request_of(kind, cookie, offset, length, data);
+    }
+
+    fn request_of(&mut self, kind: u16, cookie: u64, offset: u64, length: u32, data: &[u8]) {
         self.out.extend(REQUEST_MAGIC.to_be_bytes());
         self.out.extend(0u16.to_be_bytes());
         self.out.extend(kind.to_be_bytes());
@@ -188,6 +290,17 @@ fn export_size_and_flags(payload: &[u8]) -> Option<(u64, u16)> {
     (kind == INFO_EXPORT).then_some(())?;
     let size = u64::from_be_bytes(payload.get(2..10)?.try_into().ok()?);
     Some((size, u16::from_be_bytes(payload.get(10..12)?.try_into().ok()?)))
+}
+
+fn length_of(name: &str) -> io::Result<u32> {
+    u32::try_from(name.len()).map_err(|_| strange("the name is too long"))
+}
+
+fn extent(bytes: &[u8]) -> Extent {
+    let number = |at: usize| {
+        bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map_or(0, u32::from_be_bytes)
+    };
+    Extent { length: u64::from(number(0)), zero: number(4) & EXTENT_ZERO != 0 }
 }
 
 fn strange(what: &str) -> io::Error {

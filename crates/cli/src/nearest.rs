@@ -11,7 +11,7 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
 }
 
 /// Letters to insert, remove or change.
-fn distance(left: &str, right: &str) -> usize {
+pub fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();
     for (line, letter) in left.chars().enumerate() {

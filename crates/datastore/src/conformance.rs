@@ -1,7 +1,10 @@
 //! What every backend must pass, races included. For tests, and for people who bring a store of their own.
 
-use crate::limits::{LIST_OBJECTS_MAX, SEGMENT_BYTES_MAX};
-use crate::{Error, Removal, Store, Version};
+use crate::layer::marks;
+use crate::limits::{LIST_OBJECTS_MAX, MARKER_TRUST, SEGMENT_BYTES_MAX};
+use crate::record::Writer;
+use crate::{Error, Removal, Store, Version, identity, key};
+use base::NodeId;
 use bytes::Bytes;
 use env::Env;
 use futures_util::future::join_all;
@@ -52,7 +55,70 @@ pub async fn run(env: &Env, store: &Store) -> Outcome {
     check("deleting").deleting().await
 }
 
+/// Puts the markers of a store through their rules: the store is empty before, and holds an identity after.
+pub async fn markers(env: &Env, store: &Store) -> Outcome {
+    let check = Check { rule: "absent is unavailable", store, folder: String::new() };
+    check.markers(env).await
+}
+
 impl Check<'_> {
+    async fn markers(&self, env: &Env) -> Outcome {
+        let writer = Writer::new(env.clone(), self.store.clone(), NodeId([7; 16]));
+        self.good(identity::open_or_create(&writer).await)?;
+        let guarded = marks::wrap(env, self.store.clone());
+        let checked = Check { store: &guarded, rule: self.rule, folder: String::new() };
+        let folder = key::PACKS_DATA;
+        let (there, absent) = (format!("{folder}there"), format!("{folder}absent"));
+        checked.put(&there, "x").await?;
+        let got = guarded.get(&absent).await;
+        self.ensure(matches!(got, Err(Error::NotFound(_))), format!("absent gives {got:?}"))?;
+        for prefix in [folder, key::PACKS] {
+            let listed = self.good(guarded.list(prefix, None).await)?;
+            let keys: Vec<_> = listed.into_iter().map(|object| object.key).collect();
+            self.ensure(keys == [there.as_str()], format!("in {prefix} lie {keys:?}"))?;
+        }
+        let marker = key::marker_key(folder);
+        let (sound, _) = self.get(&marker).await?;
+        let (other, _) = self.get(&key::marker_key(key::PACKS_META)).await?;
+        for wrong in [None, Some(other), Some(Bytes::from_static(b"<html>"))] {
+            match wrong {
+                None => self.good(self.store.delete(&marker).await)?,
+                Some(wrong) => self.put(&marker, wrong).await?,
+            }
+            env.sleep(MARKER_TRUST).await;
+            let data = || Bytes::from_static(b"y");
+            let outcomes = [
+                guarded.get(&absent).await.map(drop),
+                guarded.get_range(&absent, 0..1).await.map(drop),
+                guarded.list(folder, None).await.map(drop),
+                guarded.list(key::PACKS, None).await.map(drop),
+                guarded.list(folder, Some(&there)).await.map(drop),
+                guarded.put(&absent, data()).await,
+                guarded.create(&absent, data()).await.map(drop),
+                guarded.delete(&there).await,
+            ];
+            for (number, outcome) in outcomes.into_iter().enumerate() {
+                self.ensure(
+                    matches!(outcome, Err(Error::Unavailable(_))),
+                    format!("without the marker, call {number} gives {outcome:?}"),
+                )?;
+            }
+            self.ensure(self.store.get(&absent).await.is_err(), "something was written there")?;
+            self.good(guarded.get(&there).await)?;
+            let elsewhere = guarded.get("packs/meta/absent").await;
+            self.ensure(
+                matches!(elsewhere, Err(Error::NotFound(_))),
+                format!("another folder gives {elsewhere:?}"),
+            )?;
+        }
+        self.put(&marker, sound).await?;
+        let got = guarded.get(&absent).await;
+        self.ensure(matches!(got, Err(Error::NotFound(_))), format!("back again: {got:?}"))?;
+        self.good(guarded.delete(&there).await)?;
+        let listed = self.good(guarded.list(folder, None).await)?;
+        self.ensure(listed.is_empty(), format!("after the removal there is {listed:?}"))
+    }
+
     fn fail<T>(&self, what: impl Into<String>) -> Result<T, Failure> {
         Err(Failure { rule: self.rule, what: what.into() })
     }

@@ -57,6 +57,7 @@ pub struct Held<T> {
     /// Which write this is.
     mark: Mark,
     writer: Life,
+    seal: Seal,
 }
 
 impl<T> Held<T> {
@@ -67,9 +68,15 @@ impl<T> Held<T> {
         self.writer
     }
 
+    /// What vouches for its bytes.
+    #[must_use]
+    pub fn seal(&self) -> Seal {
+        self.seal
+    }
+
     fn of(key: &str, version: Version, found: envelope::Decoded<T>) -> Self {
-        let envelope::Decoded { value, mark, writer } = found;
-        Self { key: key.to_owned(), value, version, mark, writer }
+        let envelope::Decoded { value, mark, writer, seal } = found;
+        Self { key: key.to_owned(), value, version, mark, writer, seal }
     }
 
     /// Which write of the record this is, and which came before.
@@ -311,11 +318,19 @@ impl Writer {
         if let Some(hand) = &hand {
             hand.forget();
         }
+        let seal = if self.secret.is_some() { Seal::Proof } else { Seal::Sum };
         let version = self.settle::<T>(&attempt).await?;
         if let Some(hand) = hand.filter(|_| version.0 != SUPERSEDED) {
             hand.keep(&version, &attempt.data);
         }
-        Ok(Held { key: key.to_owned(), value, version, mark: attempt.mark, writer: self.life() })
+        Ok(Held {
+            key: key.to_owned(),
+            value,
+            version,
+            mark: attempt.mark,
+            writer: self.life(),
+            seal,
+        })
     }
 
     fn encode<T: Body>(&self, key: &str, value: &T, mark: &Mark) -> Result<Bytes, Error> {

@@ -54,7 +54,8 @@ impl Staging {
     /// As [`Staging::forget`]; no restart brings anything of the volume back once this has returned.
     pub async fn forget_for_good(&self, volume: VolumeId) -> Result<(), Error> {
         self.forget(volume);
-        Ok(())
+        let end = self.inner.log.forget(volume);
+        Ok(self.inner.log.commit(end).await?)
     }
 
     async fn decide(&self, value: &Vault) -> Result<Option<Decision>, Error> {
@@ -92,8 +93,9 @@ impl Staging {
         let mut kept = Vec::new();
         if parked.as_ref().is_none_or(|(unlisted, _)| *unlisted > 0) {
             let (recovered, losses) = inner.log.salvage(vault.id).await?;
+            let overtaken = recovery::overtaken(&recovered, vault);
             let changes = recovery::behind(recovered, vault)?;
-            missing = Missing::of(&changes, &losses, vault);
+            missing = Missing::of(&changes, &losses, vault).and(overtaken);
             kept.extend(changes.into_iter().map(|change| Kept {
                 serial: change.serial,
                 position: change.position,

@@ -32,6 +32,8 @@ pub(crate) const SHARED_PERCENT: u64 = 95;
 pub(crate) const PRESSURE_PERCENT: u64 = 50;
 /// Longest read that is copied while the volume's lock is held, bytes.
 pub(crate) const COPY_UNDER_LOCK_BYTES_MAX: usize = 64 * 1024;
+/// Earlier lives whose beginnings a vault names.
+pub(crate) const BEGAN_MAX: usize = 64;
 /// Separate lost stretches of a volume: its vault holds them all.
 pub(crate) const LOST_MAX: usize = 32 * 1024;
 /// Rounds of one salvage: each brings back one level of a tree at least.

@@ -10,8 +10,7 @@ use crate::quarantine::{self, Lost};
 use crate::replay::WayBack;
 use crate::staged::Staged;
 use crate::{Error, limits};
-use base::Kind;
-use content::salvage::{Findings, examine, mend_packs, repair, repair_keeping};
+use content::salvage::{Findings, MayDrop, examine, mend_packs, repair};
 use content::tree::Root;
 use content::verify::Progress;
 use futures_util::future::{Either, select};
@@ -229,7 +228,9 @@ impl Staged {
             (vault.root, vault.lost.clone())
         };
         let mut batch = self.inner.content.batch();
-        let repaired = repair(&self.inner.content, &mut batch, &root, findings).await?;
+        let content = &self.inner.content;
+        let all = MayDrop::Everything;
+        let repaired = repair(content, &mut batch, &root, findings, all).await?;
         let mut more = self.bytes_of(&repaired.lost);
         let mut lost = quarantine::with(&before, &more);
         let replayed = match &way {
@@ -287,7 +288,8 @@ impl Staged {
         salvaged: &mut Salvaged,
     ) -> Result<bool, Error> {
         let mut batch = self.inner.content.batch();
-        let kept = repair_keeping(&self.inner.content, &mut batch, &root, findings).await?;
+        let content = &self.inner.content;
+        let kept = repair(content, &mut batch, &root, findings, MayDrop::Nothing).await?;
         self.commit_root(root, kept.root, before, before).await?;
         batch.committed();
         salvaged.note(&kept.lines);
@@ -320,9 +322,8 @@ impl Staged {
         let over = quarantine::without(lost, before).iter().map(|one| one.span).sum();
         let attempt = Attempt { root: new, checkpoint, over };
         match batch::commit(self, &attempt, lost).await? {
-            Committed::Won(held) => drop(self.gate.lock().finish(held)),
-            Committed::Late(held) => {
-                let finished = batch::adopt(self, held)?;
+            Committed::Won(held) => drop(self.gate.lock().finish(*held)),
+            Committed::Late(finished) => {
                 batch::conclude(self, finished).await;
                 let late = "a commit from before a restart landed in between: once more";
                 return Err(datastore::Error::Unavailable(late.into()).into());
@@ -374,7 +375,7 @@ impl Staged {
     /// Tells whoever salvages that content is damaged, once until the next salvage.
     pub(crate) fn notice(&self, error: &Error) {
         let Error::Content(damage) = error else { return };
-        if damage.kind() != Kind::Damaged || self.hurt_told.swap(true, Ordering::Relaxed) {
+        if damage.missing().is_none() || self.hurt_told.swap(true, Ordering::Relaxed) {
             return;
         }
         let hurt = Hurt { volume: self.name.clone(), reason: damage.to_string() };

@@ -61,12 +61,24 @@ pub struct Vault {
     /// it is not of this volume any more. Formats 1 to 4 did not have it.
     #[serde(default)]
     pub begins: Serial,
+    /// Where lives before that one began, as far as it matters still: ascending in both. Formats 1 to 4 did not have it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub began: Vec<Began>,
     /// Earlier contents that the sweep keeps, the newest first. Formats 1 to 4 did not have it.
     #[serde(default)]
     pub versions: Vec<Version>,
     /// When it went to the trash, microseconds since 1970. Formats 1 to 4 did not have it.
     #[serde(default)]
     pub trashed: Option<u64>,
+}
+
+/// Where a life of the owner began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Began {
+    /// Which start of the node.
+    pub incarnation: Incarnation,
+    /// The last serial that it found: what older lives have behind it does not count.
+    pub begins: Serial,
 }
 
 /// An earlier content of a volume.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Refuses what could not be served, and says what could be.
 pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
-    base::names::check(&spec.name).map_err(|bad| Error::Invalid(bad.to_string()))?;
+    base::names::check_new(&spec.name).map_err(|bad| Error::Invalid(bad.to_string()))?;
     let invalid = |what: String| Err(Error::Invalid(what));
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if spec.kind.is_empty()
@@ -72,6 +72,7 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
         accepted: None,
         incarnation: Incarnation(0),
         begins: Serial(0),
+        began: Vec::new(),
         versions: Vec::new(),
         trashed: None,
     };

@@ -37,6 +37,7 @@ fn damaged(name: &str, id: VolumeId, reason: String) -> Info {
         accepted: None,
         incarnation: Incarnation(0),
         begins: Serial(0),
+        began: Vec::new(),
         versions: Vec::new(),
         trashed: None,
     };

@@ -99,6 +99,17 @@ pub struct Inspect {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle man /usr/local/share/man/man1
+  man rekindle-volume-create")]
+pub struct Man {
+    /// Where to; made if it is not there
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+}
+
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  rekindle completions bash > /etc/bash_completion.d/rekindle")]
 pub struct Completions {
     /// The shell

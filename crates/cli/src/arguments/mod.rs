@@ -5,6 +5,7 @@ mod drill;
 mod kept;
 mod look;
 mod repair;
+mod transfer;
 mod up;
 mod volume;
 
@@ -12,9 +13,10 @@ pub use appliance::{Accelerator, Appliance, ApplianceBuild, ApplianceRun};
 use clap::{Args, Parser, Subcommand};
 pub use drill::{Attach, Drill, Restart};
 pub use kept::{Rename, Resize, Restore, Rollback};
-pub use look::{BootReport, Completions, Debug, Inspect, Space, Status, Warm};
+pub use look::{BootReport, Completions, Debug, Inspect, Man, Space, Status, Warm};
 pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
+pub use transfer::{Export, Format, Import};
 pub use up::{LogFormat, Stop, Up, Upgrade};
 pub use volume::{AckWord, Create, Map, Named, PolicyWord, Remove, Volume};
 
@@ -30,7 +32,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.";
 
 /// Virtual disks that acknowledge at flash speed and survive kill -9.
 #[derive(Debug, Parser)]
-#[command(name = "rekindle", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "rekindle", version, after_help = EXAMPLES, max_term_width = 80)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {
     #[command(flatten)]
@@ -102,6 +104,11 @@ pub enum Command {
     Inspect(Inspect),
     /// Print a completion script for a shell
     Completions(Completions),
+    /// Write the man pages, made from the same words as --help
+    Man(Man),
+    /// The names of the volumes, a line each; asked by completion scripts
+    #[command(hide = true, name = "volume-names")]
+    VolumeNames,
     /// The process that serves; started by `up`
     #[command(hide = true, name = "worker")]
     Worker,

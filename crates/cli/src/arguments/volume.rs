@@ -1,6 +1,6 @@
 //! `volume` and `map`: disks.
 
-use super::{Rename, Resize, Restore, Rollback};
+use super::{Export, Import, Rename, Resize, Restore, Rollback};
 use crate::parse::{self, Place};
 use clap::{Args, Subcommand, ValueEnum};
 use std::time::Duration;
@@ -33,6 +33,10 @@ pub enum Volume {
     Rollback(Rollback),
     /// Move everything that was acknowledged so far to the store, and wait for it
     Drain(Named),
+    /// Fill a volume with the image of a disk
+    Import(Import),
+    /// Write a volume into a file
+    Export(Export),
     /// Show what happened to a volume: its changes of state, with cause and duration
     History(Named),
     /// Keep a volume in service however long nobody uses it

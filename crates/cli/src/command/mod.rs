@@ -7,6 +7,7 @@ pub mod formats;
 pub mod job;
 pub mod jobs;
 mod kept;
+pub mod man;
 pub mod map;
 pub mod salvage;
 pub mod space;

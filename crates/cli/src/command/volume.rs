@@ -25,6 +25,8 @@ pub fn run(common: &Common, request: &Request) -> Outcome {
         Request::Resize(resize) => kept::resize(common, resize),
         Request::Versions(named) => kept::versions(common, named),
         Request::Rollback(rollback) => kept::rollback(common, rollback),
+        Request::Import(import) => crate::transfer::import(common, import),
+        Request::Export(export) => crate::transfer::export(common, export),
         Request::Drain(named) => drain(common, named),
         Request::History(named) => history(common, named),
         Request::Pin(named) => pin(common, named, true),
@@ -66,13 +68,19 @@ fn word(value: impl serde::Serialize) -> String {
     json!(value).as_str().unwrap_or_default().to_owned()
 }
 
-fn make(common: &Common, create: &Create) -> Outcome {
-    if create.policy != PolicyWord::Back && create.ack == AckWord::Memory {
+/// Whether the words go together.
+pub fn agree(policy: PolicyWord, ack: AckWord) -> Outcome {
+    if policy != PolicyWord::Back && ack == AckWord::Memory {
         return Err(Failure::usage(
             "--ack memory says what the log promises, and this policy waits for the store instead",
         )
         .next("leave --ack out, or use --policy back"));
     }
+    Ok(())
+}
+
+fn make(common: &Common, create: &Create) -> Outcome {
+    agree(create.policy, create.ack)?;
     let client = client(common)?;
     let volume = seen_from(client.dir(), client.post("/api/v1/volumes", &request(create))?);
     if common.json {

@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 32] = [
+const PAGES: [&[&str]; 39] = [
     &[],
     &["up"],
     &["volume"],
@@ -13,6 +13,8 @@ const PAGES: [&[&str]; 32] = [
     &["volume", "show"],
     &["volume", "rm"],
     &["volume", "drain"],
+    &["volume", "import"],
+    &["volume", "export"],
     &["volume", "history"],
     &["volume", "pin"],
     &["volume", "unpin"],
@@ -26,6 +28,11 @@ const PAGES: [&[&str]; 32] = [
     &["salvage", "run"],
     &["salvage", "history"],
     &["sweep"],
+    &["sweep", "run"],
+    &["jobs"],
+    &["jobs", "cancel"],
+    &["man"],
+    &["drill"],
     &["warm"],
     &["boot-report"],
     &["upgrade"],
@@ -80,4 +87,53 @@ fn shells_get_their_completions() {
         assert_eq!(code, Some(0));
         assert!(script.contains("rekindle") && script.contains("volume"), "{shell}");
     }
+}
+
+#[test]
+fn man_pages_say_what_the_help_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (code, _, error) = run(&["man", &folder.path().display().to_string()]);
+    assert_eq!(code, Some(0), "{error}");
+    let page = std::fs::read_to_string(folder.path().join("rekindle-volume-create.1"));
+    let page = page.expect("a page");
+    for word in ["rekindle volume create", "Examples", "Unit of deduplication"] {
+        assert!(page.contains(word), "{word}: {page}");
+    }
+    assert!(!folder.path().join("rekindle-worker.1").exists(), "nobody's business");
+}
+
+#[test]
+fn completions_offer_the_volumes_that_there_are() {
+    let daemon = crate::Daemon::start();
+    for name in ["vm1", "vm two"] {
+        daemon.ask(&["volume", "create", name, "--size", "64M"]);
+    }
+    let script = daemon.folder.path().join("completions");
+    std::fs::write(&script, run(&["completions", "bash"]).1).expect("a file");
+    let offered = |line: &str| {
+        let words: Vec<String> = line.split(' ').map(|word| format!("'{word}'")).collect();
+        let text = format!(
+            "source {}; COMP_WORDS=({}); COMP_CWORD={}; _rekindle_with_names rekindle '' ''; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            script.display(),
+            words.join(" "),
+            words.len() - 1
+        );
+        let binary = std::path::Path::new(env!("CARGO_BIN_EXE_rekindle"));
+        let path = format!(
+            "{}:{}",
+            binary.parent().expect("a folder").display(),
+            std::env::var("PATH").unwrap_or_default()
+        );
+        let mut shell = crate::clean(std::process::Command::new("bash"));
+        let output =
+            finish(shell.arg("-c").arg(text).env("PATH", path).env("REKINDLE_DIR", daemon.dir()));
+        told(&output).1
+    };
+    assert!(
+        offered("rekindle volume show v").contains("vm two\n"),
+        "{}",
+        offered("rekindle volume show v")
+    );
+    assert!(offered("rekindle volume rm vm1").contains("vm1"));
+    assert!(!offered("rekindle volume create v").contains("vm1"), "it must be a new one");
 }

@@ -10,6 +10,7 @@ mod help;
 mod inspect;
 mod refusals;
 mod supervisor;
+mod transfer;
 mod upgrade;
 
 use std::io::{Read, Seek};

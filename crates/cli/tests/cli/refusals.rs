@@ -194,10 +194,18 @@ fn the_daemon_refuses_what_only_it_can_know() {
         (&["volume", "drain", "vm2"], "not-found"),
         (&["volume", "history", "vm2"], "not-found"),
         (&["verify", "vm2"], "not-found"),
+        (&["jobs", "cancel", "99"], "not-found"),
     ] {
         let (code, _, error) = daemon.cli(arguments);
         assert_eq!(code, Some(1), "{arguments:?}: {error}");
         let object: serde_json::Value = serde_json::from_str(&error).expect("an error object");
         assert_eq!(object["kind"], kind, "{arguments:?}: {error}");
     }
+    for words in [&["volume", "show", "vm2"][..], &["volume", "rm", "vm2"], &["verify", "vm2"]] {
+        let (_, _, error) = daemon.cli(words);
+        assert!(error.contains("did you mean 'vm1'?"), "{words:?}: {error}");
+    }
+    let (code, _, error) = run(&["volume", "delete", "vm1"]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("'rm'"), "{error}");
 }

@@ -70,6 +70,7 @@ impl Mem {
             .range::<str, _>((from, Bound::Unbounded))
             .take_while(|(key, _)| key.starts_with(prefix));
         Ok(listed
+            .filter(|(key, _)| !key::is_marker(key))
             .take(LIST_OBJECTS_MAX)
             .map(|(key, data)| Listed { key: key.clone(), length: data.len() as u64 })
             .collect())
@@ -173,6 +174,7 @@ mod tests {
     fn memory_keeps_all_rules() {
         let world = World::new(1, Faults::none());
         world.block_on(crate::conformance::run(&world.env(), &Mem::store())).unwrap();
+        world.block_on(crate::conformance::markers(&world.env(), &Mem::store())).unwrap();
     }
 
     #[test]

@@ -174,6 +174,7 @@ pub(super) struct Decoded<T> {
     pub(super) value: T,
     pub(super) mark: Mark,
     pub(super) writer: Life,
+    pub(super) seal: Seal,
 }
 
 /// A record as bytes; with a proof when the secret of the store is known.
@@ -256,7 +257,7 @@ pub(super) fn decode_with<T: Body>(
     found.body.check().map_err(damaged)?;
     let writer = found.writer();
     let mark = Mark { nonce: found.nonce, edition: found.edition, before: found.before };
-    Ok(Decoded { value: found.body, mark, writer })
+    Ok(Decoded { value: found.body, mark, writer, seal })
 }
 
 /// As [`decode_with`], where there may be the trace of a removed record.

@@ -93,6 +93,14 @@ impl Memory for RealMemory {
         free_bytes(if is_descriptor(path) { Path::new(SHARED_MEMORY_FOLDER) } else { path })
     }
 
+    fn trim(&self) {
+        #[cfg(target_env = "gnu")]
+        // SAFETY: it may be called at any time, from any thread.
+        unsafe {
+            libc::malloc_trim(0);
+        }
+    }
+
     fn device_bytes(&self, path: &Path) -> io::Result<Option<u64>> {
         match std::fs::File::open(path) {
             Ok(file) => Ok(device::of(&file, path)?.map(Device::bytes)),

@@ -5,6 +5,7 @@
 
 pub mod access;
 mod clock;
+pub mod descriptors;
 mod device;
 mod disk;
 pub mod memory;
@@ -35,6 +36,7 @@ pub struct Runtime {
 /// The machine this process runs on, and the threads that its background tasks need.
 pub fn env() -> io::Result<(Env, Runtime)> {
     access::keep_private();
+    descriptors::raise_limit();
     let background = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(BACKGROUND_THREADS)
         .max_blocking_threads(BLOCKING_THREADS_MAX)

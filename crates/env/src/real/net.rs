@@ -2,7 +2,8 @@
 #![expect(clippy::disallowed_methods, reason = "this is what Env::net is made of")]
 
 use super::access::{self, SocketMode};
-use crate::{Accepted, Acceptor, Address, BoxFuture, Net, Stream};
+use super::descriptors;
+use crate::{Accepted, Acceptor, Address, BoxFuture, Descriptors, Net, Stream};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -49,6 +50,10 @@ impl RealNet {
 }
 
 impl Net for RealNet {
+    fn descriptors(&self) -> Descriptors {
+        descriptors::count()
+    }
+
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Acceptor>>> {
         Box::pin(async move {
             // Wherever this is polled, the background threads watch the listener.

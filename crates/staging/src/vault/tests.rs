@@ -41,6 +41,7 @@ pub(crate) fn example() -> Vault {
         }),
         incarnation: Incarnation(12),
         begins: Serial(76),
+        began: Vec::new(),
         versions: vec![Version {
             checkpoint: Serial(70),
             root: None,
@@ -58,6 +59,7 @@ fn example_4() -> Vault {
     Vault {
         incarnation: Incarnation(0),
         begins: Serial(0),
+        began: Vec::new(),
         versions: Vec::new(),
         trashed: None,
         ..example()

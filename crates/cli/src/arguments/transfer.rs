@@ -1,0 +1,78 @@
+//! `volume import` and `volume export`: images of disks, in and out.
+
+use super::{AckWord, PolicyWord};
+use crate::parse;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// How an image lies in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// The disk's bytes, as they are
+    Raw,
+    /// QEMU's; wants qemu-img (package qemu-utils)
+    Qcow2,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle volume import debian.qcow2 vm1
+  rekindle volume import disk.img vm1 --size 40G    larger than the image
+  rekindle volume import disk.img vm1 --resume      go on where it broke off
+  rekindle volume import disk.img vm1 --overwrite   vm1 is there; its content
+                                                    is lost
+
+The volume is made if it is not there. Holes and zeros take no space.
+--resume compares the image with what is there, and writes what differs: it
+is right whatever was done to the volume meanwhile.")]
+pub struct Import {
+    /// The image
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The volume
+    #[arg(value_parser = parse::volume_name)]
+    pub volume: String,
+    /// How the image lies in the file [default: what its first bytes say]
+    #[arg(long)]
+    pub format: Option<Format>,
+    /// Size of a new volume [default: that of the image]
+    #[arg(long, value_parser = parse::volume_size)]
+    pub size: Option<u64>,
+    /// Policy of a new volume, as for `volume create`
+    #[arg(long, default_value = "back")]
+    pub policy: PolicyWord,
+    /// What `back` asks of the log, for a new volume
+    #[arg(long, default_value = "flash")]
+    pub ack: AckWord,
+    /// Use a volume that is there: its content is lost
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Go on with an import that broke off: write only what differs
+    #[arg(long, conflicts_with = "overwrite")]
+    pub resume: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle volume export vm1 vm1.img
+  rekindle volume export vm1 vm1.qcow2
+
+What clients write meanwhile may be in the file or not: stop them first.
+The file has its name when it is whole; until then it is called FILE.part.
+An export that broke off begins again from the start.")]
+pub struct Export {
+    /// The volume
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// The file; it must not be there
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// How to write it [default: qcow2 for a FILE that ends so, else raw]
+    #[arg(long)]
+    pub format: Option<Format>,
+    /// Replace a file that is there
+    #[arg(long)]
+    pub force: bool,
+}

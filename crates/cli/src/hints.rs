@@ -1,0 +1,94 @@
+//! What somebody probably meant, when the words are no command. clap's own guess goes by how words begin, and so takes
+//! `rename` for `remove`: a slip must not become a loss.
+
+use crate::arguments::Cli;
+use crate::nearest::{distance, nearest};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
+
+/// Commands that take something away: offered for the slip of one letter only.
+const TAKES_AWAY: [&str; 4] = ["rm", "remove", "purge", "drop"];
+/// What others call our commands.
+const SYNONYMS: [(&str, &str); 8] = [
+    ("delete", "rm"),
+    ("del", "rm"),
+    ("info", "show"),
+    ("add", "create"),
+    ("new", "create"),
+    ("start", "up"),
+    ("serve", "up"),
+    ("down", "stop"),
+];
+
+/// The command line of this process; ends it when the words are none.
+pub fn parse() -> Cli {
+    Cli::try_parse().unwrap_or_else(|error| with_hint(error).exit())
+}
+
+fn with_hint(mut error: clap::Error) -> clap::Error {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return error;
+    }
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    let word = word.clone();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let hint = meant(&word, &known(&words, &word)).map(str::to_owned);
+    let hint = hint.map_or(ContextValue::None, |hint| ContextValue::Strings(vec![hint]));
+    error.insert(ContextKind::SuggestedSubcommand, hint);
+    error
+}
+
+/// The commands that could stand where `wrong` stands.
+fn known(words: &[String], wrong: &str) -> Vec<String> {
+    let mut command = Cli::command();
+    for word in words.iter().take_while(|word| *word != wrong) {
+        if let Some(inner) = command.find_subcommand(word) {
+            command = inner.clone();
+        }
+    }
+    command
+        .get_subcommands()
+        .filter(|inner| !inner.is_hide_set())
+        .flat_map(|inner| inner.get_name_and_visible_aliases())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn meant<'a>(word: &str, known: &'a [String]) -> Option<&'a str> {
+    let synonym = SYNONYMS.iter().find(|(theirs, _)| *theirs == word).map(|(_, ours)| *ours);
+    if let Some(ours) = known.iter().find(|known| Some(known.as_str()) == synonym) {
+        return Some(ours);
+    }
+    let harmless: Vec<&str> = known
+        .iter()
+        .map(String::as_str)
+        .filter(|known| !TAKES_AWAY.contains(known) || distance(word, known) <= 1)
+        .collect();
+    nearest(word, &harmless)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_gets_the_right_hint_and_never_one_that_takes_away() {
+        let known: Vec<String> =
+            ["create", "ls", "list", "show", "rm", "remove", "drain"].map(str::to_owned).into();
+        assert_eq!(meant("crate", &known), Some("create"));
+        assert_eq!(meant("rename", &known), None);
+        assert_eq!(meant("remov", &known), Some("remove"));
+        assert_eq!(meant("delete", &known), Some("rm"));
+        let more: Vec<String> = ["remove", "rename"].map(str::to_owned).into();
+        assert_eq!(meant("renmae", &more), Some("rename"));
+    }
+
+    #[test]
+    fn only_commands_of_the_same_place_are_offered() {
+        let words = ["volume", "shwo"].map(str::to_owned);
+        let known = known(&words, "shwo");
+        assert!(known.contains(&"show".to_owned()) && !known.contains(&"stop".to_owned()));
+    }
+}

@@ -1,0 +1,82 @@
+//! Requests over one connection, several in flight.
+
+use crate::nbd::{Export, Verb};
+use std::collections::HashMap;
+use std::io;
+
+/// Requests in flight.
+const DEPTH: usize = 8;
+
+/// A request that was not answered yet.
+struct Asked {
+    verb: Verb,
+    offset: u64,
+    length: u32,
+}
+
+/// A connection with requests in flight.
+pub struct Pipe {
+    export: Export,
+    asked: HashMap<u64, Asked>,
+    next: u64,
+}
+
+/// What was read, and where.
+pub type Read = (u64, Vec<u8>);
+
+impl Pipe {
+    pub fn new(export: Export) -> Self {
+        Self { export, asked: HashMap::new(), next: 0 }
+    }
+
+    /// Sends a request; gives what came back meanwhile.
+    pub fn ask(
+        &mut self,
+        verb: Verb,
+        offset: u64,
+        length: u32,
+        data: &[u8],
+    ) -> io::Result<Option<Read>> {
+        let done = if self.asked.len() >= DEPTH { self.answer()? } else { None };
+        self.next += 1;
+        self.asked.insert(self.next, Asked { verb, offset, length });
+        self.export.request(verb, self.next, offset, length, data);
+        self.export.send()?;
+        Ok(done)
+    }
+
+    /// Waits for the next answer; gives what it read.
+    fn answer(&mut self) -> io::Result<Option<Read>> {
+        let reply = self.export.reply()?;
+        let asked = self.asked.remove(&reply.cookie).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, "an answer to nothing that was asked")
+        })?;
+        if reply.error != 0 {
+            return Err(io::Error::from_raw_os_error(
+                i32::try_from(reply.error).unwrap_or(libc::EIO),
+            ));
+        }
+        if asked.verb != Verb::Read {
+            return Ok(None);
+        }
+        let mut data = vec![0; usize::try_from(asked.length).unwrap_or(0)];
+        self.export.data(&mut data)?;
+        Ok(Some((asked.offset, data)))
+    }
+
+    /// Waits for all answers; gives what they read.
+    pub fn drain(&mut self) -> io::Result<Vec<Read>> {
+        let mut read = Vec::new();
+        while !self.asked.is_empty() {
+            read.extend(self.answer()?);
+        }
+        Ok(read)
+    }
+
+    /// Waits for all answers, and until everything written is durable.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.drain()?;
+        self.ask(Verb::Flush, 0, 0, &[])?;
+        self.drain().map(|_| ())
+    }
+}
