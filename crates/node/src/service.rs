@@ -5,6 +5,7 @@
 
 mod api;
 mod exports;
+mod kept;
 mod words;
 
 pub use words::refused;

@@ -538,7 +538,7 @@ impl Life {
         for (volume, subject) in self.run.subjects.iter().enumerate() {
             let name = &subject.name;
             let told = |error: Error| format!("{name} cannot be salvaged: {error}");
-            self.node.volumes.salvage(name, false).await.map_err(told)?;
+            self.node.volumes.salvage(name, true).await.map_err(told)?;
             self.rest().await?;
             let device = self.device(volume).await?;
             let vault = device.handle().staged().vault();

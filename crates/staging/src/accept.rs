@@ -54,7 +54,8 @@ impl Staging {
     /// As [`Staging::forget`]; no restart brings anything of the volume back once this has returned.
     pub async fn forget_for_good(&self, volume: VolumeId) -> Result<(), Error> {
         self.forget(volume);
-        Ok(())
+        let end = self.inner.log.forget(volume);
+        Ok(self.inner.log.commit(end).await?)
     }
 
     async fn decide(&self, value: &Vault) -> Result<Option<Decision>, Error> {

@@ -123,8 +123,11 @@ pub(crate) async fn free_name(writer: &Writer, of: &str, id: VolumeId) -> Result
     let Some(held) = name(writer, of).await?.filter(|held| held.value.id == id) else {
         return Ok(false);
     };
-    writer.store.delete(&held.key).await?;
-    Ok(true)
+    match writer.remove(&held).await {
+        // Another node has given it to somebody else at this moment.
+        Err(datastore::Error::Conflict(_)) => Ok(false),
+        removed => Ok(removed.map(|()| true)?),
+    }
 }
 
 /// Deletes a name that leads to a volume which does not have it; whether it did. The caller has the turn at it.

@@ -2,6 +2,7 @@
 
 mod appliance;
 mod drill;
+mod kept;
 mod look;
 mod repair;
 mod transfer;
@@ -11,6 +12,7 @@ mod volume;
 pub use appliance::{Accelerator, Appliance, ApplianceBuild, ApplianceRun};
 use clap::{Args, Parser, Subcommand};
 pub use drill::{Attach, Drill, Restart};
+pub use kept::{Rename, Resize, Restore, Rollback};
 pub use look::{BootReport, Completions, Debug, Inspect, Man, Space, Status, Warm};
 pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;

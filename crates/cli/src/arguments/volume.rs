@@ -1,6 +1,6 @@
 //! `volume` and `map`: disks.
 
-use super::{Export, Import};
+use super::{Export, Import, Rename, Resize, Restore, Rollback};
 use crate::parse::{self, Place};
 use clap::{Args, Subcommand, ValueEnum};
 use std::time::Duration;
@@ -18,12 +18,29 @@ pub enum Volume {
     /// Show one volume
     #[command(after_help = "Example:\n  rekindle volume show vm1")]
     Show(Named),
-    /// Remove a volume and everything in it
+    /// Move a volume to the trash, where it is kept for a week
     #[command(
         visible_alias = "remove",
-        after_help = "Examples:\n  rekindle volume rm vm1\n  rekindle volume rm vm1 --force    also when clients are connected"
+        after_help = "Examples:\n  rekindle volume rm vm1\n  rekindle volume rm vm1 --now      for good, its space is free at the next sweep\n  rekindle volume rm vm1 --force    also when clients are connected"
     )]
     Rm(Remove),
+    /// Show what is in the trash
+    #[command(after_help = "Example:\n  rekindle volume trash")]
+    Trash,
+    /// Take a volume out of the trash
+    Restore(Restore),
+    /// Remove for good what is in the trash
+    #[command(after_help = "Example:\n  rekindle volume purge vm1")]
+    Purge(Named),
+    /// Give a volume another name
+    Rename(Rename),
+    /// Give a volume another size
+    Resize(Resize),
+    /// List the earlier contents of a volume that are kept: the last day, at falling density
+    #[command(after_help = "Example:\n  rekindle volume versions vm1")]
+    Versions(Named),
+    /// Go back to an earlier content of a volume
+    Rollback(Rollback),
     /// Move everything that was acknowledged so far to the store, and wait for it
     #[command(after_help = "Example:\n  rekindle volume drain vm1")]
     Drain(Named),
@@ -96,6 +113,9 @@ pub struct Remove {
     /// Also when clients are connected; they are let go
     #[arg(long)]
     pub force: bool,
+    /// Not to the trash: remove it at once, and for good
+    #[arg(long)]
+    pub now: bool,
 }
 
 #[derive(Debug, Args)]
