@@ -8,6 +8,7 @@ mod boot;
 pub mod config;
 mod debug;
 mod error;
+mod fencing;
 mod health;
 pub mod home_file;
 mod jobs;
@@ -17,6 +18,7 @@ mod marks;
 mod metrics;
 pub mod record;
 mod service;
+pub mod starts;
 pub mod warm_memory;
 mod work;
 

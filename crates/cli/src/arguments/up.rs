@@ -53,6 +53,9 @@ pub struct Up {
     /// Read settings from this TOML file
     #[arg(long, env = "REKINDLE_CONFIG", hide_env_values = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Go on with this copy of the folder, whatever other copies have been started: they are stopped for good
+    #[arg(long)]
+    pub take_identity: bool,
     /// Put faults in front of the store: latency=10ms,fail=20%,gone=60s
     #[arg(long, env = "REKINDLE_STORE_FAULT", hide_env_values = true, value_name = "SPEC")]
     pub store_fault: Option<String>,

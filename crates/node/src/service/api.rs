@@ -50,6 +50,7 @@ impl Api for Service {
         let looks = &self.inner.looks;
         looks.asked(&self.inner.env);
         match (self.stage(), self.present()) {
+            (Stage::Fenced, _) => health::away("fenced", &self.inner.replaced.lock()),
             (Stage::Stopping, _) => health::away("stopping", "the daemon is stopping"),
             (Stage::Starting, _) | (_, None) => health::away("starting", "the daemon is starting"),
             (Stage::Serving, Some(node)) => health::judge(&health::facts(&node, looks)),

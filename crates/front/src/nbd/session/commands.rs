@@ -8,6 +8,7 @@ use crate::nbd::limits;
 use crate::nbd::replies;
 use crate::nbd::target::{Error, Target, Written};
 use crate::nbd::wire::{self, Request, command, errno, flag};
+use base::Kind;
 use std::future::Future;
 
 impl<D: Target> Session<D> {
@@ -214,6 +215,10 @@ impl<D: Target> Session<D> {
     }
 
     pub(super) fn fail(&mut self, cookie: u64, error: &Error) {
+        if error.kind() == Kind::Fenced {
+            self.end = Some(End::Fenced);
+            return;
+        }
         self.refuse(cookie, replies::number(error), &error.to_string());
     }
 
