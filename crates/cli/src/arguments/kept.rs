@@ -4,6 +4,7 @@ use crate::parse;
 use clap::Args;
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  rekindle volume rename vm1 mail")]
 pub struct Rename {
     /// The volume
     #[arg(value_parser = parse::volume_name)]
@@ -50,6 +51,7 @@ pub struct Rollback {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rekindle volume restore vm1\n  rekindle volume restore vm1 --as vm1-old")]
 pub struct Restore {
     /// The name that it had
     #[arg(value_parser = parse::volume_name)]
