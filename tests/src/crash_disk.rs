@@ -14,6 +14,16 @@ use std::sync::{Arc, Mutex};
 
 const SECTOR: u64 = 512;
 
+/// What a power cut met.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Torn {
+    /// Sectors that were not flushed.
+    pub unflushed: usize,
+    /// Of these, those that survived, and among them those that an older version survived of.
+    pub kept: usize,
+    pub outdated: usize,
+}
+
 struct State {
     file: std::fs::File,
     /// Sector number to its un-flushed versions, oldest first.
@@ -70,14 +80,16 @@ impl CrashDisk {
         self.size
     }
 
-    /// Cuts the power: un-flushed sectors survive with a chance of `percent`. Returns how many were un-flushed.
-    pub fn cut(&self, percent: u64, random: &mut Random) -> Result<usize> {
+    /// Cuts the power: un-flushed sectors survive with a chance of `percent`.
+    pub fn cut(&self, percent: u64, random: &mut Random) -> Result<Torn> {
         let mut state = self.state.lock().expect("no panic under the lock");
         let pending = std::mem::take(&mut state.pending);
-        let count = pending.len();
+        let mut torn = Torn { unflushed: pending.len(), ..Torn::default() };
         for (sector, versions) in pending {
             if random.below(100) < percent {
                 let version = random.below(versions.len() as u64) as usize;
+                torn.kept += 1;
+                torn.outdated += usize::from(version + 1 < versions.len());
                 state.file.write_all_at(&versions[version], sector * SECTOR)?;
             }
         }
@@ -85,7 +97,7 @@ impl CrashDisk {
         for connection in state.connections.drain(..) {
             let _ = connection.shutdown(std::net::Shutdown::Both);
         }
-        Ok(count)
+        Ok(torn)
     }
 
     /// Power is back.

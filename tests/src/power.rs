@@ -1,6 +1,6 @@
 //! A mounted file system whose power can be cut: ext4 on loop on nbdfuse on the crash disk.
 
-use crate::crash_disk::CrashDisk;
+use crate::crash_disk::{CrashDisk, Torn};
 use crate::mount::{LoopDevice, Mount};
 use crate::random::Random;
 use crate::shell::Shell;
@@ -32,13 +32,13 @@ impl PowerLab {
     }
 
     /// Cuts the power and brings it back: the file system recovers from its journal. Whoever uses it must be dead.
-    pub fn cut(&mut self, percent: u64, random: &mut Random) -> Result<usize> {
-        let lost = self.disk.cut(percent, random)?;
+    pub fn cut(&mut self, percent: u64, random: &mut Random) -> Result<Torn> {
+        let torn = self.disk.cut(percent, random)?;
         self.mounted = None;
         self.disk.power_on();
         let device = self.attach()?;
         self.mount(device)?;
-        Ok(lost)
+        Ok(torn)
     }
 
     fn attach(&self) -> Result<LoopDevice> {

@@ -13,7 +13,8 @@ const HELP: &str = "\
 cargo x TASK
 
   check            formatting, lints, tidy: what must hold in every commit
-  test             everything: installs what it needs, builds, unit and property tests, simulation, stories, fuzz smoke
+  test             everything: installs what it needs, builds, unit and property tests, simulation, stories, fuzz smoke;
+                   in CI a tenth of the mutants and a minute of fuzzing too, within an hour
   sim [SEEDS]      simulation only, that many seeds (10000)
   e2e [FILTER]     stories through the released binary only
   mutants [NAME]   puts kept faults into a copy: a suite must see each. A tenth a day, or --all, or those of that name
@@ -62,14 +63,25 @@ fn check() -> Result<()> {
     tidy::tidy()
 }
 
+/// In CI everything together may take so long; what hangs is named. `REKINDLE_MINUTES` says otherwise.
+const MINUTES_MAX: u64 = 60;
+/// Time for each fuzz target in CI: a minute in all.
+const FUZZ_SECONDS: &str = "6";
+
 fn test() -> Result<()> {
+    let is_ci = std::env::var_os("CI").is_some();
+    let minutes = std::env::var("REKINDLE_MINUTES").ok().and_then(|minutes| minutes.parse().ok());
+    if is_ci || minutes.is_some() {
+        run::set_limit(std::time::Duration::from_secs(60 * minutes.unwrap_or(MINUTES_MAX)));
+    }
     let tools = tools::install()?;
     step("build");
     cargo(&["build", "--release", "--package", "rekindle"])?;
     step("unit, property and conformance tests");
     tools.cargo(&[
         "test",
-        "--release",
+        "--profile",
+        "ci",
         "--workspace",
         "--exclude",
         "e2e",
@@ -91,6 +103,10 @@ fn test() -> Result<()> {
         "--test-threads=1",
         "--nocapture",
     ])?;
+    if is_ci {
+        mutants::mutants(&[])?;
+        fuzz(FUZZ_SECONDS)?;
+    }
     println!("\nall tests passed");
     Ok(())
 }
@@ -98,7 +114,7 @@ fn test() -> Result<()> {
 fn sim(seeds: &str) -> Result<()> {
     step(&format!("simulation, {seeds} seeds"));
     run::cargo_with(
-        &["test", "--release", "--package", "rekindle-sim", "--", "--nocapture"],
+        &["test", "--profile", "ci", "--package", "rekindle-sim", "--", "--nocapture"],
         &[("REKINDLE_SEEDS", seeds)],
     )
 }
@@ -122,6 +138,8 @@ fn fuzz(seconds: &str) -> Result<()> {
             golden.push(images.display().to_string());
         }
     }
+    // What once made a target do something new or bad, by target.
+    let kept = |target: &str| format!("fuzz/kept/{target}");
     golden.sort_unstable();
     let time = format!("-max_total_time={seconds}");
     for target in run::output("cargo", &["fuzz", "list", "--fuzz-dir", "fuzz"])?.lines() {
@@ -133,6 +151,10 @@ fn fuzz(seconds: &str) -> Result<()> {
             vec!["fuzz", "run", "--fuzz-dir", "fuzz", "--sanitizer", "none", "--features"];
         arguments.extend(["libfuzzer", target, &corpus]);
         arguments.extend(golden.iter().map(String::as_str));
+        let kept = kept(target);
+        if std::path::Path::new(&kept).is_dir() {
+            arguments.push(&kept);
+        }
         arguments.extend(["--", &time, "-max_len=65536"]);
         run::cargo_with(&arguments, &[("RUSTC_BOOTSTRAP", "1")])?;
     }

@@ -125,8 +125,7 @@ impl Copy {
     fn refresh(&self) -> Result<()> {
         let listed =
             run::output("git", &["ls-files", "--cached", "--others", "--exclude-standard"])?;
-        let wanted: Vec<&str> =
-            listed.lines().filter(|path| root().join(path).is_file()).collect();
+        let wanted: Vec<&str> = listed.lines().filter(|path| root().join(path).is_file()).collect();
         for path in &wanted {
             let (from, to) = (root().join(path), self.tree.join(path));
             let bytes = std::fs::read(&from)?;

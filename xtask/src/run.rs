@@ -1,8 +1,20 @@
 //! Running other programs.
 
 use anyhow::{Context, Result, bail};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// When everything must have ended, and what was said last of what goes on.
+static DEADLINE: OnceLock<(Instant, Duration)> = OnceLock::new();
+static STEP: Mutex<String> = Mutex::new(String::new());
+
+/// From now on everything together may take so long.
+pub fn set_limit(limit: Duration) {
+    let _ = DEADLINE.set((Instant::now() + limit, limit));
+}
 
 /// The repository.
 pub fn root() -> PathBuf {
@@ -12,6 +24,7 @@ pub fn root() -> PathBuf {
 /// Says what comes next.
 pub fn step(what: &str) {
     println!("\n== {what}");
+    *STEP.lock().expect("nobody panics with it") = what.to_owned();
 }
 
 /// Runs cargo.
@@ -25,9 +38,31 @@ pub fn cargo_with(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()
     run(Command::new(cargo).args(arguments).envs(environment.iter().copied()))
 }
 
-/// Runs a program to its end; its failure is ours.
+/// Runs a program to its end, or to the end of the time; its failure is ours.
 pub fn run(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
+    let status = match DEADLINE.get() {
+        None => command.status(),
+        Some(&(deadline, limit)) => {
+            // A group of its own, so that its children end with it.
+            let mut child = command.process_group(0).spawn()?;
+            loop {
+                match child.try_wait()? {
+                    Some(status) => break Ok(status),
+                    None if Instant::now() > deadline => {
+                        let kill = format!("kill -9 -{}", child.id());
+                        let _ = Command::new("sh").args(["-c", &kill]).status();
+                        let step = STEP.lock().expect("nobody panics with it").clone();
+                        bail!(
+                            "not done after {} minutes: it was at '{step}'",
+                            limit.as_secs() / 60
+                        );
+                    }
+                    None => std::thread::sleep(Duration::from_millis(50)),
+                }
+            }
+        }
+    };
+    let status = status.with_context(|| format!("cannot run {command:?}"))?;
     if !status.success() {
         bail!("{command:?} failed: {status}");
     }

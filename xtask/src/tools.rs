@@ -28,7 +28,11 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("cpio", "cpio"),
     ("depmod", "kmod"),
     ("ip", "iproute2"),
+    // libFuzzer.
+    ("c++", "g++"),
 ];
+/// What builds the S3 server when the machine's Go is too old to fetch a newer one by itself.
+const GO: &str = "golang.org/toolchain@v0.0.1-go1.24.4.linux-amd64";
 const S3_SERVER: &str = "github.com/versity/versitygw/cmd/versitygw@v1.8.0";
 
 /// Where what we fetch lies, and how to find it.
@@ -59,17 +63,26 @@ pub fn install() -> Result<Tools> {
             step(&format!("installing {}", packages.join(" ")));
             apt_install(&packages)?;
         } else {
-            println!("MISSING programs: the stories that need them will say SKIPPED.");
+            missing("programs: the stories that need them will say SKIPPED")?;
             println!("  as root: apt-get install --no-install-recommends {}", packages.join(" "));
         }
     }
-    s3_server(&tools.folder);
-    debian_package(&tools.folder, "user-mode-linux", "uml");
+    s3_server(&tools.folder)?;
+    debian_package(&tools.folder, "user-mode-linux", "uml")?;
     match guest_kernel() {
-        Some(package) => debian_package(&tools.folder, &package, "kernel"),
-        None => println!("MISSING guest kernel: no linux-image-cloud-amd64 in the package lists"),
+        Some(package) => debian_package(&tools.folder, &package, "kernel")?,
+        None => missing("guest kernel: no linux-image-cloud-amd64 in the package lists")?,
     }
     Ok(tools)
+}
+
+/// Says what is missing. In CI nothing may be.
+fn missing(what: &str) -> Result<()> {
+    if std::env::var_os("CI").is_some() {
+        bail!("CI must have everything; missing: {what}");
+    }
+    println!("MISSING {what}");
+    Ok(())
 }
 
 fn has(program: &str) -> bool {
@@ -113,25 +126,59 @@ fn apt() -> Command {
 }
 
 /// versitygw: an S3 server over a folder with honest conditional writes.
-fn s3_server(folder: &Path) {
+fn s3_server(folder: &Path) -> Result<()> {
     let binary = folder.join("bin/versitygw");
     if binary.exists() || has("versitygw") {
-        return;
+        return Ok(());
+    }
+    if !has("go") && may_install() {
+        step("installing golang-go");
+        apt_install(&["golang-go"])?;
     }
     if !has("go") {
-        println!("MISSING S3 server: install Go (1.24 or later), then: go install {S3_SERVER}");
-        return;
+        return missing(&format!("S3 server: install Go, then: go install {S3_SERVER}"));
     }
     step("building the S3 server for the tests");
-    let built = run::run(
-        Command::new("go")
-            .args(["install", S3_SERVER])
-            .env("GOBIN", folder.join("bin"))
-            .env("GOFLAGS", "-p=2"),
-    );
-    if let Err(error) = built {
-        println!("MISSING S3 server: {error}");
+    let built = recent_go(folder).and_then(|go| {
+        run::run(
+            Command::new(go)
+                .args(["install", S3_SERVER])
+                .env("GOBIN", folder.join("bin"))
+                .env("GOFLAGS", "-p=2"),
+        )
+    });
+    match built {
+        Ok(()) => Ok(()),
+        Err(error) => missing(&format!("S3 server: {error:#}")),
     }
+}
+
+/// Go as the machine has it; before 1.21 it cannot fetch what a module asks for, so that is fetched as a module.
+fn recent_go(folder: &Path) -> Result<PathBuf> {
+    let version = run::output("go", &["version"])?;
+    let minor = version.split("go1.").nth(1).and_then(|rest| {
+        let digits = rest.split(|digit: char| !digit.is_ascii_digit()).next()?;
+        digits.parse::<u32>().ok()
+    });
+    if minor.is_some_and(|minor| minor >= 21) {
+        return Ok("go".into());
+    }
+    step("fetching a newer Go");
+    let modules = folder.join("go");
+    run::run(
+        Command::new("go")
+            .args(["mod", "download", GO])
+            .env("GOMODCACHE", &modules)
+            .env("GOFLAGS", "-modcacherw")
+            // Not in a module of ours.
+            .current_dir(folder),
+    )?;
+    let toolchain = modules.join(GO);
+    // Modules know no permissions.
+    for programs in ["bin", "pkg/tool/linux_amd64"] {
+        run::run(Command::new("chmod").args(["-R", "+x"]).arg(toolchain.join(programs)))?;
+    }
+    Ok(toolchain.join("bin/go"))
 }
 
 fn guest_kernel() -> Option<String> {
@@ -145,18 +192,18 @@ fn guest_kernel() -> Option<String> {
 }
 
 /// Unpacks a Debian package without installing it.
-fn debian_package(folder: &Path, package: &str, name: &str) {
+fn debian_package(folder: &Path, package: &str, name: &str) -> Result<()> {
     let target = folder.join(name);
     if target.join(".done").exists() {
-        return;
+        return Ok(());
     }
     if !has("apt-get") || std::env::var_os("REKINDLE_NO_INSTALL").is_some() {
-        println!("MISSING {package}: stories with a guest kernel will say SKIPPED");
-        return;
+        return missing(&format!("{package}: stories with a guest kernel will say SKIPPED"));
     }
     step(&format!("unpacking {package} for guests"));
-    if let Err(error) = unpack(&target, package) {
-        println!("MISSING {package}: {error:#}");
+    match unpack(&target, package) {
+        Ok(()) => Ok(()),
+        Err(error) => missing(&format!("{package}: {error:#}")),
     }
 }
 

@@ -51,7 +51,9 @@ pub struct Rollback {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  rekindle volume restore vm1\n  rekindle volume restore vm1 --as vm1-old")]
+#[command(
+    after_help = "Examples:\n  rekindle volume restore vm1\n  rekindle volume restore vm1 --as vm1-old"
+)]
 pub struct Restore {
     /// The name that it had
     #[arg(value_parser = parse::volume_name)]
