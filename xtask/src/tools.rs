@@ -43,10 +43,17 @@ pub struct Tools {
 impl Tools {
     /// Runs cargo so that tests find the tools.
     pub fn cargo(&self, arguments: &[&str]) -> Result<()> {
+        self.cargo_with(arguments, &[])
+    }
+
+    /// The same, with more environment.
+    pub fn cargo_with(&self, arguments: &[&str], more: &[(&str, &str)]) -> Result<()> {
         let old = std::env::var("PATH").unwrap_or_default();
         let path = format!("{}:{old}:/usr/sbin:/sbin", self.folder.join("bin").display());
         let folder = self.folder.display().to_string();
-        run::cargo_with(arguments, &[("PATH", &path), ("REKINDLE_TOOLS", &folder)])
+        let mut environment = vec![("PATH", path.as_str()), ("REKINDLE_TOOLS", &folder)];
+        environment.extend(more);
+        run::cargo_with(arguments, &environment)
     }
 }
 
