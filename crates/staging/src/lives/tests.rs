@@ -389,7 +389,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_copies_of_a_folder_do_no_histories_are_mixed_and_the_newest_life_loses_nothing(
