@@ -99,6 +99,10 @@ pub trait Disk: Send + Sync {
     fn sync_folder<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<()>>;
     /// Bytes that may still be written on the file system of `path`.
     fn free_bytes<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<u64>>;
+    /// What the medium under `path` writes as one, bytes: a write of less may cost, in a power cut, what lies beside it.
+    fn sector_bytes<'a>(&'a self, _path: &'a Path) -> BoxFuture<'a, u32> {
+        Box::pin(async { 512 })
+    }
 }
 
 /// An open file. Calls on one file may overlap; a write and a read of the same bytes may then mix.

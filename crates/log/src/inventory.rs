@@ -146,14 +146,15 @@ impl Inner {
         lost.sort_unstable();
         lost.dedup();
         let mut files = std::mem::take(&mut *self.recovery.strays.lock());
-        let mut table = self.table.lock();
-        // No segment holds these files, so nobody gives them back.
-        let orphans =
-            table.rows().filter(|(.., lost, held)| *lost != Lost::Nothing && held.is_none());
-        files.extend(orphans.filter_map(|(_, file, ..)| file).filter(|&file| file != NO_FILE));
-        lost.into_iter().for_each(|id| table.discard(id));
-        self.note_live(table.live());
-        drop(table);
+        {
+            let mut table = self.table.lock();
+            // No segment holds these files, so nobody gives them back.
+            let orphans =
+                table.rows().filter(|(.., lost, held)| *lost != Lost::Nothing && held.is_none());
+            files.extend(orphans.filter_map(|(_, file, ..)| file).filter(|&file| file != NO_FILE));
+            lost.into_iter().for_each(|id| table.discard(id));
+            self.note_live(table.live());
+        }
         let outdated = self.heads.lock().outdate();
         drop(outdated);
         for file in files {

@@ -7,7 +7,10 @@ use crate::format::{FOOT_BYTES, Foot, Lost, Named, Statistics};
 use crate::head::Head;
 use crate::inner::{Inner, Parts};
 use crate::inventory::{Content, Inventory, LostSegment, Marks, Recovery, content_of};
-use crate::limits::{RESERVE_FILES, SEGMENTS_MAX, SEGMENTS_MIN, SLOTS_MIN, STATISTICS_MAX};
+use crate::limits::{
+    RESERVE_FILES, SECTOR_BYTES, SECTOR_BYTES_MAX, SEGMENTS_MAX, SEGMENTS_MIN, SLOTS_MIN,
+    STATISTICS_MAX,
+};
 use crate::machine::history::{End, History, Present, what_is_the_log};
 use crate::machine::table::Table;
 use crate::scan::{Looked, Scan, look, read_foot};
@@ -39,9 +42,11 @@ pub(crate) async fn find(
     config: Config,
     trust: bool,
 ) -> Result<Discovery, Error> {
-    let depot =
-        Arc::new(Depot::new(env.clone(), config.folder.clone(), config.node, arena.slot_bytes()));
+    let mut depot = Depot::new(env.clone(), config.folder.clone(), config.node, arena.slot_bytes());
     let folder_lock = lock_folder(&depot).await?;
+    let sector = env.disk().sector_bytes(&config.folder).await.clamp(1, SECTOR_BYTES_MAX);
+    depot.sector = sector.next_power_of_two().max(SECTOR_BYTES);
+    let depot = Arc::new(depot);
     if !trust {
         tracing::warn!(
             "another warm memory has been in use since this one: what lies here is forgotten"

@@ -99,6 +99,22 @@ impl Disk for RealDisk {
     fn free_bytes<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<u64>> {
         Box::pin(async move { free_bytes(path) })
     }
+
+    fn sector_bytes<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, u32> {
+        Box::pin(async move { physical_sector(path).unwrap_or(UNKNOWN_SECTOR_BYTES) })
+    }
+}
+
+/// The physical sector of the block device under `path`, as the kernel tells it; of a partition, that of its disk.
+fn physical_sector(path: &Path) -> Option<u32> {
+    let device = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(path).ok()?);
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let device = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let of = |folder: &Path| {
+        let text = std::fs::read_to_string(folder.join("queue/physical_block_size")).ok()?;
+        text.trim().parse().ok()
+    };
+    of(&device).or_else(|| of(device.parent()?))
 }
 
 /// Bytes that an ordinary user may still write on the file system of `path`, of which the end need not exist yet.
@@ -117,6 +133,9 @@ pub(super) fn free_bytes(path: &Path) -> io::Result<u64> {
         }
     }
 }
+
+/// Taken where the kernel does not tell: file systems without one block device. No drive in use has more.
+const UNKNOWN_SECTOR_BYTES: u32 = 4096;
 
 impl RealFile {
     fn new(file: std::fs::File) -> RealFile {

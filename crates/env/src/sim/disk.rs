@@ -356,6 +356,11 @@ impl Disk for Machine {
         })
     }
 
+    fn sector_bytes<'a>(&'a self, _path: &'a Path) -> BoxFuture<'a, u32> {
+        let bytes = self.shared.lock().faults.sector_bytes;
+        Box::pin(async move { bytes })
+    }
+
     fn free_bytes<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<u64>> {
         self.name_operation(Aim::of(Kind::Read, path), |state, _| {
             Ok(state.hosts[self.host].disk.free_bytes())

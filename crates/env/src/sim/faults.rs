@@ -78,6 +78,8 @@ pub struct Faults {
     pub torn_whole: f64,
     /// What power cuts do.
     pub cut: Cut,
+    /// What the medium writes as one, as it tells who asks, bytes.
+    pub sector_bytes: u32,
     /// Size of each host's disk, bytes; [`super::Host::set_disk_bytes`] changes it later.
     pub disk_bytes: u64,
     /// Size of each host's memory that may be mapped, bytes.
@@ -109,6 +111,7 @@ impl Faults {
             torn_sectors: 0.0,
             torn_whole: 0.0,
             cut: Cut::Any,
+            sector_bytes: 512,
             disk_bytes: 1 << 40,
             memory_bytes: 1 << 34,
             disk_latency: Duration::from_micros(10)..=Duration::from_micros(500),

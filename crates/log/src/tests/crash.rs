@@ -183,6 +183,19 @@ fn committed_changes_survive_without_warm_memory() {
 }
 
 #[test]
+fn acknowledged_changes_survive_any_crash_on_a_drive_with_large_sectors() {
+    (0..seeds() / 2).for_each(|seed| {
+        lives(seed, seed % 2 == 0, false, |world, life| {
+            let bytes = if life % 3 == 2 { 512 } else { 4096 };
+            world.change_faults(|faults| {
+                faults.sector_bytes = bytes;
+                faults.torn_sectors = 0.5;
+            });
+        });
+    });
+}
+
+#[test]
 fn acknowledged_changes_survive_errors_of_the_disk() {
     (0..seeds()).for_each(|seed| {
         lives(seed, true, true, |world, life| {

@@ -131,3 +131,36 @@ fn a_torn_last_batch_is_never_taken_for_damage() {
         });
     }
 }
+
+/// A drive writes 4 KiB as one: what lies beside a batch in them must not be of one that was acknowledged.
+#[test]
+fn batches_end_on_the_drives_physical_sector() {
+    let world = world(9);
+    world.change_faults(|faults| faults.sector_bytes = 4096);
+    let env = world.env();
+    let last = world.block_on(async {
+        let (log, _) = open_with(&env, 4, 20).await.unwrap();
+        let mut before = None;
+        for serial in 1..=40 {
+            let (position, place) = append(&log, volume(1), serial, 600).await.unwrap();
+            log.commit(position).await.unwrap();
+            assert!(position.0 % 4096 != 0 && log.committed().0 % 4096 == 0);
+            let this = (place.segment_id(), place.offset / 4096);
+            assert_ne!(before.replace(this), Some(this), "{serial}");
+        }
+        40
+    });
+    world.cut_power();
+    // The next life has a drive of another kind, and reads what is there.
+    world.change_faults(|faults| faults.sector_bytes = 512);
+    for _ in 0..2 {
+        let env = world.env();
+        world.block_on(async {
+            let (log, opened) = open_with(&env, 4, 20).await.unwrap();
+            assert_eq!(opened.damage, Vec::<String>::new());
+            assert_eq!(recovered(&log, volume(1)).await, (1..=last).collect::<Vec<_>>());
+            append(&log, volume(2), 1, 600).await.unwrap();
+        });
+        world.crash_process();
+    }
+}
