@@ -27,8 +27,14 @@ pub const RESERVE_BYTES: u64 = 4 << 20;
 pub const LOCK_FILES: u8 = 64;
 /// A temporary file that old belongs to nobody.
 pub const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(3600);
-/// One request to an S3 store, from connecting to the last byte.
+/// How long an S3 store may take to answer, and to send the next bytes of an answer.
 pub const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
+/// The slowest way to an S3 store that is used, bytes a second for each upload: an upload may take so much longer.
+pub const UPLOAD_RATE_MIN: u64 = 64 << 10;
+/// Uploads to an S3 store at once, at most; fewer after one that took too long.
+pub const UPLOADS_AT_ONCE_MAX: usize = 32;
+/// A smaller upload is not held back by others.
+pub const UPLOAD_BYTES_LARGE: usize = 256 << 10;
 /// Connecting to an S3 store.
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long the marker of a folder vouches for it, where an error would be harmless, and how long a store is taken to

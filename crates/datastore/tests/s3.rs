@@ -43,6 +43,68 @@ fn s3_keeps_all_rules() {
     });
 }
 
+/// A server that takes `rate` bytes a second from all its clients together.
+#[expect(clippy::disallowed_methods, reason = "another machine")]
+fn narrow_server(rate: u64) -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it is bound").port();
+    let way = std::sync::Arc::new(std::sync::Mutex::new(()));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let way = way.clone();
+            std::thread::spawn(move || answer(stream, &way, rate));
+        }
+    });
+    port
+}
+
+#[expect(clippy::disallowed_methods, reason = "another machine")]
+fn answer(mut stream: std::net::TcpStream, way: &std::sync::Mutex<()>, rate: u64) {
+    use std::io::{Read, Write};
+    let (mut seen, mut piece) = (Vec::new(), vec![0; 16 << 10]);
+    while let Ok(length @ 1..) = stream.read(&mut piece) {
+        let turn = way.lock();
+        std::thread::sleep(Duration::from_micros(length as u64 * 1_000_000 / rate));
+        drop(turn);
+        seen.extend_from_slice(&piece[..length]);
+        let text = String::from_utf8_lossy(&seen[..seen.len().min(4096)]).to_lowercase();
+        let Some((head, _)) = text.split_once("\r\n\r\n") else { continue };
+        let body = head.split("content-length: ").nth(1).and_then(|rest| {
+            rest.split("\r\n").next().and_then(|number| number.trim().parse::<usize>().ok())
+        });
+        if seen.len() >= head.len() + 4 + body.unwrap_or(0) {
+            let reply = "HTTP/1.1 200 OK\r\nETag: \"1\"\r\nContent-Length: 0\r\n\r\n";
+            if stream.write_all(reply.as_bytes()).is_err() {
+                return;
+            }
+            seen.clear();
+        }
+    }
+}
+
+#[test]
+fn a_narrow_way_is_slow_and_not_dead() {
+    let port = narrow_server(400_000);
+    let (env, runtime) = env::real::env().expect("this machine has threads");
+    runtime.block_on(async {
+        let place = Place {
+            bucket: "bucket".to_owned(),
+            endpoint: Some(format!("http://127.0.0.1:{port}")),
+            region: Some("us-east-1".to_owned()),
+            credentials: Some(("access".to_owned(), "secret".to_owned())),
+            patience: Some(Duration::from_secs(1)),
+            ..Place::default()
+        };
+        let store = S3::open(&env, &place).unwrap();
+        // All together they take more than two seconds, and the patience is one.
+        let puts = (0..4).map(|_| store.put("a", Bytes::from(vec![7; 256 << 10])));
+        for put in futures_util::future::join_all(puts).await {
+            put.unwrap();
+        }
+    });
+    runtime.shut_down(Duration::from_secs(1));
+}
+
 #[test]
 fn two_prefixes_are_two_stores() {
     with_server(async |env, server| {

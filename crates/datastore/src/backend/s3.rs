@@ -4,11 +4,15 @@
 //! client's tasks live where it is called. The version of an object is its ETag.
 
 mod errors;
+mod pace;
 
-use crate::limits::{CONNECT_TIME_MAX, LIST_OBJECTS_MAX, PREFIX_BYTES_MAX, REQUEST_TIME_MAX};
+use crate::limits::{
+    CONNECT_TIME_MAX, LIST_OBJECTS_MAX, PREFIX_BYTES_MAX, REQUEST_TIME_MAX, UPLOAD_RATE_MIN,
+};
 use crate::{Datastore, Error, Listed, Store, Version, key};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use env::{BoxFuture, Env};
+use futures_util::StreamExt;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
@@ -16,9 +20,11 @@ use object_store::{
     ClientOptions, GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig,
     UpdateVersion,
 };
+use pace::Pace;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Where an S3 store is and how to get in; what is absent is taken from the environment (`AWS_*`).
 #[derive(Clone, Default)]
@@ -33,6 +39,8 @@ pub struct Place {
     pub region: Option<String>,
     /// The access key and its secret.
     pub credentials: Option<(String, String)>,
+    /// How long the server may take, instead of [`REQUEST_TIME_MAX`].
+    pub patience: Option<Duration>,
 }
 
 /// A bucket as a store.
@@ -42,6 +50,8 @@ pub struct S3 {
     bucket: String,
     /// Empty, or ending in `/`.
     prefix: String,
+    patience: Duration,
+    pace: Pace,
 }
 
 impl S3 {
@@ -67,6 +77,8 @@ impl S3 {
             client: Arc::new(client),
             bucket: place.bucket.clone(),
             prefix,
+            patience: place.patience.unwrap_or(REQUEST_TIME_MAX),
+            pace: Pace::default(),
         }))
     }
 
@@ -82,8 +94,48 @@ impl S3 {
         T: Send + 'static,
         F: Future<Output = object_store::Result<T>> + Send + 'static,
     {
-        let call = work(self.client.clone());
-        self.env.run("s3", call).await
+        self.run_within(self.patience, work).await.unwrap_or_else(|| Err(silent(self.patience)))
+    }
+
+    /// As [`S3::run`]; `None` when it takes longer than that.
+    async fn run_within<T, F>(
+        &self,
+        limit: Duration,
+        work: impl FnOnce(Arc<AmazonS3>) -> F,
+    ) -> Option<object_store::Result<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = object_store::Result<T>> + Send + 'static,
+    {
+        let (env, call) = (self.env.clone(), work(self.client.clone()));
+        self.env.run("s3", async move { env.timeout(limit, call).await.ok() }).await
+    }
+
+    /// Reads an object or a part of it, for as long as more of it comes.
+    async fn fetch(
+        &self,
+        path: Path,
+        options: GetOptions,
+    ) -> object_store::Result<(Bytes, Option<String>)> {
+        let (env, client, patience) = (self.env.clone(), self.client.clone(), self.patience);
+        let fetch = async move {
+            let slow = |_| silent(patience);
+            let begin = client.get_opts(&path, options);
+            let found = env.timeout(patience, begin).await.map_err(slow)??;
+            let version = found.meta.e_tag.clone();
+            let length = usize::try_from(found.range.end - found.range.start).unwrap_or(0);
+            let mut stream = found.into_stream();
+            let mut data = BytesMut::new();
+            while let Some(piece) = env.timeout(patience, stream.next()).await.map_err(slow)? {
+                let piece = piece?;
+                if data.is_empty() && piece.len() == length {
+                    return Ok((piece, version));
+                }
+                data.extend_from_slice(&piece);
+            }
+            Ok((data.freeze(), version))
+        };
+        self.env.run("s3", fetch).await
     }
 
     async fn write(&self, key: &str, data: Bytes, mode: PutMode) -> Result<Version, Error> {
@@ -94,10 +146,21 @@ impl S3 {
             PutMode::Overwrite => errors::Call::Other,
         };
         let options = PutOptions { mode, ..PutOptions::default() };
+        let bytes = data.len();
+        let turn = self.pace.turn(bytes).await;
+        // A slow way is not a dead one: what counts is whether the bytes get through at all.
+        let limit = self.patience + Duration::from_secs(bytes as u64 / UPLOAD_RATE_MIN);
         let put = self
-            .run(move |client| async move { client.put_opts(&path, data.into(), options).await })
+            .run_within(limit, move |client| async move {
+                client.put_opts(&path, data.into(), options).await
+            })
             .await;
+        let Some(put) = put else {
+            turn.took_too_long();
+            return Err(errors::translate(key, kind, &silent(limit)));
+        };
         let result = put.map_err(|error| errors::translate(key, kind, &error))?;
+        turn.went_well();
         // Without an ETag the outcome is as open as after a lost reply: reading back will say more.
         result
             .e_tag
@@ -107,13 +170,8 @@ impl S3 {
 
     async fn read(&self, key: &str) -> Result<(Bytes, Version), Error> {
         let path = self.path(key)?;
-        let read = |client: Arc<AmazonS3>| async move {
-            let found = client.get_opts(&path, GetOptions::default()).await?;
-            let version = found.meta.e_tag.clone();
-            Ok((found.bytes().await?, version))
-        };
         let (data, version) = self
-            .run(read)
+            .fetch(path, GetOptions::default())
             .await
             .map_err(|error| errors::translate(key, errors::Call::Other, &error))?;
         let version = version.ok_or_else(|| {
@@ -174,6 +232,12 @@ impl S3 {
     }
 }
 
+/// No answer, or no more of it.
+fn silent(limit: Duration) -> object_store::Error {
+    let text = format!("it has not answered within {} s", limit.as_secs());
+    object_store::Error::Generic { store: "S3", source: text.into() }
+}
+
 fn client(place: &Place) -> object_store::Result<AmazonS3> {
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(&place.bucket);
     if let Some(endpoint) = &place.endpoint {
@@ -191,7 +255,7 @@ fn client(place: &Place) -> object_store::Result<AmazonS3> {
     let plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
     let options = ClientOptions::new()
         .with_allow_http(plain)
-        .with_timeout(REQUEST_TIME_MAX)
+        .with_timeout_disabled()
         .with_connect_timeout(CONNECT_TIME_MAX);
     let retries = RetryConfig { max_retries: 0, ..RetryConfig::default() };
     builder.with_client_options(options).with_retry(retries).build()
@@ -231,10 +295,8 @@ impl Datastore for S3 {
             }
             let path = self.path(key)?;
             let (from, to) = (range.start, range.end);
-            match self
-                .run(move |client| async move { client.get_range(&path, from..to).await })
-                .await
-            {
+            let options = GetOptions { range: Some((from..to).into()), ..GetOptions::default() };
+            match self.fetch(path, options).await.map(|(data, _)| data) {
                 Err(error) if errors::beyond_the_end(&error) => Ok(Bytes::new()),
                 Err(error) if errors::gave_the_whole(&error) => {
                     let (data, _) = self.read(key).await?;

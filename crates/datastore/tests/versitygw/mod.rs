@@ -70,6 +70,7 @@ impl Server {
             endpoint: Some(format!("http://127.0.0.1:{}", self.port)),
             region: Some("us-east-1".to_owned()),
             credentials: Some(("access".to_owned(), "secret".to_owned())),
+            patience: None,
         }
     }
 
