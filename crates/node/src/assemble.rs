@@ -374,6 +374,7 @@ fn sweeper(config: &Config, content: &Content, writer: &Writer, volumes: &Volume
         100.. => Budget::Unlimited,
         percent => Budget::Percent(percent),
     };
-    let options = Options { budget, compacts: true, grace: config.sweep.grace, ..Options::default() };
+    let options =
+        Options { budget, compacts: true, grace: config.sweep.grace, ..Options::default() };
     Sweeper::new(content.clone(), writer.clone(), roots).with_options(options)
 }
