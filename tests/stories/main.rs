@@ -11,6 +11,7 @@ mod dedup;
 mod filesystems;
 mod flash_full;
 mod guests;
+mod health;
 mod images;
 mod life;
 mod parity;

@@ -9,7 +9,7 @@ pub enum BadName {
     /// Longer than 255 bytes.
     #[error("a volume name has at most 255 bytes, this one has {0}")]
     TooLong(usize),
-    /// `/`, `\`, a control character, or the like.
+    /// `/`, `\`, a control character, or (in a new name) one that cannot be seen.
     #[error(
         "a volume name must not contain {0:?}: use letters, digits, '.', '-', '_' and other printable characters"
     )]
@@ -42,9 +42,53 @@ pub fn check(name: &str) -> Result<(), BadName> {
     Ok(())
 }
 
+/// Checks a name that is given anew (to a volume that is made or renamed): besides, nothing that cannot be seen. Volumes of
+/// earlier versions may have such names, and are found by them.
+pub fn check_new(name: &str) -> Result<(), BadName> {
+    check(name)?;
+    match name.chars().find(|&c| !is_seen(c)) {
+        Some(bad) => Err(BadName::Character(bad)),
+        None => Ok(()),
+    }
+}
+
+/// Whether a character can be seen and leaves its neighbours where they are. Others make one name look like another: those
+/// of no width, those that turn the direction of writing, separators and blanks that are no space, fillers and tags.
+fn is_seen(c: char) -> bool {
+    !c.is_control()
+        && (c == ' ' || !c.is_whitespace())
+        && !matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{2800}' | '\u{3164}' | '\u{e000}'..='\u{f8ff}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffd}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_look_like_others_are_refused() {
+        for bad in [
+            "vm\u{200b}1",
+            "vm\u{202e}1",
+            "\u{2066}vm1\u{2069}",
+            "\u{feff}vm1",
+            "vm\u{ad}1",
+            "vm\u{a0}1",
+            "vm\u{2028}1",
+            "vm\u{200d}1",
+            "vm\u{3164}1",
+            "vm\u{e0041}1",
+        ] {
+            assert!(matches!(check_new(bad), Err(BadName::Character(_))), "{bad:?}");
+        }
+        assert_eq!(check("vm\u{200b}1"), Ok(()), "one that is there already is found");
+        for good in ["größe", "диск 1", "ディスク", "磁盤", "قرص", "नाम"] {
+            assert_eq!(check_new(good), Ok(()), "{good:?}");
+        }
+    }
 
     #[test]
     fn names_that_could_be_paths_or_tricks_are_refused() {

@@ -63,6 +63,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Stop(stop) => command::stop::run(common, stop).map(|()| 0),
         Command::Map(map) => command::map::run(common, map).map(|()| 0),
         Command::Verify(verify) => command::verify::run(common, verify),
+        Command::Space(space) => command::space::run(common, space),
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
         Command::Jobs(jobs) => command::jobs::run(common, jobs).map(|()| 0),
         Command::Upgrade(upgrade) => command::upgrade::run(common, upgrade).map(|()| 0),

@@ -264,7 +264,7 @@ impl Content {
 /// Pointers in groups that one ranged read each can fetch.
 fn neighbours(mut pointers: Vec<Pointer>) -> Vec<Vec<Pointer>> {
     pointers.sort_unstable_by_key(|pointer| (pointer.pack, pointer.offset));
-    pointers.dedup_by_key(|pointer| pointer.name);
+    pointers.dedup();
     let end = |pointer: &Pointer| u64::from(pointer.offset) + u64::from(pointer.stored);
     let mut groups: Vec<Vec<Pointer>> = Vec::new();
     for pointer in pointers {
@@ -386,9 +386,9 @@ impl Inner {
             }
             let inner = self.clone();
             // On the background threads: an object store's connections live there.
-            self.env.run("content-read", async move { inner.fetch(&pointer).await }).await
+            self.env.run("content-read", async move { inner.fetch_any(&pointer).await }).await
         };
-        let body = self.flights.share(pointer.name, read).await?;
+        let body = self.flights.share(pointer, read).await?;
         self.fetched(&pointer, Source::Store, watch);
         if keep == Keep::Yes {
             self.keep(pointer.name, class, body.clone());
@@ -396,20 +396,55 @@ impl Inner {
         Ok(body)
     }
 
-    /// A chunk from the store, wherever compaction has taken it.
+    /// A chunk from its place, else from another copy that the dedup index knows.
+    async fn fetch_any(&self, pointer: &Pointer) -> Result<Body, Error> {
+        let error = match self.fetch(pointer).await {
+            Err(error) if error.missing().is_some() => error,
+            result => return result,
+        };
+        let other = self.index.lookup_recent(&pointer.name).filter(|other| other != pointer);
+        let Some(other) = other else { return Err(error) };
+        let Ok(body) = self.fetch(&other).await else { return Err(error) };
+        tracing::warn!(%error, pack = %other.pack, "another copy of the chunk serves");
+        Ok(body)
+    }
+
+    /// A chunk from the store, wherever compaction has taken it; no other copy of it.
     pub(crate) async fn fetch(&self, pointer: &Pointer) -> Result<Body, Error> {
-        let mut place = self.moved.known_place(pointer);
+        let mut known = self.moved.known_places(pointer);
+        let mut place = known.pop().unwrap_or(*pointer);
+        let mut damage = None;
         for _ in 0..limits::MOVED_HOPS_MAX {
             match self.fetch_at(&place).await {
                 Err(Error::Store(datastore::Error::NotFound(_))) => {}
-                result => return result,
+                Err(error) if error.missing().is_some() => {
+                    damage = Some(error);
+                    break;
+                }
+                Err(error) => return Err(error),
+                Ok(body) => {
+                    self.moved.prove(pointer, &place);
+                    return Ok(body);
+                }
             }
             match self.moved.place(&self.store, &place).await? {
                 Some(next) => place = next,
                 None => break,
             }
         }
-        Err(Error::Gone { name: pointer.short_name(), pack: place.pack })
+        // A note that leads nowhere is void as long as the chunk lies where it came from.
+        while let Some(earlier) = known.pop() {
+            match self.fetch_at(&earlier).await {
+                Err(Error::Store(datastore::Error::NotFound(_))) => {}
+                Err(error) if error.missing().is_some() => drop(damage.get_or_insert(error)),
+                Err(error) => return Err(error),
+                Ok(body) => {
+                    self.moved.forget(earlier.pack);
+                    return Ok(body);
+                }
+            }
+        }
+        Err(damage.unwrap_or(Error::Gone { name: pointer.short_name(), pack: place.pack }))
     }
 
     async fn fetch_at(&self, place: &Pointer) -> Result<Body, Error> {
@@ -427,8 +462,11 @@ impl Inner {
             // Once more: what the store has may be sound and only the way here was not.
             Err(error @ Error::Damaged { .. }) => {
                 tracing::warn!(%error, "a chunk is damaged: it is read once more");
-                let stored = self.store.get_range(&key, range).await?;
-                reader::open_blob(&self.namer, place, &stored)
+                let again = self.store.get_range(&key, range).await?;
+                match reader::open_blob(&self.namer, place, &again) {
+                    Err(Error::Damaged { .. }) if again != stored => Err(Error::unsteady(place)),
+                    result => result,
+                }
             }
             result => result,
         }

@@ -21,14 +21,27 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// A chunk's pack does not exist and no `moved/` note says where the chunk went. Either the store has lost the
-    /// pack, or the pointer comes from an old root whose chunks were swept: read the newest root and look again.
-    #[error("chunk {name} is gone: pack {pack} is not in the store")]
+    /// A chunk's pack does not exist now and no `moved/` note says where the chunk went. Absent is not lost: the store may
+    /// have its reasons (a folder that is not mounted), and a pointer out of an old root may lead to what was swept: read
+    /// the newest root and look again.
+    #[error("chunk {name} is absent: pack {pack} is not in the store now")]
     Gone {
         /// First bytes of its name, in hex.
         name: String,
         /// The pack that is absent.
         pack: PackId,
+    },
+    /// Two reads of a chunk gave different bytes, none of them its own: the way to the store is to blame, or its cache.
+    #[error(
+        "chunk {name} in pack {pack} at {offset} is read differently each time, and never right"
+    )]
+    Unsteady {
+        /// First bytes of its name, in hex.
+        name: String,
+        /// Where it should be.
+        pack: PackId,
+        /// Where in the pack.
+        offset: u32,
     },
     /// An object is not what its format says.
     #[error(transparent)]
@@ -41,19 +54,45 @@ pub enum Error {
     Stopped(String),
 }
 
+/// Why a chunk cannot be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Missing {
+    /// It is not there now, or cannot be read twice alike. Nothing is known to be lost.
+    Absent,
+    /// Its bytes are there, and wrong: two reads gave the same ones.
+    Damaged,
+}
+
 impl Error {
     /// What to do about it.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
             Error::Store(error) => error.kind(),
-            Error::Damaged { .. }
-            | Error::Gone { .. }
-            | Error::Format(crate::format::Bad::Damaged { .. }) => Kind::Damaged,
+            Error::Damaged { .. } | Error::Format(crate::format::Bad::Damaged { .. }) => {
+                Kind::Damaged
+            }
+            Error::Gone { .. } | Error::Unsteady { .. } => Kind::Unavailable,
             Error::Format(crate::format::Bad::Newer { .. }) => Kind::Unsupported,
             Error::Invalid(_) => Kind::Invalid,
             Error::Stopped(_) => Kind::Conflict,
         }
+    }
+
+    /// What this says of a chunk; `None` when it says nothing about it (the store is away).
+    #[must_use]
+    pub fn missing(&self) -> Option<Missing> {
+        match self {
+            Error::Gone { .. }
+            | Error::Unsteady { .. }
+            | Error::Store(datastore::Error::NotFound(_)) => Some(Missing::Absent),
+            other if other.kind() == Kind::Damaged => Some(Missing::Damaged),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn unsteady(pointer: &Pointer) -> Self {
+        Error::Unsteady { name: pointer.short_name(), pack: pointer.pack, offset: pointer.offset }
     }
 
     pub(crate) fn damaged(pointer: &Pointer, reason: impl Into<String>) -> Self {

@@ -35,7 +35,7 @@ mod warmup;
 
 pub use batch::Batch;
 pub use content::{Config, Content, Stats};
-pub use error::Error;
+pub use error::{Error, Missing};
 pub use live::Hold;
 pub use parity::Parity;
 pub use pointer::{BadPointer, POINTER_BYTES, Pointer};

@@ -55,6 +55,8 @@ pub const MOVED_HOPS_MAX: usize = 16;
 pub const MOVED_HOPS_COMPACTION_MAX: usize = 8;
 /// `moved/` notes kept in RAM.
 pub const MOVED_CACHED_MAX: usize = 256;
+/// Moved chunks of which the new place is proven, kept in RAM; then all are proven anew.
+pub const MOVED_PROVEN_MAX: usize = 1 << 16;
 /// A pack is compacted when less than this share (percent) of its bytes is live: at most a tenth of the store is ever
 /// waste, so what a removed volume had alone comes back even where it was packed with what others share.
 pub const COMPACTION_LIVE_PERCENT: u64 = 90;
@@ -63,7 +65,7 @@ pub const CONDEMNED_MAX: usize = 4096;
 /// One bit of a live map stands for this many bytes of a pack.
 pub const LIVE_GRANULE_BYTES: u32 = 4096;
 /// Names of verified chunks that [`crate::verify`] remembers, so that shared chunks are read once.
-pub const VERIFIED_NAMES_MAX: usize = 1 << 20;
+pub const VERIFIED_NAMES_MAX: usize = 1 << 19;
 /// Zero runs shorter than this are data, bytes.
 pub const ZERO_RUN_BYTES_MIN: usize = 8 << 10;
 

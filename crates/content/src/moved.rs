@@ -1,7 +1,7 @@
 //! Following `moved/<pack>` notes: where compaction took the chunks of a pack that is no more.
 
 use crate::format::moved::{self, Moved};
-use crate::name::PackMap;
+use crate::name::{PackMap, PackSet, PlaceMap};
 use crate::{Error, Pointer, limits};
 use base::PackId;
 use datastore::Store;
@@ -16,29 +16,71 @@ pub(crate) fn key(pack: PackId) -> String {
     format!("{PREFIX}{pack}")
 }
 
-/// Notes that were read lately.
+/// Notes that were read lately, and what is known to be true of them.
 #[derive(Default)]
 pub(crate) struct MovedNotes {
-    notes: Mutex<PackMap<Arc<Moved>>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    notes: PackMap<Arc<Moved>>,
+    /// Packs whose notes were written by this process, after the copies were durable.
+    own: PackSet,
+    /// Places from which a chunk was read after its note had said so.
+    proven: PlaceMap<Pointer>,
 }
 
 impl MovedNotes {
-    /// Whether no note is in RAM.
+    /// Whether nothing is known of any moved chunk.
     pub(crate) fn is_empty(&self) -> bool {
-        self.notes.lock().is_empty()
+        let state = self.state.lock();
+        state.own.is_empty() && state.proven.is_empty()
     }
 
-    /// Where a chunk lies by the notes in RAM: where the pointer says when there is none.
-    pub(crate) fn known_place(&self, pointer: &Pointer) -> Pointer {
-        let notes = self.notes.lock();
+    /// Where a chunk lies by what is proven: for pointers that are written anew. A note may be void (its copies never
+    /// became durable, and the pack that it speaks of is still there); a dead place in a node would be damage.
+    pub(crate) fn proven_place(&self, pointer: &Pointer) -> Pointer {
+        let state = self.state.lock();
+        if let Some(place) = state.proven.get(pointer) {
+            return *place;
+        }
         let mut place = *pointer;
         for _ in 0..limits::MOVED_HOPS_MAX {
-            match notes.get(&place.pack).and_then(|note| note.place(&place)) {
+            let own = state.notes.get(&place.pack).filter(|note| state.own.contains(&note.pack));
+            match own.and_then(|note| note.place(&place)) {
                 Some(next) => place = next,
                 None => break,
             }
         }
         place
+    }
+
+    /// A chunk was read from `place`, whatever its pointer says.
+    pub(crate) fn prove(&self, pointer: &Pointer, place: &Pointer) {
+        if pointer == place {
+            return;
+        }
+        let mut state = self.state.lock();
+        if state.proven.len() >= limits::MOVED_PROVEN_MAX {
+            state.proven.clear();
+        }
+        state.proven.insert(*pointer, *place);
+    }
+
+    /// The places of a chunk by the notes in RAM: first where the pointer says, last where the notes lead.
+    pub(crate) fn known_places(&self, pointer: &Pointer) -> Vec<Pointer> {
+        let state = self.state.lock();
+        let mut places = vec![*pointer];
+        let mut place = *pointer;
+        for _ in 0..limits::MOVED_HOPS_MAX {
+            match state.notes.get(&place.pack).and_then(|note| note.place(&place)) {
+                Some(next) => place = next,
+                None => break,
+            }
+            places.push(place);
+        }
+        places
     }
 
     /// Where the note of a pack that is gone says that the chunk went.
@@ -56,7 +98,7 @@ impl MovedNotes {
         store: &Store,
         pack: PackId,
     ) -> Result<Option<Arc<Moved>>, Error> {
-        if let Some(note) = self.notes.lock().get(&pack) {
+        if let Some(note) = self.state.lock().notes.get(&pack) {
             return Ok(Some(note.clone()));
         }
         let bytes = match store.get(&key(pack)).await {
@@ -69,17 +111,55 @@ impl MovedNotes {
         Ok(Some(note))
     }
 
+    /// A note that this process has written.
+    pub(crate) fn keep_own(&self, note: Arc<Moved>) {
+        self.state.lock().own.insert(note.pack);
+        self.keep(note);
+    }
+
     pub(crate) fn keep(&self, note: Arc<Moved>) {
-        let mut notes = self.notes.lock();
-        if notes.len() >= limits::MOVED_CACHED_MAX {
+        let mut state = self.state.lock();
+        if state.notes.len() >= limits::MOVED_CACHED_MAX {
             // Any one: they are read again when they are missed.
-            let any = notes.keys().next().copied();
-            any.and_then(|pack| notes.remove(&pack));
+            let any = state.notes.keys().next().copied();
+            if let Some(pack) = any {
+                state.drop_note(pack);
+            }
         }
-        notes.insert(note.pack, note);
+        state.notes.insert(note.pack, note);
     }
 
     pub(crate) fn forget(&self, pack: PackId) {
-        self.notes.lock().remove(&pack);
+        let mut state = self.state.lock();
+        state.drop_note(pack);
+        state.proven.retain(|pointer, place| pointer.pack != pack && place.pack != pack);
+    }
+
+    /// Packs and notes that a sweep may delete: nothing is said to be there any more.
+    pub(crate) fn condemn(&self, packs: &[PackId]) {
+        let packs: PackSet = packs.iter().copied().collect();
+        let mut state = self.state.lock();
+        if state.proven.is_empty() && state.own.is_empty() {
+            return;
+        }
+        let leads_there =
+            |note: &Moved| note.entries.iter().any(|(_, place)| packs.contains(&place.pack));
+        let void: Vec<PackId> = state
+            .notes
+            .values()
+            .filter(|note| packs.contains(&note.pack) || leads_there(note))
+            .map(|note| note.pack)
+            .collect();
+        void.into_iter().for_each(|pack| state.drop_note(pack));
+        state.proven.retain(|pointer, place| {
+            !packs.contains(&pointer.pack) && !packs.contains(&place.pack)
+        });
+    }
+}
+
+impl State {
+    fn drop_note(&mut self, pack: PackId) {
+        self.notes.remove(&pack);
+        self.own.remove(&pack);
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! The two keys differ, so a data chunk and a metadata chunk never share a name, whatever their bytes.
 
-use crate::Class;
+use crate::{Class, Pointer};
 use base::PackId;
 use blake3::Hasher;
 
@@ -92,6 +92,11 @@ pub(crate) type PackMap<V> =
     hashbrown::HashMap<PackId, V, std::hash::BuildHasherDefault<NameHasher>>;
 /// A set of packs.
 pub(crate) type PackSet = hashbrown::HashSet<PackId, std::hash::BuildHasherDefault<NameHasher>>;
+/// A map by name and place.
+pub(crate) type PlaceMap<V> =
+    hashbrown::HashMap<Pointer, V, std::hash::BuildHasherDefault<NameHasher>>;
+/// A set of names with their places.
+pub(crate) type PlaceSet = hashbrown::HashSet<Pointer, std::hash::BuildHasherDefault<NameHasher>>;
 /// A set of names.
 pub(crate) type NameSet = hashbrown::HashSet<Name, std::hash::BuildHasherDefault<NameHasher>>;
 

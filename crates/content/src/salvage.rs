@@ -1,36 +1,54 @@
-//! Repair of what a root reaches: chunks that cannot be read come from the cache or warm memory if they are there, else
-//! from the parity of their pack if it has some; the rest is given up, exactly, and the tree goes on without it. Nothing is
-//! invented: whoever asked is told which keys are lost and must not take their absence for emptiness.
+//! Repair of what a root reaches: a chunk that cannot be read at its place comes from the cache or warm memory, from any
+//! other copy in the store, or from the parity of its pack. What does not come back stays in the tree, unless the caller may
+//! drop it: **absent is not lost**. Nothing is invented: whoever asked is told which keys are lost and must not take their
+//! absence for emptiness.
 //!
 //! Three steps, so that the long one needs nobody's patience: [`examine`] beside all other work, [`repair`] while the root
 //! stands still, [`mend_packs`] once the new root is committed.
 
+mod copies;
 mod mend;
 mod rebuild;
 
 pub use mend::mend_packs;
 
+use crate::name::NameMap;
 use crate::pack::reader::Body;
 use crate::sweep::condemned::{self, State};
 use crate::tree::Root;
-use crate::tree::prune::{Fates, prune};
+use crate::tree::prune::{Fate, Fates, prune};
 use crate::verify::{Damage, Progress, verify};
-use crate::{Batch, Class, Content, Error, Hold, Pointer, pack};
+use crate::{Batch, Class, Content, Error, Hold, Missing, Pointer, limits, pack};
 use base::PackId;
+use copies::Copies;
+use futures_util::future::join_all;
 use rebuild::Rebuild;
 use std::ops::Range;
 
-/// What is damaged below a root.
+/// What a repair may drop from the tree because it cannot be had. What it may not drop stays, and reads of it go on being
+/// errors until it is back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MayDrop {
+    /// Nothing at all.
+    Nothing,
+    /// What two equal reads have shown to be wrong. Never a root.
+    Damaged,
+    /// Also what is absent, and a root with all that it reaches: the caller has proof that this lasts, or somebody's word.
+    Everything,
+}
+
+/// What cannot be had below a root.
 #[derive(Debug, Clone, Default)]
 pub struct Findings {
     /// What was read.
     pub checked: Progress,
     damages: Vec<Damage>,
     footers: Vec<PackId>,
+    copies: Copies,
 }
 
 impl Findings {
-    /// Nothing is damaged.
+    /// Nothing is missing.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.damages.is_empty() && self.footers.is_empty()
@@ -41,6 +59,31 @@ impl Findings {
     pub fn are_chunks_sound(&self) -> bool {
         self.damages.is_empty()
     }
+
+    /// Chunks that are not there now, though nothing says that they are lost.
+    #[must_use]
+    pub fn absent(&self) -> u64 {
+        self.damages.iter().filter(|damage| damage.missing == Missing::Absent).count() as u64
+    }
+
+    /// What is wrong with the root itself. It is no empty root.
+    #[must_use]
+    pub fn root(&self) -> Option<&Damage> {
+        self.damages.iter().find(|damage| damage.is_root())
+    }
+
+    /// The keys of the outermost tree that are at stake for one reason, ascending, apart from one another; some of it may
+    /// still come back.
+    #[must_use]
+    pub fn at_stake(&self, missing: Missing) -> Vec<Range<u64>> {
+        merged(self.damages.iter().filter(|damage| damage.missing == missing).map(outermost))
+    }
+
+    /// Each chunk that cannot be had.
+    #[must_use]
+    pub fn damages(&self) -> &[Damage] {
+        &self.damages
+    }
 }
 
 /// What a repair came to.
@@ -50,18 +93,26 @@ pub struct Repaired {
     pub root: Root,
     /// Keys of the outermost tree that are lost, ascending, apart from one another.
     pub lost: Vec<Range<u64>>,
+    /// Of what cannot be had, chunks that are not there at all. Those may come back with whatever hides them.
+    pub absent: u64,
+    /// Keys that are absent and stay in the tree.
+    pub kept_absent: Vec<Range<u64>>,
+    /// Keys that are damaged and stay in the tree, because they may not be dropped.
+    pub kept_damaged: Vec<Range<u64>>,
     /// Chunks that came back.
     pub refetched: u64,
-    /// Of these, from parity; the others from the cache or warm memory.
+    /// Of these, from parity.
     pub from_parity: u64,
+    /// Of these, from another copy in the store.
+    pub from_copies: u64,
     /// A node came back whose children nobody has looked at yet: examine the new root.
     pub again: bool,
     /// What was found and done, for people.
     pub lines: Vec<String>,
 }
 
-/// Reads and checks everything below `root`, beside all other work. An error means that nothing can be said now (the
-/// store is away).
+/// Reads and checks everything below `root`, beside all other work, and looks for other copies of what cannot be had. An
+/// error means that nothing can be said now (the store is away).
 pub async fn examine(
     content: &Content,
     root: &Root,
@@ -69,7 +120,8 @@ pub async fn examine(
 ) -> Result<Findings, Error> {
     let report = verify(content, &[*root], progress).await?;
     let footers = report.footers.into_iter().map(|(pack, _)| pack).collect();
-    Ok(Findings { checked: report.progress, damages: report.damages, footers })
+    let copies = copies::search(content, &report.damages).await?;
+    Ok(Findings { checked: report.progress, damages: report.damages, footers, copies })
 }
 
 /// As [`examine`], for a root that no record names any more and somebody wants to go back to. `None`: a sweep is about to
@@ -88,54 +140,138 @@ pub async fn examine_earlier(
 }
 
 /// Repairs a root into `batch`, which is flushed. `root` may be newer than the one that was examined: what has been
-/// overwritten meanwhile is not lost.
+/// overwritten meanwhile is not lost. With [`MayDrop::Nothing`] it shows what would be lost.
 pub async fn repair(
     content: &Content,
     batch: &mut Batch,
     root: &Root,
     findings: &Findings,
+    may_drop: MayDrop,
 ) -> Result<Repaired, Error> {
     // Duplicates are not to be found there from now on.
     content.inner.index.condemn_also(findings.damages.iter().map(Damage::pack));
     let mut repaired = Repaired::default();
-    let mut fates = Fates { chunks: Default::default(), hurt: Vec::new() };
     // Pack by pack, so that each is fetched for its parity once.
     let mut damages: Vec<&Damage> = findings.damages.iter().collect();
     damages.sort_by_key(|damage| (damage.pack(), damage.pointer.offset));
-    let mut rebuild = Rebuild::new(content);
-    for damage in damages {
-        let pointer = damage.pointer;
-        let class = pack::class(pointer.pack);
-        let keys = damage.keys.first().cloned().unwrap_or(0..u64::MAX);
-        let mut outcome = "it came back before";
-        let fate = match fates.chunks.get(&pointer.name) {
-            Some(known) => *known,
-            None => {
-                let mut body = cached(content, &pointer, class);
-                outcome = "it came back from the cache";
-                if body.is_none() {
-                    body = rebuild.chunk(&pointer).await?;
-                    repaired.from_parity += u64::from(body.is_some());
-                    outcome = "it came back from parity";
-                }
-                repaired.refetched += u64::from(body.is_some());
-                match body {
-                    Some(body) => Some(batch.write_anew(class, pointer.name, body).await?),
-                    None => None,
-                }
-            }
-        };
-        repaired.again |= fate.is_some() && class == Class::Metadata;
-        let outcome = if fate.is_some() { outcome } else { "it cannot be had" };
-        repaired.lines.push(format!("{}; {outcome}", damage.error));
-        fates.chunks.insert(pointer.name, fate);
-        fates.hurt.push(keys);
+    let mut fates = Fates::default();
+    let (mut hurt, mut torn) = (Vec::new(), Vec::new());
+    let mut helper =
+        Helper { content, findings, rebuild: Rebuild::new(content), healed: NameMap::default() };
+    for window in damages.chunks(limits::FETCH_WINDOW) {
+        let looks = window.iter().map(|damage| look_again(content, damage));
+        for (damage, look) in window.iter().zip(join_all(looks).await) {
+            let pointer = damage.pointer;
+            let is_node = pack::class(pointer.pack) == Class::Metadata;
+            let Some(missing) = look? else {
+                // What is below was not looked at.
+                repaired.again |= is_node;
+                repaired.lines.push(format!("{}; it is there again", damage.error));
+                continue;
+            };
+            let (fate, outcome) = match fates.chunks.get(&pointer) {
+                Some(fate) => (*fate, "as said before"),
+                None => match helper.bring_back(batch, &pointer, &mut repaired).await? {
+                    Some((place, from)) => (Fate::Moved(place), from),
+                    None if may(may_drop, damage, missing) => (Fate::Lost, "it is given up"),
+                    None => (Fate::Kept(missing), kept(damage, missing)),
+                },
+            };
+            let is_had = matches!(fate, Fate::Moved(_));
+            repaired.absent += u64::from(!is_had && missing == Missing::Absent);
+            repaired.again |= is_had && is_node;
+            repaired.lines.push(format!("{}; {outcome}", damage.error));
+            fates.chunks.insert(pointer, fate);
+            hurt.push(outermost(damage));
+            torn.extend((fate == Fate::Lost).then(|| outermost(damage)));
+        }
     }
-    fates.hurt = merged(fates.hurt);
-    let (root, gone) = prune(batch, root, &fates).await?;
-    (repaired.root, repaired.lost) = (root, merged(gone));
+    (fates.hurt, fates.torn) = (merged(hurt), merged(torn));
+    let pruned = prune(batch, root, &fates).await?;
+    repaired.root = pruned.root;
+    repaired.lost = merged(pruned.gone);
+    let of = |missing| {
+        let kept = pruned.kept.iter().filter(move |(_, why)| *why == missing);
+        merged(kept.map(|(keys, _)| keys.clone()))
+    };
+    (repaired.kept_absent, repaired.kept_damaged) = (of(Missing::Absent), of(Missing::Damaged));
     batch.flush().await?;
     Ok(repaired)
+}
+
+/// The keys of the outermost tree that a chunk answers for.
+fn outermost(damage: &Damage) -> Range<u64> {
+    damage.keys.first().cloned().unwrap_or(0..u64::MAX)
+}
+
+fn may(may_drop: MayDrop, damage: &Damage, missing: Missing) -> bool {
+    match may_drop {
+        MayDrop::Nothing => false,
+        MayDrop::Damaged => missing == Missing::Damaged && !damage.is_root(),
+        MayDrop::Everything => true,
+    }
+}
+
+fn kept(damage: &Damage, missing: Missing) -> &'static str {
+    match missing {
+        _ if damage.is_root() => "it is the root: nothing is known of what is below",
+        Missing::Absent => "it is absent, which is not lost",
+        Missing::Damaged => "it cannot be had, and was not given up",
+    }
+}
+
+/// Whether a chunk still cannot be had, and why: the more careful of two answers. `None`: it is back.
+async fn look_again(content: &Content, damage: &Damage) -> Result<Option<Missing>, Error> {
+    let (inner, pointer) = (content.inner.clone(), damage.pointer);
+    let look = async move { inner.fetch(&pointer).await.map(drop) };
+    match content.inner.env.run("content-look-again", look).await {
+        Ok(()) => Ok(None),
+        Err(error) => match error.missing() {
+            Some(missing) => Ok(Some(missing.min(damage.missing))),
+            None => Err(error),
+        },
+    }
+}
+
+/// Everything that may have a chunk.
+struct Helper<'a> {
+    content: &'a Content,
+    findings: &'a Findings,
+    rebuild: Rebuild<'a>,
+    /// Where chunks that came back lie now: one is enough for all places of a name.
+    healed: NameMap<Pointer>,
+}
+
+impl Helper<'_> {
+    /// A chunk at a new place, and where it came from.
+    async fn bring_back(
+        &mut self,
+        batch: &mut Batch,
+        pointer: &Pointer,
+        repaired: &mut Repaired,
+    ) -> Result<Option<(Pointer, &'static str)>, Error> {
+        if let Some(place) = self.healed.get(&pointer.name) {
+            return Ok(Some((*place, "it came back before")));
+        }
+        let class = pack::class(pointer.pack);
+        let (mut body, mut from) =
+            (cached(self.content, pointer, class), "it came back from the cache");
+        if body.is_none() {
+            body = self.findings.copies.read(self.content, pointer).await?;
+            repaired.from_copies += u64::from(body.is_some());
+            from = "it came back from another copy";
+        }
+        if body.is_none() {
+            body = self.rebuild.chunk(pointer).await?;
+            repaired.from_parity += u64::from(body.is_some());
+            from = "it came back from parity";
+        }
+        let Some(body) = body else { return Ok(None) };
+        repaired.refetched += 1;
+        let place = batch.write_anew(class, pointer.name, body).await?;
+        self.healed.insert(pointer.name, place);
+        Ok(Some((place, from)))
+    }
 }
 
 /// A chunk in the cache, or in warm memory, if it is what it should be: memory is not believed either.
@@ -147,7 +283,8 @@ fn cached(content: &Content, pointer: &Pointer, class: Class) -> Option<Body> {
 }
 
 /// Ascending, without overlaps or neighbours.
-fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+fn merged(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = ranges.into_iter().collect();
     ranges.sort_unstable_by_key(|range| (range.start, range.end));
     let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
     for range in ranges {

@@ -44,6 +44,8 @@ pub(crate) struct Broken {
     reads: AtomicU64,
     flips: Mutex<Vec<(String, u64)>>,
     lost: Mutex<Vec<String>>,
+    hidden: Mutex<Option<String>>,
+    misreads: Mutex<Vec<(String, u64, u64)>>,
 }
 
 impl Broken {
@@ -55,6 +57,8 @@ impl Broken {
             reads: AtomicU64::new(0),
             flips: Mutex::default(),
             lost: Mutex::default(),
+            hidden: Mutex::default(),
+            misreads: Mutex::default(),
         }
     }
 
@@ -75,6 +79,25 @@ impl Broken {
         self.flips.lock().push((key.to_owned(), at));
     }
 
+    /// What was flipped is as it was.
+    pub(crate) fn unflip(&self) {
+        self.flips.lock().clear();
+    }
+
+    /// So many reads of this byte are wrong, each in another way.
+    pub(crate) fn misread(&self, key: &str, at: u64, reads: u64) {
+        self.misreads.lock().push((key.to_owned(), at, reads));
+    }
+
+    /// Objects with this prefix are absent, and no list has them: a folder that is not mounted.
+    pub(crate) fn hide(&self, prefix: Option<&str>) {
+        *self.hidden.lock() = prefix.map(str::to_owned);
+    }
+
+    fn is_hidden(&self, key: &str) -> bool {
+        self.hidden.lock().as_ref().is_some_and(|prefix| key.starts_with(prefix))
+    }
+
     /// From now on the object is absent.
     pub(crate) fn lose(&self, key: &str) {
         self.lost.lock().push(key.to_owned());
@@ -92,7 +115,7 @@ impl Broken {
         if self.refuses_reads.load(Ordering::SeqCst) {
             return Err(Error::Unavailable("it refuses reads".into()));
         }
-        if self.lost.lock().iter().any(|lost| lost == key) {
+        if self.is_hidden(key) || self.lost.lock().iter().any(|lost| lost == key) {
             Err(Error::NotFound(key.into()))
         } else {
             Ok(())
@@ -106,6 +129,14 @@ impl Broken {
                 at.checked_sub(begin).and_then(|at| data.get_mut(usize::try_from(at).unwrap()));
             if let (true, Some(byte)) = (flipped == key, byte) {
                 *byte ^= 1;
+            }
+        }
+        for (misread, at, reads) in &mut *self.misreads.lock() {
+            let byte =
+                at.checked_sub(begin).and_then(|at| data.get_mut(usize::try_from(at).unwrap()));
+            if let (true, true, Some(byte)) = (misread == key, *reads > 0, byte) {
+                *byte ^= u8::try_from(*reads % 255 + 1).unwrap();
+                *reads -= 1;
             }
         }
         data.into()
@@ -159,7 +190,11 @@ impl Datastore for Broken {
         prefix: &'a str,
         after: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Vec<Listed>, Error>> {
-        self.inner.list(prefix, after)
+        Box::pin(async move {
+            let mut page = self.inner.list(prefix, after).await?;
+            page.retain(|listed| !self.is_hidden(&listed.key));
+            Ok(page)
+        })
     }
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {

@@ -1,16 +1,17 @@
 //! The proof that everything is there: every chunk that roots reach is read from the store (not from the cache) and
-//! checked against its name. What is damaged is listed exactly, and the proof goes on. Then the footers of the packs in
-//! which they lie: pointers carry places, so a damaged footer costs no chunk, but it hides the chunks from dedup and sweep.
+//! checked against its name, each copy of it for itself. What cannot be had is listed exactly, absent apart from damaged,
+//! and the proof goes on. Then the footers of the packs in which they lie: pointers carry places, so a damaged footer costs
+//! no chunk, but it hides the chunks from dedup and sweep.
 
 use crate::format::Bad;
 use crate::format::node;
-use crate::name::{Name, NameSet, PackMap};
+use crate::name::{NameSet, PackMap, PlaceSet};
 use crate::pack::reader::{Body, read_sound_footer};
 use crate::sweep::Budget;
 use crate::sweep::pace::Pace;
 use crate::tree::Root;
-use crate::{Class, Content, Error, Pointer, limits, pack};
-use base::{Kind, PackId};
+use crate::{Class, Content, Error, Missing, Pointer, limits, pack};
+use base::PackId;
 use futures_util::future::join_all;
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,17 +34,28 @@ pub struct Damage {
     pub root: usize,
     /// The chunk: its name, and the pack and offset where its parent says it lies.
     pub pointer: Pointer,
-    /// What it answers for: the keys in its tree, and before them those of the trees in which that tree is an entry.
+    /// What it answers for: the keys in its tree, and before them those of the trees in which that tree is an entry. Empty
+    /// when it is the root itself, which answers for everything.
     pub keys: Vec<Range<u64>>,
+    /// Whether it is only not there, or wrong.
+    pub missing: Missing,
     /// What is wrong.
     pub error: Error,
 }
 
 impl Damage {
+    /// The root itself cannot be had: nothing is known of what is below, least of all that there is nothing.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.keys.is_empty()
+    }
+
     /// The pack in which the damage is: compaction may have moved the chunk out of the one that its parent names.
     pub(crate) fn pack(&self) -> PackId {
         match self.error {
-            Error::Damaged { pack, .. } | Error::Gone { pack, .. } => pack,
+            Error::Damaged { pack, .. }
+            | Error::Gone { pack, .. }
+            | Error::Unsteady { pack, .. } => pack,
             _ => self.pointer.pack,
         }
     }
@@ -82,8 +94,8 @@ pub async fn verify_within(
         content,
         progress,
         report: Report::default(),
-        sound_nodes: NameSet::default(),
-        sound_data: NameSet::default(),
+        whole: NameSet::default(),
+        sound: PlaceSet::default(),
         packs: PackMap::default(),
     };
     for (index, root) in roots.iter().enumerate() {
@@ -114,7 +126,15 @@ async fn damaged_footers(
     for window in present.chunks(limits::FETCH_WINDOW) {
         let reads = window.iter().map(|&(id, length)| {
             let store = content.inner.store.clone();
-            let read = async move { read_sound_footer(&store, id, length).await };
+            let read = async move {
+                match read_sound_footer(&store, id, length).await {
+                    // Once more: what the store has may be sound and only the way here was not.
+                    Err(Error::Format(Bad::Damaged { .. })) => {
+                        read_sound_footer(&store, id, length).await
+                    }
+                    result => result,
+                }
+            };
             content.inner.env.run("content-verify", read)
         });
         for ((id, _), read) in window.iter().zip(join_all(reads).await) {
@@ -144,10 +164,11 @@ struct Proof<'a> {
     pace: Pace,
     progress: &'a mut (dyn FnMut(Progress) + Send),
     report: Report,
-    /// Metadata chunks below which all is well.
-    sound_nodes: NameSet,
-    /// Data chunks that are well: shared ones are read once. Forgotten now and then, to bound it.
-    sound_data: NameSet,
+    /// Metadata chunks below which all is well, wherever they lie themselves.
+    whole: NameSet,
+    /// Chunks that are well where they are: shared ones are read once, a second copy is read too. Forgotten now and then,
+    /// to bound it.
+    sound: PlaceSet,
     /// Packs that were reached, and from which root first.
     packs: PackMap<usize>,
 }
@@ -156,7 +177,8 @@ impl Proof<'_> {
     /// Whether all is well at and below `pointer`.
     fn check(&mut self, pointer: Pointer, path: Path) -> env::BoxFuture<'_, Result<bool, Error>> {
         Box::pin(async move {
-            if self.sound_nodes.contains(&pointer.name) {
+            let is_whole = self.whole.contains(&pointer.name);
+            if is_whole && self.sound.contains(&pointer) {
                 return Ok(true);
             }
             let result = fetch(self.content, pointer).await;
@@ -164,6 +186,10 @@ impl Proof<'_> {
             let Some(body) = self.judge(pointer, &path, result)? else {
                 return Ok(false);
             };
+            self.remember(pointer);
+            if is_whole {
+                return Ok(true);
+            }
             let mut is_sound = true;
             let mut data = Vec::new();
             for (child, path) in children(&body, &path) {
@@ -174,14 +200,14 @@ impl Proof<'_> {
             }
             is_sound &= self.check_data(data).await?;
             if is_sound {
-                self.sound_nodes.insert(pointer.name);
+                self.whole.insert(pointer.name);
             }
             Ok(is_sound)
         })
     }
 
     async fn check_data(&mut self, mut chunks: Vec<(Pointer, Path)>) -> Result<bool, Error> {
-        chunks.retain(|(pointer, _)| !self.sound_data.contains(&pointer.name));
+        chunks.retain(|(pointer, _)| !self.sound.contains(pointer));
         let mut is_sound = true;
         for window in chunks.chunks(limits::FETCH_WINDOW) {
             let results =
@@ -190,7 +216,7 @@ impl Proof<'_> {
             self.pace.spend(bytes).await?;
             for ((pointer, path), result) in window.iter().zip(results) {
                 match self.judge(*pointer, path, result)? {
-                    Some(_) => self.remember(pointer.name),
+                    Some(_) => self.remember(*pointer),
                     None => is_sound = false,
                 }
             }
@@ -199,11 +225,11 @@ impl Proof<'_> {
         Ok(is_sound)
     }
 
-    fn remember(&mut self, name: Name) {
-        if self.sound_data.len() >= limits::VERIFIED_NAMES_MAX {
-            self.sound_data.clear();
+    fn remember(&mut self, place: Pointer) {
+        if self.sound.len() >= limits::VERIFIED_NAMES_MAX {
+            self.sound.clear();
         }
-        self.sound_data.insert(name);
+        self.sound.insert(place);
     }
 
     /// Enters the result of a read. The error is for what says nothing about the chunk.
@@ -221,17 +247,13 @@ impl Proof<'_> {
                 progress.bytes += body.bytes.len() as u64;
                 Ok(Some(body))
             }
-            Err(error) if matches!(error.kind(), Kind::Damaged | Kind::NotFound) => {
+            Err(error) => {
+                let Some(missing) = error.missing() else { return Err(error) };
                 progress.damages += 1;
-                self.report.damages.push(Damage {
-                    root: path.root,
-                    pointer,
-                    keys: path.keys.clone(),
-                    error,
-                });
+                let keys = path.keys.clone();
+                self.report.damages.push(Damage { root: path.root, pointer, keys, missing, error });
                 Ok(None)
             }
-            Err(error) => Err(error),
         }
     }
 }

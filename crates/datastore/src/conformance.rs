@@ -1,7 +1,10 @@
 //! What every backend must pass, races included. For tests, and for people who bring a store of their own.
 
-use crate::limits::{LIST_OBJECTS_MAX, SEGMENT_BYTES_MAX};
-use crate::{Error, Store, Version};
+use crate::layer::marks;
+use crate::limits::{LIST_OBJECTS_MAX, MARKER_TRUST, SEGMENT_BYTES_MAX};
+use crate::record::Writer;
+use crate::{Error, Removal, Store, Version, identity, key};
+use base::NodeId;
 use bytes::Bytes;
 use env::Env;
 use futures_util::future::join_all;
@@ -48,10 +51,74 @@ pub async fn run(env: &Env, store: &Store) -> Outcome {
     check("long listings").paging().await?;
     check("unusual keys").keys().await?;
     check("a large object").large().await?;
+    check("only the current version is removed").delete_if().await?;
     check("deleting").deleting().await
 }
 
+/// Puts the markers of a store through their rules: the store is empty before, and holds an identity after.
+pub async fn markers(env: &Env, store: &Store) -> Outcome {
+    let check = Check { rule: "absent is unavailable", store, folder: String::new() };
+    check.markers(env).await
+}
+
 impl Check<'_> {
+    async fn markers(&self, env: &Env) -> Outcome {
+        let writer = Writer::new(env.clone(), self.store.clone(), NodeId([7; 16]));
+        self.good(identity::open_or_create(&writer).await)?;
+        let guarded = marks::wrap(env, self.store.clone());
+        let checked = Check { store: &guarded, rule: self.rule, folder: String::new() };
+        let folder = key::PACKS_DATA;
+        let (there, absent) = (format!("{folder}there"), format!("{folder}absent"));
+        checked.put(&there, "x").await?;
+        let got = guarded.get(&absent).await;
+        self.ensure(matches!(got, Err(Error::NotFound(_))), format!("absent gives {got:?}"))?;
+        for prefix in [folder, key::PACKS] {
+            let listed = self.good(guarded.list(prefix, None).await)?;
+            let keys: Vec<_> = listed.into_iter().map(|object| object.key).collect();
+            self.ensure(keys == [there.as_str()], format!("in {prefix} lie {keys:?}"))?;
+        }
+        let marker = key::marker_key(folder);
+        let (sound, _) = self.get(&marker).await?;
+        let (other, _) = self.get(&key::marker_key(key::PACKS_META)).await?;
+        for wrong in [None, Some(other), Some(Bytes::from_static(b"<html>"))] {
+            match wrong {
+                None => self.good(self.store.delete(&marker).await)?,
+                Some(wrong) => self.put(&marker, wrong).await?,
+            }
+            env.sleep(MARKER_TRUST).await;
+            let data = || Bytes::from_static(b"y");
+            let outcomes = [
+                guarded.get(&absent).await.map(drop),
+                guarded.get_range(&absent, 0..1).await.map(drop),
+                guarded.list(folder, None).await.map(drop),
+                guarded.list(key::PACKS, None).await.map(drop),
+                guarded.list(folder, Some(&there)).await.map(drop),
+                guarded.put(&absent, data()).await,
+                guarded.create(&absent, data()).await.map(drop),
+                guarded.delete(&there).await,
+            ];
+            for (number, outcome) in outcomes.into_iter().enumerate() {
+                self.ensure(
+                    matches!(outcome, Err(Error::Unavailable(_))),
+                    format!("without the marker, call {number} gives {outcome:?}"),
+                )?;
+            }
+            self.ensure(self.store.get(&absent).await.is_err(), "something was written there")?;
+            self.good(guarded.get(&there).await)?;
+            let elsewhere = guarded.get("packs/meta/absent").await;
+            self.ensure(
+                matches!(elsewhere, Err(Error::NotFound(_))),
+                format!("another folder gives {elsewhere:?}"),
+            )?;
+        }
+        self.put(&marker, sound).await?;
+        let got = guarded.get(&absent).await;
+        self.ensure(matches!(got, Err(Error::NotFound(_))), format!("back again: {got:?}"))?;
+        self.good(guarded.delete(&there).await)?;
+        let listed = self.good(guarded.list(folder, None).await)?;
+        self.ensure(listed.is_empty(), format!("after the removal there is {listed:?}"))
+    }
+
     fn fail<T>(&self, what: impl Into<String>) -> Result<T, Failure> {
         Err(Failure { rule: self.rule, what: what.into() })
     }
@@ -201,6 +268,49 @@ impl Check<'_> {
         )?;
         let read = self.store.get(&key).await;
         self.ensure(matches!(read, Err(Error::NotFound(_))), "a failed replace made an object")
+    }
+
+    async fn delete_if(&self) -> Outcome {
+        let key = self.key("removed");
+        let data = |text: &'static str| Bytes::from_static(text.as_bytes());
+        let first = self.good(self.store.create(&key, data("1")).await)?;
+        let second = self.good(self.store.replace(&key, data("2"), &first).await)?;
+        match self.store.delete_if(&key, &first).await {
+            Err(Error::Conflict(_)) => {}
+            Ok(Removal::Unsupported) => {
+                let (read, version) = self.get(&key).await?;
+                self.ensure(read == "2" && version == second, "what is not possible did harm")?;
+                return self.good(self.store.delete(&key).await);
+            }
+            other => return self.fail(format!("a stale version gives {other:?}")),
+        }
+        let (read, version) = self.get(&key).await?;
+        self.ensure(read == "2" && version == second, "a stale version removed something")?;
+        // Of those who replace and remove the same version, one wins.
+        for round in 0..8 {
+            let (_, version) = self.get(&key).await?;
+            let body = |writer: usize| Bytes::from(format!("round {round} writer {writer}"));
+            let (removed, written) = futures_util::future::join(
+                self.store.delete_if(&key, &version),
+                join_all((0..4).map(|writer| self.store.replace(&key, body(writer), &version))),
+            )
+            .await;
+            let wins = usize::from(removed.is_ok())
+                + written.iter().filter(|written| written.is_ok()).count();
+            self.ensure(wins == 1, format!("{wins} have won: {removed:?}, {written:?}"))?;
+            let there = self.store.get(&key).await;
+            self.ensure(there.is_ok() != removed.is_ok(), "the winner did not get his way")?;
+            if there.is_err() {
+                self.good(self.store.create(&key, body(9)).await)?;
+            }
+        }
+        let (_, version) = self.get(&key).await?;
+        for _ in 0..2 {
+            let gone = self.good(self.store.delete_if(&key, &version).await)?;
+            self.ensure(gone == Removal::Done, "what was possible is not any more")?;
+        }
+        let read = self.store.get(&key).await;
+        self.ensure(matches!(read, Err(Error::NotFound(_))), format!("it is still there: {read:?}"))
     }
 
     async fn counter(&self) -> Outcome {

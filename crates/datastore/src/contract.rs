@@ -19,13 +19,22 @@ pub struct Listed {
     pub length: u64,
 }
 
+/// What became of a conditional removal that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// The object is gone.
+    Done,
+    /// The store cannot remove under a condition; nothing has changed.
+    Unsupported,
+}
+
 /// A store, shared.
 pub type Store = Arc<dyn Datastore>;
 
 /// An object store with conditional writes. Keys are `/`-separated, printable ASCII, at most 800 bytes, relative
 /// to the store's prefix (see [`crate::key`]); no object lies below another (`a` and `a/b`). Every write is atomic (a
 /// reader sees all of it or nothing) and durable on success.
-/// A failed `create` or `replace` may have landed: see [`crate::record`].
+/// A failed `create`, `replace` or `delete_if` may have landed: see [`crate::record`].
 pub trait Datastore: Send + Sync {
     /// Writes an object whatever was there.
     fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), Error>>;
@@ -55,6 +64,16 @@ pub trait Datastore: Send + Sync {
     ) -> BoxFuture<'a, Result<Vec<Listed>, Error>>;
     /// Removes an object; success when it is absent.
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>>;
+    /// Removes an object that must still be at `version` ([`Error::Conflict`]); success when it is absent. Not every
+    /// store can: [`crate::record::Writer::remove`] knows what to do then.
+    fn delete_if<'a>(
+        &'a self,
+        key: &'a str,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Removal, Error>> {
+        let _ = (key, version);
+        Box::pin(async { Ok(Removal::Unsupported) })
+    }
     /// For messages: `file:///srv/store`, `s3://bucket/prefix`.
     fn describe(&self) -> String;
 }

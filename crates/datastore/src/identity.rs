@@ -1,8 +1,9 @@
 //! The record that makes a folder or a bucket a store of ours: `rekindle.json`.
 
-use crate::record::{Body, Writer};
+use crate::record::{Body, Seal, Writer};
 use crate::{Error, key};
 use base::StoreId;
+use futures_util::future::join_all;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
@@ -13,6 +14,13 @@ pub struct Identity {
     pub store: StoreId,
     /// The key of all content hashes.
     pub secret: Secret,
+    /// The folders that hold a marker: see [`crate::layer::marks`]. Empty in a store of an older version, until it is
+    /// marked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marked: Vec<String>,
+    /// In a marker: the folder that it marks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
 }
 
 /// 32 bytes that messages never show.
@@ -21,7 +29,7 @@ pub struct Secret(pub [u8; 32]);
 
 impl Body for Identity {
     const WHAT: &'static str = "store";
-    const FORMAT: u32 = 1;
+    const FORMAT: u32 = 2;
 
     fn own_secret(&self) -> Option<Secret> {
         Some(self.secret)
@@ -56,10 +64,12 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
-/// The identity of the store; a store that is empty gets one. Refuses what belongs to somebody else.
+/// The identity of the store; a store that is empty gets one, and markers. Refuses what belongs to somebody else.
 pub async fn open_or_create(writer: &Writer) -> Result<Identity, Error> {
-    if let Some(identity) = find(writer).await? {
-        return Ok(identity);
+    if let Some(held) = writer.read::<Identity>(key::IDENTITY).await.map_err(advised)? {
+        // Whoever made it was cut off before the markers.
+        let unfinished = held.seal() != Seal::None && held.value.marked.is_empty();
+        return if unfinished { mark(writer).await } else { Ok(held.value) };
     }
     if let Some(stranger) = stranger(writer).await? {
         // Another node may have made the store between our two looks.
@@ -68,12 +78,16 @@ pub async fn open_or_create(writer: &Writer) -> Result<Identity, Error> {
         }
         return Err(Error::Refused(refusal(writer, &stranger)));
     }
-    let identity =
-        Identity { store: StoreId(writer.env.random()), secret: Secret(writer.env.random()) };
+    let identity = Identity {
+        store: StoreId(writer.env.random()),
+        secret: Secret(writer.env.random()),
+        marked: Vec::new(),
+        folder: None,
+    };
     match writer.create(key::IDENTITY, identity).await {
         Ok(made) => {
             tracing::info!(store = %made.value.store, place = writer.store.describe(), "made a new store");
-            Ok(made.value)
+            mark(writer).await
         }
         Err(Error::Exists(_)) => find(writer).await?.ok_or_else(|| {
             Error::Unavailable(format!(
@@ -82,6 +96,61 @@ pub async fn open_or_create(writer: &Writer) -> Result<Identity, Error> {
             ))
         }),
         Err(error) => Err(error),
+    }
+}
+
+impl Identity {
+    /// Whether all folders have markers, as far as this version uses any.
+    #[must_use]
+    pub fn is_marked(&self) -> bool {
+        key::MARKED.iter().all(|folder| self.marked.iter().any(|marked| marked == folder))
+    }
+}
+
+/// Gives a marker to each folder that has none, and then says so in the identity: from there on, a folder without its
+/// marker is taken for absent, and no marker is made for it again.
+///
+/// For a store of an older version, the caller has seen that it is sound: that something in it could be read with its
+/// secret, or that nothing has been written yet. For the identity is sealed here, as it is.
+pub async fn mark(writer: &Writer) -> Result<Identity, Error> {
+    loop {
+        let held = writer.read::<Identity>(key::IDENTITY).await.map_err(advised)?;
+        let held = held.ok_or_else(|| Error::Unavailable(format!("{} is gone", key::IDENTITY)))?;
+        if held.value.is_marked() {
+            return Ok(held.value);
+        }
+        let new = |folder: &&&str| !held.value.marked.iter().any(|marked| marked == **folder);
+        let mut identity = held.value.clone();
+        identity.marked.extend(key::MARKED.iter().filter(new).map(|folder| (*folder).to_owned()));
+        let markers = key::MARKED.iter().filter(new).map(|folder| {
+            let marker = Identity { folder: Some((*folder).to_owned()), ..identity.clone() };
+            make_marker(writer, folder, marker)
+        });
+        join_all(markers).await.into_iter().collect::<Result<(), Error>>()?;
+        match writer.replace(&held, identity).await {
+            Ok(made) => return Ok(made.value),
+            Err(Error::Conflict(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn make_marker(writer: &Writer, folder: &str, marker: Identity) -> Result<(), Error> {
+    let (key, store) = (key::marker_key(folder), marker.store);
+    match writer.create(&key, marker).await {
+        Ok(_) => return Ok(()),
+        Err(Error::Exists(_)) => {}
+        Err(error) => return Err(error),
+    }
+    // From an attempt that was cut off, or of another node that is at it.
+    match writer.read::<Identity>(&key).await? {
+        Some(held) if held.value.store == store => Ok(()),
+        Some(held) => Err(Error::Refused(format!(
+            "'{folder}' in {} belongs to another store, {}: is the right folder mounted there?",
+            writer.store.describe(),
+            held.value.store
+        ))),
+        None => Err(Error::Unavailable(format!("{key} comes and goes"))),
     }
 }
 
@@ -97,7 +166,8 @@ fn advised(error: Error) -> Error {
         Error::Damaged { key, reason } => Error::Damaged {
             key,
             reason: format!(
-                "{reason}. Nothing else in the store is judged before this is mended: restore the object from a backup"
+                "{reason}. Nothing else in the store is judged before this is mended: restore the object, a copy is {}",
+                key::marker_key(key::PACKS_DATA)
             ),
         },
         other => other,
@@ -109,7 +179,7 @@ async fn stranger(writer: &Writer) -> Result<Option<String>, Error> {
     let mut after: Option<String> = None;
     loop {
         let page = writer.store.list("", after.as_deref()).await?;
-        let Some(last) = page.last() else { return Ok(None) };
+        let Some(last) = page.last() else { return marker(writer).await };
         after = Some(last.key.clone());
         // A probe that was interrupted leaves objects before there is an identity.
         if let Some(other) = page.into_iter().find(|object| !object.key.starts_with(key::PROBE)) {
@@ -118,15 +188,27 @@ async fn stranger(writer: &Writer) -> Result<Option<String>, Error> {
     }
 }
 
+/// A marker: where one is, there was a store.
+async fn marker(writer: &Writer) -> Result<Option<String>, Error> {
+    for folder in key::MARKED {
+        let key = key::marker_key(folder);
+        match writer.store.get(&key).await {
+            Ok(_) => return Ok(Some(key)),
+            Err(Error::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
 fn refusal(writer: &Writer, stranger: &str) -> String {
     let place = writer.store.describe();
-    let folders =
-        [key::NODES, key::VOLUMES, key::NAMES, key::PACKS, key::MOVED, key::SWEEP, key::SNAPSHOTS];
-    if folders.iter().any(|folder| stranger.starts_with(folder)) {
+    if key::MARKED.iter().any(|folder| stranger.starts_with(folder)) {
         format!(
-            "{place} holds '{stranger}' as a store of rekindle would, but {} is gone: restore that object, \
-             or begin with an empty folder or prefix",
-            key::IDENTITY
+            "{place} holds '{stranger}' as a store of rekindle would, but {} is gone: restore that object (a copy \
+             may be {}), or begin with an empty folder or prefix",
+            key::IDENTITY,
+            key::marker_key(key::PACKS_DATA)
         )
     } else {
         format!(
@@ -192,6 +274,63 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_today_is_read_for_ever() {
+        let golden = include_bytes!("../golden/store-2.json");
+        let (identity, _) = crate::record::decode_as::<Identity>(key::IDENTITY, golden).unwrap();
+        assert!(identity.is_marked() && identity.folder.as_deref() == Some("packs/data/"));
+        assert_eq!(identity.secret.0, std::array::from_fn::<u8, 32, _>(|index| index as u8));
+    }
+
+    #[test]
+    fn a_store_has_its_markers_from_the_beginning_and_after_any_interruption() {
+        for steps in 0..40 {
+            let world = World::new(1, Faults::none());
+            let writer = writer(&world);
+            let (store, _) = crate::layer::fault::wrap(
+                &world.env(),
+                writer.store.clone(),
+                "latency=1ms".parse().unwrap(),
+            );
+            let cut = Writer::new(world.env(), store, NodeId([2; 16]));
+            world.block_on_until(env::sim::Stop::Step(steps), async {
+                let _ = open_or_create(&cut).await;
+            });
+            world.block_on(async {
+                let identity = open_or_create(&writer).await.unwrap();
+                assert!(identity.is_marked(), "after {steps} steps");
+                for folder in key::MARKED {
+                    let marker = writer.read::<Identity>(&key::marker_key(folder)).await;
+                    let marker = marker.unwrap().unwrap().value;
+                    assert_eq!(
+                        (marker.store, marker.folder.as_deref()),
+                        (identity.store, Some(folder))
+                    );
+                }
+                assert!(writer.store.list("packs/", None).await.unwrap().is_empty());
+            });
+        }
+    }
+
+    #[test]
+    fn a_store_whose_identity_is_gone_is_not_taken_for_an_empty_place() {
+        let world = World::new(1, Faults::none());
+        let writer = writer(&world);
+        world.block_on(async {
+            let made = open_or_create(&writer).await.unwrap();
+            writer.store.delete(key::IDENTITY).await.unwrap();
+            let error = open_or_create(&writer).await.unwrap_err();
+            assert!(
+                matches!(&error, Error::Refused(text) if text.contains("packs/data/.rekindle"))
+            );
+            // The copy is as good.
+            let (copy, _) = writer.store.get("packs/data/.rekindle").await.unwrap();
+            writer.store.put(key::IDENTITY, copy).await.unwrap();
+            let found = find(&writer).await.unwrap().unwrap();
+            assert_eq!((found.store, found.secret), (made.store, made.secret));
+        });
+    }
+
+    #[test]
     fn old_identities_are_read_for_ever() {
         let golden = include_bytes!("../golden/store-1.json");
         let (identity, mark) = crate::record::decode_as::<Identity>(key::IDENTITY, golden).unwrap();
@@ -241,7 +380,7 @@ mod tests {
     fn what_cannot_be_read_is_never_overwritten() {
         let world = World::new(1, Faults::none());
         let writer = writer(&world);
-        let newer = r#"{"rekindle": "store", "format": 2, "strange": []}"#;
+        let newer = r#"{"rekindle": "store", "format": 3, "strange": []}"#;
         world.block_on(async {
             for (text, newer) in [("", false), ("garbage", false), ("{}", false), (newer, true)] {
                 writer.store.put(key::IDENTITY, Bytes::from(text)).await.unwrap();

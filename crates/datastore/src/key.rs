@@ -29,6 +29,24 @@ pub const SALVAGES: &str = "salvages/";
 /// Left-overs of probing, free to delete.
 pub const PROBE: &str = "probe/";
 
+/// The folders that have a marker. What begins to be used later is added here: see [`crate::identity::mark`].
+pub const MARKED: [&str; 9] =
+    [NODES, VOLUMES, NAMES, PACKS_DATA, PACKS_META, MOVED, SWEEP, SNAPSHOTS, SALVAGES];
+/// The last segment of a marker's key, the only one that begins with a dot. Listings do not show markers.
+const MARKER: &str = ".rekindle";
+
+/// The object that proves a folder to be the right one.
+#[must_use]
+pub fn marker_key(folder: &str) -> String {
+    format!("{folder}{MARKER}")
+}
+
+/// Whether a key is that of a marker.
+#[must_use]
+pub fn is_marker(key: &str) -> bool {
+    key.strip_suffix(MARKER).is_some_and(|folder| folder.ends_with('/'))
+}
+
 /// The record of a node.
 #[must_use]
 pub fn node_key(node: NodeId) -> String {
@@ -106,8 +124,10 @@ pub fn name_of_key(key: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|name| name_key(name) == key)
 }
 
-/// Whether a key is lawful: `/`-separated segments of printable ASCII (no `\`), none empty, none beginning with a dot.
+/// Whether a key is lawful: `/`-separated segments of printable ASCII (no `\`), none empty, none beginning with a dot
+/// but the last of a marker.
 pub fn check(key: &str) -> Result<(), Error> {
+    let key = if is_marker(key) { &key[..key.len() - MARKER.len() - 1] } else { key };
     let reason = if key.len() > KEY_BYTES_MAX {
         format!("it has {} bytes, at most {KEY_BYTES_MAX} are possible", key.len())
     } else if let Some(bad) =
@@ -158,15 +178,40 @@ mod tests {
         let long = "x".repeat(KEY_BYTES_MAX + 1);
         let wide = "x".repeat(SEGMENT_BYTES_MAX + 1);
         let bad = [
-            "", "/", "/a", "a/", "a//b", "..", "a/../b", ".", "a/./b", ".tmp/x", "a\0", "a\nb",
-            "é", "a\\b",
+            "",
+            "/",
+            "/a",
+            "a/",
+            "a//b",
+            "..",
+            "a/../b",
+            ".",
+            "a/./b",
+            ".tmp/x",
+            "a\0",
+            "a\nb",
+            "é",
+            "a\\b",
+            ".rekindle",
+            "/.rekindle",
+            "../.rekindle",
+            "a/.rekindle/b",
+            "a/x.rekindle/",
         ];
         for key in bad.into_iter().chain([long.as_str(), wide.as_str()]) {
             assert!(check(key).is_err(), "{key:?}");
         }
-        for key in
-            ["a", "a/b/c", "rekindle.json", "a b", "100%", "names/a%2Fb", "a..b/c", "~#?&=+[]{}"]
-        {
+        for key in [
+            "a",
+            "a/b/c",
+            "rekindle.json",
+            "a b",
+            "100%",
+            "names/a%2Fb",
+            "a..b/c",
+            "~#?&=+[]{}",
+            "a/.rekindle",
+        ] {
             assert!(check(key).is_ok(), "{key:?}");
         }
         assert!(check_prefix("").is_ok() && check_prefix("a/b/").is_ok());

@@ -18,7 +18,7 @@ mod probe;
 pub mod record;
 
 pub use backoff::Policy;
-pub use contract::{Datastore, Listed, Store, Version};
+pub use contract::{Datastore, Listed, Removal, Store, Version};
 pub use error::Error;
 pub use identity::Identity;
 pub use key::{name_key, name_of_key};

@@ -27,3 +27,6 @@ pub const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(3600);
 pub const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
 /// Connecting to an S3 store.
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long the marker of a folder vouches for it, where an error would be harmless, and how long a store is taken to
+/// have none.
+pub const MARKER_TRUST: Duration = Duration::from_secs(1);

@@ -16,11 +16,12 @@ pub use seal::Seal;
 
 use crate::backoff::{Backoff, Policy};
 use crate::identity::Secret;
-use crate::{Error, Store, Version};
+use crate::{Error, Removal, Store, Version};
 use base::{Incarnation, Life, NodeId};
 use bytes::Bytes;
 use copies::{Hand, Shelf};
 use env::Env;
+use envelope::Sort;
 use judge::{Verdict, judge};
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
@@ -56,6 +57,7 @@ pub struct Held<T> {
     /// Which write this is.
     mark: Mark,
     writer: Life,
+    seal: Seal,
 }
 
 impl<T> Held<T> {
@@ -66,9 +68,15 @@ impl<T> Held<T> {
         self.writer
     }
 
+    /// What vouches for its bytes.
+    #[must_use]
+    pub fn seal(&self) -> Seal {
+        self.seal
+    }
+
     fn of(key: &str, version: Version, found: envelope::Decoded<T>) -> Self {
-        let envelope::Decoded { value, mark, writer } = found;
-        Self { key: key.to_owned(), value, version, mark, writer }
+        let envelope::Decoded { value, mark, writer, seal } = found;
+        Self { key: key.to_owned(), value, version, mark, writer, seal }
     }
 
     /// Which write of the record this is, and which came before.
@@ -111,7 +119,29 @@ struct Attempt<'a> {
 /// What lies in the store after an attempt.
 enum Sight {
     Absent,
-    Present(Mark, Version),
+    /// The mark of a record, or of the trace of a removed one.
+    Present {
+        mark: Mark,
+        version: Version,
+        removed: bool,
+    },
+}
+
+/// Why a write did not win.
+enum Failure {
+    /// This.
+    Is(Error),
+    /// In place of the record that was to be made lies the trace of a removed one.
+    Trace(Mark, Version),
+}
+
+impl Failure {
+    fn plain(self) -> Error {
+        match self {
+            Failure::Is(error) => error,
+            Failure::Trace(..) => Error::Unavailable("the record was removed meanwhile".to_owned()),
+        }
+    }
 }
 
 impl Writer {
@@ -190,15 +220,74 @@ impl Writer {
             Err(Error::NotFound(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let held = Held::of(key, version, envelope::decode_with(key, &data, self.secret.as_ref())?);
-        Ok(Some((held, data)))
+        match envelope::decode_any(key, &data, self.secret.as_ref())? {
+            Sort::Record(found) => Ok(Some((Held::of(key, version, found), data))),
+            Sort::Removed(_) => Ok(None),
+        }
     }
 
     /// Makes a record. [`Error::Exists`] when somebody else's is there. After any failure the record is read back:
     /// ours (by nonce) means won.
     pub async fn create<T: Body>(&self, key: &str, value: T) -> Result<Held<T>, Error> {
         let mark = Mark::first(Nonce(self.env.random_u64()));
-        self.write(key, value, mark, None).await
+        match self.write(key, value.clone(), mark, None).await {
+            Ok(held) => Ok(held),
+            Err(Failure::Is(error)) => Err(error),
+            // The trace of a removed record is replaced: of several that try, one wins.
+            Err(Failure::Trace(trace, version)) => {
+                let mark = trace.next(Nonce(self.env.random_u64()));
+                match self.write(key, value, mark, Some((&version, trace.nonce))).await {
+                    Err(Failure::Is(Error::Conflict(_)) | Failure::Trace(..)) => {
+                        Err(Error::Exists(key.to_owned()))
+                    }
+                    done => done.map_err(Failure::plain),
+                }
+            }
+        }
+    }
+
+    /// Removes a record that is still as `held` says; success when that is gone already, even if another one was made in
+    /// its place. [`Error::Conflict`] when it has changed. What others have written stays, always. Where the store cannot remove under a condition, a trace of it is left, in place of the
+    /// record: [`Writer::read`] sees nothing there, and [`Writer::create`] replaces it.
+    pub async fn remove<T: Body>(&self, held: &Held<T>) -> Result<(), Error> {
+        if held.version.0 == SUPERSEDED {
+            return Err(Error::Conflict(held.key.clone()));
+        }
+        let hand = self.hand::<T>(&held.key);
+        if let Some(hand) = &hand {
+            hand.forget();
+        }
+        let mut backoff = Backoff::new(&self.env, Policy::RECORDS);
+        loop {
+            let failure = match self.store.delete_if(&held.key, &held.version).await {
+                Ok(Removal::Done) => return Ok(()),
+                Ok(Removal::Unsupported) => break,
+                Err(error @ Error::Invalid(_)) => return Err(error),
+                Err(error) => error,
+            };
+            match self.look::<T>(&held.key, &failure, &mut backoff).await? {
+                Sight::Absent => return Ok(()),
+                Sight::Present { mark: seen, .. } => match judge(&held.mark, None, &seen) {
+                    Verdict::Won | Verdict::Unchanged => {}
+                    // Nobody has written on top of it, and yet it is not there: it was removed, and this is another.
+                    Verdict::Lost => return Ok(()),
+                    _ => return Err(Error::Conflict(held.key.clone())),
+                },
+            }
+            if matches!(failure, Error::Full(_) | Error::Refused(_)) {
+                return Err(failure);
+            }
+            if !backoff.pause().await {
+                let text = format!("{} cannot be removed: {failure}", held.key);
+                return Err(Error::Unavailable(text));
+            }
+        }
+        let mark = held.mark.next(Nonce(self.env.random_u64()));
+        let trace = envelope::Removed { kind: T::WHAT.to_owned() };
+        let data = self.encode(&held.key, &trace, &mark)?;
+        let base = Some((&held.version, held.mark.nonce));
+        let attempt = Attempt { key: &held.key, data, mark, base };
+        self.settle::<T>(&attempt).await.map(drop).map_err(Failure::plain)
     }
 
     /// Replaces a record that is still as `held` says. [`Error::Conflict`] when it is not. After any failure the
@@ -212,7 +301,8 @@ impl Writer {
             return Err(Error::Conflict(held.key.clone()));
         }
         let mark = held.mark.next(Nonce(self.env.random_u64()));
-        self.write(&held.key, value, mark, Some((&held.version, held.mark.nonce))).await
+        let base = Some((&held.version, held.mark.nonce));
+        self.write(&held.key, value, mark, base).await.map_err(Failure::plain)
     }
 
     async fn write<T: Body>(
@@ -221,24 +311,36 @@ impl Writer {
         value: T,
         mark: Mark,
         base: Option<(&Version, Nonce)>,
-    ) -> Result<Held<T>, Error> {
-        let (writer, written) = (self.life(), self.env.wall_clock());
-        let data = envelope::encode(key, &value, writer, &mark, written, self.secret.as_ref())?;
+    ) -> Result<Held<T>, Failure> {
+        let data = self.encode(key, &value, &mark).map_err(Failure::Is)?;
         let attempt = Attempt { key, data, mark, base };
         let hand = self.hand::<T>(key);
         if let Some(hand) = &hand {
             hand.forget();
         }
+        let seal = if self.secret.is_some() { Seal::Proof } else { Seal::Sum };
         let version = self.settle::<T>(&attempt).await?;
         if let Some(hand) = hand.filter(|_| version.0 != SUPERSEDED) {
             hand.keep(&version, &attempt.data);
         }
-        Ok(Held { key: key.to_owned(), value, version, mark: attempt.mark, writer })
+        Ok(Held {
+            key: key.to_owned(),
+            value,
+            version,
+            mark: attempt.mark,
+            writer: self.life(),
+            seal,
+        })
+    }
+
+    fn encode<T: Body>(&self, key: &str, value: &T, mark: &Mark) -> Result<Bytes, Error> {
+        let written = self.env.wall_clock();
+        envelope::encode(key, value, self.life(), mark, written, self.secret.as_ref())
     }
 
     /// Carries out a write until it has won or lost. All attempts are the same bytes, so that a late one that lands
     /// after its answer was given up does no harm.
-    async fn settle<T: Body>(&self, attempt: &Attempt<'_>) -> Result<Version, Error> {
+    async fn settle<T: Body>(&self, attempt: &Attempt<'_>) -> Result<Version, Failure> {
         let mut backoff = Backoff::new(&self.env, Policy::RECORDS);
         loop {
             let write = match attempt.base {
@@ -249,19 +351,23 @@ impl Writer {
             };
             let failure = match write.await {
                 Ok(version) => return Ok(version),
-                Err(error @ Error::Invalid(_)) => return Err(error),
+                Err(error @ Error::Invalid(_)) => return Err(Failure::Is(error)),
                 Err(error) => error,
             };
             let taken = || match attempt.base {
                 None => Error::Exists(attempt.key.to_owned()),
                 Some(_) => Error::Conflict(attempt.key.to_owned()),
             };
-            let verdict = match self.look::<T>(attempt.key, &failure, &mut backoff).await? {
-                Sight::Absent if attempt.base.is_some() => return Err(taken()),
+            let seen = self.look::<T>(attempt.key, &failure, &mut backoff).await;
+            let verdict = match seen.map_err(Failure::Is)? {
+                Sight::Absent if attempt.base.is_some() => return Err(Failure::Is(taken())),
                 Sight::Absent => Verdict::Unchanged,
-                Sight::Present(seen, version) => {
-                    match judge(&attempt.mark, attempt.base.map(|(_, nonce)| nonce), &seen) {
+                Sight::Present { mark, version, removed } => {
+                    match judge(&attempt.mark, attempt.base.map(|(_, nonce)| nonce), &mark) {
                         Verdict::Won => return Ok(version),
+                        Verdict::Lost if removed && attempt.base.is_none() => {
+                            return Err(Failure::Trace(mark, version));
+                        }
                         other => other,
                     }
                 }
@@ -269,24 +375,24 @@ impl Writer {
             tracing::debug!(key = attempt.key, %failure, ?verdict, "judged a conditional write");
             match verdict {
                 Verdict::Won | Verdict::Superseded => return Ok(Version(SUPERSEDED.to_owned())),
-                Verdict::Lost => return Err(taken()),
+                Verdict::Lost => return Err(Failure::Is(taken())),
                 Verdict::Open => {
                     let text = format!(
                         "{} was written too often to tell who won ({failure})",
                         attempt.key
                     );
-                    return Err(Error::Unavailable(text));
+                    return Err(Failure::Is(Error::Unavailable(text)));
                 }
                 Verdict::Unchanged => {}
             }
             // Full and refused are answers; the rest may be better next time.
             if matches!(failure, Error::Full(_) | Error::Refused(_)) {
-                return Err(failure);
+                return Err(Failure::Is(failure));
             }
             if !backoff.pause().await {
                 let text =
                     format!("{} cannot be written, the last answer was: {failure}", attempt.key);
-                return Err(Error::Unavailable(text));
+                return Err(Failure::Is(Error::Unavailable(text)));
             }
         }
     }
@@ -301,8 +407,12 @@ impl Writer {
         loop {
             match self.store.get(key).await {
                 Ok((data, version)) => {
-                    let found = envelope::decode_with::<T>(key, &data, self.secret.as_ref())?;
-                    return Ok(Sight::Present(found.mark, version));
+                    let found = envelope::decode_any::<T>(key, &data, self.secret.as_ref())?;
+                    let (mark, removed) = match found {
+                        Sort::Record(found) => (found.mark, false),
+                        Sort::Removed(mark) => (mark, true),
+                    };
+                    return Ok(Sight::Present { mark, version, removed });
                 }
                 Err(Error::NotFound(_)) => return Ok(Sight::Absent),
                 Err(Error::Unavailable(reason)) => {

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use rekindle_datastore::backend::dir::Dir;
-use rekindle_datastore::{Error, Store, conformance, open, probe};
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_datastore::record::Writer;
+use rekindle_datastore::{Error, Store, conformance, identity, layer, open, probe};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -29,6 +31,50 @@ fn a_folder_keeps_all_rules() {
             std::fs::read_dir(folder.path().join("deep/store")).unwrap().flatten().collect();
         assert_eq!(left.len(), 2, "only .tmp and .locks stay: {left:?}");
         assert_eq!(std::fs::read_dir(folder.path().join("deep/store/.tmp")).unwrap().count(), 0);
+    });
+}
+
+#[test]
+fn the_folders_of_a_store_prove_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    run(async |env| {
+        let store = Dir::open(env, folder.path()).await.unwrap();
+        conformance::markers(env, &store).await.unwrap();
+    });
+}
+
+/// As a mount of its own that is away: the folder is empty, and back a little later.
+#[test]
+fn a_folder_within_the_store_that_is_away_is_unavailable_and_nothing_is_written_there() {
+    let folder = tempfile::tempdir().unwrap();
+    run(async |env| {
+        let bare = Dir::open(env, folder.path()).await.unwrap();
+        let (store, ..) = layer::usual(env, bare.clone(), Plan::default());
+        let writer = Writer::new(env.clone(), store, base::NodeId([1; 16]));
+        identity::open_or_create(&writer).await.unwrap();
+        let store = layer::marks::wrap(env, bare);
+        store.put("packs/data/a", Bytes::from_static(b"1")).await.unwrap();
+        let (place, away) = (folder.path().join("packs/data"), folder.path().join("away"));
+        std::fs::rename(&place, &away).unwrap();
+        for again in [false, true] {
+            if again {
+                std::fs::create_dir(&place).unwrap();
+            }
+            for outcome in [
+                store.get_range("packs/data/a", 0..1).await.map(drop),
+                store.get("packs/data/a").await.map(drop),
+                store.list("packs/data/", None).await.map(drop),
+            ] {
+                assert!(matches!(outcome, Err(Error::Unavailable(_))), "{outcome:?}");
+            }
+            env.sleep(Duration::from_millis(1100)).await;
+            let put = store.put("packs/data/b", Bytes::new()).await;
+            assert!(matches!(&put, Err(Error::Unavailable(text)) if text.contains("mounted")));
+            assert!(!place.join("b").exists());
+        }
+        std::fs::remove_dir(&place).unwrap();
+        std::fs::rename(&away, &place).unwrap();
+        assert_eq!(store.get("packs/data/a").await.unwrap().0, "1");
     });
 }
 

@@ -31,6 +31,7 @@ fn s3_keeps_all_rules() {
             conformance::run(env, &store).await.unwrap();
             probe(env, &store).await.unwrap();
         }
+        conformance::markers(env, &server.store(env, "marked")).await.unwrap();
         let store = server.store(env, "clash");
         store.put("a", Bytes::new()).await.unwrap();
         store.put("b/c", Bytes::new()).await.unwrap();

@@ -21,8 +21,8 @@ mod tests;
 
 pub use address::BadAddress;
 pub use parts::{
-    Accepted, Acceptor, Address, BoxFuture, Clock, Disk, File, FileKind, Memory, Moment, Net, Open,
-    Random, Region, Stream, Task, TaskHandle, Tasks, Timestamp,
+    Accepted, Acceptor, Address, BoxFuture, Clock, Descriptors, Disk, File, FileKind, Memory,
+    Moment, Net, Open, Random, Region, Stream, Task, TaskHandle, Tasks, Timestamp,
 };
 pub use switch::Switch;
 

@@ -148,6 +148,8 @@ pub trait Memory: Send + Sync {
     fn device_bytes(&self, _path: &Path) -> io::Result<Option<u64>> {
         Ok(None)
     }
+    /// Gives the machine what the allocator keeps of memory that was freed. May take milliseconds.
+    fn trim(&self) {}
 }
 
 /// A mapped piece of memory. Stable address for its life; unmapped on drop, with its content kept.
@@ -156,6 +158,11 @@ pub trait Region: Send + Sync {
     fn base(&self) -> *mut u8;
     /// Bytes.
     fn length(&self) -> usize;
+    /// Whether somebody has removed the file: what is mapped stays as it is for as long as it is open, and the next start
+    /// will not find it.
+    fn is_removed(&self) -> bool {
+        false
+    }
 }
 
 /// Where to listen or connect: `tcp:HOST:PORT`, `unix:PATH`.
@@ -192,8 +199,19 @@ pub trait Acceptor: Send + Sync {
     fn address(&self) -> Address;
 }
 
+/// File descriptors of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptors {
+    /// How many it may have.
+    pub limit: u64,
+    /// How many it has.
+    pub open: u64,
+}
+
 /// The network.
 pub trait Net: Send + Sync {
+    /// The file descriptors that connections, files and everything else share.
+    fn descriptors(&self) -> Descriptors;
     /// Listens. A stale Unix socket (nobody answers) is replaced; a live one is an error.
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Acceptor>>>;
     /// Connects.

@@ -185,7 +185,8 @@ async fn memory(env: &Env, folder: &Path) {
 async fn sleeps(env: &Env) {
     let order = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let start = env.now();
-    let sleepers = [30u64, 10, 20].map(|milliseconds| {
+    // Far apart: a machine may be busy.
+    let sleepers = [600u64, 10, 300].map(|milliseconds| {
         let (env, order) = (env.clone(), order.clone());
         async move {
             env.sleep(Duration::from_millis(milliseconds)).await;
@@ -193,8 +194,8 @@ async fn sleeps(env: &Env) {
         }
     });
     join_all(sleepers).await;
-    assert_eq!(*order.lock(), [10, 20, 30]);
-    assert!(env.now().since(start) >= Duration::from_millis(30));
+    assert_eq!(*order.lock(), [10, 300, 600]);
+    assert!(env.now().since(start) >= Duration::from_millis(600));
 
     let limit = Duration::from_millis(5);
     assert!(env.timeout(limit, std::future::pending::<()>()).await.is_err());
@@ -359,4 +360,28 @@ fn an_inherited_socket_listens() {
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         assert!(real::net::from_listener(one.into()).is_err());
     });
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a look at what the environment has made")]
+fn what_is_made_on_disk_is_closed_to_others() {
+    use std::os::unix::fs::PermissionsExt;
+    let (env, runtime) = real::env().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let [above, below] = ["a", "a/b"].map(|name| folder.path().join(name));
+    let [made, old, read] = ["made", "old", "read"].map(|name| below.join(name));
+    runtime.block_on(async {
+        env.disk().create_folder(&below).await.unwrap();
+        env.disk().open(&made, Open::CreateNew).await.unwrap();
+        for path in [&old, &read] {
+            std::fs::write(path, b"of an older version").unwrap();
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        env.disk().open(&old, Open::Write).await.unwrap();
+        env.disk().open(&read, Open::Read).await.unwrap();
+        env.net().listen(&Address::Unix(below.join("socket"))).await.map(drop).unwrap();
+    });
+    assert_eq!((mode(&above), mode(&below)), (0o700, 0o700));
+    assert_eq!((mode(&made), mode(&old), mode(&read)), (0o600, 0o600, 0o644));
 }

@@ -1,8 +1,14 @@
 //! Connections: the accept loop, the limit, the orderly end. The same for every protocol.
 //!
-//! A [`Connections`] belongs to one protocol of a node. Each accepted connection takes a slot; who finds none is hung up
-//! on at once (a client that is told "no" can say so, one left in the queue looks like a hang). [`Connections::stop`]
-//! ends the accept loops, asks every session to finish what it has begun, and cuts off those that do not.
+//! A [`Connections`] belongs to one protocol of a node. Each accepted connection takes a slot of its listener, so that
+//! strangers at one do not lock out who comes to another, and is let in while there are file descriptors left for the log and
+//! the store. Who is not is hung up on at once (a client that is told "no" can say so, one left in the queue looks like a
+//! hang). [`Connections::stop`] ends the accept loops, asks every session to finish what it has begun, and cuts off those
+//! that do not.
+
+mod budget;
+
+pub use budget::{BUDGET_BYTES_DEFAULT, Budget, Lease};
 
 use env::{Acceptor, Address, BoxFuture, Env, Stream, TaskHandle};
 use parking_lot::Mutex;
@@ -15,10 +21,20 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
 
-/// Most connections of one protocol, unless the node says otherwise.
+/// Most connections at one listener, unless the node says otherwise.
 pub const CONNECTIONS_DEFAULT: usize = 256;
-/// Pause after a failed accept (too many open files, mostly), so that the loop does not spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Pause after a failed accept (no descriptors, no memory), so that the loop does not spin; it doubles.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The longest such pause.
+const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Descriptors that connections leave to others: the log's segments, the store's connections, the supervisor's next worker.
+/// Of a process that may have few, a quarter.
+const DESCRIPTORS_RESERVED: u64 = 192;
+/// Descriptors of a session with a thread of its own: its socket, and four of the runtime (two names of its epoll, its
+/// waker, the pipe of signals).
+const DESCRIPTORS_OF_THREAD: u64 = 5;
+/// What a connection counts for among the memory that is given back to the machine, bytes.
+const CONNECTION_BYTES: usize = 256 << 10;
 
 /// Where a connection's session runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +43,35 @@ pub enum Place {
     OwnThread,
     /// On the background threads.
     Background,
+}
+
+impl Place {
+    /// Descriptors of a session.
+    fn descriptors(self) -> u64 {
+        match self {
+            Place::OwnThread => DESCRIPTORS_OF_THREAD,
+            Place::Background => 1,
+        }
+    }
+}
+
+/// A listener, and what its connections are.
+struct Door {
+    listener: usize,
+    address: Address,
+    place: Place,
+}
+
+impl Door {
+    /// Descriptors that must be left for one more connection: those it takes (of which it has the first already), and the
+    /// reserve. Requests to the API take little of that, so that an operator gets in when no client does; strangers at a
+    /// port leave as much again to those at a Unix socket.
+    fn descriptors_needed(&self, limit: u64) -> u64 {
+        let reserve = DESCRIPTORS_RESERVED.min(limit / 4);
+        let reserve = if self.place == Place::Background { reserve / 2 } else { reserve };
+        let doubled = if matches!(self.address, Address::Tcp(_)) { reserve * 2 } else { reserve };
+        doubled + self.place.descriptors() - 1
+    }
 }
 
 /// Serves one connection until it ends, or until [`Stop`] says to finish.
@@ -40,7 +85,9 @@ pub struct Connections {
 
 struct Inner {
     what: &'static str,
+    /// At each listener.
     connections_max: usize,
+    budget: Budget,
     state: Mutex<State>,
     /// Told when a connection ends.
     ended: Notify,
@@ -51,11 +98,20 @@ struct Inner {
 struct State {
     next: u64,
     live: BTreeMap<u64, Live>,
+    listeners: Vec<Listener>,
+    /// Descriptors that sessions will open which have not begun yet.
+    to_open: u64,
+}
+
+#[derive(Default)]
+struct Listener {
+    live: usize,
     /// Since the last accepted one; only the first is logged.
     refused: u64,
 }
 
 struct Live {
+    listener: usize,
     /// Asks the session to finish; `None` once asked.
     finish: Option<oneshot::Sender<()>>,
     /// `None` until the task has been started.
@@ -89,18 +145,44 @@ struct Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.inner.state.lock().live.remove(&self.number);
+        {
+            let mut state = self.inner.state.lock();
+            let gone = state.live.remove(&self.number);
+            if let Some(listener) = gone.and_then(|gone| state.listeners.get_mut(gone.listener)) {
+                listener.live -= 1;
+            }
+        }
+        self.inner.budget.freed(CONNECTION_BYTES);
         self.inner.ended.notify_waiters();
     }
 }
 
+/// Descriptors that a session will open; dropped when it has.
+struct Opening {
+    count: u64,
+    inner: Arc<Inner>,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.inner.state.lock().to_open -= self.count;
+    }
+}
+
 impl Connections {
-    /// Connections of the protocol `what` (for messages), at most so many.
+    /// Connections of the protocol `what` (for messages), at most so many at each listener.
     #[must_use]
     pub fn new(what: &'static str, connections_max: usize) -> Self {
+        Self::with_budget(what, connections_max, BUDGET_BYTES_DEFAULT)
+    }
+
+    /// The same, with so many bytes for all sessions together beyond their own shares.
+    #[must_use]
+    pub fn with_budget(what: &'static str, connections_max: usize, budget_bytes: usize) -> Self {
         let inner = Inner {
             what,
             connections_max,
+            budget: Budget::new(budget_bytes),
             state: Mutex::default(),
             ended: Notify::new(),
             stopping: watch::channel(false).0,
@@ -114,10 +196,29 @@ impl Connections {
         self.inner.state.lock().live.len()
     }
 
+    /// The memory that the sessions share.
+    #[must_use]
+    pub fn budget(&self) -> &Budget {
+        &self.inner.budget
+    }
+
     /// Accepts until [`Connections::stop`]. One call per listener.
     pub async fn accept(&self, env: &Env, acceptor: Box<dyn Acceptor>, place: Place, serve: Serve) {
+        tokio::select! {
+            () = self.accept_all(env, &*acceptor, place, serve) => {}
+            () = self.inner.budget.tend(env) => {}
+        }
+    }
+
+    async fn accept_all(&self, env: &Env, acceptor: &dyn Acceptor, place: Place, serve: Serve) {
         let what = self.inner.what;
+        let door = {
+            let mut state = self.inner.state.lock();
+            state.listeners.push(Listener::default());
+            Door { listener: state.listeners.len() - 1, address: acceptor.address(), place }
+        };
         let mut stopping = self.inner.stopping.subscribe();
+        let mut pause = ACCEPT_PAUSE;
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -125,26 +226,39 @@ impl Connections {
                 accepted = acceptor.accept() => accepted,
             };
             match accepted {
-                Ok(connect) => self.start(env, connect, place, &serve),
+                Ok(connect) => {
+                    if std::mem::replace(&mut pause, ACCEPT_PAUSE) != ACCEPT_PAUSE {
+                        tracing::info!(protocol = what, address = %door.address, "accepting connections again");
+                    }
+                    self.start(env, connect, &door, &serve);
+                }
                 Err(error) => {
-                    tracing::warn!(protocol = what, %error, "cannot accept a connection; trying again");
-                    env.sleep(ACCEPT_PAUSE).await;
+                    // Who is served goes on; who comes waits in the queue of the socket.
+                    if pause == ACCEPT_PAUSE {
+                        tracing::warn!(
+                            protocol = what, address = %door.address, %error,
+                            "cannot accept connections now: new clients wait until that is over"
+                        );
+                    }
+                    env.sleep(pause).await;
+                    pause = (pause * 2).min(ACCEPT_PAUSE_MAX);
                 }
             }
         }
     }
 
-    fn start(&self, env: &Env, connect: env::Accepted, place: Place, serve: &Serve) {
-        let Some((slot, stop)) = self.take_slot() else { return };
+    fn start(&self, env: &Env, connect: env::Accepted, door: &Door, serve: &Serve) {
+        let Some((slot, stop, opening)) = self.take_slot(env, door) else { return };
         let (number, what, serve) = (slot.number, self.inner.what, serve.clone());
         let session = async move {
             let _slot = slot;
+            drop(opening);
             match connect() {
                 Ok(stream) => serve(stream, stop).await,
                 Err(error) => tracing::debug!(protocol = what, %error, "connection lost at once"),
             }
         };
-        let task = match place {
+        let task = match door.place {
             Place::OwnThread => env.spawn_session(what, session),
             Place::Background => env.spawn(what, session),
         };
@@ -154,29 +268,49 @@ impl Connections {
         }
     }
 
-    fn take_slot(&self) -> Option<(Slot, Stop)> {
+    fn take_slot(&self, env: &Env, door: &Door) -> Option<(Slot, Stop, Opening)> {
+        let found = env.net().descriptors();
         let mut state = self.inner.state.lock();
         if *self.inner.stopping.borrow() {
             return None;
         }
-        if state.live.len() >= self.inner.connections_max {
-            state.refused += 1;
-            if state.refused == 1 {
-                let connections_max = self.inner.connections_max;
+        let connections_max = self.inner.connections_max;
+        let listener = &state.listeners[door.listener];
+        let is_full = listener.live >= connections_max;
+        let left = found.limit.saturating_sub(found.open + state.to_open);
+        if is_full || left < door.descriptors_needed(found.limit) {
+            let listener = &mut state.listeners[door.listener];
+            listener.refused += 1;
+            let (protocol, address) = (self.inner.what, &door.address);
+            if listener.refused > 1 {
+                return None;
+            }
+            if is_full {
                 tracing::warn!(
-                    protocol = self.inner.what,
-                    connections_max,
+                    protocol, %address, connections_max,
                     "too many connections: hanging up on new ones until some end"
+                );
+            } else {
+                tracing::warn!(
+                    protocol, %address, open = found.open, limit = found.limit,
+                    "too few file descriptors for another client: hanging up on new ones until some end; raise the \
+                     limit (LimitNOFILE= in the unit, or ulimit -Hn)"
                 );
             }
             return None;
         }
-        state.refused = 0;
         let number = state.next;
         state.next += 1;
+        let listener = &mut state.listeners[door.listener];
+        listener.refused = 0;
+        listener.live += 1;
         let (finish, stop) = Stop::pair();
-        state.live.insert(number, Live { finish: Some(finish), task: None });
-        Some((Slot { number, inner: self.inner.clone() }, stop))
+        let live = Live { listener: door.listener, finish: Some(finish), task: None };
+        state.live.insert(number, live);
+        let count = door.place.descriptors() - 1;
+        state.to_open += count;
+        let slot = Slot { number, inner: self.inner.clone() };
+        Some((slot, stop, Opening { count, inner: self.inner.clone() }))
     }
 
     /// Ends: no new connections; those there finish what they have begun. After `grace` the rest is cut off.

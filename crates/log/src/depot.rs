@@ -1,7 +1,7 @@
 //! What segments are made of and go back to: files and slots that hold nothing any more.
 
 use crate::Error;
-use crate::limits::FULL_RETRY;
+use crate::limits::{EXHAUSTED_RETRY, FULL_RETRY, SECTOR_BYTES};
 use base::NodeId;
 use env::{Env, File, Open};
 use parking_lot::Mutex;
@@ -18,6 +18,8 @@ pub(crate) struct Depot {
     pub(crate) node: NodeId,
     /// Bytes of a segment.
     pub(crate) capacity: u32,
+    /// What batches begin and end on.
+    pub(crate) sector: u32,
     files: Mutex<Files>,
     slots: Mutex<Vec<Slot>>,
     /// Files are being made; one at a time.
@@ -51,6 +53,7 @@ impl Depot {
             folder,
             node,
             capacity,
+            sector: SECTOR_BYTES,
             files: Mutex::new(Files { free: Vec::new(), next: 1 }),
             slots: Mutex::new(Vec::new()),
             making: AtomicBool::new(false),
@@ -118,8 +121,8 @@ impl Depot {
                     self.make_files(1, u32::MAX);
                     changed.await;
                 }
-                Some(error) if patient && error.kind() == io::ErrorKind::StorageFull => {
-                    tracing::warn!(folder = %self.folder.display(), "no room for another segment file: waiting");
+                Some(error) if patient && is_exhaustion(&error) => {
+                    tracing::warn!(folder = %self.folder.display(), %error, "no other segment file can be made now: waiting");
                     let _ = self.env.timeout(FULL_RETRY, changed).await;
                 }
                 Some(error) => return Err(self.flash_error("making a segment file", &error)),
@@ -175,16 +178,62 @@ impl Depot {
         Ok(())
     }
 
+    /// Waits a while when `error` says that something is exhausted which others may give back (room, memory,
+    /// descriptors): that is no error of the device, and nothing is lost by trying again. Gives any other error back.
+    pub(crate) async fn ride_out(&self, error: io::Error) -> io::Result<()> {
+        if !is_exhaustion(&error) {
+            return Err(error);
+        }
+        tracing::warn!(folder = %self.folder.display(), %error, "the log waits");
+        metrics::counter!("rekindle_log_exhausted_total").increment(1);
+        self.env.sleep(EXHAUSTED_RETRY).await;
+        Ok(())
+    }
+
+    pub(crate) async fn open(&self, file: Option<u32>, how: Open) -> io::Result<Arc<dyn File>> {
+        let path = self.path(file.ok_or(io::ErrorKind::NotFound)?);
+        loop {
+            match self.env.disk().open(&path, how).await {
+                Ok(file) => return Ok(file),
+                Err(error) => self.ride_out(error).await?,
+            }
+        }
+    }
+
+    /// Fills `bytes` from `offset` of `file`.
+    pub(crate) async fn read(
+        &self,
+        file: &dyn File,
+        bytes: &mut [u8],
+        offset: u32,
+    ) -> io::Result<()> {
+        loop {
+            match file.read_at(bytes, u64::from(offset)).await {
+                Ok(()) => return Ok(()),
+                Err(error) => self.ride_out(error).await?,
+            }
+        }
+    }
+
     pub(crate) async fn open_to_write(&self, file: u32) -> Result<Arc<dyn File>, Error> {
-        let opened = self.env.disk().open(&self.path(file), Open::Write).await;
+        let opened = self.open(Some(file), Open::Write).await;
         opened.map_err(|error| self.flash_error("opening a segment file", &error))
     }
 
     /// Opens a segment's file to read it. Not kept open: a large log has more segments than a process may have files.
     pub(crate) async fn open_to_read(&self, file: Option<u32>) -> Result<Arc<dyn File>, Error> {
-        let missing =
-            || self.flash_error("reading a change", &io::Error::from(io::ErrorKind::NotFound));
-        let opened = self.env.disk().open(&self.path(file.ok_or_else(missing)?), Open::Read).await;
+        let opened = self.open(file, Open::Read).await;
         opened.map_err(|error| self.flash_error("opening a segment file", &error))
     }
+}
+
+/// Whether an error says that something is exhausted: of the process, the machine or the file system, not of the device.
+pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
+    /// ENFILE, EMFILE: they have no kind of their own.
+    const TOO_MANY_FILES: [i32; 2] = [23, 24];
+    let kind = matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory
+    );
+    kind || error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
 }

@@ -1,11 +1,10 @@
 //! Where the changes of a recovered segment are listed: its descriptor table in memory, or on flash, or when both are
 //! damaged what can be read of its entries.
 
-use crate::Error;
-use crate::format::{ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind};
-use crate::scan::{read, read_foot, read_image};
+use crate::format::{ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, SegmentHeader};
+use crate::scan::{Unreadable, read, read_foot, read_image};
 use crate::segment::Segment;
-use crate::walk::{salvage, walk};
+use crate::walk::{goes_on, salvage, walk};
 use base::SegmentId;
 use base::checksum::crc32c_seeded;
 use warm::Memory;
@@ -42,15 +41,13 @@ impl<'a> Verified<'a> {
             .ok()
     }
 
-    /// Checks that all of it are changes that ascend and lie inside the front.
+    /// Checks that all of it are descriptors of entries that ascend and lie inside the front.
     fn checked(self, front: u32) -> Option<Self> {
         let mut at = HEADER_BYTES;
         let sane = self.bytes.rchunks_exact(ENTRY_BYTES as usize).all(|bytes| {
             let Ok(entry) = EntryHeader::decode_verified(bytes) else { return false };
             let end = u64::from(entry.offset) + u64::from(ENTRY_BYTES) + u64::from(entry.length);
-            let sane = entry.offset >= at
-                && end <= u64::from(front)
-                && matches!(entry.kind, Kind::Change(_));
+            let sane = entry.offset >= at && end <= u64::from(front) && entry.kind.is_listed();
             at = if sane { entry.end() } else { at };
             sane
         });
@@ -96,7 +93,7 @@ impl Read {
 }
 
 /// The table of a sealed segment on flash, verified; `None` when there is none.
-pub(crate) async fn on_flash(segment: &Segment) -> Result<Option<Read>, Error> {
+pub(crate) async fn on_flash(segment: &Segment) -> Result<Option<Read>, Unreadable> {
     let (depot, header) = (segment.depot(), &segment.header);
     let Some(file) = segment.file else { return Ok(None) };
     let Some(foot) = read_foot(depot, file, header).await? else { return Ok(None) };
@@ -107,25 +104,75 @@ pub(crate) async fn on_flash(segment: &Segment) -> Result<Option<Read>, Error> {
     Ok(sane.then_some(read))
 }
 
-/// The changes of a segment without a table, and what is wrong with it, if anything is.
-pub(crate) async fn out_of_entries(
-    segment: &Segment,
-) -> Result<(Vec<EntryHeader>, Option<String>), Error> {
-    let Some(file) = segment.file else {
-        return Ok((
-            Vec::new(),
-            Some("its table in memory is damaged, and it has no file".to_owned()),
-        ));
+/// What is found of a segment without a table.
+pub(crate) struct Entries {
+    pub(crate) listed: Vec<EntryHeader>,
+    /// What is wrong with it, if anything is missing.
+    pub(crate) damage: Option<Damage>,
+}
+
+/// Entries are missing.
+pub(crate) struct Damage {
+    pub(crate) reason: String,
+    /// None is missing behind this offset.
+    pub(crate) hole_ends: u32,
+    /// The device has refused to give it, at least in part.
+    pub(crate) is_unreadable: bool,
+}
+
+/// The entries of a segment without a table, as far as they can be read.
+pub(crate) async fn out_of_entries(segment: &Segment) -> Entries {
+    let lost = |reason: String| Entries {
+        listed: Vec::new(),
+        damage: Some(Damage { reason, hole_ends: u32::MAX, is_unreadable: false }),
     };
-    let foot = read_foot(segment.depot(), file, &segment.header).await?;
-    let image = read_image(segment.depot(), file).await?;
-    let walked = walk(&image, segment.id(), foot.is_none());
-    let whole = foot.map_or(walked.opening.is_some(), |foot| walked.end == foot.front);
+    let Some(file) = segment.file else {
+        return lost("its table in memory is damaged, and it has no file".to_owned());
+    };
+    let header = &segment.header;
+    let foot = read_foot(segment.depot(), file, header).await.ok().flatten();
+    let (image, unreadable) = read_image(segment.depot(), file).await;
+    of_image(header, &image, foot, unreadable)
+}
+
+/// The same, of these bytes.
+pub(crate) fn of_image(
+    header: &SegmentHeader,
+    image: &[u8],
+    foot: Option<Foot>,
+    unreadable: Option<Unreadable>,
+) -> Entries {
+    let walked = walk(image, header, foot.is_none());
+    let whole = match foot {
+        Some(foot) => walked.end == foot.front,
+        None => {
+            let goes_on = header.version >= 3 && goes_on(image, header, &walked);
+            walked.opening.is_some() && unreadable.is_none() && !goes_on
+        }
+    };
     if whole {
-        return Ok((walked.changes, None));
+        return Entries { listed: walked.listed, damage: None };
     }
-    let changes = salvage(&image, segment.id());
-    let reason =
-        format!("damaged at {}: {}; {} changes can be read", walked.end, walked.why, changes.len());
-    Ok((changes, Some(reason)))
+    let mut found = salvage(image, header);
+    let ends_are_known = match foot {
+        Some(foot) => found.ends >= foot.front,
+        None => unreadable.is_none() && found.count > 0,
+    };
+    if foot.is_none() && unreadable.is_none() {
+        // The last batch may be torn: nobody heard of it.
+        found.listed.truncate(found.certified);
+    }
+    let count = foot.map_or(found.count, |foot| foot.changes.into());
+    if found.listed.len() as u64 == count && ends_are_known {
+        return Entries { listed: found.listed, damage: None };
+    }
+    if !ends_are_known {
+        found.hole_ends = u32::MAX;
+    }
+    let is_unreadable = unreadable.is_some();
+    let why = unreadable.map_or_else(|| walked.why.to_owned(), |Unreadable(why)| why);
+    let (end, changes) = (walked.end, found.listed.len());
+    let reason = format!("damaged at {end}: {why}; {changes} changes can be read");
+    let damage = Damage { reason, hole_ends: found.hole_ends, is_unreadable };
+    Entries { listed: found.listed, damage: Some(damage) }
 }

@@ -5,7 +5,7 @@
 //! writes the same bytes to the same place.
 
 use crate::depot::Depot;
-use crate::format::{Lost, Named, SegmentHeader, Statistics};
+use crate::format::{Lost, Named, SegmentHeader, Statistics, VERSION};
 use crate::head::Head;
 use crate::heads::{Heads, Prepared, Sealed, Step};
 use crate::inner::Inner;
@@ -169,7 +169,7 @@ impl Inner {
         let highest = old.volumes.iter().map(|(&volume, &serial)| (volume, serial));
         table.learn(old.segment.id(), highest, false);
         let segment = &heads.open.segment;
-        table.insert(segment.id(), segment.file, Some(Arc::clone(segment)), false);
+        table.insert(segment.id(), segment.named(), Some(Arc::clone(segment)), false);
         drop(table);
         self.much_uncommitted.notify_one();
         metrics::counter!("rekindle_log_segments_opened_total").increment(1);
@@ -192,6 +192,8 @@ impl Inner {
                 let table = self.table.lock();
                 (table.live(), table.unread())
             };
+            // What an attach has read since the start may have brought the log within its budget.
+            self.note_live(live);
             if live >= self.segments_max && unread > 0 {
                 // What was released before may free segments, once it is known what is in them.
                 self.read_recovered().await?;
@@ -327,6 +329,8 @@ pub(crate) async fn open_head(
     file: FileLease,
 ) -> Result<Head, Error> {
     let header = SegmentHeader {
+        version: VERSION,
+        sector: depot.sector,
         class: 0,
         node: depot.node,
         segment: plan.id,
@@ -342,7 +346,8 @@ pub(crate) async fn open_head(
     let number = file.into_file();
     let segment = Arc::new(Segment::new(depot, header, Some(number), Some(writer.memory()), true));
     let mut digest = plan.named;
-    digest.push(Named { segment: plan.id, file: number, lost: Lost::Nothing });
+    let who = segment.named().1;
+    digest.push(Named { segment: plan.id, file: number, lost: Lost::Nothing, who });
     let mut head = Head::begin(segment, handle, writer, &digest);
     if let Some(statistics) = &plan.statistics {
         head.push_statistics(statistics);
@@ -362,7 +367,7 @@ async fn complete(depot: &Depot, file: &dyn File) -> Result<(), Error> {
 
 /// Writes what `head` has and flash has not.
 async fn flush(depot: &Depot, head: &mut Head) -> Result<(), Error> {
-    if let Some(batch) = head.close_batch() {
+    while let Some(batch) = head.close_batch() {
         batch.write().await.map_err(|error| depot.write_error(&error))?;
         head.set_durable(batch.end);
     }

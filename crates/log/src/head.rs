@@ -2,16 +2,16 @@
 
 use crate::format::{
     ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind, Named, Statistics,
-    encode_digest, encode_statistics, padded,
+    encode_digest, encode_marks, encode_statistics, padded,
 };
-use crate::limits::SECTOR_BYTES;
 use crate::segment::{Place, Segment};
-use crate::walk::ends_certified;
+use crate::walk::certified_ends;
 use crate::{Append, Change};
 use base::checksum::{crc32c, crc32c_seeded};
 use base::{SegmentId, Serial, VolumeId};
 use env::File;
 use hashbrown::HashMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use warm::{Memory, Writer};
 
@@ -24,8 +24,9 @@ pub(crate) struct Head {
     pub(crate) base: u64,
     /// Front bytes that are on flash.
     durable: u32,
-    /// Front bytes up to and with the last certificate and its padding.
-    certified_front: u32,
+    /// Where the batches end that are certified and not on flash. Each is written by itself: were two torn at once, the
+    /// rest of the second would look like what is left of one that had been durable.
+    certified: VecDeque<u32>,
     /// Descriptor bytes covered by a certificate.
     certified_back: u32,
     /// Highest serial of each volume here; released ones are taken out.
@@ -100,7 +101,7 @@ impl Head {
             memory,
             base: 0,
             durable: 0,
-            certified_front: 0,
+            certified: VecDeque::new(),
             certified_back: 0,
             volumes: HashMap::new(),
             refused: false,
@@ -115,6 +116,10 @@ impl Head {
         let mut entry = EntryHeader::plain(Kind::Statistics, writer.front());
         entry.span = u64::from(!statistics.whole);
         push_entry(writer, self.segment.id(), entry, &encode_statistics(&statistics.volumes));
+        if !statistics.marks.is_empty() {
+            let entry = EntryHeader::plain(Kind::Marks, writer.front());
+            push_entry(writer, self.segment.id(), entry, &encode_marks(&statistics.marks));
+        }
         writer.publish();
     }
 
@@ -130,17 +135,25 @@ impl Head {
         let front = memory.front(0, writer.front()).expect("what is resumed is published");
         // If the last thing there is a certificate none is needed, and there may be no room for another. Else the next
         // one covers all descriptors: which ones the last covered is not known any more.
-        let room = writer.front() + ENTRY_BYTES;
-        let room =
-            room.next_multiple_of(SECTOR_BYTES) + writer.back().next_multiple_of(SECTOR_BYTES);
-        let no_room = room + FOOT_BYTES > segment.header.capacity;
-        let certified = no_room || ends_certified(front, segment.id(), durable);
-        let (certified_front, certified_back) =
-            if certified { (writer.front(), writer.back()) } else { (0, 0) };
+        let sector = segment.header.sector;
+        let room = (writer.front() + ENTRY_BYTES).next_multiple_of(sector);
+        let no_room = room + writer.back().next_multiple_of(FOOT_BYTES) + FOOT_BYTES
+            > segment.header.capacity;
+        let (mut certified, is_whole) = certified_ends(front, &segment.header, durable);
+        if no_room && !is_whole {
+            certified.push_back(writer.front());
+        }
+        let certified_front = certified.back().copied().unwrap_or(durable);
+        let is_open = |bytes: &&[u8]| {
+            EntryHeader::decode_verified(bytes).is_ok_and(|entry| entry.offset >= certified_front)
+        };
+        let descriptors = memory.back().chunks_exact(ENTRY_BYTES as usize);
+        let open = descriptors.take_while(is_open).count();
+        let certified_back = writer.back() - u32::try_from(open).unwrap_or(0) * ENTRY_BYTES;
         Head {
             segment,
             file,
-            certified_front,
+            certified,
             certified_back,
             writer: Some(writer),
             memory,
@@ -159,13 +172,16 @@ impl Head {
         memory: Memory,
         durable: u32,
     ) -> Head {
+        let durable = durable.min(memory.front_length());
+        let front = memory.front(0, memory.front_length()).unwrap_or_default();
+        let certified = certified_ends(front, &segment.header, durable).0;
         Head {
             segment,
             file,
             writer: None,
-            certified_front: memory.front_length(),
+            certified,
             certified_back: 0,
-            durable: durable.min(memory.front_length()),
+            durable,
             memory,
             base: 0,
             volumes: HashMap::new(),
@@ -205,8 +221,8 @@ impl Head {
         let Some(writer) = self.writer.as_ref().filter(|_| !self.stopped) else { return false };
         let front = writer.front() + entries * ENTRY_BYTES + payload + ENTRY_BYTES;
         let back = writer.back() + entries * ENTRY_BYTES;
-        let total =
-            front.next_multiple_of(SECTOR_BYTES) + back.next_multiple_of(SECTOR_BYTES) + FOOT_BYTES;
+        let sector = self.segment.header.sector;
+        let total = front.next_multiple_of(sector) + back.next_multiple_of(FOOT_BYTES) + FOOT_BYTES;
         total <= self.segment.header.capacity
     }
 
@@ -259,15 +275,29 @@ impl Head {
         true
     }
 
+    /// Notes that changes of `volume` up to `serial`, here and before, are not needed any more; where, if there is room.
+    pub(crate) fn push_release(&mut self, volume: VolumeId, serial: Serial) -> Option<u32> {
+        if !self.fits(1, 0) {
+            return None;
+        }
+        let writer = self.writer.as_mut()?;
+        let mut entry = EntryHeader::plain(Kind::Release, writer.front());
+        (entry.volume, entry.serial) = (volume, serial);
+        let bytes = entry.encode(self.segment.id());
+        writer.push_front(&bytes);
+        writer.push_back(&bytes);
+        writer.publish();
+        Some(entry.offset)
+    }
+
     /// Ends the batch with a certificate and says what is to be written; `None` when all is on flash.
     pub(crate) fn close_batch(&mut self) -> Option<Batch> {
         if self.durable == self.front() {
             return None;
         }
-        // An earlier driver may have certified these very bytes and then not been polled to its end.
-        if let Some(writer) =
-            self.writer.as_mut().filter(|writer| writer.front() != self.certified_front)
-        {
+        let sector = self.segment.header.sector;
+        // An earlier driver may have certified some bytes and then not been polled to its end.
+        if let (None, Some(writer)) = (self.certified.front(), self.writer.as_mut()) {
             let id = self.segment.id();
             let back = writer.back() - self.certified_back;
             let mut entry = EntryHeader::plain(Kind::Certificate, writer.front());
@@ -276,14 +306,15 @@ impl Head {
             entry.position = u64::from(entry.offset + ENTRY_BYTES);
             entry.span = u64::from(back / ENTRY_BYTES);
             writer.push_front(&entry.encode(id));
-            writer.pad_front(SECTOR_BYTES);
+            writer.pad_front(sector);
             writer.publish();
-            self.certified_front = writer.front();
+            self.certified.push_back(writer.front());
             self.certified_back = writer.back();
         }
-        let (start, end) = (self.durable, self.front());
+        let start = self.durable;
+        let end = self.certified.front().copied().unwrap_or_else(|| self.front());
         assert!(
-            start.is_multiple_of(SECTOR_BYTES) && end.is_multiple_of(SECTOR_BYTES),
+            start.is_multiple_of(sector) && end.is_multiple_of(sector) && start < end,
             "whole sectors are written"
         );
         let (segment, file) = (self.segment.id(), Arc::clone(&self.file));
@@ -294,6 +325,7 @@ impl Head {
     pub(crate) fn set_durable(&mut self, end: u32) {
         assert!(end >= self.durable && end <= self.front(), "durability only grows");
         self.durable = end;
+        self.certified.pop_front_if(|certified| *certified <= end);
         self.memory.note_durable(end);
     }
 
@@ -306,7 +338,7 @@ impl Head {
             let changes = writer.back();
             let table_crc = crc32c_seeded(self.segment.id().0, self.memory.back());
             // The padding is published together with the foot that tells it from descriptors.
-            writer.pad_back(SECTOR_BYTES);
+            writer.pad_back(FOOT_BYTES);
             let foot = Foot {
                 segment: self.segment.id(),
                 birth: self.segment.header.birth,

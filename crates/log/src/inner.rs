@@ -1,6 +1,7 @@
 //! What all clones of a log share.
 
 use crate::depot::Depot;
+use crate::format::Mark;
 use crate::head::Head;
 use crate::heads::Heads;
 use crate::inventory::Recovery;
@@ -145,13 +146,32 @@ impl Inner {
         }
     }
 
-    pub(crate) fn release(&self, volume: VolumeId, serial: Serial) {
-        {
-            let head = &mut self.heads.lock().open;
-            if head.volumes.get(&volume).is_some_and(|&highest| highest <= serial) {
-                head.volumes.remove(&volume);
+    /// Writes down that changes of `volume` up to `serial` are not needed; the position behind that.
+    fn mark(&self, volume: VolumeId, serial: Serial) -> Position {
+        let mut heads = self.heads.lock();
+        let head = &mut heads.open;
+        let in_head = head.volumes.get(&volume).copied();
+        if in_head.is_some_and(|highest| highest <= serial) {
+            head.volumes.remove(&volume);
+        }
+        let mut table = self.table.lock();
+        if (in_head.is_some() || table.may_have(volume)) && !self.is_latched() {
+            let written = head.push_release(volume, serial);
+            let offset = written.unwrap_or_else(|| head.front());
+            table.mark(volume, Mark { serial, segment: head.segment.id(), offset });
+            drop(table);
+            if written.is_none() {
+                // The next head takes it over with the others. While there can be none, only memory knows.
+                self.roll_over(&mut heads);
             }
         }
+        let position = heads.open.position();
+        self.appended.store(position, Ordering::Release);
+        Position(position)
+    }
+
+    pub(crate) fn release(&self, volume: VolumeId, serial: Serial) -> Position {
+        let position = self.mark(volume, serial);
         self.recovery.release(volume, serial);
         let mut table = self.table.lock();
         let died = table.release(volume, serial);
@@ -161,6 +181,7 @@ impl Inner {
             self.space.notify_waiters();
             self.note_litter();
         }
+        position
     }
 
     /// Has the dead segments taken out when they are most of the log.

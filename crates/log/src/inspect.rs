@@ -17,6 +17,8 @@ pub struct Inspected {
     pub digest: Vec<(SegmentId, u32)>,
     /// Volumes that had changes in the other segments when it took over, with the highest serial of each.
     pub statistics: Vec<(VolumeId, Serial)>,
+    /// Volumes of which changes before it are not needed any more, up to these serials; all ones: none is.
+    pub marks: Vec<(VolumeId, Serial)>,
     /// `None` while it is open.
     pub sealed: Option<Sealed>,
     /// Commits that can be read.
@@ -55,11 +57,11 @@ pub struct Entry {
 /// Reads the bytes of a segment file.
 pub fn segment(bytes: &[u8]) -> Result<Inspected, String> {
     let header = SegmentHeader::decode(bytes).map_err(|bad| bad.to_string())?;
-    let walked = walk(bytes, header.segment, false);
+    let walked = walk(bytes, &header, false);
     let foot = bytes.get(bytes.len().saturating_sub(FOOT_BYTES as usize)..);
     let foot =
         foot.and_then(|foot| Foot::decode(foot, header.segment, header.birth, header.capacity));
-    let entries = walked.changes.iter().filter_map(|entry| {
+    let entries = walked.listed.iter().filter_map(|entry| {
         let Kind::Change(change) = entry.kind else { return None };
         Some(Entry {
             offset: entry.offset,
@@ -95,6 +97,12 @@ pub fn segment(bytes: &[u8]) -> Result<Inspected, String> {
         statistics: opening
             .and_then(|opening| opening.statistics.clone())
             .map(|statistics| statistics.volumes)
+            .unwrap_or_default(),
+        marks: opening
+            .and_then(|opening| opening.statistics.as_ref())
+            .map(|statistics| {
+                statistics.marks.iter().map(|&(volume, mark)| (volume, mark.serial)).collect()
+            })
             .unwrap_or_default(),
         sealed,
         batches: walked.batches,

@@ -4,15 +4,18 @@
 //! index is kept (which descriptors of which segment belong to which volume, 2 bytes each); the descriptors are read
 //! again when a volume is asked for. That touches no new memory but the answer, and memory is what costs after a start.
 
-use crate::descriptors::{self, Verified};
-use crate::format::{EntryHeader, Kind, Lost};
+use crate::descriptors::{self, Damage, Verified};
+use crate::format::{EntryHeader, Kind, Lost, Mark};
 use crate::inner::Inner;
+use crate::limits::{EXHAUSTED_RETRY, READ_TRIES};
 use crate::outline::Outline;
+use crate::scan::Unreadable;
 use crate::segment::{Place, Segment};
 use crate::{Error, Loss, Recovered};
-use base::{SegmentId, Serial, VolumeId};
+use base::{Incarnation, SegmentId, Serial, VolumeId};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use std::cmp::Ordering;
 use std::sync::{Arc, Weak};
 use tokio::sync::OnceCell;
 
@@ -30,10 +33,20 @@ pub(crate) struct Inventory {
     volumes: HashMap<VolumeId, Vec<Part>>,
     /// What has been released of the volumes, also before the segments were read.
     released: HashMap<VolumeId, Serial>,
+    /// What earlier lives have released, as they have written it down.
+    marks: Marks,
     losses: Vec<LostSegment>,
     /// Highest serials when the newest recovered head was opened, and that head, if all volumes are among them.
     statistics: HashMap<VolumeId, Serial>,
     statistics_of: Option<SegmentId>,
+}
+
+/// What is not needed any more, by volume, in the order of the log.
+pub(crate) type Marks = HashMap<VolumeId, Vec<Mark>>;
+
+fn is_marked(marks: &Marks, segment: SegmentId, entry: &EntryHeader) -> bool {
+    let marks = marks.get(&entry.volume).map_or(&[][..], Vec::as_slice);
+    marks.iter().any(|mark| mark.covers(entry.serial, segment, entry.offset))
 }
 
 /// A segment of which changes may be missing.
@@ -41,6 +54,10 @@ pub(crate) struct Inventory {
 pub(crate) struct LostSegment {
     pub(crate) segment: SegmentId,
     pub(crate) lost: Lost,
+    /// Some of it could be read. None is missing behind this offset.
+    pub(crate) hole_ends: Option<u32>,
+    /// An earlier start has said so: what is seen now is more exact.
+    pub(crate) hearsay: bool,
     pub(crate) reason: String,
 }
 
@@ -131,10 +148,11 @@ impl Inner {
     }
 
     async fn read_segment(&self, segment: &Arc<Segment>) -> Result<(), Error> {
+        let marks = self.recovery.inventory.lock().marks.clone();
         let in_memory = segment.with_memory(|memory| {
-            Some(Index::of_table(segment, descriptors::in_memory(segment, memory)?, true))
+            Some(Index::of_table(segment, descriptors::in_memory(segment, memory)?, true, &marks))
         });
-        let mut reason = None;
+        let mut damage = None;
         let (index, parts) = match in_memory.flatten() {
             Some(found) => found,
             None => {
@@ -142,26 +160,38 @@ impl Inner {
                     // The old head may still be on its way there.
                     self.commit(self.begins).await?;
                 }
-                match descriptors::on_flash(segment).await?.as_ref().and_then(|read| read.table()) {
-                    Some(table) => Index::of_table(segment, table, false),
+                let read = descriptors::on_flash(segment).await.ok().flatten();
+                match read.as_ref().and_then(|read| read.table()) {
+                    Some(table) => Index::of_table(segment, table, false, &marks),
                     None => {
-                        let (changes, lost) = descriptors::out_of_entries(segment).await?;
-                        reason = lost;
-                        Index::of_entries(segment, changes)
+                        let mut found = descriptors::out_of_entries(segment).await;
+                        for _ in 1..READ_TRIES {
+                            if found.damage.as_ref().is_none_or(|damage| !damage.is_unreadable) {
+                                break;
+                            }
+                            // Not every error of a device is there to stay.
+                            self.depot.env.sleep(EXHAUSTED_RETRY).await;
+                            found = descriptors::out_of_entries(segment).await;
+                        }
+                        damage = found.damage;
+                        Index::of_entries(segment, found.listed, &marks)
                     }
                 }
             }
         };
         let highest: Vec<_> =
             parts.iter().map(|part| (part.volume, part.outline.highest)).collect();
-        let damaged = reason.is_some();
+        let damaged = damage.is_some();
         let mut inventory = self.recovery.inventory.lock();
         // What is in the newest recovered head no statistics cover.
         let is_covered = inventory.statistics_of.is_some_and(|head| segment.id() < head);
         let lost = if is_covered { Lost::Counted } else { Lost::Uncounted };
-        if let Some(reason) = reason {
+        if let Some(Damage { reason, hole_ends, .. }) = damage {
             tracing::error!(segment = segment.id().0, %reason, "a segment of the log is damaged");
-            inventory.losses.push(LostSegment { segment: segment.id(), lost, reason });
+            let (segment, hole_ends) = (segment.id(), Some(hole_ends));
+            inventory.losses.retain(|earlier| !earlier.hearsay || earlier.segment != segment);
+            let hearsay = false;
+            inventory.losses.push(LostSegment { segment, lost, hole_ends, hearsay, reason });
         }
         inventory.absorb(Arc::new(index), parts);
         drop(inventory);
@@ -204,6 +234,22 @@ impl Inner {
         Ok(outline.filter(|_| inventory.losses_of(volume).is_empty()))
     }
 
+    /// Which lives appended what is recovered of a volume: the lowest and the highest serial of each, a line a segment.
+    pub(crate) async fn lives(
+        &self,
+        volume: VolumeId,
+    ) -> Result<Vec<(Incarnation, Serial, Serial)>, Error> {
+        self.read_recovered().await?;
+        let inventory = self.recovery.inventory.lock();
+        let parts = inventory.volumes.get(&volume).map_or(&[][..], Vec::as_slice);
+        let line = |part: &Part| {
+            // One that is gone has nothing that anybody misses.
+            let life = part.index.segment.upgrade()?.header.incarnation;
+            Some((life, part.outline.lowest, part.outline.highest))
+        };
+        Ok(parts.iter().filter_map(line).collect())
+    }
+
     pub(crate) async fn unfinished_volumes(&self) -> Result<Vec<(VolumeId, Serial)>, Error> {
         self.read_recovered().await?;
         let inventory = self.recovery.inventory.lock();
@@ -217,25 +263,36 @@ impl Inner {
     }
 }
 
-/// The highest serial of each volume in a segment; `None` when not all of it can be read.
-pub(crate) async fn highest_of(
-    segment: &Segment,
-) -> Result<Option<Vec<(VolumeId, Serial)>>, Error> {
-    let highest = |shares: Vec<Share>| {
-        shares.iter().map(|share| (share.volume, share.outline.highest)).collect()
+/// What a segment holds, in short.
+pub(crate) struct Content {
+    /// The highest serial of each volume; `None` when not all of it can be read.
+    pub(crate) highest: Option<Vec<(VolumeId, Serial)>>,
+    pub(crate) marks: Vec<(VolumeId, Mark)>,
+}
+
+/// Reads what a segment holds.
+pub(crate) async fn content_of(segment: &Segment) -> Content {
+    let content = |sorted: Sorted| Content {
+        highest: Some(
+            sorted.shares.iter().map(|share| (share.volume, share.outline.highest)).collect(),
+        ),
+        marks: sorted.marks,
     };
-    let in_memory =
-        segment.with_memory(|memory| Some(sort(descriptors::in_memory(segment, memory)?.iter()).1));
-    if let Some(shares) = in_memory.flatten() {
-        return Ok(Some(highest(shares)));
+    let sort = |listed: &mut dyn Iterator<Item = EntryHeader>| {
+        content(sort(listed, segment.id(), &Marks::new()))
+    };
+    let in_memory = segment
+        .with_memory(|memory| Some(sort(&mut descriptors::in_memory(segment, memory)?.iter())));
+    if let Some(content) = in_memory.flatten() {
+        return content;
     }
-    if let Some(table) =
-        descriptors::on_flash(segment).await?.as_ref().and_then(|read| read.table())
-    {
-        return Ok(Some(highest(sort(table.iter()).1)));
+    let read = descriptors::on_flash(segment).await.ok().flatten();
+    if let Some(table) = read.as_ref().and_then(|read| read.table()) {
+        return sort(&mut table.iter());
     }
-    let (entries, damage) = descriptors::out_of_entries(segment).await?;
-    Ok(damage.is_none().then(|| highest(sort(entries.into_iter()).1)))
+    let found = descriptors::out_of_entries(segment).await;
+    let content = sort(&mut found.listed.into_iter());
+    Content { highest: content.highest.filter(|_| found.damage.is_none()), ..content }
 }
 
 /// A volume's share of a segment, while its index is made.
@@ -249,8 +306,9 @@ impl Index {
         segment: &Arc<Segment>,
         table: Verified<'_>,
         memory_is_sound: bool,
+        marks: &Marks,
     ) -> (Index, Vec<Share>) {
-        let (order, shares) = sort(table.iter());
+        let Sorted { order, shares, .. } = sort(table.iter(), segment.id(), marks);
         let index = Index {
             id: segment.id(),
             segment: Arc::downgrade(segment),
@@ -262,10 +320,14 @@ impl Index {
         (index, shares)
     }
 
-    fn of_entries(segment: &Arc<Segment>, mut entries: Vec<EntryHeader>) -> (Index, Vec<Share>) {
+    fn of_entries(
+        segment: &Arc<Segment>,
+        mut entries: Vec<EntryHeader>,
+        marks: &Marks,
+    ) -> (Index, Vec<Share>) {
         // No segment that was written has more: each has a descriptor, too. Damaged bytes may look so.
         entries.truncate(usize::from(u16::MAX));
-        let (order, shares) = sort(entries.iter().copied());
+        let Sorted { order, shares, .. } = sort(entries.iter().copied(), segment.id(), marks);
         let changes = u32::try_from(entries.len()).expect("a segment is far below 4 GiB");
         (
             Index {
@@ -281,26 +343,48 @@ impl Index {
     }
 }
 
-/// The numbers of the changes, volume by volume (none when there is one volume only), and each volume's share.
-fn sort(changes: impl Iterator<Item = EntryHeader>) -> (Vec<u16>, Vec<Share>) {
+/// What is listed in a segment, by whose it is.
+struct Sorted {
+    /// The numbers of the changes, volume by volume; none when all that is listed are changes of one volume.
+    order: Vec<u16>,
+    /// Each volume's share.
+    shares: Vec<Share>,
+    /// The marks among the changes.
+    marks: Vec<(VolumeId, Mark)>,
+}
+
+/// Sorts what is listed in a segment. What is marked as not needed is nobody's.
+fn sort(listed: impl Iterator<Item = EntryHeader>, segment: SegmentId, marks: &Marks) -> Sorted {
+    const NOBODY: u16 = u16::MAX;
     let mut shares: Vec<Share> = Vec::new();
+    let mut found = Vec::new();
     let mut known: HashMap<VolumeId, usize> = HashMap::new();
-    // Whose each change is; made when the second volume comes.
+    // Whose each is; made when not all are the first volume's.
     let mut owners: Vec<u16> = Vec::new();
     let (mut last, mut total) = (usize::MAX, 0usize);
-    for change in changes {
-        if shares.get(last).is_none_or(|share| share.volume != change.volume) {
-            last = *known.entry(change.volume).or_insert(shares.len());
+    for entry in listed {
+        let is_change = matches!(entry.kind, Kind::Change(_));
+        if !is_change {
+            let mark = Mark { serial: entry.serial, segment, offset: entry.offset };
+            found.push((entry.volume, mark));
         }
-        let outline = Outline::of(&change);
+        if !is_change || (!marks.is_empty() && is_marked(marks, segment, &entry)) {
+            owners.resize(total, 0);
+            owners.push(NOBODY);
+            total += 1;
+            continue;
+        }
+        if shares.get(last).is_none_or(|share| share.volume != entry.volume) {
+            last = *known.entry(entry.volume).or_insert(shares.len());
+        }
+        let outline = Outline::of(&entry);
         match shares.get_mut(last) {
             Some(share) => share.outline = share.outline.with(outline),
-            None => shares.push(Share { volume: change.volume, outline }),
+            None => shares.push(Share { volume: entry.volume, outline }),
         }
-        if shares.len() > 1 {
-            // All before the second volume's first were the first one's.
+        if shares.len() > 1 || !owners.is_empty() {
             owners.resize(total, 0);
-            owners.push(u16::try_from(last).expect("a segment holds fewer than 65,536 changes"));
+            owners.push(u16::try_from(last).expect("a segment holds fewer than 65,535 changes"));
         }
         total += 1;
     }
@@ -312,13 +396,13 @@ fn sort(changes: impl Iterator<Item = EntryHeader>) -> (Vec<u16>, Vec<Share>) {
             Some(begin)
         })
         .collect();
-    let mut order = vec![0; owners.len()];
-    for (number, &owner) in owners.iter().enumerate() {
+    let mut order = vec![0; owners.iter().filter(|&&owner| owner != NOBODY).count()];
+    for (number, &owner) in owners.iter().enumerate().filter(|(_, owner)| **owner != NOBODY) {
         let place = &mut next[usize::from(owner)];
         order[*place] = u16::try_from(number).expect("a segment holds fewer than 65,536 changes");
         *place += 1;
     }
-    (order, shares)
+    Sorted { order, shares, marks: found }
 }
 
 impl Part {
@@ -349,7 +433,11 @@ impl Part {
         if added.flatten().is_some() {
             return Ok(());
         }
-        let read = descriptors::on_flash(&segment).await?;
+        let read = descriptors::on_flash(&segment).await;
+        let read = read.map_err(|Unreadable(why)| {
+            let error = std::io::Error::other(why);
+            segment.depot().flash_error("reading the table of a segment", &error)
+        })?;
         let table = read.as_ref().and_then(|read| read.table());
         let damaged = || Error::Damaged {
             segment: self.index.id,
@@ -358,6 +446,12 @@ impl Part {
         };
         add(table.filter(|table| table.changes() == self.index.changes).ok_or_else(damaged)?);
         Ok(())
+    }
+
+    /// Its changes, where they are kept because there is no table.
+    fn kept(&self) -> Vec<EntryHeader> {
+        let kept = self.index.kept.as_deref().unwrap_or_default();
+        self.numbers().filter_map(|number| kept.get(number as usize).copied()).collect()
     }
 
     fn numbers(&self) -> impl Iterator<Item = u32> {
@@ -421,8 +515,9 @@ impl Inventory {
         losses: Vec<LostSegment>,
         statistics: HashMap<VolumeId, Serial>,
         statistics_of: Option<SegmentId>,
+        marks: Marks,
     ) -> Inventory {
-        Inventory { losses, statistics, statistics_of, ..Inventory::default() }
+        Inventory { losses, statistics, statistics_of, marks, ..Inventory::default() }
     }
 
     fn absorb(&mut self, index: Arc<Index>, shares: Vec<Share>) {
@@ -454,33 +549,63 @@ impl Inventory {
     /// Which changes of `volume` may be missing. A lost segment does not concern a volume whose serials go on without
     /// a gap from before it to behind it, or that had nothing in the log (by the statistics of a head opened later).
     fn losses_of(&self, volume: VolumeId) -> Vec<Loss> {
-        self.losses.iter().filter_map(|lost| self.loss_of(volume, lost)).collect()
+        self.losses.iter().flat_map(|lost| self.losses_in(volume, lost)).collect()
     }
 
-    fn loss_of(&self, volume: VolumeId, lost: &LostSegment) -> Option<Loss> {
+    fn losses_in(&self, volume: VolumeId, lost: &LostSegment) -> Vec<Loss> {
         let parts = self.volumes.get(&volume).map_or(&[][..], Vec::as_slice);
-        let (before, behind): (Vec<_>, Vec<_>) =
-            parts.iter().partition(|part| part.index.id <= lost.segment);
-        let after = before
-            .iter()
-            .map(|part| part.outline.highest)
-            .max()
-            .unwrap_or_default()
-            .max(self.released_of(volume));
-        let bound = match (behind.iter().map(|part| part.outline.lowest).min(), self.statistics_of)
-        {
+        let marks = self.marks.get(&volume).map_or(&[][..], Vec::as_slice);
+        if marks.iter().any(|mark| mark.serial == EVERY && mark.segment > lost.segment) {
+            return Vec::new();
+        }
+        // What is released is in the datastore, wherever it was written down.
+        let marked = marks.iter().map(|mark| mark.serial).filter(|&serial| serial != EVERY).max();
+        let released = self.released_of(volume).max(marked.unwrap_or_default());
+        let found = |changes: &[EntryHeader]| -> Vec<(Serial, u32)> {
+            changes.iter().map(|change| (change.serial, change.offset)).collect()
+        };
+        let mut inside = Vec::new();
+        let (mut after, mut next) = (released, None::<Serial>);
+        for part in parts {
+            match (part.index.id.cmp(&lost.segment), lost.hole_ends) {
+                (Ordering::Greater, _) => {
+                    let lowest = part.outline.lowest;
+                    next = Some(next.map_or(lowest, |next| next.min(lowest)));
+                }
+                (Ordering::Equal, Some(_)) if part.index.kept.is_some() => {
+                    inside.extend(found(&part.kept()));
+                }
+                _ => after = after.max(part.outline.highest),
+            }
+        }
+        let bound = match (next, self.statistics_of) {
             (Some(next), _) => Some(next),
             (None, Some(_)) if lost.lost == Lost::Counted => {
                 Some(self.statistics.get(&volume).map_or(Serial(0), |&highest| highest.next()))
             }
             _ => None,
         };
-        let nothing_between = bound.is_some_and(|bound| bound.0 <= after.0.saturating_add(1));
-        (!nothing_between).then(|| Loss {
-            segment: lost.segment,
-            after,
-            before: bound,
-            reason: lost.reason.clone(),
-        })
+        let loss = |after: Serial, before: Option<Serial>| {
+            let nothing_between =
+                before.is_some_and(|before| before.0 <= after.0.saturating_add(1));
+            let (segment, reason) = (lost.segment, lost.reason.clone());
+            (!nothing_between).then_some(Loss { segment, after, before, reason })
+        };
+        let mut losses = Vec::new();
+        inside.sort_unstable();
+        for &(serial, _) in &inside {
+            losses.extend(loss(after, Some(serial)));
+            after = after.max(serial);
+        }
+        let last_offset = inside.iter().map(|&(_, offset)| offset).max();
+        let is_behind_the_hole =
+            last_offset.is_some_and(|last| lost.hole_ends.is_some_and(|ends| last >= ends));
+        if bound.is_some() || !is_behind_the_hole {
+            losses.extend(loss(after, bound));
+        }
+        losses
     }
 }
+
+/// The serial of a mark that leaves nothing.
+const EVERY: Serial = Serial(u64::MAX);

@@ -249,20 +249,22 @@ impl Log {
         self.inner.durable()
     }
 
-    /// Changes of `volume` up to `serial` are in the datastore; their segments may go.
-    pub fn release(&self, volume: VolumeId, serial: Serial) {
-        self.inner.release(volume, serial);
+    /// Changes of `volume` up to `serial` are in the datastore; their segments may go. Once the position given is
+    /// committed no restart hands them out again. (While the log is full, and the head with it, only the next head writes
+    /// it down.)
+    pub fn release(&self, volume: VolumeId, serial: Serial) -> Position {
+        self.inner.release(volume, serial)
     }
 
     /// Nothing of `volume` is needed any more: it was deleted, or has another owner. What is appended for it later
-    /// counts again.
-    pub fn forget(&self, volume: VolumeId) {
-        self.inner.release(volume, Serial(u64::MAX));
+    /// counts again. The position as of [`Log::release`].
+    pub fn forget(&self, volume: VolumeId) -> Position {
+        self.inner.release(volume, Serial(u64::MAX))
     }
 
     /// What outlived the restart of one volume, in serial order. Payloads are verified at first use. Reads the
-    /// descriptor tables of the recovered segments once, for all volumes. Changes that were released in an earlier life
-    /// may be among them, with gaps; what was not released is there without a gap. [`Error::Lost`] when acknowledged changes of
+    /// descriptor tables of the recovered segments once, for all volumes. What was released in an earlier life, and durably, is
+    /// not among them; of what was released just before a crash some may be, with gaps. [`Error::Lost`] when acknowledged changes of
     /// it may be missing: then see [`Log::salvage`].
     pub async fn unfinished(&self, volume: VolumeId) -> Result<Vec<Recovered>, Error> {
         let (recovered, losses) = self.salvage(volume).await?;
@@ -279,6 +281,15 @@ impl Log {
     /// `None` when nothing did, or something may be missing: then only [`Log::salvage`] can tell.
     pub async fn outline(&self, volume: VolumeId) -> Result<Option<Outline>, Error> {
         self.inner.outline(volume).await
+    }
+
+    /// Which lives of the node appended what is recovered of a volume: each with a lowest and a highest serial, in the order
+    /// of the log, perhaps several of one life.
+    pub async fn lives(
+        &self,
+        volume: VolumeId,
+    ) -> Result<Vec<(Incarnation, Serial, Serial)>, Error> {
+        self.inner.lives(volume).await
     }
 
     /// All volumes that have recovered changes, with the highest serial of each.

@@ -2,9 +2,11 @@
 
 use base::limits::{CHANGE_BYTES_MAX, SEGMENT_BYTES};
 
-/// What one write to flash begins and ends on, bytes. Sectors that were acknowledged are never written again with
-/// other bytes, so a torn write cannot hurt them.
+/// What one write to flash begins and ends on, bytes, at least: the drive's physical sector when that is larger. Sectors
+/// that were acknowledged are never written again with other bytes, so a torn write cannot hurt them.
 pub const SECTOR_BYTES: u32 = 512;
+/// The same, at most: a drive that says more is not believed.
+pub const SECTOR_BYTES_MAX: u32 = 16 << 10;
 /// Entries begin on a multiple of this, bytes.
 pub const GRAIN_BYTES: u32 = 64;
 /// Most that one [`crate::Log::append`] may take of a segment, bytes: payloads, each padded to 64, and 128 a change. With
@@ -23,17 +25,28 @@ pub const FLUSH_AHEAD_BYTES: u64 = 1 << 20;
 /// Bytes that nobody asked for are read ahead with those around them when they are no more than this: one longer read is
 /// cheaper than two.
 pub const READ_AHEAD_GAP: u32 = 32 << 10;
-/// Most segments a log may have: their digest takes 1 MiB then.
+/// Most segments a log may have: their digest takes 2 MiB then.
 pub const SEGMENTS_MAX: u64 = 65_536;
 /// Most volumes named in the statistics of a head; with more, a lost segment is taken to concern every volume.
 pub const STATISTICS_MAX: usize = 16_384;
+/// Most low-water marks that a head takes over; what is released beyond them may come back after a restart.
+pub const MARKS_MAX: usize = 16_384;
 /// Slots that the arena must have: the head, its successor.
 pub const SLOTS_MIN: usize = 2;
+/// How often a segment is read that cannot be, before that counts as damage.
+pub const READ_TRIES: usize = 3;
+/// Wait before trying again what failed because room, memory or descriptors were exhausted.
+pub const EXHAUSTED_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
 /// Wait before trying again to make a segment file on a full file system.
 pub const FULL_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 
 const _: () = assert!(CHANGE_BYTES_MAX <= APPEND_BYTES_MAX, "the largest change can be appended");
 const _: () = assert!(
-    SEGMENTS_MAX * 16 + STATISTICS_MAX as u64 * 24 < SEGMENT_BYTES / 4,
+    SEGMENTS_MAX * 32
+        + STATISTICS_MAX as u64 * 24
+        + MARKS_MAX as u64 * 40
+        + 8 * SECTOR_BYTES_MAX as u64
+        + APPEND_BYTES_MAX
+        < SEGMENT_BYTES,
     "a head has room for data"
 );

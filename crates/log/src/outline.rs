@@ -11,7 +11,8 @@ pub struct Outline {
     pub bytes: u64,
     pub lowest: Serial,
     pub highest: Serial,
-    /// The newest generation among them.
+    /// The oldest and the newest generation among them.
+    pub oldest: Generation,
     pub newest: Generation,
     /// Each serial is one more than the one before it: none is missing, none is there twice.
     pub gapless: bool,
@@ -24,6 +25,7 @@ impl Outline {
             bytes: u64::from(change.length),
             lowest: change.serial,
             highest: change.serial,
+            oldest: change.generation,
             newest: change.generation,
             gapless: true,
         }
@@ -36,6 +38,7 @@ impl Outline {
             bytes: self.bytes + next.bytes,
             lowest: self.lowest.min(next.lowest),
             highest: self.highest.max(next.highest),
+            oldest: self.oldest.min(next.oldest),
             newest: self.newest.max(next.newest),
             gapless: self.gapless
                 && next.gapless
@@ -56,6 +59,7 @@ mod tests {
                 bytes: 10,
                 lowest: Serial(serial),
                 highest: Serial(serial),
+                oldest: Generation(serial),
                 newest: Generation(serial),
                 gapless: true,
             };
@@ -64,7 +68,7 @@ mod tests {
         let whole = outline(&[4, 5, 6]);
         assert_eq!((whole.changes, whole.bytes), (3, 30));
         assert_eq!((whole.lowest, whole.highest), (Serial(4), Serial(6)));
-        assert_eq!(whole.newest, Generation(6));
+        assert_eq!((whole.oldest, whole.newest), (Generation(4), Generation(6)));
         assert!(whole.gapless);
         for torn in [&[4, 6][..], &[4, 4], &[5, 4], &[4, 5, 5, 7], &[1, 2, 2, 3], &[u64::MAX, 0]] {
             assert!(!outline(torn).gapless, "{torn:?}");

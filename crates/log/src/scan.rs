@@ -4,19 +4,21 @@
 use crate::Error;
 use crate::depot::Depot;
 use crate::format::{
-    BadHeader, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind, SegmentHeader, VERSION,
+    BadHeader, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, SegmentHeader, VERSION,
 };
-use crate::limits::{GRAIN_BYTES, SECTOR_BYTES};
+use crate::limits::GRAIN_BYTES;
 use crate::machine::history::{End, Probe};
-use crate::walk::{Opening, Walk, read_opening, walk};
+use crate::walk::{Opening, Walk, goes_on, read_opening, walk};
 use base::SegmentId;
-use env::{File, FileKind};
+use env::{FileKind, Open};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use warm::{Certificate, Content, Memory, Slot};
 
 /// First bytes read of a head to find its digest; a digest of 4,000 segments fits.
 const OPENING_BYTES: u32 = 64 << 10;
+
+/// Pieces in which a file is read of which not all can be read.
+const PIECE_BYTES: usize = 4096;
 
 /// All copies of one segment.
 #[derive(Default)]
@@ -78,10 +80,14 @@ impl Scan {
     }
 
     async fn file(&mut self, depot: &Depot, number: u32, name: &str) -> Result<(), Error> {
-        let file = depot.open_to_read(Some(number)).await?;
         self.files.push(number);
         let mut bytes = [0; HEADER_BYTES as usize];
-        match file.read_at(&mut bytes, 0).await {
+        let opened = depot.open(Some(number), Open::Read).await;
+        let read = match &opened {
+            Ok(file) => depot.read(&**file, &mut bytes, 0).await,
+            Err(error) => Err(std::io::Error::new(error.kind(), error.to_string())),
+        };
+        match read {
             Ok(()) => {}
             // Making it was interrupted.
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(()),
@@ -148,7 +154,10 @@ impl Scan {
                 self.segments.entry(header.segment).or_default().warm = Some(copy);
             }
             _ => {
-                self.damaged_slots.push(Some(certificate.label.segment));
+                // A file that was cut short, for one. What flash has counts, and it may have all there was.
+                if certificate.durable < certificate.front {
+                    self.damaged_slots.push(Some(certificate.label.segment));
+                }
                 self.slots.extend(memory.into_slot().ok());
             }
         }
@@ -161,18 +170,9 @@ impl Scan {
     }
 
     /// Gives up warm copies that are older than, or another segment than, what flash has under the same number.
-    pub(crate) async fn settle(&mut self, depot: &Depot, id: SegmentId) -> Result<(), Error> {
-        let Some(found) = self.segments.get_mut(&id) else { return Ok(()) };
-        let (Some((file, header)), Some(copy)) = (found.flash, &found.warm) else { return Ok(()) };
-        let mut stale = header != copy.header;
-        let next = copy.certificate.front.next_multiple_of(SECTOR_BYTES);
-        if !stale && !copy.certificate.foot && next + SECTOR_BYTES < depot.capacity {
-            // Memory is never behind flash, unless somebody put an old image of it back.
-            let mut bytes = [0; GRAIN_BYTES as usize];
-            read(depot, file, &mut bytes, next).await?;
-            stale = EntryHeader::decode(&bytes, id).is_ok_and(|entry| entry.offset == next);
-        }
-        if stale {
+    pub(crate) async fn settle(&mut self, depot: &Depot, id: SegmentId) {
+        let Some(found) = self.segments.get_mut(&id) else { return };
+        if found.is_outdated_in_memory(depot).await {
             tracing::warn!(
                 segment = id.0,
                 "warm memory holds an outdated copy of a segment: flash is used"
@@ -180,22 +180,61 @@ impl Scan {
             let copy = found.warm.take().expect("looked at just now");
             self.slots.extend(copy.memory.into_slot().ok());
         }
-        Ok(())
     }
 }
+
+impl Found {
+    async fn is_outdated_in_memory(&self, depot: &Depot) -> bool {
+        let (Some((file, header)), Some(copy)) = (self.flash, &self.warm) else { return false };
+        if header != copy.header {
+            return true;
+        }
+        // Memory is never behind flash, unless somebody put an old image of it back.
+        if let Ok(Some(foot)) = read_foot(depot, file, &header).await {
+            let plain = |foot: Foot| (foot.front, foot.changes, foot.table_crc);
+            return copy.foot().map(plain) != Some(plain(foot));
+        }
+        let front = copy.certificate.front;
+        let places = [front, front.next_multiple_of(header.sector)];
+        for next in places.into_iter().filter(|next| next + FOOT_BYTES < depot.capacity) {
+            let mut bytes = [0; GRAIN_BYTES as usize];
+            let read = read(depot, file, &mut bytes, next).await;
+            let entry = EntryHeader::decode(&bytes, header.segment);
+            if read.is_ok() && entry.is_ok_and(|entry| entry.offset == next) {
+                return !copy.certificate.foot;
+            }
+        }
+        false
+    }
+}
+
+impl WarmCopy {
+    /// The foot, once it is sealed in memory.
+    fn foot(&self) -> Option<Foot> {
+        let tail = self.memory.tail()?;
+        let SegmentHeader { segment, birth, capacity, .. } = self.header;
+        Foot::decode(tail.get(tail.len() - FOOT_BYTES as usize..)?, segment, birth, capacity)
+    }
+
+    /// Flash has all that was ever published here.
+    pub(crate) fn is_on_flash(&self) -> bool {
+        self.certificate.durable >= self.certificate.front
+    }
+}
+
+/// Why a segment, or a part of it, cannot be read: damage of that segment, and of nothing else.
+#[derive(Debug, Clone)]
+pub(crate) struct Unreadable(pub(crate) String);
 
 pub(crate) async fn read(
     depot: &Depot,
     file: u32,
     bytes: &mut [u8],
     offset: u32,
-) -> Result<(), Error> {
-    let opened = depot.open_to_read(Some(file)).await?;
-    let doing = format!("reading segment file {file}");
-    opened
-        .read_at(bytes, u64::from(offset))
-        .await
-        .map_err(|error| depot.flash_error(&doing, &error))
+) -> Result<(), Unreadable> {
+    let unreadable = |error: std::io::Error| Unreadable(format!("it cannot be read: {error}"));
+    let opened = depot.open(Some(file), Open::Read).await.map_err(unreadable)?;
+    depot.read(&*opened, bytes, offset).await.map_err(unreadable)
 }
 
 /// The foot of a segment on flash, if it is sealed there.
@@ -203,17 +242,24 @@ pub(crate) async fn read_foot(
     depot: &Depot,
     file: u32,
     header: &SegmentHeader,
-) -> Result<Option<Foot>, Error> {
+) -> Result<Option<Foot>, Unreadable> {
     let mut bytes = [0; FOOT_BYTES as usize];
     read(depot, file, &mut bytes, header.capacity - FOOT_BYTES).await?;
     Ok(Foot::decode(&bytes, header.segment, header.birth, header.capacity))
 }
 
-/// All bytes of a segment on flash.
-pub(crate) async fn read_image(depot: &Depot, file: u32) -> Result<Vec<u8>, Error> {
+/// All bytes of a segment on flash that can be read, zeros where they cannot, and why that is.
+pub(crate) async fn read_image(depot: &Depot, file: u32) -> (Vec<u8>, Option<Unreadable>) {
     let mut bytes = vec![0; depot.capacity as usize];
-    read(depot, file, &mut bytes, 0).await?;
-    Ok(bytes)
+    let Err(why) = read(depot, file, &mut bytes, 0).await else { return (bytes, None) };
+    let mut offset = 0;
+    for piece in bytes.chunks_mut(PIECE_BYTES) {
+        if read(depot, file, piece, offset).await.is_err() {
+            piece.fill(0);
+        }
+        offset += u32::try_from(piece.len()).expect("a segment is far below 4 GiB");
+    }
+    (bytes, Some(why))
 }
 
 /// What came of looking at a segment as a head.
@@ -225,20 +271,18 @@ pub(crate) enum Looked {
     },
 }
 
-/// Looks at a segment as a head: its opening, its end, whether it holds changes.
+/// Looks at a segment as a head: its opening, its end, whether it holds changes. One that cannot be read may hold some.
 pub(crate) async fn look(depot: &Depot, found: &Found) -> Result<Looked, Error> {
     let header = found.header();
-    let end = match found.flash {
+    let seen = match found.flash {
         Some((file, header)) => {
             // What this process reads may still be on its way to flash, from before the last one died.
-            sync(depot, file).await?;
-            match read_foot(depot, file, &header).await? {
-                Some(foot) => Seal::Sealed(foot),
-                None => Seal::Open,
-            }
+            if sync(depot, file).await? { read_foot(depot, file, &header).await.ok() } else { None }
         }
-        None => Seal::Open,
+        None => Some(None),
     };
+    let is_readable = seen.is_some();
+    let end = seen.flatten().map_or(Seal::Open, Seal::Sealed);
     let head = |opening, has_changes| {
         Looked::Head(Probe { segment: header.segment, opening, has_changes, end: end.plain() })
     };
@@ -247,27 +291,39 @@ pub(crate) async fn look(depot: &Depot, found: &Found) -> Result<Looked, Error> 
     if let Some(copy) = with_changes {
         let front = copy.memory.front(0, copy.memory.front_length());
         let front = front.expect("what is published can be read");
-        if let Some(opening) = read_opening(front, header.segment) {
+        if let Some(opening) = read_opening(front, &header) {
             return Ok(head(opening, true));
         }
     }
     // From here on the changes in memory still count, should only its opening be damaged.
     let in_memory = with_changes.is_some();
     let Some((file, header)) = found.flash else { return Ok(Looked::NoHead { traces: in_memory }) };
-    if let Seal::Sealed(foot) = &end
-        && let Some(opening) = opening_on_flash(depot, file, header.segment).await?
-    {
-        return Ok(head(opening, foot.changes > 0 || in_memory));
+    let front = read_opening_bytes(depot, file).await;
+    if let Seal::Sealed(foot) = &end {
+        let opening = match front.as_ref().and_then(|front| read_opening(front, &header)) {
+            Some(opening) => Some(opening),
+            None => read_opening(&read_image(depot, file).await.0, &header),
+        };
+        if let Some(opening) = opening {
+            return Ok(head(opening, foot.changes > 0 || in_memory));
+        }
     }
-    if let Some(opening) = opening_alone(depot, file, header.segment).await? {
+    // Memory says that nothing came behind the opening, or else all of the file is looked at.
+    let is_known = found.warm.as_ref().is_some_and(|copy| copy.header == header) && is_readable;
+    if let Some(opening) =
+        front.filter(|_| is_known).and_then(|front| opening_alone(&front, &header))
+    {
         return Ok(head(opening, in_memory));
     }
-    let image = read_image(depot, file).await?;
-    let Walk { opening, changes, .. } = walk(&image, header.segment, true);
-    Ok(match opening {
-        Some(opening) => head(opening, !changes.is_empty() || in_memory),
+    let (image, unreadable) = read_image(depot, file).await;
+    let walked = walk(&image, &header, true);
+    let has_changes = !walked.listed.is_empty() || unreadable.is_some() || in_memory;
+    let goes_on = header.version >= 3 && goes_on(&image, &header, &walked);
+    Ok(match walked.opening {
+        Some(opening) => head(opening, has_changes || goes_on),
         None => Looked::NoHead {
             traces: in_memory
+                || unreadable.is_some()
                 || matches!(end, Seal::Sealed(_))
                 || has_traces(&image, header.segment),
         },
@@ -295,42 +351,33 @@ fn has_traces(image: &[u8], segment: SegmentId) -> bool {
         .zip(image[HEADER_BYTES as usize..].chunks(GRAIN_BYTES as usize))
         .any(|(offset, bytes)| {
             EntryHeader::decode(bytes, segment)
-                .is_ok_and(|entry| entry.offset == offset && matches!(entry.kind, Kind::Change(_)))
+                .is_ok_and(|entry| entry.offset == offset && entry.kind.is_listed())
         })
 }
 
-/// The opening of a head on flash behind which nothing lies: one that was opened ahead, as a crash leaves it most often. Its
-/// front tells, as all of it would: a walk ends at the first bytes that are no entry.
-async fn opening_alone(
-    depot: &Depot,
-    file: u32,
-    segment: SegmentId,
-) -> Result<Option<Opening>, Error> {
-    let bytes = read_opening_bytes(depot, file).await?;
-    let Walk { opening, changes, end, .. } = walk(&bytes, segment, true);
-    let behind = bytes.get(end as usize..).filter(|rest| rest.len() >= GRAIN_BYTES as usize);
-    let ends_there = behind.is_some_and(|rest| EntryHeader::decode(rest, segment).is_err());
-    Ok(opening.filter(|_| changes.is_empty() && ends_there))
+/// The opening of a head behind which nothing lies: one that was opened ahead, as a crash leaves it most often. Its front
+/// tells, as all of it would: a walk ends at the first bytes that are no entry.
+fn opening_alone(front: &[u8], header: &SegmentHeader) -> Option<Opening> {
+    let walked = walk(front, header, true);
+    let behind = front.get(walked.end as usize..)?;
+    let Walk { opening, listed, .. } = walked;
+    let ends_there = behind.len() >= GRAIN_BYTES as usize
+        && EntryHeader::decode(behind, header.segment).is_err();
+    opening.filter(|_| listed.is_empty() && ends_there)
 }
 
-async fn opening_on_flash(
-    depot: &Depot,
-    file: u32,
-    segment: SegmentId,
-) -> Result<Option<Opening>, Error> {
-    if let Some(opening) = read_opening(&read_opening_bytes(depot, file).await?, segment) {
-        return Ok(Some(opening));
-    }
-    Ok(read_opening(&read_image(depot, file).await?, segment))
-}
-
-async fn read_opening_bytes(depot: &Depot, file: u32) -> Result<Vec<u8>, Error> {
+async fn read_opening_bytes(depot: &Depot, file: u32) -> Option<Vec<u8>> {
     let mut bytes = vec![0; OPENING_BYTES.min(depot.capacity) as usize];
-    read(depot, file, &mut bytes, 0).await?;
-    Ok(bytes)
+    read(depot, file, &mut bytes, 0).await.ok()?;
+    Some(bytes)
 }
 
-async fn sync(depot: &Depot, file: u32) -> Result<(), Error> {
-    let opened: Arc<dyn File> = depot.open_to_write(file).await?;
-    opened.sync_data().await.map_err(|error| depot.flash_error("syncing a segment file", &error))
+/// Syncs a file; `false` when there is none to be opened.
+pub(crate) async fn sync(depot: &Depot, file: u32) -> Result<bool, Error> {
+    let Ok(opened) = depot.open(Some(file), Open::Write).await else { return Ok(false) };
+    while let Err(error) = opened.sync_data().await {
+        let waited = depot.ride_out(error).await;
+        waited.map_err(|error| depot.flash_error("syncing a segment file", &error))?;
+    }
+    Ok(true)
 }

@@ -6,7 +6,7 @@
 
 use crate::Error;
 use crate::depot::Depot;
-use crate::format::{ENTRY_BYTES, EntryHeader, SegmentHeader};
+use crate::format::{ENTRY_BYTES, EntryHeader, SegmentHeader, Who};
 use crate::limits::{GRAIN_BYTES, READ_AHEAD_GAP};
 use base::SegmentId;
 use base::checksum::crc32c;
@@ -85,6 +85,12 @@ impl Segment {
 
     pub(crate) fn id(&self) -> SegmentId {
         self.header.segment
+    }
+
+    /// What digests say of it, beside its number.
+    pub(crate) fn named(&self) -> (Option<u32>, Option<Who>) {
+        let SegmentHeader { incarnation, birth, .. } = self.header;
+        (self.file, Some(Who { incarnation, birth }))
     }
 
     pub(crate) fn depot(&self) -> &Arc<Depot> {

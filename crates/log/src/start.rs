@@ -6,7 +6,7 @@ use crate::driver::{FileLease, Plan, open_head};
 use crate::format::{FOOT_BYTES, Foot, Lost, Named, Statistics};
 use crate::head::Head;
 use crate::inner::{Inner, Parts};
-use crate::inventory::{Inventory, LostSegment, Recovery, highest_of};
+use crate::inventory::{Content, Inventory, LostSegment, Marks, Recovery, content_of};
 use crate::limits::{RESERVE_FILES, SEGMENTS_MAX, SEGMENTS_MIN, SLOTS_MIN, STATISTICS_MAX};
 use crate::machine::history::{End, History, Present, what_is_the_log};
 use crate::machine::table::Table;
@@ -81,6 +81,12 @@ pub(crate) async fn find(
     let said: HashMap<VolumeId, Serial> =
         counted.iter().flat_map(|(_, statistics)| statistics.volumes.iter().copied()).collect();
     let whole = counted.as_ref().map_or(newest.is_none(), |(_, statistics)| statistics.whole);
+    let mut marks = Marks::new();
+    if let Some((_, statistics)) = &counted {
+        for &(volume, mark) in &statistics.marks {
+            marks.entry(volume).or_default().push(mark);
+        }
+    }
     let counted = counted.map(|(head, _)| head);
     let mut starting = Starting {
         table: Table::new(said.clone(), whole),
@@ -91,12 +97,15 @@ pub(crate) async fn find(
         resumed: None,
         unread: Vec::new(),
         leaving: Vec::new(),
+        marks,
     };
     let watch = env.watch();
     starting.stock_files(&scan, segments_max).await?;
     starting.admit(&mut scan, &mut opened).await?;
-    starting.count_uncounted(newest.is_none()).await?;
-    let inventory = Inventory::new(starting.losses(), said, counted.filter(|_| whole));
+    starting.count_uncounted(newest.is_none()).await;
+    let marks = std::mem::take(&mut starting.marks);
+    starting.table.take_over(&marks);
+    let inventory = Inventory::new(starting.losses(), said, counted.filter(|_| whole), marks);
     starting.report_damage(&opened);
     env.boot_phase("old-heads", Some("log"), watch);
     let flush_interval = config.flush_interval;
@@ -173,7 +182,7 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<Decided, Error> {
     }
     let mut newest = None;
     for id in present.keys().rev().copied().collect::<Vec<_>>() {
-        scan.settle(depot, id).await?;
+        scan.settle(depot, id).await;
         match look(depot, &scan.segments[&id]).await? {
             Looked::Head(probe) => {
                 newest = Some(probe);
@@ -204,10 +213,10 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<Decided, Error> {
         Some((probe.segment, statistics))
     });
     if let Some(id) = before.filter(|id| scan.segments.contains_key(id)) {
-        scan.settle(depot, id).await?;
+        scan.settle(depot, id).await;
         let found = &scan.segments[&id];
         if let Some((file, header)) = found.flash {
-            let foot = read_foot(depot, file, &header).await?;
+            let foot = read_foot(depot, file, &header).await.ok().flatten();
             let sealed = |foot: Foot| End::Sealed { successor: foot.successor };
             before_end = Some((id, foot.map_or(End::Open, sealed)));
         }
@@ -277,6 +286,8 @@ pub(crate) struct Starting {
     pub(crate) unread: Vec<Arc<Segment>>,
     /// Leaves the log when the new head is durable.
     pub(crate) leaving: Vec<SegmentId>,
+    /// What earlier lives have released.
+    pub(crate) marks: Marks,
 }
 
 impl Starting {
@@ -332,17 +343,23 @@ impl Starting {
         let missing = self.history.missing.iter().map(move |named: &Named| LostSegment {
             segment: named.segment,
             lost: named.lost.max(how(named.segment)),
+            hole_ends: None,
+            hearsay: false,
             reason: format!("segment {} (file {}) is missing", named.segment, named.file),
         });
         let tail = self.history.tail_lost.map(|segment| LostSegment {
             segment,
             lost: how(segment),
+            hole_ends: None,
+            hearsay: false,
             reason: format!("segment {segment}, the newest, is missing or damaged"),
         });
         let earlier = self.history.members.iter().filter(|named| named.lost != Lost::Nothing);
         let earlier = earlier.map(|named| LostSegment {
             segment: named.segment,
             lost: named.lost,
+            hole_ends: None,
+            hearsay: true,
             reason: format!(
                 "changes of segment {} were found lost by an earlier start",
                 named.segment
@@ -352,18 +369,20 @@ impl Starting {
     }
 
     /// Counts what no statistics cover: what the head with the newest ones holds, and what came behind it.
-    async fn count_uncounted(&mut self, no_head: bool) -> Result<(), Error> {
+    async fn count_uncounted(&mut self, no_head: bool) {
         let mut unknown = no_head && !self.unread.is_empty();
         let uncounted = self.unread.iter().filter(|segment| Some(segment.id()) >= self.counted);
         for segment in uncounted.cloned().collect::<Vec<_>>() {
-            let highest = highest_of(&segment).await?;
+            let Content { highest, marks } = content_of(&segment).await;
             unknown |= highest.is_none();
             self.table.carry(highest);
+            for (volume, mark) in marks {
+                self.marks.entry(volume).or_default().push(mark);
+            }
         }
         if unknown {
             self.table.carry(None);
         }
-        Ok(())
     }
 
     fn report_damage(&self, opened: &Opened) {
@@ -391,7 +410,7 @@ impl Starting {
         let file = FileLease::take(&self.depot, false).await?;
         let head = open_head(&self.depot, plan, slot, file).await?;
         self.reopen_closed(id).await?;
-        self.table.insert(id, head.segment.file, Some(Arc::clone(&head.segment)), false);
+        self.table.insert(id, head.segment.named(), Some(Arc::clone(&head.segment)), false);
         let leaving = std::mem::take(&mut self.leaving);
         if let Some(old) = self.resumed.take() {
             return Ok((head, Some((old, leaving))));
@@ -426,5 +445,5 @@ async fn closed_foot(
     let Some((file, header)) = scan.segments.get(&id).and_then(|found| found.flash) else {
         return Ok(None);
     };
-    Ok(read_foot(depot, file, &header).await?.map(|foot| (file, foot)))
+    Ok(read_foot(depot, file, &header).await.ok().flatten().map(|foot| (file, foot)))
 }

@@ -3,12 +3,13 @@
 //! Total over any bytes; used for open segments on flash, for sealed ones whose table is damaged, and by `inspect`.
 
 use crate::format::{
-    ENTRY_BYTES, EntryHeader, HEADER_BYTES, Kind, Named, Statistics, decode_digest,
-    decode_statistics,
+    ENTRY_BYTES, EntryHeader, HEADER_BYTES, Kind, Named, SegmentHeader, Statistics, decode_digest,
+    decode_marks, decode_statistics,
 };
-use crate::limits::{GRAIN_BYTES, SECTOR_BYTES};
+use crate::limits::GRAIN_BYTES;
 use base::SegmentId;
 use base::checksum::{crc32c, crc32c_seeded};
+use std::collections::VecDeque;
 
 /// The opening entries of a head.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,8 +22,8 @@ pub(crate) struct Opening {
 /// What a walk found.
 #[derive(Debug, Clone)]
 pub(crate) struct Walk {
-    /// Certified changes, in order.
-    pub(crate) changes: Vec<EntryHeader>,
+    /// Certified entries that have descriptors, in order.
+    pub(crate) listed: Vec<EntryHeader>,
     pub(crate) opening: Option<Opening>,
     /// Certificates seen.
     pub(crate) batches: u32,
@@ -36,11 +37,10 @@ pub(crate) struct Walk {
 
 /// Walks `bytes`, the front of `segment` behind a valid segment header. `verify_last` looks at the payloads of the last
 /// batch too: its write may have been torn, and it is given up as a whole when one does not match.
-pub(crate) fn walk(bytes: &[u8], segment: SegmentId, verify_last: bool) -> Walk {
-    let mut walker =
-        Walker { bytes, segment, at: HEADER_BYTES, entries: Vec::new(), ..Walker::default() };
+pub(crate) fn walk(bytes: &[u8], segment: &SegmentHeader, verify_last: bool) -> Walk {
+    let mut walker = Walker::new(bytes, segment);
     let mut walk =
-        Walk { changes: Vec::new(), opening: None, batches: 0, end: 0, last_start: 0, why: "" };
+        Walk { listed: Vec::new(), opening: None, batches: 0, end: 0, last_start: 0, why: "" };
     walk.why = loop {
         match walker.batch() {
             Ok(()) => walk.batches += 1,
@@ -57,28 +57,42 @@ pub(crate) fn walk(bytes: &[u8], segment: SegmentId, verify_last: bool) -> Walk 
     walk.last_start = if gave_up { walk.end } else { walker.before.1 };
     walker.entries.truncate(walker.certified);
     if walk.end > 0 {
-        walk.opening = opening(bytes, &walker.entries);
+        walk.opening = opening(bytes, &walker.entries, segment.version);
     }
-    walker.entries.retain(|entry| matches!(entry.kind, Kind::Change(_)));
-    walk.changes = walker.entries;
+    walker.entries.retain(|entry| entry.kind.is_listed());
+    walk.listed = walker.entries;
     walk
 }
 
-#[derive(Default)]
 struct Walker<'a> {
     bytes: &'a [u8],
     segment: SegmentId,
+    sector: u32,
     at: u32,
     /// All entries but certificates; the certified ones first.
     entries: Vec<EntryHeader>,
-    changes: u64,
+    listed: u64,
     certified: usize,
     certified_end: u32,
     /// The two as they were before the last certificate.
     before: (usize, u32),
 }
 
-impl Walker<'_> {
+impl<'a> Walker<'a> {
+    fn new(bytes: &'a [u8], segment: &SegmentHeader) -> Walker<'a> {
+        Walker {
+            bytes,
+            segment: segment.segment,
+            sector: segment.sector,
+            at: HEADER_BYTES,
+            entries: Vec::new(),
+            listed: 0,
+            certified: 0,
+            certified_end: 0,
+            before: (0, 0),
+        }
+    }
+
     /// Reads up to and with the next certificate.
     fn batch(&mut self) -> Result<(), &'static str> {
         loop {
@@ -94,19 +108,18 @@ impl Walker<'_> {
             if end > self.bytes.len() as u64 {
                 return Err("an entry that is longer than its segment");
             }
-            self.changes += u64::from(matches!(entry.kind, Kind::Change(_)));
+            self.listed += u64::from(entry.kind.is_listed());
             self.at = entry.end();
             self.entries.push(entry);
         }
     }
 
     fn certify(&mut self, entry: &EntryHeader) -> Result<(), &'static str> {
-        let changes =
-            self.entries.iter().rev().filter(|entry| matches!(entry.kind, Kind::Change(_)));
+        let listed = self.entries.iter().rev().filter(|entry| entry.kind.is_listed());
         let covered = usize::try_from(entry.span).unwrap_or(usize::MAX).min(self.entries.len());
         let table: Vec<u8> =
-            changes.take(covered).flat_map(|change| change.encode(self.segment)).collect();
-        let valid = entry.serial.0 == self.changes
+            listed.take(covered).flat_map(|entry| entry.encode(self.segment)).collect();
+        let valid = entry.serial.0 == self.listed
             && entry.position == u64::from(self.at + ENTRY_BYTES)
             && entry.span == (table.len() / ENTRY_BYTES as usize) as u64
             && entry.payload_crc == crc32c_seeded(self.segment.0, &table);
@@ -114,7 +127,7 @@ impl Walker<'_> {
             return Err("a certificate that does not match what it certifies");
         }
         self.before = (self.certified, self.certified_end);
-        self.at = (self.at + ENTRY_BYTES).next_multiple_of(SECTOR_BYTES);
+        self.at = (self.at + ENTRY_BYTES).next_multiple_of(self.sector);
         self.certified = self.entries.len();
         self.certified_end = self.at;
         Ok(())
@@ -138,64 +151,134 @@ pub(crate) fn payload_of<'a>(bytes: &'a [u8], entry: &EntryHeader) -> Option<&'a
     (entry.kind == Kind::Certificate || crc32c(payload) == entry.payload_crc).then_some(payload)
 }
 
-/// Whether the entries of `bytes` from `start` on end with a certificate exactly at the end of `bytes`.
-pub(crate) fn ends_certified(bytes: &[u8], segment: SegmentId, start: u32) -> bool {
+/// Where the batches behind `start` end that an earlier driver has certified, and perhaps not written; and whether that is
+/// all there is in `bytes`.
+pub(crate) fn certified_ends(
+    bytes: &[u8],
+    segment: &SegmentHeader,
+    start: u32,
+) -> (VecDeque<u32>, bool) {
     let mut at = start.max(HEADER_BYTES);
-    let mut certified = start > 0;
+    let mut ends = VecDeque::new();
     while let Some(rest) = bytes.get(at as usize..).filter(|rest| !rest.is_empty()) {
-        let Ok(entry) = EntryHeader::decode(rest, segment) else { return false };
-        certified = entry.kind == Kind::Certificate;
-        at = if certified { entry.end().next_multiple_of(SECTOR_BYTES) } else { entry.end() };
-    }
-    certified && at as usize == bytes.len()
-}
-
-/// Every change that can be found in `bytes` with header and payload whole, certified or not: what is left to do when
-/// a segment's table and certificates are damaged.
-pub(crate) fn salvage(bytes: &[u8], segment: SegmentId) -> Vec<EntryHeader> {
-    let mut found = Vec::new();
-    let mut at = HEADER_BYTES;
-    while let Some(rest) =
-        bytes.get(at as usize..).filter(|rest| rest.len() >= ENTRY_BYTES as usize)
-    {
-        let entry = EntryHeader::decode(rest, segment).ok();
-        match entry.filter(|entry| entry.offset == at && payload_of(bytes, entry).is_some()) {
-            Some(entry) => {
-                at = entry.end();
-                if matches!(entry.kind, Kind::Change(_)) {
-                    found.push(entry);
-                }
-            }
-            None => at += GRAIN_BYTES,
+        let Ok(entry) = EntryHeader::decode(rest, segment.segment) else { break };
+        at = entry.end();
+        if entry.kind == Kind::Certificate {
+            at = at.next_multiple_of(segment.sector);
+            ends.push_back(at);
         }
     }
+    let is_whole = ends.back().map_or(start > 0 && start == at, |&end| end == at);
+    (ends, is_whole && at as usize == bytes.len())
+}
+
+/// Whether anything behind the end of a walk proves that a batch which had been durable lies there, or lay there: then the
+/// walk did not end where the segment ends. One batch may be torn, the last; what is of a later one is the proof.
+pub(crate) fn goes_on(bytes: &[u8], segment: &SegmentHeader, walked: &Walk) -> bool {
+    let mut first_ends = None;
+    for entry in valid_entries(bytes, segment.segment, walked.end.max(HEADER_BYTES)) {
+        if first_ends.is_some_and(|end| entry.offset >= end) {
+            return true;
+        }
+        if entry.kind == Kind::Certificate && first_ends.is_none() {
+            if entry.serial.0.checked_sub(entry.span) != Some(walked.listed.len() as u64) {
+                return true;
+            }
+            first_ends = Some(entry.end().next_multiple_of(segment.sector));
+        }
+    }
+    false
+}
+
+/// Every entry with a valid header from `start` on, whatever lies between.
+fn valid_entries(
+    bytes: &[u8],
+    segment: SegmentId,
+    start: u32,
+) -> impl Iterator<Item = EntryHeader> {
+    let mut at = start;
+    std::iter::from_fn(move || {
+        loop {
+            let rest =
+                bytes.get(at as usize..).filter(|rest| rest.len() >= ENTRY_BYTES as usize)?;
+            match EntryHeader::decode(rest, segment).ok().filter(|entry| entry.offset == at) {
+                Some(entry) => {
+                    at = entry.end();
+                    return Some(entry);
+                }
+                None => at += GRAIN_BYTES,
+            }
+        }
+    })
+}
+
+/// What is left to do when a segment's table and certificates are damaged.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Salvaged {
+    /// Every entry with a descriptor that can be found with header and payload whole, certified or not.
+    pub(crate) listed: Vec<EntryHeader>,
+    /// How many there were, by the last certificate that can be read.
+    pub(crate) count: u64,
+    /// Behind it, no entry is missing between those that were found.
+    pub(crate) hole_ends: u32,
+    /// Where the last of them ends, padding included.
+    pub(crate) ends: u32,
+    /// How many of `listed` lie before the last certificate.
+    pub(crate) certified: usize,
+}
+
+/// Finds what can be found in `bytes`.
+pub(crate) fn salvage(bytes: &[u8], segment: &SegmentHeader) -> Salvaged {
+    let mut found = Salvaged::default();
+    let mut expected = HEADER_BYTES;
+    for entry in valid_entries(bytes, segment.segment, HEADER_BYTES) {
+        let is_whole = payload_of(bytes, &entry).is_some();
+        if entry.offset != expected || !is_whole {
+            found.hole_ends = entry.offset + u32::from(!is_whole);
+        }
+        expected = entry.end();
+        if entry.kind == Kind::Certificate {
+            found.count = entry.serial.0;
+            found.certified = found.listed.len();
+            expected = expected.next_multiple_of(segment.sector);
+        } else if entry.kind.is_listed() && is_whole {
+            found.listed.push(entry);
+        }
+    }
+    found.ends = expected;
     found
 }
 
-/// Digest and statistics of a head, if it begins with a digest that is whole.
-fn opening(bytes: &[u8], entries: &[EntryHeader]) -> Option<Opening> {
+/// What a head begins with, if it begins with a digest that is whole.
+fn opening(bytes: &[u8], entries: &[EntryHeader], version: u32) -> Option<Opening> {
     let digest = entries.first().filter(|entry| entry.kind == Kind::Digest)?;
-    let statistics = entries.get(1).filter(|entry| entry.kind == Kind::Statistics);
+    let of = |number: usize, kind| entries.get(number).filter(|entry| entry.kind == kind);
+    let marks = of(2, Kind::Marks).and_then(|entry| decode_marks(payload_of(bytes, entry)?).ok());
     Some(Opening {
-        digest: decode_digest(payload_of(bytes, digest)?).ok()?,
-        statistics: statistics.and_then(|entry| {
+        digest: decode_digest(payload_of(bytes, digest)?, version).ok()?,
+        statistics: of(1, Kind::Statistics).and_then(|entry| {
             let volumes = decode_statistics(payload_of(bytes, entry)?).ok()?;
-            Some(Statistics { volumes, whole: entry.span == 0 })
+            let marks = marks.unwrap_or_default();
+            Some(Statistics { volumes, whole: entry.span == 0, marks })
         }),
     })
 }
 
-/// Reads digest and statistics only, of a head in memory or sealed, whose front may be cut short; `None` when they are
-/// not whole within `bytes`.
-pub(crate) fn read_opening(bytes: &[u8], segment: SegmentId) -> Option<Opening> {
-    let mut walker = Walker { bytes, segment, at: HEADER_BYTES, ..Walker::default() };
+/// Reads what a head begins with only, of a head in memory or sealed, whose front may be cut short; `None` when that is not
+/// whole within `bytes`.
+pub(crate) fn read_opening(bytes: &[u8], segment: &SegmentHeader) -> Option<Opening> {
+    let mut walker = Walker::new(bytes, segment);
     walker.batch().ok()?;
-    let behind = bytes.get(walker.at as usize..)?;
-    if let Ok(entry) = EntryHeader::decode(behind, segment)
-        && (entry.kind, entry.offset) == (Kind::Statistics, walker.at)
-    {
-        bytes.get(..entry.end() as usize)?;
-        walker.entries.push(entry);
+    for kind in [Kind::Statistics, Kind::Marks] {
+        let behind = bytes.get(walker.at as usize..)?;
+        match EntryHeader::decode(behind, segment.segment) {
+            Ok(entry) if (entry.kind, entry.offset) == (kind, walker.at) => {
+                bytes.get(..entry.end() as usize)?;
+                walker.at = entry.end();
+                walker.entries.push(entry);
+            }
+            _ => break,
+        }
     }
-    opening(bytes, &walker.entries)
+    opening(bytes, &walker.entries, segment.version)
 }

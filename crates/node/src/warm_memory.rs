@@ -96,6 +96,7 @@ pub(crate) async fn open(
     if let Some(frames) = arena.frames() {
         tracing::debug!(began = frames.stats().began.as_str(), "block frames");
     }
+    arena.note_home(&std::path::absolute(&config.dir).unwrap_or_default().display().to_string());
     let known = known(&arena, Some(path));
     env.boot_phase("warm-mapped", Some("store-and-warm"), watch);
     Ok((arena, known))

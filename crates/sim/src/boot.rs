@@ -29,6 +29,7 @@ pub struct Node {
     pub staging: Staging,
     pub log: Log,
     pub content: Content,
+    pub writer: Writer,
 }
 
 /// How the node and its volume are set up; from the seed.
@@ -37,6 +38,10 @@ pub struct Setup {
     pub policy: Policy,
     pub ack: Ack,
     pub size: u64,
+    /// Of content.
+    pub cache_bytes: u64,
+    /// Of the log; small ones are filled soon.
+    pub segment_bytes: u64,
     pub flash_bytes: u64,
     pub warm_slots: usize,
     pub destage_age: Duration,
@@ -51,7 +56,7 @@ impl Node {
         let frames = warm::FramesShape { bytes: FRAMES_BYTES, store: StoreId([4; 16]) };
         let shape = warm::Shape {
             slots: setup.warm_slots,
-            slot_bytes: warm::limits::SLOT_BYTES_MAX,
+            slot_bytes: u32::try_from(setup.segment_bytes).expect("a segment is small"),
             frames: Some(frames),
         };
         let arena = warm::Arena::open_shaped(&env, Path::new(WARM), NODE, shape)
@@ -69,7 +74,8 @@ impl Node {
         assert!(opened.damage.is_empty(), "a crash is not damage: {:?}", opened.damage);
         // Each life as it likes: a store is switched at any time.
         let parity = env.random_u64().is_multiple_of(2).then(|| "4+1".parse().expect("a good one"));
-        let config = content::Config { parity, ..Self::content_config() };
+        let cache_bytes = setup.cache_bytes;
+        let config = content::Config { parity, cache_bytes, ..Self::content_config() };
         let content = Content::open_warm(env.clone(), store.clone(), config, frames.clone());
         let mut writer = Writer::new(env.clone(), store, NODE);
         if let Some(frames) = frames {
@@ -96,8 +102,8 @@ impl Node {
         let homes: volume::HomeMaker = Arc::new(move |vault| {
             Ok(Arc::new(Extents::new(homes_content.clone(), vault.size, vault.block_size)))
         });
-        let volumes = Volumes::open(env, writer, staging.clone(), content.clone(), homes);
-        Self { volumes, staging, log, content }
+        let volumes = Volumes::open(env, writer.clone(), staging.clone(), content.clone(), homes);
+        Self { volumes, staging, log, content, writer }
     }
 
     /// How content is kept.
@@ -107,7 +113,8 @@ impl Node {
             secret: [3; 32],
             compression: content::Compression::Lz4,
             parity: None,
-            pack_bytes: units::MIB,
+            // So that a run has many.
+            pack_bytes: 128 * units::KIB,
             cache_bytes: 4 * units::MIB,
             index_bytes: units::MIB,
             uploads: 2,

@@ -13,8 +13,12 @@
 //! report conflicts that were none (S3 does all of these).
 
 pub mod boot;
+mod clients;
 mod dice;
+mod end;
+mod heard;
 pub mod lives;
 pub mod oracle;
 pub mod region;
+mod remote;
 pub mod scenario;

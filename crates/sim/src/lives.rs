@@ -7,6 +7,7 @@
 
 use crate::boot::{Node, Setup};
 use crate::dice::{Dice, join};
+use crate::end::{self, Begun, End};
 use crate::oracle::{BLOCK, Change, Fate, Part, check_prefix};
 use base::Kind;
 use base::units::{KIB, MIB};
@@ -18,9 +19,10 @@ use datastore::layer::{
     self,
     fault::{self, Plan},
 };
-use env::sim::{Faults, Stop, World};
+use env::sim::{Faults, World};
 use env::{BoxFuture, Env};
 use parking_lot::Mutex;
+use staging::Staging;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +35,8 @@ const VOLUMES: usize = 3;
 const CLIENTS: usize = 2;
 /// Blocks of a client's part of a volume.
 const BLOCKS: usize = 4;
+/// Requests that most lives get to, of all clients.
+const REQUESTS_USUAL: u64 = 60;
 const PART: usize = BLOCKS * BLOCK;
 /// Nobody may wait for longer than this once the store is well: attempts of a salvage are ten minutes apart at most.
 const PATIENCE: Duration = Duration::from_secs(3 * 3600);
@@ -40,14 +44,36 @@ const PATIENCE: Duration = Duration::from_secs(3 * 3600);
 /// What a run did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
+    /// Lives that were cut off, and how many of these owed something to the datastore.
     pub crashes: u64,
+    pub amid_work: u64,
+    /// Lives that came to rest, or stopped as they were told.
+    pub ends: u64,
     pub stops: u64,
     pub acknowledged: u64,
     pub damages: u64,
     pub salvages: u64,
     pub collected: u64,
     pub refused_reads: u64,
+    /// Salvages that went back to the root before the last commit.
+    pub fallbacks: u64,
     pub trace_hash: u64,
+}
+
+impl Outcome {
+    /// Adds another run.
+    pub fn add(&mut self, other: &Self) {
+        self.crashes += other.crashes;
+        self.amid_work += other.amid_work;
+        self.ends += other.ends;
+        self.stops += other.stops;
+        self.acknowledged += other.acknowledged;
+        self.damages += other.damages;
+        self.salvages += other.salvages;
+        self.collected += other.collected;
+        self.refused_reads += other.refused_reads;
+        self.fallbacks += other.fallbacks;
+    }
 }
 
 /// What the run knows of a volume, over all lives.
@@ -74,13 +100,20 @@ struct Life {
     node: Arc<Node>,
     env: Env,
     faults: fault::Handle,
+    begun: Begun,
 }
+
+/// What is left of a life to look at when it is cut off.
+type Eye = Arc<Mutex<Option<Staging>>>;
 
 fn setup(dice: &mut Dice) -> Setup {
     Setup {
         policy: Policy::Back,
         ack: Ack::Flash,
         size: (CLIENTS * PART) as u64,
+        // With a small one a salvage needs what the log has.
+        cache_bytes: [32 * KIB, 4 * MIB][dice.below(2) as usize],
+        segment_bytes: 8 * MIB,
         flash_bytes: 64 * MIB,
         warm_slots: 3,
         destage_age: Duration::from_millis([5, 50, 2000][dice.below(3) as usize]),
@@ -109,18 +142,28 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
     let lives = 2 + dice.below(3);
     for life in 1..=lives {
         let (is_last, ends_well) = (life == lives, dice.below(2) == 0);
-        let stop = match is_last || ends_well {
-            true => Stop::Never,
-            false => Stop::Step(1 + dice.below(4000)),
-        };
+        let drawn = End::draw(&mut dice, REQUESTS_USUAL);
+        let end = if is_last || ends_well { End::Work } else { drawn };
         let env = world.env();
-        let work = live(env, run.clone(), life, dice.next(), is_last);
-        let ended = world.block_on_until(stop, work);
-        ended.unwrap_or(Ok(())).map_err(|why| format!("seed {seed}, life {life}: {why}"))?;
+        let (begun, eye) = (Begun::default(), Eye::default());
+        let work = live(env, run.clone(), life, dice.next(), is_last, (begun.clone(), eye.clone()));
+        let ended = end::run(&world, end, &begun, work);
+        let owes = eye.lock().take().is_some_and(|staging| {
+            staging.volumes().iter().any(|staged| staged.backlog().changes > 0)
+        });
+        match ended {
+            Some(ended) => {
+                ended.map_err(|why| format!("seed {seed}, life {life}: {why}"))?;
+                run.counts.lock().ends += 1;
+            }
+            None => {
+                run.counts.lock().crashes += 1;
+                run.counts.lock().amid_work += u64::from(owes);
+            }
+        }
         if is_last {
             break;
         }
-        run.counts.lock().crashes += 1;
         if dice.below(2) == 0 { world.cut_power() } else { world.crash_process() }
     }
     let mut outcome = *run.counts.lock();
@@ -136,6 +179,7 @@ async fn live(
     number: u64,
     dice: u64,
     is_last: bool,
+    (begun, eye): (Begun, Eye),
 ) -> Result<(), String> {
     let mut dice = Dice::new(dice);
     let (store, _, faults) = layer::usual(&env, run.store.clone(), Plan::default());
@@ -143,7 +187,8 @@ async fn live(
     for subject in &run.subjects {
         node.create_as(&subject.name, &run.setup).await;
     }
-    let life = Life { run, node, env, faults };
+    *eye.lock() = Some(node.staging.clone());
+    let life = Life { run, node, env, faults, begun };
     let volumes = &life.node.volumes;
     let mut told = volumes.watch();
     if number > 1 {
@@ -248,6 +293,7 @@ impl Life {
         client: usize,
         dice: &mut Dice,
     ) -> Result<(), String> {
+        self.begun.fetch_add(1, Ordering::Relaxed);
         let subject = &self.run.subjects[volume];
         let part = &subject.parts[client];
         if dice.below(3) == 0 {
@@ -305,8 +351,10 @@ impl Life {
             let volume = dice.below(VOLUMES as u64) as usize;
             let name = &self.run.subjects[volume].name;
             let outcome = match dice.below(8) {
-                0..=2 => volumes.salvage(name, false).await.map(|_| {
-                    self.run.counts.lock().salvages += 1;
+                0..=2 => volumes.salvage(name, false).await.map(|done| {
+                    let mut counts = self.run.counts.lock();
+                    counts.salvages += 1;
+                    counts.fallbacks += u64::from(done.contains("went back to the root"));
                 }),
                 3 => {
                     volumes.cancel_salvage(name);

@@ -1,7 +1,8 @@
-//! The oracle: what one client was promised about its own region of the volume.
+//! The oracle: what clients were promised about their own regions of one volume.
 //!
-//! A client has at most one change in flight, so after a crash its region shows the state before or after that change, and
-//! nothing else. With `ack=memory` a power cut may take it back further, but not behind the last flush.
+//! Each change has a place in the one order of the volume: its serial. After a crash there must be one serial S so that
+//! every region shows its state after S, and S is not before anything that was promised. So a hole is found wherever it
+//! is: also behind what `ack=memory` gave up, and between clients. A client has at most one change in flight.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -15,126 +16,217 @@ pub struct Operation {
     pub bytes: Vec<u8>,
 }
 
+/// A state that the region was in.
+#[derive(Debug, Default)]
+struct State {
+    bytes: Vec<u8>,
+    /// The change that led here; `None`: flow control gave it its place when nobody looked.
+    serial: Option<u64>,
+}
+
 /// One client's region.
 #[derive(Default)]
 pub struct Region {
-    /// What was acknowledged.
-    bytes: Vec<u8>,
-    /// States that a power cut may fall back to with `ack=memory`: since the last flush, oldest first.
-    since_flush: Vec<Vec<u8>>,
-    /// Submitted and not acknowledged; with its place in the order of submission when that is known.
-    in_flight: Option<(Operation, Option<u64>)>,
+    /// Since the last judgement, the oldest first; the last one may be in flight.
+    states: Vec<State>,
+    /// The last of them is not acknowledged.
+    in_flight: bool,
+    /// Which of them is the oldest that a power cut may leave.
+    promised: usize,
+    /// Acknowledged altogether, and the highest serial among these in this life.
     pub acknowledged: u64,
+    pub acknowledged_serial: u64,
 }
 
 /// Shared between a client and the judge, over crashes.
 pub type SharedRegion = Arc<Mutex<Region>>;
 
-/// What the judge found in a region after a crash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
-    /// Nothing was in flight.
-    Quiet,
-    /// The change in flight is there; its order.
-    There(Option<u64>),
-    /// The change in flight is not there; its order.
-    Absent(Option<u64>),
-    /// Went back behind the last acknowledged state, as `ack=memory` may when the power goes.
-    Older,
-}
-
 impl Region {
     /// A region of zeros.
     #[must_use]
     pub fn new(length: usize) -> Self {
-        Self { bytes: vec![0; length], ..Self::default() }
+        let zeros = State { bytes: vec![0; length], serial: None };
+        Self { states: vec![zeros], ..Self::default() }
+    }
+
+    fn last(&self) -> &State {
+        self.states.last().expect("there is always one")
     }
 
     /// What a read must return while nothing is in flight.
     #[must_use]
     pub fn expected(&self) -> &[u8] {
-        assert!(self.in_flight.is_none(), "a client has one change at a time");
-        &self.bytes
+        assert!(!self.in_flight, "a client has one change at a time");
+        &self.last().bytes
     }
 
     /// A change goes out.
-    pub fn submit(&mut self, operation: Operation) {
-        assert!(self.in_flight.is_none(), "a client has one change at a time");
-        self.in_flight = Some((operation, None));
+    pub fn submit(&mut self, operation: &Operation) {
+        assert!(!self.in_flight, "a client has one change at a time");
+        let mut bytes = self.last().bytes.clone();
+        bytes[operation.start..operation.start + operation.bytes.len()]
+            .copy_from_slice(&operation.bytes);
+        self.states.push(State { bytes, serial: None });
+        self.in_flight = true;
     }
 
     /// The change in flight got its place in the order.
-    pub fn order(&mut self, order: u64) {
-        if let Some((_, place)) = &mut self.in_flight {
-            *place = Some(order);
-        }
+    pub fn order(&mut self, serial: u64) {
+        assert!(self.in_flight, "something was submitted");
+        self.states.last_mut().expect("there is always one").serial = Some(serial);
     }
 
-    /// The change in flight is acknowledged.
-    pub fn acknowledge(&mut self) {
-        let (operation, _) = self.in_flight.take().expect("something was submitted");
-        self.since_flush.push(self.bytes.clone());
-        self.apply(&operation);
+    /// The change in flight is acknowledged; `durable`: no power cut may take it back any more.
+    pub fn acknowledge(&mut self, durable: bool) {
+        assert!(std::mem::take(&mut self.in_flight), "something was submitted");
         self.acknowledged += 1;
+        self.acknowledged_serial = self.last().serial.unwrap_or(self.acknowledged_serial);
+        if durable {
+            self.promised = self.states.len() - 1;
+        }
     }
 
-    /// A flush is acknowledged: no way back behind here.
-    pub fn flushed(&mut self) {
-        self.since_flush.clear();
+    /// The newest state that is acknowledged; a flush that begins now covers it.
+    #[must_use]
+    pub fn mark(&self) -> usize {
+        self.states.len() - 1 - usize::from(self.in_flight)
     }
 
-    fn apply(&mut self, operation: &Operation) {
-        self.bytes[operation.start..operation.start + operation.bytes.len()]
-            .copy_from_slice(&operation.bytes);
+    /// A flush that began at `mark` is acknowledged: no way back behind there.
+    pub fn flushed(&mut self, mark: usize) {
+        self.promised = self.promised.max(mark);
     }
 
-    /// Judges what the region shows after a crash, and takes it as the new truth.
-    pub fn judge(&mut self, found: &[u8], may_fall_back: bool) -> Result<Seen, String> {
-        let in_flight = self.in_flight.take();
-        let before = self.bytes.clone();
-        if found == before {
-            let seen = in_flight.map_or(Seen::Quiet, |(operation, order)| {
-                self.apply(&operation);
-                let same = self.bytes == before;
-                self.bytes.copy_from_slice(&before);
-                // A change that changes nothing tells nothing.
-                if same { Seen::Quiet } else { Seen::Absent(order) }
-            });
-            self.since_flush.clear();
-            return Ok(seen);
+    /// The serials after which the region may be in a state.
+    fn span(&self, index: usize) -> (u64, u64) {
+        let before = self.states[1..=index].iter().rev().find_map(|state| state.serial);
+        let from = match self.states[index].serial {
+            Some(serial) if index > 0 => serial,
+            _ if index > 0 => before.unwrap_or(0) + 1,
+            _ => 0,
+        };
+        let after = self.states[index + 1..].iter().find_map(|state| state.serial);
+        (from, after.map_or(u64::MAX, |serial| serial - 1))
+    }
+
+    /// The serials after which the region may look like this; or what does not fit.
+    fn spans(&self, found: &[u8], falls_back: bool) -> Result<Vec<(u64, u64)>, String> {
+        let first = if falls_back { self.promised } else { self.mark() };
+        let matches = |index: &usize| self.states[*index].bytes == found;
+        let spans: Vec<_> =
+            (first..self.states.len()).filter(matches).map(|index| self.span(index)).collect();
+        if !spans.is_empty() {
+            return Ok(spans);
         }
-        if let Some((operation, order)) = in_flight {
-            self.apply(&operation);
-            if found == self.bytes {
-                self.since_flush.clear();
-                return Ok(Seen::There(order));
-            }
+        if let Some(index) = (0..first).rev().find(matches) {
+            return Err(format!("it is as it was {} promised changes ago", first - index));
         }
-        if may_fall_back && self.since_flush.iter().any(|state| state == found) {
-            self.bytes = found.to_vec();
-            self.since_flush.clear();
-            return Ok(Seen::Older);
-        }
-        let at =
-            found.iter().zip(&before).position(|(found, expected)| found != expected).unwrap_or(0);
-        Err(format!("byte {at} is {:#x}, acknowledged was {:#x}", found[at], before[at]))
+        let expected = &self.states[first].bytes;
+        let at = found.iter().zip(expected).position(|(one, other)| one != other).unwrap_or(0);
+        Err(format!("byte {at} is {:#x}, promised was {:#x}", found[at], expected[at]))
+    }
+
+    fn take_as_truth(&mut self, found: &[u8]) {
+        self.states = vec![State { bytes: found.to_vec(), serial: None }];
+        (self.in_flight, self.promised, self.acknowledged_serial) = (false, 0, 0);
     }
 }
 
-/// Among the changes in flight at the crash, those that are there are a prefix in the order of submission.
-pub fn check_prefix(seen: &[Seen]) -> Result<(), String> {
-    let last_there = seen
-        .iter()
-        .filter_map(|seen| if let Seen::There(Some(order)) = seen { Some(*order) } else { None })
-        .max();
-    let first_absent = seen
-        .iter()
-        .filter_map(|seen| if let Seen::Absent(Some(order)) = seen { Some(*order) } else { None })
-        .min();
-    match (last_there, first_absent) {
-        (Some(there), Some(absent)) if absent < there => {
-            Err(format!("not a prefix: change {there} is there, change {absent} before it is not"))
+/// Judges what the regions show after a crash, and takes it as the new truth. `falls_back`: only what was flushed is
+/// promised. Gives whether something acknowledged is gone, as it may then.
+pub fn judge(
+    regions: &[SharedRegion],
+    found: &[Vec<u8>],
+    falls_back: bool,
+) -> Result<bool, String> {
+    let mut all = Vec::new();
+    let mut fell_back = false;
+    for (client, (region, found)) in regions.iter().zip(found).enumerate() {
+        let region = region.lock();
+        let spans = region.spans(found, falls_back);
+        all.push(spans.map_err(|why| format!("client {client}: {why}"))?);
+        let newest = &region.states[region.mark()..];
+        fell_back |= newest.iter().all(|state| state.bytes != *found);
+    }
+    // Spans are closed, so if there is such a serial, one of them begins there.
+    let fits = |serial: u64| {
+        all.iter().all(|spans| spans.iter().any(|&(from, to)| (from..=to).contains(&serial)))
+    };
+    if !all.iter().flatten().any(|&(from, _)| fits(from)) {
+        return Err(format!("not a prefix: the clients are at serials {all:?}"));
+    }
+    for (region, found) in regions.iter().zip(found) {
+        region.lock().take_as_truth(found);
+    }
+    Ok(fell_back)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client with acknowledged changes of these serials; the byte is the number of the change.
+    fn client(serials: &[Option<u64>]) -> SharedRegion {
+        let mut region = Region::new(1);
+        for (number, serial) in serials.iter().enumerate() {
+            region.submit(&Operation { start: 0, bytes: vec![number as u8 + 1] });
+            serial.inspect(|&serial| region.order(serial));
+            region.acknowledge(false);
         }
-        _ => Ok(()),
+        Arc::new(Mutex::new(region))
+    }
+
+    fn judged(regions: &[SharedRegion], found: &[u8], falls_back: bool) -> Result<bool, String> {
+        let found: Vec<_> = found.iter().map(|&byte| vec![byte]).collect();
+        judge(regions, &found, falls_back)
+    }
+
+    #[test]
+    fn only_a_power_cut_takes_back_what_was_acknowledged() {
+        let one = || [client(&[Some(1), Some(2)])];
+        assert_eq!(judged(&one(), &[2], false), Ok(false));
+        assert!(judged(&one(), &[1], false).is_err());
+        assert_eq!(judged(&one(), &[1], true), Ok(true));
+        assert!(judged(&one(), &[9], true).is_err(), "never anything else");
+    }
+
+    #[test]
+    fn a_flush_and_a_durable_write_are_promises() {
+        let flushed = client(&[Some(1), Some(2)]);
+        let mark = flushed.lock().mark();
+        flushed.lock().submit(&Operation { start: 0, bytes: vec![7] });
+        flushed.lock().flushed(mark);
+        assert!(judged(std::slice::from_ref(&flushed), &[1], true).is_err());
+        assert!(judged(&[flushed], &[7], true).is_ok());
+        let durable = client(&[Some(1)]);
+        durable.lock().submit(&Operation { start: 0, bytes: vec![7] });
+        durable.lock().acknowledge(true);
+        assert!(judged(&[durable], &[1], true).is_err());
+    }
+
+    #[test]
+    fn what_is_left_is_a_prefix_over_all_clients() {
+        let two = || [client(&[Some(1), Some(4)]), client(&[Some(2), Some(3)])];
+        assert!(judged(&two(), &[1, 1], true).is_ok());
+        assert!(judged(&two(), &[1, 2], true).is_ok());
+        assert!(judged(&two(), &[2, 1], true).is_err(), "4 is there and 3 is not");
+        assert!(judged(&two(), &[0, 1], true).is_err(), "2 is there and 1 is not");
+    }
+
+    #[test]
+    fn a_promise_to_one_client_binds_what_others_wrote_before() {
+        let two = [client(&[Some(1)]), client(&[Some(2)])];
+        let mark = two[1].lock().mark();
+        two[1].lock().flushed(mark);
+        assert!(judged(&two, &[0, 1], true).is_err());
+    }
+
+    #[test]
+    fn a_change_of_unknown_place_lies_between_its_neighbours() {
+        let two = || [client(&[Some(2), None, Some(6)]), client(&[Some(3), Some(7)])];
+        assert!(judged(&two(), &[2, 0], true).is_ok());
+        assert!(judged(&two(), &[2, 1], true).is_ok());
+        assert!(judged(&two(), &[2, 2], true).is_err(), "7 is there and 6 is not");
+        assert!(judged(&two(), &[0, 1], true).is_err(), "3 is there and 2 is not");
     }
 }

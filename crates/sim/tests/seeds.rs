@@ -2,10 +2,62 @@
 
 use rekindle_sim::lives;
 use rekindle_sim::scenario::{Outcome, run};
+use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What must happen in so many seeds or more; with fewer, chance may leave something out.
+const SEEDS_TELLING: u64 = 1000;
+/// What a run is there for: each must happen.
+const WANTED: &[&str] = &[
+    "rollover",
+    "file reuse",
+    "log full",
+    "flash full",
+    "flow delay",
+    "late verdict",
+    "listing while writing",
+    "rescue",
+    "compaction",
+    "fell back with ack=memory",
+];
+/// Of a hundred crashes so many must fall among work that is acknowledged and not finished.
+const AMID_WORK_PERCENT: u64 = 60;
 
 fn wanted(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
+}
+
+/// Runs seeds on two threads; whatever goes wrong names its seed, a panic too.
+fn many<T: Default + Send>(
+    name: &str,
+    seeds: u64,
+    one: impl Fn(u64) -> Result<T, String> + Sync + std::panic::RefUnwindSafe,
+    add: impl Fn(&mut T, T) + Sync,
+) -> T {
+    let next = AtomicU64::new(0);
+    let worker = || {
+        let mut total = T::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return total;
+            }
+            let found = catch_unwind(|| one(seed)).unwrap_or_else(|panic| {
+                println!("{name}={seed} panicked");
+                std::panic::resume_unwind(panic)
+            });
+            add(&mut total, found.unwrap_or_else(|why| panic!("{name}={seed}: {why}")));
+        }
+    };
+    let totals = std::thread::scope(|scope| {
+        let workers = [scope.spawn(worker), scope.spawn(worker)];
+        workers.map(|worker| worker.join())
+    });
+    let mut sum = T::default();
+    for total in totals {
+        add(&mut sum, total.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    }
+    sum
 }
 
 #[test]
@@ -15,40 +67,23 @@ fn no_promise_is_broken_by_any_crash() {
         return;
     }
     let seeds = wanted("REKINDLE_SEEDS").unwrap_or(500);
-    let next = AtomicU64::new(0);
-    let totals = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..2)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut total = Outcome::default();
-                    loop {
-                        let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= seeds {
-                            return total;
-                        }
-                        let outcome =
-                            run(seed).unwrap_or_else(|why| panic!("REKINDLE_SEED={seed}: {why}"));
-                        total.crashes += outcome.crashes;
-                        total.power_cuts += outcome.power_cuts;
-                        total.acknowledged += outcome.acknowledged;
-                    }
-                })
-            })
-            .collect();
-        workers.into_iter().map(|worker| worker.join()).collect::<Vec<_>>()
-    });
-    let mut sum = Outcome::default();
-    for total in totals {
-        let total = total.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        sum.crashes += total.crashes;
-        sum.power_cuts += total.power_cuts;
-        sum.acknowledged += total.acknowledged;
-    }
+    let sum = many("REKINDLE_SEED", seeds, run, |sum: &mut Outcome, one| sum.add(&one));
+    let crashes = sum.crashes + sum.power_cuts;
     println!(
-        "{seeds} seeds: {} process crashes, {} power cuts, {} acknowledged changes, none lost",
-        sum.crashes, sum.power_cuts, sum.acknowledged
+        "{seeds} seeds: {} process crashes, {} power cuts, {} of both among unfinished work, {} acknowledged changes, \
+         none lost; {:?}",
+        sum.crashes, sum.power_cuts, sum.amid_work, sum.acknowledged, sum.counts
     );
     assert!(sum.acknowledged > seeds, "the clients hardly did anything");
+    if seeds >= SEEDS_TELLING {
+        assert!(
+            sum.amid_work * 100 >= crashes * AMID_WORK_PERCENT,
+            "of {crashes} crashes only {} met acknowledged work that was not finished",
+            sum.amid_work
+        );
+        let never: Vec<_> = WANTED.iter().filter(|what| !sum.counts.contains_key(*what)).collect();
+        assert!(never.is_empty(), "never happened: {never:?}; {:?}", sum.counts);
+    }
 }
 
 #[test]
@@ -74,26 +109,8 @@ fn volumes_live_through_damage_salvage_collector_stop_and_crash() {
         return;
     }
     let seeds = wanted("REKINDLE_SEEDS").unwrap_or(500) / LIVES_SHARE;
-    let mut sum = lives::Outcome::default();
-    for seed in 0..seeds {
-        let found = std::panic::catch_unwind(|| lives::run(seed));
-        let outcome = match found {
-            Ok(outcome) => {
-                outcome.unwrap_or_else(|why| panic!("REKINDLE_LIVES_SEED={seed}: {why}"))
-            }
-            Err(panic) => {
-                println!("REKINDLE_LIVES_SEED={seed} panicked");
-                std::panic::resume_unwind(panic);
-            }
-        };
-        sum.crashes += outcome.crashes;
-        sum.stops += outcome.stops;
-        sum.acknowledged += outcome.acknowledged;
-        sum.damages += outcome.damages;
-        sum.salvages += outcome.salvages;
-        sum.collected += outcome.collected;
-        sum.refused_reads += outcome.refused_reads;
-    }
+    let add = |sum: &mut lives::Outcome, one: lives::Outcome| sum.add(&one);
+    let sum = many("REKINDLE_LIVES_SEED", seeds, lives::run, add);
     println!("{seeds} lives of volumes: {sum:?}");
     let dull =
         [sum.crashes, sum.stops, sum.damages, sum.salvages, sum.collected, sum.refused_reads];

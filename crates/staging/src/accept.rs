@@ -7,7 +7,7 @@
 use crate::queue::Payload;
 use crate::recovery::{self, Missing};
 use crate::{Accepted, Error, Staging, Vault};
-use base::Serial;
+use base::{Serial, VolumeId};
 use datastore::record::Held;
 use log::{Change, Place};
 
@@ -23,7 +23,42 @@ impl Staging {
         vault: Held<Vault>,
     ) -> Result<(Held<Vault>, Vec<String>), Error> {
         let inner = &self.inner;
-        let value = &vault.value;
+        let Some(Decision { value, lines, through }) = self.decide(&vault.value).await? else {
+            return Ok((vault, Vec::new()));
+        };
+        tracing::warn!(volume = %value.name, "goes on without what is lost: {}", lines.join("; "));
+        let held = inner.writer.replace(&vault, value).await?;
+        if let Some(parked) = inner.parked.lock().get_mut(&held.value.id) {
+            parked.truncate(through);
+        }
+        Ok((held, lines))
+    }
+
+    /// What [`Staging::accept_losses`] would give up, for people, and what not; nothing when nothing is lost.
+    pub async fn losses(&self, vault: &Vault) -> Result<Vec<String>, Error> {
+        Ok(self.decide(vault).await?.map(|decision| decision.lines).unwrap_or_default())
+    }
+
+    /// The last serial that the log has of a volume that is out of service, or its checkpoint.
+    pub async fn last_serial(&self, vault: &Vault) -> Result<Serial, Error> {
+        let (changes, _) = self.at_hand(vault).await?;
+        Ok(changes.last().map_or(vault.checkpoint, |change| change.serial.max(vault.checkpoint)))
+    }
+
+    /// What the log has of a volume up to here counts as done, whatever became of it: its vault says so.
+    pub fn leave_behind(&self, volume: VolumeId, through: Serial) {
+        self.inner.parked.lock().remove(&volume);
+        self.inner.log.release(volume, through);
+    }
+
+    /// As [`Staging::forget`]; no restart brings anything of the volume back once this has returned.
+    pub async fn forget_for_good(&self, volume: VolumeId) -> Result<(), Error> {
+        self.forget(volume);
+        Ok(())
+    }
+
+    async fn decide(&self, value: &Vault) -> Result<Option<Decision>, Error> {
+        let inner = &self.inner;
         if inner.volumes.lock().contains_key(&value.id) {
             return Err(Error::Invalid(format!("volume {} is in service", value.name)));
         }
@@ -36,19 +71,14 @@ impl Staging {
             reasons.push(reason);
         }
         if reasons.is_empty() {
-            return Ok((vault, Vec::new()));
+            return Ok(None);
         }
         let through = Serial(value.checkpoint.0 + whole as u64);
         let generation = value.generation.next();
         let accepted = Accepted { generation, through, segment: missing.segment };
         let value = Vault { generation, accepted: Some(accepted), ..value.clone() };
         let lines = told(reasons, through, &changes[whole..]);
-        tracing::warn!(volume = %value.name, "goes on without what is lost: {}", lines.join("; "));
-        let held = inner.writer.replace(&vault, value).await?;
-        if let Some(parked) = inner.parked.lock().get_mut(&held.value.id) {
-            parked.truncate(through);
-        }
-        Ok((held, lines))
+        Ok(Some(Decision { value, lines, through }))
     }
 
     /// What there is of a volume's changes behind its checkpoint, in serial order, and what of them is missing.
@@ -62,8 +92,9 @@ impl Staging {
         let mut kept = Vec::new();
         if parked.as_ref().is_none_or(|(unlisted, _)| *unlisted > 0) {
             let (recovered, losses) = inner.log.salvage(vault.id).await?;
+            let overtaken = recovery::overtaken(&recovered, vault);
             let changes = recovery::behind(recovered, vault)?;
-            missing = Missing::of(&changes, &losses, vault);
+            missing = Missing::of(&changes, &losses, vault).and(overtaken);
             kept.extend(changes.into_iter().map(|change| Kept {
                 serial: change.serial,
                 position: change.position,
@@ -85,6 +116,15 @@ impl Staging {
         }
         Ok((kept, missing))
     }
+}
+
+/// What going on would mean.
+struct Decision {
+    /// The vault that says so.
+    value: Vault,
+    lines: Vec<String>,
+    /// The last change that stays.
+    through: Serial,
 }
 
 /// A change that the log has.

@@ -5,11 +5,11 @@
 //! leave a log shorter than the checkpoint, and serials would be given twice.
 
 use crate::commit::{Attempt, Verdict, judge};
-use crate::gatekeeper::Finished;
+use crate::gatekeeper::{Finished, Landed};
 use crate::quarantine::{self, Lost};
 use crate::queue::{Change, Payload};
 use crate::staged::{Mode, Staged, tell};
-use crate::{Error, Vault, limits, plan};
+use crate::{Error, Vault, limits, lives, plan, versions};
 use base::{Kind, Serial};
 use content::tree::Root;
 use datastore::record::Held;
@@ -29,8 +29,9 @@ struct Prefix {
 
 /// How the vault came out of an attempt.
 pub(crate) enum Committed {
-    Won(Held<Vault>),
-    Late(Held<Vault>),
+    Won(Box<Held<Vault>>),
+    /// An earlier attempt has landed instead and is what the home has now.
+    Late(Finished),
 }
 
 /// Destages one batch.
@@ -39,7 +40,10 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
     let begun = inner.env.now();
     let Some(prefix) = take(volume) else { return Ok(()) };
     let bytes: u64 = prefix.changes.iter().map(Change::cost).sum();
-    if let Some(end) = prefix.changes.iter().filter_map(Change::end).max()
+    // What outlived a restart may be in memory only, too.
+    let begins = inner.log.begins();
+    if let Some(end) =
+        prefix.changes.iter().filter_map(Change::end).max().map(|end| end.max(begins))
         && inner.log.committed() < end
         && let Err(error) = inner.log.commit(end).await
     {
@@ -63,7 +67,8 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
         // What is in the store already need not be made again.
         wait(volume, &error, &mut pause).await?;
     }
-    let attempt = Attempt { root, checkpoint: prefix.checkpoint };
+    let over = folds.iter().map(|fold| fold.span).fold(0, u64::saturating_add);
+    let attempt = Attempt { root, checkpoint: prefix.checkpoint, over };
     let still_lost = quarantine::healed(&prefix.lost, &folds);
     if still_lost.len() > limits::LOST_MAX {
         return Err(scattered(volume));
@@ -74,14 +79,14 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
                 let mut gate = volume.gate.lock();
                 let time = inner.env.now().since(begun);
                 gate.drain.add(bytes, prefix.bytes_max, time);
-                let finished = gate.finish(held);
+                let finished = gate.finish(*held);
                 volume.discounted(&gate, finished.flash_bytes);
                 finished
             };
             batch.committed();
             finished
         }
-        Committed::Late(held) => adopt(volume, held)?,
+        Committed::Late(finished) => finished,
     };
     metrics::counter!("rekindle_destaged_changes_total").increment(finished.changes.len() as u64);
     metrics::counter!("rekindle_destaged_bytes_total").increment(bytes);
@@ -121,26 +126,31 @@ pub(crate) async fn commit(
     lost: &[Lost],
 ) -> Result<Committed, Error> {
     let inner = &volume.inner;
-    let mut held = volume.held();
+    let life = inner.writer.life().incarnation;
+    let mut over = volume.held();
+    let ours = over.value.clone();
     let mut pause = Duration::ZERO;
     let mut conflicts = 0;
-    let fenced = || Error::Fenced(volume.name.clone());
+    if ours.owner != Some(inner.writer.node) || ours.generation != volume.generation {
+        return Err(volume.fenced());
+    }
     loop {
-        if held.value.owner != Some(inner.writer.node) || held.value.generation != volume.generation
-        {
-            return Err(fenced());
-        }
+        let begins = {
+            let gate = volume.gate.lock();
+            volume.may_promise(&gate)?;
+            gate.begins
+        };
         let value = Vault {
             root: attempt.root,
-            checkpoint: attempt.checkpoint,
             lost: lost.to_vec(),
-            ..held.value.clone()
+            versions: versions::next(&over.value, attempt, inner.env.wall_clock().0),
+            ..lives::signed(&over.value, life, begins, attempt.checkpoint)
         };
         let begun = inner.env.now();
-        let error = match inner.writer.replace(&held, value).await {
+        let error = match inner.writer.replace(&over, value).await {
             Ok(won) => {
                 inner.measured(inner.env.now().since(begun));
-                return Ok(Committed::Won(won));
+                return Ok(Committed::Won(Box::new(won)));
             }
             Err(error) => error,
         };
@@ -149,27 +159,31 @@ pub(crate) async fn commit(
             wait(volume, &error, &mut pause).await?;
         }
         let found = loop {
-            let problem = match inner.writer.read::<Vault>(&held.key).await {
+            let problem = match inner.writer.read::<Vault>(&over.key).await {
                 Ok(Some(found)) => break found,
                 // Removing a volume leaves a vault that says so. One that is absent is a store that is not itself.
-                Ok(None) => datastore::Error::NotFound(held.key.clone()),
+                Ok(None) => datastore::Error::NotFound(over.key.clone()),
                 Err(error) => error,
             };
             wait(volume, &problem, &mut pause).await?;
         };
-        match judge(&held.value, attempt, &found.value) {
-            Verdict::Won => return Ok(Committed::Won(found)),
-            Verdict::Late => return Ok(Committed::Late(found)),
-            Verdict::Unchanged => held = found,
-            Verdict::Fenced => return Err(fenced()),
+        match judge(life, &ours, attempt, &found.value) {
+            Verdict::Won => return Ok(Committed::Won(Box::new(found))),
+            Verdict::Unchanged => over = found,
+            Verdict::Late => match adopt(volume, found.clone())? {
+                Some(finished) => return Ok(Committed::Late(finished)),
+                None => over = found,
+            },
+            Verdict::Fenced => return Err(volume.fenced()),
+            Verdict::Deposed => return Err(volume.deposed_by(found.value.incarnation)),
             Verdict::Absurd => {
                 let reason = format!(
                     "the vault in the store says checkpoint {} of generation {}, we wrote checkpoint {} of generation {}: \
                      the store was set back to an older state",
                     found.value.checkpoint,
                     found.value.generation,
-                    held.value.checkpoint,
-                    held.value.generation
+                    ours.checkpoint,
+                    ours.generation
                 );
                 return Err(Error::Lost { volume: volume.name.clone(), reason });
             }
@@ -189,19 +203,37 @@ pub(crate) async fn wait(
     volume.pause(*pause).await
 }
 
-/// Takes over what an attempt from before a restart has made true.
-pub(crate) fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Finished, Error> {
-    tracing::info!(volume = %volume.name, checkpoint = %held.value.checkpoint, "an earlier commit has landed late");
-    let reason = format!(
-        "the vault's checkpoint {} is beyond what this node had destaged",
-        held.value.checkpoint
-    );
-    let mut gate = volume.gate.lock();
-    let Some(finished) = gate.adopt(held) else {
-        return Err(Error::Lost { volume: volume.name.clone(), reason });
-    };
-    volume.discounted(&gate, finished.flash_bytes);
-    Ok(finished)
+/// Takes over what an earlier attempt has made true. `None`: an older life made it after this one had begun, from other
+/// changes; this life is right, and its commit goes over that.
+fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Option<Finished>, Error> {
+    let life = volume.inner.writer.life().incarnation;
+    let (of, checkpoint) = (held.value.incarnation, held.value.checkpoint);
+    let landed = volume.gate.lock().adopt(held, life);
+    match landed {
+        Landed::Adopted(finished) => {
+            tracing::info!(volume = %volume.name, %checkpoint, life = %of, "an earlier commit has landed late");
+            volume.discounted(&volume.gate.lock(), finished.flash_bytes);
+            Ok(Some(finished))
+        }
+        Landed::Deposed => {
+            metrics::counter!("staging_commits_gone_over").increment(1);
+            tracing::error!(
+                volume = %volume.name,
+                %checkpoint,
+                "start {of} of this node went on after start {life} had taken over: what it wrote since is not of the volume"
+            );
+            Ok(None)
+        }
+        Landed::Absurd => {
+            let reason = format!(
+                "volume {}: the vault in the store is of start {of} of this node, and its checkpoint {checkpoint} claims \
+                 changes that start {life} has logged: nobody knows which are right, so nothing more is acknowledged. They \
+                 stay in the log; `rekindle salvage run {} --accept-losses` goes on from the store",
+                volume.name, volume.name
+            );
+            Err(volume.stopped(Error::Deposed(reason)))
+        }
+    }
 }
 
 /// After a commit: tells who waited, and lets go of what the datastore has now and no salvage could want.

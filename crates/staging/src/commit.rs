@@ -1,17 +1,19 @@
 //! What a vault that was read back says about our attempt to commit. Pure.
 
 use crate::{Vault, VaultState};
-use base::Serial;
+use base::{Incarnation, Serial};
 use content::tree::Root;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// What we tried to write over a vault.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempt {
     pub(crate) root: Root,
     pub(crate) checkpoint: Serial,
+    /// Bytes of the volume that are written over by it, or given up.
+    pub(crate) over: u64,
 }
 
 /// The judgement.
@@ -21,24 +23,31 @@ pub(crate) enum Verdict {
     Won,
     /// Content and checkpoint are as before: try again over what was read.
     Unchanged,
-    /// An earlier attempt of ours, from before a restart, has landed late.
+    /// An earlier attempt of this life, or of an older one, has landed: adopted if it fits what we have, else gone over
+    /// ([`crate::lives::Runs::fit`]).
     Late,
-    /// Another owner or generation: stop.
+    /// Another owner or generation: the volume stops.
     Fenced,
+    /// A newer life of this node has it: all volumes stop.
+    Deposed,
     /// The vault went back, or says something that we cannot have written.
     Absurd,
 }
 
-/// Judges `found` after an attempt over `ours`.
-pub(crate) fn judge(ours: &Vault, attempt: &Attempt, found: &Vault) -> Verdict {
+/// Judges `found` after an attempt of the life `life` over `ours`.
+pub(crate) fn judge(life: Incarnation, ours: &Vault, attempt: &Attempt, found: &Vault) -> Verdict {
+    if found.id == ours.id && found.owner == ours.owner && found.incarnation > life {
+        return Verdict::Deposed;
+    }
     let same_writer = found.owner == ours.owner && found.generation == ours.generation;
-    if !same_writer || found.id != ours.id || found.state == VaultState::Deleted {
+    if !same_writer || found.id != ours.id || found.state != VaultState::Live {
         // A vault of an older generation is not a newer owner but a store that was set back.
         return if found.generation < ours.generation { Verdict::Absurd } else { Verdict::Fenced };
     }
-    if found.root == attempt.root && found.checkpoint == attempt.checkpoint {
+    let is = |root: &Root, checkpoint| found.root == *root && found.checkpoint == checkpoint;
+    if found.incarnation == life && is(&attempt.root, attempt.checkpoint) {
         Verdict::Won
-    } else if found.root == ours.root && found.checkpoint == ours.checkpoint {
+    } else if is(&ours.root, ours.checkpoint) {
         Verdict::Unchanged
     } else if found.checkpoint >= ours.checkpoint {
         // With the same checkpoint it is a salvage: that changes the root only.

@@ -134,7 +134,9 @@ async fn destage(volume: &Arc<Staged>) {
         let work = pin!(batch::run(volume));
         let cut = pin!(async {
             volume.ending().await;
-            volume.inner.env.sleep(limits::CLOSE_GRACE).await;
+            if volume.may_promise(&volume.gate.lock()).is_ok() {
+                volume.inner.env.sleep(limits::CLOSE_GRACE).await;
+            }
         });
         match select(work, cut).await {
             Either::Left((outcome, _)) => outcome,
@@ -149,8 +151,9 @@ async fn destage(volume: &Arc<Staged>) {
             gate.lost = None;
         }
         Err(Error::Closed(_)) => {}
-        Err(error @ Error::Fenced(_)) => {
-            tracing::error!(volume = %volume.name, "fenced: another node or a newer generation owns the volume");
+        // The volume has ended.
+        Err(error) if error.kind() == Kind::Fenced => {
+            tracing::error!(volume = %volume.name, "fenced: {error}");
             volume.end_with(error);
         }
         Err(error) => {

@@ -14,6 +14,9 @@ pub enum Error {
     /// Another node owns the volume now, or a newer generation does.
     #[error("volume {0} is served by another node now")]
     Fenced(String),
+    /// A newer life of this node has taken over.
+    #[error("{0}")]
+    Deposed(String),
     /// The volume is out of service.
     #[error("volume {0} is not in service")]
     Closed(String),
@@ -48,7 +51,7 @@ impl Error {
             Error::Store(error) => error.kind(),
             Error::Content(error) => error.kind(),
             Error::Log(error) => error.kind(),
-            Error::Fenced(_) => Kind::Fenced,
+            Error::Fenced(_) | Error::Deposed(_) => Kind::Fenced,
             Error::Closed(_) => Kind::Unavailable,
             Error::Invalid(_) => Kind::Invalid,
             Error::Lost { .. } | Error::Quarantined { .. } => Kind::Damaged,

@@ -5,10 +5,12 @@
 //! visible one after the other when the log has them, so an overlapping pair ends as its serials say.
 
 use crate::earlier::{Before, Earlier};
+use crate::listing::Unfinished;
+use crate::lives::{Fit, Runs};
 use crate::overlay::Overlay;
 use crate::queue::{Change, Queue};
 use crate::{Error, Vault};
-use base::Serial;
+use base::{Incarnation, Serial};
 use datastore::record::Held;
 use env::Moment;
 use log::Position;
@@ -43,8 +45,12 @@ pub(crate) struct Gatekeeper {
     pub(crate) overlay: Overlay,
     /// Point of the log that covers all changes of the volume.
     pub(crate) end: Position,
-    /// Last serial that was in the log when the volume came into service.
-    recovered: Serial,
+    /// The serial behind which this life of the node began to log changes of the volume.
+    pub(crate) begins: Serial,
+    /// Which lives logged those before.
+    pub(crate) runs: Runs,
+    /// The vault was read from the store in this life; else a copy of it was believed.
+    pub(crate) seen: bool,
     /// Flash that unfinished changes take, with what was promised to writes that waited.
     pub(crate) flash_bytes: u64,
     /// Writes that wait for room, first come first served.
@@ -70,6 +76,16 @@ pub(crate) struct Gatekeeper {
     pub(crate) ended: Option<Error>,
 }
 
+/// What becomes of a commit of an earlier attempt, ours or another life's, that has landed.
+pub(crate) enum Landed {
+    /// It is what the home has now.
+    Adopted(Finished),
+    /// An older life made it after this one had begun: ours goes over it.
+    Deposed,
+    /// Nobody knows which of the two is right.
+    Absurd,
+}
+
 /// What a commit leaves to be done outside the lock.
 pub(crate) struct Finished {
     pub(crate) changes: Vec<Change>,
@@ -81,11 +97,14 @@ pub(crate) struct Finished {
 }
 
 impl Gatekeeper {
-    /// State of a volume that comes into service with `queue` in the log behind the vault's checkpoint.
-    pub(crate) fn new(held: Held<Vault>, queue: Queue, end: Position) -> Self {
+    /// State of a volume that comes into service with `unfinished` in the log behind the vault's checkpoint.
+    pub(crate) fn new(held: Held<Vault>, unfinished: Unfinished, seen: bool) -> Self {
+        let Unfinished { queue, end, begins, runs } = unfinished;
         debug_assert_eq!(queue.checkpoint(), held.value.checkpoint);
         Self {
-            recovered: queue.last(),
+            begins,
+            runs,
+            seen,
             flash_bytes: queue.bytes(),
             held,
             queue,
@@ -118,8 +137,9 @@ impl Gatekeeper {
     }
 
     /// Lists the changes that were counted only; `overlay` is theirs. Those that came since are to be applied.
-    pub(crate) fn list(&mut self, changes: VecDeque<Change>, overlay: Overlay) {
+    pub(crate) fn list(&mut self, changes: VecDeque<Change>, runs: Runs, overlay: Overlay) {
         debug_assert!(self.visible == 0 && self.overlay.length() == 0, "nothing is visible before");
+        self.runs = runs.and(std::mem::take(&mut self.runs));
         self.visible = changes.len();
         self.queue.list(changes);
         self.overlay = overlay;
@@ -218,30 +238,41 @@ impl Gatekeeper {
         let count = usize::try_from(checkpoint.0 - before.0).expect("a queue fits into memory");
         assert!(count <= self.ready(), "the checkpoint is a prefix of what may be destaged");
         let before = std::mem::replace(&mut self.held, held).value;
+        self.seen = true;
         let before = Before { root: before.root, lost: before.lost, checkpoint: before.checkpoint };
         Finished { before: (count > 0).then_some(before), ..self.leave(count) }
     }
 
-    /// An earlier attempt has landed late, from before a restart: its root holds changes up to its checkpoint that the
-    /// log had then and, beyond these, changes that were in RAM only and that nobody was told of. Ours in RAM,
-    /// of which nobody was told either, come after them. `None`: the vault claims changes that we know to be newer.
-    pub(crate) fn adopt(&mut self, held: Held<Vault>) -> Option<Finished> {
+    /// An earlier attempt has landed late, of an earlier life or of this one: its root holds changes up to its checkpoint
+    /// that the log had then and, beyond these, changes that were in RAM only and that nobody was told of. Ours in RAM,
+    /// of which nobody was told either, come after them. Not when it was made from other changes than ours.
+    pub(crate) fn adopt(&mut self, held: Held<Vault>, life: Incarnation) -> Landed {
         let before = self.checkpoint();
         let checkpoint = held.value.checkpoint;
         assert!(checkpoint >= before, "checkpoints only grow");
-        let claimed = usize::try_from(checkpoint.0 - before.0).ok()?;
-        let count = self.queue.iter().take(claimed).take_while(|change| change.is_logged()).count();
-        if count > 0 && Serial(before.0 + count as u64) > self.recovered {
-            return None;
+        let logged = self.queue.iter().take_while(|change| change.is_logged()).count();
+        let last = Serial(before.0 + logged as u64);
+        match self.runs.fit((life, self.begins), (before, last), &held.value) {
+            Fit::Fits => {}
+            Fit::Deposed if self.seen => return Landed::Deposed,
+            // By a copy: the store may have had this vault all the time.
+            Fit::Deposed | Fit::Absurd => return Landed::Absurd,
+        }
+        let claimed = usize::try_from(checkpoint.0 - before.0).unwrap_or(usize::MAX);
+        let count = logged.min(claimed);
+        if held.value.incarnation != life {
+            // What is behind it is all of this life.
+            self.begins = self.begins.max(checkpoint);
         }
         self.held = held;
+        self.seen = true;
         let finished = self.leave(count);
         let shift = checkpoint.0 - self.queue.checkpoint().0;
         self.queue.renumber(checkpoint);
         for (serial, _) in &mut self.awaiting {
             serial.0 += shift;
         }
-        Some(finished)
+        Landed::Adopted(finished)
     }
 
     fn leave(&mut self, count: usize) -> Finished {

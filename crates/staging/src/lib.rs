@@ -13,11 +13,13 @@ mod commit;
 mod destager;
 mod earlier;
 mod error;
+mod fence;
 mod flow;
 mod gatekeeper;
 mod home;
 mod limits;
 mod listing;
+mod lives;
 mod overlay;
 mod plan;
 mod policy;
@@ -29,15 +31,16 @@ mod replay;
 mod salvage;
 mod staged;
 mod vault;
+pub mod versions;
 mod view;
 
 pub use error::Error;
 pub use home::{Extent, Fold, Home, Source};
 pub use policy::{Ack, Policy};
 pub use quarantine::Lost;
-pub use salvage::{Hurt, Salvaged};
+pub use salvage::{Allowance, Hurt, Salvaged};
 pub use staged::Staged;
-pub use vault::{Accepted, Vault, VaultState, Version};
+pub use vault::{Accepted, Began, Vault, VaultState, Version};
 pub use view::{DestagerView, StagedView};
 
 /// The newest version that this binary knows of each format of this crate.
@@ -51,6 +54,7 @@ use datastore::record::{Held, Writer};
 use destager::Destager;
 use earlier::Shelf;
 use env::{BoxFuture, Env};
+use fence::Fence;
 use gatekeeper::Gatekeeper;
 use log::Log;
 use parking_lot::Mutex;
@@ -131,6 +135,7 @@ pub(crate) struct Inner {
     volumes: Mutex<BTreeMap<VolumeId, Arc<Staged>>>,
     parked: Mutex<BTreeMap<VolumeId, Parked>>,
     destager: Destager,
+    fence: Fence,
     /// Volumes that keep the root before their last commit.
     shelf: Shelf,
     /// Volumes whose content turned out to be damaged, for whoever salvages.
@@ -179,6 +184,7 @@ impl Staging {
     /// Staging over a log and a content store. Starts the destagers.
     #[must_use]
     pub fn start(env: Env, log: Log, content: Content, writer: Writer, config: Config) -> Self {
+        let writer_life = writer.life().incarnation;
         let memory_permits = u32::try_from(config.memory_bytes).unwrap_or(u32::MAX).max(1);
         let inner = Arc::new(Inner {
             env,
@@ -194,6 +200,7 @@ impl Staging {
             volumes: Mutex::default(),
             parked: Mutex::default(),
             destager: Destager::new(),
+            fence: Fence::new(writer_life),
             shelf: Shelf::default(),
             hurt: {
                 let (sender, receiver) = mpsc::channel(limits::HURT_MAX);
@@ -214,12 +221,35 @@ impl Staging {
         vault: Held<Vault>,
         home: Arc<dyn Home>,
     ) -> Result<Arc<Staged>, Error> {
+        self.bring(vault, home, true).await
+    }
+
+    /// The same, by a copy of the vault: should the store turn out to have another one, nothing is overwritten.
+    pub async fn open_by_copy(
+        &self,
+        vault: Held<Vault>,
+        home: Arc<dyn Home>,
+    ) -> Result<Arc<Staged>, Error> {
+        self.bring(vault, home, false).await
+    }
+
+    /// `seen`: the vault was read from the store in this life.
+    async fn bring(
+        &self,
+        vault: Held<Vault>,
+        home: Arc<dyn Home>,
+        seen: bool,
+    ) -> Result<Arc<Staged>, Error> {
         let inner = &self.inner;
         let value = &vault.value;
+        inner.fence.check()?;
         if value.owner != Some(inner.writer.node) {
             return Err(Error::Fenced(value.name.clone()));
         }
-        if value.state == VaultState::Deleted {
+        if value.incarnation > inner.writer.life().incarnation {
+            return Err(inner.deposed_by(&value.name, value.incarnation));
+        }
+        if value.state != VaultState::Live {
             return Err(Error::Closed(value.name.clone()));
         }
         if let Some(present) = inner.volumes.lock().get(&value.id) {
@@ -232,15 +262,20 @@ impl Staging {
             (Policy::Back, _) => Mode::Flash,
         };
         let id = value.id;
-        // The log does not know of commits that its last life made and had no time to hear of.
-        inner.log.release(id, value.checkpoint);
-        let (queue, end) = inner.queue_of(value).await?;
-        let is_listed = queue.is_listed();
-        let mut gate = Gatekeeper::new(vault, queue, end);
+        let checkpoint = value.checkpoint;
+        let unfinished = inner.unfinished_of(value).await?;
+        inner.log.release(id, checkpoint);
+        let vault = inner.claim(vault, unfinished.begins, seen).await?;
+        let (is_listed, end) = (unfinished.queue.is_listed(), unfinished.end);
+        let mut gate = Gatekeeper::new(vault, unfinished, seen);
         // Memory that outlives the process is as good as flash, for those that were appended in it.
         gate.index(if mode == Mode::Memory { end } else { inner.log.committed() });
         let staged = Staged::new(inner.clone(), home, gate, mode);
-        inner.volumes.lock().insert(id, staged.clone());
+        {
+            let mut volumes = inner.volumes.lock();
+            inner.fence.check()?;
+            volumes.insert(id, staged.clone());
+        }
         let rouse = {
             let mut gate = staged.gate.lock();
             if gate.flash_bytes > 0 {
@@ -363,6 +398,8 @@ impl Inner {
         volume.kept_bytes.store(kept_bytes, Ordering::Relaxed);
         let flash_bytes = std::mem::take(&mut gate.flash_bytes);
         volume.discounted(&gate, flash_bytes);
-        Parked { checkpoint, unlisted: unlisted.count, changes, end: gate.end }
+        let runs = std::mem::take(&mut gate.runs);
+        let (end, begins) = (gate.end, gate.begins);
+        Parked { checkpoint, unlisted: unlisted.count, changes, end, begins, runs }
     }
 }

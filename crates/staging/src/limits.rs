@@ -32,10 +32,14 @@ pub(crate) const SHARED_PERCENT: u64 = 95;
 pub(crate) const PRESSURE_PERCENT: u64 = 50;
 /// Longest read that is copied while the volume's lock is held, bytes.
 pub(crate) const COPY_UNDER_LOCK_BYTES_MAX: usize = 64 * 1024;
+/// Earlier lives whose beginnings a vault names.
+pub(crate) const BEGAN_MAX: usize = 64;
 /// Separate lost stretches of a volume: its vault holds them all.
 pub(crate) const LOST_MAX: usize = 32 * 1024;
 /// Rounds of one salvage: each brings back one level of a tree at least.
 pub(crate) const SALVAGE_PASSES_MAX: usize = 17;
+/// Lines of what a salvage found and did that are kept; the damages are counted all the same.
+pub(crate) const SALVAGE_LINES_MAX: usize = 1000;
 /// News of damaged volumes that nobody has taken yet.
 pub(crate) const HURT_MAX: usize = 1024;
 /// Conflicts over one commit after which the destager pauses between attempts.
@@ -46,3 +50,15 @@ pub(crate) const EARLIER_AGE_MAX: Duration = Duration::from_secs(60);
 pub(crate) const EARLIER_CHANGES_MAX: usize = 64 * 1024;
 /// Most changes kept so for all volumes; with more, the oldest go first. They are metadata in RAM (under 100 bytes each).
 pub(crate) const EARLIER_CHANGES_SUM_MAX: usize = 256 * 1024;
+/// How long an earlier content of a volume is kept.
+pub(crate) const VERSION_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// How much longer the sweep leaves it alone.
+pub(crate) const VERSION_GRACE: Duration = Duration::from_secs(60 * 60);
+/// Versions of a volume.
+pub(crate) const VERSIONS_MAX: usize = 24;
+/// Of these, the last ones, however soon one came after the other.
+pub(crate) const VERSIONS_LAST: usize = 3;
+/// Bytes that may have been written over since the oldest version: this, or half of the volume if that is more.
+pub(crate) const VERSION_BYTES_MIN: u64 = 1 << 30;
+/// Longest name of a kind of volume, bytes.
+pub(crate) const KIND_BYTES_MAX: usize = 16;

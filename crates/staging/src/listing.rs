@@ -6,11 +6,12 @@
 //! (nothing is ready for it), a salvage. When it turns out that something is missing after all, the volume goes out of
 //! service and the next attach says what.
 
+use crate::lives::{self, Runs};
 use crate::overlay::Overlay;
 use crate::queue::{Change, Queue, Unlisted};
 use crate::staged::{Mode, Staged};
 use crate::{Error, Inner, Policy, Vault, limits, recovery};
-use base::{Generation, Serial};
+use base::{Incarnation, Serial};
 use log::{Outline, Position};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,34 +19,78 @@ use std::sync::Arc;
 /// Room in a new list for what comes before it must grow.
 const ROOM_CHANGES: usize = 64 * 1024;
 
+/// What a volume that comes into service has not in the datastore.
+pub(crate) struct Unfinished {
+    pub(crate) queue: Queue,
+    /// Point of the log that covers it.
+    pub(crate) end: Position,
+    /// The serial behind which this life of the node began to log changes of the volume.
+    pub(crate) begins: Serial,
+    /// Which lives logged those before, as far as they are listed.
+    pub(crate) runs: Runs,
+}
+
+/// What was listed of the log.
+struct Listed {
+    changes: VecDeque<Change>,
+    runs: Runs,
+}
+
 impl Inner {
-    /// The unfinished changes of a volume that comes into service, and the point of the log that covers them.
-    pub(crate) async fn queue_of(&self, vault: &Vault) -> Result<(Queue, Position), Error> {
+    /// The unfinished changes of a volume that comes into service.
+    pub(crate) async fn unfinished_of(&self, vault: &Vault) -> Result<Unfinished, Error> {
         let checkpoint = vault.checkpoint;
-        let parked = self.parked.lock().get(&vault.id).map(|parked| {
-            let (unlisted, changes) = recovery::unparked(parked, checkpoint);
-            (unlisted, changes, parked.end)
-        });
-        let (changes, end) = match parked {
-            Some((0, changes, end)) => (changes, end),
-            Some((unlisted, newer, end)) => {
-                let mut changes = self.listed(vault, Some(unlisted)).await?;
-                changes.extend(newer);
-                (changes, end)
+        let life = self.writer.life().incarnation;
+        let parked = match self.parked.lock().get(&vault.id) {
+            None => None,
+            Some(parked) => {
+                parked.check(vault, life)?;
+                let (unlisted, changes) = recovery::unparked(parked, checkpoint);
+                Some((unlisted, changes, parked.end, parked.begins, parked.runs.clone()))
+            }
+        };
+        let is_plain =
+            parked.is_some() || lives::are_plain(vault, &self.log.lives(vault.id).await?);
+        if is_plain {
+            // The log does not know of commits that its last life made and had no time to hear of.
+            self.log.release(vault.id, checkpoint);
+        }
+        let (listed, end, begins) = match parked {
+            Some((0, changes, end, begins, runs)) => (Listed { changes, runs }, end, Some(begins)),
+            Some((unlisted, newer, end, begins, runs)) => {
+                let mut listed = self.listed(vault, Some(unlisted)).await?;
+                listed.changes.extend(newer);
+                listed.runs = listed.runs.and(runs);
+                (listed, end, Some(begins))
             }
             None => {
-                if let Some(unlisted) = self.many(vault).await? {
-                    return Ok((Queue::with_unlisted(checkpoint, unlisted), Position::default()));
+                // What only memory had of the log may not be on flash yet.
+                let end = self.log.begins();
+                if is_plain && let Some(unlisted) = self.many(vault).await? {
+                    let queue = Queue::with_unlisted(checkpoint, unlisted);
+                    let begins = self.begins_of(vault, &queue);
+                    return Ok(Unfinished { queue, end, begins, runs: Runs::default() });
                 }
-                (self.listed(vault, None).await?, Position::default())
+                (self.listed(vault, None).await?, end, None)
             }
         };
         self.parked.lock().remove(&vault.id);
+        let Listed { changes, runs } = listed;
         if changes.is_empty() && vault.accepted.is_some() {
             // What was given up shall not keep its segments.
             self.log.forget(vault.id);
         }
-        Ok((Queue::with(checkpoint, changes), end))
+        let queue = Queue::with(checkpoint, changes);
+        let begins = begins.unwrap_or_else(|| self.begins_of(vault, &queue));
+        Ok(Unfinished { queue, end, begins, runs })
+    }
+
+    /// Where this life began with a volume that it has no changes of in hand: where its vault says, or behind all that there
+    /// is.
+    fn begins_of(&self, vault: &Vault, queue: &Queue) -> Serial {
+        let life = self.writer.life().incarnation;
+        let is_ours = vault.incarnation == life && life != Incarnation(0);
+        if is_ours && !queue.is_empty() { vault.begins } else { queue.last() }
     }
 
     /// The changes that the log has of a volume, if they need only be counted for now.
@@ -54,21 +99,16 @@ impl Inner {
             return Ok(None);
         }
         let outline = self.log.outline(vault.id).await?;
-        let counted =
-            outline.and_then(|outline| counted(&outline, vault.checkpoint, vault.generation));
+        let counted = outline.and_then(|outline| counted(&outline, vault));
         Ok(counted.filter(|many| many.count > self.config.index_at_once))
     }
 
     /// What the log has of a volume behind its checkpoint. `counted`: so many were known to be there.
-    async fn listed(
-        &self,
-        vault: &Vault,
-        counted: Option<usize>,
-    ) -> Result<VecDeque<Change>, Error> {
+    async fn listed(&self, vault: &Vault, counted: Option<usize>) -> Result<Listed, Error> {
         let (recovered, losses) = self.log.salvage(vault.id).await?;
-        let changes = recovery::unfinished(recovered, &losses, vault, self.env.now())?;
+        let (changes, runs) = recovery::unfinished(recovered, &losses, vault, self.env.now())?;
         match counted.filter(|&counted| counted != changes.len()) {
-            None => Ok(changes),
+            None => Ok(Listed { changes, runs }),
             Some(counted) => Err(Error::Lost {
                 volume: vault.name.clone(),
                 reason: format!("the log had {counted} of them and can read {}", changes.len()),
@@ -77,10 +117,14 @@ impl Inner {
     }
 }
 
-/// What is behind the checkpoint, if the outline alone shows that all of it is there, of no newer generation.
-fn counted(outline: &Outline, checkpoint: Serial, generation: Generation) -> Option<Unlisted> {
-    let whole =
-        outline.gapless && outline.lowest <= checkpoint.next() && outline.newest <= generation;
+/// What is behind the checkpoint, if the outline alone shows that all of it is there, of no newer generation, and counts.
+fn counted(outline: &Outline, vault: &Vault) -> Option<Unlisted> {
+    let checkpoint = vault.checkpoint;
+    let counts = |generation| lives::counts(vault, vault.incarnation, generation, outline.highest);
+    let whole = outline.gapless
+        && outline.lowest <= checkpoint.next()
+        && outline.newest <= vault.generation
+        && counts(outline.oldest);
     let count = outline.highest.0.checked_sub(checkpoint.0).filter(|_| whole)?;
     Some(Unlisted {
         count: usize::try_from(count).ok()?,
@@ -111,7 +155,7 @@ async fn list(volume: &Arc<Staged>) -> Result<(), Error> {
         let gate = volume.gate.lock();
         (gate.held.value.clone(), gate.queue.unlisted())
     };
-    let mut changes = inner.listed(&vault, Some(unlisted.count)).await?;
+    let Listed { mut changes, runs } = inner.listed(&vault, Some(unlisted.count)).await?;
     changes.reserve(ROOM_CHANGES);
     let range = |index: usize| (changes[index].position, changes[index].span);
     let overlay = Overlay::build(vault.checkpoint.next(), changes.len(), range);
@@ -121,7 +165,7 @@ async fn list(volume: &Arc<Staged>) -> Result<(), Error> {
             return Ok(());
         }
         let before = gate.queue.bytes();
-        gate.list(changes, overlay);
+        gate.list(changes, runs, overlay);
         let after = gate.queue.bytes();
         volume.count(&mut gate, after.saturating_sub(before));
         volume.discount(&mut gate, before.saturating_sub(after));
@@ -150,6 +194,7 @@ impl Staged {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Generation;
 
     #[test]
     fn only_what_is_whole_is_counted() {
@@ -158,11 +203,19 @@ mod tests {
             bytes: 20 * 4096,
             lowest: Serial(5),
             highest: Serial(24),
+            oldest: Generation(3),
             newest: Generation(3),
             gapless: true,
         };
         let count = |outline: Outline, checkpoint: u64| {
-            counted(&outline, Serial(checkpoint), Generation(3)).map(|unlisted| unlisted.count)
+            let vault = Vault {
+                generation: Generation(3),
+                checkpoint: Serial(checkpoint),
+                incarnation: Incarnation(2),
+                begins: Serial(22),
+                ..crate::commit::tests::vault(1, checkpoint)
+            };
+            counted(&outline, &vault).map(|unlisted| unlisted.count)
         };
         assert_eq!(count(outline, 4), Some(20));
         assert_eq!(count(outline, 10), Some(14));
@@ -171,5 +224,8 @@ mod tests {
         assert_eq!(count(outline, 30), None, "the log has less than the datastore");
         assert_eq!(count(Outline { gapless: false, ..outline }, 10), None);
         assert_eq!(count(Outline { newest: Generation(4), ..outline }, 10), None);
+        let older = Outline { oldest: Generation(2), ..outline };
+        assert_eq!(count(older, 10), None, "some behind 22 may be of an older generation");
+        assert_eq!(count(Outline { highest: Serial(22), ..older }, 10), Some(12));
     }
 }

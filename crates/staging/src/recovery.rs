@@ -3,11 +3,13 @@
 //! When acknowledged changes are missing, the volume stays out of service until a person accepts that ([`Missing`]): then it
 //! goes on from the longest whole prefix, and the vault says so ([`crate::Accepted`]).
 
+use crate::lives::{self, Fit, Runs};
 use crate::queue::Change;
 use crate::{Error, Vault};
-use base::{Generation, SegmentId, Serial};
+use base::{Generation, Incarnation, SegmentId, Serial};
 use env::Moment;
 use log::{Loss, Position, Recovered};
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 #[cfg(test)]
@@ -23,9 +25,25 @@ pub(crate) struct Parked {
     pub(crate) changes: VecDeque<Change>,
     /// Point of the log that covers them.
     pub(crate) end: Position,
+    /// Where this life began, and which lives logged what is before that.
+    pub(crate) begins: Serial,
+    pub(crate) runs: Runs,
 }
 
 impl Parked {
+    /// An error when an older life, which has been replaced, has written the vault over without them.
+    pub(crate) fn check(&self, vault: &Vault, life: Incarnation) -> Result<(), Error> {
+        let listed = (self.unlisted + self.changes.len()) as u64;
+        let last = Serial(self.checkpoint.0 + listed);
+        match self.runs.fit((life, self.begins), (self.checkpoint, last), vault) {
+            Fit::Fits => Ok(()),
+            Fit::Deposed | Fit::Absurd => Err(Error::Lost {
+                volume: vault.name.clone(),
+                reason: overtaken_by(vault, self.checkpoint.next(), last),
+            }),
+        }
+    }
+
     /// Forgets what comes after `through`.
     pub(crate) fn truncate(&mut self, through: Serial) {
         let count = through.0.saturating_sub(self.checkpoint.0) as usize;
@@ -57,9 +75,10 @@ pub(crate) fn unfinished(
     losses: &[Loss],
     vault: &Vault,
     now: Moment,
-) -> Result<VecDeque<Change>, Error> {
+) -> Result<(VecDeque<Change>, Runs), Error> {
+    let overtaken = overtaken(&recovered, vault);
     let changes = behind(recovered, vault)?;
-    let missing = Missing::of(&changes, losses, vault);
+    let missing = Missing::of(&changes, losses, vault).and(overtaken);
     if let Some(reason) = missing.reason() {
         let next = format!(
             "`rekindle salvage run {} --accept-losses` goes on from what is whole before them",
@@ -70,6 +89,7 @@ pub(crate) fn unfinished(
             reason: format!("{reason}: {next}"),
         });
     }
+    let runs = Runs::of(changes.iter().map(|change| (change.serial, change.life)));
     // In place, then without a copy.
     let changes: Vec<Change> = changes
         .into_iter()
@@ -79,20 +99,37 @@ pub(crate) fn unfinished(
             Change::logged(change.position, change.span, place, Position(0), now)
         })
         .collect();
-    Ok(changes.into())
+    Ok((changes.into(), runs))
+}
+
+/// What the vault claims although its writer, an older life, cannot have had it: this folder's changes are not in the root.
+pub(crate) fn overtaken(recovered: &[Recovered], vault: &Vault) -> Option<String> {
+    let claimed = |change: &&Recovered| {
+        lives::is_claimed_wrongly(vault, change.life, change.generation, change.serial)
+    };
+    let serials = recovered.iter().filter(claimed).map(|change| change.serial);
+    let (first, last) = serials.fold(None, |range: Option<(Serial, Serial)>, serial| {
+        Some(range.map_or((serial, serial), |(first, last)| (first.min(serial), last.max(serial))))
+    })?;
+    Some(overtaken_by(vault, first, last))
+}
+
+fn overtaken_by(vault: &Vault, first: Serial, last: Serial) -> String {
+    format!(
+        "serials {first} to {last} are in the log and not in the datastore: start {} of this node, which had been replaced, \
+         wrote the vault over without them",
+        vault.incarnation
+    )
 }
 
 /// The changes behind the vault's checkpoint that count, in serial order.
 pub(crate) fn behind(recovered: Vec<Recovered>, vault: &Vault) -> Result<Vec<Recovered>, Error> {
     let mut changes = recovered;
-    let counts = |change: &Recovered| {
-        vault.accepted.is_none_or(|accepted| {
-            change.generation >= accepted.generation || change.serial <= accepted.through
-        })
-    };
+    let counts =
+        |change: &Recovered| lives::counts(vault, change.life, change.generation, change.serial);
     changes.retain(|change| change.serial > vault.checkpoint && counts(change));
-    // The newest generation of a serial first; the log gives them nearly sorted.
-    changes.sort_by_key(|change| (change.serial, std::cmp::Reverse(change.generation)));
+    // The newest generation of a serial first, of that the newest life; the log gives them nearly sorted.
+    changes.sort_by_key(|change| (change.serial, Reverse(change.generation), Reverse(change.life)));
     changes.dedup_by_key(|change| change.serial);
     match newest(&changes).filter(|&newest| newest > vault.generation) {
         None => Ok(changes),
@@ -114,6 +151,8 @@ pub(crate) struct Missing {
     harm: Option<String>,
     /// Which are, by the serials that are there.
     gaps: Option<String>,
+    /// Which the vault claims in vain.
+    overtaken: Option<String>,
     /// The last segment that is lost.
     pub(crate) segment: SegmentId,
 }
@@ -134,13 +173,19 @@ impl Missing {
                     vault.checkpoint
                 )
             }),
+            overtaken: None,
             segment: segment.max(known.map(|known| known.segment).unwrap_or_default()),
         }
     }
 
+    /// With what is [`overtaken`].
+    pub(crate) fn and(self, overtaken: Option<String>) -> Missing {
+        Missing { overtaken, ..self }
+    }
+
     /// In words; `None`: nothing is.
     pub(crate) fn reason(&self) -> Option<String> {
-        self.harm.clone().or_else(|| self.gaps.clone())
+        self.overtaken.clone().or_else(|| self.harm.clone()).or_else(|| self.gaps.clone())
     }
 }
 

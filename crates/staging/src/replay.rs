@@ -9,7 +9,7 @@ use crate::quarantine::{self, Lost};
 use crate::staged::Staged;
 use crate::{Error, batch, plan};
 use base::{Kind, Serial};
-use content::salvage::{Findings, Repaired, examine_earlier, repair};
+use content::salvage::{Findings, MayDrop, Repaired, examine_earlier, repair};
 use content::tree::Root;
 use content::verify::Progress;
 use content::{Batch, Hold};
@@ -72,6 +72,7 @@ impl Staged {
                     && !quarantine::without(lost, &replayed.lost).is_empty()
             })),
             // It is no way. An error that says nothing about it is none of losses.
+            Err(Error::Content(error)) if error.missing().is_some() => Ok(None),
             Err(error) if matches!(error.kind(), Kind::Damaged | Kind::NotFound) => Ok(None),
             Err(error) => Err(error),
         }
@@ -87,7 +88,8 @@ impl Staged {
         // What the last commit wrote may be damaged where nobody could look, below a damaged node.
         batch.set_anew();
         let before = &earlier.before;
-        let repaired = repair(content, &mut batch, &before.root, findings).await?;
+        let repaired =
+            repair(content, &mut batch, &before.root, findings, MayDrop::Everything).await?;
         if repaired.again {
             // What is below came back unseen: nobody knows what would be lost.
             return Ok(None);

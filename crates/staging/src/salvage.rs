@@ -10,8 +10,7 @@ use crate::quarantine::{self, Lost};
 use crate::replay::WayBack;
 use crate::staged::Staged;
 use crate::{Error, limits};
-use base::Kind;
-use content::salvage::{Findings, examine, mend_packs, repair};
+use content::salvage::{Findings, MayDrop, examine, mend_packs, repair};
 use content::tree::Root;
 use content::verify::Progress;
 use futures_util::future::{Either, select};
@@ -20,6 +19,27 @@ use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a salvage may give up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    /// Most bytes that may be lost by it.
+    pub bytes: u64,
+    /// Whether also what is *absent* may be given up. It is not proven to be lost: whatever hides it may go away.
+    pub absent: bool,
+}
+
+impl Allowance {
+    /// Repairs what can be had; gives nothing up.
+    pub const NOTHING: Self = Self { bytes: 0, absent: false };
+    /// A person has said so.
+    pub const ALL: Self = Self { bytes: u64::MAX, absent: true };
+
+    fn covers(&self, lost: &[Lost], absent: u64) -> bool {
+        let bytes = lost.iter().map(|one| one.span).fold(0, u64::saturating_add);
+        lost.is_empty() || (bytes <= self.bytes && (self.absent || absent == 0))
+    }
+}
 
 /// What a salvage has done.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -40,12 +60,36 @@ pub struct Salvaged {
     pub footers: u64,
     /// Stretches that this salvage had to give up.
     pub lost: Vec<Lost>,
+    /// Stretches that it would have to give up, and may not: what they lead to stays as it is.
+    pub withheld: Vec<Lost>,
+    /// Of the damaged chunks that cannot be had, those that are not there at all.
+    pub absent: u64,
     /// All that the volume has lost by now and nobody has written over, bytes.
     pub quarantined_bytes: u64,
     /// What was found and done, for people.
     pub lines: Vec<String>,
     /// Unfinished changes that were given up beforehand because somebody said so, for people.
     pub given_up: Vec<String>,
+}
+
+impl Salvaged {
+    /// What was found is said once, however often it is met.
+    fn note(&mut self, lines: &[String]) {
+        for line in lines {
+            if self.lines.len() >= limits::SALVAGE_LINES_MAX {
+                return;
+            }
+            if !self.lines.contains(line) {
+                self.lines.push(line.clone());
+            }
+        }
+    }
+
+    /// Bytes that would be lost by going on.
+    #[must_use]
+    pub fn withheld_bytes(&self) -> u64 {
+        self.withheld.iter().map(|lost| lost.span).fold(0, u64::saturating_add)
+    }
 }
 
 /// A volume whose content turned out to be damaged.
@@ -79,9 +123,14 @@ impl Drop for Turn<'_> {
 
 impl Staged {
     /// Checks everything that the volume has in the datastore and repairs what can be. What cannot be had is quarantined:
-    /// reads of it are errors that name it, writes over it heal it. `chunks` counts what has been read.
-    pub async fn salvage(self: &Arc<Self>, chunks: &AtomicU64) -> Result<Salvaged, Error> {
-        let work = pin!(self.repair_all(chunks));
+    /// reads of it are errors that name it, writes over it heal it. What would be more than `allowance` is not given up at
+    /// all: it is told ([`Salvaged::withheld`]). `chunks` counts what has been read.
+    pub async fn salvage(
+        self: &Arc<Self>,
+        allowance: Allowance,
+        chunks: &AtomicU64,
+    ) -> Result<Salvaged, Error> {
+        let work = pin!(self.repair_all(allowance, chunks));
         let cut = pin!(self.ending());
         match select(work, cut).await {
             Either::Left((outcome, _)) => {
@@ -93,7 +142,11 @@ impl Staged {
         }
     }
 
-    async fn repair_all(self: &Arc<Self>, chunks: &AtomicU64) -> Result<Salvaged, Error> {
+    async fn repair_all(
+        self: &Arc<Self>,
+        allowance: Allowance,
+        chunks: &AtomicU64,
+    ) -> Result<Salvaged, Error> {
         self.listed().await?;
         self.gate.lock().salvages += 1;
         let _wanting = Wanting(self);
@@ -118,8 +171,15 @@ impl Staged {
             }
             let again = !findings.are_chunks_sound() && {
                 let way = self.way_back_of(&mut salvaged, chunks).await?;
-                self.commit_repair(&findings, way, &mut salvaged).await?
+                self.commit_repair(&findings, way, allowance, &mut salvaged).await?
             };
+            if !salvaged.withheld.is_empty() {
+                // Footers that leave out what is damaged would hide it from whoever can have it later.
+                if again {
+                    continue;
+                }
+                break;
+            }
             let (mended, lines) = mend_packs(content, &findings).await;
             salvaged.footers += mended;
             salvaged.lines.extend(lines);
@@ -157,6 +217,7 @@ impl Staged {
         self: &Arc<Self>,
         findings: &Findings,
         way: Option<WayBack>,
+        allowance: Allowance,
         salvaged: &mut Salvaged,
     ) -> Result<bool, Error> {
         let _turn = self.turn().await;
@@ -167,28 +228,41 @@ impl Staged {
             (vault.root, vault.lost.clone())
         };
         let mut batch = self.inner.content.batch();
-        let repaired = repair(&self.inner.content, &mut batch, &root, findings).await?;
+        let content = &self.inner.content;
+        let all = MayDrop::Everything;
+        let repaired = repair(content, &mut batch, &root, findings, all).await?;
         let mut more = self.bytes_of(&repaired.lost);
         let mut lost = quarantine::with(&before, &more);
-        salvaged.lines.extend(repaired.lines.iter().cloned());
         let replayed = match &way {
             Some(way) if !more.is_empty() => self.replay(way, &lost).await?,
             _ => None,
         };
+        let (more_then, absent) = match &replayed {
+            Some(replayed) => {
+                (quarantine::without(&replayed.lost, &before), replayed.repaired.absent)
+            }
+            None => (more.clone(), repaired.absent),
+        };
+        if !allowance.covers(&quarantine::with(&salvaged.lost, &more_then), absent) {
+            drop((batch, replayed));
+            return self.repair_without_loss(root, &before, findings, more_then, salvaged).await;
+        }
+        salvaged.withheld.clear();
+        salvaged.note(&repaired.lines);
         let (new, again) = match replayed {
             None => {
-                self.commit_root(root, repaired.root, &lost).await?;
+                self.commit_root(root, repaired.root, &before, &lost).await?;
                 let again = repaired.again;
                 (repaired, again)
             }
             Some(replayed) => {
                 lost = replayed.lost;
                 more = quarantine::without(&lost, &before);
-                self.commit_root(root, replayed.root, &lost).await?;
+                self.commit_root(root, replayed.root, &before, &lost).await?;
                 // Only now may a sweep go on.
                 batch = replayed.batch;
                 salvaged.replayed += replayed.changes;
-                salvaged.lines.extend(replayed.repaired.lines.iter().cloned());
+                salvaged.note(&replayed.repaired.lines);
                 salvaged.lines.push(format!(
                     "went back to the root before the last commit and replayed {} change(s) out of the log",
                     replayed.changes
@@ -204,11 +278,33 @@ impl Staged {
         Ok(again)
     }
 
+    /// Commits what comes back without that anything is given up; `withheld` would be. With the destager's place taken.
+    async fn repair_without_loss(
+        self: &Arc<Self>,
+        root: Root,
+        before: &[Lost],
+        findings: &Findings,
+        withheld: Vec<Lost>,
+        salvaged: &mut Salvaged,
+    ) -> Result<bool, Error> {
+        let mut batch = self.inner.content.batch();
+        let content = &self.inner.content;
+        let kept = repair(content, &mut batch, &root, findings, MayDrop::Nothing).await?;
+        self.commit_root(root, kept.root, before, before).await?;
+        batch.committed();
+        salvaged.note(&kept.lines);
+        salvaged.refetched += kept.refetched;
+        salvaged.from_parity += kept.from_parity;
+        (salvaged.withheld, salvaged.absent) = (withheld, kept.absent);
+        Ok(kept.again)
+    }
+
     /// Puts `new` in the place of `root`, with what is lost beside it.
     async fn commit_root(
         self: &Arc<Self>,
         root: Root,
         new: Root,
+        before: &[Lost],
         lost: &[Lost],
     ) -> Result<(), Error> {
         if lost.len() > limits::LOST_MAX {
@@ -223,11 +319,11 @@ impl Staged {
             return Ok(());
         }
         let checkpoint = self.gate.lock().checkpoint();
-        let attempt = Attempt { root: new, checkpoint };
+        let over = quarantine::without(lost, before).iter().map(|one| one.span).sum();
+        let attempt = Attempt { root: new, checkpoint, over };
         match batch::commit(self, &attempt, lost).await? {
-            Committed::Won(held) => drop(self.gate.lock().finish(held)),
-            Committed::Late(held) => {
-                let finished = batch::adopt(self, held)?;
+            Committed::Won(held) => drop(self.gate.lock().finish(*held)),
+            Committed::Late(finished) => {
                 batch::conclude(self, finished).await;
                 let late = "a commit from before a restart landed in between: once more";
                 return Err(datastore::Error::Unavailable(late.into()).into());
@@ -260,6 +356,17 @@ impl Staged {
         }
     }
 
+    /// It has grown: the vault says so already.
+    pub fn resize(&self, size: u64) {
+        self.home.grow(size);
+    }
+
+    /// Whether changes that it has acknowledged are damaged in the log, so that it cannot destage.
+    #[must_use]
+    pub fn has_lost_changes(&self) -> bool {
+        self.gate.lock().lost.is_some()
+    }
+
     /// The next reader who meets damage shall be heard, although nothing was repaired.
     pub fn heed(&self) {
         self.hurt_told.store(false, Ordering::Relaxed);
@@ -268,7 +375,7 @@ impl Staged {
     /// Tells whoever salvages that content is damaged, once until the next salvage.
     pub(crate) fn notice(&self, error: &Error) {
         let Error::Content(damage) = error else { return };
-        if damage.kind() != Kind::Damaged || self.hurt_told.swap(true, Ordering::Relaxed) {
+        if damage.missing().is_none() || self.hurt_told.swap(true, Ordering::Relaxed) {
             return;
         }
         let hurt = Hurt { volume: self.name.clone(), reason: damage.to_string() };

@@ -235,6 +235,7 @@ impl Staged {
         let rest = delay.saturating_sub(self.inner.env.now().since(submitted));
         if !rest.is_zero() {
             self.inner.env.sleep(rest).await;
+            self.may_promise(&self.gate.lock())?;
         }
         Ok(())
     }
@@ -282,9 +283,7 @@ impl Staged {
         }
         let mut gate = self.gate.lock();
         // A volume that was closed meanwhile keeps its changes in the log; one that is fenced must not promise.
-        if let Some(fenced @ Error::Fenced(_)) = &gate.ended {
-            return Err(fenced.clone());
-        }
+        self.may_promise(&gate)?;
         gate.apply(self.inner.log.committed());
         Ok(())
     }

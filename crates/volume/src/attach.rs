@@ -108,7 +108,7 @@ async fn carry_out(attaching: Exclusive) {
     let name = attaching.entry.name.clone();
     let ended = match outcome {
         Ok(live) => {
-            let cause = format!("generation {}", live.vault.generation);
+            let cause = format!("generation {}", live.vault().generation);
             attaching.end(Event::AttachDone, &cause, |inside| {
                 inside.live = Some(Arc::new(live));
                 inside.aging = Aging::default();
@@ -187,7 +187,7 @@ async fn by_copy(attaching: &Exclusive, phase: &str) -> Option<Live> {
     let held = copies::find(&inner.writer, &entry.name)?;
     inner.env.boot_phase("vault", Some(phase), watch);
     entry.inside.lock().known = true;
-    match open(attaching, held, phase).await {
+    match open(attaching, held, phase, true).await {
         Ok(live) => {
             metrics::counter!("rekindle_volume_attaches_total", "vault" => "copy").increment(1);
             Some(live)
@@ -218,17 +218,26 @@ async fn by_store(attaching: &Exclusive, phase: &str) -> Result<Live, Error> {
         become_owner(inner, &entry.name, found).await?
     };
     inner.env.boot_phase("owner", Some(phase), watch);
-    open(attaching, held, phase).await
+    open(attaching, held, phase, false).await
 }
 
 /// Brings an owned volume into service.
-async fn open(attaching: &Exclusive, held: Held<Vault>, phase: &str) -> Result<Live, Error> {
+async fn open(
+    attaching: &Exclusive,
+    held: Held<Vault>,
+    phase: &str,
+    by_copy: bool,
+) -> Result<Live, Error> {
     let inner = &attaching.inner;
     let vault = held.value.clone();
     let home = (inner.homes)(&vault)?;
     let _step = attaching.step("the log: reading unfinished changes");
     let watch = inner.env.watch();
-    let staged = inner.staging.open(held, home).await?;
+    let staged = if by_copy {
+        inner.staging.open_by_copy(held, home).await?
+    } else {
+        inner.staging.open(held, home).await?
+    };
     inner.env.boot_phase("log-index", Some(phase), watch);
     Ok(Live::new(&inner.env, &inner.guests, staged, vault))
 }
@@ -248,7 +257,15 @@ pub(crate) async fn become_owner(
             None => {}
         }
         let generation = held.value.generation.next();
-        let taken = Vault { owner: Some(node), generation, ..held.value.clone() };
+        // What this node has in its log of older times is not of the volume any more.
+        let taken = Vault {
+            owner: Some(node),
+            generation,
+            incarnation: inner.writer.life().incarnation,
+            begins: held.value.checkpoint,
+            began: Vec::new(),
+            ..held.value.clone()
+        };
         match inner.writer.replace(&held, taken).await {
             Err(datastore::Error::Conflict(_)) if tries > 0 => {
                 tries -= 1;

@@ -4,6 +4,7 @@ use crate::collector::Aging;
 use crate::guests::Guests;
 use crate::machine::Machine;
 use crate::{Error, Vault};
+use datastore::record::Held;
 use env::{Env, Moment};
 use parking_lot::Mutex;
 use staging::Staged;
@@ -17,8 +18,8 @@ use tokio::sync::futures::OwnedNotified;
 /// A volume in service.
 pub(crate) struct Live {
     pub staged: Arc<Staged>,
-    /// As of attach.
-    pub vault: Vault,
+    /// As of attach, or of the last change of its size.
+    vault: Mutex<Arc<Vault>>,
     /// Holds; counted up under the entry's lock only.
     clients: AtomicU64,
     /// When a client let go last, or when it came into service, nanoseconds.
@@ -42,6 +43,8 @@ pub(crate) struct Inside {
     pub live: Option<Arc<Live>>,
     /// Why it is in its state, when that is not plain.
     pub reason: Option<String>,
+    /// Something of it cannot be read, and nothing is given up by itself.
+    pub waits: Option<Waits>,
     /// Attaches begun.
     pub attempts: u64,
     /// The last attach that failed, and why.
@@ -54,6 +57,16 @@ pub(crate) struct Inside {
     pub aging: Aging,
     /// What the task that has the say waits for; only in an exclusive state.
     pub step: Option<Step>,
+}
+
+/// A fault that waits: for what is absent, for the end of its first hour, or for a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Waits {
+    /// Since when, microseconds since 1970.
+    pub since: u64,
+    /// When it is looked at again, microseconds since 1970.
+    pub due: u64,
+    pub reason: String,
 }
 
 /// A step of the task that has the say over a volume.
@@ -72,6 +85,7 @@ pub struct Handle {
 
 struct Hold {
     live: Arc<Live>,
+    vault: Arc<Vault>,
 }
 
 impl Entry {
@@ -80,6 +94,7 @@ impl Entry {
             machine: Machine::new(name, now),
             live: None,
             reason: None,
+            waits: None,
             attempts: 0,
             failed: None,
             known: false,
@@ -135,6 +150,18 @@ impl Drop for Waiting {
 }
 
 impl Inside {
+    /// Why it is in its state, or what of it waits and since when, for people.
+    pub fn told(&self, now: u64) -> Option<String> {
+        let waits = self.waits.as_ref().map(|waits| {
+            let seconds = now.saturating_sub(waits.since) / 1_000_000;
+            format!("part of it cannot be read since {seconds} s: {}", waits.reason)
+        });
+        match (&self.reason, waits) {
+            (Some(reason), Some(waits)) => Some(format!("{reason}; {waits}")),
+            (reason, waits) => reason.clone().or(waits),
+        }
+    }
+
     /// Holds on the volume.
     pub fn clients(&self) -> u64 {
         self.live.as_ref().map_or(0, |live| live.clients())
@@ -144,6 +171,7 @@ impl Inside {
 impl Live {
     pub fn new(env: &Env, guests: &Arc<Guests>, staged: Arc<Staged>, vault: Vault) -> Self {
         let (clients, idle_since) = (AtomicU64::new(0), AtomicU64::new(nanoseconds(env.now())));
+        let vault = Mutex::new(Arc::new(vault));
         Self { staged, vault, clients, idle_since, env: env.clone(), guests: guests.clone() }
     }
 
@@ -158,10 +186,24 @@ impl Live {
 
     /// One more client. Called under the entry's lock, so that nobody takes it offline in between.
     pub fn hold(self: &Arc<Self>) -> Handle {
+        let vault = self.vault();
         if self.clients.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.guests.came(&self.vault.name);
+            self.guests.came(&vault.name);
         }
-        Handle { hold: Arc::new(Hold { live: self.clone() }) }
+        Handle { hold: Arc::new(Hold { live: self.clone(), vault }) }
+    }
+
+    pub fn vault(&self) -> Arc<Vault> {
+        self.vault.lock().clone()
+    }
+
+    /// It has grown: who comes from now on sees it.
+    pub fn resize(&self, held: Held<Vault>) {
+        // First what is below, so that nobody is promised what it does not know of.
+        self.staged.resize(held.value.size);
+        let grown = Vault { size: held.value.size, ..(*self.vault()).clone() };
+        *self.vault.lock() = Arc::new(grown);
+        self.staged.adopt_settings(held);
     }
 }
 
@@ -174,7 +216,7 @@ impl Drop for Hold {
         // First, so that whoever sees no client sees since when.
         self.live.idle_since.store(nanoseconds(self.live.env.now()), Ordering::Release);
         if self.live.clients.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.live.guests.went(&self.live.vault.name);
+            self.live.guests.went(&self.vault.name);
         }
     }
 }
@@ -186,9 +228,9 @@ impl Handle {
         &self.hold.live.staged
     }
 
-    /// The vault as of attach (size, block size, policy).
+    /// The vault as of the moment of holding (size, block size, policy).
     #[must_use]
     pub fn vault(&self) -> &Vault {
-        &self.hold.live.vault
+        &self.hold.vault
     }
 }

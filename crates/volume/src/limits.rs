@@ -20,6 +20,10 @@ pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(600);
 pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
 /// A vault without a name is believed to be the rest of a failed creation when it is this old.
 pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a removed volume is kept in the trash.
+pub const TRASH_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// Longest wait for what a volume owes to reach the store, before it is laid aside or goes back.
+pub const SETTLE_TIME_MAX: Duration = Duration::from_secs(120);
 /// Longest name of a kind, bytes.
 pub const KIND_BYTES_MAX: usize = 16;
 /// Least and longest pause between two looks of the watchdog.
@@ -55,6 +59,24 @@ pub const SALVAGE_PAUSE_MIN: Duration = Duration::from_secs(1);
 pub const SALVAGE_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// A good salvage without another for this long has done its work: attempts are counted from none again.
 pub const SALVAGE_HEALTHY: Duration = Duration::from_secs(60 * 60);
+/// Nothing is given up by itself within this time after a fault was first seen.
+pub const SALVAGE_PATIENCE: Duration = Duration::from_secs(60 * 60);
+/// Nothing is given up by itself if more than this would be lost, or more than [`SALVAGE_LOSS_PERCENT`] of the volume.
+pub const SALVAGE_LOSS_BYTES_MAX: u64 = 64 << 20;
+/// See [`SALVAGE_LOSS_BYTES_MAX`]: whichever is more.
+pub const SALVAGE_LOSS_PERCENT: u64 = 1;
+/// But never more than this part of the volume, however small it is: who loses a whole volume has a wrong store or secret.
+pub const SALVAGE_LOSS_PERCENT_MAX: u64 = 10;
+/// Least pause before a fault that waits is looked at again, in case that what is absent came back; it doubles.
+pub const SALVAGE_LOOK_MIN: Duration = Duration::from_secs(60);
+/// Longest such pause, while something is absent.
+pub const SALVAGE_LOOK_MAX: Duration = Duration::from_secs(60 * 60);
+/// Pause before proven damage that waits for a person is looked at again: it does not heal.
+pub const SALVAGE_LOOK_DAMAGED: Duration = Duration::from_secs(24 * 60 * 60);
+/// A fault that nobody has met for this long is another one when it is met again.
+pub const SALVAGE_FAULT_FORGOTTEN: Duration = Duration::from_secs(3 * 24 * 60 * 60);
+/// How often is looked for volumes that are due.
+pub const SALVAGE_ROUND: Duration = Duration::from_secs(30);
 /// Time, at stop, for writing down that a salvage was cut off.
 pub const SALVAGE_STOP_GRACE: Duration = Duration::from_secs(2);
 /// Salvages of a volume that are remembered.

@@ -7,6 +7,7 @@ use crate::{Ack, Error, Info, Policy, Vault, VaultState, records};
 use base::{Generation, Incarnation, Kind, Serial, VolumeId};
 use content::tree::Root;
 use datastore::key;
+use staging::versions;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -36,6 +37,7 @@ fn damaged(name: &str, id: VolumeId, reason: String) -> Info {
         accepted: None,
         incarnation: Incarnation(0),
         begins: Serial(0),
+        began: Vec::new(),
         versions: Vec::new(),
         trashed: None,
     };
@@ -47,7 +49,7 @@ fn in_service(inner: &Inner, entry: &Entry) -> Option<Info> {
     let (live, state, reason) = {
         let mut inside = entry.inside.lock();
         inner.observe(entry, &mut inside);
-        (inside.live.clone()?, inside.machine.state(), inside.reason.clone())
+        (inside.live.clone()?, inside.machine.state(), inside.told(inner.env.wall_clock().0))
     };
     let Live { staged, .. } = &*live;
     Some(Info {
@@ -70,7 +72,7 @@ fn merge(inner: &Inner, vault: Vault) -> Info {
             let inside = entry.inside.lock();
             Info {
                 state: inside.machine.state(),
-                reason: inside.reason.clone(),
+                reason: inside.told(inner.env.wall_clock().0),
                 ..unattached(vault)
             }
         }
@@ -177,17 +179,26 @@ fn is_its_own(error: &datastore::Error) -> bool {
 /// that cannot be read is an error: what it reaches must not seem to be garbage.
 pub(crate) async fn roots(inner: &Arc<Inner>) -> Result<Vec<Root>, datastore::Error> {
     let mut roots = Vec::new();
+    let now = inner.env.wall_clock().0;
     let ids = records::vault_ids(&inner.writer).await?;
     for vault in
         records::each(ids, |id| async move { records::vault(&inner.writer, id).await }).await
     {
         match vault? {
-            Some(held) if held.value.state == VaultState::Live => roots.push(held.value.root),
+            Some(held) if held.value.state != VaultState::Deleted => {
+                add_roots(&mut roots, &held.value, now)
+            }
             _ => {}
         }
     }
     let live = inner.all().into_iter().filter_map(|entry| entry.inside.lock().live.clone());
-    roots.extend(live.map(|live| live.staged.vault().root));
-    roots.retain(Option::is_some);
+    live.for_each(|live| add_roots(&mut roots, &live.staged.vault(), now));
     Ok(roots)
+}
+
+/// The content, and the earlier ones that are kept. A volume in the trash keeps its own.
+fn add_roots(roots: &mut Vec<Root>, vault: &Vault, now: u64) {
+    let versions = vault.versions.iter().filter(|version| versions::is_reached(version, now));
+    let all = std::iter::once(vault.root).chain(versions.map(|version| version.root));
+    roots.extend(all.filter(Option::is_some));
 }

@@ -45,7 +45,7 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn of(entry: &Entry, now: Moment) -> VolumeView {
+fn of(entry: &Entry, now: Moment, clock: u64) -> VolumeView {
     let (mut view, live) = {
         let inside = entry.inside.lock();
         let collector = inside.live.as_ref().map(|live| CollectorView {
@@ -63,7 +63,7 @@ fn of(entry: &Entry, now: Moment) -> VolumeView {
             volume: entry.name.clone(),
             state: inside.machine.state(),
             since_ms: milliseconds(now.since(inside.machine.since())),
-            reason: inside.reason.clone(),
+            reason: inside.told(clock),
             sessions: inside.clients(),
             attaches: inside.attempts,
             staged: None,
@@ -87,6 +87,6 @@ pub(crate) fn volumes(inner: &Inner, prefix: &str, most: usize) -> (Vec<VolumeVi
     entries.retain(|entry| entry.name.starts_with(prefix));
     let total = entries.len() as u64;
     entries.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-    let now = inner.env.now();
-    (entries.iter().take(most).map(|entry| of(entry, now)).collect(), total)
+    let (now, clock) = (inner.env.now(), inner.env.wall_clock().0);
+    (entries.iter().take(most).map(|entry| of(entry, now, clock)).collect(), total)
 }

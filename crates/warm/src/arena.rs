@@ -1,5 +1,6 @@
 //! The arena: a header page, the certificate table, the slots, the block frames.
 
+use crate::format::home;
 use crate::format::{
     BadHeader, FRAMES_HEADER_AT, FRAMES_HEADER_BYTES, FramesHeader, HEADER_BYTES, HEADER_COPY_AT,
     Header, LabelBytes, NoHeader, RECORD_BYTES,
@@ -171,6 +172,11 @@ impl Arena {
             .unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<Heap>()));
         let inner = Inner::new(Arc::new(heap), slots, slot_bytes, false, Began::New, 0);
         Arena { inner: Arc::new(inner.expect("the kernel gave what was asked")), frames: None }
+    }
+
+    /// Notes the folder to which the arena belongs, for people who find the file. Call it before the arena is used.
+    pub fn note_home(&self, folder: &str) {
+        self.inner.write_header(home::HOME_AT, &home::encode(folder));
     }
 
     /// The block frames, if the arena has any.

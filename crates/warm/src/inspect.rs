@@ -1,6 +1,7 @@
 //! Reads an arena's bytes offline; never writes.
 
 use crate::arena::SLOTS_START;
+use crate::format::home::{HOME_AT, HOME_BYTES, decode};
 use crate::format::{
     FRAMES_HEADER_AT, FRAMES_HEADER_BYTES, FrameWord, FramesHeader, Header, KEY_BYTES, KEYS_AT,
     LabelBytes, NoHeader, RECORD_BYTES, SET_BYTES, SET_FRAMES, State, durable_unpack, frame_crc,
@@ -36,6 +37,12 @@ pub fn arena(bytes: &[u8]) -> Result<Inspected, String> {
         .filter_map(|(slot, record)| Some((slot, certificate(record, slot, header.slot_bytes)?)))
         .collect();
     Ok(Inspected { node: header.node, slots: header.slots, slot_bytes: header.slot_bytes, used })
+}
+
+/// The folder to which an arena belongs, as its header page notes it.
+#[must_use]
+pub fn home(bytes: &[u8]) -> Option<String> {
+    decode(bytes.get(HOME_AT..HOME_AT + HOME_BYTES)?)
 }
 
 fn certificate(record: &[u8], slot: usize, slot_bytes: u32) -> Option<Certificate> {

@@ -18,14 +18,33 @@ pub struct Status {
     pub watch: Option<Duration>,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle space                  every volume, and how often bytes are shared
+  rekindle space vm1 --json       one volume, for programs
+
+It reads the trees of all volumes, no data. With very many chunks it estimates.")]
+pub struct Space {
+    /// Only this volume [default: all of them]
+    pub name: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Warm {
     /// What it holds, how often it helped, and why not when it did not
     #[command(after_help = "Example:\n  rekindle warm show")]
     Show,
+    /// List the warm memory of all folders on this machine, and say which belongs to no folder any more
+    #[command(after_help = "Example:\n  rekindle warm ls")]
+    Ls,
     /// Empty the block frames; segments of the log stay, so nothing acknowledged is lost
-    #[command(after_help = "Example:\n  rekindle warm drop")]
-    Drop,
+    #[command(after_help = "Examples:\n  rekindle warm drop\n  rekindle warm drop --orphans")]
+    Drop {
+        /// Instead, remove the warm memory of folders that are gone from this machine
+        #[arg(long)]
+        orphans: bool,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -11,7 +11,7 @@ mod volume;
 pub use appliance::{Accelerator, Appliance, ApplianceBuild, ApplianceRun};
 use clap::{Args, Parser, Subcommand};
 pub use drill::{Attach, Drill, Restart};
-pub use look::{BootReport, Completions, Debug, Inspect, Man, Status, Warm};
+pub use look::{BootReport, Completions, Debug, Inspect, Man, Space, Status, Warm};
 pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
 pub use transfer::{Export, Format, Import};
@@ -20,10 +20,10 @@ pub use volume::{AckWord, Create, Map, Named, PolicyWord, Remove, Volume};
 
 const EXAMPLES: &str = "\
 First five minutes:
-  rekindle up                                  serve from ./rekindle-data (in one terminal)
-  rekindle volume create vm1 --size 20G        make a disk (in another)
+  rekindle up                                serve from ./rekindle-data
+  rekindle volume create vm1 --size 20G      make a disk (in another terminal)
   nbdinfo 'nbd+unix:///vm1?socket=rekindle-data/nbd.sock'
-  rekindle drill restart                       kill the worker under load and count what was lost
+  rekindle drill restart                     kill it under load, count losses
 
 Every command takes --json (for programs) and --dir (which daemon).
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
@@ -74,6 +74,8 @@ pub enum Command {
     /// Repair damaged volumes: what waits, what was done, begin, break off
     #[command(subcommand)]
     Salvage(Salvage),
+    /// Count what volumes take in the store, and what of it is theirs alone
+    Space(Space),
     /// Give back space in the store that no volume reaches
     #[command(subcommand)]
     Sweep(Sweep),
@@ -128,7 +130,8 @@ mod tests {
 
     #[test]
     fn every_command_has_examples_that_fit_a_terminal() {
-        let mut wrong = Vec::new();
+        let long = EXAMPLES.lines().filter(|line| line.chars().count() > 80);
+        let mut wrong: Vec<String> = long.map(str::to_owned).collect();
         each(&Cli::command(), "rekindle", &mut |command, path| {
             let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             if !command.has_subcommands() && !text.contains("Example") {

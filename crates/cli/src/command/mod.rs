@@ -9,6 +9,7 @@ pub mod jobs;
 pub mod man;
 pub mod map;
 pub mod salvage;
+pub mod space;
 pub mod status;
 pub mod stop;
 pub mod sweep;

@@ -1,5 +1,7 @@
 //! `rekindle warm`: the memory that outlives the daemon.
 
+mod orphans;
+
 use super::client;
 use crate::arguments::{Common, Warm};
 use crate::failure::Outcome;
@@ -9,18 +11,19 @@ use front::http::api::{WarmDropped, WarmFrames, WarmMisses, WarmStatus};
 
 /// Runs the command.
 pub fn run(common: &Common, warm: &Warm) -> Outcome<u8> {
-    let client = client(common)?;
     match warm {
+        Warm::Ls => return orphans::list(common),
+        Warm::Drop { orphans: true } => return orphans::drop(common),
         Warm::Show => {
-            let status: WarmStatus = client.get("/api/v1/warm")?;
+            let status: WarmStatus = client(common)?.get("/api/v1/warm")?;
             if common.json {
                 output::json(&status);
             } else {
                 show(&status);
             }
         }
-        Warm::Drop => {
-            let dropped: WarmDropped = client.delete("/api/v1/warm/frames")?;
+        Warm::Drop { orphans: false } => {
+            let dropped: WarmDropped = client(common)?.delete("/api/v1/warm/frames")?;
             if common.json {
                 output::json(&dropped);
             } else {

@@ -54,6 +54,12 @@ async fn mend(content: &Content, id: PackId) -> Result<Option<String>, Error> {
         if footer.as_ref() == Some(&entries) && !is_rebuilt {
             return Ok(None);
         }
+        // What one read shows may be the way's fault; writing that back would make it the store's.
+        let (again, _) = inner.store.get(&key).await?;
+        if again != object {
+            let text = "two reads of it differ".to_owned();
+            return Err(datastore::Error::Unavailable(text).into());
+        }
         footer::append(&entries, &mut bytes);
         match inner.store.replace(&key, bytes.into(), &version).await {
             // The sweep has deleted or another salvage has mended it.

@@ -3,7 +3,7 @@
 use crate::pack::parity;
 use crate::pack::reader::{Body, open_blob};
 use crate::{Content, Error, Pointer, limits, pack};
-use base::{Kind, PackId};
+use base::PackId;
 use bytes::Bytes;
 
 /// Rebuilds chunks; keeps the pack that was rebuilt last.
@@ -31,14 +31,15 @@ impl<'a> Rebuild<'a> {
     /// A chunk, verified against its name. An error means that nothing can be said now.
     pub(super) async fn chunk(&mut self, pointer: &Pointer) -> Result<Option<Body>, Error> {
         match self.find(pointer).await {
-            Err(error) if matches!(error.kind(), Kind::Damaged | Kind::NotFound) => Ok(None),
+            Err(error) if error.missing().is_some() => Ok(None),
             found => found,
         }
     }
 
     async fn find(&mut self, pointer: &Pointer) -> Result<Option<Body>, Error> {
         let inner = &self.content.inner;
-        let mut place = inner.moved.known_place(pointer);
+        let known = inner.moved.known_places(pointer);
+        let mut place = known.last().copied().unwrap_or(*pointer);
         for _ in 0..limits::MOVED_HOPS_MAX {
             match self.pack(place.pack).await? {
                 Rebuilt::Blobs(blobs) => {

@@ -1,5 +1,7 @@
 //! Tests of the parent module.
 
+mod absent;
+mod copies;
 mod parity;
 
 use super::*;
@@ -13,6 +15,14 @@ use std::sync::Arc;
 
 fn one(keys: Range<u64>) -> Vec<Range<u64>> {
     std::iter::once(keys).collect()
+}
+
+/// Damages an object as a disk does: what is read is what is stored.
+async fn damage(store: &Arc<Broken>, pack: PackId, places: &[u64]) {
+    let (object, _) = store.get(&pack::key(pack)).await.unwrap();
+    let mut object = object.to_vec();
+    places.iter().for_each(|at| object[usize::try_from(*at).unwrap()] ^= 1);
+    store.put(&pack::key(pack), object.into()).await.unwrap();
 }
 
 /// A tree of a thousand chunks, with keys 0, 10, 20, ..; the cache of the content is empty.
@@ -38,8 +48,17 @@ async fn planted_with(
     (Content::open(env.clone(), store.clone(), config), root, changes)
 }
 
-/// Until nothing new turns up; also how many packs got new footers.
+/// As somebody would have it done who accepts every loss.
 async fn salvage(content: &Content, root: &Root) -> Result<(Repaired, u64), Error> {
+    salvage_with(content, root, MayDrop::Everything).await
+}
+
+/// Until nothing new turns up; also how many packs got new footers.
+async fn salvage_with(
+    content: &Content,
+    root: &Root,
+    may_drop: MayDrop,
+) -> Result<(Repaired, u64), Error> {
     let mut batch = content.batch();
     let (mut sum, mut footers) = (Repaired { root: *root, ..Repaired::default() }, 0);
     loop {
@@ -47,13 +66,20 @@ async fn salvage(content: &Content, root: &Root) -> Result<(Repaired, u64), Erro
         if findings.is_sound() {
             return Ok((sum, footers));
         }
-        let repaired = repair(content, &mut batch, &sum.root, &findings).await?;
-        footers += mend_packs(content, &findings).await.0;
+        let repaired = repair(content, &mut batch, &sum.root, &findings, may_drop).await?;
+        let mended = mend_packs(content, &findings).await.0;
+        footers += mended;
+        let is_last = repaired.root == sum.root && !repaired.again;
         sum.root = repaired.root;
+        (sum.kept_absent, sum.kept_damaged) = (repaired.kept_absent, repaired.kept_damaged);
         sum.lost.extend(repaired.lost);
         sum.refetched += repaired.refetched;
         sum.from_parity += repaired.from_parity;
+        sum.from_copies += repaired.from_copies;
         sum.lines.extend(repaired.lines);
+        if is_last && mended == 0 {
+            return Ok((sum, footers));
+        }
     }
 }
 
@@ -136,6 +162,34 @@ fn the_cache_gives_back_data_and_nodes() {
 }
 
 #[test]
+fn what_comes_back_is_kept_and_nothing_is_given_up_before_somebody_says_so() {
+    run(async |env| {
+        let store = Arc::new(Broken::new());
+        let (content, root, changes) = planted(&env, &store).await;
+        let cached = changes[7].1.unwrap();
+        content.read(&cached, Class::Data).await.unwrap();
+        let lost = changes[900].1.unwrap();
+        for hurt in [cached, lost] {
+            store.flip(&pack::key(hurt.pack), u64::from(hurt.offset) + 60);
+        }
+        let findings = examine(&content, &root, &mut |_| ()).await.unwrap();
+        let mut batch = content.batch();
+        let kept = repair(&content, &mut batch, &root, &findings, MayDrop::Nothing).await.unwrap();
+        assert_eq!((kept.refetched, kept.absent, kept.lost), (1, 0, Vec::new()));
+        assert_eq!(get(&content, &kept.root, 9000).await.unwrap(), Some(lost), "as it was");
+        let report = verify(&content, &[kept.root], &mut |_| ()).await.unwrap();
+        assert_eq!(report.damages.len(), 1);
+        // Packs that are away are told apart, and a root that is away stays the root.
+        store.lose(&pack::key(root.unwrap().pack));
+        let content = Content::open(env.clone(), store.clone(), config());
+        let findings = examine(&content, &root, &mut |_| ()).await.unwrap();
+        let mut batch = content.batch();
+        let kept = repair(&content, &mut batch, &root, &findings, MayDrop::Nothing).await.unwrap();
+        assert_eq!((kept.root, kept.absent), (root, 1));
+    });
+}
+
+#[test]
 fn what_was_overwritten_meanwhile_is_not_lost() {
     run(async |env| {
         let store = Arc::new(Broken::new());
@@ -148,7 +202,8 @@ fn what_was_overwritten_meanwhile_is_not_lost() {
         let whole = batch.write(Class::Data, random(5555, 2000), &[]).await.unwrap();
         let newer = update(&content, &mut batch, &root, &[(50, Some(whole))]).await.unwrap();
         batch.flush().await.unwrap();
-        let repaired = repair(&content, &mut batch, &newer, &findings).await.unwrap();
+        let repaired =
+            repair(&content, &mut batch, &newer, &findings, MayDrop::Damaged).await.unwrap();
         assert_eq!(repaired.lost, one(60..61));
         assert_eq!(get(&content, &repaired.root, 50).await.unwrap(), Some(whole));
     });

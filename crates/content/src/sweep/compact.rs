@@ -85,7 +85,7 @@ pub(super) async fn compact(
     for note in &notes {
         let bytes = Bytes::from(format::encode(note));
         content.inner.store.put(&moved::key(note.pack), bytes).await?;
-        content.inner.moved.keep(note.clone());
+        content.inner.moved.keep_own(note.clone());
     }
     batch.committed();
     Ok(Compacted { packs: notes.iter().map(|note| note.pack).collect(), bytes_copied })

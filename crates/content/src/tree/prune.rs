@@ -6,30 +6,51 @@
 use super::Root;
 use super::read::checked;
 use crate::format::node;
-use crate::name::NameMap;
+use crate::name::PlaceMap;
 use crate::pack::reader::Body;
-use crate::{Batch, Class, Error, Pointer, limits, pack};
+use crate::{Batch, Class, Error, Missing, Pointer, limits, pack};
 use std::ops::Range;
 
-/// What becomes of chunks that cannot be read.
-pub(crate) struct Fates {
-    /// By name: the chunk's new place, or `None` when it is lost.
-    pub(crate) chunks: NameMap<Option<Pointer>>,
-    /// The keys of the tree at hand below which there is damage.
-    pub(crate) hurt: Vec<Range<u64>>,
+/// What becomes of a chunk that cannot be read at its place. Other copies of it have fates of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It has a new place.
+    Moved(Pointer),
+    /// It leaves the tree.
+    Lost,
+    /// It stays in the tree as it is: nobody may give it up.
+    Kept(Missing),
 }
 
-/// The tree without what `fates` gives up, written bottom-up into `batch`; and the keys that are gone with that.
-pub(crate) async fn prune(
-    batch: &mut Batch,
-    root: &Root,
-    fates: &Fates,
-) -> Result<(Root, Vec<Range<u64>>), Error> {
-    let Some(pointer) = *root else { return Ok((None, Vec::new())) };
-    let mut pruning = Pruning { batch, fates, gone: Vec::new() };
+/// What becomes of chunks that cannot be read.
+#[derive(Default)]
+pub(crate) struct Fates {
+    /// By name and place.
+    pub(crate) chunks: PlaceMap<Fate>,
+    /// The keys of the tree at hand below which there is damage.
+    pub(crate) hurt: Vec<Range<u64>>,
+    /// Of these, those below which something is lost.
+    pub(crate) torn: Vec<Range<u64>>,
+}
+
+/// What is left of a tree.
+pub(crate) struct Pruned {
+    pub(crate) root: Root,
+    /// The keys that are gone.
+    pub(crate) gone: Vec<Range<u64>>,
+    /// The keys that are still in the tree and cannot be had.
+    pub(crate) kept: Vec<(Range<u64>, Missing)>,
+}
+
+/// The tree without what `fates` gives up, written bottom-up into `batch`.
+pub(crate) async fn prune(batch: &mut Batch, root: &Root, fates: &Fates) -> Result<Pruned, Error> {
+    let mut pruned = Pruned { root: None, gone: Vec::new(), kept: Vec::new() };
+    let Some(pointer) = *root else { return Ok(pruned) };
+    let mut pruning = Pruning { batch, fates, gone: Vec::new(), kept: Vec::new() };
     let left = pruning.visit(pointer, 0..u64::MAX, None).await?;
-    let gone = pruning.gone;
-    Ok((collapsed(batch, left, fates).await?, gone))
+    (pruned.gone, pruned.kept) = (pruning.gone, pruning.kept);
+    pruned.root = if left == *root { left } else { collapsed(batch, left, fates).await? };
+    Ok(pruned)
 }
 
 /// The root without inner nodes that have one child only.
@@ -43,9 +64,7 @@ async fn collapsed(batch: &mut Batch, root: Root, fates: &Fates) -> Result<Root,
             break;
         }
         let child = node.child(0);
-        if fates.chunks.contains_key(&child.name)
-            || batch.read(&child, Class::Metadata).await.is_err()
-        {
+        if fates.chunks.contains_key(&child) || batch.read(&child, Class::Metadata).await.is_err() {
             break;
         }
         pointer = child;
@@ -57,9 +76,25 @@ struct Pruning<'a> {
     batch: &'a mut Batch,
     fates: &'a Fates,
     gone: Vec<Range<u64>>,
+    kept: Vec<(Range<u64>, Missing)>,
 }
 
 impl Pruning<'_> {
+    /// What is left of a chunk with a fate, which answers for `keys`.
+    fn fated(&mut self, chunk: Pointer, keys: Range<u64>) -> Option<Option<Pointer>> {
+        Some(match self.fates.chunks.get(&chunk)? {
+            Fate::Moved(place) => Some(*place),
+            Fate::Lost => {
+                self.gone.push(keys);
+                None
+            }
+            Fate::Kept(missing) => {
+                self.kept.push((keys, *missing));
+                Some(chunk)
+            }
+        })
+    }
+
     /// What is left of the node that answers for `keys`.
     fn visit(
         &mut self,
@@ -68,13 +103,10 @@ impl Pruning<'_> {
         above: Option<u16>,
     ) -> env::BoxFuture<'_, Result<Option<Pointer>, Error>> {
         Box::pin(async move {
-            if let Some(fate) = self.fates.chunks.get(&pointer.name) {
-                if fate.is_none() {
-                    self.gone.push(keys);
-                }
-                return Ok(*fate);
+            if let Some(left) = self.fated(pointer, keys.clone()) {
+                return Ok(left);
             }
-            if !self.is_hurt(&keys) || pack::class(pointer.pack) == Class::Data {
+            if !meets(&self.fates.hurt, &keys) || pack::class(pointer.pack) == Class::Data {
                 return Ok(Some(pointer));
             }
             let body = self.batch.read(&pointer, Class::Metadata).await?;
@@ -105,19 +137,24 @@ impl Pruning<'_> {
 
     /// What is left of the value of a key.
     fn value(&mut self, chunk: Pointer, key: Range<u64>) -> Option<Pointer> {
-        // A tree within the tree that is not whole is given up as one.
-        let left = match self.fates.chunks.get(&chunk.name) {
-            Some(fate) => *fate,
-            None if pack::class(chunk.pack) == Class::Data || !self.is_hurt(&key) => Some(chunk),
-            None => None,
-        };
-        if left.is_none() {
-            self.gone.push(key);
+        if let Some(left) = self.fated(chunk, key.clone()) {
+            return left;
         }
-        left
+        if pack::class(chunk.pack) == Class::Data || !meets(&self.fates.hurt, &key) {
+            return Some(chunk);
+        }
+        // A tree within the tree that is not whole is given up as one, or kept as one.
+        if meets(&self.fates.torn, &key) {
+            self.gone.push(key);
+            return None;
+        }
+        self.kept.push((key, Missing::Damaged));
+        Some(chunk)
     }
+}
 
-    fn is_hurt(&self, keys: &Range<u64>) -> bool {
-        self.fates.hurt.iter().any(|hurt| hurt.start < keys.end && keys.start < hurt.end)
-    }
+/// Whether one of `ranges` (ascending, apart from one another) meets `keys`.
+fn meets(ranges: &[Range<u64>], keys: &Range<u64>) -> bool {
+    let first = ranges.partition_point(|range| range.end <= keys.start);
+    ranges.get(first).is_some_and(|range| range.start < keys.end)
 }

@@ -213,7 +213,7 @@ impl Update<'_> {
             return node::encode(level, entries);
         }
         let entries: Entries =
-            entries.iter().map(|(key, pointer)| (*key, moved.known_place(pointer))).collect();
+            entries.iter().map(|(key, pointer)| (*key, moved.proven_place(pointer))).collect();
         node::encode(level, &entries)
     }
 

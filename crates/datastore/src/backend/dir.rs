@@ -8,7 +8,7 @@
 mod folder;
 mod packs;
 
-use crate::{Datastore, Error, Listed, Store, Version, key};
+use crate::{Datastore, Error, Listed, Removal, Store, Version, key};
 use bytes::Bytes;
 use env::{BoxFuture, Env};
 use folder::Folder;
@@ -95,6 +95,19 @@ impl Datastore for Dir {
 
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(self.run(key, |folder, key| folder.delete(key)))
+    }
+
+    fn delete_if<'a>(
+        &'a self,
+        key: &'a str,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Removal, Error>> {
+        let version = version.clone();
+        Box::pin(
+            self.run(key, move |folder, key| {
+                folder.delete_if(key, &version).map(|()| Removal::Done)
+            }),
+        )
     }
 
     fn describe(&self) -> String {

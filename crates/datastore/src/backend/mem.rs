@@ -4,7 +4,7 @@
 //! versions are hashes of the content as an ETag is, so that an object which returns to old bytes returns to the old version.
 
 use crate::limits::LIST_OBJECTS_MAX;
-use crate::{Datastore, Error, Listed, Store, Version, key};
+use crate::{Datastore, Error, Listed, Removal, Store, Version, key};
 use bytes::Bytes;
 use env::BoxFuture;
 use parking_lot::Mutex;
@@ -70,6 +70,7 @@ impl Mem {
             .range::<str, _>((from, Bound::Unbounded))
             .take_while(|(key, _)| key.starts_with(prefix));
         Ok(listed
+            .filter(|(key, _)| !key::is_marker(key))
             .take(LIST_OBJECTS_MAX)
             .map(|(key, data)| Listed { key: key.clone(), length: data.len() as u64 })
             .collect())
@@ -143,6 +144,22 @@ impl Datastore for Mem {
         })
     }
 
+    fn delete_if<'a>(
+        &'a self,
+        key: &'a str,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Removal, Error>> {
+        Box::pin(async move {
+            key::check(key)?;
+            let mut objects = self.objects.lock();
+            if objects.get(key).is_some_and(|data| version_of(data) != *version) {
+                return Err(Error::Conflict(key.to_owned()));
+            }
+            objects.remove(key);
+            Ok(Removal::Done)
+        })
+    }
+
     fn describe(&self) -> String {
         "mem:".to_owned()
     }
@@ -157,6 +174,7 @@ mod tests {
     fn memory_keeps_all_rules() {
         let world = World::new(1, Faults::none());
         world.block_on(crate::conformance::run(&world.env(), &Mem::store())).unwrap();
+        world.block_on(crate::conformance::markers(&world.env(), &Mem::store())).unwrap();
     }
 
     #[test]

@@ -153,8 +153,8 @@ impl S3 {
             let ours = |location: &str| {
                 // The empty objects that consoles make for folders carry no key of ours.
                 let key = location.strip_prefix(&self.prefix)?;
-                (key.starts_with(prefix) && after.is_none_or(|after| key > after))
-                    .then(|| key.to_owned())
+                let asked = key.starts_with(prefix) && after.is_none_or(|after| key > after);
+                (asked && !key::is_marker(key)).then(|| key.to_owned())
             };
             let listed: Vec<_> = objects
                 .iter()

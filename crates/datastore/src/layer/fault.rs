@@ -1,34 +1,47 @@
-//! A bad store on demand, for tests, simulation and drills: slow, failing, gone, lying.
+//! A bad store on demand, for tests, simulation and drills: slow, failing, gone, lying, partly absent, late, stale.
 
+mod past;
 mod plan;
 
-pub use plan::{Gone, Plan};
+pub use plan::{Absent, Gone, Plan};
 
-use crate::{Datastore, Error, Listed, Store, Version};
+use crate::backend::mem::Mem;
+use crate::{Datastore, Error, Listed, Removal, Store, Version, key};
 use bytes::Bytes;
 use env::{BoxFuture, Env, Moment};
 use parking_lot::Mutex;
+use past::Past;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Switches the faults of a wrapped store at run time; clones switch the same.
 #[derive(Clone)]
 pub struct Handle {
     env: Env,
-    state: Arc<Mutex<(Plan, Moment)>>,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    plan: Plan,
+    since: Moment,
+    /// What lies over the prefix that is absent.
+    instead: Store,
+    past: Past,
 }
 
 impl Handle {
     /// What goes wrong from now on; the clock of `gone` starts anew.
     pub fn set(&self, plan: Plan) {
-        *self.state.lock() = (plan, self.env.now());
+        let mut state = self.state.lock();
+        (state.plan, state.since, state.instead) = (plan, self.env.now(), Mem::store());
     }
 
     /// What goes wrong now.
     #[must_use]
     pub fn plan(&self) -> Plan {
-        self.state.lock().0.clone()
+        self.state.lock().plan.clone()
     }
 }
 
@@ -41,7 +54,9 @@ struct Faulty {
 /// A store to which `plan` happens, and the handle to change that.
 #[must_use]
 pub fn wrap(env: &Env, inner: Store, plan: Plan) -> (Store, Handle) {
-    let handle = Handle { env: env.clone(), state: Arc::new(Mutex::new((plan, env.now()))) };
+    let (since, instead, past) = (env.now(), Mem::store(), Past::default());
+    let state = State { plan, since, instead, past };
+    let handle = Handle { env: env.clone(), state: Arc::new(Mutex::new(state)) };
     (Arc::new(Faulty { env: env.clone(), inner, handle: handle.clone() }), handle)
 }
 
@@ -56,23 +71,74 @@ enum Lie {
     DoneConflict,
 }
 
+/// A write, to be carried out at any time, and more than once.
+#[derive(Clone)]
+enum Write {
+    Put(Bytes),
+    Create(Bytes),
+    Replace(Bytes, Version),
+    Delete,
+    DeleteIf(Version),
+}
+
+/// What a write gave.
+enum Wrote {
+    Nothing,
+    Version(Version),
+    Removal(Removal),
+}
+
+impl Write {
+    async fn carry_out(self, store: &Store, key: &str) -> Result<Wrote, Error> {
+        Ok(match self {
+            Write::Put(data) => store.put(key, data).await.map(|()| Wrote::Nothing)?,
+            Write::Create(data) => Wrote::Version(store.create(key, data).await?),
+            Write::Replace(data, version) => {
+                Wrote::Version(store.replace(key, data, &version).await?)
+            }
+            Write::Delete => store.delete(key).await.map(|()| Wrote::Nothing)?,
+            Write::DeleteIf(version) => Wrote::Removal(store.delete_if(key, &version).await?),
+        })
+    }
+
+    /// How the store says no; `None` for writes without a condition.
+    fn no(&self, key: &str) -> Option<Error> {
+        match self {
+            Write::Put(_) | Write::Delete => None,
+            Write::Create(_) => Some(Error::Exists(key.to_owned())),
+            Write::Replace(..) | Write::DeleteIf(_) => Some(Error::Conflict(key.to_owned())),
+        }
+    }
+}
+
 impl Faulty {
     fn chance(&self, percent: f64) -> bool {
+        // Where nothing is asked for, no random number is drawn: what happens otherwise stays as it was.
+        if percent <= 0.0 {
+            return false;
+        }
         // 53 bits are what a double holds exactly.
         let unit = (self.env.random_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        percent > 0.0 && unit * 100.0 < percent
+        unit * 100.0 < percent
+    }
+
+    fn some_time(&self) -> Duration {
+        Duration::from_micros(self.env.random_u64() % Plan::LATE.as_micros() as u64)
     }
 
     /// The way to the store: it takes time and may fail.
     async fn pass(&self) -> Result<Plan, Error> {
-        let (plan, since) = self.handle.state.lock().clone();
+        let (plan, since) = {
+            let state = self.handle.state.lock();
+            (state.plan.clone(), state.since)
+        };
         if plan.is_quiet() {
             return Ok(plan);
         }
         let jitter = u64::try_from(plan.latency.as_nanos()).unwrap_or(u64::MAX);
         if jitter > 0 {
             // From a half to one and a half of what was asked for.
-            let extra = std::time::Duration::from_nanos(self.env.random_u64() % jitter);
+            let extra = Duration::from_nanos(self.env.random_u64() % jitter);
             self.env.sleep(plan.latency / 2 + extra).await;
         }
         if let Some(gone) = plan.gone
@@ -90,72 +156,163 @@ impl Faulty {
         Error::Unavailable(format!("{} has an injected fault: {what}", self.inner.describe()))
     }
 
-    async fn read<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        self.pass().await?;
-        work.await
+    /// The prefix that is empty now, and what lies there instead.
+    fn absent(&self) -> Option<(String, Store)> {
+        let state = self.handle.state.lock();
+        let absent = state.plan.absent.as_ref()?;
+        let now = absent.when.covers(self.env.now().since(state.since));
+        now.then(|| (absent.prefix.clone(), state.instead.clone()))
     }
 
-    /// A write that has no condition may land and be reported as failed.
-    async fn write(&self, work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
-        let plan = self.pass().await?;
-        let is_lost = self.chance(plan.lie_percent);
-        work.await?;
-        if is_lost { Err(self.injected("the answer was lost")) } else { Ok(()) }
-    }
-
-    /// A conditional write may land or not and be reported otherwise.
-    async fn conditional(
-        &self,
-        conflict: Error,
-        work: impl Future<Output = Result<Version, Error>>,
-    ) -> Result<Version, Error> {
-        let plan = self.pass().await?;
-        let lie = self.chance(plan.lie_percent).then(|| match self.env.random_u64() % 3 {
-            0 => Lie::Lost,
-            1 => Lie::FalseConflict,
-            _ => Lie::DoneConflict,
-        });
-        if lie == Some(Lie::FalseConflict) {
-            return Err(conflict);
+    /// Where a key lies now.
+    fn place(&self, key: &str) -> Store {
+        match self.absent() {
+            Some((prefix, instead)) if key.starts_with(&prefix) => instead,
+            _ => self.inner.clone(),
         }
-        let version = work.await?;
-        if lie.is_some() && plan.latency > std::time::Duration::ZERO {
+    }
+
+    async fn read<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let plan = self.pass().await?;
+        if self.chance(plan.silent_percent) {
+            self.env.sleep(Plan::SILENCE).await;
+            return Err(self.injected("no answer"));
+        }
+        let answer = work.await;
+        if self.chance(plan.late_percent) {
+            self.env.sleep(self.some_time()).await;
+        }
+        answer
+    }
+
+    /// A write may land and be reported as failed, or as a conflict; not land and be reported as a conflict; land
+    /// later, or twice.
+    async fn write(&self, key: &str, write: Write) -> Result<Wrote, Error> {
+        let plan = self.pass().await?;
+        let place = self.place(key);
+        let lie = self.chance(plan.lie_percent).then(|| match &write {
+            Write::Put(_) | Write::Delete => Lie::Lost,
+            _ => match self.env.random_u64() % 3 {
+                0 => Lie::Lost,
+                1 => Lie::FalseConflict,
+                _ => Lie::DoneConflict,
+            },
+        });
+        let no = write.no(key).unwrap_or_else(|| self.injected("the answer was lost"));
+        if lie == Some(Lie::FalseConflict) {
+            return Err(no);
+        }
+        if self.chance(plan.late_percent) {
+            self.later(key, write, place);
+            return Err(self.injected("an answer that came too late"));
+        }
+        let silent = self.chance(plan.silent_percent);
+        if silent && self.chance(50.0) {
+            self.env.sleep(Plan::SILENCE).await;
+            return Err(self.injected("no answer"));
+        }
+        if self.chance(plan.twice_percent) {
+            self.later(key, write.clone(), place.clone());
+        }
+        if plan.stale_percent > 0.0 {
+            let before = place.get(key).await.ok();
+            self.handle.state.lock().past.object(key, before);
+        }
+        let conditional = !matches!(write, Write::Put(_) | Write::Delete);
+        let wrote = write.carry_out(&place, key).await?;
+        if silent {
+            self.env.sleep(Plan::SILENCE).await;
+            return Err(self.injected("no answer"));
+        }
+        if conditional && lie.is_some() && plan.latency > Duration::ZERO {
             // Time for others to write on top before the caller looks.
             self.env.sleep(plan.latency).await;
         }
         match lie {
             Some(Lie::Lost) => Err(self.injected("the answer was lost")),
-            Some(_) => Err(conflict),
-            None => Ok(version),
+            Some(_) => Err(no),
+            None => Ok(wrote),
+        }
+    }
+
+    /// A write that is under way and lands some time later, whatever was answered.
+    fn later(&self, key: &str, write: Write, place: Store) {
+        let (env, key, delay) = (self.env.clone(), key.to_owned(), self.some_time());
+        self.env.spawn("store-fault-late", async move {
+            env.sleep(delay).await;
+            let _ = write.carry_out(&place, &key).await;
+        });
+    }
+
+    async fn whole(&self, key: &str) -> Result<(Bytes, Version), Error> {
+        let plan = self.handle.plan();
+        if self.chance(plan.stale_percent)
+            && let Some(before) = self.handle.state.lock().past.of_object(key)
+        {
+            return before.ok_or_else(|| Error::NotFound(key.to_owned()));
+        }
+        let (data, version) = self.place(key).get(key).await?;
+        if data.is_empty() || key.starts_with(key::PACKS) || !self.chance(plan.flip_percent) {
+            return Ok((data, version));
+        }
+        let mut wrong = data.to_vec();
+        let bit = self.env.random_u64() as usize % (wrong.len() * 8);
+        wrong[bit / 8] ^= 1 << (bit % 8);
+        Ok((wrong.into(), version))
+    }
+
+    async fn page(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Error> {
+        let page = self.page_now(prefix, after).await?;
+        let plan = self.handle.plan();
+        if plan.stale_percent <= 0.0 {
+            return Ok(page);
+        }
+        let before = self.handle.state.lock().past.page(prefix, after, &page);
+        let stale = self.chance(plan.stale_percent);
+        Ok(before.filter(|_| stale).unwrap_or(page))
+    }
+
+    async fn page_now(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Error> {
+        let Some((absent, instead)) = self.absent() else {
+            return self.inner.list(prefix, after).await;
+        };
+        if prefix.starts_with(&absent) {
+            return instead.list(prefix, after).await;
+        }
+        let mut after = after.map(str::to_owned);
+        loop {
+            let page = self.inner.list(prefix, after.as_deref()).await?;
+            let Some(last) = page.last() else { return Ok(page) };
+            after = Some(last.key.clone());
+            let seen: Vec<Listed> =
+                page.into_iter().filter(|object| !object.key.starts_with(&absent)).collect();
+            if !seen.is_empty() {
+                return Ok(seen);
+            }
         }
     }
 }
 
 impl Datastore for Faulty {
     fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(self.write(self.inner.put(key, data)))
+        Box::pin(async move { self.write(key, Write::Put(data)).await.map(drop) })
     }
 
     fn create<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<Version, Error>> {
-        Box::pin(self.conditional(Error::Exists(key.to_owned()), self.inner.create(key, data)))
+        Box::pin(async move { version(self.write(key, Write::Create(data)).await?) })
     }
 
     fn replace<'a>(
         &'a self,
         key: &'a str,
         data: Bytes,
-        version: &'a Version,
+        at: &'a Version,
     ) -> BoxFuture<'a, Result<Version, Error>> {
-        Box::pin(
-            self.conditional(
-                Error::Conflict(key.to_owned()),
-                self.inner.replace(key, data, version),
-            ),
-        )
+        Box::pin(async move { version(self.write(key, Write::Replace(data, at.clone())).await?) })
     }
 
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
-        Box::pin(self.read(self.inner.get(key)))
+        Box::pin(self.read(self.whole(key)))
     }
 
     fn get_range<'a>(
@@ -163,7 +320,7 @@ impl Datastore for Faulty {
         key: &'a str,
         range: Range<u64>,
     ) -> BoxFuture<'a, Result<Bytes, Error>> {
-        Box::pin(self.read(self.inner.get_range(key, range)))
+        Box::pin(self.read(async move { self.place(key).get_range(key, range).await }))
     }
 
     fn list<'a>(
@@ -171,15 +328,35 @@ impl Datastore for Faulty {
         prefix: &'a str,
         after: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Vec<Listed>, Error>> {
-        Box::pin(self.read(self.inner.list(prefix, after)))
+        Box::pin(self.read(self.page(prefix, after)))
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(self.write(self.inner.delete(key)))
+        Box::pin(async move { self.write(key, Write::Delete).await.map(drop) })
+    }
+
+    fn delete_if<'a>(
+        &'a self,
+        key: &'a str,
+        at: &'a Version,
+    ) -> BoxFuture<'a, Result<Removal, Error>> {
+        Box::pin(async move {
+            Ok(match self.write(key, Write::DeleteIf(at.clone())).await? {
+                Wrote::Removal(removal) => removal,
+                _ => Removal::Done,
+            })
+        })
     }
 
     fn describe(&self) -> String {
         self.inner.describe()
+    }
+}
+
+fn version(wrote: Wrote) -> Result<Version, Error> {
+    match wrote {
+        Wrote::Version(version) => Ok(version),
+        _ => Err(Error::Unavailable("no version came back".to_owned())),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Counts calls, bytes, errors and time.
 
-use crate::{Datastore, Error, Listed, Store, Version};
+use crate::{Datastore, Error, Listed, Removal, Store, Version};
 use bytes::Bytes;
 use env::{BoxFuture, Env};
 use std::future::Future;
@@ -193,6 +193,14 @@ impl Datastore for Metered {
 
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(self.measure(Call::Delete, self.inner.delete(key), |()| 0))
+    }
+
+    fn delete_if<'a>(
+        &'a self,
+        key: &'a str,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Removal, Error>> {
+        Box::pin(self.measure(Call::Delete, self.inner.delete_if(key, version), |_| 0))
     }
 
     fn describe(&self) -> String {

@@ -1,7 +1,7 @@
 //! Tries again what is safe to try again: everything but conditional writes, whose outcome [`crate::record`] judges.
 
 use crate::backoff::{Backoff, Policy};
-use crate::{Datastore, Error, Listed, Store, Version};
+use crate::{Datastore, Error, Listed, Removal, Store, Version};
 use bytes::Bytes;
 use env::{BoxFuture, Env};
 use std::future::Future;
@@ -80,6 +80,14 @@ impl Datastore for Retry {
 
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(self.again(move || self.inner.delete(key)))
+    }
+
+    fn delete_if<'a>(
+        &'a self,
+        key: &'a str,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Removal, Error>> {
+        self.inner.delete_if(key, version)
     }
 
     fn describe(&self) -> String {

@@ -110,6 +110,25 @@ pub struct Envelope {
     pub body: serde_json::Value,
 }
 
+/// What lies in the place of a record that was removed where the store cannot remove under a condition: readers see
+/// nothing, and who makes a record anew replaces it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Removed {
+    /// What kind of record it was.
+    pub(super) kind: String,
+}
+
+impl Body for Removed {
+    const WHAT: &'static str = "removed record";
+    const FORMAT: u32 = 1;
+}
+
+/// A record of one kind, or the trace of a removed one.
+pub(super) enum Sort<T> {
+    Record(Decoded<T>),
+    Removed(Mark),
+}
+
 /// The part that tells whether the rest can be read.
 #[derive(Deserialize)]
 struct Head {
@@ -155,6 +174,7 @@ pub(super) struct Decoded<T> {
     pub(super) value: T,
     pub(super) mark: Mark,
     pub(super) writer: Life,
+    pub(super) seal: Seal,
 }
 
 /// A record as bytes; with a proof when the secret of the store is known.
@@ -237,7 +257,22 @@ pub(super) fn decode_with<T: Body>(
     found.body.check().map_err(damaged)?;
     let writer = found.writer();
     let mark = Mark { nonce: found.nonce, edition: found.edition, before: found.before };
-    Ok(Decoded { value: found.body, mark, writer })
+    Ok(Decoded { value: found.body, mark, writer, seal })
+}
+
+/// As [`decode_with`], where there may be the trace of a removed record.
+pub(super) fn decode_any<T: Body>(
+    key: &str,
+    bytes: &[u8],
+    secret: Option<&Secret>,
+) -> Result<Sort<T>, Error> {
+    match decode_with::<T>(key, bytes, secret) {
+        Ok(found) => Ok(Sort::Record(found)),
+        Err(error) => match decode_with::<Removed>(key, bytes, secret) {
+            Ok(trace) => Ok(Sort::Removed(trace.mark)),
+            Err(_) => Err(error),
+        },
+    }
 }
 
 /// The checksum came with the incarnation: a record that has the one and not the other has lost it.

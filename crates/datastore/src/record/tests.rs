@@ -272,6 +272,125 @@ fn a_record_of_another_store_is_damage_and_is_called_so() {
     });
 }
 
+/// A store that cannot remove under a condition.
+struct Plain(Store);
+
+impl crate::Datastore for Plain {
+    fn put<'a>(&'a self, key: &'a str, data: Bytes) -> env::BoxFuture<'a, Result<(), Error>> {
+        self.0.put(key, data)
+    }
+    fn create<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+    ) -> env::BoxFuture<'a, Result<Version, Error>> {
+        self.0.create(key, data)
+    }
+    fn replace<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+        version: &'a Version,
+    ) -> env::BoxFuture<'a, Result<Version, Error>> {
+        self.0.replace(key, data, version)
+    }
+    fn get<'a>(&'a self, key: &'a str) -> env::BoxFuture<'a, Result<(Bytes, Version), Error>> {
+        self.0.get(key)
+    }
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: std::ops::Range<u64>,
+    ) -> env::BoxFuture<'a, Result<Bytes, Error>> {
+        self.0.get_range(key, range)
+    }
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> env::BoxFuture<'a, Result<Vec<crate::Listed>, Error>> {
+        self.0.list(prefix, after)
+    }
+    fn delete<'a>(&'a self, key: &'a str) -> env::BoxFuture<'a, Result<(), Error>> {
+        self.0.delete(key)
+    }
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+}
+
+fn both_kinds_of_stores() -> [Store; 2] {
+    [Mem::store(), Arc::new(Plain(Mem::store()))]
+}
+
+#[test]
+fn a_record_is_removed_only_as_it_was_seen_and_can_be_made_anew() {
+    for store in both_kinds_of_stores() {
+        let world = World::new(1, Faults::none());
+        let writer = writer(&world, &store, 1);
+        world.block_on(async {
+            let old = writer.create("counter", Counter { count: 1 }).await.unwrap();
+            let held = writer.replace(&old, Counter { count: 2 }).await.unwrap();
+            assert!(matches!(writer.remove(&old).await, Err(Error::Conflict(_))));
+            let there = writer.read::<Counter>("counter").await.unwrap().unwrap();
+            assert_eq!(there.value.count, 2);
+            writer.remove(&held).await.unwrap();
+            assert!(writer.read::<Counter>("counter").await.unwrap().is_none());
+            let gone = writer.replace(&held, Counter { count: 3 }).await;
+            assert!(matches!(gone, Err(Error::Conflict(_))));
+            let made = writer.create("counter", Counter { count: 4 }).await.unwrap();
+            // That one is gone; the new one is another.
+            let _ = writer.remove(&held).await;
+            let there = writer.read::<Counter>("counter").await.unwrap().unwrap();
+            assert_eq!((there.value.count, there.mark().nonce), (4, made.mark().nonce));
+            let taken = writer.create("counter", Counter { count: 5 }).await;
+            assert!(matches!(taken, Err(Error::Exists(_))));
+        });
+    }
+}
+
+/// Several make and remove one record over bad ways: whoever was told that he made it finds it until somebody who
+/// held it removes it.
+#[test]
+fn no_removal_takes_away_what_somebody_else_has_made() {
+    for seed in 0..600 {
+        let world = World::new(seed, Faults::none());
+        let store = both_kinds_of_stores()[seed as usize % 2].clone();
+        let plan = format!("latency=2ms,lie={}%,fail=10%", seed % 40);
+        let made = parking_lot::Mutex::new(std::collections::HashMap::<u64, u32>::new());
+        let writers: Vec<Writer> = (0..4)
+            .map(|number| {
+                let (faulty, _) =
+                    fault::wrap(&world.env(), store.clone(), plan.parse::<Plan>().unwrap());
+                writer(&world, &faulty, number)
+            })
+            .collect();
+        let work = |writer: Writer| {
+            let made = &made;
+            async move {
+                for _ in 0..8 {
+                    let count = writer.env.random_u64() >> 12;
+                    match writer.create("counter", Counter { count }).await {
+                        Ok(held) => {
+                            *made.lock().entry(count).or_default() += 1;
+                            writer.env.sleep(Duration::from_millis(3)).await;
+                            // Nobody else holds this very record, so it must still be there.
+                            writer.remove(&held).await.unwrap_or_else(|error| {
+                                assert!(matches!(error, Error::Unavailable(_)), "{seed}: {error}");
+                            });
+                        }
+                        Err(Error::Exists(_) | Error::Unavailable(_)) => {}
+                        Err(error) => panic!("{seed}: {error}"),
+                    }
+                    writer.env.sleep(Duration::from_millis(writer.env.random_u64() % 4)).await;
+                }
+            }
+        };
+        world.block_on(join_all(writers.into_iter().map(work)));
+        assert!(!made.lock().is_empty());
+    }
+}
+
 /// A record whose fields must agree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Span {

@@ -60,7 +60,7 @@ pub(super) fn of(file: &File, path: &Path) -> io::Result<Option<Device>> {
     if kind.is_char_device() {
         return Ok(Some(Device { bytes: dax_bytes(found.rdev(), path)?, whole: true }));
     }
-    if u64::try_from(rustix::fs::fstatfs(file)?.f_type).is_ok_and(|magic| magic == SYSFS_MAGIC) {
+    if is_sysfs(&rustix::fs::fstatfs(file)?) {
         return Ok(Some(Device { bytes: found.len(), whole: false }));
     }
     if let (false, Some(device)) = (is_direct(file), persistent_memory_under(found.dev())) {
@@ -71,6 +71,11 @@ pub(super) fn of(file: &File, path: &Path) -> io::Result<Option<Device>> {
         ));
     }
     Ok(None)
+}
+
+/// Whether a file lies in sysfs, which has rules of its own.
+pub(super) fn is_sysfs(found: &rustix::fs::StatFs) -> bool {
+    u64::try_from(found.f_type).is_ok_and(|magic| magic == SYSFS_MAGIC)
 }
 
 /// Whether mappings of the file are the device's own memory.

@@ -1,6 +1,7 @@
 //! Files of the operating system. Each call does its work in the first poll, on the caller's thread.
 #![expect(clippy::disallowed_methods, reason = "this is what Env::disk is made of")]
 
+use super::access;
 use crate::{BoxFuture, Disk, File, FileKind, Open};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -40,7 +41,7 @@ impl Disk for RealDisk {
     fn open<'a>(&'a self, path: &'a Path, how: Open) -> BoxFuture<'a, io::Result<Arc<dyn File>>> {
         Box::pin(async move {
             let mut options = OpenOptions::new();
-            options.read(true);
+            options.read(true).mode(access::FILE_MODE);
             match how {
                 Open::Read => {}
                 Open::Write => _ = options.write(true),
@@ -48,12 +49,16 @@ impl Disk for RealDisk {
                 Open::CreateNew => _ = options.write(true).create_new(true),
             }
             let file = options.open(path)?;
+            if how != Open::Read {
+                // Whoever can open a file can hold its lock.
+                access::close_file(&file);
+            }
             Ok(Arc::new(RealFile::new(file)) as Arc<dyn File>)
         })
     }
 
     fn create_folder<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<()>> {
-        Box::pin(async move { std::fs::create_dir_all(path) })
+        Box::pin(async move { access::make_folder(path) })
     }
 
     fn list<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<Vec<(String, FileKind)>>> {

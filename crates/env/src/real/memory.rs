@@ -1,6 +1,7 @@
 //! Memory that outlives the process: shared mappings of files, by default on tmpfs; of devices (`device`).
 #![expect(clippy::disallowed_methods, reason = "this is what Env::memory is made of")]
 
+use super::access;
 use super::device::{self, Device};
 use super::disk::free_bytes;
 use crate::{Memory, Region};
@@ -32,7 +33,7 @@ struct RealRegion {
     map: MmapRaw,
     /// Locked: two processes that write one arena would destroy it. Not the file that is mapped: a map keeps its file open,
     /// and the lock with it, until a dead process's memory has been given back.
-    _lock: std::fs::File,
+    lock: std::fs::File,
 }
 
 impl Region for RealRegion {
@@ -43,6 +44,15 @@ impl Region for RealRegion {
     fn length(&self) -> usize {
         self.map.len()
     }
+
+    fn is_removed(&self) -> bool {
+        let name = Path::new(OWN_DESCRIPTORS).join(self.lock.as_raw_fd().to_string());
+        std::fs::read_link(name).is_ok_and(|target| {
+            let target = target.as_os_str().as_encoded_bytes();
+            // Memory that never had a name looks removed from the first.
+            target.ends_with(b" (deleted)") && !target.starts_with(b"/memfd:")
+        })
+    }
 }
 
 impl Memory for RealMemory {
@@ -51,33 +61,18 @@ impl Memory for RealMemory {
             .ok()
             .filter(|&bytes| bytes > 0)
             .ok_or(io::ErrorKind::InvalidInput)?;
-        // Anybody may put a link into /dev/shm; what this process holds open is always one.
-        let (is_ours, flags) = match is_descriptor(path) {
-            true => (true, OFlags::empty()),
-            false => (false, OFlags::NOFOLLOW),
-        };
-        if let (Some(folder), false) = (path.parent(), is_ours) {
-            std::fs::create_dir_all(folder)?;
-        }
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(!is_ours)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(i32::try_from(flags.bits()).expect("a flag of open fits an int"))
-            .open(path)?;
+        let file = open_own(path)?;
         let lock = opened_again(&file)?;
         take(&lock, path)?;
         let bytes = match device::of(&file, path)? {
             Some(device) => device.bytes_to_map(bytes, path)?,
             None => {
-                allocate(&file, path, length)?;
+                allocate(&file, length)?;
                 bytes
             }
         };
         let map = MmapOptions::new().len(bytes).map_raw(&file)?;
-        Ok(Arc::new(RealRegion { map, _lock: lock }))
+        Ok(Arc::new(RealRegion { map, lock }))
     }
 
     fn unmap(&self, path: &Path) -> io::Result<()> {
@@ -98,6 +93,14 @@ impl Memory for RealMemory {
         free_bytes(if is_descriptor(path) { Path::new(SHARED_MEMORY_FOLDER) } else { path })
     }
 
+    fn trim(&self) {
+        #[cfg(target_env = "gnu")]
+        // SAFETY: it may be called at any time, from any thread.
+        unsafe {
+            libc::malloc_trim(0);
+        }
+    }
+
     fn device_bytes(&self, path: &Path) -> io::Result<Option<u64>> {
         match std::fs::File::open(path) {
             Ok(file) => Ok(device::of(&file, path)?.map(Device::bytes)),
@@ -105,6 +108,61 @@ impl Memory for RealMemory {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Opens the file of a mapping, made if it is absent, and makes sure that it is what it should be: a file (or a device) of
+/// our own that no stranger has put there, and that no stranger has open. For those who hold it for others: a descriptor
+/// keeps the content when somebody (logind at the end of a session) removes the name.
+pub fn open_own(path: &Path) -> io::Result<std::fs::File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(access::FILE_MODE);
+    if is_descriptor(path) {
+        // What this process holds open is always a link.
+        return options.open(path);
+    }
+    if let Some(folder) = path.parent() {
+        access::make_folder(folder)?;
+    }
+    // Anybody may put a link, or a file of that name, into /dev/shm.
+    let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
+    let file = loop {
+        match options.custom_flags(no_follow).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match options.clone().create_new(true).open(path) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    other => break other?,
+                }
+            }
+            other => break other.map_err(|error| not_ours(path, error))?,
+        }
+    };
+    let found = file.metadata()?;
+    access::check_owner(found.uid(), path)?;
+    let refuse = |what: &str| {
+        let message = format!("{} {what}: remove it or choose another place", path.display());
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+    };
+    if found.is_file() && found.nlink() > 1 {
+        return refuse("has another name as well, so that it may be anything");
+    }
+    let is_in_sysfs = rustix::fs::fstatfs(&file).is_ok_and(|found| device::is_sysfs(&found));
+    if found.is_file() && !is_in_sysfs {
+        if found.mode() & 0o022 != 0 {
+            return refuse("can be written by other users, who may have changed it");
+        }
+        access::close_file(&file);
+    }
+    Ok(file)
+}
+
+/// Says what is in the way when a file cannot be opened.
+fn not_ours(path: &Path, error: io::Error) -> io::Error {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return error };
+    if found.file_type().is_symlink() {
+        let message = format!("{} is a link: remove it or choose another place", path.display());
+        return io::Error::new(io::ErrorKind::PermissionDenied, message);
+    }
+    access::check_owner(found.uid(), path).err().unwrap_or(error)
 }
 
 /// Whether a path means what this process has open under a number.
@@ -141,19 +199,8 @@ fn take(file: &std::fs::File, path: &Path) -> io::Result<()> {
 
 /// Gives the first `length` bytes of the file real pages, so that a full tmpfs is an error here and not a fatal
 /// signal at the first touch.
-fn allocate(file: &std::fs::File, path: &Path, length: u64) -> io::Result<()> {
+fn allocate(file: &std::fs::File, length: u64) -> io::Result<()> {
     let found = file.metadata()?;
-    let user = rustix::process::geteuid().as_raw();
-    if found.uid() != user && found.uid() != 0 {
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!(
-                "{} belongs to another user ({}): remove it or choose another folder",
-                path.display(),
-                found.uid()
-            ),
-        ));
-    }
     // A warm start finds everything there already, and a walk over gigabytes of pages would be felt.
     if found.len() >= length && found.blocks().saturating_mul(STAT_BLOCK_BYTES) >= length {
         return Ok(());
@@ -164,4 +211,71 @@ fn allocate(file: &std::fs::File, path: &Path, length: u64) -> io::Result<()> {
     Ok(rustix::io::retry_on_intr(|| {
         rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length)
     })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn refused(path: &Path) -> String {
+        let error = RealMemory.map(path, 4096).err().expect("refused");
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn what_others_put_in_the_place_of_warm_memory_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, target] = ["warm", "target"].map(|name| folder.path().join(name));
+        std::fs::write(&target, b"precious").unwrap();
+        std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o600)).unwrap();
+
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        assert!(refused(&path).contains("is a link"));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::hard_link(&target, &path).unwrap();
+        assert!(refused(&path).contains("another name"));
+        assert_eq!(std::fs::read(&target).unwrap(), b"precious");
+        std::fs::remove_file(&path).unwrap();
+
+        std::fs::write(&path, b"").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(refused(&path).contains("other users"));
+        if rustix::process::geteuid().is_root() {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
+            assert!(refused(&path).contains("another user (12345)"));
+        }
+        std::fs::remove_file(&path).unwrap();
+        drop(RealMemory.map(&path, 4096).unwrap());
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o600);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        RealMemory.map(&path, 4096).expect("our own of an earlier life");
+        assert_eq!(mode(), 0o600, "closed");
+    }
+
+    #[test]
+    fn a_removed_file_is_told_and_what_is_mapped_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("warm");
+        let held = open_own(&path).unwrap();
+        let region = RealMemory.map(&path, 4096).unwrap();
+        // SAFETY: inside the mapping, on the only thread.
+        unsafe { region.base().write(7) };
+        assert!(!region.is_removed());
+        std::fs::remove_file(&path).unwrap();
+        assert!(region.is_removed());
+        drop(region);
+        let by_number = Path::new(OWN_DESCRIPTORS).join(held.as_raw_fd().to_string());
+        let region = RealMemory.map(&by_number, 4096).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { region.base().read() }, 7);
+        assert!(region.is_removed());
+
+        let memory = rustix::fs::memfd_create("warm", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let by_number = Path::new(OWN_DESCRIPTORS).join(memory.as_raw_fd().to_string());
+        assert!(!RealMemory.map(&by_number, 4096).unwrap().is_removed(), "it never had a name");
+    }
 }

@@ -3,10 +3,12 @@
 //! Two kinds of threads: a few **background** threads (one tokio runtime) for whatever waits on the network or on
 //! others, and one thread per **session** with a runtime of its own, which may drive the disk and so block.
 
+pub mod access;
 mod clock;
+pub mod descriptors;
 mod device;
 mod disk;
-mod memory;
+pub mod memory;
 pub mod net;
 mod random;
 mod tasks;
@@ -33,6 +35,8 @@ pub struct Runtime {
 
 /// The machine this process runs on, and the threads that its background tasks need.
 pub fn env() -> io::Result<(Env, Runtime)> {
+    access::keep_private();
+    descriptors::raise_limit();
     let background = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(BACKGROUND_THREADS)
         .max_blocking_threads(BLOCKING_THREADS_MAX)

@@ -1,7 +1,10 @@
 //! TCP and Unix sockets.
 #![expect(clippy::disallowed_methods, reason = "this is what Env::net is made of")]
 
-use crate::{Accepted, Acceptor, Address, BoxFuture, Net, Stream};
+use super::access::{self, SocketMode};
+use super::descriptors;
+use crate::{Accepted, Acceptor, Address, BoxFuture, Descriptors, Net, Stream};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{self, IoSlice};
@@ -20,6 +23,9 @@ use tokio::runtime::Handle;
 const LINGER: Duration = Duration::from_micros(100);
 /// After many failures, one in `2^this` waits is tried.
 const LINGER_PAUSE_BITS: u32 = 10;
+
+/// Connections that may wait in the queue of a Unix socket.
+const QUEUE: i32 = 1024;
 
 /// The next connection. A client that hung up while it waited in the queue is no trouble of the listener.
 macro_rules! next_connection {
@@ -44,6 +50,10 @@ impl RealNet {
 }
 
 impl Net for RealNet {
+    fn descriptors(&self) -> Descriptors {
+        descriptors::count()
+    }
+
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Acceptor>>> {
         Box::pin(async move {
             // Wherever this is polled, the background threads watch the listener.
@@ -147,9 +157,26 @@ struct UnixAcceptor {
     bound: Option<(u64, u64)>,
 }
 
-fn listen_unix(path: &Path) -> io::Result<UnixAcceptor> {
+/// Opens a listening Unix socket, to which only `mode` admits; `queue` connections may wait. A stale one (nobody answers)
+/// is replaced, a live one is an error. For those who keep sockets longer than an environment; [`Net::listen`] for others.
+pub fn bind_unix(path: &Path, mode: SocketMode, queue: i32) -> io::Result<OwnedFd> {
     remove_stale(path)?;
-    let inner = UnixListener::bind(path)?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The file takes its mode from the socket, so that there is no moment in which it is open to more.
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(SocketMode::default().bits()))?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let opened = access::admit(path, mode)
+        .and_then(|()| Ok(rustix::net::listen(&socket, queue)?))
+        .inspect_err(|_| _ = std::fs::remove_file(path));
+    opened.map(|()| socket)
+}
+
+fn listen_unix(path: &Path) -> io::Result<UnixAcceptor> {
+    let socket = bind_unix(path, SocketMode::default(), QUEUE)?;
+    let listener = std::os::unix::net::UnixListener::from(socket);
+    listener.set_nonblocking(true)?;
+    let inner = UnixListener::from_std(listener)?;
     let bound = std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()));
     Ok(UnixAcceptor { inner, path: path.to_owned(), bound })
 }
@@ -344,6 +371,26 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_unix_socket_lets_in_nobody_but_its_user_and_the_group_that_was_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let socket = bind_unix(&path, SocketMode::default(), 5).unwrap();
+        assert_eq!(mode(&path), 0o600);
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+        let live = bind_unix(&path, SocketMode::default(), 5).unwrap_err();
+        assert_eq!(live.kind(), io::ErrorKind::AddrInUse);
+        drop(socket);
+        let group = rustix::process::getegid().as_raw();
+        let _socket = bind_unix(&path, SocketMode { group: Some(group) }, 5).unwrap();
+        assert_eq!(mode(&path), 0o660);
+        assert_eq!(std::fs::metadata(&path).unwrap().gid(), group);
+    }
 
     #[test]
     fn patience_ends_and_comes_back() {

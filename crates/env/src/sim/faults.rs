@@ -1,5 +1,6 @@
 //! What goes wrong in a simulated world, and how slow it is.
 
+use crate::Descriptors;
 use rustix::io::Errno;
 use std::io;
 use std::ops::RangeInclusive;
@@ -60,6 +61,8 @@ pub struct Faults {
     pub no_space: f64,
     /// A call that needs a file descriptor (open, list, sync of a folder, listen, connect, accept) finds none left.
     pub no_descriptors: f64,
+    /// How many file descriptors a process is told that it may have, and has.
+    pub descriptors: Descriptors,
     /// A call finds no memory in the kernel; of a write a part may have been done.
     pub no_memory: f64,
     /// The disk operation of this number fails ([`super::World::disk_operations`] counts them, from 1).
@@ -98,6 +101,7 @@ impl Faults {
             read_flip: 0.0,
             no_space: 0.0,
             no_descriptors: 0.0,
+            descriptors: Descriptors { limit: u64::MAX, open: 0 },
             no_memory: 0.0,
             fail_operation: None,
             fail_with: Failure::Io,

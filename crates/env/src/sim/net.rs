@@ -7,7 +7,7 @@
 use super::executor::Delay;
 use super::faults::Failure;
 use super::state::{Event, Machine, State};
-use crate::{Accepted, Acceptor, Address, BoxFuture, Net, Stream};
+use crate::{Accepted, Acceptor, Address, BoxFuture, Descriptors, Net, Stream};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
@@ -128,6 +128,10 @@ impl NetState {
 }
 
 impl Net for Machine {
+    fn descriptors(&self) -> Descriptors {
+        self.shared.lock().faults.descriptors
+    }
+
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Acceptor>>> {
         Box::pin(async move {
             let mut guard = self.shared.lock();

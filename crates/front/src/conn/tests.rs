@@ -2,7 +2,7 @@
 
 use super::*;
 use env::sim::{Faults, World};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A protocol that sends nothing and ends when asked, or (stubborn) never.
 fn silent(stubborn: bool) -> Serve {
@@ -14,6 +14,28 @@ fn silent(stubborn: bool) -> Serve {
             }
         })
     })
+}
+
+/// A protocol that gives back what it gets.
+fn echo() -> Serve {
+    Arc::new(|mut stream, _stop| {
+        Box::pin(async move {
+            while let Ok(byte) = stream.read_u8().await {
+                let _ = stream.write_u8(byte).await;
+            }
+        })
+    })
+}
+
+/// A second listener.
+async fn listen(env: &Env, connections: &Connections, address: &str) -> Address {
+    let address: Address = address.parse().unwrap();
+    let acceptor = env.net().listen(&address).await.unwrap();
+    let (task_env, connections) = (env.clone(), connections.clone());
+    env.spawn("accept", async move {
+        connections.accept(&task_env, acceptor, Place::OwnThread, echo()).await;
+    });
+    address
 }
 
 async fn start(env: &Env, connections: &Connections, serve: Serve) -> Address {
@@ -54,6 +76,99 @@ fn past_the_limit_clients_are_hung_up_on_until_one_goes() {
         assert_eq!(connections.live(), 1);
         let mut fourth = env.net().connect(&address).await.unwrap();
         assert!(!is_dropped(&env, &mut fourth).await);
+    });
+}
+
+#[test]
+fn strangers_at_one_listener_do_not_lock_out_who_comes_to_another() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let connections = Connections::new("test", 2);
+        let port = start(&env, &connections, echo()).await;
+        let socket = listen(&env, &connections, "unix:/run/test").await;
+        let mut strangers = Vec::new();
+        for _ in 0..5 {
+            strangers.push(env.net().connect(&port).await.unwrap());
+        }
+        assert!(is_dropped(&env, &mut strangers[4]).await);
+        let mut operator = env.net().connect(&socket).await.unwrap();
+        assert!(!is_dropped(&env, &mut operator).await);
+        assert_eq!(connections.live(), 3);
+    });
+}
+
+#[test]
+fn clients_are_let_in_by_what_is_left_of_descriptors() {
+    let descriptors = |limit, open| env::Descriptors { limit, open };
+    for (found, at_socket, at_port) in [
+        (descriptors(u64::MAX, 100), true, true),
+        (descriptors(1024, 20), true, true),
+        (descriptors(1024, 700), true, false),
+        (descriptors(1024, 900), false, false),
+        (descriptors(64, 20), true, true),
+        (descriptors(64, 60), false, false),
+    ] {
+        let world = World::new(1, Faults { descriptors: found, ..Faults::none() });
+        let env = world.env();
+        world.block_on(async {
+            let connections = Connections::new("test", 100);
+            let port = start(&env, &connections, echo()).await;
+            let socket = listen(&env, &connections, "unix:/run/test").await;
+            for (address, expected) in [(socket, at_socket), (port, at_port)] {
+                let mut client = env.net().connect(&address).await.unwrap();
+                assert_eq!(!is_dropped(&env, &mut client).await, expected, "{address} {found:?}");
+            }
+        });
+    }
+}
+
+/// A listener that cannot accept for a while.
+struct Short {
+    inner: Box<dyn Acceptor>,
+    failures: std::sync::atomic::AtomicUsize,
+}
+
+impl Acceptor for Short {
+    fn accept(&self) -> BoxFuture<'_, io::Result<env::Accepted>> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let fails = self.failures.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        match fails {
+            Ok(_) => Box::pin(async { Err(io::Error::from_raw_os_error(24)) }),
+            Err(_) => self.inner.accept(),
+        }
+    }
+
+    fn address(&self) -> Address {
+        self.inner.address()
+    }
+}
+
+#[test]
+fn an_accept_without_descriptors_waits_and_who_is_served_goes_on() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let connections = Connections::new("test", 100);
+        let served = start(&env, &connections, echo()).await;
+        let mut served = env.net().connect(&served).await.unwrap();
+        let address: Address = "unix:/run/test".parse().unwrap();
+        let inner = env.net().listen(&address).await.unwrap();
+        let acceptor = Box::new(Short { inner, failures: 50.into() });
+        let (task_env, all) = (env.clone(), connections.clone());
+        env.spawn("accept", async move {
+            all.accept(&task_env, acceptor, Place::OwnThread, echo()).await;
+        });
+        let mut waiting = env.net().connect(&address).await.unwrap();
+        waiting.write_u8(7).await.unwrap();
+        let before = env.now();
+        served.write_u8(5).await.unwrap();
+        assert_eq!(served.read_u8().await.unwrap(), 5);
+        assert!(env.now().since(before) < Duration::from_secs(1));
+        assert_eq!(waiting.read_u8().await.unwrap(), 7);
+        let waited = env.now().since(before);
+        assert!(waited > Duration::from_secs(20), "it does not spin: {waited:?}");
+        assert!(waited < Duration::from_secs(60), "nor sleep for ever: {waited:?}");
     });
 }
 

@@ -32,6 +32,11 @@ impl Guard {
         if method.is_safe() {
             return Ok(());
         }
+        // A page of anybody's can send a form, or a body of plain text, without asking; JSON it cannot.
+        if (has_body(headers) || headers.contains_key(header::CONTENT_TYPE)) && !is_json(headers) {
+            let message = "a request with a body must say Content-Type: application/json";
+            return Err(ApiError::new(Kind::Invalid, message));
+        }
         let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("null"));
         match origin {
             Some(origin)
@@ -50,6 +55,17 @@ impl Guard {
             Err(_) => name.eq_ignore_ascii_case("localhost"),
         }
     }
+}
+
+fn has_body(headers: &HeaderMap) -> bool {
+    let length = headers.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0");
+    length || headers.contains_key(header::TRANSFER_ENCODING)
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
+    let kind = kind.split(';').next().unwrap_or("").trim();
+    kind.eq_ignore_ascii_case("application/json")
 }
 
 /// The host without its port and brackets.
@@ -99,6 +115,37 @@ mod tests {
     fn a_port_open_to_others_is_reached_by_address() {
         assert_eq!(Guard::Remote.check(&Method::GET, &headers("192.168.1.1:7070", None)), Ok(()));
         assert!(Guard::Remote.check(&Method::GET, &headers("evil.example:7070", None)).is_err());
+    }
+
+    #[test]
+    fn a_body_is_json_and_says_so() {
+        let with = |kind: Option<&str>, length: &str| {
+            let mut headers = headers("127.0.0.1:7070", None);
+            headers.insert(header::CONTENT_LENGTH, length.parse().unwrap());
+            if let Some(kind) = kind {
+                headers.insert(header::CONTENT_TYPE, kind.parse().unwrap());
+            }
+            headers
+        };
+        let check = |headers| Guard::Loopback.check(&Method::POST, &headers);
+        for kind in [
+            Some("text/plain"),
+            Some("application/x-www-form-urlencoded"),
+            Some("multipart/form-data; boundary=application/json"),
+            Some("application/jsonx"),
+            Some(""),
+            None,
+        ] {
+            let error = check(with(kind, "12")).unwrap_err();
+            assert!(error.message.contains("application/json"), "{kind:?}");
+        }
+        assert_eq!(check(with(Some("application/json"), "12")), Ok(()));
+        assert_eq!(check(with(Some("Application/JSON; charset=utf-8"), "12")), Ok(()));
+        assert_eq!(check(with(None, "0")), Ok(()), "nothing needs no kind");
+        assert!(check(with(Some("text/plain"), "0")).is_err(), "a form without fields");
+        let mut chunked = headers("127.0.0.1:7070", None);
+        chunked.insert(header::TRANSFER_ENCODING, "chunked".parse().unwrap());
+        assert!(check(chunked).is_err());
     }
 
     #[test]

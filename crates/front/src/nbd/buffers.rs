@@ -1,9 +1,14 @@
-//! The two buffers of a session. Their bytes are initialised once and then overwritten for ever: no zeroing, no
-//! allocation, no first touch of memory per request.
+//! The buffers of a session. Their bytes are initialised once and then overwritten for ever: no zeroing, no allocation, no
+//! first touch of memory per request. Each session has its own share; what a long request needs beyond that is leased from
+//! the budget of all sessions.
 
-use super::limits::{BUFFER_BYTES, BUFFER_BYTES_KEPT, LONG_REQUEST_BYTES};
+use super::limits::{BUFFER_BYTES, BUFFER_BYTES_KEPT, GROWTH_BYTES, LONG_REQUEST_BYTES};
+use crate::conn::{Budget, Lease};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -16,11 +21,13 @@ pub(super) struct Input {
     skip: u64,
     /// Bytes that the next request has altogether, as far as known.
     wanted: usize,
+    /// For a buffer that is larger than the session's own share.
+    lease: Option<Lease>,
 }
 
 impl Input {
     pub(super) fn new() -> Self {
-        Self { bytes: vec![0; BUFFER_BYTES], start: 0, end: 0, skip: 0, wanted: 0 }
+        Self { bytes: vec![0; BUFFER_BYTES], start: 0, end: 0, skip: 0, wanted: 0, lease: None }
     }
 
     pub(super) fn unread(&self) -> &[u8] {
@@ -39,9 +46,67 @@ impl Input {
         self.drop_skipped();
     }
 
-    /// Nothing can be done before there are `total` unread bytes.
+    /// Nothing can be done before there are `total` unread bytes. What is more than the buffer holds wants
+    /// [`Input::grow`] first.
     pub(super) fn want(&mut self, total: usize) {
         self.wanted = total;
+    }
+
+    /// Whether so many bytes fit.
+    pub(super) fn holds(&self, total: usize) -> bool {
+        total <= self.bytes.len()
+    }
+
+    /// Whether the buffer is larger than the session's own share.
+    pub(super) fn is_large(&self) -> bool {
+        self.lease.is_some()
+    }
+
+    /// Whether a request is here in part.
+    pub(super) fn is_begun(&self) -> bool {
+        self.end > self.start
+    }
+
+    /// How long a buffer is made for so many bytes.
+    pub(super) fn room(total: usize) -> usize {
+        total.next_multiple_of(GROWTH_BYTES)
+    }
+
+    /// A larger buffer, as wanted and leased.
+    pub(super) fn grow(&mut self, lease: Lease) {
+        self.replace(Self::room(self.wanted));
+        self.lease = Some(lease);
+    }
+
+    /// Gives a large buffer back, if what is unread allows it. With `keep`, only one that is too large to keep.
+    pub(super) fn relax(&mut self, keep: bool) {
+        let is_kept = keep && self.bytes.len() <= BUFFER_BYTES_KEPT;
+        if self.is_large() && !is_kept && self.unread().len().max(self.wanted) <= BUFFER_BYTES {
+            self.replace(BUFFER_BYTES);
+            self.lease = None;
+        }
+    }
+
+    /// The lease of a large buffer, when the request in it lives on elsewhere; then [`Input::settle`].
+    pub(super) fn take_lease(&mut self) -> Option<Lease> {
+        self.lease.take()
+    }
+
+    /// After a request: a large buffer that has no lease any more is given back in any case, others as [`Input::relax`]
+    /// says.
+    pub(super) fn settle(&mut self, keep: bool) {
+        if self.lease.is_none() && self.bytes.len() > BUFFER_BYTES {
+            self.replace(BUFFER_BYTES);
+        }
+        self.relax(keep);
+    }
+
+    fn replace(&mut self, length: usize) {
+        let unread = self.end - self.start;
+        let mut other = vec![0; length.max(unread)];
+        other[..unread].copy_from_slice(self.unread());
+        self.bytes = other;
+        (self.start, self.end) = (0, unread);
     }
 
     fn drop_skipped(&mut self) {
@@ -69,55 +134,128 @@ impl Input {
         Poll::Ready(Ok(count))
     }
 
-    /// Sees to it that the request that is begun fits, and that there is room for at least one more byte.
+    /// Sees to it that the request that is begun has its place, and that there is room for at least one more byte.
     fn make_room(&mut self) {
         let unread = self.end - self.start;
-        let needed = self.wanted.max(unread + 1);
         if unread == 0 {
             (self.start, self.end) = (0, 0);
-            if self.bytes.len() > BUFFER_BYTES_KEPT && needed <= BUFFER_BYTES_KEPT {
-                self.bytes = vec![0; BUFFER_BYTES];
-            }
         }
-        if self.start + needed <= self.bytes.len() {
-            return;
-        }
-        if needed > self.bytes.len() {
-            let mut larger = vec![0; needed.next_power_of_two()];
-            larger[..unread].copy_from_slice(self.unread());
-            self.bytes = larger;
-        } else {
+        let needed = self.wanted.max(unread + 1);
+        debug_assert!(needed <= self.bytes.len(), "{needed} bytes were not leased");
+        if self.start + needed > self.bytes.len() {
             self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, unread);
         }
-        (self.start, self.end) = (0, unread);
+    }
+}
+
+/// A buffer of its own for one long reply.
+#[derive(Debug)]
+pub(super) struct Large {
+    pub(super) bytes: Vec<u8>,
+    /// How many of them are the reply.
+    pub(super) length: usize,
+    _lease: Lease,
+}
+
+impl Large {
+    /// A buffer of `length` bytes, when it is the session's turn.
+    pub(super) async fn new(budget: Budget, length: usize) -> Self {
+        let room = length.next_multiple_of(GROWTH_BYTES);
+        let lease = budget.lease(room).await;
+        Self { bytes: vec![0; room], length, _lease: lease }
+    }
+
+    /// The same buffer for another reply, if that fits.
+    pub(super) fn again(mut self, length: usize) -> Option<Self> {
+        (length <= self.bytes.len()).then(|| {
+            self.length = length;
+            self
+        })
+    }
+}
+
+/// Replies in one piece, behind others.
+enum Piece {
+    Small(Vec<u8>),
+    Large(Large),
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Piece::Small(bytes) => bytes,
+            Piece::Large(large) => &large.bytes[..large.length],
+        }
     }
 }
 
 /// What is to be sent.
 pub(super) struct Output {
+    /// Sent first.
+    pieces: VecDeque<Piece>,
+    /// Bytes of the first piece that are sent.
+    sent: usize,
+    /// Bytes of all pieces that are not.
+    pieces_bytes: usize,
     bytes: Vec<u8>,
     start: usize,
     end: usize,
+    spare: Spare,
+}
+
+/// A large buffer that is used again, if there is one. Clones mean the same place; all are of one session.
+#[derive(Clone, Default)]
+pub(super) struct Spare(Arc<Mutex<Option<Large>>>);
+
+impl Spare {
+    /// The buffer, for a reply of `length` bytes; one that is too short is given back.
+    pub(super) fn take(&self, length: usize) -> Option<Large> {
+        self.0.lock().take()?.again(length)
+    }
+
+    fn is_there(&self) -> bool {
+        self.0.lock().is_some()
+    }
 }
 
 impl Output {
     pub(super) fn new() -> Self {
-        Self { bytes: vec![0; BUFFER_BYTES], start: 0, end: 0 }
+        Self {
+            pieces: VecDeque::new(),
+            sent: 0,
+            pieces_bytes: 0,
+            bytes: vec![0; BUFFER_BYTES],
+            start: 0,
+            end: 0,
+            spare: Spare::default(),
+        }
     }
 
     /// Bytes not sent yet.
     pub(super) fn len(&self) -> usize {
-        self.end - self.start
+        self.pieces_bytes + self.end - self.start
     }
 
     /// What is to be sent.
     #[cfg(test)]
     pub(super) fn unsent(&self) -> &[u8] {
+        assert!(self.pieces.is_empty());
         &self.bytes[self.start..self.end]
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.start == self.end
+        self.len() == 0
+    }
+
+    /// Whether there are buffers beyond what the session shall keep while it is idle.
+    pub(super) fn is_large(&self) -> bool {
+        self.has_leases() || self.bytes.len() > BUFFER_BYTES
+    }
+
+    /// Whether buffers are leased.
+    pub(super) fn has_leases(&self) -> bool {
+        self.spare.is_there() || self.pieces.iter().any(|piece| matches!(piece, Piece::Large(_)))
     }
 
     pub(super) fn put(&mut self, bytes: &[u8]) {
@@ -138,10 +276,27 @@ impl Output {
         self.end = (self.end + count).min(self.bytes.len());
     }
 
+    /// A long reply that stays where it is, behind all others.
+    pub(super) fn push(&mut self, large: Large) {
+        let small = &self.bytes[self.start..self.end];
+        if !small.is_empty() {
+            self.pieces_bytes += small.len();
+            self.pieces.push_back(Piece::Small(small.to_vec()));
+            (self.start, self.end) = (0, 0);
+        }
+        self.pieces_bytes += large.length;
+        self.pieces.push_back(Piece::Large(large));
+    }
+
+    /// Where a large buffer may be that was used before.
+    pub(super) fn spare(&self) -> Spare {
+        self.spare.clone()
+    }
+
     fn make_room(&mut self, count: usize) {
-        let unsent = self.len();
+        let unsent = self.end - self.start;
         if unsent + count > self.bytes.len() {
-            let mut larger = vec![0; (unsent + count).next_power_of_two()];
+            let mut larger = vec![0; (unsent + count).next_multiple_of(GROWTH_BYTES)];
             larger[..unsent].copy_from_slice(&self.bytes[self.start..self.end]);
             self.bytes = larger;
         } else {
@@ -156,23 +311,57 @@ impl Output {
         context: &mut Context<'_>,
         stream: &mut S,
     ) -> io::Result<usize> {
-        let mut sent = 0;
-        while self.start < self.end {
-            match Pin::new(&mut *stream).poll_write(context, &self.bytes[self.start..self.end]) {
+        let mut total = 0;
+        loop {
+            let next = match self.pieces.front() {
+                Some(piece) => &piece.bytes()[self.sent..],
+                None => &self.bytes[self.start..self.end],
+            };
+            if next.is_empty() {
+                break;
+            }
+            match Pin::new(&mut *stream).poll_write(context, next) {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(count)) => {
-                    self.start += count;
-                    sent += count;
+                    self.is_sent(count);
+                    total += count;
                 }
                 Poll::Ready(Err(error)) => return Err(error),
-                Poll::Pending => return Ok(sent),
+                Poll::Pending => return Ok(total),
             }
         }
         (self.start, self.end) = (0, 0);
         if self.bytes.len() > BUFFER_BYTES_KEPT {
             self.bytes = vec![0; BUFFER_BYTES];
         }
-        Ok(sent)
+        Ok(total)
+    }
+
+    fn is_sent(&mut self, count: usize) {
+        let Some(piece) = self.pieces.front() else {
+            self.start += count;
+            return;
+        };
+        self.pieces_bytes -= count;
+        self.sent += count;
+        if self.sent < piece.bytes().len() {
+            return;
+        }
+        self.sent = 0;
+        if let Some(Piece::Large(large)) = self.pieces.pop_front()
+            && large.bytes.len() <= BUFFER_BYTES_KEPT
+        {
+            *self.spare.0.lock() = Some(large);
+        }
+    }
+
+    /// Gives back what is not in use: leased buffers at once, the rest when the session is `idle`.
+    pub(super) fn relax(&mut self, idle: bool) {
+        *self.spare.0.lock() = None;
+        if idle && self.is_empty() && self.bytes.len() > BUFFER_BYTES {
+            self.bytes = vec![0; BUFFER_BYTES];
+            (self.start, self.end) = (0, 0);
+        }
     }
 }
 

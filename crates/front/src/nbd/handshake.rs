@@ -17,6 +17,9 @@ pub(super) struct Link {
     pub(super) output: Output,
 }
 
+/// Why an old client is hung up on.
+const BAD_NAME: &str = "the export's name is too long, or not UTF-8";
+
 /// What a handshake came to, when the client stays.
 pub(super) struct Agreed<D> {
     pub(super) name: String,
@@ -116,6 +119,12 @@ pub(super) async fn negotiate<E: Exports>(
     for _ in 0..limits::OPTIONS_MAX {
         let header = talk.link.receive(env, wire::OPTION_BYTES, wire::option_header).await?;
         if header.length > limits::OPTION_BYTES_MAX {
+            match header.option {
+                // Neither has an answer that says no.
+                option::EXPORT_NAME => return Err(Failure::Refused(BAD_NAME.to_owned())),
+                option::ABORT => return Ok(None),
+                _ => {}
+            }
             talk.link.input.consume(wire::OPTION_BYTES);
             talk.link.input.skip(u64::from(header.length));
             talk.link.refuse(header.option, reply::ERR_TOO_BIG, "too much data for an option");
@@ -187,9 +196,7 @@ impl<E: Exports> Talk<'_, E> {
 
     /// The option of old clients: no way to say no but to hang up.
     async fn export_name(&mut self, data: &[u8]) -> Result<Next<E::Device>, Failure> {
-        let name = wire::export_name(data).ok_or_else(|| {
-            Failure::Refused("the export's name is too long, or not UTF-8".to_owned())
-        })?;
+        let name = wire::export_name(data).ok_or_else(|| Failure::Refused(BAD_NAME.to_owned()))?;
         let (name, device) =
             self.attach(name).await.map_err(|error| Failure::Refused(error.message))?;
         self.link.output.put(&device.size().to_be_bytes());

@@ -37,10 +37,17 @@ pub const STATUS_BYTES_MAX: u32 = 1024 * MIB as u32;
 /// Most extents in one answer to BLOCK_STATUS.
 pub const EXTENTS_MAX: usize = 16 * 1024;
 
-/// A buffer of a session at first, bytes.
+/// A session's own share: a buffer in each direction, and as much for requests that wait, bytes. Everything beyond is leased
+/// from the budget of all sessions; so requests up to this length never wait for memory.
 pub const BUFFER_BYTES: usize = 256 * KIB as usize;
 /// A buffer that has grown beyond this is given back when it is empty.
 pub const BUFFER_BYTES_KEPT: usize = 4 * MIB as usize;
+/// Buffers grow in steps of this, bytes.
+pub const GROWTH_BYTES: usize = 64 * KIB as usize;
+/// How often a session with large buffers looks whether it still needs them.
+pub const TIDY_INTERVAL: Duration = Duration::from_secs(1);
+/// A client that has moved no byte for so many of these looks, while it holds memory that others wait for, is dropped.
+pub const STALLED_LOOKS_MAX: u32 = 10;
 /// Replies are sent before more requests are looked at when there are this many bytes of them.
 pub const REPLY_BYTES_HIGH: usize = 256 * KIB as usize;
 /// A request longer than this is read to its end and no further, so that the next need not be moved.
@@ -52,4 +59,5 @@ pub const SLOW_BYTES_MAX: usize = 32 * MIB as usize;
 
 const _: () = assert!(PAYLOAD_BYTES_MAX <= PAYLOAD_BYTES_SKIPPED_MAX);
 const _: () = assert!(BUFFER_BYTES <= BUFFER_BYTES_KEPT);
+const _: () = assert!(OPTION_BYTES_MAX as usize + 16 <= BUFFER_BYTES);
 const _: () = assert!(MESSAGE_BYTES_MAX <= STRING_BYTES_MAX);

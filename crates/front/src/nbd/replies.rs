@@ -37,20 +37,28 @@ pub(super) fn data<E>(
     (cookie, offset, length): (u64, u64, u32),
     fill: impl FnOnce(&mut [u8]) -> Result<bool, E>,
 ) -> Result<bool, E> {
-    let head_bytes =
-        if modes.structured { wire::DATA_CHUNK_BYTES } else { wire::SIMPLE_REPLY_BYTES };
-    let total = head_bytes + length as usize;
-    let (head, place) = output.space(total).split_at_mut(head_bytes);
+    let total = data_head_bytes(modes) + length as usize;
+    let (head, place) = output.space(total).split_at_mut(data_head_bytes(modes));
     if !fill(place)? {
         return Ok(false);
     }
+    data_head(head, modes, (cookie, offset, length));
+    output.commit(total);
+    Ok(true)
+}
+
+/// Bytes of a READ's reply before its data.
+pub(super) fn data_head_bytes(modes: Modes) -> usize {
+    if modes.structured { wire::DATA_CHUNK_BYTES } else { wire::SIMPLE_REPLY_BYTES }
+}
+
+/// These bytes.
+pub(super) fn data_head(head: &mut [u8], modes: Modes, (cookie, offset, length): (u64, u64, u32)) {
     if modes.structured {
         head.copy_from_slice(&wire::data_chunk(cookie, offset, length));
     } else {
         head.copy_from_slice(&wire::simple_reply(cookie, 0));
     }
-    output.commit(total);
-    Ok(true)
 }
 
 /// Failure, with words when the client can take them.

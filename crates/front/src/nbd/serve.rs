@@ -3,7 +3,7 @@
 use super::handshake::{self, Link};
 use super::session::{self, End};
 use super::target::Exports;
-use crate::conn::{Connections, Place, Stop};
+use crate::conn::{Budget, Connections, Place, Stop};
 use env::{Acceptor, BoxFuture, Env, Stream};
 use futures_util::future::{Either, select};
 use std::pin::pin;
@@ -17,9 +17,10 @@ pub async fn serve<E: Exports>(
     exports: Arc<E>,
     connections: Connections,
 ) {
-    let serve_env = env.clone();
+    let (serve_env, budget) = (env.clone(), connections.budget().clone());
     let serve = Arc::new(move |stream, stop| -> BoxFuture<'static, ()> {
-        Box::pin(connection(serve_env.clone(), stream, stop, exports.clone()))
+        let (exports, budget) = (exports.clone(), budget.clone());
+        Box::pin(connection(serve_env.clone(), stream, stop, exports, budget))
     });
     connections.accept(&env, acceptor, Place::OwnThread, serve).await;
 }
@@ -29,6 +30,7 @@ async fn connection<E: Exports>(
     stream: Box<dyn Stream>,
     mut stop: Stop,
     exports: Arc<E>,
+    budget: Budget,
 ) {
     let peer = stream.peer();
     env.boot_phase("first-connection", None, env.watch());
@@ -56,13 +58,19 @@ async fn connection<E: Exports>(
     tracing::info!(%peer, %volume, "NBD client connected");
     let end = {
         let _counted = Counted::new();
-        session::run(&env, link, agreed, stop).await
+        session::run(&env, link, agreed, budget, stop).await
     };
     match end {
         End::Client | End::Stopped => {
             tracing::info!(%peer, %volume, ?end, "NBD client disconnected")
         }
         End::Io(error) => tracing::info!(%peer, %volume, %error, "NBD client lost"),
+        End::Stalled => {
+            tracing::warn!(
+                %peer, %volume,
+                "NBD client dropped: it moves no bytes, and holds memory that other clients wait for"
+            );
+        }
         End::Garbage(garbage) => {
             tracing::warn!(%peer, %volume, reason = %garbage, "NBD client dropped: it does not speak NBD");
         }

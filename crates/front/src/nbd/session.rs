@@ -14,20 +14,25 @@
 //! So a client with one request at a time costs one read, one write and one wait in the kernel for each; a client with
 //! many costs the same for a whole batch. Backpressure: when replies pile up, or too much is slow, nothing more is taken
 //! until that has gone down.
+//!
+//! Memory: a session has a share of its own ([`limits::BUFFER_BYTES`] a buffer), which serves every request up to that
+//! length. What a longer request or many slow ones need is leased from a budget of all sessions, first come first served. Who
+//! holds some that others wait for and does not move for long is dropped.
 
 mod commands;
+mod slow;
 
-use super::buffers::{Input, Output};
+use super::buffers::{Input, Large, Output};
 use super::handshake::{Agreed, Link};
 use super::limits;
 use super::meters::Meters;
 use super::replies::{self, Modes};
 use super::target::{Error, Extent, Target, Ticket};
 use super::wire::{self, Garbage, Request, errno, flag};
-use crate::conn::Stop;
+use crate::conn::{Budget, Lease, Stop};
 use env::boot::Watch;
 use env::{BoxFuture, Env, Stream};
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use slow::{Held, Slow};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -44,6 +49,8 @@ pub(super) enum End {
     Garbage(Garbage),
     /// The stream broke.
     Io(io::Error),
+    /// The client moved no byte while it held memory that others wait for.
+    Stalled,
 }
 
 /// Writes that the log has taken, and flushes, since the last sync.
@@ -64,12 +71,20 @@ enum Finished {
         offset: u64,
         data: Vec<u8>,
         result: Result<(), Error>,
+        /// Until the data is in the output.
+        _lease: Option<Lease>,
     },
-    /// Write, clear or cache. `held` is what it counted for.
+    /// A read with a buffer of its own, which is its reply.
+    Large {
+        cookie: u64,
+        large: Large,
+        result: Result<(), Error>,
+    },
+    /// Write, clear or cache.
     Plain {
         cookie: u64,
-        held: usize,
         result: Result<(), Error>,
+        _lease: Option<Lease>,
     },
     Status {
         request: Request,
@@ -92,20 +107,33 @@ pub(super) struct Session<D> {
     batch: Batch,
     /// An empty batch whose memory is used again.
     spare: Batch,
-    slow: FuturesUnordered<BoxFuture<'static, Finished>>,
-    slow_count: usize,
-    /// Bytes that the slow ones hold.
-    slow_bytes: usize,
+    slow: Slow,
+    /// Memory beyond the session's own share.
+    budget: Budget,
+    /// For the request that is begun.
+    asking: Option<BoxFuture<'static, Lease>>,
+    /// Set while there are large buffers.
+    tick: Option<BoxFuture<'static, ()>>,
+    /// Whether bytes have moved since the last tick, and for how many none have.
+    moved: bool,
+    stalled: u32,
+    env: Env,
     /// Set once no more requests are taken.
     end: Option<End>,
     stop: Stop,
     meters: Meters,
     /// Until the first reply is out: for the report of the start.
-    starting: Option<(Env, Watch)>,
+    starting: Option<Watch>,
 }
 
 /// Serves a client until it goes or `stop` says so.
-pub(super) async fn run<D: Target>(env: &Env, link: Link, agreed: Agreed<D>, stop: Stop) -> End {
+pub(super) async fn run<D: Target>(
+    env: &Env,
+    link: Link,
+    agreed: Agreed<D>,
+    budget: Budget,
+    stop: Stop,
+) -> End {
     let mut session = Session {
         stream: link.stream,
         input: link.input,
@@ -115,13 +143,17 @@ pub(super) async fn run<D: Target>(env: &Env, link: Link, agreed: Agreed<D>, sto
         modes: agreed.modes,
         batch: Batch::default(),
         spare: Batch::default(),
-        slow: FuturesUnordered::new(),
-        slow_count: 0,
-        slow_bytes: 0,
+        slow: Slow::default(),
+        budget,
+        asking: None,
+        tick: None,
+        moved: false,
+        stalled: 0,
+        env: env.clone(),
         end: None,
         stop,
         meters: Meters::new(),
-        starting: Some((env.clone(), env.watch())),
+        starting: Some(env.watch()),
     };
     poll_fn(|context| session.poll_turn(context)).await
 }
@@ -138,7 +170,10 @@ impl<D: Target> Session<D> {
             // Replies of slow ones want sending; room that was missing may be there now.
             let mut again = finished || (was_full && self.has_room());
             if self.end.is_none() && self.has_room() {
-                again |= self.poll_input(context);
+                again |= match self.poll_lease(context) {
+                    Some(granted) => granted,
+                    None => self.poll_input(context),
+                };
             }
             if self.end.is_none() && Pin::new(&mut self.stop).poll(context).is_ready() {
                 self.end = Some(End::Stopped);
@@ -147,13 +182,15 @@ impl<D: Target> Session<D> {
             if again {
                 continue;
             }
-            let is_idle = self.end.is_none() && self.slow_count == 0 && self.output.is_empty();
+            let is_idle = self.end.is_none() && self.is_quiet() && self.asking.is_none();
             if is_idle && self.stream.linger() {
                 continue;
             }
             self.meters.tell();
-            if self.slow_count == 0
-                && self.output.is_empty()
+            if self.tidy(context) {
+                return Poll::Ready(End::Stalled);
+            }
+            if self.is_quiet()
                 && let Some(end) = self.end.take()
             {
                 return Poll::Ready(end);
@@ -165,8 +202,59 @@ impl<D: Target> Session<D> {
     /// Whether another request may be taken.
     fn has_room(&self) -> bool {
         self.output.len() < limits::REPLY_BYTES_HIGH
-            && self.slow_count < limits::SLOW_REQUESTS_MAX
-            && self.slow_bytes < limits::SLOW_BYTES_MAX
+            && self.slow.count < limits::SLOW_REQUESTS_MAX
+            && self.slow.bytes < limits::SLOW_BYTES_MAX
+            && self.slow.own <= limits::BUFFER_BYTES
+    }
+
+    /// Whether nothing is under way, and nothing is to be sent.
+    fn is_quiet(&self) -> bool {
+        self.slow.count == 0 && self.output.is_empty()
+    }
+
+    /// Whether the memory for the request that is begun has been granted; `None` when none is asked for.
+    fn poll_lease(&mut self, context: &mut Context<'_>) -> Option<bool> {
+        match self.asking.as_mut()?.as_mut().poll(context) {
+            Poll::Pending => Some(false),
+            Poll::Ready(lease) => {
+                self.asking = None;
+                self.input.grow(lease);
+                Some(true)
+            }
+        }
+    }
+
+    /// Gives back large buffers that are not used any more, a moment after. Whether the client shall be dropped, because it
+    /// holds memory that others wait for and has moved no byte for long.
+    fn tidy(&mut self, context: &mut Context<'_>) -> bool {
+        loop {
+            let leased = self.slow.bytes > self.slow.own;
+            if !(leased || self.input.is_large() || self.output.is_large()) {
+                self.tick = None;
+                self.stalled = 0;
+                return false;
+            }
+            let tick = self.tick.get_or_insert_with(|| self.env.sleep(limits::TIDY_INTERVAL));
+            if tick.as_mut().poll(context).is_pending() {
+                return false;
+            }
+            self.tick = None;
+            if std::mem::take(&mut self.moved) {
+                self.stalled = 0;
+                continue;
+            }
+            let waits_for_bytes = self.input.is_large() && self.input.is_begun() && self.has_room();
+            if !self.output.is_empty() || waits_for_bytes {
+                self.stalled += 1;
+            } else {
+                self.stalled = 0;
+                self.input.relax(false);
+                self.output.relax(self.is_quiet());
+            }
+            if self.stalled >= limits::STALLED_LOOKS_MAX && self.budget.is_wanted() {
+                return true;
+            }
+        }
     }
 
     /// Reads once. Whether there is something new: bytes, or an end.
@@ -174,7 +262,7 @@ impl<D: Target> Session<D> {
         match self.input.poll_fill(context, &mut *self.stream) {
             Poll::Pending => return false,
             Poll::Ready(Ok(0)) => self.end = Some(End::Client),
-            Poll::Ready(Ok(_)) => {}
+            Poll::Ready(Ok(_)) => self.moved = true,
             Poll::Ready(Err(error)) => self.end = Some(End::Io(error)),
         }
         true
@@ -182,10 +270,14 @@ impl<D: Target> Session<D> {
 
     fn send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let sent = self.output.poll_send(context, &mut *self.stream)?;
-        if sent > 0
-            && let Some((env, watch)) = self.starting.take()
-        {
-            env.boot_over(watch);
+        if sent > 0 {
+            self.moved = true;
+            if let Some(watch) = self.starting.take() {
+                self.env.boot_over(watch);
+            }
+            if self.budget.is_wanted() {
+                self.output.relax(false);
+            }
         }
         Ok(())
     }
@@ -214,10 +306,14 @@ impl<D: Target> Session<D> {
             }
             let total = wire::REQUEST_BYTES + payload as usize;
             if self.input.unread().len() < total {
+                if !self.input.holds(total) && self.asking.is_none() {
+                    self.asking = Some(Box::pin(self.budget.lease(Input::room(total))));
+                }
                 return self.input.want(total);
             }
             self.execute(request);
             self.input.consume(total);
+            self.input.settle(!self.budget.is_wanted());
         }
     }
 
@@ -233,10 +329,7 @@ impl<D: Target> Session<D> {
             Box::pin(cover(self.device.clone(), batch));
         match covering.as_mut().poll(context) {
             Poll::Ready(finished) => self.finish(finished),
-            Poll::Pending => {
-                self.slow_count += 1;
-                self.slow.push(covering);
-            }
+            Poll::Pending => self.slow.push(Held::default(), covering),
         }
         Ok(())
     }
@@ -244,10 +337,8 @@ impl<D: Target> Session<D> {
     /// Replies to the slow ones that are ready. Whether there was one.
     fn poll_slow(&mut self, context: &mut Context<'_>) -> bool {
         let mut any = false;
-        while self.slow_count > 0 && self.output.len() < limits::REPLY_BYTES_HIGH {
-            let Poll::Ready(Some(finished)) = self.slow.poll_next_unpin(context) else { break };
-            self.slow_count -= 1;
-            self.slow_bytes -= finished.held();
+        while self.output.len() < limits::REPLY_BYTES_HIGH {
+            let Some(finished) = self.slow.poll_next(context) else { break };
             self.finish(finished);
             any = true;
         }
@@ -256,7 +347,11 @@ impl<D: Target> Session<D> {
 
     fn finish(&mut self, finished: Finished) {
         match finished {
-            Finished::Read { cookie, offset, data, result } => match result {
+            Finished::Large { cookie, large, result } => match result {
+                Ok(()) => self.output.push(large),
+                Err(error) => self.fail(cookie, &error),
+            },
+            Finished::Read { cookie, offset, data, result, .. } => match result {
                 Ok(()) => {
                     let length = u32::try_from(data.len()).unwrap_or(0);
                     let fill = |place: &mut [u8]| {
@@ -305,17 +400,6 @@ impl<D: Target> Session<D> {
 impl Batch {
     fn is_empty(&self) -> bool {
         self.writes.is_empty() && self.flushes.is_empty()
-    }
-}
-
-impl Finished {
-    /// Bytes it held while it was slow.
-    fn held(&self) -> usize {
-        match self {
-            Finished::Read { data, .. } => data.len(),
-            Finished::Plain { held, .. } => *held,
-            Finished::Status { .. } | Finished::Covered { .. } => 0,
-        }
     }
 }
 

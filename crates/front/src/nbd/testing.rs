@@ -2,12 +2,14 @@
 
 use super::target::{Error, Export, ExportError, Exports, Extent, Target, Ticket, Written};
 use super::wire;
+use crate::conn::BUDGET_BYTES_DEFAULT;
 use base::Kind;
 use env::{Address, BoxFuture, Env, Net, Stream};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
@@ -35,6 +37,10 @@ pub(crate) struct State {
     pub(crate) broken: AtomicBool,
     /// Slow calls take a permit each.
     pub(crate) gate: Semaphore,
+    /// Syncs and flushes are slow.
+    pub(crate) slow_syncs: AtomicBool,
+    /// Syncs and flushes fail.
+    pub(crate) failing_syncs: AtomicBool,
     pub(crate) syncs: AtomicUsize,
     pub(crate) flushes: AtomicUsize,
     pub(crate) durable: AtomicUsize,
@@ -55,6 +61,8 @@ impl Memory {
             cold: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             gate: Semaphore::new(1_000_000),
+            slow_syncs: AtomicBool::new(false),
+            failing_syncs: AtomicBool::new(false),
             syncs: AtomicUsize::new(0),
             flushes: AtomicUsize::new(0),
             durable: AtomicUsize::new(0),
@@ -71,6 +79,16 @@ impl Memory {
             return Err(Error::Invalid("the device is broken".to_owned()));
         }
         Ok(())
+    }
+
+    async fn finish_sync(&self) -> Result<(), Error> {
+        if self.slow_syncs.load(Ordering::Relaxed) {
+            self.gate.acquire().await.unwrap().forget();
+        }
+        if self.failing_syncs.load(Ordering::Relaxed) {
+            return Err(Error::Invalid("the sync failed".to_owned()));
+        }
+        self.check()
     }
 
     fn put(
@@ -135,11 +153,11 @@ impl Target for Memory {
     }
     async fn sync(&self, _ticket: Ticket) -> Result<(), Error> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        self.check()
+        self.finish_sync().await
     }
     async fn flush(&self) -> Result<(), Error> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
-        self.check()
+        self.finish_sync().await
     }
     async fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
         self.check()?;
@@ -240,6 +258,11 @@ impl Client {
         let mut bytes = vec![0; count];
         self.stream.read_exact(&mut bytes).await.unwrap();
         bytes
+    }
+
+    /// Whether nothing comes for a while.
+    pub(crate) async fn is_silent(&mut self, env: &Env) -> bool {
+        env.timeout(Duration::from_secs(3), self.stream.read(&mut [0])).await.is_err()
     }
 
     /// Whether the server has hung up.
@@ -369,8 +392,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    async fn start(env: &Env, address: Address, exports: &Arc<Shelf>) -> Self {
-        let connections = crate::conn::Connections::new("nbd", 8);
+    async fn start(env: &Env, address: Address, exports: &Arc<Shelf>, budget: usize) -> Self {
+        let connections = crate::conn::Connections::with_budget("nbd", 16, budget);
         let acceptor = env.net().listen(&address).await.unwrap();
         env.spawn(
             "nbd-accept",
@@ -391,7 +414,7 @@ pub(crate) fn with_server(exports: &Arc<Shelf>, story: impl AsyncFnOnce(&Server)
     let folder = tempfile::tempdir().unwrap();
     let address = Address::Unix(folder.path().join("nbd"));
     runtime.block_on(async {
-        let server = Server::start(&env, address, exports).await;
+        let server = Server::start(&env, address, exports, BUDGET_BYTES_DEFAULT).await;
         story(&server).await;
         server.stop().await;
     });
@@ -403,10 +426,21 @@ pub(crate) fn with_simulated_server(
     exports: &Arc<Shelf>,
     story: impl AsyncFnOnce(&Server),
 ) {
+    with_budget(seed, BUDGET_BYTES_DEFAULT, exports, story);
+}
+
+/// The same with so many bytes for all sessions together.
+pub(crate) fn with_budget(
+    seed: u64,
+    budget_bytes: usize,
+    exports: &Arc<Shelf>,
+    story: impl AsyncFnOnce(&Server),
+) {
     let world = env::sim::World::new(seed, env::sim::Faults::none());
     let env = world.env();
     world.block_on(async {
-        let server = Server::start(&env, Address::Unix("/run/nbd".into()), exports).await;
+        let address = Address::Unix("/run/nbd".into());
+        let server = Server::start(&env, address, exports, budget_bytes).await;
         story(&server).await;
         server.stop().await;
     });

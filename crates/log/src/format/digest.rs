@@ -1,14 +1,16 @@
 //! Page: docs/format/segment.md.
 //!
-//! Payloads of the two entries that every head begins with.
+//! Payloads of the entries that a head begins with.
 //!
-//! Digest: the segments that make up the log, itself included, ascending; 16 bytes each:
+//! Digest: the segments that make up the log, itself included, ascending; 32 bytes each (16 before version 3):
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | segment id |
 //! | 8 | 4 | file number |
 //! | 12 | 4 | flags: 1 = changes of it are lost, and nobody has accepted that yet; 2 = no statistics know of them |
+//! | 16 | 8 | incarnation of the life that made it; 0 = unknown |
+//! | 24 | 8 | birth, as in its header; 0 = unknown |
 //!
 //! Statistics: the volumes that have changes in those segments, ascending; 24 bytes each:
 //!
@@ -16,8 +18,18 @@
 //! | --- | --- | --- |
 //! | 0 | 16 | volume |
 //! | 16 | 8 | highest serial in the log when the head was opened |
+//!
+//! Marks: what is not needed any more of what still lies in those segments, 40 bytes each:
+//!
+//! | offset | bytes | field |
+//! | --- | --- | --- |
+//! | 0 | 16 | volume |
+//! | 16 | 8 | serial: changes up to it are not needed; all ones = none |
+//! | 24 | 8 | segment id, and |
+//! | 32 | 4 | offset: before which they lie |
+//! | 36 | 4 | zero |
 
-use base::{SegmentId, Serial, VolumeId};
+use base::{Incarnation, SegmentId, Serial, VolumeId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -45,10 +57,28 @@ impl Lost {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
 #[repr(C)]
-struct NamedBytes {
+struct OldNamedBytes {
     segment: U64,
     file: U32,
     flags: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
+#[repr(C)]
+struct NamedBytes {
+    old: OldNamedBytes,
+    incarnation: U64,
+    birth: U64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
+#[repr(C)]
+struct MarkBytes {
+    volume: [u8; 16],
+    serial: U64,
+    segment: U64,
+    offset: U32,
+    zero: [u8; 4],
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
@@ -64,6 +94,31 @@ pub(crate) struct Named {
     pub(crate) segment: SegmentId,
     pub(crate) file: u32,
     pub(crate) lost: Lost,
+    /// Who it is; `None` when an older binary has named it.
+    pub(crate) who: Option<Who>,
+}
+
+/// Tells a segment from any other that might have its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Who {
+    /// The life that made it.
+    pub(crate) incarnation: Incarnation,
+    pub(crate) birth: u64,
+}
+
+/// Changes of a volume up to `serial` that lie before this point of the log are not needed any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) serial: Serial,
+    pub(crate) segment: SegmentId,
+    pub(crate) offset: u32,
+}
+
+impl Mark {
+    /// Whether a change is not needed.
+    pub(crate) fn covers(&self, serial: Serial, segment: SegmentId, offset: u32) -> bool {
+        serial <= self.serial && (segment, offset) < (self.segment, self.offset)
+    }
 }
 
 /// Whether changes of a segment are known to be lost, and nobody has accepted that yet.
@@ -80,25 +135,39 @@ pub(crate) enum Lost {
 pub(crate) fn encode_digest(segments: &[Named]) -> Vec<u8> {
     assert!(segments.is_sorted_by_key(|named| named.segment), "a digest is ascending");
     let encode = |named: &Named| NamedBytes {
-        segment: U64::new(named.segment.0),
-        file: U32::new(named.file),
-        flags: U32::new(named.lost.flags()),
+        old: OldNamedBytes {
+            segment: U64::new(named.segment.0),
+            file: U32::new(named.file),
+            flags: U32::new(named.lost.flags()),
+        },
+        incarnation: U64::new(named.who.map_or(0, |who| who.incarnation.0)),
+        birth: U64::new(named.who.map_or(0, |who| who.birth)),
     };
     segments.iter().flat_map(|named| encode(named).as_bytes().to_vec()).collect()
 }
 
-/// The segments named; its payload has been verified.
-pub(crate) fn decode_digest(payload: &[u8]) -> Result<Vec<Named>, &'static str> {
-    let records = <[NamedBytes]>::ref_from_bytes(payload)
-        .map_err(|_| "a digest that is not whole records")?;
-    let named: Vec<Named> = records
-        .iter()
-        .map(|r| Named {
-            segment: SegmentId(r.segment.get()),
-            file: r.file.get(),
-            lost: Lost::from_flags(r.flags.get()),
-        })
-        .collect();
+/// The segments named, in a head of `version`; its payload has been verified.
+pub(crate) fn decode_digest(payload: &[u8], version: u32) -> Result<Vec<Named>, &'static str> {
+    let ragged = "a digest that is not whole records";
+    let old = |r: &OldNamedBytes| Named {
+        segment: SegmentId(r.segment.get()),
+        file: r.file.get(),
+        lost: Lost::from_flags(r.flags.get()),
+        who: None,
+    };
+    let named: Vec<Named> = if version < 3 {
+        let records = <[OldNamedBytes]>::ref_from_bytes(payload).map_err(|_| ragged)?;
+        records.iter().map(old).collect()
+    } else {
+        let records = <[NamedBytes]>::ref_from_bytes(payload).map_err(|_| ragged)?;
+        let who = |r: &NamedBytes| Who {
+            incarnation: Incarnation(r.incarnation.get()),
+            birth: r.birth.get(),
+        };
+        let known = |who: &Who| (who.incarnation.0, who.birth) != (0, 0);
+        let new = |r: &NamedBytes| Named { who: Some(who(r)).filter(known), ..old(&r.old) };
+        records.iter().map(new).collect()
+    };
     let ascending = named.is_sorted_by(|a, b| a.segment < b.segment);
     if ascending && !named.is_empty() {
         Ok(named)
@@ -114,6 +183,8 @@ pub(crate) struct Statistics {
     pub(crate) volumes: Vec<(VolumeId, Serial)>,
     /// These are all.
     pub(crate) whole: bool,
+    /// What is not needed of what is there.
+    pub(crate) marks: Vec<(VolumeId, Mark)>,
 }
 
 pub(crate) fn encode_statistics(volumes: &[(VolumeId, Serial)]) -> Vec<u8> {
@@ -132,4 +203,30 @@ pub(crate) fn decode_statistics(payload: &[u8]) -> Result<Vec<(VolumeId, Serial)
         .iter()
         .map(|record| (VolumeId(record.volume), Serial(record.serial.get())))
         .collect())
+}
+
+pub(crate) fn encode_marks(marks: &[(VolumeId, Mark)]) -> Vec<u8> {
+    let encode = |(volume, mark): &(VolumeId, Mark)| MarkBytes {
+        volume: volume.0,
+        serial: U64::new(mark.serial.0),
+        segment: U64::new(mark.segment.0),
+        offset: U32::new(mark.offset),
+        zero: [0; 4],
+    };
+    marks.iter().flat_map(|mark| encode(mark).as_bytes().to_vec()).collect()
+}
+
+/// The marks; their payload has been verified.
+pub(crate) fn decode_marks(payload: &[u8]) -> Result<Vec<(VolumeId, Mark)>, &'static str> {
+    let records =
+        <[MarkBytes]>::ref_from_bytes(payload).map_err(|_| "marks that are not whole records")?;
+    let decode = |record: &MarkBytes| {
+        let mark = Mark {
+            serial: Serial(record.serial.get()),
+            segment: SegmentId(record.segment.get()),
+            offset: record.offset.get(),
+        };
+        (VolumeId(record.volume), mark)
+    };
+    Ok(records.iter().map(decode).collect())
 }

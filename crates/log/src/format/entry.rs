@@ -7,10 +7,10 @@
 //! | 0 | 4 | CRC-32C of bytes 4..64, seeded with the segment id |
 //! | 4 | 4 | offset of this entry in the segment |
 //! | 8 | 3 | payload length |
-//! | 11 | 1 | kind: 1 digest, 2 statistics, 3 certificate, 16 write, 17 zero, 18 trim |
+//! | 11 | 1 | kind: 1 digest, 2 statistics, 3 certificate, 4 marks, 5 release, 16 write, 17 zero, 18 trim |
 //! | 12 | 4 | CRC-32C of the payload (certificate: of the newest descriptors, seeded with the segment id) |
 //! | 16 | 16 | volume |
-//! | 32 | 8 | serial (certificate: changes in the segment so far) |
+//! | 32 | 8 | serial (certificate: descriptors in the segment so far) |
 //! | 40 | 8 | position in the volume (certificate: valid bytes, up to and with the certificate) |
 //! | 48 | 8 | span (statistics: 1 when not all volumes are named; certificate: how many descriptors its CRC covers) |
 //! | 56 | 8 | generation |
@@ -35,6 +35,10 @@ pub(crate) enum Kind {
     Statistics,
     /// Everything before it is valid.
     Certificate,
+    /// The low-water marks of the head before. Behind the statistics.
+    Marks,
+    /// Changes of the volume up to the serial, before this point of the log, are not needed any more.
+    Release,
     /// A change of a volume.
     Change(Change),
 }
@@ -154,11 +158,18 @@ impl EntryHeader {
 }
 
 impl Kind {
+    /// Whether such an entry has a descriptor in the table.
+    pub(crate) fn is_listed(self) -> bool {
+        matches!(self, Kind::Change(_) | Kind::Release)
+    }
+
     fn code(self) -> u8 {
         match self {
             Kind::Digest => 1,
             Kind::Statistics => 2,
             Kind::Certificate => 3,
+            Kind::Marks => 4,
+            Kind::Release => 5,
             Kind::Change(Change::Write) => 16,
             Kind::Change(Change::Zero) => 17,
             Kind::Change(Change::Trim) => 18,
@@ -170,6 +181,8 @@ impl Kind {
             1 => Kind::Digest,
             2 => Kind::Statistics,
             3 => Kind::Certificate,
+            4 => Kind::Marks,
+            5 => Kind::Release,
             16 => Kind::Change(Change::Write),
             17 => Kind::Change(Change::Zero),
             18 => Kind::Change(Change::Trim),

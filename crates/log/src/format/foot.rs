@@ -9,8 +9,8 @@
 //! | 16 | 8 | birth of the segment, as in its header |
 //! | 24 | 8 | id of the head that follows; 0 when the log was closed here |
 //! | 32 | 4 | valid bytes at the front |
-//! | 36 | 4 | changes |
-//! | 40 | 4 | bytes of the table before this sector (changes x 64, padded to 512) |
+//! | 36 | 4 | descriptors |
+//! | 40 | 4 | bytes of the table before this sector (descriptors x 64, padded to 512) |
 //! | 44 | 4 | CRC-32C of the table's descriptors (without padding), seeded with the segment id |
 //! | 48 | 460 | zero |
 //! | 508 | 4 | CRC-32C of bytes 0..508 |

@@ -5,7 +5,7 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `RKNDLseg` |
-//! | 8 | 4 | version, 2 (1 differs in where a head has its statistics, see the page; both are read) |
+//! | 8 | 4 | version, 3 (1 and 2 are read, too: the page says in what they differ) |
 //! | 12 | 4 | replication class, 0 |
 //! | 16 | 16 | node (log) id |
 //! | 32 | 8 | segment id |
@@ -13,11 +13,13 @@
 //! | 48 | 8 | incarnation of the node that made it |
 //! | 56 | 8 | birth: random, tells this segment from any other that might have its number |
 //! | 64 | 4 | capacity, bytes |
-//! | 68 | 56 | zero |
+//! | 68 | 4 | sector: what a batch begins and ends on, bytes; 512 before version 3 |
+//! | 72 | 52 | zero |
 //! | 124 | 4 | CRC-32C of bytes 0..124 |
 //!
 //! Magic, version and CRC keep their places in every version, so that an older binary can tell "newer" from "damaged".
 
+use crate::limits::{SECTOR_BYTES, SECTOR_BYTES_MAX};
 use base::checksum::crc32c;
 use base::{Incarnation, NodeId, SegmentId};
 use zerocopy::little_endian::{U32, U64};
@@ -26,7 +28,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Bytes of the header; the first entry follows.
 pub(crate) const HEADER_BYTES: u32 = 128;
 /// The version written here, and the newest known.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// The oldest that is read.
 const VERSION_MIN: u32 = 1;
 const MAGIC: [u8; 8] = *b"RKNDLseg";
@@ -44,13 +46,15 @@ struct Bytes {
     incarnation: U64,
     birth: U64,
     capacity: U32,
-    zero: [u8; 56],
+    sector: U32,
+    zero: [u8; 52],
     crc: U32,
 }
 
 /// Who a segment is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
+    pub(crate) version: u32,
     pub(crate) class: u32,
     pub(crate) node: NodeId,
     pub(crate) segment: SegmentId,
@@ -58,6 +62,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) incarnation: Incarnation,
     pub(crate) birth: u64,
     pub(crate) capacity: u32,
+    /// What a batch begins and ends on: at least [`SECTOR_BYTES`].
+    pub(crate) sector: u32,
 }
 
 /// Why bytes are no segment header.
@@ -76,7 +82,7 @@ impl SegmentHeader {
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES as usize] {
         let mut bytes = Bytes {
             magic: MAGIC,
-            version: U32::new(VERSION),
+            version: U32::new(self.version),
             class: U32::new(self.class),
             node: self.node.0,
             segment: U64::new(self.segment.0),
@@ -84,7 +90,8 @@ impl SegmentHeader {
             incarnation: U64::new(self.incarnation.0),
             birth: U64::new(self.birth),
             capacity: U32::new(self.capacity),
-            zero: [0; 56],
+            sector: U32::new(if self.version >= 3 { self.sector } else { 0 }),
+            zero: [0; 52],
             crc: U32::new(0),
         };
         bytes.crc = U32::new(crc32c(&bytes.as_bytes()[..CRC_AT]));
@@ -102,7 +109,14 @@ impl SegmentHeader {
         if !(VERSION_MIN..=VERSION).contains(&header.version.get()) {
             return Err(BadHeader::Newer(header.version.get()));
         }
+        let version = header.version.get();
+        let sector = if version >= 3 { header.sector.get() } else { SECTOR_BYTES };
+        if !sector.is_power_of_two() || !(SECTOR_BYTES..=SECTOR_BYTES_MAX).contains(&sector) {
+            return Err(BadHeader::Damaged);
+        }
         Ok(SegmentHeader {
+            version,
+            sector,
             class: header.class.get(),
             node: NodeId(header.node),
             segment: SegmentId(header.segment.get()),

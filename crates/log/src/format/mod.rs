@@ -8,7 +8,8 @@ mod foot;
 mod header;
 
 pub(crate) use digest::{
-    Lost, Named, Statistics, decode_digest, decode_statistics, encode_digest, encode_statistics,
+    Lost, Mark, Named, Statistics, Who, decode_digest, decode_marks, decode_statistics,
+    encode_digest, encode_marks, encode_statistics,
 };
 pub(crate) use entry::{ENTRY_BYTES, EntryHeader, Kind, padded};
 pub(crate) use foot::{FOOT_BYTES, Foot};

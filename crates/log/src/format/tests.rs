@@ -16,6 +16,8 @@ fn header() -> SegmentHeader {
         incarnation: Incarnation(4),
         birth: 77,
         capacity: 8 << 20,
+        version: VERSION,
+        sector: 4096,
     }
 }
 
@@ -63,10 +65,10 @@ fn a_segment_header_survives_its_bytes_and_no_flipped_bit_goes_unseen() {
 #[test]
 fn a_newer_version_is_told_from_damage() {
     let mut bytes = header().encode();
-    bytes[8] = 3;
+    bytes[8] = 4;
     let crc = base::checksum::crc32c(&bytes[..124]);
     bytes[124..].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(SegmentHeader::decode(&bytes), Err(BadHeader::Newer(3)));
+    assert_eq!(SegmentHeader::decode(&bytes), Err(BadHeader::Newer(4)));
 }
 
 #[test]
@@ -103,16 +105,21 @@ fn digest_and_statistics_survive_their_bytes() {
             segment: SegmentId(id * 2),
             file: 3,
             lost: if id == 4 { Lost::Uncounted } else { Lost::Nothing },
+            who: (id != 5).then_some(Who { incarnation: Incarnation(id), birth: 9 }),
         })
         .collect();
-    assert_eq!(decode_digest(&encode_digest(&named)), Ok(named.clone()));
-    assert!(decode_digest(&[]).is_err());
-    assert!(decode_digest(&[0; 17]).is_err());
+    assert_eq!(decode_digest(&encode_digest(&named), VERSION), Ok(named.clone()));
+    assert!(decode_digest(&[], VERSION).is_err());
+    assert!(decode_digest(&[0; 17], 2).is_err());
     let twice = [encode_digest(&named), encode_digest(&named)].concat();
-    assert!(decode_digest(&twice).is_err(), "not ascending");
+    assert!(decode_digest(&twice, VERSION).is_err(), "not ascending");
     let volumes: Vec<_> = (1..5).map(|n| (VolumeId([n; 16]), Serial(n.into()))).collect();
     assert_eq!(decode_statistics(&encode_statistics(&volumes)), Ok(volumes));
     assert!(decode_statistics(&[0; 25]).is_err());
+    let mark = Mark { serial: Serial(7), segment: SEGMENT, offset: 640 };
+    let marks: Vec<_> = (1..5).map(|n| (VolumeId([n; 16]), mark)).collect();
+    assert_eq!(decode_marks(&encode_marks(&marks)), Ok(marks));
+    assert!(decode_marks(&[0; 41]).is_err());
 }
 
 proptest! {
@@ -122,7 +129,9 @@ proptest! {
         let _ = EntryHeader::decode(&bytes, SegmentId(id));
         let _ = EntryHeader::decode_verified(&bytes);
         let _ = Foot::decode(&bytes, SegmentId(id), 0, 1 << 20);
-        let _ = decode_digest(&bytes);
+        let _ = decode_digest(&bytes, 2);
+        let _ = decode_digest(&bytes, 3);
+        let _ = decode_marks(&bytes);
         let _ = decode_statistics(&bytes);
         let _ = crate::inspect::segment(&bytes);
     }

@@ -69,7 +69,9 @@ pub(crate) fn what_is_the_log(
     let next = present.keys().next_back().map_or(SegmentId(1), |id| id.next());
     let mut history = History { next, ..History::default() };
     let broken = present.iter().filter_map(|(&segment, state)| match state {
-        Present::Broken { file } => Some(Named { segment, file: *file, lost: Lost::Nothing }),
+        Present::Broken { file } => {
+            Some(Named { segment, file: *file, lost: Lost::Nothing, who: None })
+        }
         _ => None,
     });
     let Some(newest) = newest else {
@@ -77,7 +79,7 @@ pub(crate) fn what_is_the_log(
         // since whoever asks knows what is in the datastore already.
         let all = present.iter().filter_map(|(&segment, state)| match state {
             Present::Yes { file } | Present::Broken { file } => {
-                Some(Named { segment, file: *file, lost: Lost::Nothing })
+                Some(Named { segment, file: *file, lost: Lost::Nothing, who: None })
             }
             Present::NeverOpened => None,
         });

@@ -8,8 +8,8 @@
 //! A dead segment leaves the table in two steps, because the newest durable digest still names it: if its file were
 //! reused before the next head is durable, the log of a crashed node would seem incomplete.
 
-use crate::format::{Lost, Named, Statistics};
-use crate::limits::LITTER_MIN;
+use crate::format::{Lost, Mark, Named, Statistics, Who};
+use crate::limits::{LITTER_MIN, MARKS_MAX};
 use base::{SegmentId, Serial, VolumeId};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
@@ -24,6 +24,8 @@ pub(crate) struct Table<T> {
     /// What an earlier head's statistics said of the segments that have not been read.
     carried: HashMap<VolumeId, Serial>,
     carried_whole: bool,
+    /// What is not needed of what still lies in these segments. So no restart gives it again, whatever is released later.
+    marks: HashMap<VolumeId, Vec<Mark>>,
     unread: usize,
     lost: usize,
     dead: usize,
@@ -31,6 +33,7 @@ pub(crate) struct Table<T> {
 
 struct Row<T> {
     file: Option<u32>,
+    who: Option<Who>,
     content: Content,
     /// Changes of it are lost, and nobody has accepted that yet: it stays, so that no restart forgets the loss.
     lost: Lost,
@@ -65,18 +68,31 @@ impl<T> Table<T> {
             early: HashMap::new(),
             carried,
             carried_whole,
+            marks: HashMap::new(),
             unread: 0,
             lost: 0,
             dead: 0,
         }
     }
 
+    /// What earlier lives have marked.
+    pub(crate) fn take_over(&mut self, marks: &HashMap<VolumeId, Vec<Mark>>) {
+        for (&volume, marks) in marks {
+            marks.iter().for_each(|&mark| self.mark(volume, mark));
+        }
+    }
+
     /// A segment whose content is not known (yet): the head, a recovered one, a lost one.
-    pub(crate) fn insert(&mut self, id: SegmentId, file: Option<u32>, segment: T, unread: bool) {
+    pub(crate) fn insert(
+        &mut self,
+        id: SegmentId,
+        (file, who): (Option<u32>, Option<Who>),
+        segment: T,
+        unread: bool,
+    ) {
         self.unread += usize::from(unread);
-        let before = self
-            .rows
-            .insert(id, Row { file, content: Content::Unknown, lost: Lost::Nothing, segment });
+        let row = Row { file, who, content: Content::Unknown, lost: Lost::Nothing, segment };
+        let before = self.rows.insert(id, row);
         assert!(before.is_none(), "segment {id} is in the log once");
     }
 
@@ -166,6 +182,34 @@ impl<T> Table<T> {
         self.dead > before
     }
 
+    /// Whether anything of `volume` may lie here that is not released.
+    pub(crate) fn may_have(&self, volume: VolumeId) -> bool {
+        self.unread > 0 || self.volumes.contains_key(&volume)
+    }
+
+    /// Remembers what is not needed for as long as it lies in the log. Marks come in the order of the log.
+    pub(crate) fn mark(&mut self, volume: VolumeId, mark: Mark) {
+        let marks = self.marks.entry(volume).or_default();
+        marks.retain(|earlier| earlier.serial > mark.serial);
+        marks.push(mark);
+        if self.carried.get(&volume).is_some_and(|&highest| highest <= mark.serial) {
+            self.carried.remove(&volume);
+        }
+    }
+
+    /// What is marked and still lies here, in the order of volumes.
+    fn marks(&self) -> Vec<(VolumeId, Mark)> {
+        let oldest = self.rows.keys().next().copied().unwrap_or_default();
+        let each = |(&volume, marks): (&VolumeId, &Vec<Mark>)| {
+            marks.iter().map(move |&mark| (volume, mark)).collect::<Vec<_>>()
+        };
+        let mut marks: Vec<_> = self.marks.iter().flat_map(each).collect();
+        marks.retain(|(_, mark)| mark.segment >= oldest);
+        marks.sort_by_key(|&(volume, _)| volume);
+        marks.truncate(MARKS_MAX);
+        marks
+    }
+
     /// Segments that are needed, the head among them.
     pub(crate) fn live(&self) -> usize {
         self.rows.len() - self.dead
@@ -193,7 +237,7 @@ impl<T> Table<T> {
                 Content::Volumes(0) => leaving.push(segment),
                 _ => {
                     let file = row.file.unwrap_or(NO_FILE);
-                    named.push(Named { segment, file, lost: row.lost });
+                    named.push(Named { segment, file, lost: row.lost, who: row.who });
                 }
             }
         }
@@ -216,7 +260,7 @@ impl<T> Table<T> {
         volumes.sort_unstable();
         let whole = volumes.len() <= most && self.carried_whole;
         volumes.truncate(most);
-        Statistics { volumes, whole }
+        Statistics { volumes, whole, marks: self.marks() }
     }
 
     /// Takes a dead segment out.
@@ -224,6 +268,11 @@ impl<T> Table<T> {
         let row = self.rows.remove(&id).expect("what leaves the log was in it");
         assert!(row.content == Content::Volumes(0), "only dead segments leave the log");
         self.dead -= 1;
+        let oldest = self.rows.keys().next().copied().unwrap_or_default();
+        self.marks.retain(|_, marks| {
+            marks.retain(|mark| mark.segment >= oldest);
+            !marks.is_empty()
+        });
         row.segment
     }
 

@@ -3,16 +3,21 @@
 use super::*;
 use crate::inspect;
 
-const SEALED: [&[u8]; 2] = [
+const SEALED: [&[u8]; 3] = [
     include_bytes!("../../golden/segment-v1-sealed.bin"),
     include_bytes!("../../golden/segment-v2-sealed.bin"),
+    include_bytes!("../../golden/segment-v3-sealed.bin"),
 ];
-const OPEN: [&[u8]; 2] = [
+const OPEN: [&[u8]; 3] = [
     include_bytes!("../../golden/segment-v1-open.bin"),
     include_bytes!("../../golden/segment-v2-open.bin"),
+    include_bytes!("../../golden/segment-v3-open.bin"),
 ];
 /// A head that was opened ahead, and took over.
-const ROLLED: &[u8] = include_bytes!("../../golden/segment-v2-rolled.bin");
+const ROLLED: [&[u8]; 2] = [
+    include_bytes!("../../golden/segment-v2-rolled.bin"),
+    include_bytes!("../../golden/segment-v3-rolled.bin"),
+];
 const SMALL: u32 = 8 << 10;
 
 async fn write_some(env: &Env, serials: u64) -> Log {
@@ -23,6 +28,9 @@ async fn write_some(env: &Env, serials: u64) -> Log {
         let (position, _) =
             append(&log, volume(1), serial, serial as usize * 100 - 100).await.unwrap();
         append(&log, volume(2), serial, 0).await.unwrap();
+        if serial == 5 {
+            log.release(volume(1), Serial(3));
+        }
         log.commit(position).await.unwrap();
     }
     log
@@ -35,7 +43,7 @@ async fn write_some(env: &Env, serials: u64) -> Log {
 fn make_golden_images() {
     let images = [("sealed", 4, true, 1), ("open", 4, false, 1), ("rolled", 20, false, 2)];
     for (name, serials, close, file) in images {
-        let name = format!("segment-v2-{name}.bin");
+        let name = format!("segment-v3-{name}.bin");
         let world = world(1);
         let env = world.env();
         world.block_on(async {
@@ -85,17 +93,23 @@ fn golden_segments_are_read() {
 
 #[test]
 fn a_golden_head_that_took_over_has_its_statistics() {
-    let segment = inspect::segment(ROLLED).unwrap();
-    assert_eq!(segment.digest, [(base::SegmentId(1), 1), (base::SegmentId(2), 2)]);
-    let first = segment.entries[0].serial.0;
-    let expected = [(volume(1), Serial(first - 1)), (volume(2), Serial(first - 1))];
-    assert_eq!(segment.statistics, expected);
-    assert!(segment.entries.iter().all(|entry| entry.payload_is_whole));
+    for image in ROLLED {
+        let segment = inspect::segment(image).unwrap();
+        assert_eq!(segment.digest, [(base::SegmentId(1), 1), (base::SegmentId(2), 2)]);
+        let before = |volume| {
+            let first = segment.entries.iter().find(|entry| entry.volume == volume).unwrap();
+            (volume, Serial(first.serial.0 - 1))
+        };
+        let expected = [before(volume(1)), before(volume(2))];
+        assert_eq!(segment.statistics, expected);
+        assert!(segment.entries.iter().all(|entry| entry.payload_is_whole));
+    }
+    assert_eq!(inspect::segment(ROLLED[1]).unwrap().marks, [(volume(1), Serial(3))]);
 }
 
 #[test]
 fn no_flipped_bit_of_a_segment_goes_unseen_or_panics() {
-    let open = OPEN[1];
+    let open = OPEN[2];
     let whole = inspect::segment(open).unwrap();
     for byte in 0..whole.valid_bytes as usize {
         let mut bytes = open.to_vec();

@@ -1,10 +1,13 @@
 //! Tests of the whole log: by hand, and by crashing it at random.
 
 mod crash;
+mod cut;
 mod damage;
 mod golden;
 mod plain;
+mod release;
 mod rollover;
+mod unreadable;
 
 use crate::{Append, Change, Config, Error, Log, Opened, Place, Position, Refused};
 use base::{Generation, Incarnation, NodeId, Serial, VolumeId};

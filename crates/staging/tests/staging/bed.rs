@@ -13,6 +13,7 @@ use rekindle_staging::{
 };
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub const NODE: NodeId = NodeId([7; 16]);
@@ -31,6 +32,10 @@ pub struct Setup {
     pub slots: usize,
     /// Cache of chunks, in RAM.
     pub cache_bytes: u64,
+    /// How often the log commits unasked.
+    pub flush_interval: Duration,
+    /// Starts of the node; copies of a setup count together.
+    pub lives: Arc<AtomicU64>,
 }
 
 impl Setup {
@@ -54,6 +59,8 @@ impl Setup {
             folder: PathBuf::from("/node"),
             slots: 8,
             cache_bytes: 32 * MIB,
+            flush_interval: Duration::from_millis(100),
+            lives: Arc::default(),
         }
     }
 
@@ -77,6 +84,7 @@ impl Setup {
             accepted: None,
             incarnation: Incarnation(0),
             begins: Serial(0),
+            began: Vec::new(),
             versions: Vec::new(),
             trashed: None,
         }
@@ -105,9 +113,10 @@ impl Node {
             folder: setup.folder.join("log"),
             node: NODE,
             flash_bytes: setup.log_bytes,
-            flush_interval: Duration::from_millis(100),
+            flush_interval: setup.flush_interval,
         };
-        let (log, opened) = Log::open(env, arena, config, Incarnation(1)).await.unwrap();
+        let life = Incarnation(setup.lives.fetch_add(1, Ordering::Relaxed) + 1);
+        let (log, opened) = Log::open(env, arena, config, life).await.unwrap();
         let content = Content::open(
             env.clone(),
             store.clone(),
@@ -122,7 +131,7 @@ impl Node {
                 direct_path: true,
             },
         );
-        let writer = Writer::new(env.clone(), store, NODE);
+        let writer = Writer::new(env.clone(), store, NODE).with_incarnation(life);
         let staging = Staging::start(
             env.clone(),
             log.clone(),

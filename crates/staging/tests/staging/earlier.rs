@@ -12,7 +12,7 @@ use datastore::Store;
 use datastore::backend::mem::Mem;
 use datastore::layer::fault::Plan;
 use env::sim::{Faults, World};
-use rekindle_staging::{Ack, Lost, Policy, Salvaged, Staged};
+use rekindle_staging::{Ack, Allowance, Lost, Policy, Salvaged, Staged};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -65,7 +65,7 @@ async fn ruin(store: &Store, packs: &BTreeSet<String>, is_gone: bool) {
 }
 
 async fn salvage(volume: &Arc<Staged>) -> Salvaged {
-    volume.salvage(&AtomicU64::new(0)).await.unwrap()
+    volume.salvage(Allowance::ALL, &AtomicU64::new(0)).await.unwrap()
 }
 
 /// As [`planted`] left them.
@@ -223,7 +223,8 @@ fn what_is_written_during_the_salvage_is_kept() {
                 node.env.sleep(Duration::from_millis(200)).await;
             }
         };
-        let (salvaged, ()) = futures_util::future::join(volume.salvage(&chunks), writing).await;
+        let (salvaged, ()) =
+            futures_util::future::join(volume.salvage(Allowance::ALL, &chunks), writing).await;
         let salvaged = salvaged.unwrap();
         assert!(salvaged.replayed > 4 && salvaged.lost.is_empty(), "{salvaged:?}");
         node.faults.set(Plan::default());

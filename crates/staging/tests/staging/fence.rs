@@ -114,20 +114,37 @@ fn a_commit_of_an_earlier_life_that_lands_late_is_adopted() {
 }
 
 #[test]
-fn a_checkpoint_that_claims_changes_known_to_be_newer_is_loss_not_success() {
-    run(Policy::Back, async |env, node| {
+fn a_life_that_went_on_after_ours_began_is_gone_over() {
+    run(Policy::Back, async |_, node| {
         let volume = node.open(1).await.unwrap();
         done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
         let root = root_with(&node, 3, 9).await;
         rewrite(&node, |vault| (vault.root, vault.checkpoint) = (root, Serial(5))).await;
-        assert!(matches!(volume.drain().await, Err(Error::Lost { .. })));
-        let backlog = until(env, &volume, |backlog| backlog.destage_error.is_some()).await;
-        assert!(backlog.destage_error.unwrap().contains("checkpoint 5"));
+        assert_eq!(volume.drain().await.unwrap(), Serial(1));
+        let vault = node.vault(1).await;
         assert_eq!(
-            read(&volume, 0, 4096).await,
-            [1; 4096],
-            "what was acknowledged is still served"
+            (vault.checkpoint, vault.incarnation),
+            (Serial(1), node.writer.life().incarnation)
         );
+        assert_eq!(read(&volume, 0, 4096).await, [1; 4096]);
+        assert_eq!(read(&volume, 3 * 4096, 4096).await, [0; 4096], "none of what it wrote");
+    });
+}
+
+#[test]
+fn a_copy_of_the_vault_that_was_not_the_stores_ends_service_and_overwrites_nothing() {
+    run(Policy::Back, async |env, node| {
+        drop(node.open(1).await.unwrap().close().await);
+        let key = Vault::key(node.setup.vault(1).id);
+        let held = node.writer.read::<Vault>(&key).await.unwrap().unwrap();
+        let root = root_with(&node, 3, 9).await;
+        rewrite(&node, |vault| (vault.root, vault.checkpoint) = (root, Serial(5))).await;
+        let volume = node.staging.open_by_copy(held, node.home()).await.unwrap();
+        done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
+        until(env, &volume, |_| volume.read_now(0, &mut [0; 1]).is_err()).await;
+        let error = done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap_err();
+        assert!(matches!(error, Error::Deposed(_)), "{error}");
+        assert_eq!(node.vault(1).await.checkpoint, Serial(5), "nothing was written over it");
     });
 }
 

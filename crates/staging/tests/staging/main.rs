@@ -11,6 +11,7 @@ mod earlier;
 mod fence;
 mod history;
 mod listing;
+mod lives;
 mod policy;
 mod salvage;
 mod store;

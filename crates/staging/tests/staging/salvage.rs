@@ -9,7 +9,7 @@ use datastore::Store;
 use datastore::backend::mem::Mem;
 use datastore::layer::fault::Plan;
 use env::sim::{Faults, World};
-use rekindle_staging::{Ack, Error, Lost, Policy, Staged};
+use rekindle_staging::{Ack, Allowance, Error, Lost, Policy, Staged};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -56,7 +56,7 @@ fn what_is_lost_is_named_until_it_is_written_over() {
         assert_eq!(hurt.try_recv().unwrap().volume, "volume1");
         assert!(hurt.try_recv().is_err(), "once until it is salvaged");
 
-        let salvaged = volume.salvage(&AtomicU64::new(0)).await.unwrap();
+        let salvaged = volume.salvage(Allowance::ALL, &AtomicU64::new(0)).await.unwrap();
         let lost = Lost { position: 2 * BLOCK, span: BLOCK };
         assert_eq!((&salvaged.lost[..], salvaged.quarantined_bytes), (&[lost][..], BLOCK));
         assert_eq!(node.vault(1).await.lost, [lost]);
@@ -70,7 +70,7 @@ fn what_is_lost_is_named_until_it_is_written_over() {
         assert_eq!((extents[0].span, extents[0].data), (4 * BLOCK, true), "a loss is no hole");
 
         // A part of it, then all.
-        let again = volume.salvage(&AtomicU64::new(0)).await.unwrap();
+        let again = volume.salvage(Allowance::ALL, &AtomicU64::new(0)).await.unwrap();
         assert_eq!((again.damages, again.quarantined_bytes), (0, BLOCK), "it is sound now");
         done(&volume, volume.write(2 * BLOCK + 50, &[7; 100], false)).await.unwrap();
         assert_eq!(read(&volume, 2 * BLOCK + 50, 100).await, [7; 100]);
@@ -99,13 +99,69 @@ fn a_partial_write_over_damage_reaches_the_store_once_the_volume_is_salvaged() {
         });
         let mending = async {
             assert_eq!(hurt.recv().await.unwrap().volume, "volume1", "the destager tells");
-            volume.salvage(&AtomicU64::new(0)).await.unwrap()
+            volume.salvage(Allowance::ALL, &AtomicU64::new(0)).await.unwrap()
         };
         let (written, salvaged) = futures_util::future::join(written, mending).await;
         written.unwrap();
         assert_eq!(salvaged.lost, [Lost { position: BLOCK, span: BLOCK }]);
         assert_eq!(read(&volume, BLOCK + 5, 5).await, b"bytes");
         assert_eq!(refusal(&volume, BLOCK, 10).await.kind(), Kind::Damaged);
+    });
+}
+
+#[test]
+fn what_nobody_has_accepted_is_not_given_up_and_all_else_is_served_and_repaired() {
+    let (world, store) = (World::new(5, Faults::none()), Mem::store());
+    world.block_on(async {
+        let setup = Setup::new(Policy::Uncached, Ack::Flash);
+        let node = Node::start(&world.env(), &setup, &store, Plan::default()).await;
+        let volume = planted(&node).await;
+        let root = node.vault(1).await.root;
+        let sound = {
+            let pointer = tree::get(&node.content, &root, 2).await.unwrap().unwrap();
+            store.get(&content::pack::key(pointer.pack)).await.unwrap().0
+        };
+        damage(&node, &store, 2).await;
+        let below = Allowance { bytes: BLOCK - 1, absent: true };
+        for allowance in [Allowance::NOTHING, below] {
+            let salvaged = volume.salvage(allowance, &AtomicU64::new(0)).await.unwrap();
+            let lost = Lost { position: 2 * BLOCK, span: BLOCK };
+            assert_eq!((&salvaged.withheld[..], salvaged.withheld_bytes()), (&[lost][..], BLOCK));
+            assert_eq!((salvaged.lost.len(), salvaged.absent, salvaged.footers), (0, 0, 0));
+        }
+        assert_eq!((node.vault(1).await.root, node.vault(1).await.lost.len()), (root, 0));
+        assert_eq!(read(&volume, 3 * BLOCK, BLOCK as usize).await, block(3));
+        assert_eq!(refusal(&volume, 2 * BLOCK, 1).await.kind(), Kind::Damaged);
+        // It was the store that misread: nothing has happened.
+        let pointer = tree::get(&node.content, &root, 2).await.unwrap().unwrap();
+        store.put(&content::pack::key(pointer.pack), sound).await.unwrap();
+        assert_eq!(read(&volume, 2 * BLOCK, BLOCK as usize).await, block(2));
+    });
+}
+
+#[test]
+fn what_is_absent_is_not_given_up_however_little_it_is() {
+    let (world, store) = (World::new(6, Faults::none()), Mem::store());
+    world.block_on(async {
+        let setup = Setup::new(Policy::Uncached, Ack::Flash);
+        let node = Node::start(&world.env(), &setup, &store, Plan::default()).await;
+        let volume = planted(&node).await;
+        let root = node.vault(1).await.root;
+        let pointer = tree::get(&node.content, &root, 2).await.unwrap().unwrap();
+        let key = content::pack::key(pointer.pack);
+        let (object, _) = store.get(&key).await.unwrap();
+        store.delete(&key).await.unwrap();
+        let little = Allowance { bytes: u64::MAX, absent: false };
+        // Either it cannot be said now that anything is lost, or it is withheld.
+        if let Ok(salvaged) = volume.salvage(little, &AtomicU64::new(0)).await {
+            assert!(
+                salvaged.absent > 0 && !salvaged.withheld.is_empty() && salvaged.lost.is_empty()
+            );
+        }
+        assert_eq!(node.vault(1).await.root, root);
+        store.put(&key, object).await.unwrap();
+        assert_eq!(volume.salvage(little, &AtomicU64::new(0)).await.unwrap().damages, 0);
+        assert_eq!(read(&volume, 2 * BLOCK, BLOCK as usize).await, block(2));
     });
 }
 
@@ -117,10 +173,10 @@ fn a_chunk_in_the_cache_costs_nothing() {
         let node = Node::start(&world.env(), &setup, &store, Plan::default()).await;
         let volume = planted(&node).await;
         damage(&node, &store, 3).await;
-        let salvaged = volume.salvage(&AtomicU64::new(0)).await.unwrap();
+        let salvaged = volume.salvage(Allowance::ALL, &AtomicU64::new(0)).await.unwrap();
         assert_eq!((salvaged.refetched, salvaged.lost.len()), (1, 0));
         assert_eq!(read(&volume, 3 * BLOCK, BLOCK as usize).await, block(3));
-        assert_eq!(volume.salvage(&AtomicU64::new(0)).await.unwrap().damages, 0);
+        assert_eq!(volume.salvage(Allowance::ALL, &AtomicU64::new(0)).await.unwrap().damages, 0);
     });
 }
 
@@ -138,12 +194,13 @@ fn a_volume_that_closes_breaks_its_salvage_off() {
             node.env.sleep(std::time::Duration::from_secs(1)).await;
             volume.close().await
         };
-        let (broken, closed) = futures_util::future::join(volume.salvage(&chunks), closing).await;
+        let (broken, closed) =
+            futures_util::future::join(volume.salvage(Allowance::ALL, &chunks), closing).await;
         assert!(matches!(broken, Err(Error::Closed(_))), "{broken:?}");
         closed.unwrap();
         node.faults.set(Plan::default());
         let volume = node.open(1).await.unwrap();
-        let salvaged = volume.salvage(&AtomicU64::new(0)).await.unwrap();
+        let salvaged = volume.salvage(Allowance::ALL, &AtomicU64::new(0)).await.unwrap();
         assert_eq!(salvaged.lost, [Lost { position: 3 * BLOCK, span: BLOCK }]);
     });
 }

@@ -8,6 +8,7 @@
 //! | `findings` | what the last one has found and could not change; the same again is no progress |
 //! | `no_progress` | two in a row have found the same |
 //! | `accounts` | the last salvages, oldest first |
+//! | `fault` | what is wrong, since when, and how often was looked again. Not in format 1: null |
 
 use base::VolumeId;
 use datastore::key;
@@ -22,6 +23,21 @@ pub(crate) struct Memory {
     pub findings: String,
     pub no_progress: bool,
     pub accounts: Vec<Account>,
+    #[serde(default)]
+    pub fault: Option<Fault>,
+}
+
+/// A fault that is not mended yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fault {
+    /// When it was seen first, microseconds since 1970.
+    pub since: u64,
+    /// Salvages that found it and gave nothing up.
+    pub looks: u32,
+    /// When the next look by itself is due, microseconds since 1970.
+    pub due: u64,
+    /// What would be lost, and why it is not given up, for people.
+    pub reason: String,
 }
 
 /// One salvage.
@@ -52,6 +68,8 @@ pub enum Outcome {
     Sound,
     /// Whatever could be had is there, the rest is quarantined.
     Repaired,
+    /// Something would have to be given up, and nobody has said that it may be. Format 1 did not have it.
+    Waiting,
     /// It could do nothing.
     Failed,
     /// Somebody did not want it any more, or the volume went out of service.
@@ -68,13 +86,14 @@ impl Outcome {
             Outcome::Running => "running",
             Outcome::Sound => "sound",
             Outcome::Repaired => "repaired",
+            Outcome::Waiting => "waiting",
             Outcome::Failed => "failed",
             Outcome::Cancelled => "cancelled",
             Outcome::Interrupted => "interrupted",
         }
     }
 
-    /// Afterwards the volume can be served.
+    /// Nothing of it is left to be done.
     pub(crate) fn is_good(self) -> bool {
         matches!(self, Outcome::Sound | Outcome::Repaired)
     }
@@ -89,18 +108,17 @@ impl Memory {
 
 impl Body for Memory {
     const WHAT: &'static str = "salvage";
-    const FORMAT: u32 = 1;
+    const FORMAT: u32 = 2;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const GOLDEN: &str = include_str!("../../golden/salvage-1.json");
+    const GOLDEN_1: &str = include_str!("../../golden/salvage-1.json");
+    const GOLDEN: &str = include_str!("../../golden/salvage-2.json");
 
-    #[test]
-    fn the_golden_image_reads_and_writes_the_same() {
-        let memory: Memory = serde_json::from_str(GOLDEN).unwrap();
+    fn example() -> Memory {
         let account = Account {
             volume: "vm1".to_owned(),
             attempt: 2,
@@ -111,14 +129,31 @@ mod tests {
             lines: vec!["lost: bytes 0..16384".to_owned()],
             lines_more: 3,
         };
-        let expected = Memory {
+        Memory {
             id: VolumeId([0xa5; 16]),
             attempts: 2,
             findings: String::new(),
             no_progress: false,
             accounts: vec![account],
-        };
-        assert_eq!(memory, expected);
+            fault: Some(Fault {
+                since: 1_767_225_500_000_000,
+                looks: 3,
+                due: 1_767_229_100_000_000,
+                reason: "16384 bytes would be lost".to_owned(),
+            }),
+        }
+    }
+
+    #[test]
+    fn the_golden_image_reads_and_writes_the_same() {
+        let memory: Memory = serde_json::from_str(GOLDEN).unwrap();
+        assert_eq!(memory, example());
         assert_eq!(serde_json::to_string(&memory).unwrap(), GOLDEN.trim_end());
+    }
+
+    #[test]
+    fn a_record_of_format_1_knows_of_no_fault() {
+        let memory: Memory = serde_json::from_str(GOLDEN_1).unwrap();
+        assert_eq!(memory, Memory { fault: None, ..example() });
     }
 }

@@ -4,18 +4,19 @@
 //! process that dies in the midst has counted. Attempts start again from none when a good one was followed by
 //! [`limits::SALVAGE_HEALTHY`] without a request, when an operator asks, and with the volume's removal.
 
-use crate::format::{Account, Memory, Outcome};
+use crate::format::{Account, Fault, Memory, Outcome};
 use crate::limits;
+use staging::Allowance;
 use std::time::Duration;
 
-/// Who wants a salvage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Who wants a salvage; whoever may less stands first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum By {
     /// A client met damage.
     Itself,
-    /// A person said so.
+    /// A person wants what can be repaired, and to know what would be lost.
     Operator,
-    /// A person said so, and goes on without unfinished changes that are lost.
+    /// A person goes on without what is lost.
     Accepting,
 }
 
@@ -28,6 +29,28 @@ pub(crate) enum Refusal {
     NoProgress,
     /// Too many.
     Exhausted,
+    /// It waits for a person, for the end of the first hour, or for what is absent.
+    Waits(Duration, String),
+}
+
+/// What a salvage of a volume of `size` may give up, when its fault was seen first at `since`.
+pub(crate) fn allowance(by: By, since: u64, now: u64, size: u64) -> Allowance {
+    let patience = micros(limits::SALVAGE_PATIENCE);
+    match by {
+        By::Accepting => Allowance::ALL,
+        By::Operator => Allowance::NOTHING,
+        By::Itself if now.saturating_sub(since) < patience => Allowance::NOTHING,
+        By::Itself => {
+            let part = |percent| size / 100 * percent;
+            let bytes = limits::SALVAGE_LOSS_BYTES_MAX.max(part(limits::SALVAGE_LOSS_PERCENT));
+            let bytes = bytes.min(part(limits::SALVAGE_LOSS_PERCENT_MAX));
+            Allowance { bytes, absent: false }
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Refusal {
@@ -48,6 +71,9 @@ impl Refusal {
             }
             Refusal::Exhausted => {
                 format!("it was salvaged {} times in vain: {next}", limits::SALVAGE_ATTEMPTS_MAX)
+            }
+            Refusal::Waits(wait, reason) => {
+                format!("{reason}; it is looked at again in {} s", wait.as_secs() + 1)
             }
         }
     }
@@ -74,6 +100,14 @@ pub(crate) fn begin(
     if by != By::Itself || is_healthy {
         memory = Memory { attempts: 0, findings: String::new(), no_progress: false, ..memory };
     }
+    let forgotten = memory.accounts.is_empty() || rest >= limits::SALVAGE_FAULT_FORGOTTEN;
+    let fault = memory.fault.take().filter(|_| !forgotten);
+    let fault = fault.unwrap_or_else(|| Fault { since: now, ..Fault::default() });
+    let wait = Duration::from_micros(fault.due.saturating_sub(now));
+    if by == By::Itself && fault.looks > 0 && !wait.is_zero() {
+        return Err(Refusal::Waits(wait, fault.reason));
+    }
+    memory.fault = Some(fault);
     let pause = pause(memory.attempts);
     if memory.attempts >= limits::SALVAGE_ATTEMPTS_MAX {
         return Err(Refusal::Exhausted);
@@ -106,17 +140,41 @@ pub(crate) struct Ending {
     /// What was found and not changed, in a form that is the same when it is the same again. `None`: it tells nothing
     /// about the volume (the store was away), or something was changed.
     pub findings: Option<String>,
+    /// Something would have to be given up.
+    pub withheld: Option<Withheld>,
+}
+
+/// What a salvage would have given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Withheld {
+    /// Some of it is not there at all.
+    pub absent: bool,
+    /// For people.
+    pub reason: String,
 }
 
 /// Ends the salvage that runs.
 pub(crate) fn end(mut memory: Memory, ending: Ending, now: u64) -> Memory {
     // Whoever breaks a salvage off in good order has tried nothing.
-    if matches!(ending.outcome, Outcome::Cancelled | Outcome::Interrupted) {
+    if matches!(ending.outcome, Outcome::Cancelled | Outcome::Interrupted | Outcome::Waiting) {
         memory.attempts = memory.attempts.saturating_sub(1);
     } else {
         let findings = ending.findings.unwrap_or_default();
         memory.no_progress = !findings.is_empty() && findings == memory.findings;
         memory.findings = findings;
+    }
+    if ending.outcome.is_good() {
+        memory.fault = None;
+    }
+    if let (Some(withheld), Some(fault)) = (ending.withheld, &mut memory.fault) {
+        let pause = look_again(fault.looks, withheld.absent);
+        fault.looks = fault.looks.saturating_add(1);
+        fault.due = now.saturating_add(micros(pause));
+        let patient = fault.since.saturating_add(micros(limits::SALVAGE_PATIENCE));
+        if !withheld.absent && now < patient {
+            fault.due = patient;
+        }
+        fault.reason = withheld.reason;
     }
     if let Some(last) = memory.accounts.last_mut() {
         let mut lines = ending.lines;
@@ -125,6 +183,16 @@ pub(crate) fn end(mut memory: Memory, ending: Ending, now: u64) -> Memory {
         (last.ended, last.outcome, last.lines) = (Some(now), ending.outcome, lines);
     }
     memory
+}
+
+/// Time until a fault that waits is looked at again.
+fn look_again(looks: u32, absent: bool) -> Duration {
+    match absent {
+        true => limits::SALVAGE_LOOK_MIN
+            .saturating_mul(1 << looks.min(20))
+            .min(limits::SALVAGE_LOOK_MAX),
+        false => limits::SALVAGE_LOOK_DAMAGED,
+    }
 }
 
 /// Least time between the end of an attempt and the next one.
@@ -146,7 +214,12 @@ mod tests {
 
     fn result(outcome: Outcome, findings: &str) -> Ending {
         let findings = (!findings.is_empty()).then(|| findings.to_owned());
-        Ending { outcome, lines: vec!["a line".to_owned()], findings }
+        Ending { outcome, lines: vec!["a line".to_owned()], findings, withheld: None }
+    }
+
+    fn waiting(absent: bool) -> Ending {
+        let withheld = Some(Withheld { absent, reason: "would lose".to_owned() });
+        Ending { withheld, ..result(Outcome::Waiting, "") }
     }
 
     fn asked(memory: &Memory, now: u64) -> Result<Memory, Refusal> {
@@ -210,6 +283,45 @@ mod tests {
         assert_eq!((next.attempts, next.accounts[0].outcome), (2, Outcome::Interrupted));
         let cancelled = end(next, result(Outcome::Cancelled, ""), 2 * DAY);
         assert_eq!(cancelled.attempts, 1);
+    }
+
+    const HOUR: u64 = 3600 * SECOND;
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn nothing_is_given_up_by_itself_in_the_first_hour_of_a_fault_nor_more_than_a_bound_later() {
+        let allowed = |by, age, size| allowance(by, DAY, DAY + age, size);
+        assert_eq!(allowed(By::Itself, HOUR - 1, 20 * GIB), Allowance::NOTHING);
+        let some = |bytes| Allowance { bytes, absent: false };
+        assert_eq!(allowed(By::Itself, HOUR, 20 * GIB), some(20 * GIB / 100));
+        assert_eq!(allowed(By::Itself, HOUR, GIB), some(64 << 20));
+        assert_eq!(allowed(By::Itself, HOUR, 1000), some(100), "of a small volume a part only");
+        assert_eq!(allowed(By::Operator, 2 * DAY, GIB), Allowance::NOTHING, "a plan");
+        assert_eq!(allowed(By::Accepting, 0, GIB), Allowance::ALL);
+    }
+
+    #[test]
+    fn a_fault_is_remembered_with_when_it_was_seen_first_until_it_is_mended() {
+        let memory = end(asked(&Memory::default(), DAY).unwrap(), waiting(false), DAY + SECOND);
+        assert_eq!((memory.attempts, memory.fault.as_ref().unwrap().since), (0, DAY));
+        assert!(matches!(asked(&memory, DAY + HOUR - 1), Err(Refusal::Waits(..))));
+        let later = asked(&memory, DAY + HOUR).unwrap();
+        assert_eq!(later.fault.as_ref().unwrap().since, DAY, "however many looks");
+        let waits = end(later.clone(), waiting(false), DAY + HOUR);
+        assert!(matches!(asked(&waits, 2 * DAY), Err(Refusal::Waits(..))), "for a person");
+        assert!(begin(waits, By::Accepting, "vm1", "wanted", DAY + HOUR + 1).is_ok());
+        assert_eq!(end(later, result(Outcome::Sound, "x"), DAY + HOUR).fault, None);
+    }
+
+    #[test]
+    fn what_is_absent_is_looked_at_again_soon_and_then_less_often() {
+        let (mut memory, mut now) = (Memory::default(), DAY);
+        for minutes in [1, 2, 4, 8, 16, 32, 60, 60] {
+            memory = end(asked(&memory, now).unwrap(), waiting(true), now);
+            let due = now + minutes * 60 * SECOND;
+            assert!(matches!(asked(&memory, due - 1), Err(Refusal::Waits(..))), "{minutes}");
+            now = due;
+        }
     }
 
     #[test]

@@ -113,11 +113,46 @@ impl Salvager {
 
 /// Hears of damage that readers and the destager meet, until the registry is gone.
 pub(crate) async fn listen(inner: Weak<Inner>) {
-    let Some(mut hurt) = inner.upgrade().and_then(|inner| inner.staging.hurt()) else { return };
-    while let Some(hurt) = hurt.recv().await {
+    let Some((env, mut hurt)) =
+        inner.upgrade().and_then(|inner| Some((inner.env.clone(), inner.staging.hurt()?)))
+    else {
+        return;
+    };
+    loop {
+        let round = env.timeout(limits::SALVAGE_ROUND, hurt.recv()).await;
         let Some(inner) = inner.upgrade().filter(|inner| !inner.is_stopping()) else { return };
-        tracing::warn!(volume = hurt.volume, "is damaged and will be salvaged: {}", hurt.reason);
-        drop(request(&inner, &hurt.volume, &hurt.reason, By::Itself, None));
+        match round {
+            Ok(Some(hurt)) if waits(&inner, &hurt.volume) => {}
+            Ok(Some(hurt)) => {
+                let (name, reason) = (&hurt.volume, &hurt.reason);
+                tracing::warn!(volume = name, "is damaged and will be salvaged: {reason}");
+                drop(request(&inner, name, reason, By::Itself, None));
+            }
+            Ok(None) => return,
+            Err(_) => look_again(&inner),
+        }
+    }
+}
+
+/// Whether what is wrong with a volume is known, and not due to be looked at.
+fn waits(inner: &Inner, name: &str) -> bool {
+    let now = inner.env.wall_clock().0;
+    inner.find(name).is_some_and(|entry| {
+        entry.inside.lock().waits.as_ref().is_some_and(|waits| waits.due > now)
+    })
+}
+
+/// Asks for a look at the volumes in service that wait and are due.
+fn look_again(inner: &Arc<Inner>) {
+    let now = inner.env.wall_clock().0;
+    for entry in inner.all() {
+        let due = {
+            let inside = entry.inside.lock();
+            inside.waits.clone().filter(|waits| waits.due <= now && inside.live.is_some())
+        };
+        if let Some(waits) = due {
+            drop(request(inner, &entry.name, &waits.reason, By::Itself, None));
+        }
     }
 }
 
@@ -240,7 +275,7 @@ impl Drop for End {
 }
 
 /// Salvages a volume because a person said so, and waits for the end; what came of it, in a sentence. One that goes on
-/// without unfinished changes is taken out of service for that, which its clients can refuse by holding it.
+/// without changes that the log has lost is taken out of service for that, which its clients can refuse by holding it.
 pub(crate) async fn run(
     inner: &Arc<Inner>,
     name: &str,
@@ -248,7 +283,7 @@ pub(crate) async fn run(
 ) -> Result<String, Error> {
     let (by, cause) = match accept_losses {
         false => (By::Operator, "an operator asked"),
-        true => (By::Accepting, "an operator accepts that unfinished changes are lost"),
+        true => (By::Accepting, "an operator accepts what is lost"),
     };
     loop {
         let shared = ask(inner, name, cause, by).await?;
@@ -256,6 +291,8 @@ pub(crate) async fn run(
         match shared.outcome.get().cloned().unwrap_or(Err(Error::Interrupted(name.to_owned()))) {
             // It was one that nobody had asked for; of a person's no attempt is too many, and none too soon.
             Err(Error::Salvage { .. }) if shared.by == By::Itself => {}
+            // It was one that may give up less.
+            Ok(_) if shared.by < by => {}
             ended => return ended,
         }
     }
@@ -284,7 +321,7 @@ async fn ask(inner: &Arc<Inner>, name: &str, cause: &str, by: By) -> Result<Arc<
         match claim(inner, &entry, cause)? {
             Claimed::Again(changes) => changes.changed().await,
             Claimed::Retired => {}
-            Claimed::InService if by == By::Accepting => {
+            Claimed::InService if by == By::Accepting && has_lost_changes(&entry) => {
                 let say = offline::claim(inner, name, false, cause).await?;
                 offline::close(&say).await?;
                 say.turn_to(Event::Salvage, cause)?;
@@ -295,6 +332,12 @@ async fn ask(inner: &Arc<Inner>, name: &str, cause: &str, by: By) -> Result<Arc<
             Claimed::Say(say) => return request(inner, name, cause, by, Some(say)),
         }
     }
+}
+
+/// Whether changes in the log are lost. Only then does a volume have to leave service to go on without something.
+fn has_lost_changes(entry: &Entry) -> bool {
+    let live = entry.inside.lock().live.clone();
+    live.is_some_and(|live| live.staged.has_lost_changes())
 }
 
 enum Claimed {

@@ -1,7 +1,8 @@
 //! One salvage: remembered before it begins and when it has ended, so that no crash in between is forgotten.
 
-use super::attempts::{self, By};
+use super::attempts::{self, By, Withheld};
 use super::{Job, Shared};
+use crate::entry::Waits;
 use crate::format::{Account, Memory, Outcome};
 use crate::machine::Event;
 use crate::registry::{Exclusive, Inner};
@@ -9,7 +10,7 @@ use crate::{Error, Vault, attach, limits, records};
 use base::{Kind, VolumeId};
 use datastore::record::Held;
 use futures_util::future::{Either, select};
-use staging::{Salvaged, Staged};
+use staging::{Allowance, Salvaged, Staged};
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -86,8 +87,13 @@ async fn attempt(inner: &Arc<Inner>, name: &str, reason: &str, job: &Job) -> Res
         }
     };
     let id = vault.value.id;
+    let allowance = {
+        let now = inner.env.wall_clock().0;
+        let since = began.value.fault.as_ref().map_or(now, |fault| fault.since);
+        attempts::allowance(job.shared.by, since, now, vault.value.size)
+    };
     let outcome = {
-        let work = pin!(repair(inner, name, vault, job));
+        let work = pin!(repair(inner, name, vault, allowance, job));
         let cancelled = pin!(job.shared.cancel.wait());
         match select(work, cancelled).await {
             Either::Left((outcome, _)) => outcome,
@@ -108,13 +114,14 @@ async fn attempt(inner: &Arc<Inner>, name: &str, reason: &str, job: &Job) -> Res
         Err(Error::Staging(staging::Error::Closed(_))) => Err(Error::Cancelled(name.to_owned())),
         outcome => outcome,
     };
-    let mut ending = judged(&outcome);
+    let mut ending = judged(name, &outcome);
     if ending.outcome == Outcome::Cancelled && inner.is_stopping() {
         // Nobody has said that it is not wanted any more: the next life goes on.
         ending.outcome = Outcome::Interrupted;
         ending.lines = vec!["the node stopped in the midst of it".to_owned()];
     }
     let ended = attempts::end(began.value.clone(), ending, inner.env.wall_clock().0);
+    note(inner, name, &ended);
     let patience = pin!(async {
         job.shared.cancel.wait().await;
         match inner.is_stopping() {
@@ -132,13 +139,24 @@ async fn attempt(inner: &Arc<Inner>, name: &str, reason: &str, job: &Job) -> Res
         tracing::warn!(volume = name, "what came of its salvage cannot be written down: {why}");
     }
     match outcome {
-        Ok(done) => Ok(sentence(&done)),
+        Ok(done) => Ok(sentence(name, &done)),
         Err(error) if error.is_lasting() => {
             Err(Error::Salvage { name: name.to_owned(), reason: error.to_string() })
         }
         // The store is away, somebody did not want it any more: it tells nothing about the volume.
         Err(error) => Err(error),
     }
+}
+
+/// What the volume says of itself from now on: what of it waits, and since when.
+pub(super) fn note(inner: &Inner, name: &str, memory: &Memory) {
+    let Some(entry) = inner.find(name) else { return };
+    let fault = memory.fault.as_ref().filter(|fault| fault.looks > 0);
+    entry.inside.lock().waits = fault.map(|fault| Waits {
+        since: fault.since,
+        due: fault.due,
+        reason: fault.reason.clone(),
+    });
 }
 
 /// Remembers that an attempt begins, or says why none does.
@@ -155,7 +173,8 @@ async fn begin(
             .as_ref()
             .map_or_else(|| Memory { id, ..Memory::default() }, |held| held.value.clone());
         let now = inner.env.wall_clock().0;
-        let began = attempts::begin(memory, by, name, reason, now).map_err(|refusal| {
+        let began = attempts::begin(memory.clone(), by, name, reason, now).map_err(|refusal| {
+            note(inner, name, &memory);
             heed(inner, name);
             Error::Salvage {
                 name: name.to_owned(),
@@ -187,13 +206,14 @@ async fn repair(
     inner: &Arc<Inner>,
     name: &str,
     vault: Held<Vault>,
+    allowance: Allowance,
     job: &Job,
 ) -> Result<Salvaged, Error> {
     let Shared { chunks, .. } = &*job.shared;
     let Some(say) = &job.exclusive else {
         // It went out of service before it could be held: whoever comes next finds out.
         let hold = job.hold.as_ref().ok_or_else(|| Error::Cancelled(name.to_owned()))?;
-        return Ok(hold.staged().salvage(chunks).await?);
+        return Ok(hold.staged().salvage(allowance, chunks).await?);
     };
     let _step = say.step("the store: becoming the owner in the vault");
     let mut held = attach::become_owner(inner, name, vault).await?;
@@ -204,19 +224,50 @@ async fn repair(
     }
     let home = (inner.homes)(&held.value)?;
     let _step = say.step("the log: reading unfinished changes");
-    let staged: Arc<Staged> = inner.staging.open(held, home).await?;
+    let staged: Arc<Staged> = match inner.staging.open(held.clone(), home).await {
+        Err(error @ staging::Error::Lost { .. }) if job.shared.by == By::Operator => {
+            return Err(plan(inner, &held.value, error).await);
+        }
+        opened => opened?,
+    };
     let _step = say.step("the store: reading and checking every chunk");
-    let salvaged = staged.salvage(chunks).await;
+    let salvaged = staged.salvage(allowance, chunks).await;
     let _step = say.step("the volume to close");
     staged.close().await?;
     Ok(Salvaged { given_up, ..salvaged? })
 }
 
+/// What a person has to decide: with what of the unfinished changes the volume would go on.
+async fn plan(inner: &Inner, vault: &Vault, error: staging::Error) -> Error {
+    match inner.staging.losses(vault).await {
+        Ok(lines) if !lines.is_empty() => {
+            let reason = format!("{error}; with --accept-losses: {}", lines.join("; "));
+            Error::Salvage { name: vault.name.clone(), reason }
+        }
+        _ => error.into(),
+    }
+}
+
 /// What is remembered of an outcome.
-fn judged(outcome: &Result<Salvaged, Error>) -> attempts::Ending {
+fn judged(name: &str, outcome: &Result<Salvaged, Error>) -> attempts::Ending {
     match outcome {
+        Ok(done) if !done.withheld.is_empty() => {
+            let reason = withheld(name, done);
+            let mut lines = vec![sentence(name, done)];
+            let would = done.withheld.iter();
+            lines.extend(would.map(|lost| {
+                format!("would be lost: bytes {}..{}", lost.position, lost.position + lost.span)
+            }));
+            lines.extend(done.lines.iter().cloned());
+            attempts::Ending {
+                outcome: Outcome::Waiting,
+                lines,
+                findings: None,
+                withheld: Some(Withheld { absent: done.absent > 0, reason }),
+            }
+        }
         Ok(done) => {
-            let mut lines = vec![sentence(done)];
+            let mut lines = vec![sentence(name, done)];
             let lost = done.lost.iter();
             lines.extend(lost.map(|lost| {
                 format!("lost: bytes {}..{}", lost.position, lost.position + lost.span)
@@ -229,26 +280,61 @@ fn judged(outcome: &Result<Salvaged, Error>) -> attempts::Ending {
                 lines,
                 // Damage that a reader meets and a salvage does not find is not mended by looking again.
                 findings: is_sound.then(|| "nothing".to_owned()),
+                withheld: None,
             }
         }
         Err(error @ Error::Cancelled(_)) => attempts::Ending {
             outcome: Outcome::Cancelled,
             lines: vec![error.to_string()],
             findings: None,
+            withheld: None,
+        },
+        // The store is away, or something in it: that tells nothing about the volume.
+        Err(error) if error.kind().is_retryable() => attempts::Ending {
+            outcome: Outcome::Waiting,
+            lines: vec![error.to_string()],
+            findings: None,
+            withheld: Some(Withheld { absent: true, reason: error.to_string() }),
         },
         Err(error) => attempts::Ending {
             outcome: Outcome::Failed,
             lines: vec![error.to_string()],
             findings: error.is_lasting().then(|| error.to_string()),
+            withheld: None,
         },
     }
 }
 
-fn sentence(done: &Salvaged) -> String {
-    if done.given_up.is_empty() {
-        return findings(done);
+fn sentence(name: &str, done: &Salvaged) -> String {
+    let mut parts = done.given_up.clone();
+    parts.push(findings(done));
+    if !done.withheld.is_empty() {
+        parts.push(withheld(name, done));
     }
-    format!("{}; {}", done.given_up.join("; "), findings(done))
+    parts.join("; ")
+}
+
+/// What would be lost, and how to go on.
+fn withheld(name: &str, done: &Salvaged) -> String {
+    const NAMED_MAX: usize = 4;
+    let stretch = |lost: &staging::Lost| {
+        format!("{}..{}", lost.position, lost.position.saturating_add(lost.span))
+    };
+    let named: Vec<String> = done.withheld.iter().take(NAMED_MAX).map(stretch).collect();
+    let more = match done.withheld.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more stretches"),
+    };
+    let absent = match done.absent {
+        0 => String::new(),
+        absent => format!(", where {absent} chunk(s) are absent from the store and may come back"),
+    };
+    format!(
+        "nothing was given up: {} bytes would be lost ({}{more}){absent}; all else is there and served; \
+         `rekindle salvage run {name} --accept-losses` goes on without them",
+        done.withheld_bytes(),
+        named.join(", "),
+    )
 }
 
 fn findings(done: &Salvaged) -> String {
@@ -306,10 +392,16 @@ pub(crate) async fn resume(inner: &Arc<Inner>) -> Result<u64, Error> {
     for held in records::each(keys, read).await {
         let Some(mut held) = held? else { continue };
         let Some(last) = held.value.accounts.pop() else { continue };
+        let name = last.volume;
+        if last.outcome == Outcome::Waiting {
+            // It says so again, and is looked at when it is due.
+            inner.entry(&name).inside.lock().known = true;
+            note(inner, &name, &held.value);
+            continue;
+        }
         if !matches!(last.outcome, Outcome::Running | Outcome::Interrupted) {
             continue;
         }
-        let name = last.volume;
         if inner.salvager.state.lock().jobs.contains_key(&name) {
             resumed += 1;
             continue;

@@ -13,6 +13,7 @@ use futures_util::future::{join, join3};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// Volumes with content in the store; the life that wrote them has ended, and with it its cache.
 async fn planted(env: &Env, store: &Store, names: &[&str]) -> Bed {
@@ -63,7 +64,7 @@ fn a_volume_out_of_service_is_salvaged_and_who_comes_meanwhile_waits_for_it() {
             assert_eq!(read(&healthy.unwrap(), 0, 1).await, b"b");
             (one.unwrap(), other.unwrap())
         };
-        let (salvaged, (one, other)) = join(bed.volumes.salvage("a", false), clients).await;
+        let (salvaged, (one, other)) = join(bed.volumes.salvage("a", true), clients).await;
         assert!(salvaged.unwrap().contains("1 damaged"));
         assert!(bed.volumes.salvages().is_empty());
         bed.faults.set(Plan::default());
@@ -80,7 +81,7 @@ fn a_volume_out_of_service_is_salvaged_and_who_comes_meanwhile_waits_for_it() {
 }
 
 #[test]
-fn a_reader_who_meets_damage_brings_the_salvage_about_and_nobody_is_thrown_out() {
+fn a_reader_who_meets_damage_brings_a_look_about_and_nothing_is_given_up_before_a_person_says_so() {
     let (world, store) = (World::new(2, Faults::none()), Mem::store());
     world.block_on(async {
         let bed = planted(&world.env(), &store, &["a", "b"]).await;
@@ -88,14 +89,70 @@ fn a_reader_who_meets_damage_brings_the_salvage_about_and_nobody_is_thrown_out()
         damage(&bed, "a").await;
         let handle = bed.volumes.attach("a").await.unwrap();
         assert!(!refusal(&handle).await.contains("are lost"));
-        bed.env.sleep(SECOND).await;
+        for pause in [SECOND, 2 * HOUR, 3 * HOUR] {
+            bed.env.sleep(pause).await;
+            let shown = bed.volumes.show("a").await.unwrap();
+            assert_eq!((shown.state, shown.vault.lost.len()), (State::Attached, 0));
+            let reason = shown.reason.unwrap();
+            assert!(
+                reason.contains("since ") && reason.contains("nothing was given up"),
+                "{reason}"
+            );
+            assert!(reason.contains("`rekindle salvage run a --accept-losses`"), "{reason}");
+            assert!(!refusal(&handle).await.contains("are lost"));
+        }
+        // Somebody asks what would be lost, and it stays a question.
+        let plan = bed.volumes.salvage("a", false).await.unwrap();
+        assert!(plan.contains(&format!("{SIZE} bytes would be lost (0..{SIZE})")), "{plan}");
+        assert!(outcomes(&bed, "a").await.iter().all(|outcome| *outcome == Outcome::Waiting));
+        assert!(bed.vault("a").await.root.is_some());
+        // A person goes on, and nobody is thrown out for it.
+        bed.volumes.salvage("a", true).await.unwrap();
         assert!(refusal(&handle).await.contains("are lost"));
-        assert_eq!(bed.volumes.show("a").await.unwrap().state, State::Attached);
+        let shown = bed.volumes.show("a").await.unwrap();
+        assert_eq!((shown.state, shown.reason), (State::Attached, None));
         write(&handle, 3, b"whole").await.unwrap();
         assert_eq!(read(&handle, 3, 5).await, b"whole");
-        assert_eq!(outcomes(&bed, "a").await, [Outcome::Repaired]);
+        assert_eq!(bed.outcome_of_last("a").await, Some(Outcome::Repaired));
         bed.volumes.remove("a", true).await.unwrap();
-        assert!(bed.keys("salvages/").await.is_empty(), "it goes with the volume");
+    });
+}
+
+#[test]
+fn what_is_absent_is_waited_for_through_restarts_and_costs_nothing_when_it_comes_back() {
+    let (world, store) = (World::new(9, Faults::none()), Mem::store());
+    let (key, object, root) = world.block_on(async {
+        let bed = planted(&world.env(), &store, &["a"]).await;
+        bed.env.spawn("salvager", bed.volumes.salvager());
+        let root = bed.vault("a").await.root;
+        let key = content::pack::key(root.unwrap().pack);
+        let (object, _) = store.get(&key).await.unwrap();
+        store.delete(&key).await.unwrap();
+        let handle = bed.volumes.attach("a").await.unwrap();
+        refusal(&handle).await;
+        bed.env.sleep(5 * HOUR).await;
+        refusal(&handle).await;
+        bed.volumes.salvage("a", false).await.ok();
+        assert_eq!(bed.vault("a").await.root, root);
+        drop(handle);
+        bed.volumes.stop(false).await.unwrap();
+        (key, object, root)
+    });
+    world.crash_process();
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.env.spawn("salvager", bed.volumes.salvager());
+        bed.volumes.resume_salvages().await.unwrap();
+        let reason = bed.volumes.show("a").await.unwrap().reason.unwrap();
+        assert!(reason.contains("part of it cannot be read since"), "{reason}");
+        let handle = bed.volumes.attach("a").await.unwrap();
+        bed.env.sleep(5 * HOUR).await;
+        assert_eq!(bed.vault("a").await.root, root);
+        store.put(&key, object).await.unwrap();
+        assert_eq!(read(&handle, 0, 1).await, b"a");
+        bed.env.sleep(2 * HOUR).await;
+        assert_eq!(bed.volumes.show("a").await.unwrap().reason, None, "it is looked at again");
+        assert_eq!(bed.outcome_of_last("a").await, Some(Outcome::Sound));
     });
 }
 
@@ -223,7 +280,7 @@ fn what_was_cut_off_goes_on_in_the_next_life() {
             bed.env.sleep(10 * SECOND).await;
             assert_eq!(bed.volumes.resume_salvages().await.unwrap(), 1);
             bed.env.sleep(SECOND).await;
-            assert_eq!(outcomes(&bed, "a").await, [Outcome::Interrupted, Outcome::Repaired]);
+            assert_eq!(outcomes(&bed, "a").await, [Outcome::Interrupted, Outcome::Waiting]);
             let history = bed.volumes.salvage_history("a").await.unwrap();
             assert_eq!(history[1].attempt, if dies { 2 } else { 1 });
             assert!(history[1].reason.contains("an operator asked"), "{history:?}");

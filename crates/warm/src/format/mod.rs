@@ -3,6 +3,7 @@
 
 mod frames;
 mod header;
+pub(crate) mod home;
 mod record;
 
 pub(crate) use frames::{

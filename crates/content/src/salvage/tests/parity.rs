@@ -7,14 +7,6 @@ fn with_parity(shape: &str) -> Config {
     Config { parity: Some(shape.parse().unwrap()), ..config() }
 }
 
-/// Damages an object as a disk does: what is read is what is stored.
-async fn damage(store: &Arc<Broken>, pack: PackId, places: &[u64]) {
-    let (object, _) = store.get(&pack::key(pack)).await.unwrap();
-    let mut object = object.to_vec();
-    places.iter().for_each(|at| object[usize::try_from(*at).unwrap()] ^= 1);
-    store.put(&pack::key(pack), object.into()).await.unwrap();
-}
-
 fn within(pointer: &Pointer) -> u64 {
     u64::from(pointer.offset) + 70
 }
@@ -200,7 +192,8 @@ fn a_store_that_is_away_gives_up_nothing() {
         let findings = examine(&content, &root, &mut |_| ()).await.unwrap();
         store.refuse_reads(true);
         let mut batch = content.batch();
-        let error = repair(&content, &mut batch, &root, &findings).await.unwrap_err();
+        let error =
+            repair(&content, &mut batch, &root, &findings, MayDrop::Damaged).await.unwrap_err();
         assert!(error.kind().is_retryable(), "{error}");
     });
 }

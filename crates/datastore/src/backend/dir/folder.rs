@@ -133,6 +133,21 @@ impl Folder {
 
     pub(super) fn delete(&self, key: &str) -> Result<(), Error> {
         let _lock = self.lock(key)?;
+        self.remove(key)
+    }
+
+    pub(super) fn delete_if(&self, key: &str, version: &Version) -> Result<(), Error> {
+        let _lock = self.lock(key)?;
+        match self.get(key) {
+            Ok((_, found)) if found == *version => self.remove(key),
+            Ok(_) => Err(Error::Conflict(key.to_owned())),
+            Err(Error::NotFound(_)) => Ok(()),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The caller has the lock.
+    fn remove(&self, key: &str) -> Result<(), Error> {
         self.packs.forget(key);
         let path = self.path(key);
         match fs::remove_file(&path) {

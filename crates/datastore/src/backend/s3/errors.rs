@@ -37,8 +37,8 @@ const REFUSED: &[&str] = &[
     "NotImplemented",
     "MethodNotAllowed",
 ];
-/// Codes of a 404 that means what it says. Servers send others for an unknown bucket or even an unknown user, and
-/// taking those for an absent object would make a store that cannot be read look empty.
+/// Codes of a 404 that means what it says. Servers send others for an unknown bucket or even an unknown user, and a
+/// proxy sends a page without any: taking those for an absent object would make a store that cannot be read look empty.
 const ABSENT: &[&str] = &["NoSuchKey", "NotFound"];
 /// Codes of servers that keep objects in a file system, for a key below an object or above others.
 const CLASHES: &[&str] = &["ExistingObjectIsDirectory", "ObjectParentIsFile"];
@@ -84,7 +84,14 @@ pub(super) fn translate(key: &str, call: Call, error: &Theirs) -> Error {
         Theirs::Precondition { .. } | Theirs::NotModified { .. } if call == Call::Replace => {
             Error::Conflict(key.to_owned())
         }
-        Theirs::NotFound { .. } => Error::NotFound(key.to_owned()),
+        Theirs::NotFound { .. } if ABSENT.contains(&code) && text.contains("<Error>") => {
+            Error::NotFound(key.to_owned())
+        }
+        Theirs::NotFound { .. } => Error::Unavailable(format!(
+            "something that is not the S3 server says that {key} does not exist: is a proxy, a load balancer or \
+             another server at this address? ({})",
+            shortened(&text)
+        )),
         Theirs::PermissionDenied { .. }
         | Theirs::Unauthenticated { .. }
         | Theirs::UnknownConfigurationKey { .. }
@@ -148,6 +155,16 @@ impl<'a> Answer<'a> {
     }
 }
 
+/// As much of a page as fits into a message.
+fn shortened(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 300;
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(CHARACTERS_MAX) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
 fn element<'a>(body: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = body.split_once(&format!("<{name}>"))?;
     rest.split_once("</").map(|(value, _)| value)
@@ -194,9 +211,16 @@ mod tests {
                 "{code}"
             );
         }
-        let bare =
-            Theirs::NotFound { path: "k".into(), source: "status code: 404 Not Found: ".into() };
-        assert!(matches!(translate("k", Call::Other, &bare), Error::NotFound(_)));
+        let page = "<html><head><title>404 Not Found</title></head><body>nginx</body></html>";
+        for body in ["", page, "<Code>NoSuchKey</Code>", "{\"error\": \"NotFound\"}"] {
+            let source = format!("status code: 404 Not Found: {body}").into();
+            let bare = Theirs::NotFound { path: "k".into(), source };
+            let error = translate("k", Call::Other, &bare);
+            assert!(
+                matches!(&error, Error::Unavailable(text) if text.contains("proxy")),
+                "{body}: {error}"
+            );
+        }
     }
 
     #[test]

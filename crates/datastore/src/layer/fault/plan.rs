@@ -1,4 +1,4 @@
-//! What shall go wrong, as people write it: `latency=10ms,fail=20%,lie=5%,gone=60s@5s`.
+//! What shall go wrong, as people write it: `latency=10ms,fail=20%,lie=5%,gone=60s@5s,absent=packs/data/:2s@5s`.
 
 use crate::Error;
 use std::str::FromStr;
@@ -17,6 +17,29 @@ pub struct Plan {
     pub lie_percent: f64,
     /// When the store cannot be reached at all.
     pub gone: Option<Gone>,
+    /// When a prefix is empty: as if another folder lay over it. What is written there meanwhile is lost.
+    pub absent: Option<Absent>,
+    /// Of a hundred reads and listings so many show what was there before the last write (of those that came this way
+    /// while this was not 0).
+    pub stale_percent: f64,
+    /// Of a hundred calls so many are answered late: a read tells what was so when it began; a write is reported as
+    /// failed and lands [`Plan::LATE`] later, whatever came to lie there meanwhile.
+    pub late_percent: f64,
+    /// Of a hundred writes so many arrive once more, up to [`Plan::LATE`] later.
+    pub twice_percent: f64,
+    /// Of a hundred calls so many get no answer: after [`Plan::SILENCE`] they are reported as failed, done or not.
+    pub silent_percent: f64,
+    /// Of a hundred reads of whole objects (records) so many have one wrong bit.
+    pub flip_percent: f64,
+}
+
+/// A prefix, and when it is empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Absent {
+    /// It ends in `/`.
+    pub prefix: String,
+    /// When.
+    pub when: Gone,
 }
 
 /// A while, counted from the moment the plan was set.
@@ -35,6 +58,11 @@ impl Gone {
 }
 
 impl Plan {
+    /// How late an answer, or a write, is at most.
+    pub const LATE: Duration = Duration::from_secs(5);
+    /// How long a call waits for an answer that does not come.
+    pub const SILENCE: Duration = Duration::from_secs(30);
+
     /// Whether nothing goes wrong.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
@@ -54,12 +82,19 @@ impl FromStr for Plan {
                 "fail" => percent(value).map(|percent| plan.fail_percent = percent),
                 "lie" => percent(value).map(|percent| plan.lie_percent = percent),
                 "gone" => gone(value).map(|gone| plan.gone = Some(gone)),
+                "absent" => absent(value).map(|absent| plan.absent = Some(absent)),
+                "stale" => percent(value).map(|percent| plan.stale_percent = percent),
+                "late" => percent(value).map(|percent| plan.late_percent = percent),
+                "twice" => percent(value).map(|percent| plan.twice_percent = percent),
+                "silent" => percent(value).map(|percent| plan.silent_percent = percent),
+                "flip" => percent(value).map(|percent| plan.flip_percent = percent),
                 _ => None,
             };
             if understood.is_none() {
                 return Err(Error::Invalid(format!(
                     "'{part}' is not a fault of a store. Write some of latency=10ms, fail=20%, lie=5%, gone=60s (from now) \
-                     and gone=60s@5s (in 5 seconds from now), with commas between them"
+                     gone=60s@5s (in 5 seconds from now), absent=packs/data/:60s@5s (that prefix is empty), stale=5%, late=5%, \
+                     twice=5%, silent=1% and flip=1%, with commas between them"
                 )));
             }
         }
@@ -70,6 +105,12 @@ impl FromStr for Plan {
 fn gone(text: &str) -> Option<Gone> {
     let (lasts, from) = text.split_once('@').unwrap_or((text, "0s"));
     Some(Gone { from: duration(from)?, lasts: duration(lasts)? })
+}
+
+fn absent(text: &str) -> Option<Absent> {
+    let (prefix, when) = text.trim().split_once(':')?;
+    crate::key::check_prefix(prefix).ok().filter(|()| !prefix.is_empty())?;
+    Some(Absent { prefix: prefix.to_owned(), when: gone(when)? })
 }
 
 fn percent(text: &str) -> Option<f64> {
@@ -109,6 +150,20 @@ mod tests {
             fail_percent: 20.0,
             lie_percent: 2.5,
             gone: Some(gone),
+            ..Plan::default()
+        };
+        assert_eq!(plan, expected);
+        let plan: Plan = "absent=packs/data/:60s@5s,stale=1%,late=2%,twice=3%,silent=4%,flip=5%"
+            .parse()
+            .unwrap();
+        let expected = Plan {
+            absent: Some(Absent { prefix: "packs/data/".to_owned(), when: gone }),
+            stale_percent: 1.0,
+            late_percent: 2.0,
+            twice_percent: 3.0,
+            silent_percent: 4.0,
+            flip_percent: 5.0,
+            ..Plan::default()
         };
         assert_eq!(plan, expected);
         assert!("".parse::<Plan>().unwrap().is_quiet());
@@ -131,6 +186,11 @@ mod tests {
             "lie=x%",
             "latency=9e9s",
             "gone=999999h",
+            "absent=packs",
+            "absent=packs:1s",
+            "absent=:1s",
+            "absent=../:1s",
+            "stale=1",
         ] {
             let error = bad.parse::<Plan>().unwrap_err().to_string();
             assert!(error.contains(bad) && error.contains("latency=10ms"), "{error}");
@@ -144,7 +204,7 @@ mod tests {
         }
 
         #[test]
-        fn nearly_right_text_too(text in "(latency|fail|gone|lie)=[0-9.]{0,30}(us|ms|s|m|h|%|@|é)?[0-9s@]{0,3}") {
+        fn nearly_right_text_too(text in "(latency|fail|gone|lie|absent|flip)=[0-9.]{0,30}(us|ms|s|m|h|%|@|é)?[0-9s@]{0,3}") {
             let _ = text.parse::<Plan>();
         }
     }

@@ -116,3 +116,64 @@ fn the_meter_tells_what_callers_saw() {
         assert_eq!(meter.read(Call::List).calls, 0);
     });
 }
+
+#[test]
+fn a_prefix_is_empty_for_a_while_and_what_is_written_there_meanwhile_is_lost() {
+    let world = World::new(5, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let (store, _) = wrap(&env, Mem::store(), plan("absent=packs/data/:60s@5s"));
+        for key in ["packs/data/a", "packs/meta/b"] {
+            store.put(key, Bytes::from_static(b"1")).await.unwrap();
+        }
+        env.sleep(Duration::from_secs(6)).await;
+        assert!(matches!(store.get("packs/data/a").await, Err(Error::NotFound(_))));
+        assert!(store.list("packs/data/", None).await.unwrap().is_empty());
+        let listed = store.list("packs/", None).await.unwrap();
+        assert!(listed.len() == 1 && listed[0].key == "packs/meta/b", "{listed:?}");
+        store.put("packs/data/c", Bytes::new()).await.unwrap();
+        assert_eq!(store.list("packs/data/", None).await.unwrap().len(), 1);
+        env.sleep(Duration::from_secs(60)).await;
+        assert_eq!(store.get("packs/data/a").await.unwrap().0, "1");
+        assert!(matches!(store.get("packs/data/c").await, Err(Error::NotFound(_))));
+    });
+}
+
+#[test]
+fn answers_are_old_late_doubled_silent_and_wrong_as_asked_for() {
+    let world = World::new(6, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let (store, handle) = wrap(&env, Mem::store(), plan("stale=100%"));
+        store.put("a", Bytes::from_static(b"1")).await.unwrap();
+        assert!(matches!(store.get("a").await, Err(Error::NotFound(_))), "before the first write");
+        store.put("a", Bytes::from_static(b"2")).await.unwrap();
+        assert_eq!(store.get("a").await.unwrap().0, "1");
+        store.list("", None).await.unwrap();
+        store.delete("a").await.unwrap();
+        assert_eq!(store.list("", None).await.unwrap().len(), 1, "an old list");
+        // It is reported as failed, and lands after all.
+        handle.set(plan("late=100%"));
+        assert!(matches!(store.put("late", Bytes::new()).await, Err(Error::Unavailable(_))));
+        handle.set(Plan::default());
+        assert!(matches!(store.get("late").await, Err(Error::NotFound(_))));
+        env.sleep(Plan::LATE).await;
+        store.get("late").await.unwrap();
+        // It comes again, over what was written meanwhile.
+        handle.set(plan("twice=100%"));
+        store.put("twice", Bytes::from_static(b"1")).await.unwrap();
+        handle.set(Plan::default());
+        store.put("twice", Bytes::from_static(b"2")).await.unwrap();
+        env.sleep(Plan::LATE).await;
+        assert_eq!(store.get("twice").await.unwrap().0, "1");
+        handle.set(plan("silent=100%"));
+        let began = env.now();
+        assert!(matches!(store.get("twice").await, Err(Error::Unavailable(_))));
+        assert_eq!(env.now().since(began).as_secs(), Plan::SILENCE.as_secs());
+        handle.set(plan("flip=100%"));
+        let (wrong, _) = store.get("twice").await.unwrap();
+        assert_eq!((wrong[0] ^ b'1').count_ones(), 1);
+        store.put("packs/data/a", Bytes::from_static(b"1")).await.unwrap();
+        assert_eq!(store.get("packs/data/a").await.unwrap().0, "1", "records only");
+    });
+}

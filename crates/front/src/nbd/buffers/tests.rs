@@ -1,8 +1,13 @@
 //! Bytes go through in order whatever the pieces, and memory is given back.
 
 use super::*;
+use futures_util::FutureExt;
 use proptest::prelude::*;
 use std::task::Waker;
+
+fn lease(bytes: usize) -> Lease {
+    Budget::new(bytes).lease(bytes).now_or_never().expect("all of it")
+}
 
 fn fill(input: &mut Input, mut stream: &[u8]) -> usize {
     match input.poll_fill(&mut Context::from_waker(Waker::noop()), &mut stream) {
@@ -22,6 +27,9 @@ proptest! {
             let wanted = wanted.div_ceil(4) * 4;
             while input.unread().len() < wanted {
                 input.want(wanted);
+                if !input.holds(wanted) {
+                    input.grow(lease(Input::room(wanted)));
+                }
                 let words: Vec<u8> = (next..next + 50_000).flat_map(u32::to_be_bytes).collect();
                 let count = fill(&mut input, &words);
                 prop_assert!(count > 0 && count.is_multiple_of(4), "{count}");
@@ -31,6 +39,7 @@ proptest! {
             let words = input.unread().chunks_exact(4).map(|word| u32::from_be_bytes(word.try_into().unwrap()));
             prop_assert!(words.eq(first..next));
             input.consume(wanted);
+            input.settle(skipped % 2 == 0);
             input.skip(skipped as u64 * 4);
         }
     }
@@ -38,38 +47,80 @@ proptest! {
 
 #[test]
 fn a_long_request_is_read_to_its_end_and_no_further() {
+    let budget = Budget::new(64 << 20);
+    let lease = |bytes| budget.lease(bytes).now_or_never().expect("there is enough");
     let mut input = Input::new();
     let stream = vec![1; 4 << 20];
-    input.want(1 << 20);
-    fill(&mut input, &stream);
-    assert_eq!(input.unread().len(), 1 << 20);
-    input.consume(1 << 20);
-    assert!(input.bytes.len() >= 1 << 20, "kept for the next");
+    for is_kept in [true, false] {
+        input.want(1 << 20);
+        assert!(!input.holds(1 << 20) && !input.is_large());
+        input.grow(lease(Input::room(1 << 20)));
+        fill(&mut input, &stream);
+        assert_eq!(input.unread().len(), 1 << 20);
+        input.consume(1 << 20);
+        input.settle(is_kept);
+        assert_eq!(input.is_large(), is_kept, "kept for the next one, unless others want it");
+        input.relax(false);
+        assert_eq!((input.bytes.len(), budget.used()), (BUFFER_BYTES, 0));
+    }
     input.want(16 << 20);
+    input.grow(lease(16 << 20));
     fill(&mut input, &stream);
     assert!(input.bytes.len() > BUFFER_BYTES_KEPT);
+    input.relax(false);
+    assert!(input.is_large(), "not in the middle of a request");
     input.consume(usize::MAX >> 1);
-    fill(&mut input, &stream);
-    assert_eq!(input.bytes.len(), BUFFER_BYTES, "given back");
+    input.settle(true);
+    assert_eq!((input.bytes.len(), budget.used()), (BUFFER_BYTES, 0), "given back");
+}
+
+#[test]
+fn a_buffer_whose_request_lives_on_is_given_back_and_its_lease_is_not() {
+    let budget = Budget::new(64 << 20);
+    let mut input = Input::new();
+    input.want(1 << 20);
+    input.grow(budget.lease(1 << 20).now_or_never().expect("there is enough"));
+    fill(&mut input, &vec![1; 1 << 20]);
+    let lease = input.take_lease().expect("leased");
+    input.consume(1 << 20);
+    input.settle(true);
+    assert_eq!((input.bytes.len(), budget.used()), (BUFFER_BYTES, 1 << 20));
+    drop(lease);
+    assert_eq!(budget.used(), 0);
+}
+
+fn send(output: &mut Output, stream: &mut Vec<u8>) -> usize {
+    output.poll_send(&mut Context::from_waker(Waker::noop()), stream).unwrap()
 }
 
 #[test]
 fn output_is_sent_in_order_and_memory_is_given_back() {
+    let budget = Budget::new(64 << 20);
     let mut output = Output::new();
     let mut stream = Vec::new();
     let mut expected = Vec::new();
-    for (index, length) in [10, 300_000, 5, 6 << 20, 100].into_iter().enumerate() {
-        let data = vec![u8::try_from(index).unwrap(); length];
-        output.put(&data);
+    for (index, length) in [10, 300_000, 5, 6 << 20, 100, 1 << 20, 7].into_iter().enumerate() {
+        let byte = u8::try_from(index).unwrap();
+        if length > BUFFER_BYTES {
+            let large = Large::new(budget.clone(), length).now_or_never();
+            let mut large = large.expect("there is enough");
+            large.bytes[..length].fill(byte);
+            output.push(large);
+        } else {
+            output.put(&vec![byte; length]);
+        }
         let _uncommitted = output.space(1000);
-        expected.extend(data);
-        if index % 2 == 1 {
-            let sent =
-                output.poll_send(&mut Context::from_waker(Waker::noop()), &mut stream).unwrap();
-            assert!(sent > 0 && output.is_empty());
-            assert!(output.bytes.len() <= BUFFER_BYTES_KEPT);
+        expected.extend(vec![byte; length]);
+        if index % 3 == 2 {
+            assert!(send(&mut output, &mut stream) > 0 && output.is_empty());
         }
     }
-    output.poll_send(&mut Context::from_waker(Waker::noop()), &mut stream).unwrap();
+    send(&mut output, &mut stream);
     assert!(stream == expected);
+    assert!(budget.used() <= BUFFER_BYTES_KEPT, "one buffer at most is kept for the next reply");
+    let spare = output.spare().take(1000).expect("the last one");
+    assert_eq!(spare.length, 1000);
+    drop(spare);
+    output.relax(true);
+    assert_eq!((budget.used(), output.bytes.len()), (0, BUFFER_BYTES));
 }

@@ -147,6 +147,23 @@ fn wrong_options_are_refused_and_the_client_stays() {
 }
 
 #[test]
+fn what_has_no_answer_that_says_no_is_hung_up_on_when_it_is_too_long() {
+    let memory = Memory::new(MIB);
+    with_server(&Shelf::of(&[("disk", &memory)]), async |server| {
+        for which in [option::EXPORT_NAME, option::ABORT] {
+            let mut client = Client::connect(&server.env, &server.address).await;
+            let length = limits::OPTION_BYTES_MAX + 1;
+            client.send(&[b"IHAVEOPT", &which.to_be_bytes(), &length.to_be_bytes()]).await;
+            assert!(client.is_dropped().await, "option {which}");
+        }
+        let mut client = Client::connect(&server.env, &server.address).await;
+        let replies =
+            client.option(option::GO, &vec![0; limits::OPTION_BYTES_MAX as usize + 1]).await;
+        assert_eq!(replies[0].0, reply::ERR_TOO_BIG, "others are answered");
+    });
+}
+
+#[test]
 fn strangers_are_dropped() {
     let memory = Memory::new(MIB);
     with_server(&Shelf::of(&[("disk", &memory)]), async |server| {

@@ -1,6 +1,9 @@
 //! What each command does: check it, then do it at once, stage it, or put it among the slow ones.
 
+use super::slow::Held;
 use super::{End, Finished, Session};
+use crate::conn::Lease;
+use crate::nbd::buffers::Large;
 use crate::nbd::limits;
 use crate::nbd::replies;
 use crate::nbd::target::{Error, Target, Written};
@@ -42,20 +45,50 @@ impl<D: Target> Session<D> {
         if length == 0 {
             return replies::no_data(&mut self.output, self.modes, cookie);
         }
+        if length as usize > limits::BUFFER_BYTES {
+            return self.read_large(cookie, offset, length);
+        }
         let device = &self.device;
         let fill = |place: &mut [u8]| device.read_now(offset, place);
         match replies::data(&mut self.output, self.modes, (cookie, offset, length), fill) {
             Ok(true) => {}
             Ok(false) => {
                 let device = self.device.clone();
-                self.defer(length as usize, async move {
+                let lease = self.lease_beyond_share(length as usize);
+                self.defer(self.held(length as usize), async move {
+                    let _lease = match lease {
+                        Some(lease) => Some(lease.await),
+                        None => None,
+                    };
                     let mut data = vec![0; length as usize];
                     let result = device.read(offset, &mut data).await;
-                    Finished::Read { cookie, offset, data, result }
+                    Finished::Read { cookie, offset, data, result, _lease }
                 });
             }
             Err(error) => self.fail(cookie, &error),
         }
+    }
+
+    /// A read that needs a buffer of its own, which becomes its reply as it is.
+    fn read_large(&mut self, cookie: u64, offset: u64, length: u32) {
+        let (device, modes, budget) = (self.device.clone(), self.modes, self.budget.clone());
+        let head_bytes = replies::data_head_bytes(modes);
+        let total = head_bytes + length as usize;
+        let spare = self.output.spare();
+        self.defer(Held::leased(length as usize), async move {
+            let mut large = match spare.take(total) {
+                Some(large) => large,
+                None => Large::new(budget, total).await,
+            };
+            let (head, data) = large.bytes[..total].split_at_mut(head_bytes);
+            let result = match device.read_now(offset, data) {
+                Ok(true) => Ok(()),
+                Ok(false) => device.read(offset, data).await,
+                Err(error) => Err(error),
+            };
+            replies::data_head(head, modes, (cookie, offset, length));
+            Finished::Large { cookie, large, result }
+        });
     }
 
     fn write(&mut self, request: Request) {
@@ -103,8 +136,16 @@ impl<D: Target> Session<D> {
                 self.batch.ticket = self.batch.ticket.max(ticket);
             }
             Ok(Written::Later(later)) => {
+                // A long payload has its lease already; of a short one there is a copy now, lease or not.
+                let lease = match self.input.take_lease() {
+                    Some(lease) => Some(lease),
+                    None if self.is_beyond_share(held) => self.budget.try_lease(held),
+                    None => None,
+                };
+                let held = Held { bytes: held, own: if lease.is_some() { 0 } else { held } };
                 self.defer(held, async move {
-                    Finished::Plain { cookie, held, result: later.await.map_err(Error::from) }
+                    let result = later.await.map_err(Error::from);
+                    Finished::Plain { cookie, result, _lease: lease }
                 });
             }
             Err(error) => self.fail(cookie, &error),
@@ -122,9 +163,15 @@ impl<D: Target> Session<D> {
         let length = request.length.min(limits::CACHE_BYTES_MAX);
         let held = length.min(limits::CACHE_STEP_BYTES) as usize;
         let device = self.device.clone();
-        self.defer(held, async move {
+        let lease = self.lease_beyond_share(held);
+        let counted = self.held(held);
+        self.defer(counted, async move {
+            let _lease = match lease {
+                Some(lease) => Some(lease.await),
+                None => None,
+            };
             let result = warm(&device, offset, u64::from(length), held).await;
-            Finished::Plain { cookie, held, result }
+            Finished::Plain { cookie, result, _lease }
         });
     }
 
@@ -144,7 +191,7 @@ impl<D: Target> Session<D> {
             );
         }
         let device = self.device.clone();
-        self.defer(0, async move {
+        self.defer(Held::default(), async move {
             let length = request.length.min(limits::STATUS_BYTES_MAX);
             let result = device.extents(request.offset, u64::from(length)).await;
             Finished::Status { request: Request { length, ..request }, result }
@@ -168,10 +215,23 @@ impl<D: Target> Session<D> {
         self.refuse(cookie, replies::number(error), &error.to_string());
     }
 
-    fn defer(&mut self, held: usize, work: impl Future<Output = Finished> + Send + 'static) {
-        self.slow_count += 1;
-        self.slow_bytes += held;
-        self.slow.push(Box::pin(work));
+    /// Whether so many bytes more for slow requests are beyond the session's own share.
+    fn is_beyond_share(&self, bytes: usize) -> bool {
+        self.slow.own + bytes > limits::BUFFER_BYTES
+    }
+
+    /// The lease that a slow request needs first, if it does.
+    fn lease_beyond_share(&self, bytes: usize) -> Option<impl Future<Output = Lease> + use<D>> {
+        self.is_beyond_share(bytes).then(|| self.budget.lease(bytes))
+    }
+
+    /// What such a request counts for.
+    fn held(&self, bytes: usize) -> Held {
+        Held { bytes, own: if self.is_beyond_share(bytes) { 0 } else { bytes } }
+    }
+
+    fn defer(&mut self, held: Held, work: impl Future<Output = Finished> + Send + 'static) {
+        self.slow.push(held, work);
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a client sees of a session.
 
+mod memory;
+
 use crate::nbd::limits;
 use crate::nbd::testing::{
     Client, Memory, Shelf, Whim, header, number, with_server, with_simulated_server,
@@ -75,6 +77,64 @@ fn a_batch_of_writes_is_covered_by_few_syncs() {
         assert!(memory.syncs.load(Ordering::Relaxed) <= 4);
         assert_eq!(memory.flushes.load(Ordering::Relaxed), 1);
     });
+}
+
+#[test]
+fn a_write_is_answered_only_after_its_sync() {
+    for seed in 0..20 {
+        let memory = Memory::new(MIB);
+        with_simulated_server(seed, &Shelf::of(&[("a", &memory)]), async |server| {
+            let mut client = Client::open(&server.env, &server.address, "a").await;
+            memory.close_gate();
+            memory.slow_syncs.store(true, Ordering::Relaxed);
+            let first = client.request(command::WRITE, 0, 0, 4096, &pattern(4096, 1)).await;
+            assert!(client.is_silent(&server.env).await, "its sync is under way");
+            assert_eq!(memory.syncs.load(Ordering::Relaxed), 1);
+            let reply = client.call(command::READ, 0, 0, 4096, &[]).await;
+            assert!(reply.data == pattern(4096, 1), "who reads does not wait");
+            let flags = flag::FUA;
+            let second = client.request(command::WRITE, flags, 4096, 10, &[2; 10]).await;
+            let clear = client.request(command::WRITE_ZEROES, 0, 8192, 10, &[]).await;
+            assert!(client.is_silent(&server.env).await);
+            memory.gate.add_permits(1);
+            assert_eq!(client.reply(0).await.cookie, first);
+            assert!(
+                client.is_silent(&server.env).await,
+                "the sync of the first is none of the others"
+            );
+            memory.gate.add_permits(2);
+            let mut cookies = [client.reply(0).await.cookie, client.reply(0).await.cookie];
+            cookies.sort_unstable();
+            assert_eq!(cookies, [second, clear]);
+
+            let gate = memory.gate.forget_permits(2);
+            assert!(gate <= 1, "one sync may have covered both");
+            let flush = client.request(command::FLUSH, 0, 0, 0, &[]).await;
+            assert!(client.is_silent(&server.env).await, "nor is a flush answered before its end");
+            memory.gate.add_permits(1);
+            assert_eq!(client.reply(0).await.cookie, flush);
+        });
+    }
+}
+
+#[test]
+fn a_sync_that_fails_fails_all_that_it_covers() {
+    let memory = Memory::new(MIB);
+    for slow in [false, true] {
+        memory.slow_syncs.store(slow, Ordering::Relaxed);
+        with_simulated_server(7, &Shelf::of(&[("a", &memory)]), async |server| {
+            let mut client = Client::open(&server.env, &server.address, "a").await;
+            memory.failing_syncs.store(true, Ordering::Relaxed);
+            for command in [command::WRITE, command::WRITE_ZEROES, command::TRIM, command::FLUSH] {
+                let length = if command == command::FLUSH { 0 } else { 4 };
+                let data: &[u8] = if command == command::WRITE { &[1; 4] } else { &[] };
+                let reply = client.call(command, 0, 0, length, data).await;
+                assert_ne!(reply.errno, 0, "command {command}");
+            }
+            memory.failing_syncs.store(false, Ordering::Relaxed);
+            assert_eq!(client.call(command::WRITE, 0, 0, 4, &[1; 4]).await.errno, 0);
+        });
+    }
 }
 
 #[test]

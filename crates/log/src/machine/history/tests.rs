@@ -4,7 +4,7 @@ use super::*;
 use crate::format::{Lost, Named};
 
 fn named(id: u64) -> Named {
-    Named { segment: SegmentId(id), file: id as u32, lost: Lost::Nothing }
+    Named { segment: SegmentId(id), file: id as u32, lost: Lost::Nothing, who: None }
 }
 
 fn present(ids: &[u64]) -> BTreeMap<SegmentId, Present> {

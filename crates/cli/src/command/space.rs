@@ -1,0 +1,74 @@
+//! `rekindle space`: what volumes take in the store.
+
+use super::{client, job};
+use crate::arguments::{Common, Space};
+use crate::failure::Outcome;
+use crate::output;
+use base::units::format_size;
+use front::http::api::Job;
+use serde_json::{Value, json};
+
+/// Runs the command.
+pub fn run(common: &Common, space: &Space) -> Outcome<u8> {
+    let client = client(common)?;
+    let begun: Job = client.post("/api/v1/space", &json!({ "volume": space.name }))?;
+    let done = job::follow(&client, begun, "count what volumes take")?;
+    if common.json {
+        output::json(&done.result);
+    } else {
+        print(&done.result);
+    }
+    Ok(0)
+}
+
+fn print(found: &Value) {
+    let bytes = |value: &Value| value.as_u64().unwrap_or(0);
+    let mut table = output::table(["VOLUME", "SIZE", "USED", "ONLY ITS OWN", "METADATA"]);
+    for volume in found["volumes"].as_array().into_iter().flatten() {
+        table.add_row([
+            volume["name"].as_str().unwrap_or_default().to_owned(),
+            format_size(bytes(&volume["size"])),
+            format_size(bytes(&volume["used"])),
+            format_size(bytes(&volume["unique"])),
+            format_size(bytes(&volume["metadata"])),
+        ]);
+    }
+    output::rows(&table);
+    let all = &found["all"];
+    let (used, distinct, stored) =
+        (bytes(&all["used"]), bytes(&all["distinct"]), bytes(&all["stored"]));
+    let about = if found["exact"].as_bool() == Some(true) { "" } else { "about " };
+    output::line(&format!(
+        "\nall volumes: {} used; {about}{} after deduplication ({}), {about}{} as stored ({} by compression)",
+        format_size(used),
+        format_size(distinct),
+        ratio(used, distinct),
+        format_size(stored),
+        ratio(distinct, stored),
+    ));
+    output::line(
+        "USED counts what was written and not trimmed, as of the last commit to the store;",
+    );
+    output::line("ONLY ITS OWN is what the store gets back when the volume is purged.");
+}
+
+/// How often the smaller fits, to a tenth.
+fn ratio(large: u64, small: u64) -> String {
+    match small {
+        0 => "-".to_owned(),
+        _ => {
+            let tenths = u128::from(large) * 10 / u128::from(small);
+            format!("{}.{}x", tenths / 10, tenths % 10)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ratio;
+
+    #[test]
+    fn ratios_never_divide_by_nothing() {
+        assert_eq!([ratio(0, 0), ratio(30, 10), ratio(25, 10)], ["-", "3.0x", "2.5x"]);
+    }
+}

@@ -1,0 +1,178 @@
+//! The warm memory of all folders on this machine, and what of it belongs to no folder any more.
+//!
+//! A folder that cannot be found may be on a disk that is not mounted now. So an arena that holds bytes which are nowhere
+//! else is never dropped with the others: it is named, and a person removes the file.
+#![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
+
+use crate::arguments::Common;
+use crate::failure::Outcome;
+use crate::output;
+use base::units::format_size;
+use rustix::fs::FlockOperation;
+use serde::Serialize;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where warm memory lies unless somebody says otherwise.
+const FOLDER: &str = "/dev/shm";
+
+/// One arena.
+#[derive(Debug, Serialize)]
+struct Found {
+    path: PathBuf,
+    /// Memory that it takes, bytes.
+    bytes: u64,
+    node: Option<String>,
+    /// The daemon's folder, if the arena says so.
+    folder: Option<String>,
+    /// `in use`, `kept`, `orphan`, `unknown`.
+    state: &'static str,
+    /// Bytes of the log that no flash has.
+    only_here: u64,
+}
+
+/// Lists them.
+pub fn list(common: &Common) -> Outcome<u8> {
+    let found = find(Path::new(FOLDER));
+    if common.json {
+        output::json(&found);
+        return Ok(0);
+    }
+    if found.is_empty() {
+        output::line(&format!("no warm memory in {FOLDER}"));
+        return Ok(0);
+    }
+    let mut table = output::table(["STATE", "TAKES", "ONLY HERE", "FOLDER", "FILE"]);
+    for arena in &found {
+        let folder = arena.folder.clone().unwrap_or_else(|| "-".to_owned());
+        table.add_row([
+            arena.state.to_owned(),
+            format_size(arena.bytes),
+            format_size(arena.only_here),
+            folder,
+            arena.path.display().to_string(),
+        ]);
+    }
+    output::rows(&table);
+    if found.iter().any(|arena| arena.state == "orphan") {
+        output::line("\n`rekindle warm drop --orphans` frees what belongs to no folder any more");
+    }
+    Ok(0)
+}
+
+/// Removes those whose folders are gone.
+pub fn drop(common: &Common) -> Outcome<u8> {
+    let mut orphans = find(Path::new(FOLDER));
+    orphans.retain(|arena| arena.state == "orphan");
+    let (kept, gone): (Vec<Found>, Vec<Found>) =
+        orphans.into_iter().partition(|arena| arena.only_here > 0);
+    let mut freed = 0;
+    for arena in &gone {
+        fs::remove_file(&arena.path)?;
+        freed += arena.bytes;
+    }
+    if common.json {
+        output::json(&serde_json::json!({ "dropped": gone, "kept": kept, "freed_bytes": freed }));
+        return Ok(0);
+    }
+    for arena in &gone {
+        output::line(&format!("removed {}", arena.path.display()));
+    }
+    for arena in &kept {
+        output::line(&format!(
+            "kept {}: {} of acknowledged changes are nowhere else. If the folder {} is really gone, remove the file",
+            arena.path.display(),
+            format_size(arena.only_here),
+            arena.folder.as_deref().unwrap_or("of its daemon"),
+        ));
+    }
+    output::line(&format!("{} freed", format_size(freed)));
+    Ok(0)
+}
+
+fn find(folder: &Path) -> Vec<Found> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("rekindle-") && name.ends_with(".warm")
+    };
+    let mut found: Vec<Found> = entries
+        .map(|entry| entry.path())
+        .filter(names)
+        .filter_map(|path| look(path).ok())
+        .collect();
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+fn look(path: PathBuf) -> io::Result<Found> {
+    let file = File::open(&path)?;
+    // Sparse: what it takes is less than its length.
+    let bytes = file.metadata()?.blocks() * 512;
+    let mut head = Vec::new();
+    Read::by_ref(&mut &file).take(warm::inspect::BYTES_WANTED as u64).read_to_end(&mut head)?;
+    let folder = warm::inspect::home(&head);
+    let arena = warm::inspect::arena(&head).ok();
+    let node = arena.as_ref().map(|arena| arena.node.to_string());
+    let only_here = arena
+        .iter()
+        .flat_map(|arena| &arena.used)
+        .map(|(_, certificate)| u64::from(certificate.front.saturating_sub(certificate.durable)));
+    let only_here = only_here.sum();
+    // The lock goes with the descriptor.
+    let in_use = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err();
+    let state = match (&node, &folder) {
+        _ if in_use => "in use",
+        (None, _) | (_, None) => "unknown",
+        (Some(node), Some(folder)) if belongs(Path::new(folder), node) => "kept",
+        _ => "orphan",
+    };
+    Ok(Found { path, bytes, node, folder, state, only_here })
+}
+
+/// Whether the folder is there and is that node's.
+fn belongs(folder: &Path, node: &str) -> bool {
+    let path = node::home_file::HomeFile::path(folder);
+    // One that cannot be looked into may well be: only "not there" and "another node's" are answers.
+    match fs::read(&path) {
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+        Ok(text) => serde_json::from_slice::<serde_json::Value>(&text)
+            .map_or(true, |home| home["node"].as_str() == Some(node)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::NodeId;
+
+    fn arena(folder: &Path, node: NodeId, home: &Path) -> PathBuf {
+        let (env, _runtime) = env::real::env().expect("an environment");
+        let path = folder.join(format!("rekindle-{node}.warm"));
+        let arena = warm::Arena::open(&env, &path, node, 1).expect("an arena");
+        arena.note_home(&home.display().to_string());
+        path
+    }
+
+    #[test]
+    fn an_arena_is_an_orphan_when_its_folder_is_gone_or_anothers_and_never_while_in_use() {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let home = scratch.path().join("home");
+        fs::create_dir(&home).expect("a folder");
+        let node = NodeId([7; 16]);
+        let path = arena(scratch.path(), node, &home);
+        let state = || find(scratch.path()).pop().expect("it is found").state;
+        assert_eq!(state(), "orphan", "no node.json");
+        let write =
+            |node: &str| fs::write(home.join("node.json"), format!("{{\"node\":\"{node}\"}}"));
+        write(&node.to_string()).expect("a file");
+        assert_eq!(state(), "kept");
+        write("another").expect("a file");
+        assert_eq!(state(), "orphan", "another node's");
+        let file = File::open(&path).expect("the file");
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).expect("a lock");
+        assert_eq!(state(), "in use");
+    }
+}

@@ -1,0 +1,73 @@
+//! Other copies of chunks that cannot be had at their places: the same name, elsewhere in the store.
+//!
+//! Two batches that wrote the same bytes at once, or an index that had forgotten them, leave two copies. Only the footers
+//! tell, so all of them are read; that happens only when something is to be given up otherwise.
+
+use crate::name::{NameMap, NameSet};
+use crate::pack::reader::{Body, read_footer};
+use crate::pack::writer::pointer;
+use crate::verify::Damage;
+use crate::{Class, Content, Error, Pointer, limits, pack};
+use futures_util::future::join_all;
+
+/// Where else chunks lie, as footers say.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Copies {
+    places: NameMap<Vec<Pointer>>,
+}
+
+/// Looks for other copies of what cannot be had. An error means that nothing can be said now.
+pub(super) async fn search(content: &Content, damages: &[Damage]) -> Result<Copies, Error> {
+    let mut copies = Copies::default();
+    for class in [Class::Metadata, Class::Data] {
+        let wanted: NameSet = damages
+            .iter()
+            .filter(|damage| pack::class(damage.pointer.pack) == class)
+            .map(|damage| damage.pointer.name)
+            .collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        let packs = pack::list(&content.inner.store, class).await?;
+        for window in packs.chunks(limits::FETCH_WINDOW) {
+            let reads = window.iter().map(|&(id, length)| {
+                let store = content.inner.store.clone();
+                let read = async move { read_footer(&store, id, length).await };
+                content.inner.env.run("content-copies", read)
+            });
+            for ((id, _), footer) in window.iter().zip(join_all(reads).await) {
+                let entries = match footer {
+                    Ok(entries) => entries,
+                    Err(error) if error.kind().is_retryable() => return Err(error),
+                    // Gone meanwhile, or a newer binary's.
+                    Err(_) => continue,
+                };
+                for entry in entries.iter().filter(|entry| wanted.contains(&entry.name)) {
+                    copies.places.entry(entry.name).or_default().push(pointer(*id, entry));
+                }
+            }
+        }
+    }
+    Ok(copies)
+}
+
+impl Copies {
+    /// A chunk from one of its other places. An error means that nothing can be said now.
+    pub(super) async fn read(
+        &self,
+        content: &Content,
+        pointer: &Pointer,
+    ) -> Result<Option<Body>, Error> {
+        let others = self.places.get(&pointer.name).into_iter().flatten();
+        for other in others.filter(|other| *other != pointer) {
+            let (inner, other) = (content.inner.clone(), *other);
+            let read = async move { inner.fetch(&other).await };
+            match content.inner.env.run("content-copies", read).await {
+                Ok(body) => return Ok(Some(body)),
+                Err(error) if error.missing().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+}

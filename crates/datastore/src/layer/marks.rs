@@ -1,0 +1,278 @@
+//! Absent is unavailable: an object is believed not to exist only where its folder proves to be the right one.
+//!
+//! A folder below the store may be a mount of its own that is away, or another folder may lie in its place: then all
+//! objects in it seem not to exist, and what is written there is lost. So each folder holds a marker, a copy of the
+//! store's identity. It is looked at whenever the store says that something does not exist, when a listing begins and
+//! ends, and around writes that would land anywhere. Nothing is asked for reads that find what they look for.
+
+use crate::identity::Identity;
+use crate::limits::MARKER_TRUST;
+use crate::record::decode_as;
+use crate::{Datastore, Error, Listed, Removal, Store, Version, key};
+use bytes::Bytes;
+use env::{BoxFuture, Env, Moment};
+use futures_util::future::try_join_all;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where an absent object means damage or loss: there a marker vouches for one look only.
+const GRAVE: [&str; 3] = [key::PACKS_DATA, key::PACKS_META, key::VOLUMES];
+
+struct Marked {
+    env: Env,
+    inner: Store,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    known: Known,
+    /// When the marker of a folder was seen last.
+    seen: HashMap<&'static str, Moment>,
+}
+
+/// What is known of the store's identity.
+#[derive(Default, Clone)]
+enum Known {
+    #[default]
+    Nothing,
+    /// There was none, or one that names no folders.
+    Unmarked(Moment),
+    Marked(Arc<Identity>),
+}
+
+/// A store whose folders must prove themselves, once its identity says that they can.
+#[must_use]
+pub fn wrap(env: &Env, inner: Store) -> Store {
+    Arc::new(Marked { env: env.clone(), inner, state: Mutex::default() })
+}
+
+/// The folders with markers that a key or prefix lies in, or holds.
+fn folders_of(key: &str) -> impl Iterator<Item = &'static str> {
+    key::MARKED.into_iter().filter(move |folder| {
+        !key::is_marker(key) && (key.starts_with(folder) || folder.starts_with(key))
+    })
+}
+
+fn is_grave(key: &str) -> bool {
+    GRAVE.iter().any(|folder| key.starts_with(folder))
+}
+
+impl Marked {
+    /// The identity, if it says which folders are marked.
+    async fn identity(&self) -> Result<Option<Arc<Identity>>, Error> {
+        let known = self.state.lock().known.clone();
+        match known {
+            Known::Marked(identity) => return Ok(Some(identity)),
+            Known::Unmarked(at) if self.env.now().since(at) < MARKER_TRUST => return Ok(None),
+            _ => {}
+        }
+        let found = match self.inner.get(key::IDENTITY).await {
+            Ok((data, _)) => Some(self.decoded(&data)?),
+            Err(Error::NotFound(_)) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(self.learn(found))
+    }
+
+    /// Whatever is wrong with the identity is no reason to judge anything else.
+    fn decoded(&self, data: &[u8]) -> Result<Identity, Error> {
+        let decoded = decode_as::<Identity>(key::IDENTITY, data);
+        decoded.map(|(identity, _)| identity).map_err(|error| Error::Unavailable(error.to_string()))
+    }
+
+    fn learn(&self, found: Option<Identity>) -> Option<Arc<Identity>> {
+        let mut state = self.state.lock();
+        match found.filter(|identity| !identity.marked.is_empty()) {
+            Some(identity) => {
+                let identity = Arc::new(identity);
+                state.known = Known::Marked(identity.clone());
+                Some(identity)
+            }
+            None => {
+                state.known = Known::Unmarked(self.env.now());
+                None
+            }
+        }
+    }
+
+    /// Whether the folders that a key or prefix concerns are the right ones, seen no longer ago than `trust`.
+    async fn vouch(&self, key: &str, trust: Duration) -> Result<(), Error> {
+        if folders_of(key).next().is_none() {
+            return Ok(());
+        }
+        let Some(identity) = self.identity().await? else { return Ok(()) };
+        let fresh = |folder: &str| {
+            let seen = self.state.lock().seen.get(folder).copied();
+            seen.is_some_and(|seen| self.env.now().since(seen) < trust)
+        };
+        let asked = folders_of(key)
+            .filter(|folder| identity.marked.iter().any(|marked| marked == folder))
+            .filter(|folder| !fresh(folder));
+        try_join_all(asked.map(|folder| self.look(&identity, folder))).await.map(drop)
+    }
+
+    async fn look(&self, identity: &Identity, folder: &'static str) -> Result<(), Error> {
+        let key = key::marker_key(folder);
+        let began = self.env.now();
+        let wrong = |what: &str| {
+            self.state.lock().seen.remove(folder);
+            Error::Unavailable(format!(
+                "'{folder}' in {} {what}. Is it mounted, is the right folder mounted there? Nothing in it is taken for \
+                 lost, and nothing is written there. If it is the right one, copy {} to {key}",
+                self.inner.describe(),
+                key::IDENTITY
+            ))
+        };
+        let data = match self.inner.get(&key).await {
+            Ok((data, _)) => data,
+            Err(Error::NotFound(_)) => {
+                return Err(wrong(
+                    "is absent, or is not the folder that it was: its marker is missing",
+                ));
+            }
+            Err(error) => return Err(error),
+        };
+        let marker = decode_as::<Identity>(&key, &data)
+            .map_err(|error| wrong(&format!("cannot prove to be the right one ({error})")))?
+            .0;
+        if marker.store != identity.store || marker.secret != identity.secret {
+            return Err(wrong(&format!("belongs to another store, {}", marker.store)));
+        }
+        if marker.folder.is_some_and(|other| other != folder) {
+            return Err(wrong("is another folder of this store"));
+        }
+        self.state.lock().seen.insert(folder, began);
+        Ok(())
+    }
+
+    /// Repeats a look that found nothing after the folder has proved to be the right one: between the two it may have
+    /// come back.
+    async fn believe<T>(
+        &self,
+        key: &str,
+        first: Result<T, Error>,
+        again: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        if !matches!(first, Err(Error::NotFound(_))) {
+            return first;
+        }
+        if key == key::IDENTITY {
+            let lost = matches!(self.state.lock().known, Known::Marked(_));
+            let gone = format!("{key} was there and is gone from {}", self.inner.describe());
+            return if lost { Err(Error::Unavailable(gone)) } else { first };
+        }
+        if !is_grave(key) {
+            return self.vouch(key, MARKER_TRUST).await.and(first);
+        }
+        self.vouch(key, Duration::ZERO).await?;
+        again.await
+    }
+
+    /// A write that would land in any folder: it is begun in the right one, and ends there.
+    async fn landing<T>(
+        &self,
+        key: &str,
+        write: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        self.vouch(key, MARKER_TRUST).await?;
+        let written = write.await?;
+        self.vouch(key, Duration::ZERO).await?;
+        Ok(written)
+    }
+}
+
+impl Datastore for Marked {
+    fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(self.landing(key, self.inner.put(key, data)))
+    }
+
+    fn create<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<Version, Error>> {
+        Box::pin(self.landing(key, self.inner.create(key, data)))
+    }
+
+    fn replace<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Version, Error>> {
+        // The version that it names proves the folder; whoever is told "no" looks, and then the marker is looked at.
+        Box::pin(async move {
+            let replaced = self.inner.replace(key, data, version).await;
+            if key == key::IDENTITY {
+                // It may have been marked with this.
+                self.state.lock().known = Known::Nothing;
+            }
+            replaced
+        })
+    }
+
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
+        Box::pin(async move {
+            let first = self.inner.get(key).await;
+            if key == key::IDENTITY
+                && let Ok((data, _)) = &first
+                && let Ok(identity) = self.decoded(data)
+            {
+                self.learn(Some(identity));
+            }
+            self.believe(key, first, self.inner.get(key)).await
+        })
+    }
+
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+    ) -> BoxFuture<'a, Result<Bytes, Error>> {
+        Box::pin(async move {
+            let first = self.inner.get_range(key, range.clone()).await;
+            self.believe(key, first, self.inner.get_range(key, range)).await
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<Listed>, Error>> {
+        Box::pin(async move {
+            let page = self.inner.list(prefix, after).await?;
+            if after.is_some() && !page.is_empty() {
+                return Ok(page);
+            }
+            self.vouch(prefix, Duration::ZERO).await?;
+            // The end is believed when it is seen again.
+            if page.is_empty() { self.inner.list(prefix, after).await } else { Ok(page) }
+        })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            self.vouch(key, MARKER_TRUST).await?;
+            self.inner.delete(key).await
+        })
+    }
+
+    fn delete_if<'a>(
+        &'a self,
+        key: &'a str,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Removal, Error>> {
+        Box::pin(async move {
+            self.vouch(key, Duration::ZERO).await?;
+            self.inner.delete_if(key, version).await
+        })
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! Memory that sessions share: what one of them needs beyond its own share it asks for here, first come first served.
+
+use env::Env;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+/// Memory of all sessions of a protocol together, beyond their own shares, unless the node says otherwise, bytes.
+pub const BUDGET_BYTES_DEFAULT: usize = 256 << 20;
+/// The unit of counting, bytes.
+const UNIT_BYTES: usize = 1024;
+/// After so much has been given back, the allocator is asked to give it to the machine, bytes.
+const TRIM_BYTES: usize = 32 << 20;
+/// How long it is quiet before that.
+const TRIM_PAUSE: Duration = Duration::from_secs(1);
+
+/// A budget of bytes. Clones mean the same one.
+#[derive(Clone)]
+pub struct Budget {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    units_max: usize,
+    units: Arc<Semaphore>,
+    /// Sessions that wait.
+    waiting: AtomicUsize,
+    /// Bytes given back since the allocator was asked last.
+    returned: AtomicUsize,
+    /// Told when that has become much.
+    much: Notify,
+}
+
+/// Bytes of a budget; given back on drop.
+pub struct Lease {
+    permit: OwnedSemaphorePermit,
+    budget: Budget,
+}
+
+/// One who waits, however the wait ends.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn units(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX)
+}
+
+impl Budget {
+    /// A budget of so many bytes.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        let units_max = bytes_max.div_ceil(UNIT_BYTES);
+        let inner = Inner {
+            units_max,
+            units: Arc::new(Semaphore::new(units_max)),
+            waiting: AtomicUsize::new(0),
+            returned: AtomicUsize::new(0),
+            much: Notify::new(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Bytes there are in all.
+    #[must_use]
+    pub fn bytes_max(&self) -> usize {
+        self.inner.units_max * UNIT_BYTES
+    }
+
+    /// Bytes lent just now.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        (self.inner.units_max - self.inner.units.available_permits()) * UNIT_BYTES
+    }
+
+    /// Whether somebody waits for bytes.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.inner.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// So many bytes (all there are, if that is less), when it is the caller's turn.
+    pub fn lease(&self, bytes: usize) -> impl Future<Output = Lease> + Send + use<> {
+        let budget = self.clone();
+        async move {
+            let count = units(bytes.min(budget.bytes_max()));
+            budget.inner.waiting.fetch_add(1, Ordering::Relaxed);
+            let waiting = Waiting(&budget.inner.waiting);
+            let permit = budget.inner.units.clone().acquire_many_owned(count).await;
+            drop(waiting);
+            let permit = permit.expect("the semaphore is never closed");
+            Lease { permit, budget }
+        }
+    }
+
+    /// So many bytes, if they are there and nobody waits for them.
+    #[must_use]
+    pub fn try_lease(&self, bytes: usize) -> Option<Lease> {
+        let permit = self.inner.units.clone().try_acquire_many_owned(units(bytes)).ok()?;
+        Some(Lease { permit, budget: self.clone() })
+    }
+
+    /// Notes that memory was freed that no lease counts.
+    pub(crate) fn freed(&self, bytes: usize) {
+        let before = self.inner.returned.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes >= TRIM_BYTES {
+            self.inner.much.notify_one();
+        }
+    }
+
+    /// Sees to it that after a storm the machine gets its memory back: an allocator keeps what it once had. Never ends.
+    pub(crate) async fn tend(&self, env: &Env) {
+        loop {
+            self.inner.much.notified().await;
+            // Not in the middle of it: what is freed now may be wanted in a moment.
+            let mut before = 0;
+            while self.used() > self.bytes_max() / 8
+                || before != self.inner.returned.load(Ordering::Relaxed)
+            {
+                before = self.inner.returned.load(Ordering::Relaxed);
+                env.sleep(TRIM_PAUSE).await;
+            }
+            self.inner.returned.store(0, Ordering::Relaxed);
+            let memory = env.clone();
+            env.blocking(move || memory.memory().trim()).await;
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.budget.freed(self.permit.num_permits() * UNIT_BYTES);
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.permit.num_permits() * UNIT_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[test]
+    fn bytes_go_to_who_came_first_and_come_back() {
+        let budget = Budget::new(100 * UNIT_BYTES);
+        let first = budget.lease(60 * UNIT_BYTES).now_or_never().expect("there is enough");
+        assert_eq!(budget.used(), 60 * UNIT_BYTES);
+        let mut large = Box::pin(budget.lease(80 * UNIT_BYTES));
+        assert!(large.as_mut().now_or_never().is_none() && budget.is_wanted());
+        assert!(budget.try_lease(UNIT_BYTES).is_none(), "not before the one who waits");
+        let mut small = Box::pin(budget.lease(1));
+        assert!(small.as_mut().now_or_never().is_none());
+        drop(first);
+        let large = large.as_mut().now_or_never().expect("its turn");
+        let small = small.as_mut().now_or_never().expect("and the next one's");
+        assert!(!budget.is_wanted());
+        drop((large, small));
+        assert_eq!(budget.used(), 0);
+        let all = budget.lease(usize::MAX).now_or_never().expect("no more than there is");
+        assert_eq!(budget.used(), budget.bytes_max());
+        drop(all);
+    }
+
+    #[test]
+    fn who_gives_up_waiting_holds_nothing() {
+        let budget = Budget::new(100 * UNIT_BYTES);
+        let first = budget.lease(60 * UNIT_BYTES).now_or_never().expect("there is enough");
+        let mut second = Box::pin(budget.lease(80 * UNIT_BYTES));
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(second);
+        assert!(!budget.is_wanted());
+        drop(first);
+        assert_eq!(budget.used(), 0);
+    }
+}

@@ -1,0 +1,59 @@
+//! Requests that wait for something, and what they hold meanwhile.
+
+use super::Finished;
+use env::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use std::future::Future;
+use std::task::{Context, Poll};
+
+/// Memory that a slow request holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Held {
+    pub(super) bytes: usize,
+    /// How much of it is of the session's own share; the rest is leased.
+    pub(super) own: usize,
+}
+
+impl Held {
+    pub(super) fn leased(bytes: usize) -> Self {
+        Self { bytes, own: 0 }
+    }
+}
+
+/// The slow requests of a session.
+#[derive(Default)]
+pub(super) struct Slow {
+    requests: FuturesUnordered<BoxFuture<'static, (Held, Finished)>>,
+    pub(super) count: usize,
+    /// Bytes that they hold.
+    pub(super) bytes: usize,
+    /// Those of the session's own share.
+    pub(super) own: usize,
+}
+
+impl Slow {
+    pub(super) fn push(
+        &mut self,
+        held: Held,
+        work: impl Future<Output = Finished> + Send + 'static,
+    ) {
+        self.count += 1;
+        self.bytes += held.bytes;
+        self.own += held.own;
+        self.requests.push(Box::pin(async move { (held, work.await) }));
+    }
+
+    /// The next one that is ready.
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Option<Finished> {
+        if self.count == 0 {
+            return None;
+        }
+        let Poll::Ready(Some((held, finished))) = self.requests.poll_next_unpin(context) else {
+            return None;
+        };
+        self.count -= 1;
+        self.bytes -= held.bytes;
+        self.own -= held.own;
+        Some(finished)
+    }
+}

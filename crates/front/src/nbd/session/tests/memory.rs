@@ -1,0 +1,134 @@
+//! What all sessions together hold.
+
+use super::{MIB, pattern};
+use crate::nbd::limits;
+use crate::nbd::testing::{Client, Memory, Server, Shelf, Whim, header, with_budget};
+use crate::nbd::wire::command;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const LONG: u32 = 2 * MIB as u32;
+
+/// Watches that the budget is kept while a story goes on.
+fn watch(server: &Server) {
+    let (env, budget) = (server.env.clone(), server.connections.budget().clone());
+    server.env.spawn("watch", async move {
+        loop {
+            assert!(budget.used() <= budget.bytes_max());
+            env.sleep(Duration::from_millis(100)).await;
+        }
+    });
+}
+
+/// Requests of a client that wants little: none of them waits for memory.
+async fn check_short_requests(server: &Server, client: &mut Client) {
+    let before = server.env.now();
+    let length = limits::BUFFER_BYTES as u32 - 4096;
+    for length in [4096, length] {
+        let data = pattern(length as usize, 9);
+        assert_eq!(client.call(command::WRITE, 0, 0, length, &data).await.errno, 0);
+        assert!(client.call(command::READ, 0, 0, length, &[]).await.data == data);
+    }
+    assert!(server.env.now().since(before) < Duration::from_millis(500), "it had to wait");
+}
+
+#[test]
+fn half_sent_writes_share_one_budget_and_those_that_stall_make_room() {
+    let memory = Memory::new(8 * MIB);
+    with_budget(1, 5 * MIB, &Shelf::of(&[("a", &memory)]), async |server| {
+        watch(server);
+        let mut short = Client::open(&server.env, &server.address, "a").await;
+        let mut stalled = Vec::new();
+        for _ in 0..8 {
+            let mut client = Client::open(&server.env, &server.address, "a").await;
+            client.send(&[&header(command::WRITE, 0, 1, 0, LONG), &[1; 1000]]).await;
+            stalled.push(client);
+        }
+        server.env.sleep(Duration::from_secs(1)).await;
+        let budget = server.connections.budget();
+        assert!(budget.is_wanted() && budget.used() > 4 * MIB, "{}", budget.used());
+        check_short_requests(server, &mut short).await;
+
+        let mut honest = Client::open(&server.env, &server.address, "a").await;
+        let data = pattern(LONG as usize, 5);
+        let before = server.env.now();
+        assert_eq!(honest.call(command::WRITE, 0, 0, LONG, &data).await.errno, 0);
+        let waited = server.env.now().since(before);
+        assert!(waited < Duration::from_secs(60), "{waited:?}");
+        assert!(stalled[0].is_dropped().await && stalled[1].is_dropped().await);
+        assert!(honest.call(command::READ, 0, 0, LONG, &[]).await.data == data);
+        drop(stalled);
+        server.env.sleep(Duration::from_secs(5)).await;
+        assert_eq!(budget.used(), 0, "clients that are idle hold nothing");
+    });
+}
+
+#[test]
+fn clients_that_never_read_share_one_budget_and_make_room_when_others_wait() {
+    let memory = Memory::new(8 * MIB);
+    for cold in [false, true] {
+        memory.cold.store(cold, Ordering::Relaxed);
+        with_budget(2, 5 * MIB, &Shelf::of(&[("a", &memory)]), async |server| {
+            watch(server);
+            let mut short = Client::open(&server.env, &server.address, "a").await;
+            let mut silent = Vec::new();
+            for _ in 0..6 {
+                let mut client = Client::open(&server.env, &server.address, "a").await;
+                for cookie in 0..4 {
+                    client.send(&[&header(command::READ, 0, cookie, 0, LONG)]).await;
+                }
+                silent.push(client);
+            }
+            server.env.sleep(Duration::from_secs(1)).await;
+            let budget = server.connections.budget();
+            assert!(budget.used() > 4 * MIB && budget.is_wanted());
+            if !cold {
+                check_short_requests(server, &mut short).await;
+            }
+            let mut honest = Client::open(&server.env, &server.address, "a").await;
+            let before = server.env.now();
+            let reply = honest.call(command::READ, 0, 0, LONG, &[]).await;
+            assert_eq!(reply.data.len(), LONG as usize);
+            let waited = server.env.now().since(before);
+            assert!(waited < Duration::from_secs(120), "{waited:?}");
+        });
+    }
+}
+
+#[test]
+fn a_client_that_pauses_is_kept_while_nobody_wants_its_memory() {
+    let memory = Memory::new(8 * MIB);
+    with_budget(3, 16 * MIB, &Shelf::of(&[("a", &memory)]), async |server| {
+        let mut paused = Client::open(&server.env, &server.address, "a").await;
+        for cookie in 0..4 {
+            paused.send(&[&header(command::READ, 0, cookie, 0, LONG)]).await;
+        }
+        server.env.sleep(Duration::from_secs(600)).await;
+        let mut other = Client::open(&server.env, &server.address, "a").await;
+        assert_eq!(other.call(command::READ, 0, 0, LONG, &[]).await.errno, 0);
+        for _ in 0..4 {
+            assert_eq!(paused.reply(0).await.data.len(), LONG as usize);
+        }
+    });
+}
+
+#[test]
+fn long_writes_that_wait_in_the_volume_keep_their_lease() {
+    let memory = Memory::new(8 * MIB);
+    with_budget(4, 16 * MIB, &Shelf::of(&[("a", &memory)]), async |server| {
+        let budget = server.connections.budget();
+        let mut client = Client::open(&server.env, &server.address, "a").await;
+        memory.close_gate();
+        *memory.whim.lock() = Whim::Later;
+        client.request(command::WRITE, 0, 0, LONG, &pattern(LONG as usize, 1)).await;
+        client.request(command::WRITE, 0, 0, LONG, &pattern(LONG as usize, 2)).await;
+        server.env.sleep(Duration::from_secs(30)).await;
+        assert!(budget.used() >= 4 * MIB, "{}", budget.used());
+        memory.gate.add_permits(2);
+        for _ in 0..2 {
+            assert_eq!(client.reply(0).await.errno, 0);
+        }
+        server.env.sleep(Duration::from_secs(5)).await;
+        assert_eq!(budget.used(), 0);
+    });
+}

@@ -1,0 +1,133 @@
+//! An open head that flash does not have whole: what lies behind the damage proves that more was there.
+
+use super::*;
+use crate::Recovered;
+
+fn serials(list: &[Recovered]) -> Vec<u64> {
+    list.iter().map(|one| one.serial.0).collect()
+}
+
+/// Six commits of one change each into the first head, and a seventh that nobody has waited for. Where the entries begin.
+fn six_commits(world: &World) -> Vec<u32> {
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open(&env).await;
+        let mut offsets = Vec::new();
+        for serial in 1..=6 {
+            let (position, place) = append(&log, volume(1), serial, 600).await.unwrap();
+            log.commit(position).await.unwrap();
+            offsets.push(place.offset);
+        }
+        offsets
+    })
+}
+
+#[test]
+fn one_bad_header_of_an_open_head_is_an_exact_loss() {
+    // Each of the six, but the last: that one may be torn.
+    for (number, byte) in (0..5).flat_map(|number| [(number, 0), (number, 20), (number, 60)]) {
+        let world = world(1);
+        let offsets = six_commits(&world);
+        world.cut_power();
+        let image = world.peek("/flash/00000001.seg").unwrap();
+        assert!(world.flip_bit("/flash/00000001.seg", u64::from(offsets[number]) + byte));
+        let damaged = number as u64 + 1;
+        for life in 0..3 {
+            let env = world.env();
+            world.block_on(async {
+                let (log, opened) = open(&env).await;
+                assert!(life > 0 || !opened.damage.is_empty(), "{damaged}");
+                let (list, losses) = log.salvage(volume(1)).await.unwrap();
+                let expected: Vec<_> = (1..=6).filter(|&serial| serial != damaged).collect();
+                assert_eq!(serials(&list), expected, "life {life}");
+                let said: Vec<_> = losses.iter().map(|l| (l.after.0, l.before)).collect();
+                assert_eq!(said, [(damaged - 1, Some(Serial(damaged + 1)))], "life {life}");
+                for one in &list {
+                    check(volume(1), one.serial.0, &one.place).await;
+                }
+                append(&log, volume(2), life + 1, 600).await.unwrap();
+                log.commit(Position(u64::MAX)).await.unwrap();
+            });
+            world.cut_power();
+            // The proof is still there.
+            let now = world.peek("/flash/00000001.seg").unwrap();
+            let differs = image.iter().zip(&now).filter(|(a, b)| a != b).count();
+            assert_eq!(differs, 1, "life {life}");
+        }
+        let env = world.env();
+        world.block_on(async {
+            let (log, _) = open(&env).await;
+            log.accept_losses().await.unwrap();
+            assert_eq!(log.unfinished(volume(1)).await.unwrap().len(), 5);
+        });
+    }
+}
+
+#[test]
+fn a_bad_certificate_of_an_open_head_costs_nothing() {
+    let world = world(1);
+    let offsets = six_commits(&world);
+    world.cut_power();
+    // The certificate lies behind header and payload.
+    assert!(world.flip_bit("/flash/00000001.seg", u64::from(offsets[2] + 64 + 640)));
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open(&env).await;
+        assert_eq!(recovered(&log, volume(1)).await, [1, 2, 3, 4, 5, 6]);
+    });
+}
+
+#[test]
+fn no_flipped_bit_of_an_open_head_takes_more_than_its_last_batch_in_silence() {
+    for seed in 0..600 {
+        let world = world(seed);
+        let offsets = six_commits(&world);
+        world.cut_power();
+        // Behind the segment's header: without that one nobody can tell that there was a log.
+        let offset = 128 + world.env().random_u64() % u64::from(offsets[5] + 800);
+        assert!(world.flip_bit("/flash/00000001.seg", offset));
+        let env = world.env();
+        world.block_on(async {
+            let (log, _) = open(&env).await;
+            let (list, losses) = log.salvage(volume(1)).await.unwrap();
+            let found = serials(&list);
+            let is_said = !losses.is_empty();
+            assert!(is_said || found.len() >= 5, "seed {seed} at {offset}: {found:?}");
+            assert!(is_said || found == (1..=found.len() as u64).collect::<Vec<_>>());
+        });
+    }
+}
+
+/// A torn write is no damage, wherever it tears, and also when a driver was given up in between.
+#[test]
+fn a_torn_last_batch_is_never_taken_for_damage() {
+    for seed in 0..400 {
+        let world = world(seed);
+        let env = world.env();
+        let stop = env::sim::Stop::DiskOperation(1 + env.random_u64() % 60);
+        let mut committed = 0;
+        world.block_on_until(stop, async {
+            let (log, _) = open(&env).await;
+            for serial in 1.. {
+                let (position, _) = append(&log, volume(1), serial, 3000).await.unwrap();
+                if serial % 3 == 0 {
+                    // Given up in the middle of its write; the next one repeats it.
+                    let commit = log.commit(position);
+                    let _ = env.timeout(Duration::from_micros(seed * 3), commit).await;
+                } else {
+                    log.commit(position).await.unwrap();
+                    committed = serial;
+                }
+                log.release(volume(1), Serial(serial.saturating_sub(4)));
+            }
+        });
+        world.cut_power();
+        let env = world.env();
+        world.block_on(async {
+            let (log, opened) = open(&env).await;
+            assert_eq!(opened.damage, Vec::<String>::new(), "seed {seed}");
+            let list = recovered(&log, volume(1)).await;
+            assert!(list.last().copied().unwrap_or(0) >= committed, "seed {seed}: {list:?}");
+        });
+    }
+}

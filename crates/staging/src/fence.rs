@@ -1,0 +1,141 @@
+//! The end of a life that another has deposed: it acknowledges nothing more, from one moment on.
+//!
+//! A volume alone is fenced when its vault names another owner or a newer generation. The whole node is fenced when a newer
+//! life of it is met anywhere: whoever owns the process says so with [`Staging::fence`], after it has asked the node's record.
+
+use crate::gatekeeper::Gatekeeper;
+use crate::staged::Staged;
+use crate::{Error, Inner, Staging, Vault, lives};
+use base::{Incarnation, Kind, Serial};
+use datastore::record::Held;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::watch;
+
+/// Whether this life still is the node's.
+pub(crate) struct Fence {
+    /// Why nothing is acknowledged any more.
+    fenced: Mutex<Option<Error>>,
+    /// The newest life of this node that a vault has named.
+    met: watch::Sender<Incarnation>,
+    /// The last start for which the node's folder took the node from a copy of it.
+    taken: AtomicU64,
+}
+
+impl Fence {
+    pub(crate) fn new(life: Incarnation) -> Self {
+        Self { fenced: Mutex::new(None), met: watch::Sender::new(life), taken: AtomicU64::new(0) }
+    }
+
+    /// The error that everybody gets, once the node is fenced.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.fenced.lock().clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Staging {
+    /// The newest life of this node that a vault has named; changes when it is a newer one than this. The volume that met
+    /// it has stopped; whether the node has to, its record tells.
+    #[must_use]
+    pub fn met(&self) -> watch::Receiver<Incarnation> {
+        self.inner.fence.met.subscribe()
+    }
+
+    /// Another life has taken over: from now on nothing is acknowledged, no volume comes into service, and no batch is
+    /// committed. What is unfinished stays in the log.
+    pub fn fence(&self, reason: &str) {
+        let error = Error::Deposed(reason.to_owned());
+        {
+            let mut fenced = self.inner.fence.fenced.lock();
+            if fenced.is_some() {
+                return;
+            }
+            *fenced = Some(error.clone());
+        }
+        tracing::error!("nothing is acknowledged any more: {reason}");
+        // Whoever comes into service now sees the fence.
+        for volume in self.volumes() {
+            volume.stopped(error.clone());
+        }
+    }
+
+    /// With the start `life`, this folder took the node from a copy of it, whose process may still be there: no volume is
+    /// served before its vault says so.
+    pub fn taken(&self, life: Incarnation) {
+        self.inner.fence.taken.store(life.0, Ordering::Relaxed);
+    }
+
+    /// Why nothing is acknowledged any more, if that is so.
+    #[must_use]
+    pub fn fenced(&self) -> Option<Error> {
+        self.inner.fence.check().err()
+    }
+}
+
+impl Inner {
+    /// A vault names a newer life of this node.
+    pub(crate) fn meet(&self, life: Incarnation) {
+        self.fence.met.send_if_modified(|newest| {
+            let newer = life > *newest;
+            *newest = life.max(*newest);
+            newer
+        });
+    }
+
+    /// Writes the vault of a volume that comes into service, if a copy of this folder may go on with it otherwise.
+    pub(crate) async fn claim(
+        &self,
+        vault: Held<Vault>,
+        begins: Serial,
+        seen: bool,
+    ) -> Result<Held<Vault>, Error> {
+        let taken = Incarnation(self.fence.taken.load(Ordering::Relaxed));
+        if !lives::needs_claim(&vault.value, taken) {
+            return Ok(vault);
+        }
+        if !seen {
+            let by_copy = "the store's vault is needed: a copy of this folder was in use";
+            return Err(datastore::Error::Unavailable(by_copy.to_owned()).into());
+        }
+        let (value, life) = (&vault.value, self.writer.life().incarnation);
+        let value = lives::signed(value, life, begins, value.checkpoint);
+        Ok(self.writer.replace(&vault, value).await?)
+    }
+
+    /// The error of whoever has met it.
+    pub(crate) fn deposed_by(&self, volume: &str, life: Incarnation) -> Error {
+        self.meet(life);
+        Error::Deposed(format!(
+            "volume {volume} is served by start {life} of this node, and this is start {}: another copy of its folder was \
+             started",
+            self.writer.life().incarnation
+        ))
+    }
+}
+
+impl Staged {
+    /// Whether what the log has of the volume may be promised to anybody, and its vault be written: not once it is fenced.
+    pub(crate) fn may_promise(&self, gate: &Gatekeeper) -> Result<(), Error> {
+        match &gate.ended {
+            Some(ended) if ended.kind() == Kind::Fenced => Err(ended.clone()),
+            _ => self.inner.fence.check(),
+        }
+    }
+
+    /// The error of a volume that another owner or a newer generation has.
+    pub(crate) fn fenced(&self) -> Error {
+        self.stopped(Error::Fenced(self.name.clone()))
+    }
+
+    /// The error of a volume that a newer life of this node has.
+    pub(crate) fn deposed_by(&self, life: Incarnation) -> Error {
+        self.stopped(self.inner.deposed_by(&self.name, life))
+    }
+
+    /// Stops the volume with an error, and gives that.
+    pub(crate) fn stopped(&self, error: Error) -> Error {
+        self.end_with(error.clone());
+        self.closing.turn_on();
+        error
+    }
+}
