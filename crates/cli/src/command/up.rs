@@ -41,10 +41,9 @@ pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
     let places: Vec<(Role, Address)> =
         sockets.iter().map(|socket| (socket.role, socket.address.clone())).collect();
     let json = common.json;
-    let told = if common.dir.is_some() { Some(dir.clone()) } else { None };
+    let told = dir.clone();
     let say = move |ready: &Ready, supervised: bool| {
-        let banner =
-            Banner { dir: told.as_deref(), ready, places: &places, notes: &notes, supervised };
+        let banner = Banner { dir: &told, ready, places: &places, notes: &notes, supervised };
         banner.print(json);
     };
     if under_systemd() {
@@ -173,8 +172,8 @@ pub fn groups(nbd: Option<access::Group>, http: Option<access::Group>) -> Vec<ac
 
 /// What is printed once, when it serves.
 struct Banner<'a> {
-    /// When it was named, so that the next commands must name it as well.
-    dir: Option<&'a Path>,
+    /// The next commands name it: they may be typed in any folder.
+    dir: &'a Path,
     ready: &'a Ready,
     places: &'a [(Role, Address)],
     notes: &'a [String],
@@ -222,7 +221,7 @@ impl Banner<'_> {
     }
 
     fn next(&self) {
-        let dir = self.dir.map(|dir| format!(" --dir {}", output::quoted(dir))).unwrap_or_default();
+        let dir = format!(" --dir {}", output::quoted(self.dir));
         output::line("Next:");
         output::line(&format!("  rekindle volume create vm1 --size 20G{dir}"));
         let nbd = self.places.iter().filter(|(role, _)| *role == Role::Nbd).map(|(_, place)| place);

@@ -8,8 +8,36 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// A file that only a daemon's folder has, and that every daemon's folder has.
-const OURS: &str = "rekindle.pid";
+/// What is called so in a daemon's folder is the daemon's, or an appliance's. A folder that holds anything else is somebody's
+/// who also keeps other things there: it is not ours to close.
+const OURS: [&str; 20] = [
+    "rekindle.pid",
+    "endpoints.json",
+    "endpoints.json.new",
+    "upgrade.json",
+    "upgrade.new",
+    "upgrade.lock",
+    "upgraded.json",
+    "upgraded.new",
+    "node.json",
+    "node.json.new",
+    "node.lock",
+    "flash",
+    "store",
+    "nbd.sock",
+    "rekindle.sock",
+    "appliance.json",
+    "vmlinuz",
+    "initramfs.cpio",
+    "data.img",
+    "run",
+];
+
+fn is_ours(name: &std::ffi::OsStr) -> bool {
+    let name = name.to_string_lossy();
+    // Console and QEMU's words; what an administrator or a file system puts beside.
+    OURS.contains(&name.as_ref()) || name.ends_with(".log") || name == "lost+found"
+}
 
 /// The number of a group.
 pub type Group = u32;
@@ -29,15 +57,18 @@ pub fn settle(dir: &Path, groups: &[Group], notes: &mut Vec<String>) -> Outcome 
     };
     let found = std::fs::metadata(dir).map_err(failed)?;
     let entries: Vec<DirEntry> = std::fs::read_dir(dir).map_err(failed)?.flatten().collect();
-    let ours = entries.is_empty() || entries.iter().any(|entry| entry.file_name() == OURS);
+    let ours = entries.iter().all(|entry| is_ours(&entry.file_name()));
     let shared = found.mode() & 0o1000 != 0 || found.uid() != rustix::process::geteuid().as_raw();
     if shared || !ours {
         if found.mode() & 0o077 != 0 {
             let mode = found.mode() & 0o7777;
             notes.push(format!(
-                "others may enter {} (mode {mode:04o}), which was there before; the files in it are private",
+                "others may enter {} (mode {mode:04o}), where other things are too; new files in it are private",
                 dir.display()
             ));
+        }
+        for group in groups {
+            notes.extend(blocked(dir.ancestors(), *group));
         }
         return Ok(());
     }
@@ -57,7 +88,7 @@ pub fn settle(dir: &Path, groups: &[Group], notes: &mut Vec<String>) -> Outcome 
     };
     std::fs::set_permissions(dir, Permissions::from_mode(mode)).map_err(failed)?;
     for group in groups {
-        notes.extend(blocked(dir, *group));
+        notes.extend(blocked(dir.ancestors().skip(1), *group));
     }
     Ok(())
 }
@@ -74,14 +105,11 @@ fn close(entry: &DirEntry) {
 }
 
 /// The nearest folder on the way that members of a group cannot pass, if there is one.
-fn blocked(dir: &Path, group: Group) -> Option<String> {
+fn blocked<'a>(mut way: impl Iterator<Item = &'a Path>, group: Group) -> Option<String> {
     let passes = |found: &Metadata| {
         found.mode() & 0o001 != 0 || (found.gid() == group && found.mode() & 0o010 != 0)
     };
-    let closed = dir
-        .ancestors()
-        .skip(1)
-        .find(|above| std::fs::metadata(above).is_ok_and(|found| !passes(&found)))?;
+    let closed = way.find(|folder| std::fs::metadata(folder).is_ok_and(|found| !passes(&found)))?;
     Some(format!(
         "the group {group} cannot pass through {}: let it, or serve elsewhere with --nbd unix:PATH",
         closed.display()
@@ -146,13 +174,13 @@ mod tests {
         let dir = folder.path().join("d");
         std::fs::create_dir(&dir).expect("a folder");
         std::fs::create_dir(dir.join("flash")).expect("a folder");
-        std::fs::write(dir.join(OURS), "1").expect("a file");
+        std::fs::write(dir.join("rekindle.pid"), "1").expect("a file");
         set(&dir, 0o755);
         set(&dir.join("flash"), 0o755);
-        set(&dir.join(OURS), 0o644);
+        set(&dir.join("rekindle.pid"), 0o644);
         let own = rustix::process::getegid().as_raw();
         settle(&dir, &[own], &mut Vec::new()).expect("ours");
-        let modes = [mode(&dir), mode(&dir.join("flash")), mode(&dir.join(OURS))];
+        let modes = [mode(&dir), mode(&dir.join("flash")), mode(&dir.join("rekindle.pid"))];
         assert_eq!(modes, [0o710, 0o700, 0o600]);
         settle(&dir, &[], &mut Vec::new()).expect("ours");
         assert_eq!(mode(&dir), 0o700, "the group is out again");
@@ -165,6 +193,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let photos = folder.path().join("beach.jpg");
         std::fs::write(&photos, "sand").expect("a file");
+        // However often a daemon was started there.
+        std::fs::write(folder.path().join("rekindle.pid"), "1").expect("a file");
         set(&photos, 0o644);
         set(folder.path(), 0o755);
         let mut notes = Vec::new();

@@ -345,3 +345,22 @@ fn everything_is_private_whatever_the_umask_and_a_group_gets_in_to_the_sockets_o
     wait_until("it says where", || daemon.trace().contains("Next:"));
     assert!(!daemon.trace().contains("127.0.0.1"), "{}", daemon.trace());
 }
+
+#[test]
+fn what_to_do_next_is_right_in_any_folder() {
+    let mut daemon = Daemon { folder: tempfile::tempdir().expect("a folder"), process: None };
+    let folder = daemon.folder.path().canonicalize().expect("a folder");
+    let trace = std::fs::File::create(folder.join("trace")).expect("a file");
+    let mut command = rekindle();
+    command.arg("up").arg("--warm").arg(daemon.warm()).args(["--warm-size", "64M"]);
+    command.current_dir(&folder).stdout(trace);
+    daemon.process = Some(command.spawn().expect("the binary starts"));
+    wait_until("it says what to do", || daemon.trace().contains("qemu-img"));
+    let (dir, trace) = (folder.join("rekindle-data").display().to_string(), daemon.trace());
+    for line in [
+        format!("rekindle volume create vm1 --size 20G --dir {dir}"),
+        format!("nbdinfo 'nbd+unix:///vm1?socket={dir}/nbd.sock'"),
+    ] {
+        assert!(trace.contains(&line), "{line}: {trace}");
+    }
+}

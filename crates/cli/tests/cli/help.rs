@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 39] = [
+const PAGES: [&[&str]; 40] = [
     &[],
     &["up"],
     &["volume"],
@@ -18,6 +18,7 @@ const PAGES: [&[&str]; 39] = [
     &["volume", "history"],
     &["volume", "pin"],
     &["volume", "unpin"],
+    &["space"],
     &["status"],
     &["stop"],
     &["debug"],
