@@ -511,7 +511,7 @@ impl Life {
         block: usize,
     ) -> Result<Option<Vec<u8>>, String> {
         let subject = &self.run.subjects[volume];
-        for _ in 0..1000 {
+        for _ in 0..60 {
             let mut found = vec![0xee; BLOCK];
             match device.read((block * BLOCK) as u64, &mut found).await {
                 Ok(()) => return Ok(Some(found)),
@@ -530,6 +530,10 @@ impl Life {
                 Err(error) => return Err(format!("{}, block {block}: {error}", subject.name)),
             }
         }
+        // What is absent is waited for, until a person says that it is lost.
+        if subject.hurt.lock().contains(&(block as u64)) {
+            return Ok(None);
+        }
         Err(format!("{}, block {block}, cannot be read", subject.name))
     }
 
@@ -538,7 +542,7 @@ impl Life {
         for (volume, subject) in self.run.subjects.iter().enumerate() {
             let name = &subject.name;
             let told = |error: Error| format!("{name} cannot be salvaged: {error}");
-            self.node.volumes.salvage(name, false).await.map_err(told)?;
+            self.node.volumes.salvage(name, true).await.map_err(told)?;
             self.rest().await?;
             let device = self.device(volume).await?;
             let vault = device.handle().staged().vault();
