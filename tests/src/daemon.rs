@@ -234,6 +234,32 @@ fn alive(pid: u32) -> bool {
         && !stat.is_empty()
 }
 
+/// The objects in a folder of a store, without the marker.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn objects(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if !entry.file_name().to_string_lossy().starts_with('.') {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+/// A record as text without what vouches for it, so that it may be changed: as older versions wrote records.
+#[must_use]
+pub fn unsealed(record: &str) -> String {
+    let sealed = |line: &&str| {
+        !["  \"incarnation\": ", "  \"proof\": ", "  \"sum\": "]
+            .iter()
+            .any(|name| line.starts_with(name))
+    };
+    record.lines().filter(sealed).collect::<Vec<_>>().join("\n").replace("},\n}", "}\n}")
+}
+
 /// Bytes that the data packs of a folder store take.
 #[must_use]
 pub fn stored_bytes(store: &Path) -> u64 {
@@ -242,6 +268,7 @@ pub fn stored_bytes(store: &Path) -> u64 {
         let Ok(entries) = std::fs::read_dir(store.join("packs").join(class)) else { continue };
         total += entries
             .flatten()
+            .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
             .filter_map(|entry| entry.metadata().ok())
             .map(|data| data.len())
             .sum::<u64>();

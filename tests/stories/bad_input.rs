@@ -274,7 +274,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
             found.extend(files(&entry.path())?);
-        } else {
+        } else if !entry.file_name().to_string_lossy().starts_with('.') {
             found.push(entry.path());
         }
     }

@@ -28,7 +28,7 @@ fn what_two_images_have_in_common_is_stored_once() -> Result<()> {
     assert!((1.15..1.30).contains(&ratio), "{ratio}");
 
     // Remove the first; what only it had comes back while the second is written on.
-    daemon.cli(&["volume", "rm", "one"])?;
+    daemon.cli(&["volume", "rm", "one", "--now"])?;
     let stop = std::sync::atomic::AtomicBool::new(false);
     let writes = std::thread::scope(|scope| -> Result<usize> {
         let (stop, daemon) = (&stop, &daemon);

@@ -1,6 +1,7 @@
 //! Packs with parity get back what a disk of the store loses; packs without do not.
 
 use anyhow::{Context, Result, ensure};
+use e2e::daemon::objects;
 use e2e::nbd_client::NbdClient;
 use e2e::random::Random;
 use e2e::{Daemon, Options};
@@ -13,7 +14,7 @@ const PARITY: [&str; 2] = ["--parity", "4+1"];
 /// The packs of a class in the folder store.
 fn packs(daemon: &Daemon, class: &str) -> Result<Vec<PathBuf>> {
     let folder = daemon.dir.join("store/packs").join(class);
-    std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
+    Ok(objects(&folder)?)
 }
 
 /// A stretch of zeros, a sixteenth of the pack, in each pack of data, and a wrong byte in each pack of tree nodes. Nothing
@@ -113,7 +114,7 @@ fn parity_is_switched_on_and_off_for_new_packs_and_old_ones_go_on_being_read() -
         }
     }
     // The sweep copies what is alive out of packs of either kind, and comes to rest.
-    daemon.cli(&["volume", "rm", "with"])?;
+    daemon.cli(&["volume", "rm", "with", "--now"])?;
     for _ in 0..3 {
         daemon.cli(&["sweep", "run"])?;
     }

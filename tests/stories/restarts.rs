@@ -3,6 +3,7 @@
 //! `REKINDLE_NIGHTLY=1` makes the long versions of it: 1,000 kills, a million volumes.
 
 use anyhow::{Context, Result};
+use e2e::daemon::{objects, unsealed};
 use e2e::nbd_client::{NbdClient, Promises};
 use e2e::random::Random;
 use e2e::{Daemon, Options};
@@ -63,10 +64,11 @@ fn a_start_with_sixty_thousand_volumes_reads_none_of_them() -> Result<()> {
     daemon.stop()?;
     // As records are in the store: through the API it would take minutes.
     let store = daemon.dir.join("store");
-    let name = fs::read_to_string(store.join("names/volume-0"))?;
-    let id = fs::read_dir(store.join("volumes"))?.next().context("a vault")??.file_name();
-    let id = id.to_string_lossy().into_owned();
-    let vault = fs::read_to_string(store.join("volumes").join(&id))?;
+    let name = unsealed(&fs::read_to_string(store.join("names/volume-0"))?);
+    let vaults = objects(&store.join("volumes"))?;
+    let vault = vaults.first().context("a vault")?;
+    let id = vault.file_name().context("an id")?.to_string_lossy().into_owned();
+    let vault = unsealed(&fs::read_to_string(vault)?);
     for number in 1..volumes {
         let (other, other_id) = (format!("volume-{number}"), format!("{:032x}", number + 1));
         let quoted = format!("\"{other}\"");

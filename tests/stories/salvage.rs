@@ -1,7 +1,7 @@
 //! Damage in the store costs the bytes that are lost, and nothing else.
 
 use anyhow::{Context, Result, ensure};
-use e2e::daemon::binary;
+use e2e::daemon::{binary, objects};
 use e2e::nbd_client::NbdClient;
 use e2e::random::Random;
 use e2e::shell::{Shell, wait_until};
@@ -39,7 +39,7 @@ fn a_damaged_pack_costs_one_volume_one_block_while_twenty_others_serve() -> Resu
     NbdClient::connect(&daemon.socket(), "hurt")?.write(0, &image)?;
     daemon.drain("hurt")?;
     let folder = daemon.dir.join("store/packs/data");
-    let pack = std::fs::read_dir(&folder)?.next().context("a pack")??.path();
+    let pack = objects(&folder)?.pop().context("a pack")?;
     let others: Vec<(String, Vec<u8>)> =
         (0..OTHERS).map(|number| (format!("other{number}"), random.bytes(BLOCK))).collect();
     for (name, bytes) in &others {
@@ -65,8 +65,15 @@ fn a_damaged_pack_costs_one_volume_one_block_while_twenty_others_serve() -> Resu
         }
         daemon
             .cli(&["salvage", "history", "hurt"])
-            .is_ok_and(|history| history[0]["outcome"] == "repaired")
+            .is_ok_and(|history| history[0]["outcome"] == "waiting")
     })?;
+    // Nothing is given up before a person says so; what would be is told.
+    let plan = daemon.cli(&["salvage", "run", "hurt"])?["result"]["done"].to_string();
+    ensure!(plan.contains("nothing was given up") && plan.contains("--accept-losses"), "{plan}");
+    let shown = daemon.cli(&["volume", "show", "hurt"])?;
+    ensure!(shown["reason"].to_string().contains("cannot be read since"), "{shown}");
+    assert_eq!(whole(&mut client, &image), before);
+    daemon.cli(&["salvage", "run", "hurt", "--accept-losses"])?;
     let history = daemon.cli(&["salvage", "history"])?;
     ensure!(history.to_string().contains("lost: bytes"), "{history}");
     assert_eq!(daemon.cli(&["volume", "show", "hurt"])?["state"], "attached");
@@ -108,11 +115,10 @@ fn hurt_and_slow(name: &str) -> Result<(Daemon, Vec<u8>)> {
     }
     daemon.create("other", "1M", &[])?;
     daemon.stop()?;
-    let pack =
-        std::fs::read_dir(daemon.dir.join("store/packs/data"))?.next().context("a pack")??;
-    let mut object = std::fs::read(pack.path())?;
+    let pack = objects(&daemon.dir.join("store/packs/data"))?.pop().context("a pack")?;
+    let mut object = std::fs::read(&pack)?;
     object[400] ^= 1;
-    std::fs::write(pack.path(), object)?;
+    std::fs::write(&pack, object)?;
     daemon.set_arguments(SLOW);
     daemon.up()?;
     Ok((daemon, image))
@@ -152,9 +158,9 @@ fn a_salvage_that_is_killed_or_stopped_in_its_middle_goes_on_in_the_next_life() 
         }
         // Nobody touches it.
         wait_until("it to go on", Duration::from_secs(90), || {
-            outcomes(&daemon).last().is_some_and(|last| last == "repaired")
+            outcomes(&daemon).last().is_some_and(|last| last == "waiting")
         })?;
-        assert_eq!(outcomes(&daemon), ["interrupted", "repaired"], "kill: {kill}");
+        assert_eq!(outcomes(&daemon), ["interrupted", "waiting"], "kill: {kill}");
         let history = daemon.cli(&["salvage", "history", "hurt"])?;
         // A process that dies has tried; one that stops in good order has not, if the store lets it say so.
         let attempt = history[1]["attempt"].as_u64().context("attempt")?;
@@ -193,7 +199,7 @@ fn two_clients_wait_for_one_salvage_and_both_are_served_when_it_ends() -> Result
     for person in &mut people {
         ensure!(person.wait()?.success(), "both are told how it went");
     }
-    assert_eq!(outcomes(&daemon), ["repaired"], "one salvage for all of them");
+    assert_eq!(outcomes(&daemon), ["waiting"], "one salvage for all of them");
     let history = daemon.cli(&["volume", "history", "hurt"])?.to_string();
     ensure!(history.contains("salvaging") && history.contains("attach-done"), "{history}");
     Ok(())
@@ -307,8 +313,7 @@ fn a_scrub_finds_what_nobody_reads_and_has_it_salvaged() -> Result<()> {
     let history = daemon.cli(&["salvage", "history", "hurt"])?.to_string();
     ensure!(history.contains("a check found"), "{history}");
     // The footer of another pack: nothing is lost by that.
-    for pack in std::fs::read_dir(daemon.dir.join("store/packs/data"))? {
-        let path = pack?.path();
+    for path in objects(&daemon.dir.join("store/packs/data"))? {
         let mut object = std::fs::read(&path)?;
         let last = object.len() - 30;
         object[last] ^= 1;

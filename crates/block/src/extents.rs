@@ -12,12 +12,14 @@ use content::{Batch, Class, Content, Pointer};
 use env::BoxFuture;
 use futures_util::future;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use volume::{Extent, Fold, Home, StagingError};
 
 /// Fixed blocks in a tree: key = block number, value = chunk. A missing key is a hole.
 pub struct Extents {
     pub(crate) content: Content,
-    pub(crate) size: u64,
+    /// Grows only.
+    size: AtomicU64,
     pub(crate) block_size: u64,
     /// `block_size` is a power of two.
     shift: u32,
@@ -39,11 +41,16 @@ impl Extents {
         let block_size = block_size.max(1).next_power_of_two();
         Self {
             content,
-            size,
+            size: AtomicU64::new(size),
             block_size,
             shift: block_size.trailing_zeros(),
             ahead: Ahead::default(),
         }
+    }
+
+    /// Bytes of the volume.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
     }
 
     /// Splits a read at block boundaries.
@@ -194,8 +201,8 @@ impl Extents {
 
     /// Fetches what a sequential reader will want next: metadata, and further, then the chunks in the background.
     async fn fetch_ahead(&self, root: &Root, bytes: Range<u64>) {
-        let end = bytes.end.min(self.size);
-        let metadata_end = bytes.end.saturating_add(limits::AHEAD_METADATA_BYTES).min(self.size);
+        let end = bytes.end.min(self.size());
+        let metadata_end = bytes.end.saturating_add(limits::AHEAD_METADATA_BYTES).min(self.size());
         let blocks = self.blocks(bytes.start, metadata_end.saturating_sub(bytes.start));
         let data_end = self.blocks(0, end).end;
         // A hint: whoever reads there meets the error, if there is one.
@@ -210,7 +217,7 @@ impl Extents {
     #[cold]
     fn fetch_ahead_now(&self, root: &Root, position: u64, length: u64) {
         let Some(bytes) = self.ahead.note(position, length) else { return };
-        let end = bytes.end.min(self.size);
+        let end = bytes.end.min(self.size());
         let mut pointers = Vec::new();
         for block in self.blocks(bytes.start, end.saturating_sub(bytes.start)) {
             match tree::get_now(&self.content, root, block) {
@@ -304,8 +311,12 @@ impl Home for Extents {
         Box::pin(self.write(batch, root, changes))
     }
 
+    fn grow(&self, size: u64) {
+        self.size.fetch_max(size, Ordering::AcqRel);
+    }
+
     fn bytes_of(&self, keys: Range<u64>) -> Range<u64> {
-        let byte = |key: u64| key.saturating_mul(self.block_size).min(self.size);
+        let byte = |key: u64| key.saturating_mul(self.block_size).min(self.size());
         byte(keys.start)..byte(keys.end)
     }
 

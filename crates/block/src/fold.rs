@@ -35,7 +35,7 @@ impl Extents {
         root: &Root,
         changes: &[Fold],
     ) -> Result<Root, StagingError> {
-        let mut plan = Plan::new(changes, self.size, self.block_size);
+        let mut plan = Plan::new(changes, self.size(), self.block_size);
         let mut growing = Growing { root: *root, changes: Vec::new() };
         let mut ready = self.prepare(root, changes, self.window(&mut plan)).await?;
         while !ready.is_empty() {
@@ -156,7 +156,7 @@ impl Extents {
         growing: &mut Growing,
         blocks: Range<u64>,
     ) -> Result<(), StagingError> {
-        if blocks.start == 0 && blocks.end >= self.size.div_ceil(self.block_size) {
+        if blocks.start == 0 && blocks.end >= self.size().div_ceil(self.block_size) {
             *growing = Growing { root: None, changes: Vec::new() };
             return Ok(());
         }

@@ -359,4 +359,84 @@ mod tests {
         }
         assert!(parse("store = ").is_err());
     }
+
+    const DOCUMENTED: &str = include_str!("../../../contrib/rekindle.toml");
+
+    /// The documented file with every setting switched on.
+    fn switched_on() -> String {
+        let is_setting = |line: &str| {
+            let key = line.split([' ', '=']).next().unwrap_or_default();
+            line.starts_with('[')
+                || (line.contains(" = ")
+                    && !key.is_empty()
+                    && key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+        };
+        DOCUMENTED
+            .lines()
+            .filter_map(|line| line.strip_prefix("# ").filter(|line| is_setting(line)))
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    #[test]
+    fn every_setting_is_documented() {
+        let table: Table = switched_on().parse().expect("TOML");
+        let names =
+            |table: &Table| table.keys().cloned().collect::<std::collections::BTreeSet<_>>();
+        let all = |keys: &[&str]| keys.iter().map(|&key| key.to_owned()).collect();
+        assert_eq!(names(&table), all(&KEYS));
+        for (section, keys) in [
+            ("destage", &DESTAGE_KEYS[..]),
+            ("sweep", &SWEEP_KEYS),
+            ("collector", &COLLECTOR_KEYS),
+            ("scrub", &SCRUB_KEYS),
+        ] {
+            let documented = table[section].as_table().expect(section);
+            assert_eq!(names(documented), all(keys), "{section}");
+        }
+    }
+
+    #[test]
+    fn the_documented_defaults_are_the_defaults() {
+        // Where the default is nothing, or depends on the machine, the file shows an example and says so in brackets.
+        let text: String = DOCUMENTED
+            .lines()
+            .filter(|line| !line.contains("[example"))
+            .fold(String::new(), |text, line| text + line + "\n");
+        let set: Settings = {
+            let lines = switched_on();
+            let kept: Vec<&str> = lines.lines().filter(|line| text.contains(line)).collect();
+            parse(&kept.join("\n")).expect("a good file")
+        };
+        let is = node::Config::new("/d".into());
+        assert_eq!(set.cache, Some(is.cache_bytes));
+        assert_eq!(set.index, Some(is.index_bytes));
+        assert_eq!(set.compression, Some(is.compression));
+        assert_eq!(set.parity, Some(is.parity));
+        assert_eq!((set.read_ahead, set.direct_path), (Some(is.read_ahead), Some(is.direct_path)));
+        assert_eq!(set.insecure, Some(false));
+        assert_eq!(set.stuck_after, Some(is.stuck_after));
+        let (destage, found) = (&set.destage, &is.destage);
+        assert_eq!((destage.age, destage.bytes), (Some(found.age), Some(found.bytes)));
+        assert_eq!(
+            (destage.batch, destage.workers),
+            (Some(found.batch_bytes), Some(found.workers))
+        );
+        assert_eq!(destage.deadline, Some(found.deadline));
+        let (sweep, found) = (&set.sweep, &is.sweep);
+        assert_eq!((sweep.interval, sweep.percent), (Some(found.interval), Some(found.percent)));
+        assert_eq!(sweep.grace, Some(found.grace));
+        let (collector, found) = (&set.collector, &is.collector);
+        assert_eq!((collector.idle, collector.batch), (Some(found.idle), Some(found.batch)));
+        assert_eq!(collector.interval, Some(found.interval));
+        let (scrub, found) = (&set.scrub, &is.scrub);
+        assert_eq!(
+            (scrub.interval, scrub.rate),
+            (Some(found.interval), Some(found.bytes_per_second))
+        );
+        // The rest is an example, and says so.
+        let none = [set.store, set.store_fault].iter().all(Option::is_none);
+        assert!(none && set.nbd.is_none() && set.http.is_none() && set.dir.is_none());
+        assert!(set.warm.is_none() && set.warm_size.is_none() && set.stop_parallel.is_none());
+    }
 }

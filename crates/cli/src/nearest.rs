@@ -5,9 +5,18 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     known
         .iter()
         .map(|&candidate| (distance(word, candidate), candidate))
-        .filter(|&(distance, candidate)| distance <= candidate.len().max(word.len()) / 3 + 1)
+        .filter(|&(distance, candidate)| distance <= slips(candidate.len().max(word.len())))
         .min()
         .map(|(_, candidate)| candidate)
+}
+
+/// How many letters may differ: a third, and a pair of neighbours that changed places in a short word.
+fn slips(length: usize) -> usize {
+    match length {
+        0..=3 => 1,
+        4..=5 => 2,
+        longer => longer / 3,
+    }
 }
 
 /// Letters to insert, remove or change.

@@ -122,6 +122,7 @@ fn serve(
     taken: Vec<(Role, OwnedFd)>,
     announce: impl FnOnce(Ready),
 ) -> Outcome {
+    env::real::panics::end_process();
     let (env, runtime) = env::real::env()?;
     if let Some((before, by)) = env::real::before_first_instruction(handover.born) {
         env.boot_born(before, by);
@@ -192,11 +193,14 @@ fn explain(error: node::Error) -> Failure {
 fn trace(handover: &Handover) -> Outcome {
     use tracing_subscriber::EnvFilter;
     let default = if handover.verbose { "info,rekindle=debug" } else { "warn" };
-    let filter = match std::env::var("REKINDLE_TRACE") {
-        Ok(text) => EnvFilter::try_new(&text).map_err(|error| {
-            Failure::usage(format!("REKINDLE_TRACE='{text}' is not a filter")).because(error)
+    let said = |name| std::env::var(name).ok().filter(|text: &String| !text.is_empty());
+    let filter = match said("REKINDLE_TRACE").or_else(|| said("RUST_LOG")) {
+        Some(text) => EnvFilter::try_new(&text).map_err(|error| {
+            Failure::usage(format!("RUST_LOG='{text}' is not a filter"))
+                .because(error)
+                .next("write a level (debug), or parts with levels (info,rekindle_log=trace)")
         })?,
-        Err(_) => EnvFilter::new(default),
+        None => EnvFilter::new(default),
     };
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| crate::output::Forgiving);

@@ -85,6 +85,8 @@ pub struct Stats {
     pub cache_misses: u64,
     pub cache_bytes: u64,
     pub index_bytes: u64,
+    /// Holds at the moment: batches, uploads, and whoever reads below a root.
+    pub holds: u64,
 }
 
 #[derive(Default)]
@@ -257,6 +259,7 @@ impl Content {
             cache_misses: get(&counters.cache_misses),
             cache_bytes: self.inner.cache.bytes(),
             index_bytes: self.inner.index.bytes(),
+            holds: self.inner.live.count() as u64,
         }
     }
 }

@@ -62,6 +62,10 @@ pub const MOVED_PROVEN_MAX: usize = 1 << 16;
 pub const COMPACTION_LIVE_PERCENT: u64 = 90;
 /// Most packs that one sweep condemns; the rest waits for the next one. Bounds the record.
 pub const CONDEMNED_MAX: usize = 4096;
+/// A compaction copies out of packs of so many bytes, and deletes those, before it goes on.
+pub const COMPACTION_ROUND_BYTES: u64 = 256 << 20;
+/// How often a sweep looks whether the other nodes have agreed.
+pub const SWEEP_POLL: std::time::Duration = std::time::Duration::from_secs(2);
 /// One bit of a live map stands for this many bytes of a pack.
 pub const LIVE_GRANULE_BYTES: u32 = 4096;
 /// Names of verified chunks that [`crate::verify`] remembers, so that shared chunks are read once.

@@ -55,6 +55,11 @@ impl Live {
         }
     }
 
+    /// Holds that have not ended.
+    pub(crate) fn count(&self) -> usize {
+        self.state.lock().holds.len()
+    }
+
     /// Packs that live batches wrote: nothing reaches them yet, and that is no reason to condemn them.
     pub(crate) fn packs(&self) -> Vec<PackId> {
         self.state.lock().holds.values().flatten().copied().collect()

@@ -41,6 +41,7 @@ pub(crate) struct Broken {
     inner: Store,
     refuses_writes: AtomicBool,
     refuses_reads: AtomicBool,
+    is_full: AtomicBool,
     reads: AtomicU64,
     flips: Mutex<Vec<(String, u64)>>,
     lost: Mutex<Vec<String>>,
@@ -54,6 +55,7 @@ impl Broken {
             inner: Mem::store(),
             refuses_writes: AtomicBool::new(false),
             refuses_reads: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             flips: Mutex::default(),
             lost: Mutex::default(),
@@ -103,6 +105,11 @@ impl Broken {
         self.lost.lock().push(key.to_owned());
     }
 
+    /// No room for new packs.
+    pub(crate) fn fill(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::SeqCst);
+    }
+
     fn may_write(&self) -> Result<(), Error> {
         if self.refuses_writes.load(Ordering::SeqCst) {
             return Err(Error::Unavailable("it refuses writes".into()));
@@ -147,6 +154,9 @@ impl Datastore for Broken {
     fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             self.may_write()?;
+            if self.is_full.load(Ordering::SeqCst) {
+                return Err(Error::Full("no room".into()));
+            }
             self.inner.put(key, data).await
         })
     }

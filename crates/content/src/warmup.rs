@@ -36,7 +36,7 @@ impl Content {
 
     async fn load_footers(&self) -> Result<WarmUp, Error> {
         let condemned = condemned::read(&self.inner.store).await?;
-        self.inner.index.condemn_also(condemned.packs);
+        self.inner.index.condemn_also(condemned.refused());
         let mut packs = pack::list(&self.inner.store, Class::Data).await?;
         packs.extend(pack::list(&self.inner.store, Class::Metadata).await?);
         // Ids begin with the time of their making.

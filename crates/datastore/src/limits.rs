@@ -19,6 +19,10 @@ pub const RECORD_HISTORY_MAX: usize = 32;
 pub const OPEN_PACKS_MAX: usize = 64;
 /// Folders that the folder backend remembers as durable.
 pub const DURABLE_FOLDERS_MAX: usize = 1024;
+/// Records and folders of which the folder backend knows that they are durable.
+pub const BELIEVED_MAX: usize = 16_384;
+/// What the folder backend keeps free for removals: see [`crate::backend::dir`].
+pub const RESERVE_BYTES: u64 = 4 << 20;
 /// Files over which the folder backend spreads its locks.
 pub const LOCK_FILES: u8 = 64;
 /// A temporary file that old belongs to nobody.

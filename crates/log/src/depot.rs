@@ -178,6 +178,21 @@ impl Depot {
         Ok(())
     }
 
+    /// Removes a file that is no good any more: the file system shall not give these blocks to us again as they are.
+    pub(crate) async fn remove(&self, file: u32) {
+        if let Err(error) = self.env.disk().remove(&self.path(file)).await
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(file, %error, "a segment file that cannot be read was not removed");
+        }
+    }
+
+    /// As [`Depot::remove`], for those who cannot wait.
+    pub(crate) fn remove_soon(self: &Arc<Self>, file: u32) {
+        let depot = Arc::clone(self);
+        self.env.spawn("log-remove", async move { depot.remove(file).await });
+    }
+
     /// Waits a while when `error` says that something is exhausted which others may give back (room, memory,
     /// descriptors): that is no error of the device, and nothing is lost by trying again. Gives any other error back.
     pub(crate) async fn ride_out(&self, error: io::Error) -> io::Result<()> {

@@ -114,14 +114,19 @@ impl Inner {
         match step {
             Step::Nothing => return Ok(false),
             Step::Write(batch) => {
-                batch.write().await.map_err(|error| self.latch(self.depot.write_error(&error)))?;
+                batch
+                    .write(&self.depot)
+                    .await
+                    .map_err(|error| self.latch(self.depot.write_error(&error)))?;
                 let durable = self.heads.lock().written(&batch);
                 self.durable.store(durable, Ordering::Release);
                 self.counters.commits.fetch_add(1, Ordering::Relaxed);
                 metrics::counter!("rekindle_log_commits_total").increment(1);
             }
             Step::Seal(seal) => {
-                seal.write().await.map_err(|error| self.latch(self.depot.write_error(&error)))?;
+                seal.write(&self.depot)
+                    .await
+                    .map_err(|error| self.latch(self.depot.write_error(&error)))?;
                 self.retire();
             }
         }
@@ -280,7 +285,9 @@ impl Inner {
         let closing = Closing::begin(self);
         while self.step().await? {}
         let seal = self.heads.lock().open.seal(None);
-        seal.write().await.map_err(|error| self.latch(self.depot.write_error(&error)))?;
+        seal.write(&self.depot)
+            .await
+            .map_err(|error| self.latch(self.depot.write_error(&error)))?;
         self.heads.lock().open.segment.set_on_flash();
         self.latch(Error::Closed);
         drop(closing);
@@ -359,8 +366,12 @@ pub(crate) async fn open_head(
 /// Lengthens a file whose making was interrupted.
 async fn complete(depot: &Depot, file: &dyn File) -> Result<(), Error> {
     let flash = |error: std::io::Error| depot.flash_error("making a segment file", &error);
-    if file.length().await.map_err(flash)? < u64::from(depot.capacity) {
-        file.preallocate(u64::from(depot.capacity)).await.map_err(flash)?;
+    let completed = async || {
+        let is_whole = file.length().await? >= u64::from(depot.capacity);
+        if is_whole { Ok(()) } else { file.preallocate(u64::from(depot.capacity)).await }
+    };
+    while let Err(error) = completed().await {
+        depot.ride_out(error).await.map_err(flash)?;
     }
     Ok(())
 }
@@ -368,7 +379,7 @@ async fn complete(depot: &Depot, file: &dyn File) -> Result<(), Error> {
 /// Writes what `head` has and flash has not.
 async fn flush(depot: &Depot, head: &mut Head) -> Result<(), Error> {
     while let Some(batch) = head.close_batch() {
-        batch.write().await.map_err(|error| depot.write_error(&error))?;
+        batch.write(depot).await.map_err(|error| depot.write_error(&error))?;
         head.set_durable(batch.end);
     }
     Ok(())
@@ -382,7 +393,7 @@ pub(crate) async fn finish(
 ) -> Result<(), Error> {
     old.stop();
     flush(depot, &mut old).await?;
-    old.seal(Some(successor)).write().await.map_err(|error| depot.write_error(&error))?;
+    old.seal(Some(successor)).write(depot).await.map_err(|error| depot.write_error(&error))?;
     old.segment.set_on_flash();
     Ok(())
 }

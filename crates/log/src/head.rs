@@ -1,5 +1,6 @@
 //! The open head: where appends go, what a commit takes, how a seal looks. Bytes only; no I/O here.
 
+use crate::depot::Depot;
 use crate::format::{
     ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind, Named, Statistics,
     encode_digest, encode_marks, encode_statistics, padded,
@@ -49,10 +50,14 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) async fn write(&self) -> std::io::Result<()> {
+    /// An error is the device's: what is only exhausted is waited for. Nothing is lost meanwhile, memory has it all.
+    pub(crate) async fn write(&self, depot: &Depot) -> std::io::Result<()> {
         let bytes = self.memory.front(self.start, self.end).expect("a batch is published");
         // What is read back soon is read from warm memory; the rest is read ahead when it is needed.
-        self.file.write_direct(bytes, u64::from(self.start)).await
+        while let Err(error) = self.file.write_direct(bytes, u64::from(self.start)).await {
+            depot.ride_out(error).await?;
+        }
+        Ok(())
     }
 }
 
@@ -64,9 +69,13 @@ pub(crate) struct Seal {
 }
 
 impl Seal {
-    pub(crate) async fn write(&self) -> std::io::Result<()> {
+    /// As [`Batch::write`].
+    pub(crate) async fn write(&self, depot: &Depot) -> std::io::Result<()> {
         let tail = self.memory.tail().expect("a sealed segment has its foot");
-        self.file.write_durable(tail, u64::from(self.capacity) - tail.len() as u64).await?;
+        let start = u64::from(self.capacity) - tail.len() as u64;
+        while let Err(error) = self.file.write_durable(tail, start).await {
+            depot.ride_out(error).await?;
+        }
         self.memory.note_durable(self.capacity);
         Ok(())
     }

@@ -8,6 +8,7 @@ use crate::descriptors::{self, Damage, Verified};
 use crate::format::{EntryHeader, Kind, Lost, Mark};
 use crate::inner::Inner;
 use crate::limits::{EXHAUSTED_RETRY, READ_TRIES};
+use crate::machine::table::NO_FILE;
 use crate::outline::Outline;
 use crate::scan::Unreadable;
 use crate::segment::{Place, Segment};
@@ -25,6 +26,8 @@ pub(crate) struct Recovery {
     unread: Mutex<Vec<Arc<Segment>>>,
     done: OnceCell<()>,
     inventory: Mutex<Inventory>,
+    /// Files that cannot be read and are not named by any digest: they may be proof of what is lost.
+    strays: Mutex<Vec<u32>>,
 }
 
 #[derive(Default)]
@@ -85,11 +88,16 @@ struct Part {
 }
 
 impl Recovery {
-    pub(crate) fn new(unread: Vec<Arc<Segment>>, inventory: Inventory) -> Recovery {
+    pub(crate) fn new(
+        unread: Vec<Arc<Segment>>,
+        inventory: Inventory,
+        strays: Vec<u32>,
+    ) -> Recovery {
         Recovery {
             unread: Mutex::new(unread),
             done: OnceCell::new(),
             inventory: Mutex::new(inventory),
+            strays: Mutex::new(strays),
         }
     }
 
@@ -137,12 +145,20 @@ impl Inner {
             self.recovery.inventory.lock().losses.drain(..).map(|lost| lost.segment).collect();
         lost.sort_unstable();
         lost.dedup();
+        let mut files = std::mem::take(&mut *self.recovery.strays.lock());
         let mut table = self.table.lock();
+        // No segment holds these files, so nobody gives them back.
+        let orphans =
+            table.rows().filter(|(.., lost, held)| *lost != Lost::Nothing && held.is_none());
+        files.extend(orphans.filter_map(|(_, file, ..)| file).filter(|&file| file != NO_FILE));
         lost.into_iter().for_each(|id| table.discard(id));
         self.note_live(table.live());
         drop(table);
         let outdated = self.heads.lock().outdate();
         drop(outdated);
+        for file in files {
+            self.depot.remove(file).await;
+        }
         self.space.notify_waiters();
         Ok(())
     }
@@ -186,7 +202,10 @@ impl Inner {
         // What is in the newest recovered head no statistics cover.
         let is_covered = inventory.statistics_of.is_some_and(|head| segment.id() < head);
         let lost = if is_covered { Lost::Counted } else { Lost::Uncounted };
-        if let Some(Damage { reason, hole_ends, .. }) = damage {
+        if let Some(Damage { reason, hole_ends, is_unreadable }) = damage {
+            if is_unreadable {
+                segment.set_spoilt();
+            }
             tracing::error!(segment = segment.id().0, %reason, "a segment of the log is damaged");
             let (segment, hole_ends) = (segment.id(), Some(hole_ends));
             inventory.losses.retain(|earlier| !earlier.hearsay || earlier.segment != segment);

@@ -4,7 +4,7 @@
 use crate::Error;
 use crate::depot::Depot;
 use crate::format::{
-    BadHeader, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, SegmentHeader, VERSION,
+    BadHeader, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Named, SegmentHeader, VERSION, Who,
 };
 use crate::limits::GRAIN_BYTES;
 use crate::machine::history::{End, Probe};
@@ -167,6 +167,26 @@ impl Scan {
     pub(crate) fn is_lost_in_memory(&self, id: SegmentId) -> bool {
         let has_copy = self.segments.get(&id).is_some_and(|found| found.warm.is_some());
         !has_copy && self.damaged_slots.iter().any(|slot| slot.is_none_or(|segment| segment == id))
+    }
+
+    /// Gives up copies of another life's segment under a number that a digest names; whether none is left.
+    pub(crate) fn keep_only(&mut self, named: &Named) -> bool {
+        let Some(found) = self.segments.get_mut(&named.segment) else { return false };
+        let is_other = |header: &SegmentHeader| {
+            let SegmentHeader { incarnation, birth, .. } = *header;
+            named.who.is_some_and(|who| who != Who { incarnation, birth })
+        };
+        if let Some((file, header)) = found.flash.take_if(|(_, header)| is_other(header)) {
+            let (segment, life) = (named.segment.0, header.incarnation.0);
+            tracing::error!(segment, file, life, "a segment of another life has a member's number");
+        }
+        let other = found.warm.take_if(|copy| is_other(&copy.header));
+        self.slots.extend(other.and_then(|copy| copy.memory.into_slot().ok()));
+        let is_gone = found.flash.is_none() && found.warm.is_none();
+        if is_gone {
+            self.segments.remove(&named.segment);
+        }
+        is_gone
     }
 
     /// Gives up warm copies that are older than, or another segment than, what flash has under the same number.

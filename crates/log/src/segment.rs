@@ -34,6 +34,8 @@ pub(crate) struct Segment {
     memory: RwLock<Option<Memory>>,
     /// All of it, seal included, is on flash: memory is only a faster copy.
     on_flash: AtomicBool,
+    /// The device has refused to give parts of its file, which is not to be used again.
+    spoilt: AtomicBool,
     /// Made by this process: what is in memory is what was written.
     ours: bool,
     verified_memory: Bits,
@@ -77,6 +79,7 @@ impl Segment {
             depot: Arc::clone(depot),
             memory: RwLock::new(memory),
             on_flash: AtomicBool::new(false),
+            spoilt: AtomicBool::new(false),
             ours,
             verified_memory: Bits::default(),
             verified_flash: Bits::default(),
@@ -101,6 +104,10 @@ impl Segment {
     pub(crate) fn set_on_flash(&self) {
         assert!(self.file.is_some(), "what is on flash has a file");
         self.on_flash.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn set_spoilt(&self) {
+        self.spoilt.store(true, Ordering::Release);
     }
 
     pub(crate) fn is_on_flash(&self) -> bool {
@@ -176,7 +183,11 @@ pub async fn read_ahead(places: impl Iterator<Item = &Place>) {
 impl Drop for Segment {
     fn drop(&mut self) {
         let slot = self.memory.get_mut().take().and_then(|memory| memory.into_slot().ok());
-        self.depot.give_back(self.file, slot);
+        let spoilt = *self.spoilt.get_mut();
+        self.depot.give_back(self.file.filter(|_| !spoilt), slot);
+        if let (true, Some(file)) = (spoilt, self.file) {
+            self.depot.remove_soon(file);
+        }
     }
 }
 
@@ -231,13 +242,11 @@ impl Place {
         let file = segment.depot.open_to_read(segment.file).await?;
         let flash = |error: std::io::Error| segment.depot.flash_error("reading a change", &error);
         if segment.verified_flash.has(self.offset) {
-            return file
-                .read_at(out, u64::from(self.offset + ENTRY_BYTES + start))
-                .await
-                .map_err(flash);
+            let first = self.offset + ENTRY_BYTES + start;
+            return segment.depot.read(&*file, out, first).await.map_err(flash);
         }
         let mut whole = vec![0; (ENTRY_BYTES + self.length) as usize];
-        file.read_at(&mut whole, u64::from(self.offset)).await.map_err(flash)?;
+        segment.depot.read(&*file, &mut whole, self.offset).await.map_err(flash)?;
         segment.check(self, &whole)?;
         segment.verified_flash.set(self.offset, segment.header.capacity);
         let first = (ENTRY_BYTES + start) as usize;

@@ -120,10 +120,13 @@ impl Discovery {
         let (inventory, folder_lock) = (self.inventory, self.folder_lock);
         let env = starting.depot.env.clone();
         let watch = env.watch();
+        let named = |file: &u32| starting.history.missing.iter().any(|named| named.file == *file);
+        let strays = scan.unreadable.iter().map(|(file, _)| *file);
+        let strays = strays.filter(|file| !named(file)).collect();
         let (head, old) = starting.open_new_head(scan, incarnation).await?;
         env.boot_phase("new-head", Some("log"), watch);
         let Starting { table, depot, unread, .. } = starting;
-        let recovery = Recovery::new(unread, inventory);
+        let recovery = Recovery::new(unread, inventory, strays);
         let parts =
             Parts { depot, incarnation, segments_max, head, old, table, recovery, folder_lock };
         Ok((Log::begin(&env, Inner::new(parts), self.flush_interval), opened))
@@ -195,6 +198,11 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<Decided, Error> {
                     if traces { Present::Broken { file } } else { Present::NeverOpened },
                 );
             }
+        }
+    }
+    for named in newest.iter().flat_map(|probe| &probe.opening.digest) {
+        if scan.keep_only(named) {
+            present.remove(&named.segment);
         }
     }
     let before = match &newest {
@@ -427,9 +435,12 @@ impl Starting {
         let Some((file, mut foot)) = self.closed else { return Ok(()) };
         foot.successor = Some(successor);
         let handle = self.depot.open_to_write(file).await?;
-        let written =
-            handle.write_durable(&foot.encode(), u64::from(self.depot.capacity - FOOT_BYTES)).await;
-        written.map_err(|error| self.depot.flash_error("reopening the log", &error))
+        let place = u64::from(self.depot.capacity - FOOT_BYTES);
+        while let Err(error) = handle.write_durable(&foot.encode(), place).await {
+            let waited = self.depot.ride_out(error).await;
+            waited.map_err(|error| self.depot.flash_error("reopening the log", &error))?;
+        }
+        Ok(())
     }
 }
 

@@ -6,7 +6,8 @@
 
 use crate::config::{Config, Sizes};
 use crate::home_file::{FolderLock, HomeFile};
-use crate::record::{self, NodeRecord};
+use crate::record::{self, Beginning, NodeRecord};
+use crate::starts::{Landed, Starts};
 use crate::warm_memory::{self, WarmMemory};
 use crate::work::StoredRoots;
 use crate::{Error, limits};
@@ -29,6 +30,8 @@ pub struct Node {
     pub env: Env,
     pub id: NodeId,
     pub incarnation: Incarnation,
+    /// Tells this start from any other.
+    pub nonce: u64,
     pub config: Config,
     pub sizes: Sizes,
     pub identity: Identity,
@@ -94,30 +97,59 @@ impl Node {
             None => choose(env, &config).await,
         };
         let sizes = sizes(&config, chosen, warm_memory::device_bytes(env, &config)?);
+        let before = home.as_ref().map(|home| home.starts.clone()).unwrap_or_default();
+        let nonce = env.random_u64();
+        let permission = config.take_identity.filter(|_| config.take_identity != before.permission);
+        let starts = before.attempting(nonce, permission);
         let (known, (arena, warm)) = match home {
-            // Strangers to one another: at the same time.
+            // Strangers to one another: at the same time. That this start will be tried is written down before it is.
             Some(home) => {
                 let warm = warm_memory::open(env, &config, id, home.store, sizes);
-                let store = join(env, &config, id, sizes, Some(home));
-                let (known, warm) = futures_util::join!(store, warm);
+                let trying = home.with_starts(starts.clone());
+                let note = trying.write(env, &config.dir);
+                let store = join(env, &config, id, sizes, Ok(home.clone()));
+                let (known, warm, noted) = futures_util::join!(store, warm, note);
+                noted?;
+                if known.is_err() || warm.is_err() {
+                    // It was not tried.
+                    home.with_starts(before).write(env, &config.dir).await?;
+                    return Err(known.err().or(warm.err()).unwrap_or(Error::InUse(config.dir)));
+                }
                 (known?, warm?)
             }
             // A store that refuses us must not leave the memory of a node behind that nobody will ever hear of.
             None => {
-                let known = join(env, &config, id, sizes, None).await?;
+                let known = join(env, &config, id, sizes, Err(starts)).await?;
                 let store = known.identity.store;
                 (known, warm_memory::open(env, &config, id, store, sizes).await?)
             }
         };
-        let Known { open, identity, writer, record } = known;
+        let Known { open, identity, writer, record, home } = known;
+        let writer = writer.with_secret(identity.secret);
         phases.done("store-and-warm");
         let memory_outlives_process = arena.outlives_process();
-        // The log is found while the store writes; its new head needs to know which life this is.
-        let (held, found) = futures_util::join!(
-            record::start(&writer, &open.url, record, warm.frames.is_some()),
-            Log::find(env, arena, log_config(&config, id, sizes), true),
-        );
+        let trusted = record::is_trusted(record.as_ref().map(|held| &held.value), arena.salt());
+        let beginning = Beginning {
+            url: &open.url,
+            starts: &before,
+            nonce,
+            permitted: permission.is_some(),
+            arena: arena.salt(),
+            copies: warm.frames.is_some(),
+            trusted,
+        };
+        let start = record::start(&writer, &beginning, record);
+        let find = Log::find(env, arena, log_config(&config, id, sizes), trusted);
+        let (held, found) = if trusted {
+            // The log is found while the store writes; its new head needs to know which life this is.
+            futures_util::join!(start, find)
+        } else {
+            // What lies in another memory is forgotten before the record names it.
+            let found = find.await;
+            (start.await, found)
+        };
         let held = held?;
+        let writer = writer.with_incarnation(held.value.incarnation);
         let writer = match (&warm.frames, held.value.copies) {
             (Some(frames), Some(era)) => {
                 writer.with_copies(Arc::new(volume::WarmCopies::new(frames.clone(), era)))
@@ -125,6 +157,7 @@ impl Node {
             _ => writer,
         };
         let incarnation = held.value.incarnation;
+        note_start(env, &config, &home, Landed { incarnation, nonce });
         let (log, opened) = found?.open(incarnation).await?;
         phases.done("log");
         for damage in &opened.damage {
@@ -143,6 +176,7 @@ impl Node {
             writer.clone(),
             staging_config(&config, sizes, memory_outlives_process),
         );
+        staging.taken(held.value.taken);
         let volumes = Volumes::open(
             env.clone(),
             writer.clone(),
@@ -152,12 +186,14 @@ impl Node {
         );
         volumes.stop_at_once(config.stop_parallel);
         let sweeper = sweeper(&config, &content, &writer, &volumes);
+        crate::marks::begin(env, &writer, &content, &volumes, &identity);
         open.faults.set(open.plan);
         phases.done("volumes");
         Ok(Self {
             env: env.clone(),
             id,
             incarnation,
+            nonce,
             config,
             sizes,
             identity,
@@ -200,6 +236,18 @@ struct Known {
     identity: Identity,
     writer: Writer,
     record: Option<Held<NodeRecord>>,
+    home: HomeFile,
+}
+
+/// Writes down that the record names this start, beside all else: until then, the folder knows that it may.
+fn note_start(env: &Env, config: &Config, home: &HomeFile, landed: Landed) {
+    let (env, dir) = (env.clone(), config.dir.clone());
+    let home = home.with_starts(home.starts.landed(landed));
+    env.clone().spawn("note-start", async move {
+        if let Err(error) = home.write(&env, &dir).await {
+            tracing::warn!(%error, "it is not written down that this start succeeded");
+        }
+    });
 }
 
 /// Opens the store and finds out whether it is ours; the first time, tries it and writes down who belongs to whom.
@@ -208,7 +256,7 @@ async fn join(
     config: &Config,
     node: NodeId,
     sizes: Sizes,
-    home: Option<HomeFile>,
+    home: Result<HomeFile, Starts>,
 ) -> Result<Known, Error> {
     let watch = env.watch();
     let open = open_store(env, config).await?;
@@ -216,12 +264,16 @@ async fn join(
     let watch = env.watch();
     let failed = |source| Error::Store { url: open.url.clone(), source };
     let writer = Writer::new(env.clone(), open.store.clone(), node);
-    let Some(home) = home else {
-        let identity = identity::open_or_create(&writer).await.map_err(failed)?;
-        datastore::probe(env, &open.store).await.map_err(failed)?;
-        let home = HomeFile::new(node, identity.store, env.wall_clock().0, sizes);
-        home.write(env, &config.dir).await?;
-        return Ok(Known { open, identity, writer, record: None });
+    let home = match home {
+        Ok(home) => home,
+        Err(starts) => {
+            let identity = identity::open_or_create(&writer).await.map_err(failed)?;
+            datastore::probe(env, &open.store).await.map_err(failed)?;
+            let now = env.wall_clock().0;
+            let home = HomeFile::new(node, identity.store, now, sizes, starts);
+            home.write(env, &config.dir).await?;
+            return Ok(Known { open, identity, writer, record: None, home });
+        }
     };
     let (identity, record) = futures_util::join!(identity::find(&writer), record::read(&writer));
     let identity = identity.map_err(failed)?.ok_or_else(|| {
@@ -237,7 +289,7 @@ async fn join(
     }
     let record = record.map_err(failed)?;
     env.boot_phase("records-read", Some("store-and-warm"), watch);
-    Ok(Known { open, identity, writer, record })
+    Ok(Known { open, identity, writer, record, home })
 }
 
 /// Sizes that suit this machine.
@@ -322,6 +374,6 @@ fn sweeper(config: &Config, content: &Content, writer: &Writer, volumes: &Volume
         100.. => Budget::Unlimited,
         percent => Budget::Percent(percent),
     };
-    let options = Options { budget, compacts: true, grace: config.sweep.grace };
+    let options = Options { budget, grace: config.sweep.grace, ..Options::default() };
     Sweeper::new(content.clone(), writer.clone(), roots).with_options(options)
 }

@@ -100,6 +100,10 @@ impl Default for Scrub {
 pub struct Config {
     /// The node's own folder; absolute.
     pub dir: PathBuf,
+    /// A person says that this folder goes on as its node, whatever other copies of it have been started. Good for one
+    /// start: the folder remembers the number, and a worker started again with it has no permission any more.
+    #[serde(default)]
+    pub take_identity: Option<u64>,
     /// URL of the datastore; `DIR/store` when absent.
     pub store: Option<String>,
     /// Faults in front of the store, for drills and tests: `latency=10ms,fail=20%,gone=60s`.
@@ -155,6 +159,7 @@ impl Config {
     pub fn new(dir: PathBuf) -> Self {
         Self {
             dir,
+            take_identity: None,
             store: None,
             store_fault: None,
             flash_bytes: None,

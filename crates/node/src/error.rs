@@ -33,10 +33,14 @@ pub enum Error {
     /// The store.
     #[error("the store {url}: {source}")]
     Store { url: String, source: datastore::Error },
-    /// Another process has taken this node's place.
+    /// Another copy of the folder has taken this node's place, or the store is older than the folder.
     #[error(
-        "the store says that another daemon runs as this node ({0}): a folder must not be copied while it is in use"
+        "{0}. `rekindle up --take-identity` goes on with this folder as it is and stops other copies for good; else remove \
+         this folder, or put the right one in its place"
     )]
+    Copied(String),
+    /// Another process took this node's place while it served.
+    #[error("{0}")]
     Fenced(String),
     #[error(transparent)]
     Log(#[from] log::Error),
@@ -58,7 +62,7 @@ impl Error {
             Error::Damaged { .. } => Kind::Damaged,
             Error::Newer { .. } => Kind::Unsupported,
             Error::Store { source, .. } => source.kind(),
-            Error::Fenced(_) => Kind::Fenced,
+            Error::Copied(_) | Error::Fenced(_) => Kind::Fenced,
             Error::Log(error) => error.kind(),
             Error::Volume(error) => error.kind(),
         }

@@ -1,9 +1,10 @@
-//! `node.json`: who this folder's node is, which store it belongs to, and the sizes chosen for it.
+//! `node.json`: who this folder's node is, which store it belongs to, the sizes chosen for it, and its last starts.
 //!
-//! Written once, before anything is promised to anybody; read at every start. With it goes `node.lock`, whose lock is
+//! Written before anything is promised to anybody, and at each start; read at every start. With it goes `node.lock`, whose lock is
 //! held for as long as the process lives: the log and the warm memory have one user at a time.
 
 use crate::config::Sizes;
+use crate::starts::Starts;
 use crate::{Error, limits};
 use base::{NodeId, StoreId};
 use env::{Env, File, Open};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Newest format version.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 /// Longest file that we read, bytes.
 const BYTES_MAX: u64 = 64 * 1024;
 
@@ -29,6 +30,9 @@ pub struct HomeFile {
     /// Microseconds since 1970.
     pub created: u64,
     pub sizes: Sizes,
+    /// Format 1 did not have it.
+    #[serde(default)]
+    pub starts: Starts,
 }
 
 /// Only what every version will have.
@@ -41,8 +45,14 @@ struct AnyVersion {
 impl HomeFile {
     /// Of a new node.
     #[must_use]
-    pub fn new(node: NodeId, store: StoreId, created: u64, sizes: Sizes) -> Self {
-        Self { rekindle: "node".to_owned(), format: FORMAT, node, store, created, sizes }
+    pub fn new(node: NodeId, store: StoreId, created: u64, sizes: Sizes, starts: Starts) -> Self {
+        Self { rekindle: "node".to_owned(), format: FORMAT, node, store, created, sizes, starts }
+    }
+
+    /// The same with other starts, in the newest format.
+    #[must_use]
+    pub fn with_starts(&self, starts: Starts) -> Self {
+        Self { format: FORMAT, starts, ..self.clone() }
     }
 
     /// Where it is.
@@ -142,18 +152,25 @@ impl FolderLock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::starts::Landed;
+    use base::Incarnation;
 
     fn sample() -> HomeFile {
         let sizes = Sizes { flash_bytes: 1 << 30, warm_bytes: 1 << 28 };
-        HomeFile::new(NodeId([7; 16]), StoreId([9; 16]), 1_700_000_000_000_000, sizes)
+        let starts = Starts {
+            landed: Some(Landed { incarnation: Incarnation(5), nonce: 50 }),
+            attempts: vec![60, u64::MAX],
+            permission: Some(7),
+        };
+        HomeFile::new(NodeId([7; 16]), StoreId([9; 16]), 1_700_000_000_000_000, sizes, starts)
     }
 
     #[test]
     fn it_survives_text_and_says_what_is_wrong_with_it() {
         let text = serde_json::to_string(&sample()).expect("plain data");
         assert!(matches!(decode(text.as_bytes()), Ok(found) if found == sample()));
-        let newer = text.replace("\"format\":1", "\"format\":2");
-        assert!(matches!(decode(newer.as_bytes()), Err(Reason::Newer(2))));
+        let newer = text.replace("\"format\":2", "\"format\":3");
+        assert!(matches!(decode(newer.as_bytes()), Err(Reason::Newer(3))));
         for bad in [
             "",
             "{}",
@@ -163,6 +180,19 @@ mod tests {
         ] {
             assert!(matches!(decode(bad.as_bytes()), Err(Reason::Damaged(_))), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_golden_images_are_read_and_the_newest_is_written() {
+        let decode = |bytes: &[u8]| decode(bytes).ok().expect("readable");
+        let newest = include_bytes!("../golden/home-2.json");
+        assert_eq!(decode(newest), sample());
+        let mut text = serde_json::to_vec_pretty(&sample()).expect("plain data");
+        text.push(b'\n');
+        assert_eq!(text, newest);
+        let old = decode(include_bytes!("../golden/home-1.json"));
+        assert_eq!(old.with_starts(sample().starts), sample());
+        assert_eq!(old.starts, Starts::default(), "a time before starts were remembered");
     }
 
     #[test]

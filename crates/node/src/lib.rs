@@ -8,14 +8,17 @@ mod boot;
 pub mod config;
 mod debug;
 mod error;
+mod fencing;
 mod health;
 pub mod home_file;
 mod jobs;
 mod lifecycle;
 pub mod limits;
+mod marks;
 mod metrics;
 pub mod record;
 mod service;
+pub mod starts;
 pub mod warm_memory;
 mod work;
 

@@ -113,6 +113,15 @@ pub async fn run(
     let drain = tokio::select! {
         () = signals.next() => false,
         drain = service.shutdown_asked() => drain,
+        reason = crate::fencing::replaced(&node) => {
+            service.fence(&reason);
+            fence(&fronts, &node).await;
+            tokio::select! {
+                () = signals.next() => {}
+                _ = service.shutdown_asked() => {}
+            }
+            false
+        }
     };
     tell_systemd(&[NotifyState::Stopping]);
     service.stopping();
@@ -184,6 +193,17 @@ impl Fronts {
                 front::nbd::serve(self.env.clone(), acceptor, exports.clone(), self.nbd.clone());
             self.env.spawn("nbd-accept", serve);
         }
+    }
+}
+
+/// Another copy of the folder has replaced this node, and nothing is acknowledged any more: clients are hung up on, nothing
+/// is written to the store, and what only memory has goes to flash, in case a person wants to go on with this copy.
+async fn fence(fronts: &Fronts, node: &Node) {
+    node.sweeper.stop();
+    fronts.nbd.stop(&node.env, limits::SESSION_WAIT).await;
+    node.staging.stop().await;
+    if let Err(error) = node.log.close().await {
+        tracing::warn!(%error, "the log could not be closed");
     }
 }
 

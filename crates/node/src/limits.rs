@@ -47,6 +47,8 @@ pub const SWEEP_GRACE: Duration = Duration::from_secs(10);
 
 /// How long a start waits for an earlier worker of the same folder to be gone.
 pub const PREDECESSOR_WAIT: Duration = Duration::from_secs(3);
+/// While it acknowledges anything, the node looks this often whether its record still names it.
+pub const RECORD_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// A quick stop that takes longer than this becomes a stop at once.
 pub const STOP_WAIT: Duration = Duration::from_secs(20);
 /// How long NBD sessions may take to finish what they have begun.

@@ -5,6 +5,7 @@
 
 mod api;
 mod exports;
+mod kept;
 mod words;
 
 pub use words::refused;
@@ -26,6 +27,8 @@ use words::nbd_uri;
 pub enum Stage {
     Starting,
     Serving,
+    /// Another copy of the folder has replaced this node: it waits for its end.
+    Fenced,
     Stopping,
 }
 
@@ -46,6 +49,8 @@ struct Inner {
     /// What is looked at from time to time.
     looks: Arc<health::Looks>,
     stage: Mutex<Stage>,
+    /// Why it is fenced.
+    replaced: Mutex<String>,
     node: watch::Sender<Option<Arc<Node>>>,
     /// `Some(drain)` when somebody has asked for the end.
     shutdown: watch::Sender<Option<bool>>,
@@ -85,6 +90,7 @@ impl Stage {
         match self {
             Stage::Starting => "starting",
             Stage::Serving => "serving",
+            Stage::Fenced => "fenced",
             Stage::Stopping => "stopping",
         }
     }
@@ -103,6 +109,7 @@ impl Service {
             http,
             sessions,
             stage: Mutex::new(Stage::Starting),
+            replaced: Mutex::default(),
             node: watch::channel(None).0,
             shutdown: watch::channel(None).0,
             phase: watch::channel(Phase::Serving).0,
@@ -117,6 +124,12 @@ impl Service {
         self.inner.env.spawn("health", health::watch(env, Arc::downgrade(&node), looks));
         self.inner.node.send_replace(Some(node));
         *self.inner.stage.lock() = Stage::Serving;
+    }
+
+    /// Another copy of the folder has replaced this node: nothing is answered but that.
+    pub fn fence(&self, reason: &str) {
+        reason.clone_into(&mut self.inner.replaced.lock());
+        *self.inner.stage.lock() = Stage::Fenced;
     }
 
     /// The node is about to go.
@@ -220,6 +233,9 @@ impl Service {
                 Kind::Unavailable,
                 "the daemon is stopping: start it again with `rekindle up`",
             ));
+        }
+        if self.stage() == Stage::Fenced {
+            return Err(ApiError::new(Kind::Fenced, self.inner.replaced.lock().clone()));
         }
         let mut node = self.inner.node.subscribe();
         let found = node.wait_for(Option::is_some).await.map_err(|_| gone())?;

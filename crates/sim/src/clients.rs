@@ -192,7 +192,7 @@ impl Table {
     ) -> Result<(), String> {
         let roots = Arc::new(StoredRoots(node.volumes.clone()));
         let grace = Duration::from_millis([0, 5, 50][dice.below(3) as usize]);
-        let options = Options { budget: Budget::Unlimited, compacts: true, grace };
+        let options = Options { budget: Budget::Unlimited, grace, ..Options::default() };
         let sweeper = Sweeper::new(node.content.clone(), node.writer.clone(), roots);
         let sweeper = sweeper.with_options(options);
         while self.busy.load(Ordering::Relaxed) > 0 {

@@ -7,7 +7,7 @@
 use crate::queue::Payload;
 use crate::recovery::{self, Missing};
 use crate::{Accepted, Error, Staging, Vault};
-use base::Serial;
+use base::{Serial, VolumeId};
 use datastore::record::Held;
 use log::{Change, Place};
 
@@ -37,6 +37,25 @@ impl Staging {
     /// What [`Staging::accept_losses`] would give up, for people, and what not; nothing when nothing is lost.
     pub async fn losses(&self, vault: &Vault) -> Result<Vec<String>, Error> {
         Ok(self.decide(vault).await?.map(|decision| decision.lines).unwrap_or_default())
+    }
+
+    /// The last serial that the log has of a volume that is out of service, or its checkpoint.
+    pub async fn last_serial(&self, vault: &Vault) -> Result<Serial, Error> {
+        let (changes, _) = self.at_hand(vault).await?;
+        Ok(changes.last().map_or(vault.checkpoint, |change| change.serial.max(vault.checkpoint)))
+    }
+
+    /// What the log has of a volume up to here counts as done, whatever became of it: its vault says so.
+    pub fn leave_behind(&self, volume: VolumeId, through: Serial) {
+        self.inner.parked.lock().remove(&volume);
+        self.inner.log.release(volume, through);
+    }
+
+    /// As [`Staging::forget`]; no restart brings anything of the volume back once this has returned.
+    pub async fn forget_for_good(&self, volume: VolumeId) -> Result<(), Error> {
+        self.forget(volume);
+        let end = self.inner.log.forget(volume);
+        Ok(self.inner.log.commit(end).await?)
     }
 
     async fn decide(&self, value: &Vault) -> Result<Option<Decision>, Error> {

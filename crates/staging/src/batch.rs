@@ -9,7 +9,7 @@ use crate::gatekeeper::{Finished, Landed};
 use crate::quarantine::{self, Lost};
 use crate::queue::{Change, Payload};
 use crate::staged::{Mode, Staged, tell};
-use crate::{Error, Vault, limits, lives, plan};
+use crate::{Error, Vault, limits, lives, plan, versions};
 use base::{Kind, Serial};
 use content::tree::Root;
 use datastore::record::Held;
@@ -67,7 +67,8 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
         // What is in the store already need not be made again.
         wait(volume, &error, &mut pause).await?;
     }
-    let attempt = Attempt { root, checkpoint: prefix.checkpoint };
+    let over = folds.iter().map(|fold| fold.span).fold(0, u64::saturating_add);
+    let attempt = Attempt { root, checkpoint: prefix.checkpoint, over };
     let still_lost = quarantine::healed(&prefix.lost, &folds);
     if still_lost.len() > limits::LOST_MAX {
         return Err(scattered(volume));
@@ -142,6 +143,7 @@ pub(crate) async fn commit(
         let value = Vault {
             root: attempt.root,
             lost: lost.to_vec(),
+            versions: versions::next(&over.value, attempt, inner.env.wall_clock().0),
             ..lives::signed(&over.value, life, begins, attempt.checkpoint)
         };
         let begun = inner.env.now();

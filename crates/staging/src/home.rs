@@ -100,6 +100,8 @@ pub trait Home: Send + Sync + 'static {
         root: &'a Root,
         changes: &'a [Fold],
     ) -> BoxFuture<'a, Result<Root, Error>>;
+    /// The volume has grown to so many bytes.
+    fn grow(&self, _size: u64) {}
     /// The bytes that stand for a range of keys of the volume's tree, none beyond the volume's end.
     fn bytes_of(&self, keys: Range<u64>) -> Range<u64>;
     /// Data and holes of a range.

@@ -31,6 +31,7 @@ mod replay;
 mod salvage;
 mod staged;
 mod vault;
+pub mod versions;
 mod view;
 
 pub use error::Error;

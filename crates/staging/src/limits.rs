@@ -50,3 +50,15 @@ pub(crate) const EARLIER_AGE_MAX: Duration = Duration::from_secs(60);
 pub(crate) const EARLIER_CHANGES_MAX: usize = 64 * 1024;
 /// Most changes kept so for all volumes; with more, the oldest go first. They are metadata in RAM (under 100 bytes each).
 pub(crate) const EARLIER_CHANGES_SUM_MAX: usize = 256 * 1024;
+/// How long an earlier content of a volume is kept.
+pub(crate) const VERSION_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// How much longer the sweep leaves it alone.
+pub(crate) const VERSION_GRACE: Duration = Duration::from_secs(60 * 60);
+/// Versions of a volume.
+pub(crate) const VERSIONS_MAX: usize = 24;
+/// Of these, the last ones, however soon one came after the other.
+pub(crate) const VERSIONS_LAST: usize = 3;
+/// Bytes that may have been written over since the oldest version: this, or half of the volume if that is more.
+pub(crate) const VERSION_BYTES_MIN: u64 = 1 << 30;
+/// Longest name of a kind of volume, bytes.
+pub(crate) const KIND_BYTES_MAX: usize = 16;

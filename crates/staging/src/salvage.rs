@@ -251,14 +251,14 @@ impl Staged {
         salvaged.note(&repaired.lines);
         let (new, again) = match replayed {
             None => {
-                self.commit_root(root, repaired.root, &lost).await?;
+                self.commit_root(root, repaired.root, &before, &lost).await?;
                 let again = repaired.again;
                 (repaired, again)
             }
             Some(replayed) => {
                 lost = replayed.lost;
                 more = quarantine::without(&lost, &before);
-                self.commit_root(root, replayed.root, &lost).await?;
+                self.commit_root(root, replayed.root, &before, &lost).await?;
                 // Only now may a sweep go on.
                 batch = replayed.batch;
                 salvaged.replayed += replayed.changes;
@@ -290,7 +290,7 @@ impl Staged {
         let mut batch = self.inner.content.batch();
         let content = &self.inner.content;
         let kept = repair(content, &mut batch, &root, findings, MayDrop::Nothing).await?;
-        self.commit_root(root, kept.root, before).await?;
+        self.commit_root(root, kept.root, before, before).await?;
         batch.committed();
         salvaged.note(&kept.lines);
         salvaged.refetched += kept.refetched;
@@ -304,6 +304,7 @@ impl Staged {
         self: &Arc<Self>,
         root: Root,
         new: Root,
+        before: &[Lost],
         lost: &[Lost],
     ) -> Result<(), Error> {
         if lost.len() > limits::LOST_MAX {
@@ -318,7 +319,8 @@ impl Staged {
             return Ok(());
         }
         let checkpoint = self.gate.lock().checkpoint();
-        let attempt = Attempt { root: new, checkpoint };
+        let over = quarantine::without(lost, before).iter().map(|one| one.span).sum();
+        let attempt = Attempt { root: new, checkpoint, over };
         match batch::commit(self, &attempt, lost).await? {
             Committed::Won(held) => drop(self.gate.lock().finish(*held)),
             Committed::Late(finished) => {
@@ -352,6 +354,11 @@ impl Staged {
             // The sender lives as long as `self`.
             let _ = busy.wait_for(|busy| !busy).await;
         }
+    }
+
+    /// It has grown: the vault says so already.
+    pub fn resize(&self, size: u64) {
+        self.home.grow(size);
     }
 
     /// Whether changes that it has acknowledged are damaged in the log, so that it cannot destage.

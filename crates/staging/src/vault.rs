@@ -1,6 +1,9 @@
 //! The vault: the record of one volume, and the one truth about who may write it.
 
-use crate::{Ack, Lost, Policy};
+use crate::{Ack, Lost, Policy, limits};
+use base::limits::{
+    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, NAME_BYTES_MAX, SECTOR_BYTES, VOLUME_BYTES_MAX,
+};
 use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
 use content::tree::Root;
 use datastore::record::Body;
@@ -87,11 +90,30 @@ pub struct Version {
     pub root: Root,
     /// Bytes of the volume then.
     pub size: u64,
-    /// When it was committed, microseconds since 1970.
+    /// When something was committed over it, microseconds since 1970.
     pub committed: u64,
     /// Stretches that were lost in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<Lost>,
+    /// Bytes of the volume that were written over between it and the next newer content: at most what it alone keeps in the
+    /// store.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub replaced: u64,
+}
+
+impl Version {
+    /// What people call it by.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let name = self.root.map_or_else(|| "empty".to_owned(), |root| root.short_name());
+        format!("{}-{}", self.checkpoint, name.get(..8).unwrap_or(&name))
+    }
+}
+
+// serde wants a reference.
+#[expect(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What somebody has decided to go on without: what the log still has behind `through` of generations before `generation`
@@ -111,6 +133,10 @@ impl Body for Vault {
     const WHAT: &'static str = "vault";
     const FORMAT: u32 = 5;
     const COPIED: bool = true;
+
+    fn check(&self) -> Result<(), String> {
+        Vault::check(self)
+    }
 }
 
 impl Vault {
@@ -119,7 +145,106 @@ impl Vault {
     pub fn key(id: VolumeId) -> String {
         format!("volumes/{id}")
     }
+
+    /// Whether the fields mean something together. The error names what does not.
+    pub fn check(&self) -> Result<(), String> {
+        // What makes a good name changes; a volume keeps the one it has.
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
+            return Err(format!("a name of {} bytes", self.name.len()));
+        }
+        check_kind(&self.kind)?;
+        check_size("size", self.size)?;
+        if !self.block_size.is_power_of_two()
+            || !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&self.block_size)
+        {
+            return Err(format!("no volume has blocks of {} bytes", self.block_size));
+        }
+        if self.owner.is_none() && self.generation.0 == 0 && self.checkpoint.0 > 0 {
+            return Err(format!(
+                "its checkpoint is {}, and nobody has ever owned it",
+                self.checkpoint
+            ));
+        }
+        if self.checkpoint.0 == 0 && self.root.is_some() {
+            return Err("it has content, and no change has ever reached it".to_owned());
+        }
+        check_root("root", &self.root)?;
+        check_lost("lost", &self.lost, self.size)?;
+        if let Some(accepted) =
+            self.accepted.filter(|accepted| accepted.generation > self.generation)
+        {
+            return Err(format!(
+                "it accepts losses of generation {}, its own is {}",
+                accepted.generation, self.generation
+            ));
+        }
+        if self.versions.len() > limits::VERSIONS_MAX {
+            return Err(format!("it lists {} versions", self.versions.len()));
+        }
+        for version in &self.versions {
+            check_size("size of a version", version.size)?;
+            check_root("root of a version", &version.root)?;
+            check_lost("lost of a version", &version.lost, version.size)?;
+            if version.checkpoint > self.checkpoint {
+                return Err(format!(
+                    "a version has checkpoint {}, it has {}",
+                    version.checkpoint, self.checkpoint
+                ));
+            }
+        }
+        if self.versions.windows(2).any(|two| two[0].checkpoint < two[1].checkpoint) {
+            return Err("its versions are not in order".to_owned());
+        }
+        if self.state == VaultState::Trashed && self.trashed.is_none() {
+            return Err("it is in the trash, and nobody knows since when".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn check_kind(kind: &str) -> Result<(), String> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if kind.is_empty() || kind.len() > limits::KIND_BYTES_MAX || !kind.bytes().all(plain) {
+        return Err(format!("'{}' is no kind of volume", kind.escape_debug()));
+    }
+    Ok(())
+}
+
+fn check_size(what: &str, size: u64) -> Result<(), String> {
+    if size == 0 || !size.is_multiple_of(SECTOR_BYTES) || size > VOLUME_BYTES_MAX {
+        return Err(format!("{what}: no volume has {size} bytes"));
+    }
+    Ok(())
+}
+
+/// A pointer that could lead to a node: of a pack of metadata, behind its header, and not of nothing.
+fn check_root(what: &str, root: &Root) -> Result<(), String> {
+    let Some(pointer) = root else { return Ok(()) };
+    if pointer.stored == 0
+        || pointer.length == 0
+        || pointer.offset.checked_add(pointer.stored).is_none()
+    {
+        return Err(format!("{what}: a pointer that leads nowhere"));
+    }
+    Ok(())
+}
+
+/// Ascending, apart from one another, within the volume.
+fn check_lost(what: &str, lost: &[Lost], size: u64) -> Result<(), String> {
+    if lost.len() > limits::LOST_MAX {
+        return Err(format!("{what}: {} stretches", lost.len()));
+    }
+    let mut from = 0;
+    for (index, one) in lost.iter().enumerate() {
+        let end = one.position.checked_add(one.span).filter(|&end| one.span > 0 && end <= size);
+        let apart = index == 0 || one.position > from;
+        from = match end.filter(|_| apart) {
+            Some(end) => end,
+            None => return Err(format!("{what}: {} bytes at {}", one.span, one.position)),
+        };
+    }
+    Ok(())
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

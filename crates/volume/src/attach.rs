@@ -108,7 +108,7 @@ async fn carry_out(attaching: Exclusive) {
     let name = attaching.entry.name.clone();
     let ended = match outcome {
         Ok(live) => {
-            let cause = format!("generation {}", live.vault.generation);
+            let cause = format!("generation {}", live.vault().generation);
             attaching.end(Event::AttachDone, &cause, |inside| {
                 inside.live = Some(Arc::new(live));
                 inside.aging = Aging::default();

@@ -1,12 +1,10 @@
 //! Making a volume: the vault first, then its name. A vault that got no name is garbage that the reaper finds.
 
-use crate::format::Name;
 use crate::registry::Inner;
 use crate::{Error, Info, Spec, Vault, VaultState, limits, list, records};
 use base::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, SECTOR_BYTES, VOLUME_BYTES_MAX};
 use base::units::format_size;
 use base::{Generation, Incarnation, Serial, VolumeId};
-use datastore::key;
 use std::sync::Arc;
 
 /// Refuses what could not be served, and says what could be.
@@ -81,34 +79,21 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
     // The kind is known when a home can be made of it.
     (inner.homes)(&vault)?;
     let _turn = inner.turns.take(&spec.name).await;
-    let taken = || Error::Exists(spec.name.clone());
-
-    // A name that leads to a removed volume is what a crash left of the removal: it may be had.
-    let stale = match records::name(&inner.writer, &spec.name).await? {
-        None => None,
-        Some(held) => match records::vault(&inner.writer, held.value.id).await {
-            Ok(Some(other)) if other.value.state == VaultState::Deleted => Some(held),
-            _ => return Err(taken()),
-        },
-    };
+    // Nothing is made for a name that is taken.
+    records::is_free(&inner.writer, &spec.name).await?;
     inner.writer.create(&Vault::key(vault.id), vault.clone()).await?;
-    let name = Name { name: spec.name.clone(), id: vault.id };
-    let named = match stale {
-        Some(held) => inner.writer.replace(&held, name).await.map(drop),
-        None => inner.writer.create(&key::name_key(&spec.name), name).await.map(drop),
-    };
-    match named {
+    match records::take_name(&inner.writer, &spec.name, vault.id).await {
         Ok(()) => Ok(list::unattached(vault)),
-        Err(datastore::Error::Exists(_) | datastore::Error::Conflict(_)) => {
+        Err(taken @ Error::Exists(_)) => {
             if let Err(error) = inner.writer.store.delete(&Vault::key(vault.id)).await {
                 tracing::warn!(
                     volume = spec.name,
                     "a vault without a name stays until it is reaped: {error}"
                 );
             }
-            Err(taken())
+            Err(taken)
         }
         // The outcome is open: the name may have landed, so the vault stays. Without a name, it is reaped.
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     }
 }

@@ -4,6 +4,7 @@ use crate::collector::Aging;
 use crate::guests::Guests;
 use crate::machine::Machine;
 use crate::{Error, Vault};
+use datastore::record::Held;
 use env::{Env, Moment};
 use parking_lot::Mutex;
 use staging::Staged;
@@ -17,8 +18,8 @@ use tokio::sync::futures::OwnedNotified;
 /// A volume in service.
 pub(crate) struct Live {
     pub staged: Arc<Staged>,
-    /// As of attach.
-    pub vault: Vault,
+    /// As of attach, or of the last change of its size.
+    vault: Mutex<Arc<Vault>>,
     /// Holds; counted up under the entry's lock only.
     clients: AtomicU64,
     /// When a client let go last, or when it came into service, nanoseconds.
@@ -84,6 +85,7 @@ pub struct Handle {
 
 struct Hold {
     live: Arc<Live>,
+    vault: Arc<Vault>,
 }
 
 impl Entry {
@@ -169,6 +171,7 @@ impl Inside {
 impl Live {
     pub fn new(env: &Env, guests: &Arc<Guests>, staged: Arc<Staged>, vault: Vault) -> Self {
         let (clients, idle_since) = (AtomicU64::new(0), AtomicU64::new(nanoseconds(env.now())));
+        let vault = Mutex::new(Arc::new(vault));
         Self { staged, vault, clients, idle_since, env: env.clone(), guests: guests.clone() }
     }
 
@@ -183,10 +186,24 @@ impl Live {
 
     /// One more client. Called under the entry's lock, so that nobody takes it offline in between.
     pub fn hold(self: &Arc<Self>) -> Handle {
+        let vault = self.vault();
         if self.clients.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.guests.came(&self.vault.name);
+            self.guests.came(&vault.name);
         }
-        Handle { hold: Arc::new(Hold { live: self.clone() }) }
+        Handle { hold: Arc::new(Hold { live: self.clone(), vault }) }
+    }
+
+    pub fn vault(&self) -> Arc<Vault> {
+        self.vault.lock().clone()
+    }
+
+    /// It has grown: who comes from now on sees it.
+    pub fn resize(&self, held: Held<Vault>) {
+        // First what is below, so that nobody is promised what it does not know of.
+        self.staged.resize(held.value.size);
+        let grown = Vault { size: held.value.size, ..(*self.vault()).clone() };
+        *self.vault.lock() = Arc::new(grown);
+        self.staged.adopt_settings(held);
     }
 }
 
@@ -199,7 +216,7 @@ impl Drop for Hold {
         // First, so that whoever sees no client sees since when.
         self.live.idle_since.store(nanoseconds(self.live.env.now()), Ordering::Release);
         if self.live.clients.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.live.guests.went(&self.live.vault.name);
+            self.live.guests.went(&self.vault.name);
         }
     }
 }
@@ -211,9 +228,9 @@ impl Handle {
         &self.hold.live.staged
     }
 
-    /// The vault as of attach (size, block size, policy).
+    /// The vault as of the moment of holding (size, block size, policy).
     #[must_use]
     pub fn vault(&self) -> &Vault {
-        &self.hold.live.vault
+        &self.hold.vault
     }
 }

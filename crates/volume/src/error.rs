@@ -9,6 +9,11 @@ pub enum Error {
     /// Nothing has this name.
     #[error("no volume is called '{0}': `rekindle volume ls` shows those there are")]
     NotFound(String),
+    /// Nothing in the trash has this name.
+    #[error(
+        "no volume called '{0}' is in the trash: `rekindle volume trash` shows those there are"
+    )]
+    NotInTrash(String),
     /// The name is taken.
     #[error(
         "a volume called '{0}' exists already: choose another name, or remove it with `rekindle volume rm`"
@@ -82,7 +87,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
-            Error::NotFound(_) => Kind::NotFound,
+            Error::NotFound(_) | Error::NotInTrash(_) => Kind::NotFound,
             Error::Exists(_) => Kind::Exists,
             Error::Invalid(_) => Kind::Invalid,
             Error::Busy { .. } | Error::Elsewhere(..) => Kind::Conflict,

@@ -22,9 +22,13 @@ mod pin;
 mod records;
 mod registry;
 mod remove;
+mod rename;
+mod rest;
 mod salvage;
 mod stop;
+mod trash;
 mod turns;
+mod versions;
 mod view;
 
 pub use copies::WarmCopies;
@@ -41,6 +45,8 @@ pub use staging::{
     Vault, VaultState, Written,
 };
 pub use stop::StopProgress;
+pub use trash::Trashed;
+pub use versions::VersionInfo;
 pub use view::{CollectorView, VolumeView};
 
 use collector::{Collected, Settings};
@@ -113,7 +119,67 @@ impl Volumes {
         self.run("volume-show", |inner| async move { list::show(&inner, &name).await }).await
     }
 
-    /// Removes a volume. Refused ([`Error::Busy`]) while clients hold it, unless `force`, which lets go of them. A
+    /// Moves a volume to the trash, where it is kept for [`limits::TRASH_AGE`]; its name is free. Refused ([`Error::Busy`])
+    /// while clients hold it, unless `force`, and when what it owes cannot reach the store.
+    pub async fn trash(&self, name: &str, force: bool) -> Result<(), Error> {
+        let name = name.to_owned();
+        self.run(
+            "volume-trash",
+            move |inner| async move { trash::trash(&inner, &name, force).await },
+        )
+        .await
+    }
+
+    /// What is in the trash, what went there last first.
+    pub async fn trashed(&self) -> Result<Vec<Trashed>, Error> {
+        self.run("volume-trashed", |inner| async move { trash::list(&inner).await }).await
+    }
+
+    /// Takes a volume out of the trash, under its name or another; of several with the name, the one that went there last.
+    pub async fn restore(&self, name: &str, new_name: Option<&str>) -> Result<Info, Error> {
+        let (name, new_name) = (name.to_owned(), new_name.map(ToOwned::to_owned));
+        let work = |inner| async move { trash::restore(&inner, &name, new_name.as_deref()).await };
+        self.run("volume-restore", work).await
+    }
+
+    /// Removes for good what is in the trash under a name; how many volumes.
+    pub async fn purge(&self, name: &str) -> Result<u64, Error> {
+        let name = name.to_owned();
+        self.run("volume-purge", |inner| async move { trash::purge(&inner, &name).await }).await
+    }
+
+    /// Gives a volume that nobody holds another name.
+    pub async fn rename(&self, name: &str, new_name: &str) -> Result<Info, Error> {
+        let (name, new_name) = (name.to_owned(), new_name.to_owned());
+        let work = |inner| async move { rename::rename(&inner, &name, &new_name).await };
+        self.run("volume-rename", work).await
+    }
+
+    /// Gives a volume another size, bytes. It grows in service: clients see it when they connect anew. It shrinks with
+    /// `shrink` only, and while nobody holds it.
+    pub async fn resize(&self, name: &str, size: u64, shrink: bool) -> Result<Info, Error> {
+        let name = name.to_owned();
+        let work = move |inner| async move { rename::resize(&inner, &name, size, shrink).await };
+        self.run("volume-resize", work).await
+    }
+
+    /// Earlier contents of a volume that are kept, the newest first.
+    pub async fn versions(&self, name: &str) -> Result<Vec<VersionInfo>, Error> {
+        let name = name.to_owned();
+        self.run("volume-versions", |inner| async move { versions::versions(&inner, &name).await })
+            .await
+    }
+
+    /// Goes back to an earlier content of a volume that nobody holds; what was there before becomes a version. What is
+    /// unfinished reaches the store first, or with `discard` is given up where it cannot.
+    pub async fn rollback(&self, name: &str, version: &str, discard: bool) -> Result<Info, Error> {
+        let (name, version) = (name.to_owned(), version.to_owned());
+        let work =
+            move |inner| async move { versions::rollback(&inner, &name, &version, discard).await };
+        self.run("volume-rollback", work).await
+    }
+
+    /// Removes a volume for good. Refused ([`Error::Busy`]) while clients hold it, unless `force`, which lets go of them. A
     /// damaged volume is removed by `force` only.
     pub async fn remove(&self, name: &str, force: bool) -> Result<(), Error> {
         let name = name.to_owned();

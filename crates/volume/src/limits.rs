@@ -20,6 +20,10 @@ pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(600);
 pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
 /// A vault without a name is believed to be the rest of a failed creation when it is this old.
 pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a removed volume is kept in the trash.
+pub const TRASH_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// Longest wait for what a volume owes to reach the store, before it is laid aside or goes back.
+pub const SETTLE_TIME_MAX: Duration = Duration::from_secs(120);
 /// Longest name of a kind, bytes.
 pub const KIND_BYTES_MAX: usize = 16;
 /// Least and longest pause between two looks of the watchdog.

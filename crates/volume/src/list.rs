@@ -7,6 +7,7 @@ use crate::{Ack, Error, Info, Policy, Vault, VaultState, records};
 use base::{Generation, Incarnation, Kind, Serial, VolumeId};
 use content::tree::Root;
 use datastore::key;
+use staging::versions;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -178,17 +179,26 @@ fn is_its_own(error: &datastore::Error) -> bool {
 /// that cannot be read is an error: what it reaches must not seem to be garbage.
 pub(crate) async fn roots(inner: &Arc<Inner>) -> Result<Vec<Root>, datastore::Error> {
     let mut roots = Vec::new();
+    let now = inner.env.wall_clock().0;
     let ids = records::vault_ids(&inner.writer).await?;
     for vault in
         records::each(ids, |id| async move { records::vault(&inner.writer, id).await }).await
     {
         match vault? {
-            Some(held) if held.value.state == VaultState::Live => roots.push(held.value.root),
+            Some(held) if held.value.state != VaultState::Deleted => {
+                add_roots(&mut roots, &held.value, now)
+            }
             _ => {}
         }
     }
     let live = inner.all().into_iter().filter_map(|entry| entry.inside.lock().live.clone());
-    roots.extend(live.map(|live| live.staged.vault().root));
-    roots.retain(Option::is_some);
+    live.for_each(|live| add_roots(&mut roots, &live.staged.vault(), now));
     Ok(roots)
+}
+
+/// The content, and the earlier ones that are kept. A volume in the trash keeps its own.
+fn add_roots(roots: &mut Vec<Root>, vault: &Vault, now: u64) {
+    let versions = vault.versions.iter().filter(|version| versions::is_reached(version, now));
+    let all = std::iter::once(vault.root).chain(versions.map(|version| version.root));
+    roots.extend(all.filter(Option::is_some));
 }

@@ -2,7 +2,7 @@
 
 use crate::format::Name;
 use crate::{Error, Vault, VaultState, limits};
-use base::VolumeId;
+use base::{Kind, VolumeId};
 use datastore::key;
 use datastore::record::{Held, Writer};
 use futures_util::{StreamExt, stream};
@@ -66,7 +66,9 @@ pub(crate) async fn find_for(
         let found = writer.read_and_keep::<Vault>(&Vault::key(seen)).await?;
         if let Some(held) = checked(found, seen)? {
             part("vault", watch);
-            return if held.value.state == VaultState::Live { Ok(held) } else { Err(absent()) };
+            // A name that the vault does not agree with leads nowhere: half of a renaming, or of a way to the trash.
+            let is_its = held.value.state == VaultState::Live && held.value.name == of;
+            return if is_its { Ok(held) } else { Err(absent()) };
         }
         // Removed between the two reads, or lost: the name tells.
         let again = name(writer, of).await?.ok_or_else(absent)?.value.id;
@@ -77,6 +79,63 @@ pub(crate) async fn find_for(
     }
     let reason = format!("the volume name '{of}' leads to it, but it does not exist");
     Err(datastore::Error::Damaged { key: Vault::key(seen), reason }.into())
+}
+
+/// A name that leads to a volume which does not have it: the rest of a removal or a renaming. It may be had.
+async fn is_stale(writer: &Writer, held: &Held<Name>) -> Result<bool, Error> {
+    match vault(writer, held.value.id).await {
+        Ok(Some(found)) => {
+            Ok(found.value.state != VaultState::Live || found.value.name != held.value.name)
+        }
+        // It may be anybody's.
+        Ok(None) => Ok(false),
+        Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// An error when somebody has the name.
+pub(crate) async fn is_free(writer: &Writer, of: &str) -> Result<(), Error> {
+    match name(writer, of).await? {
+        Some(held) if !is_stale(writer, &held).await? => Err(Error::Exists(of.to_owned())),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a name lead to a volume, if nobody has it. The caller has the turn at it.
+pub(crate) async fn take_name(writer: &Writer, of: &str, id: VolumeId) -> Result<(), Error> {
+    let taken = || Error::Exists(of.to_owned());
+    let record = Name { name: of.to_owned(), id };
+    let written = match name(writer, of).await? {
+        None => writer.create(&key::name_key(of), record).await,
+        Some(held) if held.value.id == id => return Ok(()),
+        Some(held) if is_stale(writer, &held).await? => writer.replace(&held, record).await,
+        Some(_) => return Err(taken()),
+    };
+    match written {
+        Err(datastore::Error::Exists(_) | datastore::Error::Conflict(_)) => Err(taken()),
+        written => Ok(written.map(drop)?),
+    }
+}
+
+/// Deletes a name that leads to a volume; whether it did. The caller has the turn at it.
+pub(crate) async fn free_name(writer: &Writer, of: &str, id: VolumeId) -> Result<bool, Error> {
+    let Some(held) = name(writer, of).await?.filter(|held| held.value.id == id) else {
+        return Ok(false);
+    };
+    match writer.remove(&held).await {
+        // Another node has given it to somebody else at this moment.
+        Err(datastore::Error::Conflict(_)) => Ok(false),
+        removed => Ok(removed.map(|()| true)?),
+    }
+}
+
+/// Deletes a name that leads to a volume which does not have it; whether it did. The caller has the turn at it.
+pub(crate) async fn free_stale(writer: &Writer, of: &str) -> Result<bool, Error> {
+    match name(writer, of).await? {
+        Some(held) if is_stale(writer, &held).await? => free_name(writer, of, held.value.id).await,
+        _ => Ok(false),
+    }
 }
 
 /// All keys below a prefix.

@@ -9,11 +9,12 @@
 use crate::format::Name;
 use crate::machine::Event;
 use crate::registry::{Exclusive, Inner};
-use crate::{Error, Vault, VaultState, limits, offline, records, salvage};
+use crate::{Error, Vault, VaultState, limits, offline, records, salvage, trash};
 use base::{Kind, VolumeId};
 use datastore::key;
 use datastore::record::Held;
 use serde::Serialize;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,10 @@ pub struct Reaped {
     pub orphans: u64,
     /// Volumes that got their name back.
     pub renamed: u64,
+    /// Volumes that had been in the trash for long.
+    pub purged: u64,
+    /// Names that led to volumes which do not have them.
+    pub names: u64,
 }
 
 /// Removes a volume.
@@ -71,7 +76,11 @@ async fn erase(claimed: &Exclusive, force: bool) -> Result<(), Error> {
     };
     let id = record.value.id;
     claimed.entry.inside.lock().known = true;
-    match mark_deleted(inner, name, id).await {
+    let marked = match mark_deleted(inner, name, id).await {
+        Err(error) if error.kind() == Kind::Full => make_room(inner, name, id, error).await,
+        marked => marked,
+    };
+    match marked {
         Ok(()) => {}
         Err(error) if is_damaged(&error) && force => {
             tracing::warn!(volume = name, "removed although damaged: {error}");
@@ -88,6 +97,21 @@ async fn erase(claimed: &Exclusive, force: bool) -> Result<(), Error> {
     Ok(())
 }
 
+/// A store that is full takes no record: its name goes first, which gives some room back. Should the removal end there, the
+/// reaper gives the volume its name again.
+async fn make_room(inner: &Inner, name: &str, id: VolumeId, full: Error) -> Result<(), Error> {
+    records::free_name(&inner.writer, name, id).await?;
+    salvage::forget(inner, id).await?;
+    let marked = mark_deleted(inner, name, id).await;
+    if marked.as_ref().is_err_and(|error| error.kind() == Kind::Full) {
+        // Not one record fits. What is deleted needs no room: then the vault itself.
+        tracing::warn!(volume = name, "is removed without a mark: {full}");
+        release_log(inner, id).await?;
+        return Ok(inner.writer.store.delete(&Vault::key(id)).await?);
+    }
+    marked
+}
+
 /// Whether it is the record itself; one of a newer format is not ours to give up.
 fn is_damaged(error: &Error) -> bool {
     error.kind() == Kind::Damaged
@@ -102,7 +126,7 @@ async fn erase_by_search(inner: &Inner, name: &str) -> Result<(), Error> {
         let Some(vault) = vault?.map(|held| held.value) else { continue };
         if vault.name == name && vault.state == VaultState::Live {
             mark_deleted(inner, name, vault.id).await?;
-            inner.staging.forget(vault.id);
+            release_log(inner, vault.id).await?;
         }
     }
     // The vaults go with the next reaping.
@@ -123,7 +147,8 @@ async fn mark_deleted(inner: &Inner, name: &str, id: VolumeId) -> Result<(), Err
             }
             _ => {}
         }
-        let deleted = Vault { state: VaultState::Deleted, ..held.value.clone() };
+        let generation = held.value.generation.next();
+        let deleted = Vault { state: VaultState::Deleted, generation, ..held.value.clone() };
         match inner.writer.replace(&held, deleted).await {
             Err(datastore::Error::Conflict(_)) => {}
             done => return Ok(done.map(drop)?),
@@ -133,18 +158,23 @@ async fn mark_deleted(inner: &Inner, name: &str, id: VolumeId) -> Result<(), Err
 }
 
 /// What follows a removal: name, log, vault. The caller has the turn at the name.
-async fn clear_away(inner: &Inner, name: &str, id: VolumeId) -> Result<(), Error> {
-    if records::name(&inner.writer, name).await?.is_some_and(|record| record.value.id == id) {
-        inner.writer.store.delete(&key::name_key(name)).await?;
-    }
-    inner.staging.forget(id);
+pub(crate) async fn clear_away(inner: &Inner, name: &str, id: VolumeId) -> Result<(), Error> {
+    records::free_name(&inner.writer, name, id).await?;
+    // While the vault is there, whoever finds changes of it in the log knows that they are nobody's.
+    release_log(inner, id).await?;
     salvage::forget(inner, id).await?;
     Ok(inner.writer.store.delete(&Vault::key(id)).await?)
+}
+
+/// The log lets go of everything that it has of a volume, and no restart brings it back.
+pub(crate) async fn release_log(inner: &Inner, id: VolumeId) -> Result<(), Error> {
+    Ok(inner.staging.forget_for_good(id).await?)
 }
 
 /// Ends removals that a crash interrupted, clears failed creations of at least this age, gives lost names back.
 pub(crate) async fn reap_orphans(inner: &Arc<Inner>, age: Duration) -> Result<Reaped, Error> {
     let mut reaped = Reaped::default();
+    let mut owners = HashSet::new();
     let outcomes =
         records::each(records::vault_ids(&inner.writer).await?, |id| reap(inner, id, age)).await;
     for outcome in outcomes {
@@ -152,9 +182,22 @@ pub(crate) async fn reap_orphans(inner: &Arc<Inner>, age: Duration) -> Result<Re
             Ok(Some(Reap::Removed)) => reaped.removed += 1,
             Ok(Some(Reap::Orphan)) => reaped.orphans += 1,
             Ok(Some(Reap::Renamed)) => reaped.renamed += 1,
+            Ok(Some(Reap::Purged)) => reaped.purged += 1,
+            Ok(Some(Reap::Name)) => reaped.names += 1,
+            Ok(Some(Reap::Lives(name))) => drop(owners.insert(name)),
             Ok(None) => {}
             // One volume's damage is its own; the next round looks again.
             Err(error) => tracing::warn!("a vault could not be looked at for reaping: {error}"),
+        }
+    }
+    // Names that no vault says it has: few, after a renaming that was cut off.
+    let names = records::keys(&inner.writer, key::NAMES).await?;
+    let names = names.iter().filter_map(|key| key::name_of_key(key));
+    for name in names.filter(|name| !owners.contains(name)).collect::<Vec<_>>() {
+        let _turn = inner.turns.take(&name).await;
+        match records::free_stale(&inner.writer, &name).await {
+            Ok(freed) => reaped.names += u64::from(freed),
+            Err(error) => tracing::warn!(name, "a name could not be looked at: {error}"),
         }
     }
     Ok(reaped)
@@ -164,22 +207,39 @@ enum Reap {
     Removed,
     Orphan,
     Renamed,
+    Purged,
+    /// Its name was left over.
+    Name,
+    /// Nothing was to be done: it has this name.
+    Lives(String),
 }
 
 async fn reap(inner: &Arc<Inner>, id: VolumeId, age: Duration) -> Result<Option<Reap>, Error> {
     let Some(held) = records::vault(&inner.writer, id).await? else { return Ok(None) };
     let name = held.value.name.clone();
-    let _turn = inner.turns.take(&name).await;
-    if held.value.state == VaultState::Deleted {
-        clear_away(inner, &name, id).await?;
-        return Ok(Some(Reap::Removed));
+    let turn = inner.turns.take(&name).await;
+    match held.value.state {
+        VaultState::Live => {}
+        VaultState::Deleted => {
+            clear_away(inner, &name, id).await?;
+            return Ok(Some(Reap::Removed));
+        }
+        VaultState::Trashed => {
+            let since = held.value.trashed.unwrap_or_default();
+            let age = Duration::from_micros(inner.env.wall_clock().0.saturating_sub(since));
+            if age >= limits::TRASH_AGE && held.value.owner == Some(inner.writer.node) {
+                drop(turn);
+                return Ok(trash::expunge(inner, &held).await?.then_some(Reap::Purged));
+            }
+            return Ok(records::free_name(&inner.writer, &name, id).await?.then_some(Reap::Name));
+        }
     }
     let age_us = inner.env.wall_clock().0.saturating_sub(held.value.created);
     if u128::from(age_us) < age.as_micros() {
-        return Ok(None);
+        return Ok(Some(Reap::Lives(name)));
     }
     match records::name(&inner.writer, &name).await? {
-        Some(record) if record.value.id == id => Ok(None),
+        Some(record) if record.value.id == id => Ok(Some(Reap::Lives(name))),
         taken => reap_nameless(inner, held, taken.is_some()).await,
     }
 }
@@ -194,7 +254,7 @@ async fn reap_nameless(
     if vault.owner.is_none() && vault.generation.0 == 0 && vault.root.is_none() {
         // Conditional: should somebody attach it at this moment, it is no orphan.
         let deleted = Vault { state: VaultState::Deleted, ..vault.clone() };
-        inner.writer.replace(&held, deleted).await?;
+        let held = inner.writer.replace(&held, deleted).await?;
         inner.writer.store.delete(&held.key).await?;
         return Ok(Some(Reap::Orphan));
     }

@@ -123,7 +123,11 @@ impl Arena {
         let region = env.memory().map(path, start + frames::bytes_of(sets) as u64)?;
         let salt = old.map(|header| header.salt).filter(|&salt| salt != 0);
         let salt = salt.unwrap_or_else(|| new_salt(env));
-        let inner = Inner::new(region.clone(), slots, slot_bytes, true, began, salt)?;
+        let mut inner = Inner::new(region.clone(), slots, slot_bytes, true, began, salt)?;
+        if began == Began::Damaged && !inner.is_used() {
+            // A file that was cut within its header: as good as none.
+            inner.began = Began::New;
+        }
         let header = Header { node, slots: slots as u64, slot_bytes, salt };
         if old.is_none() {
             // The header goes first and comes last: a process killed in between leaves no header, not a wrong one.
@@ -389,6 +393,10 @@ impl Inner {
     pub(crate) fn label(&self, slot: usize) -> *mut LabelBytes {
         assert!(slot < SLOTS_MAX, "there is such a record");
         self.region.base().wrapping_add(HEADER_PAGE_BYTES + slot * RECORD_BYTES + 16).cast()
+    }
+
+    fn is_used(&self) -> bool {
+        (0..SLOTS_MAX).any(|slot| self.word(slot, 0).load(Ordering::Acquire) != 0)
     }
 
     fn wipe_slots(&self) {

@@ -8,13 +8,17 @@ use std::path::PathBuf;
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
-  rekindle appliance build --out /srv/appliance        once, and again for a newer binary or kernel
-  rekindle appliance run /srv/appliance                stays; clients find it at /srv/appliance/nbd.sock
+  rekindle appliance build --out /srv/appliance
+      once, and again for a newer binary or kernel
+  rekindle appliance run /srv/appliance
+      stays; clients find it at /srv/appliance/nbd.sock
   rekindle volume create vm1 --size 20G --dir /srv/appliance
-  rekindle appliance reset /srv/appliance              clients wait; nothing acknowledged is lost
-  rekindle stop --dir /srv/appliance                   an orderly end, and the machine is off
+  rekindle appliance reset /srv/appliance
+      clients wait; nothing acknowledged is lost
+  rekindle stop --dir /srv/appliance   an orderly end, and the machine is off
 
-Every command takes the appliance's folder as --dir, as if the daemon ran here.")]
+Every command takes the appliance's folder as --dir, as if the daemon ran
+here.")]
 pub enum Appliance {
     /// Put one together: the distribution's kernel, an initramfs with this binary, a data disk
     Build(ApplianceBuild),
@@ -30,10 +34,11 @@ Examples:
   rekindle appliance build --out /srv/appliance
   rekindle appliance build --out /srv/appliance --memory 1G --disk 100G
   dpkg -x linux-image-6.1.0-*-cloud-amd64_*.deb kernel
-  rekindle appliance build --out /srv/appliance --kernel kernel        not installed, only unpacked
+  rekindle appliance build --out /srv/appliance --kernel kernel
+      not installed, only unpacked
 
-In a folder that holds an appliance the kernel and the binary are replaced; disk and memory stay.
-Wants mkfs.ext4 (package e2fsprogs).")]
+In a folder that holds an appliance the kernel and the binary are replaced;
+disk and memory stay. Wants mkfs.ext4 (package e2fsprogs).")]
 pub struct ApplianceBuild {
     /// Where: a new folder, or one that holds an appliance
     #[arg(long, value_name = "DIR")]
@@ -62,11 +67,13 @@ Examples:
   rekindle appliance run /srv/appliance --store s3://bucket/prefix --ram 2G
   rekindle appliance run /srv/appliance -- --cache 512M --flash-budget 4G
 
-A panic or a reset of the guest, and the death of QEMU, start it again: warm, because its memory is
-a file in this host's /dev/shm. That file stays after the end; remove it to start without it (then
-only what was acknowledged from flash or flushed is there).
-AWS_* variables are passed on. Ctrl-C or SIGTERM switches the guest off; a second one does not wait.
-Its console is in DIR/console.log. Nobody reaches the guest but through the sockets printed here.")]
+A panic or a reset of the guest, and the death of QEMU, start it again: warm,
+because its memory is a file in this host's /dev/shm. That file stays after
+the end; remove it to start without it (then only what was acknowledged from
+flash or flushed is there). AWS_* variables are passed on. Ctrl-C or SIGTERM
+switches the guest off; a second one does not wait. Its console is in
+DIR/console.log. Nobody reaches the guest but through the sockets printed
+here.")]
 pub struct ApplianceRun {
     /// The appliance
     #[arg(value_name = "DIR")]
@@ -112,6 +119,10 @@ pub enum Accelerator {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle appliance reset /srv/appliance
+  rekindle appliance reset /srv/appliance --panic")]
 pub struct ApplianceReset {
     /// The appliance
     #[arg(value_name = "DIR")]

@@ -14,9 +14,10 @@ pub enum Drill {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What everybody asks of a daemon at once when all clients come back: each volume is brought into
-service, and some of its blocks are read, spread evenly over it. The daemon does it itself, so
-that clients and networks have no part in what it takes.
+What everybody asks of a daemon at once when all clients come back: each
+volume is brought into service, and some of its blocks are read, spread evenly
+over it. The daemon does it itself, so that clients and networks have no part
+in what it takes.
 
 Example:
   rekindle drill attach --reads 16 --at-once 4 --json")]
@@ -34,15 +35,16 @@ pub struct Attach {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Writes self-describing 4 KiB blocks through a client of its own, kills the worker, lets the
-supervisor start another, reconnects, sends again what was not acknowledged, and at the end reads
-back every block that was ever acknowledged. Reads in between are judged in the same way.
+Writes self-describing 4 KiB blocks through a client of its own, kills the
+worker, lets the supervisor start another, reconnects, sends again what was
+not acknowledged, and at the end reads back every block that was ever
+acknowledged. Reads in between are judged in the same way.
 
 Examples:
   rekindle drill restart
   rekindle drill restart --reads 70
   rekindle drill restart --rounds 10 --seconds 2 --depth 32 --json
-  rekindle drill restart --volume spare --overwrite                its content is lost
+  rekindle drill restart --volume spare --overwrite   its content is lost
 
 Exit code 1 when an acknowledged write is missing.")]
 pub struct Restart {

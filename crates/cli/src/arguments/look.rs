@@ -6,7 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit code 1 when no daemon answers, or while it is starting or stopping.")]
+#[command(after_help = "\
+Examples:
+  rekindle status
+  rekindle status --watch          again every second
+
+Exit code 1 when no daemon answers, or while it is starting or stopping.")]
 pub struct Status {
     /// Print again every so often: 1s, 500ms
     #[arg(long, value_name = "TIME", value_parser = parse::duration, num_args = 0..=1, default_missing_value = "1s")]
@@ -28,10 +33,13 @@ pub struct Space {
 #[derive(Debug, Subcommand)]
 pub enum Warm {
     /// What it holds, how often it helped, and why not when it did not
+    #[command(after_help = "Example:\n  rekindle warm show")]
     Show,
     /// List the warm memory of all folders on this machine, and say which belongs to no folder any more
+    #[command(after_help = "Example:\n  rekindle warm ls")]
     Ls,
     /// Empty the block frames; segments of the log stay, so nothing acknowledged is lost
+    #[command(after_help = "Examples:\n  rekindle warm drop\n  rekindle warm drop --orphans")]
     Drop {
         /// Instead, remove the warm memory of folders that are gone from this machine
         #[arg(long)]
@@ -42,10 +50,11 @@ pub enum Warm {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  rekindle boot-report                    phases, what was read and where it was found
+  rekindle boot-report   phases, what was read and where it was found
   rekindle boot-report --svg boot.svg     besides, a timeline to look at
 
-The start ends with the first reply to a client of NBD; before, the report is of what there is.")]
+The start ends with the first reply to a client of NBD; before, the report is
+of what there is.")]
 pub struct BootReport {
     /// Draw a timeline into this file
     #[arg(long, value_name = "FILE")]
@@ -54,18 +63,24 @@ pub struct BootReport {
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
-Each is a copy under short locks and of bounded length: safe on a daemon under load. The store is
-not asked, so they answer while it is away. Fields of --json may change with any version.")]
+Each is a copy under short locks and of bounded length: safe on a daemon under
+load. The store is not asked, so they answer while it is away. Fields of
+--json may change with any version.")]
 pub enum Debug {
     /// Volumes asked for since the start: state, sessions, serials, overlay, what the collector thinks
+    #[command(after_help = "Examples:\n  rekindle debug volumes\n  rekindle debug volumes vm")]
     Volumes(Narrow),
     /// What waits to be destaged: the destager's ring, and flow control of each volume
+    #[command(after_help = "Examples:\n  rekindle debug queue\n  rekindle debug queue vm")]
     Queue(Narrow),
     /// Segments of the log, how full its head is, what is committed
+    #[command(after_help = "Example:\n  rekindle debug log")]
     Log,
     /// Memory that outlives the daemon: which segment lies in which slot, how full the sets of frames are
+    #[command(after_help = "Example:\n  rekindle debug warm")]
     Warm,
     /// Volumes in a passing state: who has the say, what it waits for, who waits for it
+    #[command(after_help = "Example:\n  rekindle debug locks")]
     Locks,
 }
 
@@ -78,14 +93,15 @@ pub struct Narrow {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  rekindle inspect rekindle-data/store                         a store: what is in it
+  rekindle inspect rekindle-data/store   a store: what is in it
   rekindle inspect rekindle-data/store/rekindle.json           a record
-  rekindle inspect rekindle-data/flash                         the log's segments
-  rekindle inspect volumes/3f0c...  --dir rekindle-data        a key of the daemon's folder store
+  rekindle inspect rekindle-data/flash   the log's segments
+  rekindle inspect volumes/3f0c... --dir rekindle-data
+      a key of the daemon's folder store
   rekindle inspect rekindle.json  --store s3://bucket/prefix   a key of a bucket
 
-Nothing is written. A damaged file is decoded as far as it goes; the report says where it ends, and
-why.
+Nothing is written. A damaged file is decoded as far as it goes; the report
+says where it ends, and why.
 Exit code 1 when something is damaged.")]
 pub struct Inspect {
     /// A file, a folder, or a key of the store

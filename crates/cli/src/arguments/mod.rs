@@ -2,6 +2,7 @@
 
 mod appliance;
 mod drill;
+mod kept;
 mod look;
 mod repair;
 mod transfer;
@@ -11,6 +12,7 @@ mod volume;
 pub use appliance::{Accelerator, Appliance, ApplianceBuild, ApplianceRun};
 use clap::{Args, Parser, Subcommand};
 pub use drill::{Attach, Drill, Restart};
+pub use kept::{Rename, Resize, Restore, Rollback};
 pub use look::{BootReport, Completions, Debug, Inspect, Man, Space, Status, Warm};
 pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
@@ -113,4 +115,32 @@ pub enum Command {
     /// The newest version that this binary knows of each format; asked by `upgrade`
     #[command(hide = true, name = "formats")]
     Formats,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn each(command: &clap::Command, path: &str, look: &mut impl FnMut(&clap::Command, &str)) {
+        for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+            let path = format!("{path} {}", inner.get_name());
+            look(inner, &path);
+            each(inner, &path, look);
+        }
+    }
+
+    #[test]
+    fn every_command_has_examples_that_fit_a_terminal() {
+        let mut wrong = Vec::new();
+        each(&Cli::command(), "rekindle", &mut |command, path| {
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            if !command.has_subcommands() && !text.contains("Example") {
+                wrong.push(format!("{path} has none"));
+            }
+            let long = text.lines().filter(|line| line.chars().count() > 80);
+            wrong.extend(long.map(|line| format!("{path}: {line}")));
+        });
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
 }

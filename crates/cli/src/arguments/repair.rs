@@ -9,11 +9,12 @@ use clap::{Args, Subcommand};
 Examples:
   rekindle verify                 every volume, with progress
   rekindle verify vm1             one volume
-  rekindle verify --detach        start it and come back later: `rekindle jobs ls` shows it
+  rekindle verify --detach
+      start it and come back later: `rekindle jobs ls` shows it
   rekindle verify --salvage --rate 20M    slowly, and repair what is damaged
 
-In the settings file, `interval` under `[scrub]` does the last one again and again; `rate` says how
-fast.
+In the settings file, `interval` under `[scrub]` does the last one again and
+again; `rate` says how fast.
 
 Exit code 1 when something is damaged.")]
 pub struct Verify {
@@ -36,25 +37,33 @@ pub struct Verify {
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
-Damage that a read, a batch, an attach or a scrub meets brings a salvage about by itself. A volume
-in service stays in service meanwhile. What the cache still has comes back; what cannot be had is
-quarantined: reads of it are errors that name the bytes, writes over it heal it. Nothing else of
-the volume is touched, and zeros are never given for what is lost.
+Damage that a read, a batch, an attach or a scrub meets brings a salvage about
+by itself. A volume in service stays in service meanwhile. What the cache
+still has comes back; what cannot be had is quarantined: reads of it are
+errors that name the bytes, writes over it heal it. Nothing else of the volume
+is touched, and zeros are never given for what is lost.
 
-After 16 attempts in vain, or two that find the same and change nothing, a volume waits for
-`rekindle salvage run`.
+After 16 attempts in vain, or two that find the same and change nothing, a
+volume waits for `rekindle salvage run`.
 
-When acknowledged changes that had not reached the store are lost (flash and memory both damaged),
-the volume stays out of service and says which; nobody but you can decide to go on without them:
-`rekindle salvage run NAME --accept-losses`.")]
+When acknowledged changes that had not reached the store are lost (flash and
+memory both damaged), the volume stays out of service and says which; nobody
+but you can decide to go on without them:
+  rekindle salvage run NAME --accept-losses")]
 pub enum Salvage {
     /// Volumes that are being salvaged, and those that wait for it
+    #[command(after_help = "Example:\n  rekindle salvage queue")]
     Queue,
     /// Read and check everything of a volume, repair what can be, and wait for the end
+    #[command(
+        after_help = "Examples:\n  rekindle salvage run vm1\n  rekindle salvage run vm1 --accept-losses"
+    )]
     Run(SalvageRun),
     /// Break the salvage of a volume off, whether it waits or runs
+    #[command(after_help = "Example:\n  rekindle salvage cancel vm1")]
     Cancel(Named),
     /// What the last salvages found and did
+    #[command(after_help = "Examples:\n  rekindle salvage history\n  rekindle salvage history vm1")]
     History(SalvageHistory),
 }
 
@@ -82,6 +91,7 @@ pub struct SalvageHistory {
 #[derive(Debug, Subcommand)]
 pub enum Sweep {
     /// What the sweep is doing and what it has given back
+    #[command(after_help = "Example:\n  rekindle sweep status")]
     Status,
     /// Sweep now, and wait for the end
     Run(SweepRun),
@@ -90,7 +100,7 @@ pub enum Sweep {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  rekindle sweep run              with progress; Ctrl-C ends the waiting, not the sweep
+  rekindle sweep run   with progress; Ctrl-C ends the waiting, not the sweep
   rekindle sweep run --detach     start it; `rekindle jobs ls` shows it")]
 pub struct SweepRun {
     /// Only start it
@@ -107,7 +117,7 @@ Examples:
 The last jobs are remembered until the daemon starts again.")]
 pub enum Jobs {
     /// Long work: what runs, how far it is, and how the last ones ended
-    #[command(visible_alias = "list")]
+    #[command(visible_alias = "list", after_help = "Example:\n  rekindle jobs ls")]
     Ls,
     /// Break one off: a check at once, a sweep or a salvage after the step that it is in
     Cancel(CancelJob),

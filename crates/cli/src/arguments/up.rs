@@ -9,19 +9,23 @@ use std::path::PathBuf;
 Examples:
   rekindle up
   rekindle up --dir /srv/rekindle --store s3://bucket/prefix
-  rekindle up --socket-group libvirt-qemu                       QEMU of libvirt may use the volumes
-  rekindle up --nbd 127.0.0.1:10809                             every user of this machine may
-  rekindle up --parity 16+1                                     heal what a disk of the store loses
-  rekindle up --store-fault latency=100ms,fail=20%,gone=60s     a store that misbehaves, for drills
+  rekindle up --socket-group libvirt-qemu   libvirt's QEMU may use the volumes
+  rekindle up --nbd 127.0.0.1:10809         every user of this machine may
+  rekindle up --parity 16+1                 heal what a disk of the store loses
+  rekindle up --store-fault latency=100ms,fail=20%,gone=60s       for drills
 
-Without --store the bulk lies in DIR/store. S3 credentials come from AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL.
+Only the user who runs it gets in: everything is private, sockets too. A group
+gets in with --socket-group; TCP has no such limits.
 
-What the command line does not say comes from the environment (REKINDLE_STORE, ...), then from
---config, then from the defaults.
+Without --store the bulk lies in DIR/store. S3 credentials come from
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL.
 
-Ctrl-C or SIGTERM is a quick stop: it does not wait for the store, and nothing acknowledged is lost.
-A second one stops at once. A worker that dies is started again; its clients wait meanwhile.")]
+What the command line does not say comes from the environment (REKINDLE_STORE,
+...), then from --config, then from the defaults.
+
+Ctrl-C or SIGTERM is a quick stop: it does not wait for the store, and nothing
+acknowledged is lost. A second one stops at once. A worker that dies is
+started again; its clients wait meanwhile.")]
 pub struct Up {
     /// Where the bulk lies: file:///FOLDER or s3://BUCKET/PREFIX [default: DIR/store]
     #[arg(long, env = "REKINDLE_STORE", hide_env_values = true, value_name = "URL")]
@@ -49,6 +53,9 @@ pub struct Up {
     /// Read settings from this TOML file
     #[arg(long, env = "REKINDLE_CONFIG", hide_env_values = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Go on with this copy of the folder, whatever other copies have been started: they are stopped for good
+    #[arg(long)]
+    pub take_identity: bool,
     /// Put faults in front of the store: latency=10ms,fail=20%,gone=60s
     #[arg(long, env = "REKINDLE_STORE_FAULT", hide_env_values = true, value_name = "SPEC")]
     pub store_fault: Option<String>,
@@ -75,7 +82,7 @@ pub struct Up {
     /// [default: on]
     #[arg(long, env = "REKINDLE_DIRECT_PATH", hide_env_values = true, value_name = "ON|OFF", value_parser = parse::switch)]
     pub direct_path: Option<bool>,
-    /// Say more about what is going on (REKINDLE_TRACE takes a tracing filter)
+    /// Say more about what is going on (RUST_LOG takes a filter: debug, or rekindle_log=trace)
     #[arg(long, short)]
     pub verbose: bool,
     /// How diagnostics are written
@@ -99,13 +106,14 @@ pub enum LogFormat {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  rekindle upgrade                                    the file of the running binary was replaced
+  rekindle upgrade   the file of the running binary was replaced
   rekindle upgrade --binary /opt/rekindle-2/rekindle  another file
 
-The new binary must run and know every format in use; else it is refused and nothing is touched.
-Then `up` becomes the new binary (same pid, same sockets), the old worker makes a quick stop and a
-new one starts. Clients that connect meanwhile wait; those connected connect again, as after a
-crash. If the new binary's workers die before one has served, the old binary comes back.
+The new binary must run and know every format in use; else it is refused and
+nothing is touched. Then `up` becomes the new binary (same pid, same sockets),
+the old worker makes a quick stop and a new one starts. Clients that connect
+meanwhile wait; those connected connect again, as after a crash. If the new
+binary's workers die before one has served, the old binary comes back.
 
 Under systemd: put the new binary in place and `systemctl restart` the unit.
 Exit code 1 when the old binary serves on.")]
@@ -117,10 +125,15 @@ pub struct Upgrade {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --drain it does not wait for the store: what is not there yet is kept in the log, and the
-next start brings it there. With --drain everything goes to the store first, which may take as
-long as `rekindle status` says; Ctrl-C then makes it a quick stop, a second one stops waiting.
-Clients are let go first in both cases.
+Examples:
+  rekindle stop
+  rekindle stop --drain
+
+Without --drain it does not wait for the store: what is not there yet is kept
+in the log, and the next start brings it there. With --drain everything goes
+to the store first, which may take as long as `rekindle status` says; Ctrl-C
+then makes it a quick stop, a second one stops waiting. Clients are let go
+first in both cases.
 
 Exit code 1 when no daemon answers, or when not everything could be drained.")]
 pub struct Stop {

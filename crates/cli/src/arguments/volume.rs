@@ -1,6 +1,6 @@
 //! `volume` and `map`: disks.
 
-use super::{Export, Import};
+use super::{Export, Import, Rename, Resize, Restore, Rollback};
 use crate::parse::{self, Place};
 use clap::{Args, Subcommand, ValueEnum};
 use std::time::Duration;
@@ -10,24 +10,52 @@ pub enum Volume {
     /// Make a volume
     Create(Create),
     /// List the volumes
-    #[command(visible_alias = "list")]
+    #[command(
+        visible_alias = "list",
+        after_help = "Examples:\n  rekindle volume ls\n  rekindle volume ls --json"
+    )]
     Ls,
     /// Show one volume
+    #[command(after_help = "Example:\n  rekindle volume show vm1")]
     Show(Named),
-    /// Remove a volume and everything in it
-    #[command(visible_alias = "remove")]
+    /// Move a volume to the trash, where it is kept for a week
+    #[command(
+        visible_alias = "remove",
+        after_help = "Examples:\n  rekindle volume rm vm1\n  rekindle volume rm vm1 --now      for good, its space is free at the next sweep\n  rekindle volume rm vm1 --force    also when clients are connected"
+    )]
     Rm(Remove),
+    /// Show what is in the trash
+    #[command(after_help = "Example:\n  rekindle volume trash")]
+    Trash,
+    /// Take a volume out of the trash
+    Restore(Restore),
+    /// Remove for good what is in the trash
+    #[command(after_help = "Example:\n  rekindle volume purge vm1")]
+    Purge(Named),
+    /// Give a volume another name
+    Rename(Rename),
+    /// Give a volume another size
+    Resize(Resize),
+    /// List the earlier contents of a volume that are kept: the last day, at falling density
+    #[command(after_help = "Example:\n  rekindle volume versions vm1")]
+    Versions(Named),
+    /// Go back to an earlier content of a volume
+    Rollback(Rollback),
     /// Move everything that was acknowledged so far to the store, and wait for it
+    #[command(after_help = "Example:\n  rekindle volume drain vm1")]
     Drain(Named),
     /// Fill a volume with the image of a disk
     Import(Import),
     /// Write a volume into a file
     Export(Export),
     /// Show what happened to a volume: its changes of state, with cause and duration
+    #[command(after_help = "Example:\n  rekindle volume history vm1")]
     History(Named),
     /// Keep a volume in service however long nobody uses it
+    #[command(after_help = "Example:\n  rekindle volume pin vm1")]
     Pin(Named),
     /// Let a volume go out of service again when nobody uses it for long
+    #[command(after_help = "Example:\n  rekindle volume unpin vm1")]
     Unpin(Named),
 }
 
@@ -35,9 +63,10 @@ pub enum Volume {
 #[command(after_help = "\
 Examples:
   rekindle volume create vm1 --size 20G
-  rekindle volume create archive --size 1T --policy through     acknowledged when the store has it
-  rekindle volume create scratch --size 512M --ack memory       survives kill -9; what was not
-                                                                FLUSHed does not survive a power cut")]
+  rekindle volume create archive --size 1T --policy through
+      acknowledged when the store has it
+  rekindle volume create scratch --size 512M --ack memory
+      survives kill -9; what was not FLUSHed does not survive a power cut")]
 pub struct Create {
     /// Its name: printable, no / and no leading dot, at most 255 bytes
     #[arg(value_parser = parse::volume_name)]
@@ -84,17 +113,21 @@ pub struct Remove {
     /// Also when clients are connected; they are let go
     #[arg(long)]
     pub force: bool,
+    /// Not to the trash: remove it at once, and for good
+    #[arg(long)]
+    pub now: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  rekindle map vm1                                    prints the device and stays until Ctrl-C
+  rekindle map vm1   prints the device and stays until Ctrl-C
   rekindle map vm1 --device /dev/nbd3 --nbd 10.0.0.7:10809
 
-The kernel's NBD client does the I/O. While the daemon is away, requests wait in the kernel; this
-command connects again as soon as it is back. Unmount before you end it: Ctrl-C or SIGTERM takes
-the device away. Wants root, and the kernel module nbd.")]
+The kernel's NBD client does the I/O. While the daemon is away, requests wait
+in the kernel; this command connects again as soon as it is back. Unmount
+before you end it: Ctrl-C or SIGTERM takes the device away. Wants root, and
+the kernel module nbd.")]
 pub struct Map {
     /// The volume
     #[arg(value_parser = parse::volume_name)]

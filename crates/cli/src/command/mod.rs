@@ -6,6 +6,7 @@ pub mod debug;
 pub mod formats;
 pub mod job;
 pub mod jobs;
+mod kept;
 pub mod man;
 pub mod map;
 pub mod salvage;

@@ -102,6 +102,8 @@ fn serve_here(
 fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> {
     let mut config = node::Config::new(dir.to_owned());
     config.store = up.store.clone().or_else(|| settings.store.clone());
+    // Good once: a worker that is started again has the same number.
+    config.take_identity = up.take_identity.then(|| std::process::id().into());
     config.store_fault = up.store_fault.clone().or_else(|| settings.store_fault.clone());
     config.flash_bytes = up.flash_budget.or(settings.flash_budget);
     config.warm = up.warm.clone().or_else(|| settings.warm.clone());

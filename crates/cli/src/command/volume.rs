@@ -1,6 +1,6 @@
 //! `rekindle volume`: make, list, show, remove, drain, history, pin.
 
-use super::{client, job};
+use super::{client, job, kept};
 use crate::arguments::{AckWord, Common, Create, Named, PolicyWord, Remove, Volume as Request};
 use crate::client::escape;
 use crate::failure::{Failure, Outcome};
@@ -18,6 +18,13 @@ pub fn run(common: &Common, request: &Request) -> Outcome {
         Request::Ls => list(common),
         Request::Show(named) => show(common, named),
         Request::Rm(remove) => rm(common, remove),
+        Request::Trash => kept::trash(common),
+        Request::Restore(restore) => kept::restore(common, restore),
+        Request::Purge(named) => kept::purge(common, named),
+        Request::Rename(rename) => kept::rename(common, rename),
+        Request::Resize(resize) => kept::resize(common, resize),
+        Request::Versions(named) => kept::versions(common, named),
+        Request::Rollback(rollback) => kept::rollback(common, rollback),
         Request::Import(import) => crate::transfer::import(common, import),
         Request::Export(export) => crate::transfer::export(common, export),
         Request::Drain(named) => drain(common, named),
@@ -188,10 +195,15 @@ fn backlog(volume: &Volume) -> Vec<(&'static str, String)> {
 }
 
 fn rm(common: &Common, remove: &Remove) -> Outcome {
-    let _: Value =
-        client(common)?.delete(&path(&remove.name, &format!("?force={}", remove.force)))?;
+    let how = format!("?force={}&now={}", remove.force, remove.now);
+    let _: Value = client(common)?.delete(&path(&remove.name, &how))?;
     if common.json {
-        output::json(&json!({"removed": remove.name}));
+        output::json(&json!({"removed": remove.name, "kept": !remove.now}));
+    } else if !remove.now {
+        output::line(&format!(
+            "volume '{0}' is in the trash for a week: `rekindle volume restore {0}` brings it back",
+            remove.name
+        ));
     } else {
         output::line(&format!("volume '{}' is gone; the sweep gives its space back", remove.name));
     }

@@ -47,8 +47,10 @@ pub fn run(common: &Common, restart: &Restart) -> Outcome<u8> {
     let (volume, scratch) = subject(&client, restart)?;
     let drilled = drill(&client, restart, &volume, address, common.json);
     if scratch {
-        let removed =
-            client.delete::<Value>(&format!("/api/v1/volumes/{}?force=true", escape(&volume.name)));
+        let removed = client.delete::<Value>(&format!(
+            "/api/v1/volumes/{}?force=true&now=true",
+            escape(&volume.name)
+        ));
         if let (Err(failure), true) = (removed, drilled.is_ok()) {
             failure.print(common.json);
         }

@@ -60,7 +60,10 @@ fn store(subject: &str, path: &Path) -> Outcome<Report> {
         report.shown(folder, format!("{files} objects, {}", base::units::format_size(bytes)));
     }
     "volumes".clone_into(&mut report.entries_are);
-    for file in list(&path.join("volumes")).unwrap_or_default() {
+    let is_object = |file: &PathBuf| {
+        file.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.'))
+    };
+    for file in list(&path.join("volumes")).unwrap_or_default().into_iter().filter(is_object) {
         let key = format!("volumes/{}", file.file_name().unwrap_or_default().to_string_lossy());
         let bytes = read(&file)?;
         match datastore::record::decode_as::<volume::Vault>(&key, &bytes) {

@@ -5,6 +5,7 @@
 )]
 
 mod boot_report;
+mod contrib;
 mod daemon;
 mod help;
 mod inspect;

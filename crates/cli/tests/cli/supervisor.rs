@@ -47,3 +47,19 @@ fn what_cannot_be_said_on_a_full_disk_ends_nobody() {
     let supervisor = daemon.process.as_ref().expect("it runs").id();
     assert!(is_alive(i32::try_from(supervisor).expect("a pid")));
 }
+
+#[test]
+fn rust_log_says_what_is_told() {
+    for (filter, told) in [("trace", true), ("off", false)] {
+        let mut daemon = Daemon { folder: tempfile::tempdir().expect("a folder"), process: None };
+        let mut command = rekindle();
+        command.arg("up").arg("--dir").arg(daemon.dir()).arg("--warm").arg(daemon.warm());
+        command.args(["--warm-size", "64M"]).env("RUST_LOG", filter);
+        let trace = daemon.folder.path().join("trace");
+        let trace = std::fs::File::create(trace).expect("a file");
+        let command = command.stdout(std::process::Stdio::null()).stderr(trace);
+        daemon.process = Some(command.spawn().expect("the binary starts"));
+        wait_until("the daemon serves", || daemon.cli(&["status"]).1["state"] == "serving");
+        assert_eq!(daemon.trace().contains("DEBUG"), told, "{}", daemon.trace());
+    }
+}

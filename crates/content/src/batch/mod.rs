@@ -21,7 +21,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 /// One batch of new chunks. See the crate's page.
 pub struct Batch {
     inner: Arc<Inner>,
-    hold: Hold,
+    /// Shared with the uploads: one that outlives its batch still writes a pack, and puts it into the index.
+    hold: Arc<Hold>,
     compressor: Compressor,
     is_cached: bool,
     /// No duplicates outside of the batch.
@@ -52,7 +53,7 @@ enum State {
 impl Batch {
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
         Self {
-            hold: inner.live.hold(),
+            hold: Arc::new(inner.live.hold()),
             compressor: Compressor::new(inner.config.compression),
             is_cached: true,
             is_anew: false,
@@ -226,7 +227,7 @@ impl Batch {
         let Some(writer) = self.open[slot(class)].take() else { return };
         let pack = Arc::new(writer.seal(self.inner.config.parity, &self.inner.pool));
         self.inner.publish(&pack);
-        let state = State::Running(upload(&self.inner, &pack, permit));
+        let state = State::Running(upload(&self.inner, &self.hold, &pack, permit));
         self.uploads.push(Upload { pack, state });
     }
 
@@ -270,7 +271,7 @@ impl Batch {
                 let permit = self.inner.upload_permit().await;
                 let upload_again = &mut self.uploads[at];
                 upload_again.state =
-                    State::Running(upload(&self.inner, &upload_again.pack, permit));
+                    State::Running(upload(&self.inner, &self.hold, &upload_again.pack, permit));
             }
         }
         for upload in &mut self.uploads {
@@ -328,11 +329,12 @@ fn done() -> oneshot::Receiver<Result<(), datastore::Error>> {
 
 fn upload(
     inner: &Arc<Inner>,
+    hold: &Arc<Hold>,
     pack: &Arc<Sealed>,
     permit: OwnedSemaphorePermit,
 ) -> oneshot::Receiver<Result<(), datastore::Error>> {
     let (sender, receiver) = oneshot::channel();
-    let (inner, pack) = (inner.clone(), pack.clone());
+    let (inner, pack, hold) = (inner.clone(), pack.clone(), hold.clone());
     inner.env.clone().spawn("content-upload", async move {
         let result = inner.store.put(&pack::key(pack.id), pack.object.clone()).await;
         if result.is_ok() {
@@ -342,6 +344,8 @@ fn upload(
         }
         drop(permit);
         drop(pack);
+        // Who waits for the result may end the batch at once.
+        drop(hold);
         let _ = sender.send(result);
     });
     receiver

@@ -10,12 +10,14 @@ pub mod parity;
 use datastore::record::Body;
 
 /// The newest version that this binary knows of each format of this crate.
-pub const FORMATS: [(&str, u32); 5] = [
+pub const FORMATS: [(&str, u32); 7] = [
     ("pack", pack::VERSION as u32),
     ("pack parity", parity::VERSION as u32),
     ("tree node", node::VERSION as u32),
     ("moved pack", moved::VERSION as u32),
     (crate::sweep::condemned::Condemned::WHAT, crate::sweep::condemned::Condemned::FORMAT),
+    (crate::sweep::Lease::WHAT, crate::sweep::Lease::FORMAT),
+    (crate::sweep::Ack::WHAT, crate::sweep::Ack::FORMAT),
 ];
 
 /// Bytes that are not what they should be.

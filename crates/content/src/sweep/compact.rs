@@ -5,8 +5,9 @@
 
 use super::mark::Verdict;
 use super::pace::Pace;
-use crate::format::footer::Entry;
+use crate::format::footer::{self, Entry};
 use crate::format::moved::{self as format, Moved};
+use crate::format::parity;
 use crate::name::PackMap;
 use crate::pack::reader;
 use crate::pack::writer::pointer;
@@ -101,6 +102,7 @@ async fn move_out(
 ) -> Result<(Moved, u64), Error> {
     let inner = &content.inner;
     let mut live = reader::read_sound_footer(&inner.store, pack, length).await?;
+    account(content, pack, length, &live, verdict).await?;
     live.retain(|entry| verdict.has(&pack, entry.offset));
     let mut places = BTreeMap::new();
     // A leftover of a compaction that a crash cut off: what its note says goes on being true.
@@ -126,6 +128,45 @@ async fn move_out(
         }
     }
     Ok((Moved { pack, entries: places.into_iter().collect() }, bytes_copied))
+}
+
+/// Refuses a pack whose footer leaves out something that may be alive: it is deleted afterwards.
+async fn account(
+    content: &Content,
+    pack: PackId,
+    length: u64,
+    entries: &[Entry],
+    verdict: &Verdict<'_>,
+) -> Result<(), Error> {
+    let end_of = |entry: &Entry| u64::from(entry.offset) + u64::from(entry.stored);
+    let footer = (entries.len() * footer::ENTRY_BYTES + footer::TRAILER_BYTES) as u64;
+    let mut blobs_end = length.saturating_sub(footer);
+    let mut at = crate::format::pack::BYTES as u64;
+    let mut gaps = Vec::new();
+    for entry in entries {
+        gaps.push(at..u64::from(entry.offset));
+        at = end_of(entry);
+    }
+    if at < blobs_end {
+        // Parity lies there, or what the footer does not say.
+        let begin = blobs_end.saturating_sub(parity::HEAD_BYTES as u64);
+        let head = content.inner.store.get_range(&pack::key(pack), begin..blobs_end).await?;
+        let head = parity::decode(&head).ok().filter(|head| head.pack == pack);
+        blobs_end = head.map_or(blobs_end, |head| head.layout.covered as u64);
+    }
+    gaps.push(at..blobs_end);
+    // A bit of the marks stands for 4 KiB: those that begin behind the blobs stand for nothing else.
+    gaps.push(blobs_end.next_multiple_of(u64::from(limits::LIVE_GRANULE_BYTES))..u64::MAX);
+    let is_hidden =
+        |gap: &std::ops::Range<u64>| gap.start < gap.end && verdict.has_within(&pack, gap.clone());
+    match gaps.iter().find(|gap| is_hidden(gap)) {
+        None => Ok(()),
+        Some(gap) => {
+            let key = pack::key(pack);
+            let reason = format!("its footer leaves out what lies at byte {}", gap.start);
+            Err(datastore::Error::Damaged { key, reason }.into())
+        }
+    }
 }
 
 /// Entries in groups that one ranged read each can fetch.

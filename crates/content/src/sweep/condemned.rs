@@ -7,7 +7,7 @@
 //!
 //! Each step is a conditional write on the state before, so of two sweepers one loses before it has deleted anything.
 
-use crate::Error;
+use crate::{Content, Error};
 use base::PackId;
 use datastore::Store;
 use datastore::record::{Body, Held, Writer};
@@ -40,18 +40,37 @@ pub struct Condemned {
     pub packs: Vec<PackId>,
     /// Packs whose `moved/` notes are being deleted.
     pub notes: Vec<PackId>,
+    /// Packs that are mostly dead and wait for their compaction; no duplicates in them either.
+    #[serde(default)]
+    pub sparse: Vec<PackId>,
+    /// A number of this set, for acknowledgements: no other set has it.
+    #[serde(default)]
+    pub set: u64,
 }
 
 impl Body for Condemned {
     const WHAT: &'static str = "record of condemned packs";
-    const FORMAT: u32 = 1;
+    // 2: a sweep waits for all nodes. A binary that does not know that must not sweep.
+    const FORMAT: u32 = 2;
 }
 
 impl Condemned {
+    /// The packs in which nobody may find duplicates.
+    pub fn refused(&self) -> impl Iterator<Item = PackId> + '_ {
+        self.packs.iter().chain(&self.sparse).copied()
+    }
+
     /// The state after a sweep.
     pub(super) fn clear(&self) -> Self {
         Self { sweep: self.sweep, ..Self::default() }
     }
+}
+
+/// From now on this node finds no duplicates there, and follows no note there.
+pub(super) fn refuse(content: &Content, condemned: &Condemned) {
+    content.inner.index.condemn(condemned.refused());
+    let packs: Vec<PackId> = condemned.refused().chain(condemned.notes.iter().copied()).collect();
+    content.inner.moved.condemn(&packs);
 }
 
 /// The record as it is now; the empty one when there is none.

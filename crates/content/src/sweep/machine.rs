@@ -7,9 +7,12 @@
 //!    |   \ resume       v                       | failed      | failed           |  v
 //!    |    \           idle <--------------------+-------------+------------------+ idle
 //!    |     \                                                                     | confirmed
-//!    |      +---------> deleting <------------------ compacting <----------------+
-//!    |   deleted           |           compacted          | failed
-//!    +---------------------+------------------------------+
+//!    |      +---------> deleting <-----------------------------------------------+
+//!    |   deleted       |   ^  | sparse
+//!    +-----------------+   |  v
+//!    ^           compacted |  |
+//!    |                     |  |
+//!    +---- deleted ----- compacting
 //! ```
 
 use serde::Serialize;
@@ -31,7 +34,7 @@ pub enum Phase {
     ReMarking,
     /// Copies what is alive out of packs that are mostly dead.
     Compacting,
-    /// Deletes.
+    /// Deletes: first what nothing reaches, so that there is room for copies, later what was compacted.
     Deleting,
 }
 
@@ -52,6 +55,8 @@ pub(super) enum Event {
     Settled,
     /// The second mark is done, and some are still dead.
     Confirmed,
+    /// What nothing reaches is gone; packs that are mostly dead are next.
+    Sparse,
     /// The notes of moved chunks are durable.
     Compacted,
     /// It is done.
@@ -69,9 +74,10 @@ pub(super) fn next(phase: Phase, event: Event) -> Option<Phase> {
         (Phase::Marking | Phase::ReMarking, Event::Nothing) => Phase::Idle,
         (Phase::Condemned, Event::Recorded) => Phase::Settling,
         (Phase::Settling, Event::Settled) => Phase::ReMarking,
-        (Phase::ReMarking, Event::Confirmed) => Phase::Compacting,
+        (Phase::ReMarking, Event::Confirmed) => Phase::Deleting,
+        (Phase::Deleting, Event::Sparse) => Phase::Compacting,
         (Phase::Compacting, Event::Compacted) => Phase::Deleting,
-        (Phase::Deleting, Event::Deleted) => Phase::Idle,
+        (Phase::Deleting | Phase::Compacting, Event::Deleted) => Phase::Idle,
         (_, Event::Failed) => Phase::Idle,
         _ => return None,
     })
@@ -85,8 +91,8 @@ mod tests {
     fn nothing_is_deleted_that_was_not_condemned_settled_and_marked_again() {
         use Event::*;
         let events = [
-            Begin, Resume, Candidates, Nothing, Recorded, Settled, Confirmed, Compacted, Deleted,
-            Failed,
+            Begin, Resume, Candidates, Nothing, Recorded, Settled, Confirmed, Sparse, Compacted,
+            Deleted, Failed,
         ];
         let phases = [
             Phase::Idle,
@@ -94,17 +100,18 @@ mod tests {
             Phase::Condemned,
             Phase::Settling,
             Phase::ReMarking,
-            Phase::Compacting,
             Phase::Deleting,
+            Phase::Compacting,
         ];
-        // Each phase of the middle is entered from one phase by one event.
+        // Each phase of the middle is entered from one phase by one event; after a compaction it is deleted once more.
         for (at, phase) in phases.iter().enumerate().skip(1) {
             let ways: Vec<_> = phases
                 .iter()
                 .flat_map(|from| events.iter().map(move |event| (*from, *event)))
                 .filter(|(from, event)| next(*from, *event) == Some(*phase))
                 .collect();
-            let usual = ways.iter().filter(|(_, event)| *event != Resume).count();
+            let usual = ways.iter().filter(|(_, event)| ![Resume, Compacted].contains(event));
+            let usual = usual.count();
             assert_eq!(usual, 1, "{phase:?}: {ways:?}");
             assert!(ways.iter().any(|(from, _)| *from == phases[at - 1]), "{phase:?}");
             assert_eq!(

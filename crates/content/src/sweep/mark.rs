@@ -49,6 +49,16 @@ impl Alive {
         self.granules.get(granule / 64).is_some_and(|word| word & (1 << (granule % 64)) != 0)
     }
 
+    /// Whether a blob that begins in these bytes may be alive.
+    fn has_within(&self, begin: u64, end: u64) -> bool {
+        let granule = u64::from(limits::LIVE_GRANULE_BYTES);
+        let last = (self.granules.len() as u64 * 64).min(end.div_ceil(granule));
+        (begin / granule..last).any(|at| {
+            let word = usize::try_from(at / 64).ok().and_then(|word| self.granules.get(word));
+            word.is_some_and(|word| word & (1 << (at % 64)) != 0)
+        })
+    }
+
     fn merge(&mut self, from: &Alive) {
         if self.granules.len() < from.granules.len() {
             self.granules.resize(from.granules.len(), 0);
@@ -227,6 +237,14 @@ impl Verdict<'_> {
             .into_iter()
             .flatten()
             .any(|alive| alive.has(offset))
+    }
+
+    /// Whether a blob that begins in these bytes of a pack may be alive.
+    pub(super) fn has_within(&self, pack: &PackId, bytes: std::ops::Range<u64>) -> bool {
+        [self.direct(pack), self.noted.get(pack)]
+            .into_iter()
+            .flatten()
+            .any(|alive| alive.has_within(bytes.start, bytes.end))
     }
 
     /// At the end of how long a chain of notes a pack lies.

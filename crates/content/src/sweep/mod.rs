@@ -8,30 +8,39 @@
 //!    the same of theirs. What such a batch took from a condemned pack is now either reached by a root, or by nothing.
 //! 4. **Re-marking**: read the roots again and walk what is new. Chunks are immutable, so what was walked need not be walked
 //!    again. A pack in which something is alive now is rescued. What is dead now stays dead: nobody can find it.
-//! 5. **Compacting**: copy live chunks out of mostly dead packs, write `moved/<pack>` notes.
-//! 6. **Deleting**: the record says which packs die (a conditional write: of two sweepers one stops here at the latest), then
-//!    they are deleted, then the record is cleared.
+//! 5. **Deleting**: the record says which packs die (a conditional write: of two sweepers one stops here at the latest), then
+//!    they are deleted. This first, so that a full store has room again.
+//! 6. **Compacting**: copy live chunks out of mostly dead packs, write `moved/<pack>` notes, delete those packs; a few at a
+//!    time. Then the record is cleared.
+//!
+//! Of several nodes one sweeps ([`lease`]), and none of the others is left out ([`acks`]).
 //!
 //! After a crash: *condemned* is dropped, *deleting* is finished. See [`condemned`] for why.
 
+mod acks;
 mod compact;
 pub mod condemned;
+mod lease;
 mod machine;
 mod mark;
 pub(crate) mod pace;
 mod status;
 
+pub use acks::Ack;
+pub use lease::{EXPIRY, Lease};
 pub use machine::Phase;
 pub use pace::Budget;
 pub use status::SweepStatus;
 
 use crate::name::{PackMap, PackSet};
 use crate::tree::{Root, walk_at};
-use crate::{Content, Error, Pointer, limits, moved, pack};
-use base::PackId;
+use crate::{Class, Content, Error, Pointer, limits, moved, pack};
+use base::{Incarnation, Kind, NodeId, PackId};
 use condemned::{Condemned, State};
 use datastore::record::{Held, Writer};
 use env::BoxFuture;
+use futures_util::future::{Either, select};
+use lease::{Seen, Tenure};
 use machine::Event;
 use mark::{Marks, Verdict, list_notes, list_packs};
 use pace::Pace;
@@ -42,40 +51,13 @@ use std::time::Duration;
 
 /// Who knows all roots.
 pub trait Roots: Send + Sync {
-    /// The roots of everything that must stay. An error ends the sweep: a root that cannot be read is never an empty one.
+    /// The roots of everything that must stay, as many of each volume as it has: the present one, earlier versions, those
+    /// in the trash. An error ends the sweep: a root that cannot be read is never an empty one.
     ///
     /// A root that exists during the whole call must be in the answer, even when it goes from one record to another
     /// meanwhile. Whoever moves roots keeps a [`crate::Hold`] while doing so, and whoever lists records looks again
     /// when one that was listed has vanished.
     fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, Error>>;
-}
-
-/// The other nodes.
-pub trait Nodes: Send + Sync {
-    /// Returns when every other node has read the record of this sweep, finds no duplicates in its packs any more, and all
-    /// its batches begun before that have ended (each does so with [`acknowledge`]).
-    fn acknowledged(&self, sweep: u64) -> BoxFuture<'_, Result<(), Error>>;
-}
-
-/// There are no other nodes.
-pub struct Alone;
-
-impl Nodes for Alone {
-    fn acknowledged(&self, _sweep: u64) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
-/// Another node's part: reads the record, finds no duplicates in its packs from now on, and waits until the batches
-/// begun before have ended. The number of the sweep that is acknowledged thereby.
-pub async fn acknowledge(content: &Content) -> Result<u64, Error> {
-    let condemned = condemned::read(&content.inner.store).await?;
-    content.inner.index.condemn(condemned.packs.iter().copied());
-    content.inner.live.settle().await;
-    if condemned.state == State::Deleting {
-        content.inner.index.forget(&condemned.packs);
-    }
-    Ok(condemned.sweep)
 }
 
 /// How a sweep goes about it.
@@ -87,11 +69,21 @@ pub struct Options {
     pub compacts: bool,
     /// How long condemned packs are left alone at least, for readers that hold an old root.
     pub grace: Duration,
+    /// Where other nodes are: packs younger than this, by their names, are left alone.
+    pub young: Duration,
+    /// How long it waits for other nodes to agree. Then it ends, and nothing is deleted.
+    pub patience: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { budget: Budget::Percent(30), compacts: true, grace: Duration::from_secs(30) }
+        Self {
+            budget: Budget::Percent(30),
+            compacts: true,
+            grace: Duration::from_secs(30),
+            young: Duration::from_secs(600),
+            patience: Duration::from_secs(300),
+        }
     }
 }
 
@@ -100,13 +92,14 @@ pub struct Sweeper {
     content: Content,
     writer: Writer,
     roots: Arc<dyn Roots>,
-    nodes: Arc<dyn Nodes>,
     options: Options,
     status: Mutex<SweepStatus>,
     stop: Arc<AtomicBool>,
     /// Bytes of blobs in packs of which more is alive than their lengths let expect, as their footers say: parity, and in
     /// small packs header and footer, would make them candidates of each sweep.
     blob_bytes: Mutex<PackMap<u64>>,
+    /// Another node's lease, as it was seen last.
+    seen: Seen,
     /// One sweep at a time.
     turn: tokio::sync::Mutex<()>,
 }
@@ -130,20 +123,13 @@ impl Sweeper {
             content,
             writer,
             roots,
-            nodes: Arc::new(Alone),
             options: Options::default(),
             status: Mutex::default(),
             stop: Arc::default(),
             blob_bytes: Mutex::default(),
+            seen: Seen::default(),
             turn: tokio::sync::Mutex::default(),
         }
-    }
-
-    /// With other nodes.
-    #[must_use]
-    pub fn with_nodes(mut self, nodes: Arc<dyn Nodes>) -> Self {
-        self.nodes = nodes;
-        self
     }
 
     /// With other options.
@@ -164,6 +150,28 @@ impl Sweeper {
         self.stop.store(true, Ordering::Relaxed);
     }
 
+    /// This node's part in the sweeps of others: call it every few seconds. It reads one record; when that condemns packs, it
+    /// refuses duplicates in them, waits until the batches begun before have ended, and says so. Without it no other node
+    /// ever deletes anything. Does nothing while this node sweeps itself.
+    pub async fn acknowledge(&self) -> Result<(), Error> {
+        match self.turn.try_lock() {
+            Ok(_turn) => acks::acknowledge(&self.content, &self.writer).await,
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// This start of the node is over, and no sweep need wait for it: the last thing before a stop in good order, when
+    /// nothing writes any more.
+    pub async fn leave(&self) -> Result<(), Error> {
+        let life = self.writer.life();
+        acks::leave(&self.writer, life.node, life.incarnation).await
+    }
+
+    /// Somebody's word that a start of another node is over for good, and that nothing that it wrote is still to come.
+    pub async fn dismiss(&self, node: NodeId, incarnation: Incarnation) -> Result<(), Error> {
+        acks::leave(&self.writer, node, incarnation).await
+    }
+
     /// One sweep, from begin to end. After an error everything is as safe as before; the next one begins anew.
     pub async fn run(&self) -> Result<SweepStatus, Error> {
         let _turn = self.turn.lock().await;
@@ -180,7 +188,7 @@ impl Sweeper {
                 ..SweepStatus::default()
             };
         }
-        let result = self.sweep().await;
+        let result = self.leased().await;
         if let Err(error) = &result {
             tracing::warn!(%error, "a sweep has failed");
             self.step(Event::Failed);
@@ -212,9 +220,31 @@ impl Sweeper {
         change(&mut self.status.lock());
     }
 
-    async fn sweep(&self) -> Result<(), Error> {
+    /// A sweep with the lease in hand.
+    async fn leased(&self) -> Result<(), Error> {
+        let tenure = match lease::take(&self.writer, &self.seen).await {
+            Ok(tenure) => tenure,
+            Err(error) => {
+                // The one who sweeps waits for this node.
+                acks::acknowledge(&self.content, &self.writer).await?;
+                return Err(error);
+            }
+        };
+        let result = {
+            let work = std::pin::pin!(self.sweep(&tenure));
+            let beat = std::pin::pin!(tenure.keep());
+            match select(work, beat).await {
+                Either::Left((result, _)) => result,
+                Either::Right((error, _)) => Err(error),
+            }
+        };
+        tenure.release().await;
+        result
+    }
+
+    async fn sweep(&self, tenure: &Tenure<'_>) -> Result<(), Error> {
         let content = &self.content;
-        let held = self.resume().await?;
+        let held = self.resume(tenure).await?;
         self.step(Event::Begin);
         let pace = Pace::new(&self.writer.env, self.options.budget, self.stop.clone());
         // Packs before roots: what is written from now on is not on the list. Then the batches that wrote what is.
@@ -225,6 +255,10 @@ impl Sweeper {
         self.mark(&mut marks, &pace).await?;
         let mut candidates = packs.clone();
         candidates.retain(|pack, _| !unfinished.contains(pack));
+        if !acks::others(&self.writer).await?.is_empty() {
+            // Where another node writes: a batch of its own is not known here.
+            candidates.retain(|pack, _| !self.is_young(pack));
+        }
         let verdict = marks.judge(content, &notes, &packs).await?;
         let mut plan = self.plan(&candidates, &verdict);
         let mut blob_bytes = std::mem::take(&mut *self.blob_bytes.lock());
@@ -239,7 +273,7 @@ impl Sweeper {
         }
         self.step(Event::Candidates);
         let held = self.condemn(held, &plan).await?;
-        self.settle(held.value.sweep).await?;
+        self.settle(held.value.set).await?;
 
         // Both again, because both have changed meanwhile.
         let packs_now = list_packs(content).await?;
@@ -256,30 +290,88 @@ impl Sweeper {
             return Ok(());
         }
         self.step(Event::Confirmed);
-        let compacted = compact::compact(content, &plan.sparse, &verdict, &pace).await?;
-        self.count(|status| {
-            status.packs_compacted = compacted.packs.len() as u64;
-            status.bytes_copied = compacted.bytes_copied;
-        });
-        let dying = [plan.dead, compacted.packs].concat();
-        let decision =
-            Condemned { state: State::Deleting, packs: dying, notes: plan.notes, ..held.value };
+        let sparse = plan.sparse.iter().map(|(pack, _)| *pack).collect();
+        let decision = Condemned {
+            state: State::Deleting,
+            packs: plan.dead,
+            notes: plan.notes,
+            sparse,
+            ..held.value
+        };
         let held = self.writer.replace(&held, decision).await?;
-        self.step(Event::Compacted);
-        self.delete(held, &packs).await?;
+        self.delete(&held, &packs, tenure).await?;
+        let held = self.compact(held, plan.sparse, &verdict, &pace, tenure).await?;
+        self.clear(held).await?;
         self.step(Event::Deleted);
         Ok(())
     }
 
+    /// Compacts a few packs at a time, so that the store needs little room for it. One that is full ends it, and is no error.
+    async fn compact(
+        &self,
+        mut held: Held<Condemned>,
+        mut sparse: Vec<(PackId, u64)>,
+        verdict: &Verdict<'_>,
+        pace: &Pace,
+        tenure: &Tenure<'_>,
+    ) -> Result<Held<Condemned>, Error> {
+        while !sparse.is_empty() {
+            self.step(Event::Sparse);
+            let mut bytes = 0;
+            let few = sparse.iter().take_while(|(_, length)| {
+                let fits = bytes < limits::COMPACTION_ROUND_BYTES;
+                bytes += length;
+                fits
+            });
+            let few = few.count().max(1);
+            let round: Vec<_> = sparse.drain(..few).collect();
+            let compacted = match compact::compact(&self.content, &round, verdict, pace).await {
+                Err(error) if error.kind() == Kind::Full => {
+                    let left_out = format!("compaction: {error}");
+                    self.count(|status| status.left_out = Some(left_out));
+                    return Ok(held);
+                }
+                compacted => compacted?,
+            };
+            self.count(|status| {
+                status.packs_compacted += compacted.packs.len() as u64;
+                status.bytes_copied += compacted.bytes_copied;
+            });
+            let decision = Condemned {
+                state: State::Deleting,
+                packs: compacted.packs,
+                notes: Vec::new(),
+                sparse: sparse.iter().map(|(pack, _)| *pack).collect(),
+                ..held.value
+            };
+            held = self.writer.replace(&held, decision).await?;
+            self.step(Event::Compacted);
+            let lengths = round.into_iter().collect();
+            self.delete(&held, &lengths, tenure).await?;
+        }
+        Ok(held)
+    }
+
+    /// Whether a pack was made lately, or will be, by the clock of whoever made it.
+    fn is_young(&self, pack: &PackId) -> bool {
+        let mut made = [0; 8];
+        made[2..].copy_from_slice(&pack.0[..6]);
+        let young = u64::try_from(self.options.young.as_millis()).unwrap_or(u64::MAX);
+        let now = self.writer.env.wall_clock().0 / 1000;
+        u64::from_be_bytes(made).saturating_add(young) > now
+    }
+
     /// Ends what a crash cut off, and gives the record.
-    async fn resume(&self) -> Result<Held<Condemned>, Error> {
+    async fn resume(&self, tenure: &Tenure<'_>) -> Result<Held<Condemned>, Error> {
         let held = condemned::hold(&self.writer).await?;
         match held.value.state {
             State::Clear => Ok(held),
             State::Condemned => self.clear(held).await,
             State::Deleting => {
                 self.step(Event::Resume);
-                let held = self.delete(held, &PackMap::default()).await?;
+                condemned::refuse(&self.content, &held.value);
+                self.delete(&held, &PackMap::default(), tenure).await?;
+                let held = self.clear(held).await?;
                 self.step(Event::Deleted);
                 Ok(held)
             }
@@ -288,6 +380,10 @@ impl Sweeper {
 
     async fn mark(&self, marks: &mut Marks, pace: &Pace) -> Result<(), Error> {
         let roots: Vec<Pointer> = self.roots.roots().await?.into_iter().flatten().collect();
+        // A root of the wrong class would be walked as data, which has no children.
+        if let Some(root) = roots.iter().find(|root| pack::class(root.pack) != Class::Metadata) {
+            return Err(Error::damaged(root, "it is said to be a root, and lies with the data"));
+        }
         walk_at(&self.content, &roots, marks, Some(pace)).await
     }
 
@@ -319,22 +415,52 @@ impl Sweeper {
     async fn condemn(&self, held: Held<Condemned>, plan: &Plan) -> Result<Held<Condemned>, Error> {
         let packs: Vec<PackId> =
             plan.dead.iter().copied().chain(plan.sparse.iter().map(|sparse| sparse.0)).collect();
-        self.content.inner.index.condemn(packs.iter().copied());
         self.count(|status| status.packs_condemned = packs.len() as u64);
-        let sweep = held.value.sweep + 1;
-        let condemned =
-            Condemned { sweep, state: State::Condemned, packs, notes: plan.notes.clone() };
+        let condemned = Condemned {
+            sweep: held.value.sweep + 1,
+            state: State::Condemned,
+            packs,
+            notes: plan.notes.clone(),
+            sparse: Vec::new(),
+            set: self.writer.env.random_u64(),
+        };
+        condemned::refuse(&self.content, &condemned);
         let held = self.writer.replace(&held, condemned).await?;
         self.step(Event::Recorded);
         Ok(held)
     }
 
-    async fn settle(&self, sweep: u64) -> Result<(), Error> {
+    async fn settle(&self, set: u64) -> Result<(), Error> {
         self.content.inner.live.settle().await;
-        self.nodes.acknowledged(sweep).await?;
+        self.agreed(set).await?;
         self.writer.env.sleep(self.options.grace).await;
         self.step(Event::Settled);
         Ok(())
+    }
+
+    /// Waits until every other node has acknowledged the set.
+    async fn agreed(&self, set: u64) -> Result<(), Error> {
+        let env = &self.writer.env;
+        let begun = env.now();
+        loop {
+            let missing = acks::missing(&self.writer, set).await?;
+            if missing.is_empty() {
+                self.count(|status| status.waits_for = None);
+                return Ok(());
+            }
+            let nodes: Vec<String> = missing.iter().map(NodeId::to_string).collect();
+            let nodes = nodes.join(", ");
+            if env.now().since(begun) >= self.options.patience {
+                return Err(Error::Stopped(format!(
+                    "node {nodes} uses this store too and has not agreed to the deletion, so nothing is deleted: start it, or say that it is gone for good"
+                )));
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Error::Stopped("somebody asked for it".into()));
+            }
+            self.count(|status| status.waits_for = Some(format!("node {nodes}")));
+            env.sleep(limits::SWEEP_POLL).await;
+        }
     }
 
     /// What is still so.
@@ -355,17 +481,16 @@ impl Sweeper {
         confirmed
     }
 
-    /// Deletes what the record says, and clears it.
+    /// Deletes what the record says. Each step proves first that nobody else sweeps.
     async fn delete(
         &self,
-        held: Held<Condemned>,
+        held: &Held<Condemned>,
         lengths: &PackMap<u64>,
-    ) -> Result<Held<Condemned>, Error> {
+        tenure: &Tenure<'_>,
+    ) -> Result<(), Error> {
         let store = &self.content.inner.store;
-        let index = &self.content.inner.index;
-        // Also after a crash: the record decides, not what this process knows.
-        index.condemn(held.value.packs.iter().copied());
         for window in held.value.packs.chunks(limits::FETCH_WINDOW) {
+            tenure.prove().await?;
             let keys: Vec<String> = window.iter().map(|pack| pack::key(*pack)).collect();
             futures_util::future::try_join_all(keys.iter().map(|key| store.delete(key))).await?;
             let bytes: u64 = window.iter().filter_map(|pack| lengths.get(pack)).sum();
@@ -374,13 +499,16 @@ impl Sweeper {
                 status.bytes_freed += bytes;
             });
         }
-        for pack in &held.value.notes {
-            store.delete(&moved::key(*pack)).await?;
-            self.content.inner.moved.forget(*pack);
-            self.count(|status| status.notes_deleted += 1);
+        for window in held.value.notes.chunks(limits::FETCH_WINDOW) {
+            tenure.prove().await?;
+            for pack in window {
+                store.delete(&moved::key(*pack)).await?;
+                self.content.inner.moved.forget(*pack);
+                self.count(|status| status.notes_deleted += 1);
+            }
         }
-        index.forget(&held.value.packs);
-        self.clear(held).await
+        self.content.inner.index.forget(&held.value.packs);
+        Ok(())
     }
 
     async fn clear(&self, held: Held<Condemned>) -> Result<Held<Condemned>, Error> {

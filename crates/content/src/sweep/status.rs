@@ -32,6 +32,10 @@ pub struct SweepStatus {
     pub started_microseconds: Option<u64>,
     /// When the last one came to its end.
     pub ended_microseconds: Option<u64>,
+    /// What it waits for: nodes that have not agreed yet.
+    pub waits_for: Option<String>,
+    /// What it left out, if anything: compaction, when the store is full.
+    pub left_out: Option<String>,
     /// Why the last one failed, if it did.
     pub failure: Option<String>,
 }

@@ -1,5 +1,8 @@
 //! The sweep against models: alone, beside writers in the simulation, and cut off by crashes.
 
+mod holds;
+mod nodes;
+
 use super::*;
 use crate::testing::{Broken, Remote, config, random};
 use crate::tree::{self, Visitor, walk};
@@ -57,7 +60,12 @@ fn small() -> Config {
 
 fn sweeper(env: &Env, content: &Content, vaults: &Arc<Vaults>, compacts: bool) -> Sweeper {
     let writer = Writer::new(env.clone(), content.inner.store.clone(), NodeId([1; 16]));
-    let options = Options { budget: Budget::Unlimited, compacts, grace: Duration::ZERO };
+    let options = Options {
+        budget: Budget::Unlimited,
+        compacts,
+        grace: Duration::ZERO,
+        ..Options::default()
+    };
     let roots = Arc::new(SlowRoots { env: env.clone(), vaults: vaults.clone() });
     Sweeper::new(content.clone(), writer, roots).with_options(options)
 }

@@ -4,9 +4,13 @@
 //! replace something, by `link` when it must not. `replace` compares and renames under a lock that all processes
 //! respect; the version is the hash of the content, as an ETag is. The file calls may be slow (a network mount), so they
 //! run in [`Env::blocking`].
+//!
+//! What can be seen is not always durable: see `doubts`. A little room is kept for removals: see `reserve`.
 
+mod doubts;
 mod folder;
 mod packs;
+mod reserve;
 
 use crate::{Datastore, Error, Listed, Removal, Store, Version, key};
 use bytes::Bytes;
@@ -64,7 +68,8 @@ impl Datastore for Dir {
     }
 
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
-        Box::pin(self.run(key, |folder, key| folder.get(key)))
+        let tag = self.env.random();
+        Box::pin(self.run(key, move |folder, key| folder.get(key, tag)))
     }
 
     fn get_range<'a>(
@@ -102,12 +107,10 @@ impl Datastore for Dir {
         key: &'a str,
         version: &'a Version,
     ) -> BoxFuture<'a, Result<Removal, Error>> {
-        let version = version.clone();
-        Box::pin(
-            self.run(key, move |folder, key| {
-                folder.delete_if(key, &version).map(|()| Removal::Done)
-            }),
-        )
+        let (tag, version) = (self.env.random(), version.clone());
+        Box::pin(self.run(key, move |folder, key| {
+            folder.delete_if(key, &version, tag).map(|()| Removal::Done)
+        }))
     }
 
     fn describe(&self) -> String {

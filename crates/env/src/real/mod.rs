@@ -10,6 +10,7 @@ mod device;
 mod disk;
 pub mod memory;
 pub mod net;
+pub mod panics;
 mod random;
 mod tasks;
 

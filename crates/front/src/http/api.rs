@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, ApiError>>;
 
 /// What the node can be asked. Long work gives a [`Job`] at once, to be polled by [`Api::job`].
-pub trait Api: Send + Sync + 'static {
+pub trait Api: super::kept::Keep {
     /// Whether the node serves, and if not, why. A plain call: it must answer even when everything else hangs.
     fn health(&self) -> Health;
     /// The node at a glance.
@@ -24,8 +24,8 @@ pub trait Api: Send + Sync + 'static {
     fn create_volume(&self, request: CreateVolume) -> Answer<'_, Volume>;
     /// One volume.
     fn volume<'a>(&'a self, name: &'a str) -> Answer<'a, Volume>;
-    /// Removes a volume; `force` lets go of its clients.
-    fn remove_volume<'a>(&'a self, name: &'a str, force: bool) -> Answer<'a, ()>;
+    /// Moves a volume to the trash, or removes it for good (`now`); `force` lets go of its clients.
+    fn remove_volume<'a>(&'a self, name: &'a str, force: bool, now: bool) -> Answer<'a, ()>;
     /// Brings all unfinished changes of a volume into the datastore.
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job>;
     /// Sets or takes away a volume's pin: with one it stays in service however long nobody uses it.
@@ -456,7 +456,8 @@ pub struct Event {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartSalvage {
-    /// Go on without unfinished changes that are lost, from what is whole before them.
+    /// Go on without what is lost: content that cannot be had, and unfinished changes from the first one that is lost. Without
+    /// it, what can be repaired is, and the rest is told and kept as it is.
     #[serde(default)]
     pub accept_losses: bool,
 }

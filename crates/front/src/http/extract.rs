@@ -70,6 +70,9 @@ pub(super) struct Remove {
     /// Let go of its clients.
     #[serde(default)]
     pub(super) force: bool,
+    /// Not to the trash: at once, and for good.
+    #[serde(default)]
+    pub(super) now: bool,
 }
 
 /// Narrows a list down.

@@ -6,6 +6,7 @@
 pub mod api;
 mod extract;
 mod guard;
+pub mod kept;
 pub mod metrics;
 mod openapi;
 mod routes;

@@ -1,5 +1,7 @@
 //! The table of paths, and a handler for each: unpack the question, ask the [`Api`](super::Api), pack the answer.
 
+pub(super) mod kept;
+
 use super::api::{
     ApiError, BootReport, CreateVolume, Event, Health, Job, LogUsage, Problem, Salvage,
     SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep, StartVerify,
@@ -18,7 +20,7 @@ type Answered<T> = Result<Json<T>, ApiError>;
 
 /// Every route there is.
 pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
-    vec![
+    let mut all = vec![
         (Method::GET, "/healthz", get(healthz)),
         (Method::GET, "/metrics", get(metrics)),
         (Method::GET, "/openapi.json", get(openapi)),
@@ -52,7 +54,9 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::GET, "/api/v1/debug/{what}", get(debug)),
         (Method::POST, "/api/v1/shutdown", post(shutdown)),
         (Method::GET, "/api/v1/shutdown", get(stopping)),
-    ]
+    ];
+    all.extend(kept::table());
+    all
 }
 
 pub(super) fn router() -> Router<App> {
@@ -156,7 +160,7 @@ pub(super) async fn volume(State(app): State<App>, Piece(name): Piece) -> Answer
     app.api.volume(&name).await.map(Json)
 }
 
-/// Removes a volume and what only it holds.
+/// Moves a volume to the trash, where it is kept for a week; or removes it for good.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}",
     params(("name" = String, Path, description = "Its name."), Remove),
     responses((status = 204, description = "It is gone.")))]
@@ -165,7 +169,7 @@ pub(super) async fn remove_volume(
     Piece(name): Piece,
     Options(options): Options<Remove>,
 ) -> Result<StatusCode, ApiError> {
-    app.api.remove_volume(&name, options.force).await?;
+    app.api.remove_volume(&name, options.force, options.now).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -64,6 +64,9 @@ async fn connection<E: Exports>(
         End::Client | End::Stopped => {
             tracing::info!(%peer, %volume, ?end, "NBD client disconnected")
         }
+        End::Fenced => {
+            tracing::warn!(%peer, %volume, "NBD client hung up on: the volume is served elsewhere");
+        }
         End::Io(error) => tracing::info!(%peer, %volume, %error, "NBD client lost"),
         End::Stalled => {
             tracing::warn!(

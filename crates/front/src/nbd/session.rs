@@ -47,6 +47,9 @@ pub(super) enum End {
     Stopped,
     /// The client cannot be understood any more.
     Garbage(Garbage),
+    /// Another daemon serves the volume now. No reply says so: a file system would turn read-only at an error, and waits for
+    /// a connection that comes back.
+    Fenced,
     /// The stream broke.
     Io(io::Error),
     /// The client moved no byte while it held memory that others wait for.
@@ -102,7 +105,6 @@ pub(super) struct Session<D> {
     input: Input,
     output: Output,
     device: D,
-    size: u64,
     modes: Modes,
     batch: Batch,
     /// An empty batch whose memory is used again.
@@ -138,7 +140,6 @@ pub(super) async fn run<D: Target>(
         stream: link.stream,
         input: link.input,
         output: link.output,
-        size: agreed.device.size(),
         device: agreed.device,
         modes: agreed.modes,
         batch: Batch::default(),
@@ -167,6 +168,11 @@ impl<D: Target> Session<D> {
                 return Poll::Ready(End::Io(error));
             }
             let finished = self.poll_slow(context);
+            if let Some(End::Fenced) = self.end {
+                // What is in the output was acknowledged before.
+                let _ = self.send(context);
+                return Poll::Ready(End::Fenced);
+            }
             // Replies of slow ones want sending; room that was missing may be there now.
             let mut again = finished || (was_full && self.has_room());
             if self.end.is_none() && self.has_room() {

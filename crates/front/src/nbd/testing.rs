@@ -69,6 +69,11 @@ impl Memory {
         }))
     }
 
+    /// Makes it longer or shorter.
+    pub(crate) fn resize(&self, size: usize) {
+        self.bytes.lock().resize(size, 0);
+    }
+
     /// From now on slow calls wait for permits that the test adds.
     pub(crate) fn close_gate(&self) {
         self.gate.forget_permits(usize::MAX >> 4);

@@ -423,3 +423,145 @@ fn an_arena_whose_headers_are_both_damaged_is_a_loss_that_is_said() {
         assert_eq!(lost(&log, volume(1)).await[0].after, Serial(1));
     });
 }
+
+/// Memory of an earlier moment, put back over a log that has gone on: another arena was in use meanwhile, or a snapshot of
+/// the machine's memory was restored.
+#[test]
+fn outdated_memory_is_never_written_over_what_flash_has() {
+    for seed in 0..120 {
+        let world = world(seed);
+        let host = world.host("host");
+        let env = host.env();
+        world.block_on(async {
+            let (log, _) = open(&env).await;
+            for serial in 1..=5 + seed % 30 {
+                append(&log, volume(1), serial, 1000).await.unwrap();
+            }
+            log.commit(Position(u64::MAX)).await.unwrap();
+            append(&log, volume(1), 6 + seed % 30, 1000).await.unwrap();
+        });
+        host.crash_process();
+        let old = host.copy_memory(ARENA).expect("an arena");
+        let mut last = 0;
+        // Lives with another memory, or with this one.
+        for life in 0..1 + seed % 3 {
+            let env = host.env();
+            let with_memory = (seed + life) % 2 == 0;
+            last = world.block_on(async {
+                let arena = if with_memory {
+                    Arena::open_sized(&env, Path::new(ARENA), NODE, 4, SEGMENT).unwrap()
+                } else {
+                    Arena::volatile_sized(4, SEGMENT)
+                };
+                let (log, _) = Log::open(&env, arena, config(8), Incarnation(2)).await.unwrap();
+                let list = recovered(&log, volume(1)).await;
+                let first = list.last().copied().unwrap_or_default() + 1;
+                for serial in first..first + 20 + seed % 17 {
+                    append(&log, volume(1), serial, 1000).await.unwrap();
+                }
+                log.commit(Position(u64::MAX)).await.unwrap();
+                first + 19 + seed % 17
+            });
+            host.crash_process();
+        }
+        assert!(host.put_memory(ARENA, &old).unwrap());
+        let env = host.env();
+        world.block_on(async {
+            let (log, opened) = open(&env).await;
+            assert_eq!(opened.damage, Vec::<String>::new(), "seed {seed}");
+            let expected = (1..=last).collect::<Vec<_>>();
+            assert_eq!(recovered(&log, volume(1)).await, expected, "seed {seed}");
+        });
+        host.cut_power();
+        let env = host.env();
+        world.block_on(async {
+            let (log, opened) = open(&env).await;
+            assert_eq!(opened.damage, Vec::<String>::new(), "seed {seed}");
+            let expected = (1..=last).collect::<Vec<_>>();
+            assert_eq!(recovered(&log, volume(1)).await, expected, "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_truncated_arena_costs_nothing_that_flash_has() {
+    let slots = Arena::file_bytes(1) as usize - (8 << 20);
+    let slot = SEGMENT as usize;
+    for length in [0, 30, 100, 3000, 4096 + 64, slots, slots + 50, slots + 3000, slots + slot + 9] {
+        let world = world(length as u64);
+        let host = world.host("host");
+        let env = host.env();
+        let last = world.block_on(async {
+            let (log, _) = open(&env).await;
+            for serial in 1..=50 {
+                append(&log, volume(1), serial, 1000).await.unwrap();
+            }
+            log.commit(Position(u64::MAX)).await.unwrap();
+            50
+        });
+        host.crash_process();
+        assert!(host.truncate_memory(ARENA, length).unwrap());
+        let env = host.env();
+        world.block_on(async {
+            let (log, opened) = open(&env).await;
+            assert_eq!(opened.damage, Vec::<String>::new(), "{length}");
+            let expected = (1..=last).collect::<Vec<_>>();
+            assert_eq!(recovered(&log, volume(1)).await, expected, "{length}");
+            assert_eq!(recovered(&log, volume(2)).await, Vec::<u64>::new());
+        });
+    }
+}
+
+#[test]
+fn a_truncated_arena_that_had_more_than_flash_is_a_loss() {
+    let world = world(1);
+    let host = world.host("host");
+    let env = host.env();
+    world.block_on(async {
+        let (log, _) = open(&env).await;
+        let (position, _) = append(&log, volume(1), 1, 1000).await.unwrap();
+        log.commit(position).await.unwrap();
+        append(&log, volume(1), 2, 1000).await.unwrap();
+    });
+    host.crash_process();
+    assert!(host.truncate_memory(ARENA, 528_384).unwrap());
+    let env = host.env();
+    world.block_on(async {
+        let (log, opened) = open(&env).await;
+        assert_eq!(opened.damage.len(), 1, "{:?}", opened.damage);
+        assert_eq!(lost(&log, volume(1)).await[0].after, Serial(1));
+    });
+}
+
+/// Two lives that both believe to be the node, on copies of one folder; then a file of one among those of the other.
+#[test]
+fn a_segment_of_another_life_is_not_taken_for_a_member() {
+    let world = world(17);
+    let (one, other) = (world.host("one"), world.host("other"));
+    let fill = async |env: &Env, life: u64, last: u64| {
+        let arena = Arena::open_sized(env, Path::new(ARENA), NODE, 3, SEGMENT).unwrap();
+        let (log, _) = Log::open(env, arena, config(20), Incarnation(life)).await.unwrap();
+        let first = log.unfinished(volume(1)).await.unwrap().len() as u64 + 1;
+        for serial in first..=last {
+            append(&log, volume(1), serial, 1000).await.unwrap();
+        }
+        log.commit(Position(u64::MAX)).await.unwrap();
+    };
+    world.block_on(async { fill(&one.env(), 1, 10).await });
+    one.cut_power();
+    one.copy_folder(FOLDER, &other, FOLDER).unwrap();
+    world.block_on(async {
+        fill(&one.env(), 2, 150).await;
+        fill(&other.env(), 2, 120).await;
+    });
+    one.cut_power();
+    other.cut_power();
+    let file = "/flash/00000003.seg";
+    one.plant(file, &other.peek(file).unwrap()).unwrap();
+    let env = one.env();
+    world.block_on(async {
+        let (log, opened) = open_with(&env, 3, 20).await.unwrap();
+        assert!(opened.damage[0].contains("segment 3"), "{:?}", opened.damage);
+        assert_eq!(lost(&log, volume(1)).await[0].segment, base::SegmentId(3));
+    });
+}

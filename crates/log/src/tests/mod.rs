@@ -3,6 +3,7 @@
 mod crash;
 mod cut;
 mod damage;
+mod exhausted;
 mod golden;
 mod plain;
 mod release;

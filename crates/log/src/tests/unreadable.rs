@@ -105,3 +105,77 @@ fn a_segment_cut_short_costs_only_what_was_behind_the_cut() {
         }
     }
 }
+
+async fn files(env: &Env) -> Vec<String> {
+    let list = env.disk().list(Path::new(FOLDER)).await.unwrap();
+    list.into_iter().map(|(name, _)| name).filter(|name| name.ends_with(".seg")).collect()
+}
+
+#[test]
+fn flash_of_lost_segments_comes_back_when_the_loss_is_accepted() {
+    let world = world(2);
+    let env = world.env();
+    world.block_on(async { fill(&env).await });
+    world.cut_power();
+    // A member's header, and a file that no digest names.
+    assert!(world.flip_bit("/flash/00000003.seg", 40));
+    let env = world.env();
+    world.block_on(async {
+        let stray = PathBuf::from("/flash/00000090.seg");
+        let file = env.disk().open(&stray, env::Open::Create).await.unwrap();
+        file.write_durable(b"RKNDLseg, but no more of it is right", 0).await.unwrap();
+        file.set_length(u64::from(SEGMENT)).await.unwrap();
+        let (log, opened) = open_with(&env, 3, 6).await.unwrap();
+        assert_eq!(opened.damage.len(), 2, "{:?}", opened.damage);
+        assert!(matches!(log.unfinished(volume(1)).await, Err(Error::Lost { .. })));
+        let before = files(&env).await;
+        assert!(before.contains(&"00000003.seg".to_owned()) && before.len() > 6);
+        log.accept_losses().await.unwrap();
+        let after = files(&env).await;
+        assert!(after.iter().all(|name| name != "00000003.seg" && name != "00000090.seg"));
+        log.forget(volume(1));
+        log.forget(volume(2));
+        for serial in 1..100 {
+            append(&log, volume(3), serial, 1000).await.unwrap();
+            log.release(volume(3), Serial(serial));
+        }
+        log.commit(Position(u64::MAX)).await.unwrap();
+    });
+    world.cut_power();
+    let env = world.env();
+    world.block_on(async {
+        let (log, opened) = open_with(&env, 3, 6).await.unwrap();
+        assert_eq!(opened.damage, Vec::<String>::new());
+        assert_eq!(log.unfinished_volumes().await.unwrap(), []);
+        assert!(files(&env).await.len() <= 8, "{:?}", files(&env).await);
+    });
+}
+
+#[test]
+fn a_segment_that_the_device_does_not_give_is_no_obstacle_for_others() {
+    for file in 1..=6u64 {
+        let world = world(file);
+        let env = world.env();
+        world.block_on(async { fill(&env).await });
+        world.cut_power();
+        world.change_faults(|faults| {
+            faults.only = Some(format!("{file:08}.seg"));
+            faults.read_error = 1.0;
+        });
+        let env = world.env();
+        world.block_on(async {
+            let (log, opened) = open_with(&env, 3, 20).await.unwrap();
+            assert!(!opened.damage.is_empty());
+            let (list, losses) = log.salvage(volume(1)).await.unwrap();
+            assert!(!list.is_empty() && losses.len() == 1, "{file}: {losses:?}");
+            if file < 6 {
+                assert_eq!(recovered(&log, volume(2)).await, [1]);
+                assert_eq!(recovered(&log, volume(8)).await, Vec::<u64>::new());
+            }
+            append(&log, volume(8), 1, 1000).await.unwrap();
+            log.commit(Position(u64::MAX)).await.unwrap();
+            log.accept_losses().await.unwrap();
+            log.unfinished(volume(1)).await.unwrap();
+        });
+    }
+}

@@ -19,7 +19,7 @@ const REACH_TIME: Duration = Duration::from_secs(2);
 
 impl Service {
     /// A volume in the words of the API. While the store does not answer, no time is known until anything is in it.
-    fn words(&self, info: volume::Info) -> Volume {
+    pub(super) fn words(&self, info: volume::Info) -> Volume {
         let mut words = volume(info, &self.inner.nbd);
         if let (true, Some(backlog)) = (self.inner.looks.store_is_away(), &mut words.backlog) {
             backlog.eta_ms = None;
@@ -50,6 +50,7 @@ impl Api for Service {
         let looks = &self.inner.looks;
         looks.asked(&self.inner.env);
         match (self.stage(), self.present()) {
+            (Stage::Fenced, _) => health::away("fenced", &self.inner.replaced.lock()),
             (Stage::Stopping, _) => health::away("stopping", "the daemon is stopping"),
             (Stage::Starting, _) | (_, None) => health::away("starting", "the daemon is starting"),
             (Stage::Serving, Some(node)) => health::judge(&health::facts(&node, looks)),
@@ -113,9 +114,14 @@ impl Api for Service {
         })
     }
 
-    fn remove_volume<'a>(&'a self, name: &'a str, force: bool) -> Answer<'a, ()> {
+    fn remove_volume<'a>(&'a self, name: &'a str, force: bool, now: bool) -> Answer<'a, ()> {
         Box::pin(async move {
-            self.node().await?.volumes.remove(name, force).await.map_err(|error| refused(&error))
+            let volumes = &self.node().await?.volumes;
+            let removed = match now {
+                true => volumes.remove(name, force).await,
+                false => volumes.trash(name, force).await,
+            };
+            removed.map_err(|error| refused(&error))
         })
     }
 

@@ -44,7 +44,7 @@ fn of(life: u64, vault: Vault) -> Vault {
 #[test]
 fn a_vault_read_back_is_judged() {
     let ours = of(3, vault(1, 10));
-    let attempt = Attempt { root: root(2), checkpoint: Serial(20) };
+    let attempt = Attempt { root: root(2), checkpoint: Serial(20), over: 0 };
     let judge = |found: Vault| judge(LIFE, &ours, &attempt, &found);
     assert_eq!(judge(of(4, vault(2, 20))), Verdict::Won);
     assert_eq!(judge(of(3, vault(2, 20))), Verdict::Late, "alike, and made by another life");
@@ -75,7 +75,7 @@ fn a_vault_read_back_is_judged() {
 #[test]
 fn whoever_finds_a_newer_life_is_deposed_whatever_else_the_vault_says() {
     let ours = of(3, vault(1, 10));
-    let attempt = Attempt { root: root(2), checkpoint: Serial(20) };
+    let attempt = Attempt { root: root(2), checkpoint: Serial(20), over: 0 };
     let judge = |found: Vault| judge(LIFE, &ours, &attempt, &of(5, found));
     for found in [vault(1, 10), vault(2, 20), vault(3, 9), vault(3, 30)] {
         assert_eq!(judge(found.clone()), Verdict::Deposed);

@@ -298,7 +298,7 @@ impl World {
             }
             let (found, edition) = self.vault.clone();
             base = found.clone();
-            let attempt = Attempt { root: value.root, checkpoint: value.checkpoint };
+            let attempt = Attempt { root: value.root, checkpoint: value.checkpoint, over: 0 };
             let life = Incarnation(process.life);
             match judge(life, &process.held.0, &attempt, &found) {
                 Verdict::Won => unreachable!("nobody loses answers here"),

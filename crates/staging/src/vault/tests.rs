@@ -11,7 +11,7 @@ const GOLDEN_3: &str = include_str!("../../golden/vault-3.json");
 const GOLDEN_4: &str = include_str!("../../golden/vault-4.json");
 const GOLDEN: &str = include_str!("../../golden/vault-5.json");
 
-fn example() -> Vault {
+pub(crate) fn example() -> Vault {
     Vault {
         id: VolumeId([0x11; 16]),
         name: "größe 1".into(),
@@ -48,6 +48,7 @@ fn example() -> Vault {
             size: 10 << 30,
             committed: 1_767_225_700_000_000,
             lost: vec![Lost { position: 0, span: 16384 }],
+            replaced: 0,
         }],
         trashed: Some(1_767_225_800_000_000),
     }
@@ -115,6 +116,53 @@ fn a_vault_without_owner_and_content_survives_text() {
     };
     let text = serde_json::to_string(&vault).unwrap();
     assert_eq!(serde_json::from_str::<Vault>(&text).unwrap(), vault);
+}
+
+#[test]
+fn a_vault_whose_fields_mean_nothing_together_is_damaged_and_never_half_believed() {
+    let lost = |position, span| Lost { position, span };
+    let version = |change: fn(&mut Version)| {
+        let mut vault = example();
+        change(&mut vault.versions[0]);
+        vault
+    };
+    let pointer = example().root.unwrap();
+    let bad = [
+        ("name", Vault { name: String::new(), ..example() }),
+        ("kind", Vault { kind: "Block".into(), ..example() }),
+        ("size", Vault { size: 0, ..example() }),
+        ("size", Vault { size: (20 << 30) + 1, ..example() }),
+        ("size", Vault { size: 1 << 60, ..example() }),
+        ("blocks", Vault { block_size: 16385, ..example() }),
+        ("blocks", Vault { block_size: 2048, ..example() }),
+        ("blocks", Vault { block_size: 2 << 20, ..example() }),
+        ("checkpoint", Vault { owner: None, generation: Generation(0), ..example() }),
+        ("content", Vault { checkpoint: Serial(0), versions: Vec::new(), ..example() }),
+        ("root", Vault { root: Some(Pointer { stored: 0, ..pointer }), ..example() }),
+        ("root", Vault { root: Some(Pointer { offset: u32::MAX, ..pointer }), ..example() }),
+        ("lost", Vault { lost: vec![lost(0, 0)], ..example() }),
+        ("lost", Vault { lost: vec![lost(20 << 30, 1)], ..example() }),
+        ("lost", Vault { lost: vec![lost(u64::MAX, 2)], ..example() }),
+        ("lost", Vault { lost: vec![lost(10, 10), lost(20, 10)], ..example() }),
+        ("lost", Vault { lost: vec![lost(30, 10), lost(10, 10)], ..example() }),
+        ("accepts", Vault { generation: Generation(1), ..example() }),
+        ("versions", Vault { versions: vec![example().versions[0].clone(); 100], ..example() }),
+        ("version", Vault { checkpoint: Serial(69), ..example() }),
+        ("version", version(|version| version.size = 7)),
+        ("version", version(|version| version.lost[0].span = 11 << 30)),
+        ("trash", Vault { state: VaultState::Trashed, trashed: None, ..example() }),
+    ];
+    assert_eq!(example().check(), Ok(()));
+    for (word, vault) in bad {
+        let told = vault.check().unwrap_err();
+        assert!(told.contains(word), "{word}: {told}");
+        // And a reader of the record is told the same.
+        let mut golden: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
+        golden["body"] = serde_json::to_value(&vault).unwrap();
+        let bytes = serde_json::to_vec(&golden).unwrap();
+        let read = datastore::record::decode_as::<Vault>("volumes/x", &bytes);
+        assert_eq!(read.unwrap_err().kind(), base::Kind::Damaged, "{word}");
+    }
 }
 
 proptest! {

@@ -160,7 +160,8 @@ fn what_both_roots_share_is_quarantined_and_the_rest_comes_back() {
         damage(&node, &store, 5).await;
         let salvaged = salvage(&volume).await;
         let lost = Lost { position: BLOCK, span: BLOCK };
-        assert_eq!((salvaged.replayed, &salvaged.lost[..]), (4, &[lost][..]), "{salvaged:?}");
+        // The attempt before has folded everything once more, and what it wrote is another copy.
+        assert_eq!((salvaged.refetched, &salvaged.lost[..]), (1, &[lost][..]), "{salvaged:?}");
         assert_eq!(node.vault(1).await.lost, [Lost { position: 0, span: 2 * BLOCK }]);
         assert_eq!(refusal(&volume, 0, BLOCK).await.kind(), Kind::Damaged);
         assert_eq!(read(&volume, 5 * BLOCK, BLOCK as usize).await, block(15));

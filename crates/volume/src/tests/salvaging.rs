@@ -89,7 +89,7 @@ fn a_reader_who_meets_damage_brings_a_look_about_and_nothing_is_given_up_before_
         damage(&bed, "a").await;
         let handle = bed.volumes.attach("a").await.unwrap();
         assert!(!refusal(&handle).await.contains("are lost"));
-        for pause in [SECOND, 2 * HOUR, 30 * HOUR] {
+        for pause in [SECOND, 2 * HOUR, 3 * HOUR] {
             bed.env.sleep(pause).await;
             let shown = bed.volumes.show("a").await.unwrap();
             assert_eq!((shown.state, shown.vault.lost.len()), (State::Attached, 0));

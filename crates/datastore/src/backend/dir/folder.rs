@@ -5,7 +5,9 @@
     reason = "the folder is a store for all nodes, not this machine's own disk"
 )]
 
+use super::doubts::Doubts;
 use super::packs::OpenPacks;
+use super::reserve;
 use crate::backend::mem::version_of;
 use crate::limits::{DURABLE_FOLDERS_MAX, LIST_OBJECTS_MAX, LOCK_FILES, TEMPORARY_AGE_MAX};
 use crate::{Error, Listed, Version, key};
@@ -35,6 +37,10 @@ pub(super) struct Folder {
     packs: OpenPacks,
     /// Folders whose own names this process has made durable.
     durable: Mutex<HashSet<PathBuf>>,
+    /// What may not be durable although it can be seen.
+    doubts: Doubts,
+    /// Makes a folder durable; another one in tests.
+    sync_folder: fn(&Path) -> io::Result<()>,
 }
 
 /// A file that vanishes unless it is given a name.
@@ -57,7 +63,14 @@ impl Folder {
             fs::create_dir_all(root.join(LOCKS))?;
             let meta = fs::metadata(&root)?;
             let identity = (meta.dev(), meta.ino());
-            Ok(Self { root, identity, packs: OpenPacks::default(), durable: Mutex::default() })
+            Ok(Self {
+                root,
+                identity,
+                packs: OpenPacks::default(),
+                durable: Mutex::default(),
+                doubts: Doubts::default(),
+                sync_folder,
+            })
         };
         let folder = make().map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists | ErrorKind::NotADirectory => Error::Refused(format!(
@@ -67,6 +80,7 @@ impl Folder {
             _ => failed("open the folder", path, &error),
         })?;
         folder.sweep_temporary(now);
+        reserve::keep(&folder.root);
         Ok(folder)
     }
 
@@ -75,7 +89,7 @@ impl Folder {
     }
 
     pub(super) fn put(&self, key: &str, data: &[u8], tag: [u8; 16]) -> Result<(), Error> {
-        let temporary = self.write_temporary(data, tag)?;
+        let temporary = self.write_temporary(key, data, tag)?;
         let _lock = self.lock(key)?;
         self.place(key, |target| fs::rename(&temporary.path, target))
     }
@@ -86,7 +100,7 @@ impl Folder {
         if fs::symlink_metadata(&target).is_ok_and(|meta| meta.is_file()) {
             return Err(Error::Exists(key.to_owned()));
         }
-        let temporary = self.write_temporary(data, tag)?;
+        let temporary = self.write_temporary(key, data, tag)?;
         self.place(key, |target| fs::hard_link(&temporary.path, target))?;
         Ok(version_of(data))
     }
@@ -99,20 +113,65 @@ impl Folder {
         tag: [u8; 16],
     ) -> Result<Version, Error> {
         let _lock = self.lock(key)?;
-        match self.get(key) {
+        match self.get_locked(key, tag) {
             Ok((_, found)) if found == *version => {}
             Ok(_) | Err(Error::NotFound(_)) => return Err(Error::Conflict(key.to_owned())),
             Err(other) => return Err(other),
         }
-        let temporary = self.write_temporary(data, tag)?;
+        let temporary = self.write_temporary(key, data, tag)?;
         self.place(key, |target| fs::rename(&temporary.path, target))?;
         Ok(version_of(data))
     }
 
-    pub(super) fn get(&self, key: &str) -> Result<(Bytes, Version), Error> {
+    pub(super) fn get(&self, key: &str, tag: [u8; 16]) -> Result<(Bytes, Version), Error> {
+        if self.doubts.is_doubtful(key) {
+            let _lock = self.lock(key)?;
+            return self.get_locked(key, tag);
+        }
+        self.read_durable(key)
+    }
+
+    /// The caller has the lock.
+    fn get_locked(&self, key: &str, tag: [u8; 16]) -> Result<(Bytes, Version), Error> {
+        if self.doubts.is_doubtful(key) {
+            self.write_again(key, tag)?;
+        }
+        self.read_durable(key)
+    }
+
+    /// A write whose folder could not be made durable is there for everybody to see, and may be gone after a power
+    /// cut. What one attempt to make it durable has failed to do, the next one need not notice: so it is written anew.
+    fn write_again(&self, key: &str, tag: [u8; 16]) -> Result<(), Error> {
+        match fs::read(self.path(key)) {
+            Ok(data) => {
+                // A name of its own: that of the caller's own file is taken, or will be.
+                let tag = std::array::from_fn(|index| !tag[index]);
+                let temporary = self.write_temporary(key, &data, tag)?;
+                self.place(key, |target| fs::rename(&temporary.path, target))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.check_root()?;
+                self.sync_nearest(self.path(key).parent().unwrap_or(&self.root))?;
+                self.doubts.settle(key);
+                Ok(())
+            }
+            Err(error) => Err(failed("read", &self.path(key), &error)),
+        }
+    }
+
+    /// Reads an object and believes it once its name is durable: the process that gave it may have died before it
+    /// could see to that.
+    fn read_durable(&self, key: &str) -> Result<(Bytes, Version), Error> {
+        let path = self.path(key);
         let read = || -> io::Result<Vec<u8>> {
-            let mut file = File::open(self.path(key))?;
-            let mut data = Vec::with_capacity(usize::try_from(file.metadata()?.len()).unwrap_or(0));
+            let mut file = File::open(&path)?;
+            let meta = file.metadata()?;
+            if self.doubts.is_new(key, &meta) {
+                file.sync_all()?;
+                (self.sync_folder)(path.parent().unwrap_or(&self.root))?;
+                self.doubts.believe(key, &meta);
+            }
+            let mut data = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0));
             file.read_to_end(&mut data)?;
             Ok(data)
         };
@@ -123,6 +182,8 @@ impl Folder {
 
     pub(super) fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, Error> {
         let path = self.path(key);
+        self.believe_folder(path.parent().unwrap_or(&self.root))
+            .map_err(|error| self.not_read(key, &error))?;
         let read = if key.starts_with(key::PACKS) {
             self.packs.read(key, &path, &range)
         } else {
@@ -136,9 +197,14 @@ impl Folder {
         self.remove(key)
     }
 
-    pub(super) fn delete_if(&self, key: &str, version: &Version) -> Result<(), Error> {
+    pub(super) fn delete_if(
+        &self,
+        key: &str,
+        version: &Version,
+        tag: [u8; 16],
+    ) -> Result<(), Error> {
         let _lock = self.lock(key)?;
-        match self.get(key) {
+        match self.get_locked(key, tag) {
             Ok((_, found)) if found == *version => self.remove(key),
             Ok(_) => Err(Error::Conflict(key.to_owned())),
             Err(Error::NotFound(_)) => Ok(()),
@@ -152,16 +218,31 @@ impl Folder {
         let path = self.path(key);
         match fs::remove_file(&path) {
             Ok(()) => {}
-            Err(error) => {
-                return match self.not_read(key, &error) {
-                    Error::NotFound(_) => Ok(()),
-                    other => Err(other),
-                };
-            }
+            Err(error) => match self.not_read(key, &error) {
+                // Gone, but perhaps not for good.
+                Error::NotFound(_) if self.doubts.is_doubtful(key) => {}
+                Error::NotFound(_) => return Ok(()),
+                other => return Err(other),
+            },
         }
         let above = path.parent().unwrap_or(&self.root);
+        self.doubts.doubt(key);
         self.sync_nearest(above)?;
+        self.doubts.settle(key);
         self.prune(above);
+        // There may be room again.
+        reserve::keep(&self.root);
+        Ok(())
+    }
+
+    /// Makes the names in a folder durable, once in the life of this process: those of packs that a process gave which
+    /// died before it could see to that. (A pack that is written later is seen to by its writer.)
+    fn believe_folder(&self, folder: &Path) -> io::Result<()> {
+        if self.doubts.is_believed(folder) {
+            return Ok(());
+        }
+        (self.sync_folder)(folder)?;
+        self.doubts.believe_folder(folder);
         Ok(())
     }
 
@@ -193,8 +274,18 @@ impl Folder {
         Ok(file)
     }
 
-    /// Writes data durably under a name of its own.
-    fn write_temporary(&self, data: &[u8], tag: [u8; 16]) -> Result<Temporary, Error> {
+    /// Writes data durably under a name of its own. Where there is no room, small objects get that of the reserve:
+    /// without them, nothing could be removed.
+    fn write_temporary(&self, key: &str, data: &[u8], tag: [u8; 16]) -> Result<Temporary, Error> {
+        match self.write_once(data, tag) {
+            Err(Error::Full(_)) if !key.starts_with(key::PACKS) && reserve::give_up(&self.root) => {
+                self.write_once(data, tag)
+            }
+            done => done,
+        }
+    }
+
+    fn write_once(&self, data: &[u8], tag: [u8; 16]) -> Result<Temporary, Error> {
         let name = format!("{:032x}", u128::from_le_bytes(tag));
         let path = self.root.join(TEMPORARY).join(name);
         let create = || OpenOptions::new().create_new(true).write(true).open(&path);
@@ -225,12 +316,19 @@ impl Folder {
         let target = self.path(key);
         let above = target.parent().unwrap_or(&self.root);
         for _ in 0..FOLDER_ATTEMPTS {
-            let named = self
-                .ensure_folder(above)
-                .and_then(|()| name(&target))
-                .and_then(|()| sync_folder(above));
+            let named = self.ensure_folder(above).and_then(|()| {
+                name(&target)?;
+                self.doubts.doubt(key);
+                (self.sync_folder)(above)
+            });
             match named {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.doubts.settle(key);
+                    if let Ok(meta) = fs::metadata(&target) {
+                        self.doubts.believe(key, &meta);
+                    }
+                    return Ok(());
+                }
                 // A concurrent delete pruned the folder.
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     self.durable.lock().clear();
@@ -271,7 +369,7 @@ impl Folder {
                 return Err(error);
             }
             // Also when another process made it: it may not have come to making it durable.
-            _ => sync_folder(above)?,
+            _ => (self.sync_folder)(above)?,
         }
         let mut durable = self.durable.lock();
         if durable.len() >= DURABLE_FOLDERS_MAX {
@@ -284,7 +382,7 @@ impl Folder {
     /// Makes a removal durable: in its folder, or, when that was pruned meanwhile, in the one that lost it.
     fn sync_nearest(&self, folder: &Path) -> Result<(), Error> {
         for folder in folder.ancestors().take_while(|folder| folder.starts_with(&self.root)) {
-            match sync_folder(folder) {
+            match (self.sync_folder)(folder) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 synced => {
                     return synced
@@ -429,3 +527,6 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
         _ => Error::Unavailable(text),
     }
 }
+
+#[cfg(test)]
+mod tests;

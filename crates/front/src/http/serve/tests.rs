@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::http::api::*;
+use crate::http::kept::{Keep, Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion};
 use env::sim::{Faults, World};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,6 +21,34 @@ fn known(name: &str) -> Result<Volume, ApiError> {
 
 fn job(kind: &str, subject: String) -> Job {
     Job { id: "7".into(), kind: kind.into(), subject, unit: "bytes".into(), ..Job::default() }
+}
+
+impl Keep for Fake {
+    fn rename_volume<'a>(&'a self, name: &'a str, request: Rename) -> Answer<'a, Volume> {
+        Box::pin(async move { Ok(Volume { name: request.name, ..known(name)? }) })
+    }
+    fn resize_volume<'a>(&'a self, name: &'a str, request: Resize) -> Answer<'a, Volume> {
+        Box::pin(async move { Ok(Volume { size: request.size, ..known(name)? }) })
+    }
+    fn versions<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<VolumeVersion>> {
+        Box::pin(async move {
+            known(name).map(|_| vec![VolumeVersion { keeps: 7, ..VolumeVersion::default() }])
+        })
+    }
+    fn rollback_volume<'a>(&'a self, name: &'a str, _request: Rollback) -> Answer<'a, Volume> {
+        Box::pin(async move { known(name) })
+    }
+    fn trash(&self) -> Answer<'_, Vec<TrashedVolume>> {
+        Box::pin(async {
+            Ok(vec![TrashedVolume { name: "old".into(), ..TrashedVolume::default() }])
+        })
+    }
+    fn restore_volume<'a>(&'a self, name: &'a str, request: Restore) -> Answer<'a, Volume> {
+        Box::pin(async move { known(request.name.as_deref().unwrap_or(name)) })
+    }
+    fn purge_volume<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move { known(name).map(drop) })
+    }
 }
 
 impl Api for Fake {
@@ -41,7 +70,7 @@ impl Api for Fake {
     fn volume<'a>(&'a self, name: &'a str) -> Answer<'a, Volume> {
         Box::pin(async move { known(name) })
     }
-    fn remove_volume<'a>(&'a self, name: &'a str, force: bool) -> Answer<'a, ()> {
+    fn remove_volume<'a>(&'a self, name: &'a str, force: bool, _now: bool) -> Answer<'a, ()> {
         Box::pin(async move {
             known(name)?;
             if force { Ok(()) } else { Err(ApiError::new(Kind::Conflict, "it has clients")) }

@@ -8,6 +8,7 @@ use crate::nbd::limits;
 use crate::nbd::replies;
 use crate::nbd::target::{Error, Target, Written};
 use crate::nbd::wire::{self, Request, command, errno, flag};
+use base::Kind;
 use std::future::Future;
 
 impl<D: Target> Session<D> {
@@ -199,7 +200,9 @@ impl<D: Target> Session<D> {
     }
 
     fn is_inside(&self, request: Request) -> bool {
-        request.offset.checked_add(u64::from(request.length)).is_some_and(|end| end <= self.size)
+        // As long as it is now: the protocol has no word for a volume that has grown, but the client may have heard of it.
+        let size = self.device.size();
+        request.offset.checked_add(u64::from(request.length)).is_some_and(|end| end <= size)
     }
 
     fn refuse_flags(&mut self, request: Request) {
@@ -212,6 +215,10 @@ impl<D: Target> Session<D> {
     }
 
     pub(super) fn fail(&mut self, cookie: u64, error: &Error) {
+        if error.kind() == Kind::Fenced {
+            self.end = Some(End::Fenced);
+            return;
+        }
         self.refuse(cookie, replies::number(error), &error.to_string());
     }
 

@@ -4,9 +4,9 @@ mod memory;
 
 use crate::nbd::limits;
 use crate::nbd::testing::{
-    Client, Memory, Shelf, Whim, header, number, with_server, with_simulated_server,
+    Client, Memory, Shelf, Whim, header, number, query, with_server, with_simulated_server,
 };
-use crate::nbd::wire::{chunk, command, errno, flag};
+use crate::nbd::wire::{chunk, command, errno, flag, option};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -236,6 +236,26 @@ fn wrong_requests_are_refused_and_the_client_stays() {
         let reply = client.call(command::READ, 0, 0, 1, &[]).await;
         assert_eq!((reply.errno, &reply.data[..]), (errno::EINVAL, &b"the device is broken"[..]));
         assert_ne!(client.call(command::FLUSH, 0, 0, 0, &[]).await.errno, 0);
+    });
+}
+
+#[test]
+fn a_volume_that_grows_is_as_long_as_it_is_for_clients_old_and_new() {
+    let memory = Memory::new(MIB);
+    with_server(&Shelf::of(&[("a", &memory)]), async |server| {
+        let mut client = Client::open(&server.env, &server.address, "a").await;
+        let end = MIB as u64;
+        assert_ne!(client.call(command::WRITE, 0, end, 4, &[1; 4]).await.errno, 0);
+        memory.resize(2 * MIB);
+        assert_eq!(client.call(command::WRITE, 0, end, 4, &[1; 4]).await.errno, 0);
+        assert_eq!(client.call(command::READ, 0, end, 4, &[]).await.data, [1; 4]);
+        assert_ne!(client.call(command::READ, 0, 2 * end, 1, &[]).await.errno, 0);
+        let mut new = Client::connect(&server.env, &server.address).await;
+        let replies = new.option(option::INFO, &query("a", &[])).await;
+        assert_eq!(number(&replies[0].1[2..10]), 2 * end, "whoever asks is told");
+        memory.resize(MIB / 2);
+        let reply = client.call(command::WRITE, 0, end - 8, 8, &[1; 8]).await;
+        assert_eq!(reply.errno, errno::ENOSPC);
     });
 }
 

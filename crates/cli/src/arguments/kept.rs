@@ -1,0 +1,64 @@
+//! What is kept of a volume: versions, the trash; and its name and size.
+
+use crate::parse;
+use clap::Args;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  rekindle volume rename vm1 mail")]
+pub struct Rename {
+    /// The volume
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// Its new name
+    #[arg(value_parser = parse::volume_name)]
+    pub new_name: String,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle volume resize vm1 40G            clients see it when they connect anew
+  rekindle volume resize vm1 10G --shrink   cuts off what is beyond; shrink the file system first")]
+pub struct Resize {
+    /// The volume
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// How large it shall be: 40G
+    #[arg(value_parser = parse::volume_size)]
+    pub size: u64,
+    /// Also smaller than it is
+    #[arg(long)]
+    pub shrink: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle volume versions vm1
+  rekindle volume rollback vm1 --to 1234-a5a5a5a5
+
+What was there before becomes a version, so that going back can be taken back.")]
+pub struct Rollback {
+    /// The volume; nobody may be using it
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// One of `rekindle volume versions`
+    #[arg(long, value_name = "VERSION")]
+    pub to: String,
+    /// Also when what is unfinished cannot reach the store: give that up
+    #[arg(long)]
+    pub discard: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rekindle volume restore vm1\n  rekindle volume restore vm1 --as vm1-old"
+)]
+pub struct Restore {
+    /// The name that it had
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// Under another name
+    #[arg(long = "as", value_name = "NAME", value_parser = parse::volume_name)]
+    pub new_name: Option<String>,
+}

@@ -1,0 +1,117 @@
+//! `rekindle volume rename|resize|versions|rollback|trash|restore|purge`.
+
+use super::client;
+use crate::arguments::{Common, Named, Rename, Resize, Restore, Rollback};
+use crate::client::escape;
+use crate::failure::Outcome;
+use crate::output;
+use base::units::format_size;
+use front::http::api::Volume;
+use front::http::kept::{TrashedVolume, VolumeVersion};
+use serde_json::{Value, json};
+
+fn path(name: &str, rest: &str) -> String {
+    format!("/api/v1/volumes/{}{rest}", escape(name))
+}
+
+/// Prints a volume for programs, or a sentence for people.
+fn told(common: &Common, volume: &Volume, sentence: &str) {
+    if common.json {
+        output::json(volume);
+    } else {
+        output::line(sentence);
+    }
+}
+
+pub fn rename(common: &Common, request: &Rename) -> Outcome {
+    let body = json!({"name": request.new_name});
+    let volume: Volume = client(common)?.post(&path(&request.name, "/rename"), &body)?;
+    told(common, &volume, &format!("volume '{}' is called '{}' now", request.name, volume.name));
+    Ok(())
+}
+
+pub fn resize(common: &Common, request: &Resize) -> Outcome {
+    let body = json!({"size": request.size, "shrink": request.shrink});
+    let volume: Volume = client(common)?.post(&path(&request.name, "/resize"), &body)?;
+    let size = format_size(volume.size);
+    let anew = match volume.clients {
+        0 => "",
+        _ => "; those who use it see that when they connect anew",
+    };
+    told(common, &volume, &format!("volume '{}' has {size} now{anew}", volume.name));
+    Ok(())
+}
+
+pub fn versions(common: &Common, named: &Named) -> Outcome {
+    let versions: Vec<VolumeVersion> = client(common)?.get(&path(&named.name, "/versions"))?;
+    if common.json {
+        output::json(&versions);
+        return Ok(());
+    }
+    if versions.is_empty() {
+        output::line(&format!("nothing earlier is kept of volume '{}'", named.name));
+        return Ok(());
+    }
+    let mut table = output::table(["VERSION", "CONTENT UNTIL", "SIZE", "KEEPS AT MOST", "LOST"]);
+    for one in versions {
+        let lost = if one.lost == 0 { "-".to_owned() } else { format_size(one.lost) };
+        let until = output::moment(one.until);
+        table.add_row([one.version, until, format_size(one.size), format_size(one.keeps), lost]);
+    }
+    output::rows(&table);
+    Ok(())
+}
+
+pub fn rollback(common: &Common, request: &Rollback) -> Outcome {
+    let body = json!({"version": request.to, "discard": request.discard});
+    let volume: Volume = client(common)?.post(&path(&request.name, "/rollback"), &body)?;
+    let (name, to) = (&volume.name, &request.to);
+    told(
+        common,
+        &volume,
+        &format!(
+            "volume '{name}' is as in version {to} again; what it was before is a version now"
+        ),
+    );
+    Ok(())
+}
+
+pub fn trash(common: &Common) -> Outcome {
+    let rows: Vec<TrashedVolume> = client(common)?.get("/api/v1/trash")?;
+    if common.json {
+        output::json(&rows);
+        return Ok(());
+    }
+    if rows.is_empty() {
+        output::line("the trash is empty");
+        return Ok(());
+    }
+    let mut table = output::table(["NAME", "SIZE", "REMOVED", "KEPT UNTIL"]);
+    for row in rows {
+        let (since, until) = (output::moment(row.since), output::moment(row.until));
+        table.add_row([row.name, format_size(row.size), since, until]);
+    }
+    output::rows(&table);
+    Ok(())
+}
+
+pub fn restore(common: &Common, request: &Restore) -> Outcome {
+    let (path, body) = (
+        format!("/api/v1/trash/{}/restore", escape(&request.name)),
+        json!({"name": request.new_name}),
+    );
+    let volume: Volume = client(common)?.post(&path, &body)?;
+    told(common, &volume, &format!("volume '{}' is back", volume.name));
+    Ok(())
+}
+
+pub fn purge(common: &Common, named: &Named) -> Outcome {
+    let path = format!("/api/v1/trash/{}", escape(&named.name));
+    let _: Value = client(common)?.delete(&path)?;
+    if common.json {
+        output::json(&json!({"purged": named.name}));
+    } else {
+        output::line(&format!("'{}' is gone for good; the sweep gives its space back", named.name));
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! The records `sweep/acks/<node>`: which condemned set a node refuses duplicates in.
+//!
+//! A set is dead for good only when every node of the store has said so of it: each refuses duplicates in its packs from then
+//! on, and the batches that it had begun before have ended. Every record `nodes/<id>` counts, however long it has been
+//! silent; one that says that it is `fenced` does not, nor one whose life was said to be over.
+//!
+//! A node that starts meanwhile is no hole: its record is written before it reads `sweep/condemned`, which it does before
+//! it finds its first duplicate; the sweeper writes that record before it lists the nodes.
+
+use super::condemned::{self, State};
+use crate::{Content, Error};
+use base::{Incarnation, NodeId};
+use datastore::key;
+use datastore::record::{self, Body, Writer};
+use serde::{Deserialize, Serialize};
+
+/// Where the records are.
+pub const PREFIX: &str = "sweep/acks/";
+
+/// The record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ack {
+    /// The start of the node for which this holds.
+    pub incarnation: Incarnation,
+    /// The condemned set that is acknowledged.
+    pub set: u64,
+    /// This start of the node is over: it writes nothing any more.
+    #[serde(default)]
+    pub left: bool,
+}
+
+impl Body for Ack {
+    const WHAT: &'static str = "acknowledgement of a sweep";
+    const FORMAT: u32 = 1;
+}
+
+fn key_of(node: NodeId) -> String {
+    format!("{PREFIX}{node}")
+}
+
+/// This node's part in another's sweep. Never while this node itself sweeps: the set in the record may be an older one.
+pub(super) async fn acknowledge(content: &Content, writer: &Writer) -> Result<(), Error> {
+    let condemned = condemned::read(&content.inner.store).await?;
+    condemned::refuse(content, &condemned);
+    if condemned.state == State::Deleting {
+        content.inner.index.forget(&condemned.packs);
+    }
+    if condemned.state != State::Condemned {
+        return Ok(());
+    }
+    content.inner.live.settle().await;
+    let ack = Ack { incarnation: writer.life().incarnation, set: condemned.set, left: false };
+    put(writer, writer.node, ack).await
+}
+
+/// Says that a start of a node is over: its own stop in good order, or somebody's word for one that will never come back.
+pub(super) async fn leave(
+    writer: &Writer,
+    node: NodeId,
+    incarnation: Incarnation,
+) -> Result<(), Error> {
+    put(writer, node, Ack { incarnation, set: 0, left: true }).await
+}
+
+async fn put(writer: &Writer, node: NodeId, ack: Ack) -> Result<(), Error> {
+    let key = key_of(node);
+    match writer.read::<Ack>(&key).await? {
+        Some(found) if found.value == ack => {}
+        Some(found) => drop(writer.replace(&found, ack).await?),
+        None => drop(writer.create(&key, ack).await?),
+    }
+    Ok(())
+}
+
+/// Another node of the store.
+pub(super) struct Other {
+    pub(super) node: NodeId,
+    /// `None`: its record cannot be understood, so it lives.
+    pub(super) incarnation: Option<Incarnation>,
+}
+
+/// The other nodes that may be alive.
+pub(super) async fn others(writer: &Writer) -> Result<Vec<Other>, Error> {
+    let mut others = Vec::new();
+    let mut after: Option<String> = None;
+    loop {
+        let page = writer.store.list(key::NODES, after.as_deref()).await?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.key.clone());
+        for listed in &page {
+            let id = listed.key.strip_prefix(key::NODES).and_then(|id| id.parse().ok());
+            let Some(node) = id.filter(|node| *node != writer.node) else { continue };
+            let bytes = match writer.store.get(&listed.key).await {
+                Ok((bytes, _)) => bytes,
+                Err(datastore::Error::NotFound(_)) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let body = record::decode(&listed.key, &bytes).map(|found| found.body);
+            let field = |name| body.as_ref().ok().and_then(|body| body.get(name));
+            if field("fenced").is_some_and(|fenced| !fenced.is_null() && fenced != false) {
+                continue;
+            }
+            let incarnation = field("incarnation").and_then(|number| number.as_u64());
+            let incarnation = incarnation.map(Incarnation);
+            if has_left(writer, node, incarnation).await? {
+                continue;
+            }
+            others.push(Other { node, incarnation });
+        }
+    }
+    Ok(others)
+}
+
+async fn read(writer: &Writer, node: NodeId) -> Result<Option<Ack>, Error> {
+    Ok(writer.read::<Ack>(&key_of(node)).await?.map(|held| held.value))
+}
+
+async fn has_left(
+    writer: &Writer,
+    node: NodeId,
+    incarnation: Option<Incarnation>,
+) -> Result<bool, Error> {
+    let Some(incarnation) = incarnation else { return Ok(false) };
+    let ack = read(writer, node).await?;
+    Ok(ack.is_some_and(|ack| ack.left && ack.incarnation == incarnation))
+}
+
+/// The nodes that have not acknowledged a condemned set yet.
+pub(super) async fn missing(writer: &Writer, set: u64) -> Result<Vec<NodeId>, Error> {
+    let mut missing = Vec::new();
+    for other in others(writer).await? {
+        let ack = read(writer, other.node).await?;
+        let has =
+            ack.is_some_and(|ack| Some(ack.incarnation) == other.incarnation && ack.set == set);
+        if !has {
+            missing.push(other.node);
+        }
+    }
+    Ok(missing)
+}

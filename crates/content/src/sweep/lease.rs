@@ -1,0 +1,140 @@
+//! The record `sweep/lease`: one node sweeps at a time.
+//!
+//! No clock of two machines is compared. Whoever finds the lease with another node remembers what it saw and when by its
+//! own clock; only when the record has not changed for [`EXPIRY`] is it taken over, with the next epoch. The holder writes
+//! the record anew all the time, and before each deletion: a write that fails shows that somebody else has taken over.
+
+use crate::Error;
+use base::{Incarnation, NodeId};
+use datastore::record::{Body, Held, Mark, Writer};
+use env::Moment;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The key of the record.
+pub const KEY: &str = "sweep/lease";
+/// A lease that has not changed for so long, seen by one clock, is nobody's.
+pub const EXPIRY: Duration = Duration::from_secs(60);
+/// How often a holder shows that it lives.
+const BEAT: Duration = Duration::from_secs(10);
+
+/// The record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Lease {
+    /// Counts holders.
+    pub epoch: u64,
+    /// The node that sweeps; none when nobody does.
+    pub holder: Option<NodeId>,
+    /// Which of its starts.
+    pub incarnation: Incarnation,
+    /// Counts signs of life.
+    pub beat: u64,
+}
+
+impl Body for Lease {
+    const WHAT: &'static str = "lease of the sweep";
+    const FORMAT: u32 = 1;
+}
+
+/// Somebody else's lease as it was seen, and since when it has been so.
+pub(super) type Seen = Mutex<Option<(Mark, Moment)>>;
+
+/// The time as a holder.
+pub(super) struct Tenure<'a> {
+    writer: &'a Writer,
+    held: tokio::sync::Mutex<Held<Lease>>,
+}
+
+/// Takes the lease, or says who has it.
+pub(super) async fn take<'a>(writer: &'a Writer, seen: &Seen) -> Result<Tenure<'a>, Error> {
+    let life = writer.life();
+    let mine =
+        |epoch| Lease { epoch, holder: Some(life.node), incarnation: life.incarnation, beat: 0 };
+    let taken = match writer.read::<Lease>(KEY).await? {
+        None => writer.create(KEY, mine(1)).await,
+        Some(found) => {
+            let lease = &found.value;
+            let is_free = match lease.holder {
+                None => true,
+                // An earlier start of this node is over. A later one is not.
+                Some(node) if node == life.node => lease.incarnation <= life.incarnation,
+                Some(_) => false,
+            };
+            if !is_free {
+                let left = unchanged(writer, seen, found.mark());
+                if !left.is_zero() {
+                    return Err(held_by(lease, left));
+                }
+            }
+            writer.replace(&found, mine(lease.epoch + 1)).await
+        }
+    };
+    *seen.lock() = None;
+    match taken {
+        Ok(held) => Ok(Tenure { writer, held: tokio::sync::Mutex::new(held) }),
+        Err(datastore::Error::Exists(_) | datastore::Error::Conflict(_)) => {
+            Err(Error::Stopped("another node has begun to sweep at the same moment".into()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// How much longer the record must stay as it is.
+fn unchanged(writer: &Writer, seen: &Seen, mark: &Mark) -> Duration {
+    let now = writer.env.now();
+    let mut seen = seen.lock();
+    match &*seen {
+        Some((known, since)) if known == mark => EXPIRY.saturating_sub(now.since(*since)),
+        _ => {
+            *seen = Some((mark.clone(), now));
+            EXPIRY
+        }
+    }
+}
+
+fn held_by(lease: &Lease, left: Duration) -> Error {
+    let node = lease.holder.map(|node| node.to_string()).unwrap_or_default();
+    Error::Stopped(format!(
+        "node {node} sweeps this store; ask again in {} s, if it has shown no sign of life by then this node does it",
+        left.as_secs() + 1
+    ))
+}
+
+impl Tenure<'_> {
+    /// Shows that this node lives, and proves that nobody has taken over.
+    pub(super) async fn prove(&self) -> Result<(), Error> {
+        let mut held = self.held.lock().await;
+        let lease = Lease { beat: held.value.beat + 1, ..held.value.clone() };
+        match self.writer.replace(&held, lease).await {
+            Ok(next) => {
+                *held = next;
+                Ok(())
+            }
+            Err(datastore::Error::Conflict(_)) => {
+                Err(Error::Stopped("another node has taken the sweep over".into()))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Shows it again and again, until somebody else has taken over.
+    pub(super) async fn keep(&self) -> Error {
+        loop {
+            self.writer.env.sleep(BEAT).await;
+            // A store that is away now says nothing about the lease.
+            if let Err(error @ Error::Stopped(_)) = self.prove().await {
+                return error;
+            }
+        }
+    }
+
+    /// Gives it back.
+    pub(super) async fn release(self) {
+        let held = self.held.into_inner();
+        let free = Lease { epoch: held.value.epoch, ..Lease::default() };
+        if let Err(error) = self.writer.replace(&held, free).await {
+            tracing::debug!(%error, "the lease of the sweep could not be given back: it runs out");
+        }
+    }
+}

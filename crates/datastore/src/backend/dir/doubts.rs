@@ -1,0 +1,73 @@
+//! What can be seen in a folder and may not be durable.
+//!
+//! A new name can be seen at once, and is durable when its folder is. If that fails, the next attempt may succeed though
+//! the first loss stays: so the object is doubtful until it has been written anew. And whoever gave the name may have
+//! died before he came to it: so a record is believed when this process has made it durable, for each version of it.
+
+use crate::limits::BELIEVED_MAX;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+#[derive(Default)]
+pub(super) struct Doubts {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Keys whose last change may be undone by a power cut.
+    doubtful: HashSet<String>,
+    /// The file that was durable under a key: a change makes another one.
+    believed: HashMap<String, Which>,
+    folders: HashSet<PathBuf>,
+}
+
+/// Inode and time of the last change of the content, which survive a change of name.
+type Which = (u64, i64, i64);
+
+fn which(meta: &Metadata) -> Which {
+    (meta.ino(), meta.mtime(), meta.mtime_nsec())
+}
+
+impl Doubts {
+    pub(super) fn is_doubtful(&self, key: &str) -> bool {
+        self.state.lock().doubtful.contains(key)
+    }
+
+    /// A change of this key can be seen from now on, and is not durable yet.
+    pub(super) fn doubt(&self, key: &str) {
+        self.state.lock().doubtful.insert(key.to_owned());
+    }
+
+    pub(super) fn settle(&self, key: &str) {
+        self.state.lock().doubtful.remove(key);
+    }
+
+    /// Whether nobody knows that this file is durable under its key.
+    pub(super) fn is_new(&self, key: &str, meta: &Metadata) -> bool {
+        self.state.lock().believed.get(key) != Some(&which(meta))
+    }
+
+    pub(super) fn believe(&self, key: &str, meta: &Metadata) {
+        let mut state = self.state.lock();
+        if state.believed.len() >= BELIEVED_MAX {
+            state.believed.clear();
+        }
+        state.believed.insert(key.to_owned(), which(meta));
+    }
+
+    pub(super) fn is_believed(&self, folder: &Path) -> bool {
+        self.state.lock().folders.contains(folder)
+    }
+
+    pub(super) fn believe_folder(&self, folder: &Path) {
+        let mut state = self.state.lock();
+        if state.folders.len() >= BELIEVED_MAX {
+            state.folders.clear();
+        }
+        state.folders.insert(folder.to_owned());
+    }
+}

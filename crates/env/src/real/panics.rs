@@ -1,0 +1,68 @@
+//! The end of a process that has met a bug.
+//!
+//! A task that panics is gone, and whoever waits for it, or for a lock or a mark that it held, waits for ever. A process that
+//! dies is back in some milliseconds, with everything that was acknowledged.
+
+use std::panic::{PanicHookInfo, set_hook, take_hook};
+use std::process::abort;
+
+/// From here on a panic of any thread is logged and ends the process, also where panics unwind (a debug build).
+pub fn end_process() {
+    let before = take_hook();
+    set_hook(Box::new(move |panic| {
+        tell(panic);
+        before(panic);
+        abort();
+    }));
+}
+
+fn tell(panic: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let place = panic.location().map(ToString::to_string).unwrap_or_default();
+    tracing::error!(
+        thread = thread.name().unwrap_or("unnamed"),
+        %place,
+        reason = panic.payload_as_str().unwrap_or("unknown"),
+        "a bug: this process ends, because others would wait for it for ever"
+    );
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests of the real machine")]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    /// Says to the test below that it is the process that shall end.
+    const VARIABLE: &str = "REKINDLE_TEST_OF_PANICS";
+
+    #[test]
+    fn a_panic_of_a_task_that_nobody_watches_ends_the_process() {
+        if let Ok(kind) = std::env::var(VARIABLE) {
+            super::end_process();
+            let (env, runtime) = crate::real::env().unwrap();
+            let work = async { panic!("the bug") };
+            match kind.as_str() {
+                "background" => drop(env.spawn("test", work)),
+                "session" => drop(env.spawn_session("test", work)),
+                _ => drop(runtime.handle().spawn_blocking(|| panic!("the bug"))),
+            }
+            // What waits for the task would do so for ever.
+            std::thread::sleep(Duration::from_secs(60));
+            return;
+        }
+        let name = "real::panics::tests::a_panic_of_a_task_that_nobody_watches_ends_the_process";
+        for kind in ["background", "session", "blocking"] {
+            let ended = Command::new(std::env::current_exe().unwrap())
+                .args([name, "--exact", "--nocapture"])
+                .env(VARIABLE, kind)
+                .stdin(Stdio::null())
+                .output()
+                .unwrap();
+            assert_eq!(ended.status.signal(), Some(6), "{kind}: {:?}", ended.status);
+            let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+            assert!(said.contains("the bug"), "{kind}: {said}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Handlers of what is kept: versions, the trash; and of name and size.
+
+use super::{Answered, App};
+use crate::http::api::{ApiError, Volume};
+use crate::http::extract::{Body, Piece};
+use crate::http::kept::{Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion};
+use axum::Json;
+use axum::extract::State;
+use axum::http::{Method, StatusCode};
+use axum::routing::{MethodRouter, delete, get, post};
+
+/// The routes of this file.
+pub(super) fn table() -> [(Method, &'static str, MethodRouter<App>); 7] {
+    [
+        (Method::POST, "/api/v1/volumes/{name}/rename", post(rename_volume)),
+        (Method::POST, "/api/v1/volumes/{name}/resize", post(resize_volume)),
+        (Method::GET, "/api/v1/volumes/{name}/versions", get(versions)),
+        (Method::POST, "/api/v1/volumes/{name}/rollback", post(rollback_volume)),
+        (Method::GET, "/api/v1/trash", get(trash)),
+        (Method::POST, "/api/v1/trash/{name}/restore", post(restore_volume)),
+        (Method::DELETE, "/api/v1/trash/{name}", delete(purge_volume)),
+    ]
+}
+
+/// Gives a volume that nobody holds another name.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/rename", request_body = Rename,
+    params(("name" = String, Path, description = "Its name.")),
+    responses((status = 200, body = Volume, description = "The volume.")))]
+pub(crate) async fn rename_volume(
+    State(app): State<App>,
+    Piece(name): Piece,
+    Body(request): Body<Rename>,
+) -> Answered<Volume> {
+    app.api.rename_volume(&name, request).await.map(Json)
+}
+
+/// Gives a volume another size: larger in service, smaller only when told so and while nobody holds it.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/resize", request_body = Resize,
+    params(("name" = String, Path, description = "Its name.")),
+    responses((status = 200, body = Volume, description = "The volume.")))]
+pub(crate) async fn resize_volume(
+    State(app): State<App>,
+    Piece(name): Piece,
+    Body(request): Body<Resize>,
+) -> Answered<Volume> {
+    app.api.resize_volume(&name, request).await.map(Json)
+}
+
+/// Earlier contents of a volume that are kept, the newest first.
+#[utoipa::path(get, path = "/api/v1/volumes/{name}/versions",
+    params(("name" = String, Path, description = "Its name.")),
+    responses((status = 200, body = Vec<VolumeVersion>, description = "Its versions.")))]
+pub(crate) async fn versions(
+    State(app): State<App>,
+    Piece(name): Piece,
+) -> Answered<Vec<VolumeVersion>> {
+    app.api.versions(&name).await.map(Json)
+}
+
+/// Goes back to an earlier content of a volume that nobody holds; what was there before becomes a version.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/rollback", request_body = Rollback,
+    params(("name" = String, Path, description = "Its name.")),
+    responses((status = 200, body = Volume, description = "The volume.")))]
+pub(crate) async fn rollback_volume(
+    State(app): State<App>,
+    Piece(name): Piece,
+    Body(request): Body<Rollback>,
+) -> Answered<Volume> {
+    app.api.rollback_volume(&name, request).await.map(Json)
+}
+
+/// Volumes in the trash, what went there last first.
+#[utoipa::path(get, path = "/api/v1/trash",
+    responses((status = 200, body = Vec<TrashedVolume>, description = "The trash.")))]
+pub(crate) async fn trash(State(app): State<App>) -> Answered<Vec<TrashedVolume>> {
+    app.api.trash().await.map(Json)
+}
+
+/// Takes a volume out of the trash; of several with the name, the one that went there last.
+#[utoipa::path(post, path = "/api/v1/trash/{name}/restore", request_body = Restore,
+    params(("name" = String, Path, description = "The name that it had.")),
+    responses((status = 200, body = Volume, description = "The volume.")))]
+pub(crate) async fn restore_volume(
+    State(app): State<App>,
+    Piece(name): Piece,
+    Body(request): Body<Restore>,
+) -> Answered<Volume> {
+    app.api.restore_volume(&name, request).await.map(Json)
+}
+
+/// Removes for good what is in the trash under a name.
+#[utoipa::path(delete, path = "/api/v1/trash/{name}",
+    params(("name" = String, Path, description = "The name that it had.")),
+    responses((status = 204, description = "It is gone.")))]
+pub(crate) async fn purge_volume(
+    State(app): State<App>,
+    Piece(name): Piece,
+) -> Result<StatusCode, ApiError> {
+    app.api.purge_volume(&name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,122 @@
+//! Tests of the parent module.
+
+use super::*;
+use crate::starts::Landed;
+use base::{Kind, NodeId};
+use datastore::backend::mem::Mem;
+use datastore::record::decode_as;
+use env::sim::{Faults, World};
+
+const NODE: NodeId = NodeId([7; 16]);
+
+fn with_writer(test: impl AsyncFnOnce(Writer)) {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(test(Writer::new(env, Mem::store(), NODE)));
+}
+
+fn beginning(starts: &Starts, nonce: u64) -> Beginning<'_> {
+    Beginning {
+        url: "mem:",
+        starts,
+        nonce,
+        permitted: false,
+        arena: 5,
+        copies: true,
+        trusted: true,
+    }
+}
+
+async fn begin(writer: &Writer, starts: &Starts, nonce: u64) -> Result<Held<NodeRecord>, Error> {
+    let found = read(writer).await.expect("readable");
+    start(writer, &beginning(starts, nonce), found).await
+}
+
+#[test]
+fn of_two_copies_of_a_folder_the_second_one_is_refused_until_a_person_says_so() {
+    with_writer(async |writer| {
+        let first = begin(&writer, &Starts::default(), 1).await.expect("free");
+        assert_eq!((first.value.incarnation, first.value.nonce), (Incarnation(1), Some(1)));
+        let folder = Starts::default().landed(Landed { incarnation: Incarnation(1), nonce: 1 });
+        let copy = folder.clone();
+        begin(&writer, &copy, 2).await.expect("the first to come");
+        let error = begin(&writer, &folder, 3).await.expect_err("the second");
+        assert!(error.kind() == Kind::Fenced, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("another copy of this folder was started"), "{text}");
+        assert!(text.contains("--take-identity"), "{text}");
+        let found = read(&writer).await.expect("readable");
+        let permitted = Beginning { permitted: true, ..beginning(&folder, 3) };
+        let taken = start(&writer, &permitted, found).await.expect("permitted").value;
+        assert_eq!((taken.incarnation, taken.taken), (Incarnation(3), Incarnation(3)));
+        assert_ne!(taken.copies, first.value.copies, "copies of vaults are of another time");
+        // It is good for this start only; the next one is as any other, and remembers when that was.
+        let folder = folder.landed(Landed { incarnation: Incarnation(3), nonce: 3 });
+        let next = begin(&writer, &folder, 4).await.expect("ours").value;
+        assert_eq!((next.incarnation, next.taken), (Incarnation(4), Incarnation(3)));
+        assert!(begin(&writer, &copy, 5).await.is_err());
+    });
+}
+
+#[test]
+fn an_attempt_of_a_killed_start_that_lands_late_is_no_other_copy() {
+    with_writer(async |writer| {
+        let first = begin(&writer, &Starts::default(), 1).await.expect("free");
+        let landed = Landed { incarnation: Incarnation(1), nonce: 1 };
+        let killed = Starts::default().landed(landed);
+        let again = killed.attempting(2, None);
+        // The one of the killed start lands after this one has read the record.
+        begin(&writer, &killed, 2).await.expect("late");
+        let held = start(&writer, &beginning(&again, 3), Some(first)).await.expect("ours");
+        assert_eq!(held.value.incarnation, Incarnation(3));
+        assert_eq!(held.mark().edition, 3);
+    });
+}
+
+#[test]
+fn a_store_that_was_set_back_is_called_so() {
+    with_writer(async |writer| {
+        begin(&writer, &Starts::default(), 1).await.expect("free");
+        let folder = Starts::default().landed(Landed { incarnation: Incarnation(9), nonce: 90 });
+        let text = begin(&writer, &folder, 2).await.expect_err("refused").to_string();
+        assert!(text.contains("was set back"), "{text}");
+    });
+}
+
+#[test]
+fn only_the_memory_that_was_used_last_is_believed() {
+    let record = |arena| NodeRecord { arena, ..sample() };
+    assert!(is_trusted(None, 5));
+    assert!(is_trusted(Some(&record(None)), 5), "by a binary that did not say");
+    assert!(is_trusted(Some(&record(Some(5))), 5));
+    assert!(!is_trusted(Some(&record(Some(6))), 5));
+    assert!(!is_trusted(Some(&record(Some(0))), 5), "memory that did not outlive its process");
+    assert!(!is_trusted(Some(&record(Some(0))), 0));
+}
+
+fn sample() -> NodeRecord {
+    NodeRecord {
+        incarnation: Incarnation(41),
+        version: "0.1.0".to_owned(),
+        started: 1_767_225_600_000_000,
+        nonce: Some(81_985_529_216_486_895),
+        arena: Some(5),
+        taken: Incarnation(40),
+        copies: Some(9),
+    }
+}
+
+#[test]
+fn the_golden_images_are_read() {
+    let decode = |bytes: &[u8]| decode_as::<NodeRecord>("nodes/7", bytes).expect("readable").0;
+    assert_eq!(decode(include_bytes!("../../golden/node-2.json")), sample());
+    let old = NodeRecord { nonce: None, arena: None, taken: Incarnation(0), ..sample() };
+    assert_eq!(decode(include_bytes!("../../golden/node-1.json")), old);
+}
+
+#[test]
+fn what_no_start_can_have_written_is_damage() {
+    assert!(sample().check().is_ok());
+    assert!(NodeRecord { incarnation: Incarnation(0), ..sample() }.check().is_err());
+    assert!(NodeRecord { taken: Incarnation(42), ..sample() }.check().is_err());
+}

@@ -1,0 +1,82 @@
+//! The HTTP API of what is kept of volumes: versions, the trash; and of their names and sizes.
+
+use super::Service;
+use super::words::refused;
+use front::http::api::{Answer, Volume};
+use front::http::kept::{Keep, Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion};
+
+impl Service {
+    fn shown(
+        &self,
+        outcome: Result<volume::Info, volume::Error>,
+    ) -> Result<Volume, front::http::api::ApiError> {
+        outcome.map(|info| self.words(info)).map_err(|error| refused(&error))
+    }
+}
+
+impl Keep for Service {
+    fn rename_volume<'a>(&'a self, name: &'a str, request: Rename) -> Answer<'a, Volume> {
+        Box::pin(async move {
+            let node = self.node().await?;
+            self.shown(node.volumes.rename(name, &request.name).await)
+        })
+    }
+
+    fn resize_volume<'a>(&'a self, name: &'a str, request: Resize) -> Answer<'a, Volume> {
+        Box::pin(async move {
+            let node = self.node().await?;
+            self.shown(node.volumes.resize(name, request.size, request.shrink).await)
+        })
+    }
+
+    fn versions<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<VolumeVersion>> {
+        Box::pin(async move {
+            let found = self.node().await?.volumes.versions(name).await;
+            let row = |one: volume::VersionInfo| VolumeVersion {
+                version: one.version,
+                until: one.until,
+                size: one.size,
+                keeps: one.keeps,
+                lost: one.lost,
+            };
+            let found = found.map_err(|error| refused(&error))?;
+            Ok(found.into_iter().map(row).collect())
+        })
+    }
+
+    fn rollback_volume<'a>(&'a self, name: &'a str, request: Rollback) -> Answer<'a, Volume> {
+        Box::pin(async move {
+            let node = self.node().await?;
+            self.shown(node.volumes.rollback(name, &request.version, request.discard).await)
+        })
+    }
+
+    fn trash(&self) -> Answer<'_, Vec<TrashedVolume>> {
+        Box::pin(async move {
+            let found = self.node().await?.volumes.trashed().await;
+            let row = |one: volume::Trashed| TrashedVolume {
+                name: one.name,
+                id: one.id.to_string(),
+                size: one.size,
+                since: one.since,
+                until: one.until,
+            };
+            let found = found.map_err(|error| refused(&error))?;
+            Ok(found.into_iter().map(row).collect())
+        })
+    }
+
+    fn restore_volume<'a>(&'a self, name: &'a str, request: Restore) -> Answer<'a, Volume> {
+        Box::pin(async move {
+            let node = self.node().await?;
+            self.shown(node.volumes.restore(name, request.name.as_deref()).await)
+        })
+    }
+
+    fn purge_volume<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let purged = self.node().await?.volumes.purge(name).await;
+            purged.map(drop).map_err(|error| refused(&error))
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! Tests of the parent module.
+
+use super::*;
+use crate::vault::tests::example;
+use base::PackId;
+use content::Pointer;
+use proptest::prelude::*;
+
+fn root(tag: u64) -> content::tree::Root {
+    let mut name = [0; 32];
+    name[..8].copy_from_slice(&tag.to_le_bytes());
+    Some(Pointer { name, pack: PackId([1; 16]), offset: 32, stored: 10, length: 10 })
+}
+
+fn begun() -> Vault {
+    Vault { versions: Vec::new(), lost: Vec::new(), checkpoint: Serial(0), root: None, ..example() }
+}
+
+/// A commit at `now`.
+fn commit(vault: &Vault, over: u64, now: u64) -> Vault {
+    let checkpoint = vault.checkpoint.next();
+    let attempt = Attempt { root: root(checkpoint.0), checkpoint, over };
+    let versions = next(vault, &attempt, now);
+    Vault { root: attempt.root, checkpoint, versions, ..vault.clone() }
+}
+
+#[test]
+fn a_commit_makes_a_version_of_what_was_there_and_of_nothing_none() {
+    let vault = commit(&begun(), 10, HOUR);
+    assert_eq!(vault.versions, [], "an empty volume is nothing to go back to");
+    let next = commit(&vault, 4096, 2 * HOUR);
+    let version = &next.versions[0];
+    assert_eq!(
+        (version.root, version.checkpoint, version.committed),
+        (root(1), Serial(1), 2 * HOUR)
+    );
+    assert_eq!((version.size, version.replaced), (vault.size, 4096));
+    // A salvage that gives something up makes one, one that only mends does not.
+    let salvage = |over| Attempt { root: root(99), checkpoint: next.checkpoint, over };
+    assert_eq!(super::next(&next, &salvage(1), 3 * HOUR).len(), 2);
+    assert_eq!(super::next(&next, &salvage(0), 3 * HOUR).len(), 1);
+}
+
+#[test]
+fn a_day_is_kept_at_falling_density() {
+    let (mut vault, mut now) = (begun(), 1000 * HOUR);
+    for _ in 0..30 * 60 {
+        now += MINUTE;
+        vault = commit(&vault, 1, now);
+    }
+    let ages: Vec<u64> =
+        vault.versions.iter().map(|version| (now - version.committed) / MINUTE).collect();
+    assert!(ages.is_sorted() && ages.len() <= limits::VERSIONS_MAX, "{ages:?}");
+    assert_eq!(ages[..3], [0, 1, 2], "the last ones");
+    for (from, to, gap) in [(0, 30, 6), (30, 300, 75), (300, 24 * 60, 200)] {
+        let inside: Vec<u64> =
+            ages.iter().copied().filter(|age| (from..=to).contains(age)).collect();
+        assert!(inside.windows(2).all(|two| two[1] - two[0] <= gap), "{from}..{to}: {ages:?}");
+        assert!(!inside.is_empty());
+    }
+    assert!(*ages.last().unwrap() >= 22 * 60, "{ages:?}");
+    // Nobody writes for two days: nothing is kept, however many the vault still lists.
+    let later = now + 48 * HOUR;
+    assert!(
+        !vault.versions.iter().any(|version| is_kept(version, later) || is_reached(version, later))
+    );
+}
+
+#[test]
+fn what_versions_may_keep_in_the_store_is_bounded() {
+    let (mut vault, mut now) = (Vault { size: 100 << 30, ..begun() }, 1000 * HOUR);
+    for _ in 0..200 {
+        now += 3 * MINUTE;
+        vault = commit(&vault, 1 << 30, now);
+    }
+    let sum: u64 = vault.versions.iter().map(|version| version.replaced).sum();
+    assert!(sum <= 50 << 30, "{sum}");
+    assert!(vault.versions.len() > 5);
+    // What went between two of them counts for the older one.
+    let span = now - vault.versions.last().unwrap().committed;
+    assert_eq!(sum >> 30, span / (3 * MINUTE) + 1);
+}
+
+proptest! {
+    #[test]
+    fn any_clock_gives_few_versions_in_order(steps in proptest::collection::vec((0u64..100 * HOUR, 0u64..1 << 40), 1..60)) {
+        let mut vault = begun();
+        for (now, over) in steps {
+            vault = commit(&vault, over, now);
+            prop_assert!(vault.versions.len() <= limits::VERSIONS_MAX);
+            prop_assert!(vault.versions.windows(2).all(|two| two[0].checkpoint > two[1].checkpoint));
+            prop_assert!(vault.check().is_ok());
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Another size for a volume.
+
+use super::bed::{Bed, SIZE, kind, read, spec, write};
+use crate::*;
+use base::Kind;
+use datastore::backend::mem::Mem;
+use env::sim::{Faults, World};
+
+#[test]
+fn a_volume_grows_in_service_and_clients_see_it_when_they_come_anew() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(Spec { size: SIZE / 2, ..spec("vm1") }).await.unwrap();
+        let one = bed.volumes.attach("vm1").await.unwrap();
+        write(&one, 0, b"data").await.unwrap();
+        assert_eq!(bed.volumes.resize("vm1", SIZE, false).await.unwrap().vault.size, SIZE);
+        let other = bed.volumes.attach("vm1").await.unwrap();
+        assert_eq!((one.vault().size, other.vault().size), (SIZE / 2, SIZE));
+        write(&other, SIZE - 4, b"more").await.unwrap();
+        other.staged().drain().await.unwrap();
+        assert_eq!(bed.vault("vm1").await.size, SIZE, "no commit takes it back");
+        drop((one, other));
+        bed.volumes.stop(false).await.unwrap();
+    });
+    world.crash_process();
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        assert_eq!(handle.vault().size, SIZE);
+        assert_eq!(read(&handle, SIZE - 4, 4).await, b"more");
+        assert_eq!(read(&handle, 0, 4).await, b"data");
+        drop(handle);
+        // Out of service, too.
+        bed.volumes.detach("vm1").await.unwrap();
+        bed.volumes.resize("vm1", 2 * SIZE, false).await.unwrap();
+        assert_eq!(bed.volumes.attach("vm1").await.unwrap().vault().size, 2 * SIZE);
+    });
+}
+
+#[test]
+fn a_volume_shrinks_only_when_told_so_and_what_was_cut_off_is_an_earlier_version() {
+    let (world, store) = (World::new(2, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec("vm1")).await.unwrap();
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        write(&handle, 0, b"data").await.unwrap();
+        write(&handle, SIZE - 4, b"tail").await.unwrap();
+        handle.staged().drain().await.unwrap();
+        let refused = bed.volumes.resize("vm1", SIZE / 2, false).await.unwrap_err();
+        assert!(refused.to_string().contains("--shrink"), "{refused}");
+        assert_eq!(kind(bed.volumes.resize("vm1", SIZE / 2, true).await), Kind::Conflict, "held");
+        drop(handle);
+        assert_eq!(kind(bed.volumes.resize("vm1", 777, true).await), Kind::Invalid);
+        assert_eq!(bed.volumes.resize("vm1", SIZE / 2, true).await.unwrap().vault.size, SIZE / 2);
+        // What comes back by growing is zeros, as on a new disk.
+        bed.volumes.resize("vm1", SIZE, false).await.unwrap();
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        assert_eq!(
+            (read(&handle, 0, 4).await, read(&handle, SIZE - 4, 4).await),
+            (b"data".into(), vec![0; 4])
+        );
+        drop(handle);
+        let versions = bed.volumes.versions("vm1").await.unwrap();
+        bed.volumes.rollback("vm1", &versions[0].version, false).await.unwrap();
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        assert_eq!(read(&handle, SIZE - 4, 4).await, b"tail");
+    });
+}

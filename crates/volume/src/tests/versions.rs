@@ -1,0 +1,168 @@
+//! Going back to an earlier content.
+
+use super::bed::{Bed, SIZE, kind, read, spec, write};
+use crate::*;
+use base::Kind;
+use datastore::backend::mem::Mem;
+use datastore::layer::fault::Plan;
+use env::sim::{Faults, Stop, World};
+use std::time::Duration;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A volume that was A, then B.
+async fn planted(bed: &Bed) {
+    bed.volumes.create(spec("vm1")).await.unwrap();
+    let handle = bed.volumes.attach("vm1").await.unwrap();
+    for content in [b"A", b"B"] {
+        write(&handle, 0, content).await.unwrap();
+        handle.staged().drain().await.unwrap();
+        bed.env.sleep(MINUTE).await;
+    }
+}
+
+async fn content(bed: &Bed) -> Vec<u8> {
+    let handle = bed.volumes.attach("vm1").await.unwrap();
+    read(&handle, 0, 1).await
+}
+
+#[test]
+fn a_volume_goes_back_to_an_earlier_content_and_from_there_back_again() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        planted(&bed).await;
+        let versions = bed.volumes.versions("vm1").await.unwrap();
+        assert_eq!((versions.len(), versions[0].size, versions[0].lost), (1, SIZE, 0));
+        let a = versions[0].version.clone();
+        // What nobody has brought to the store yet is not lost by going back, either.
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        write(&handle, 0, b"C").await.unwrap();
+        assert_eq!(kind(bed.volumes.rollback("vm1", &a, false).await), Kind::Conflict, "held");
+        drop(handle);
+        assert_eq!(kind(bed.volumes.rollback("vm1", "1-nonsense", false).await), Kind::Invalid);
+        let before = bed.vault("vm1").await;
+        bed.volumes.rollback("vm1", &a, false).await.unwrap();
+        assert_eq!(content(&bed).await, b"A");
+        let after = bed.vault("vm1").await;
+        assert!(after.generation > before.generation && after.checkpoint >= before.checkpoint);
+        assert_eq!(after.begins, after.checkpoint);
+        // The newest version is what was there before.
+        let c = bed.volumes.versions("vm1").await.unwrap()[0].version.clone();
+        bed.volumes.rollback("vm1", &c, false).await.unwrap();
+        assert_eq!(content(&bed).await, b"C");
+        // The sweep leaves them all what they reach.
+        let roots = bed.volumes.roots().await.unwrap();
+        let vault = bed.vault("vm1").await;
+        assert!(vault.versions.iter().all(|version| roots.contains(&version.root)));
+        assert!(vault.versions.len() >= 3);
+    });
+}
+
+#[test]
+fn versions_older_than_a_day_are_nobodys_any_more() {
+    let (world, store) = (World::new(2, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        planted(&bed).await;
+        let version = bed.volumes.versions("vm1").await.unwrap()[0].version.clone();
+        bed.volumes.detach("vm1").await.unwrap();
+        let key = Vault::key(bed.vault("vm1").await.id);
+        let age = |hours: u64| {
+            let (bed, key) = (&bed, &key);
+            async move {
+                let held = bed.writer.read::<Vault>(key).await.unwrap().unwrap();
+                let mut old = held.value.clone();
+                let now = bed.env.wall_clock().0;
+                old.versions[0].committed = now - hours * 3600 * 1_000_000;
+                bed.writer.replace(&held, old).await.unwrap();
+            }
+        };
+        for (hours, listed, roots) in [(23, 1, 2), (24, 1, 2), (25, 0, 2), (26, 0, 1)] {
+            age(hours).await;
+            if hours == 25 {
+                // Not quite.
+                bed.env.sleep(Duration::ZERO).await;
+            }
+            let (versions, reached) =
+                (bed.volumes.versions("vm1").await.unwrap(), bed.volumes.roots().await.unwrap());
+            assert_eq!((versions.len(), reached.len()), (listed, roots), "{hours}");
+        }
+        assert_eq!(kind(bed.volumes.rollback("vm1", &version, false).await), Kind::Invalid);
+    });
+}
+
+#[test]
+fn what_the_log_still_has_is_never_replayed_onto_what_a_volume_went_back_to() {
+    let (world, store) = (World::new(3, Faults::none()), Mem::store());
+    let a = world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        planted(&bed).await;
+        let a = bed.volumes.versions("vm1").await.unwrap()[0].version.clone();
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        write(&handle, 0, &[b'C'; 4096]).await.unwrap();
+        write(&handle, 4096, &[b'D'; 4096]).await.unwrap();
+        drop(handle);
+        bed.volumes.stop(false).await.unwrap();
+        a
+    });
+    world.cut_power();
+    // A change is damaged in the log: what is unfinished cannot reach the store.
+    let path = "/node/log/00000001.seg";
+    let bytes = world.peek(path).unwrap();
+    let at = bytes.windows(4096).position(|window| window == [b'C'; 4096]).unwrap();
+    assert!(world.flip_bit(path, at as u64 + 99));
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        assert!(
+            bed.volumes.rollback("vm1", &a, false).await.is_err(),
+            "nothing is given up unasked"
+        );
+        bed.volumes.rollback("vm1", &a, true).await.unwrap();
+        assert_eq!(content(&bed).await, b"A");
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        assert_eq!(read(&handle, 4096, 1).await, [0]);
+        write(&handle, 1, b"new").await.unwrap();
+        drop(handle);
+        bed.volumes.stop(false).await.unwrap();
+    });
+    world.cut_power();
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        assert_eq!(read(&handle, 0, 4).await, b"Anew");
+        assert_eq!(read(&handle, 4096, 1).await, [0]);
+        handle.staged().drain().await.unwrap();
+    });
+}
+
+#[test]
+fn a_crash_at_any_step_of_going_back_leaves_the_one_or_the_other() {
+    for steps in 1..600 {
+        let (world, store) = (World::new(steps, Faults::none()), Mem::store());
+        let (bed, a) = world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            planted(&bed).await;
+            let a = bed.volumes.versions("vm1").await.unwrap()[0].version.clone();
+            let handle = bed.volumes.attach("vm1").await.unwrap();
+            write(&handle, 0, b"C").await.unwrap();
+            drop(handle);
+            bed.faults.set(Plan { latency: Duration::from_millis(1), ..Plan::default() });
+            (bed, a)
+        });
+        let back = bed.volumes.rollback("vm1", &a, false);
+        let done = world.block_on_until(Stop::Step(steps), back).is_some();
+        drop(bed);
+        world.crash_process();
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            let found = content(&bed).await;
+            let expected: &[&[u8]] = if done { &[b"A"] } else { &[b"A", b"C"] };
+            assert!(expected.contains(&found.as_slice()), "step {steps}: {found:?}");
+        });
+        if done {
+            return;
+        }
+    }
+    panic!("too many steps");
+}
