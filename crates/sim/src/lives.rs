@@ -511,7 +511,7 @@ impl Life {
         block: usize,
     ) -> Result<Option<Vec<u8>>, String> {
         let subject = &self.run.subjects[volume];
-        for _ in 0..1000 {
+        for _ in 0..60 {
             let mut found = vec![0xee; BLOCK];
             match device.read((block * BLOCK) as u64, &mut found).await {
                 Ok(()) => return Ok(Some(found)),
@@ -529,6 +529,10 @@ impl Life {
                 }
                 Err(error) => return Err(format!("{}, block {block}: {error}", subject.name)),
             }
+        }
+        // What is absent is waited for, until a person says that it is lost.
+        if subject.hurt.lock().contains(&(block as u64)) {
+            return Ok(None);
         }
         Err(format!("{}, block {block}, cannot be read", subject.name))
     }

@@ -111,12 +111,9 @@ fn lives(seed: u64) -> Result<Outcome, String> {
     let world = World::new(seed, Faults::none());
     world.set_verbose(std::env::var_os("REKINDLE_VERBOSE").is_some());
     let (setup, pace) = (setup(&mut dice, clients), pace(&mut dice));
-    // TODO(lives): late commits of `through` volumes lose writes.
-    let is_far = setup.policy == Policy::Back;
-    let store = Mem::store();
     let run = Run {
         setup,
-        store: if is_far { remote::wrap(world.host("store").env(), store, pace) } else { store },
+        store: remote::wrap(world.host("store").env(), Mem::store(), pace),
         world,
         regions: (0..clients)
             .map(|_| Arc::new(Mutex::new(Region::new(REGION_BYTES as usize))))
@@ -204,7 +201,11 @@ impl Run {
             let work = env.timeout(PATIENCE, work(&env, &node, &device, &table, dice)).await;
             let stuck = |_elapsed| {
                 let (view, log) = (device.handle().staged().view(), node.log.view());
-                format!("somebody waits for ever: {view:?}, {log:?}, {:?}", node.log.usage())
+                let destager = node.staging.view(9);
+                format!(
+                    "somebody waits for ever: {view:?}, {destager:?}, {log:?}, {:?}",
+                    node.log.usage()
+                )
             };
             work.map_err(stuck)??;
             faults.set(Plan::default());
