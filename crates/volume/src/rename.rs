@@ -13,9 +13,8 @@ use std::sync::Arc;
 
 /// Gives a volume that nobody holds another name.
 pub(crate) async fn rename(inner: &Arc<Inner>, name: &str, new: &str) -> Result<Info, Error> {
-    for name in [name, new] {
-        base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
-    }
+    let checked = base::names::check(name).and_then(|()| base::names::check_new(new));
+    checked.map_err(|bad| Error::Invalid(bad.to_string()))?;
     if name == new {
         return Err(Error::Invalid(format!("volume '{name}' has this name already")));
     }
