@@ -68,16 +68,17 @@ impl Node {
             flash_bytes: setup.flash_bytes,
             flush_interval: Duration::from_millis(20),
         };
-        let (log, opened) = Log::open(&env, arena, log_config, Incarnation(incarnation))
-            .await
-            .expect("the log opens");
+        let incarnation = Incarnation(incarnation);
+        let (log, opened) =
+            Log::open(&env, arena, log_config, incarnation).await.expect("the log opens");
         assert!(opened.damage.is_empty(), "a crash is not damage: {:?}", opened.damage);
         // Each life as it likes: a store is switched at any time.
         let parity = env.random_u64().is_multiple_of(2).then(|| "4+1".parse().expect("a good one"));
         let cache_bytes = setup.cache_bytes;
         let config = content::Config { parity, cache_bytes, ..Self::content_config() };
         let content = Content::open_warm(env.clone(), store.clone(), config, frames.clone());
-        let mut writer = Writer::new(env.clone(), store, NODE);
+        // One life to the log and to the vaults: who logged a change is judged by who wrote its vault.
+        let mut writer = Writer::new(env.clone(), store, NODE).with_incarnation(incarnation);
         if let Some(frames) = frames {
             writer = writer.with_copies(Arc::new(volume::WarmCopies::new(frames, ERA)));
         }

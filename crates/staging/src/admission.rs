@@ -7,6 +7,8 @@ use crate::staged::{Request, Staged, Taken, failed};
 use crate::{Error, Written};
 use bytes::Bytes;
 use env::Moment;
+use futures_util::future::{Either, select};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -58,11 +60,11 @@ impl Staged {
                     self.inner.destager.wake();
                     // The destager may be long at a batch; no write waits for room that only earlier roots hold.
                     self.inner.let_go_of_old();
-                    let rolled = self.inner.log.roll(request.payload.len()).await;
+                    let rolled = self.roll(request.payload.len()).await;
                     self.rolling.fetch_sub(1, Ordering::Relaxed);
                     match rolled {
                         Ok(()) => continue,
-                        Err(error) => Error::Log(error),
+                        Err(error) => error,
                     }
                 }
                 Err(ended) => ended,
@@ -74,6 +76,31 @@ impl Staged {
             }
             return Err(problem);
         }
+    }
+
+    /// Waits for a head of the log that takes so many bytes, as long as the volume is in service: once it is not, its own
+    /// changes may be what the log is full of.
+    async fn roll(&self, bytes: usize) -> Result<(), Error> {
+        let log = self.inner.log.clone();
+        // A task of its own, which goes on when nobody waits any more: a head is not left half made.
+        let rolled = self.inner.env.run("staging-roll", async move { log.roll(bytes).await });
+        match self.while_in_service(rolled).await {
+            Some(rolled) => Ok(rolled?),
+            None => Err(self.out_of_service()),
+        }
+    }
+
+    /// What `wait` gives; `None`: the volume went out of service before.
+    async fn while_in_service<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        match select(pin!(wait), pin!(self.closing.wait())).await {
+            Either::Left((given, _)) => Some(given),
+            Either::Right(_) => None,
+        }
+    }
+
+    fn out_of_service(&self) -> Error {
+        let ended = self.gate.lock().in_service().err();
+        ended.unwrap_or_else(|| Error::Closed(self.name.clone()))
     }
 
     /// Waits for room on flash, first come first served; what comes back is counted. Gives whether it had to wait.
@@ -94,10 +121,7 @@ impl Staged {
         self.inner.destager.wake();
         match told.await {
             Ok(()) => Ok(true),
-            Err(_) => {
-                self.gate.lock().in_service()?;
-                Err(Error::Closed(self.name.clone()))
-            }
+            Err(_) => Err(self.out_of_service()),
         }
     }
 
@@ -136,9 +160,10 @@ impl Staged {
             let worker = volume.clone();
             let work = async move {
                 worker.memory_waiting.fetch_add(1, Ordering::Relaxed);
-                let permit = worker.inner.memory.clone().acquire_many_owned(cost).await;
+                let room = worker.inner.memory.clone().acquire_many_owned(cost);
+                let permit = worker.while_in_service(room).await;
                 worker.memory_waiting.fetch_sub(1, Ordering::Relaxed);
-                let permit = permit.map_err(|_| Error::Closed(worker.name.clone()))?;
+                let permit = permit.and_then(Result::ok).ok_or_else(|| worker.out_of_service())?;
                 worker.keep(position, span, keep(permit))
             };
             volume.inner.env.run("staging-admission", work).await?.await

@@ -135,7 +135,6 @@ impl Staged {
     /// Stops the volume with an error, and gives that.
     pub(crate) fn stopped(&self, error: Error) -> Error {
         self.end_with(error.clone());
-        self.closing.turn_on();
         error
     }
 }

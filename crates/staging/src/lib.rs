@@ -309,7 +309,6 @@ impl Staging {
         let present = self.inner.volumes.lock().remove(&volume);
         if let Some(present) = present {
             present.end_with(Error::Closed(present.name.clone()));
-            present.closing.turn_on();
             self.inner.retire(&present);
         }
         self.inner.parked.lock().remove(&volume);

@@ -43,7 +43,7 @@ pub struct Staged {
     pub(crate) rolling: AtomicU64,
     /// Writes that wait for RAM.
     pub(crate) memory_waiting: AtomicU64,
-    /// The volume is closing: the batch in hand has a grace.
+    /// The volume is out of service: who waits for room waits in vain, and the batch in hand has a grace.
     pub(crate) closing: Switch,
     /// A batch is in hand.
     pub(crate) busy: watch::Sender<bool>,
@@ -346,7 +346,6 @@ impl Staged {
         if !self.end_with(Error::Closed(self.name.clone())) {
             return Ok(());
         }
-        self.closing.turn_on();
         self.inner.destager.wake();
         let mut busy = self.busy.subscribe();
         // The sender lives as long as `self`.
@@ -373,6 +372,7 @@ impl Staged {
             gate.waiting.clear();
             gate.give_up()
         };
+        self.closing.turn_on();
         self.let_go();
         tell(tellers, &Err(error));
         true

@@ -1,7 +1,7 @@
 //! Lives of one node over one store: a folder that was copied, started beside the original, and put back. Whoever is
 //! deposed acknowledges nothing more; whoever is right loses nothing.
 
-use crate::bed::{Node, Setup, done, read, until};
+use crate::bed::{MIB, Node, Setup, done, read, until};
 use base::{Generation, Incarnation, Kind, Serial};
 use datastore::Store;
 use datastore::backend::mem::Mem;
@@ -143,6 +143,57 @@ fn an_acknowledgement_that_is_held_back_is_not_given_once_the_node_is_fenced() {
         };
         node.staging.fence("another copy of the folder was started");
         deposed(delayed.await);
+    });
+}
+
+#[test]
+fn a_write_that_waits_for_the_full_log_is_told_once_the_node_is_fenced() {
+    run(Policy::Back, Ack::Flash, async |env, mut setup, store| {
+        // The log has less than staging would give.
+        (setup.log_bytes, setup.size) = (32 * MIB, 64 * MIB);
+        let node = start(env, &setup, &store).await;
+        let volume = node.open(1).await.unwrap();
+        node.faults.set("gone=1h".parse().unwrap());
+        let writes = async {
+            for block in 0..256_u64 {
+                let bytes = [1; 256 * 1024];
+                done(&volume, volume.write(block * 256 * 1024, &bytes, false)).await?;
+            }
+            Ok(())
+        };
+        let fence = async {
+            until(env, &volume, |backlog| backlog.stalled.is_some()).await;
+            let reason = volume.backlog().stalled.unwrap();
+            assert!(reason.contains("the log is full"), "{reason}");
+            node.staging.fence("another copy of the folder was started");
+        };
+        let both = futures_util::future::join(writes, fence);
+        let (written, ()) =
+            env.timeout(Duration::from_secs(600), both).await.expect("nobody waits for ever");
+        deposed(written);
+        assert_eq!(volume.backlog().stalled, None);
+    });
+}
+
+#[test]
+fn a_write_that_waits_for_ram_is_told_once_the_node_is_fenced() {
+    run(Policy::Through, Ack::Flash, async |env, mut setup, store| {
+        setup.config.memory_bytes = 64 * 1024;
+        let node = start(env, &setup, &store).await;
+        let volume = node.open(1).await.unwrap();
+        node.faults.set("gone=1h".parse().unwrap());
+        let writes = (0..4_u64).map(|block| {
+            let written = volume.write(block * 32 * 1024, &[1; 32 * 1024], false);
+            done(&volume, written)
+        });
+        let fence = async {
+            until(env, &volume, |backlog| backlog.stalled.is_some()).await;
+            node.staging.fence("another copy of the folder was started");
+        };
+        let both = futures_util::future::join(futures_util::future::join_all(writes), fence);
+        let (written, ()) =
+            env.timeout(Duration::from_secs(600), both).await.expect("nobody waits for ever");
+        written.into_iter().for_each(deposed);
     });
 }
 
