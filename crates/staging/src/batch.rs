@@ -131,6 +131,8 @@ pub(crate) async fn commit(
     let ours = over.value.clone();
     let mut pause = Duration::ZERO;
     let mut conflicts = 0;
+    // What is written over is of a life that this one has deposed.
+    let mut is_deposed = false;
     if ours.owner != Some(inner.writer.node) || ours.generation != volume.generation {
         return Err(volume.fenced());
     }
@@ -140,10 +142,12 @@ pub(crate) async fn commit(
             volume.may_promise(&gate)?;
             gate.begins
         };
+        // What a deposed life wrote is no earlier content of the volume; its checkpoint may be beyond ours.
+        let from = if is_deposed { &ours } else { &over.value };
         let value = Vault {
             root: attempt.root,
             lost: lost.to_vec(),
-            versions: versions::next(&over.value, attempt, inner.env.wall_clock().0),
+            versions: versions::next(from, attempt, inner.env.wall_clock().0),
             ..lives::signed(&over.value, life, begins, attempt.checkpoint)
         };
         let begun = inner.env.now();
@@ -169,10 +173,10 @@ pub(crate) async fn commit(
         };
         match judge(life, &ours, attempt, &found.value) {
             Verdict::Won => return Ok(Committed::Won(Box::new(found))),
-            Verdict::Unchanged => over = found,
+            Verdict::Unchanged => (over, is_deposed) = (found, false),
             Verdict::Late => match adopt(volume, found.clone())? {
                 Some(finished) => return Ok(Committed::Late(finished)),
-                None => over = found,
+                None => (over, is_deposed) = (found, true),
             },
             Verdict::Fenced => return Err(volume.fenced()),
             Verdict::Deposed => return Err(volume.deposed_by(found.value.incarnation)),

@@ -128,6 +128,7 @@ fn a_life_that_went_on_after_ours_began_is_gone_over() {
         );
         assert_eq!(read(&volume, 0, 4096).await, [1; 4096]);
         assert_eq!(read(&volume, 3 * 4096, 4096).await, [0; 4096], "none of what it wrote");
+        assert_eq!(vault.versions, Vec::new(), "nor is that an earlier content of the volume");
     });
 }
 
