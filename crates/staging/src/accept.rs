@@ -85,7 +85,8 @@ impl Staging {
     /// What there is of a volume's changes behind its checkpoint, in serial order, and what of them is missing.
     async fn at_hand(&self, vault: &Vault) -> Result<(Vec<Kept>, Missing), Error> {
         let inner = &self.inner;
-        let parked = inner.parked.lock().get(&vault.id).map(|parked| {
+        let parked = inner.parked.lock().get_mut(&vault.id).map(|parked| {
+            parked.outlive(vault);
             // It was in service in this life: then none was missing.
             recovery::unparked(parked, vault.checkpoint)
         });

@@ -371,10 +371,14 @@ impl Inner {
     /// A closed volume leaves; its unfinished changes are kept at hand for the next open.
     pub(crate) fn park(&self, volume: &Staged) {
         let mut volumes = self.volumes.lock();
-        if volumes.remove(&volume.id).is_none() {
-            // Forgotten meanwhile.
+        if !volumes
+            .get(&volume.id)
+            .is_some_and(|present| std::ptr::eq(&raw const **present, volume))
+        {
+            // Forgotten meanwhile, or gone and back.
             return;
         }
+        volumes.remove(&volume.id);
         // With the registry's lock held, so that nobody opens the volume before its changes are here.
         let parked = self.retire(volume);
         // What is not listed, and nothing behind it: the log tells of that again.
@@ -399,6 +403,7 @@ impl Inner {
         volume.discounted(&gate, flash_bytes);
         let runs = std::mem::take(&mut gate.runs);
         let (end, begins) = (gate.end, gate.begins);
-        Parked { checkpoint, unlisted: unlisted.count, changes, end, begins, runs }
+        let generation = volume.generation;
+        Parked { generation, checkpoint, unlisted: unlisted.count, changes, end, begins, runs }
     }
 }

@@ -41,9 +41,10 @@ impl Inner {
     pub(crate) async fn unfinished_of(&self, vault: &Vault) -> Result<Unfinished, Error> {
         let checkpoint = vault.checkpoint;
         let life = self.writer.life().incarnation;
-        let parked = match self.parked.lock().get(&vault.id) {
+        let parked = match self.parked.lock().get_mut(&vault.id) {
             None => None,
             Some(parked) => {
+                parked.outlive(vault);
                 parked.check(vault, life)?;
                 let (unlisted, changes) = recovery::unparked(parked, checkpoint);
                 Some((unlisted, changes, parked.end, parked.begins, parked.runs.clone()))

@@ -27,14 +27,24 @@ pub(crate) fn counts(
     if vault.incarnation == UNKNOWN {
         return accepted;
     }
-    // A generation that began with accepted losses began behind what was kept, not where its life did.
-    let began = vault.accepted.filter(|accepted| accepted.generation == vault.generation);
-    let generation_began = began.map_or(vault.begins, |began| began.through.max(vault.begins));
     let present = Began { incarnation: vault.incarnation, begins: vault.begins };
     let mut began = vault.began.iter().copied().chain([present]);
     accepted
         && began.all(|began| life >= began.incarnation || serial <= began.begins)
-        && (generation >= vault.generation || serial <= generation_began)
+        && (generation >= vault.generation || serial <= generation_began(vault))
+}
+
+/// The serial behind which nothing of an older generation is of the volume.
+fn generation_began(vault: &Vault) -> Serial {
+    // A generation that began with accepted losses began behind what was kept, not where its life did.
+    let began = vault.accepted.filter(|accepted| accepted.generation == vault.generation);
+    began.map_or(vault.begins, |began| began.through.max(vault.begins))
+}
+
+/// Up to where changes of a generation count; `None`: all of them do.
+pub(crate) fn outlived(vault: &Vault, generation: Generation) -> Option<Serial> {
+    let is_over = vault.incarnation != UNKNOWN && generation < vault.generation;
+    is_over.then(|| generation_began(vault))
 }
 
 /// Whether the vault claims a change that its writer cannot have had: a newer life logged it.

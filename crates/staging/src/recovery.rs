@@ -18,6 +18,8 @@ mod tests;
 /// The unfinished changes of a volume that was closed in this run of the daemon. The log tells only of those that
 /// outlived a restart.
 pub(crate) struct Parked {
+    /// The volume's when it was closed.
+    pub(crate) generation: Generation,
     /// Up to where the datastore had them.
     pub(crate) checkpoint: Serial,
     /// How many the log had before these that nobody had listed yet.
@@ -41,6 +43,13 @@ impl Parked {
                 volume: vault.name.clone(),
                 reason: overtaken_by(vault, self.checkpoint.next(), last),
             }),
+        }
+    }
+
+    /// Forgets what does not count under a newer generation of the vault: somebody else had the volume meanwhile.
+    pub(crate) fn outlive(&mut self, vault: &Vault) {
+        if let Some(through) = lives::outlived(vault, self.generation) {
+            self.truncate(through);
         }
     }
 

@@ -341,11 +341,10 @@ impl Staged {
         }
     }
 
-    /// Takes the volume out of service: later calls fail; unfinished changes stay in the log.
+    /// Takes the volume out of service: later calls fail; unfinished changes stay in the log. One that had to stop leaves
+    /// thereby, too.
     pub async fn close(&self) -> Result<(), Error> {
-        if !self.end_with(Error::Closed(self.name.clone())) {
-            return Ok(());
-        }
+        self.end_with(Error::Closed(self.name.clone()));
         self.inner.destager.wake();
         let mut busy = self.busy.subscribe();
         // The sender lives as long as `self`.

@@ -76,6 +76,32 @@ fn a_vault_of_somebody_else_is_not_opened() {
 }
 
 #[test]
+fn a_volume_that_was_fenced_and_closed_comes_back_without_what_its_generation_owed() {
+    run(Policy::Back, async |_, node| {
+        let volume = node.open(1).await.unwrap();
+        done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
+        rewrite(&node, |vault| vault.owner = Some(NodeId([9; 16]))).await;
+        rewrite(&node, |vault| {
+            (vault.owner, vault.generation) =
+                (Some(node.setup.vault(1).owner.unwrap()), Generation(3));
+            vault.incarnation = node.writer.life().incarnation;
+        })
+        .await;
+        assert!(matches!(volume.drain().await, Err(Error::Fenced(_))));
+        volume.close().await.unwrap();
+        volume.close().await.unwrap();
+        assert!(node.staging.volumes().is_empty());
+        let back = node.open(1).await.unwrap();
+        assert_eq!(read(&back, 0, 4096).await, [0; 4096], "another generation came between");
+        done(&back, back.write(4096, &[2; 4096], false)).await.unwrap();
+        volume.close().await.unwrap();
+        assert_eq!(node.staging.volumes().len(), 1, "the one that is gone takes none with it");
+        assert_eq!(back.drain().await.unwrap(), Serial(1));
+        assert_eq!(read(&back, 4096, 4096).await, [2; 4096]);
+    });
+}
+
+#[test]
 fn a_vault_changed_under_the_same_owner_is_taken_as_it_is_now() {
     run(Policy::Back, async |_, node| {
         let volume = node.open(1).await.unwrap();
