@@ -223,10 +223,12 @@ mod tests {
 
     #[test]
     fn a_change_of_unknown_place_lies_between_its_neighbours() {
-        let two = || [client(&[Some(2), None, Some(6)]), client(&[Some(3), Some(7)])];
+        let two = || [client(&[Some(2), None, Some(6)]), client(&[Some(4), Some(7)])];
         assert!(judged(&two(), &[2, 0], true).is_ok());
         assert!(judged(&two(), &[2, 1], true).is_ok());
         assert!(judged(&two(), &[2, 2], true).is_err(), "7 is there and 6 is not");
-        assert!(judged(&two(), &[0, 1], true).is_err(), "3 is there and 2 is not");
+        assert!(judged(&two(), &[0, 1], true).is_err(), "4 is there and 2 is not");
+        let close = [client(&[Some(2), None]), client(&[Some(3)])];
+        assert!(judged(&close, &[2, 0], true).is_err(), "what is behind 2 is behind 3, too");
     }
 }
