@@ -129,6 +129,8 @@ pub(crate) async fn commit(
     let life = inner.writer.life().incarnation;
     let mut over = volume.held();
     let ours = over.value.clone();
+    // Of our own history: what a deposed life made is no earlier content of it.
+    let mut before = ours.clone();
     let mut pause = Duration::ZERO;
     let mut conflicts = 0;
     if ours.owner != Some(inner.writer.node) || ours.generation != volume.generation {
@@ -143,7 +145,7 @@ pub(crate) async fn commit(
         let value = Vault {
             root: attempt.root,
             lost: lost.to_vec(),
-            versions: versions::next(&over.value, attempt, inner.env.wall_clock().0),
+            versions: versions::next(&before, attempt, inner.env.wall_clock().0),
             ..lives::signed(&over.value, life, begins, attempt.checkpoint)
         };
         let begun = inner.env.now();
@@ -169,7 +171,10 @@ pub(crate) async fn commit(
         };
         match judge(life, &ours, attempt, &found.value) {
             Verdict::Won => return Ok(Committed::Won(Box::new(found))),
-            Verdict::Unchanged => over = found,
+            Verdict::Unchanged => {
+                before = found.value.clone();
+                over = found;
+            }
             Verdict::Late => match adopt(volume, found.clone())? {
                 Some(finished) => return Ok(Committed::Late(finished)),
                 None => over = found,
