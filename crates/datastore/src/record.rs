@@ -247,8 +247,9 @@ impl Writer {
     }
 
     /// Removes a record that is still as `held` says; success when that is gone already, even if another one was made in
-    /// its place. [`Error::Conflict`] when it has changed. What others have written stays, always. Where the store cannot remove under a condition, a trace of it is left, in place of the
-    /// record: [`Writer::read`] sees nothing there, and [`Writer::create`] replaces it.
+    /// its place. [`Error::Conflict`] when it has changed. What others have written stays, always. Where the store
+    /// cannot remove under a condition, a trace of it is left in place of the record: [`Writer::read`] sees nothing
+    /// there, and [`Writer::create`] replaces it.
     pub async fn remove<T: Body>(&self, held: &Held<T>) -> Result<(), Error> {
         if held.version.0 == SUPERSEDED {
             return Err(Error::Conflict(held.key.clone()));

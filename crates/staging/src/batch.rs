@@ -129,10 +129,10 @@ pub(crate) async fn commit(
     let life = inner.writer.life().incarnation;
     let mut over = volume.held();
     let ours = over.value.clone();
+    // Of our own history: what a deposed life made is no earlier content of it.
+    let mut before = ours.clone();
     let mut pause = Duration::ZERO;
     let mut conflicts = 0;
-    // What is written over is of a life that this one has deposed.
-    let mut is_deposed = false;
     if ours.owner != Some(inner.writer.node) || ours.generation != volume.generation {
         return Err(volume.fenced());
     }
@@ -142,12 +142,10 @@ pub(crate) async fn commit(
             volume.may_promise(&gate)?;
             gate.begins
         };
-        // What a deposed life wrote is no earlier content of the volume; its checkpoint may be beyond ours.
-        let from = if is_deposed { &ours } else { &over.value };
         let value = Vault {
             root: attempt.root,
             lost: lost.to_vec(),
-            versions: versions::next(from, attempt, inner.env.wall_clock().0),
+            versions: versions::next(&before, attempt, inner.env.wall_clock().0),
             ..lives::signed(&over.value, life, begins, attempt.checkpoint)
         };
         let begun = inner.env.now();
@@ -173,10 +171,13 @@ pub(crate) async fn commit(
         };
         match judge(life, &ours, attempt, &found.value) {
             Verdict::Won => return Ok(Committed::Won(Box::new(found))),
-            Verdict::Unchanged => (over, is_deposed) = (found, false),
+            Verdict::Unchanged => {
+                before = found.value.clone();
+                over = found;
+            }
             Verdict::Late => match adopt(volume, found.clone())? {
                 Some(finished) => return Ok(Committed::Late(finished)),
-                None => (over, is_deposed) = (found, true),
+                None => over = found,
             },
             Verdict::Fenced => return Err(volume.fenced()),
             Verdict::Deposed => return Err(volume.deposed_by(found.value.incarnation)),

@@ -31,7 +31,15 @@ pub struct Up {
     #[arg(long, env = "REKINDLE_STORE", hide_env_values = true, value_name = "URL")]
     pub store: Option<String>,
     /// Serve NBD here besides DIR/nbd.sock: unix:PATH or HOST:PORT; repeatable
-    #[arg(long, visible_alias = "listen", env = "REKINDLE_NBD", hide_env_values = true, value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]
+    #[arg(
+        long,
+        visible_alias = "listen",
+        env = "REKINDLE_NBD",
+        hide_env_values = true,
+        value_name = "ADDR",
+        value_parser = parse::address,
+        value_delimiter = ','
+    )]
     pub nbd: Vec<Place>,
     /// Serve the JSON API here besides DIR/rekindle.sock: unix:PATH or HOST:PORT; repeatable
     #[arg(long, env = "REKINDLE_HTTP", hide_env_values = true, value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]

@@ -21,7 +21,11 @@ pub enum Volume {
     /// Move a volume to the trash, where it is kept for a week
     #[command(
         visible_alias = "remove",
-        after_help = "Examples:\n  rekindle volume rm vm1\n  rekindle volume rm vm1 --now      for good, its space is free at the next sweep\n  rekindle volume rm vm1 --force    also when clients are connected"
+        after_help = "\
+Examples:
+  rekindle volume rm vm1
+  rekindle volume rm vm1 --now      for good: its space is free at the next sweep
+  rekindle volume rm vm1 --force    also when clients are connected"
     )]
     Rm(Remove),
     /// Show what is in the trash

@@ -122,7 +122,10 @@ impl Input {
         stream: &mut S,
     ) -> Poll<io::Result<usize>> {
         self.make_room();
-        let room = self.bytes.len() - self.end;
+        // No more than the session's own share, unless the request is known to need it: a large buffer that is kept must be
+        // free to be given back for a larger one.
+        let most = self.wanted.max(BUFFER_BYTES).saturating_sub(self.end - self.start);
+        let room = (self.bytes.len() - self.end).min(most);
         let missing = self.wanted.saturating_sub(self.end - self.start);
         let is_long = self.wanted > LONG_REQUEST_BYTES && missing > 0;
         let limit = if is_long { room.min(missing) } else { room };

@@ -249,7 +249,10 @@ impl<D: Target> Session<D> {
                 self.stalled = 0;
                 continue;
             }
-            let waits_for_bytes = self.input.is_large() && self.input.is_begun() && self.has_room();
+            let waits_for_bytes = self.input.is_large()
+                && self.input.is_begun()
+                && self.asking.is_none()
+                && self.has_room();
             if !self.output.is_empty() || waits_for_bytes {
                 self.stalled += 1;
             } else {
@@ -313,6 +316,8 @@ impl<D: Target> Session<D> {
             let total = wire::REQUEST_BYTES + payload as usize;
             if self.input.unread().len() < total {
                 if !self.input.holds(total) && self.asking.is_none() {
+                    // Who waits for memory holds none: else two could wait for each other.
+                    self.input.relax(false);
                     self.asking = Some(Box::pin(self.budget.lease(Input::room(total))));
                 }
                 return self.input.want(total);

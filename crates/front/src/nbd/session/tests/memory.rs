@@ -132,3 +132,29 @@ fn long_writes_that_wait_in_the_volume_keep_their_lease() {
         assert_eq!(budget.used(), 0);
     });
 }
+
+#[test]
+fn clients_that_keep_a_buffer_and_want_a_larger_one_do_not_wait_for_each_other() {
+    let memory = Memory::new(8 * MIB);
+    with_budget(5, 5 * MIB, &Shelf::of(&[("a", &memory)]), async |server| {
+        let larger = 2 * LONG;
+        let data = pattern(larger as usize, 3);
+        let mut clients = Vec::new();
+        for _ in 0..2 {
+            clients.push(Client::open(&server.env, &server.address, "a").await);
+        }
+        for client in &mut clients {
+            let reply = client.call(command::WRITE, 0, 0, LONG, &data[..LONG as usize]).await;
+            assert_eq!(reply.errno, 0);
+        }
+        assert!(server.connections.budget().used() > 4 * MIB, "each keeps its buffer for a moment");
+        let writes = clients.iter_mut().map(|client| async {
+            let before = server.env.now();
+            assert_eq!(client.call(command::WRITE, 0, 0, larger, &data).await.errno, 0);
+            server.env.now().since(before)
+        });
+        for waited in futures_util::future::join_all(writes).await {
+            assert!(waited < Duration::from_secs(8), "{waited:?}");
+        }
+    });
+}
