@@ -15,7 +15,8 @@ fn sizes_and_names_that_cannot_be() -> Result<()> {
     let long = "x".repeat(256);
     let cases: &[(&str, &str, &str)] = &[
         ("disk", "0", "0 bytes"),
-        ("disk", "1000", "512"),
+        ("disk", "1000", "1000G"),
+        ("disk", "1000B", "512"),
         ("disk", "99999T", "most"),
         ("disk", "banana", "size"),
         ("a/b", "1M", "name"),

@@ -16,6 +16,7 @@ mod images;
 mod life;
 mod parity;
 mod power_loss;
+mod removal;
 mod restarts;
 mod salvage;
 mod upgrade;

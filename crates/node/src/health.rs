@@ -48,6 +48,8 @@ pub(crate) struct Facts {
     pub(crate) salvaging: u64,
     /// What the start found damaged in the log.
     pub(crate) damage: Vec<String>,
+    /// The start found the warm memory damaged as a whole.
+    pub(crate) warm_damaged: bool,
 }
 
 /// Puts the facts into words, what stops clients first.
@@ -124,6 +126,12 @@ pub(crate) fn judge(facts: &Facts) -> Health {
     for damage in &facts.damage {
         say("log-damage", false, None, format!("found at the start: {damage}"));
     }
+    if facts.warm_damaged {
+        let message = "the start found the warm memory damaged, and began with an empty one: what only it had, if anything, is \
+            lost, and `rekindle volume ls` names the volumes that miss it"
+            .to_owned();
+        say("warm-damaged", false, None, message);
+    }
     troubles.sort_by_key(|trouble| !trouble.clients_wait);
     health(troubles)
 }
@@ -180,6 +188,7 @@ pub(crate) fn facts(node: &Node, looks: &Looks) -> Facts {
         failed: count(State::Error),
         salvaging: count(State::Salvaging),
         damage: node.opened.damage.clone(),
+        warm_damaged: node.warm.began == warm::Began::Damaged,
     }
 }
 
@@ -351,14 +360,21 @@ mod tests {
             salvaging: 1,
             stuck: vec!["volume 'c' is attaching for 12 s".into()],
             damage: vec!["segment 7: a torn tail".into()],
+            warm_damaged: true,
             ..Facts::default()
         };
         let health = judge(&facts);
         let text = health.reasons.join("; ");
-        for word in ["2 volume(s) cannot", "1 volume(s) are out", "'c' is attaching", "segment 7"] {
+        for word in [
+            "2 volume(s) cannot",
+            "1 volume(s) are out",
+            "'c' is attaching",
+            "segment 7",
+            "warm memory",
+        ] {
             assert!(text.contains(word), "{word}: {text}");
         }
-        assert_eq!((health.ok, health.troubles.len()), (false, 4));
+        assert_eq!((health.ok, health.troubles.len()), (false, 5));
     }
 
     #[test]

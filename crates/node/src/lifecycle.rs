@@ -219,6 +219,7 @@ async fn stop(fronts: &Fronts, node: Arc<Node>, drain: bool) -> Result<(), Error
         // Also when not everything could be drained: the log shall end in good order.
         node.staging.stop().await;
         node.log.close().await?;
+        crate::work::leave(&node).await;
         Ok::<(), Error>(drained?)
     };
     let limit = async {

@@ -49,6 +49,11 @@ pub const SWEEP_GRACE: Duration = Duration::from_secs(10);
 pub const PREDECESSOR_WAIT: Duration = Duration::from_secs(3);
 /// While it acknowledges anything, the node looks this often whether its record still names it.
 pub const RECORD_LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// How often the node looks whether another one wants to delete packs; and how often while one does.
+pub const SWEEP_LOOK_INTERVAL: Duration = Duration::from_secs(60);
+pub const SWEEP_AGREE_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a stop tries to tell the other nodes that none need wait for this one.
+pub const LEAVE_WAIT: Duration = Duration::from_secs(1);
 /// A quick stop that takes longer than this becomes a stop at once.
 pub const STOP_WAIT: Duration = Duration::from_secs(20);
 /// How long NBD sessions may take to finish what they have begun.

@@ -19,6 +19,8 @@ pub struct WarmMemory {
     pub budget_bytes: u64,
     /// What it takes, bytes.
     pub bytes: u64,
+    /// What its file was found to be.
+    pub began: warm::Began,
     /// Slots for segments.
     pub slots: usize,
     /// Block frames, if there are any.
@@ -55,6 +57,7 @@ pub(crate) async fn open(
         path,
         budget_bytes: sizes.warm_bytes,
         bytes: arena.file_length() as u64,
+        began: arena.began(),
         slots: arena.slots(),
         frames: arena.frames(),
     };

@@ -10,7 +10,7 @@ mod verify;
 pub use attach::attach;
 pub use salvage::{account as salvage_account, queued as salvage_queued, salvage};
 pub use space::space;
-pub use sweep::{StoredRoots, status as sweep_status, sweep};
+pub use sweep::{StoredRoots, leave, status as sweep_status, sweep};
 use verify::scrub;
 pub use verify::verify;
 
@@ -51,6 +51,7 @@ pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
     node.env.spawn("salvage-resume", salvage::resume(Arc::downgrade(node)));
     node.env.spawn("collector", node.volumes.collector(node.config.collector.clone()));
     node.env.spawn("recover", recover::recover(Arc::downgrade(node)));
+    node.env.spawn("sweep-agree", sweep::agree(Arc::downgrade(node)));
     every(node, "sweep-timer", node.config.sweep.interval, jobs, |node, jobs| {
         jobs.begin("sweep", "the store", "steps", |progress| {
             sweep(node, StartSweep::default(), progress)

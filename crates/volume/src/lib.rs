@@ -378,6 +378,12 @@ impl Volumes {
         self.run("volume-reap", work).await
     }
 
+    /// Forgets what the log has of a volume that is gone for good; whether it is. An error when that cannot be known.
+    pub async fn forget_if_gone(&self, id: base::VolumeId) -> Result<bool, Error> {
+        let work = move |inner: Arc<Inner>| async move { remove::forget_if_gone(&inner, id).await };
+        self.run("volume-forget", work).await
+    }
+
     /// On a background task: it ends whatever becomes of the caller, and an object store's connections live there.
     async fn run<T: Send + 'static, F>(
         &self,

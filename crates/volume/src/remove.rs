@@ -171,6 +171,28 @@ pub(crate) async fn release_log(inner: &Inner, id: VolumeId) -> Result<(), Error
     Ok(inner.staging.forget_for_good(id).await?)
 }
 
+/// Forgets what the log has of a volume that is gone; whether it is. Gone is what is marked deleted, or has no vault any more,
+/// when no name leads to it: a vault that is missing under its name is a loss, and then the log may have the last of it.
+pub(crate) async fn forget_if_gone(inner: &Inner, id: VolumeId) -> Result<bool, Error> {
+    match records::vault(&inner.writer, id).await? {
+        Some(held) if held.value.state == VaultState::Deleted => {}
+        Some(_) => return Ok(false),
+        None => {
+            let names = records::keys(&inner.writer, key::NAMES).await?;
+            let names = names.iter().filter_map(|key| key::name_of_key(key)).collect();
+            let named = |name: String| async move { records::name(&inner.writer, &name).await };
+            for record in records::each(names, named).await {
+                let Some(held) = record?.filter(|held| held.value.id == id) else { continue };
+                let name = held.value.name;
+                let reason = format!("the volume name '{name}' leads to it, but it does not exist");
+                return Err(datastore::Error::Damaged { key: Vault::key(id), reason }.into());
+            }
+        }
+    }
+    release_log(inner, id).await?;
+    Ok(true)
+}
+
 /// Ends removals that a crash interrupted, clears failed creations of at least this age, gives lost names back.
 pub(crate) async fn reap_orphans(inner: &Arc<Inner>, age: Duration) -> Result<Reaped, Error> {
     let mut reaped = Reaped::default();

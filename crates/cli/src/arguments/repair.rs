@@ -95,6 +95,8 @@ pub enum Sweep {
     Status,
     /// Sweep now, and wait for the end
     Run(SweepRun),
+    /// Say that another node of the store is gone for good, so that no sweep waits for it
+    Dismiss(SweepDismiss),
 }
 
 #[derive(Debug, Args)]
@@ -106,6 +108,21 @@ pub struct SweepRun {
     /// Only start it
     #[arg(long)]
     pub detach: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  rekindle sweep dismiss 0123456789abcdef0123456789abcdef
+
+A sweep deletes nothing before each node that uses the store has agreed. One
+that was stopped in good order need not be asked; one that died is waited for,
+and the sweep fails with its id. Dismiss only a node that runs nowhere any
+more: what a living one writes meanwhile may be deleted. Started again, it
+takes part again.")]
+pub struct SweepDismiss {
+    /// The node, as the failure of the sweep names it
+    pub node: base::NodeId,
 }
 
 #[derive(Debug, Subcommand)]

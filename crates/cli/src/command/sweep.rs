@@ -4,7 +4,7 @@ use super::{client, job};
 use crate::arguments::{Common, Sweep};
 use crate::failure::Outcome;
 use crate::output;
-use front::http::api::{Job, SweepStatus};
+use front::http::api::{Dismissed, Job, SweepStatus};
 use serde_json::{Value, json};
 
 /// Runs the command.
@@ -37,6 +37,18 @@ pub fn run(common: &Common, sweep: &Sweep) -> Outcome<u8> {
             } else {
                 output::line("swept");
                 print_counters(&done.result);
+            }
+        }
+        Sweep::Dismiss(gone) => {
+            let request = json!({ "node": gone.node.to_string() });
+            let dismissed: Dismissed = client.post("/api/v1/sweep/dismiss", &request)?;
+            if common.json {
+                output::json(&dismissed);
+            } else {
+                output::line(&format!(
+                    "no sweep waits for node {} (start {}) any more",
+                    dismissed.node, dismissed.start
+                ));
             }
         }
     }

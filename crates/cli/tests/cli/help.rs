@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 40] = [
+const PAGES: [&[&str]; 41] = [
     &[],
     &["up"],
     &["volume"],
@@ -30,6 +30,7 @@ const PAGES: [&[&str]; 40] = [
     &["salvage", "history"],
     &["sweep"],
     &["sweep", "run"],
+    &["sweep", "dismiss"],
     &["jobs"],
     &["jobs", "cancel"],
     &["man"],

@@ -14,6 +14,9 @@ use datastore::key;
 use datastore::record::{self, Body, Writer};
 use serde::{Deserialize, Serialize};
 
+/// Whether this start has left, for good; whoever says anything of it holds this.
+pub(super) type Left = tokio::sync::Mutex<bool>;
+
 /// Where the records are.
 pub const PREFIX: &str = "sweep/acks/";
 
@@ -38,19 +41,46 @@ fn key_of(node: NodeId) -> String {
     format!("{PREFIX}{node}")
 }
 
-/// This node's part in another's sweep. Never while this node itself sweeps: the set in the record may be an older one.
-pub(super) async fn acknowledge(content: &Content, writer: &Writer) -> Result<(), Error> {
+/// This node's part in another's sweep; gives whether there is one. Never while this node itself sweeps: the set in the
+/// record may be an older one.
+pub(super) async fn acknowledge(
+    content: &Content,
+    writer: &Writer,
+    left: &Left,
+) -> Result<bool, Error> {
     let condemned = condemned::read(&content.inner.store).await?;
     condemned::refuse(content, &condemned);
     if condemned.state == State::Deleting {
         content.inner.index.forget(&condemned.packs);
     }
     if condemned.state != State::Condemned {
-        return Ok(());
+        return Ok(condemned.state == State::Deleting);
     }
     content.inner.live.settle().await;
+    let left = left.lock().await;
+    if *left {
+        return Ok(false);
+    }
     let ack = Ack { incarnation: writer.life().incarnation, set: condemned.set, left: false };
-    put(writer, writer.node, ack).await
+    put(writer, writer.node, ack).await?;
+    Ok(true)
+}
+
+/// The start of another node that is over, by somebody's word: the one that its record names.
+pub(super) async fn dismissed(writer: &Writer, node: NodeId) -> Result<Incarnation, Error> {
+    let key = format!("{}{node}", key::NODES);
+    if node == writer.node {
+        let reason = "this is the node that was asked: it is not gone".to_owned();
+        return Err(datastore::Error::Refused(reason).into());
+    }
+    let (bytes, _) = writer.store.get(&key).await?;
+    let body = record::decode(&key, &bytes)?.body;
+    let incarnation = body.get("incarnation").and_then(|number| number.as_u64());
+    let unclear = || datastore::Error::Damaged {
+        reason: "it does not say which start of the node is the last one".to_owned(),
+        key,
+    };
+    Ok(Incarnation(incarnation.ok_or_else(unclear)?))
 }
 
 /// Says that a start of a node is over: its own stop in good order, or somebody's word for one that will never come back.
@@ -65,7 +95,8 @@ pub(super) async fn leave(
 async fn put(writer: &Writer, node: NodeId, ack: Ack) -> Result<(), Error> {
     let key = key_of(node);
     match writer.read::<Ack>(&key).await? {
-        Some(found) if found.value == ack => {}
+        // The word of an earlier start, or one that arrives late, does not speak for a later one.
+        Some(found) if found.value == ack || found.value.incarnation > ack.incarnation => {}
         Some(found) => drop(writer.replace(&found, ack).await?),
         None => drop(writer.create(&key, ack).await?),
     }

@@ -102,6 +102,7 @@ pub struct Sweeper {
     seen: Seen,
     /// One sweep at a time.
     turn: tokio::sync::Mutex<()>,
+    left: acks::Left,
 }
 
 /// What a mark proposes.
@@ -129,6 +130,7 @@ impl Sweeper {
             blob_bytes: Mutex::default(),
             seen: Seen::default(),
             turn: tokio::sync::Mutex::default(),
+            left: acks::Left::default(),
         }
     }
 
@@ -152,11 +154,12 @@ impl Sweeper {
 
     /// This node's part in the sweeps of others: call it every few seconds. It reads one record; when that condemns packs, it
     /// refuses duplicates in them, waits until the batches begun before have ended, and says so. Without it no other node
-    /// ever deletes anything. Does nothing while this node sweeps itself.
-    pub async fn acknowledge(&self) -> Result<(), Error> {
+    /// ever deletes anything. Does nothing while this node sweeps itself. Gives whether another one is at it, and this node
+    /// should look again soon.
+    pub async fn acknowledge(&self) -> Result<bool, Error> {
         match self.turn.try_lock() {
-            Ok(_turn) => acks::acknowledge(&self.content, &self.writer).await,
-            Err(_) => Ok(()),
+            Ok(_turn) => acks::acknowledge(&self.content, &self.writer, &self.left).await,
+            Err(_) => Ok(false),
         }
     }
 
@@ -164,12 +167,18 @@ impl Sweeper {
     /// nothing writes any more.
     pub async fn leave(&self) -> Result<(), Error> {
         let life = self.writer.life();
+        // An acknowledgement that is on its way ends first, and none comes after.
+        let mut left = self.left.lock().await;
+        *left = true;
         acks::leave(&self.writer, life.node, life.incarnation).await
     }
 
-    /// Somebody's word that a start of another node is over for good, and that nothing that it wrote is still to come.
-    pub async fn dismiss(&self, node: NodeId, incarnation: Incarnation) -> Result<(), Error> {
-        acks::leave(&self.writer, node, incarnation).await
+    /// Somebody's word that the last start of another node is over for good, and that nothing that it wrote is still to
+    /// come; gives which start that was.
+    pub async fn dismiss(&self, node: NodeId) -> Result<Incarnation, Error> {
+        let incarnation = acks::dismissed(&self.writer, node).await?;
+        acks::leave(&self.writer, node, incarnation).await?;
+        Ok(incarnation)
     }
 
     /// One sweep, from begin to end. After an error everything is as safe as before; the next one begins anew.
@@ -226,7 +235,7 @@ impl Sweeper {
             Ok(tenure) => tenure,
             Err(error) => {
                 // The one who sweeps waits for this node.
-                acks::acknowledge(&self.content, &self.writer).await?;
+                acks::acknowledge(&self.content, &self.writer, &self.left).await?;
                 return Err(error);
             }
         };
@@ -451,8 +460,11 @@ impl Sweeper {
             let nodes: Vec<String> = missing.iter().map(NodeId::to_string).collect();
             let nodes = nodes.join(", ");
             if env.now().since(begun) >= self.options.patience {
+                let commands: Vec<String> =
+                    missing.iter().map(|node| format!("`rekindle sweep dismiss {node}`")).collect();
                 return Err(Error::Stopped(format!(
-                    "node {nodes} uses this store too and has not agreed to the deletion, so nothing is deleted: start it, or say that it is gone for good"
+                    "node {nodes} uses this store too and has not agreed to the deletion, so nothing is deleted: start it, or, if it is gone for good, say so: {}",
+                    commands.join(", ")
                 )));
             }
             if self.stop.load(Ordering::Relaxed) {

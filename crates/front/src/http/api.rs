@@ -54,6 +54,8 @@ pub trait Api: super::kept::Keep {
     fn sweep(&self) -> Answer<'_, SweepStatus>;
     /// Starts a sweep.
     fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job>;
+    /// Somebody's word that another node of the store is gone for good: sweeps wait for it no longer.
+    fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed>;
     /// Starts a count of what volumes take in the store; of one of them, or of all.
     fn start_space(&self, request: StartSpace) -> Answer<'_, Job>;
     /// Starts a check of what is stored.
@@ -205,6 +207,24 @@ pub struct StartSweep {
     /// Only say what would be freed.
     #[serde(default)]
     pub dry_run: bool,
+}
+
+/// A node that will never come back.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DismissNode {
+    /// Its id, as the failure of the sweep names it.
+    pub node: String,
+}
+
+/// A node for which no sweep waits any more.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Dismissed {
+    /// Its id.
+    pub node: String,
+    /// Which of its starts: when it is started again all the same, sweeps wait for it again.
+    pub start: u64,
 }
 
 /// Volumes to be brought into service, and read here and there.

@@ -3,9 +3,9 @@
 pub(super) mod kept;
 
 use super::api::{
-    ApiError, BootReport, CreateVolume, Event, Health, Job, LogUsage, Problem, Salvage,
-    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep, StartVerify,
-    Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    ApiError, BootReport, CreateVolume, DismissNode, Dismissed, Event, Health, Job, LogUsage,
+    Problem, Salvage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep,
+    StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::serve::App;
@@ -45,6 +45,7 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::DELETE, "/api/v1/warm/frames", delete(drop_warm_frames)),
         (Method::GET, "/api/v1/sweep", get(sweep)),
         (Method::POST, "/api/v1/sweep", post(start_sweep)),
+        (Method::POST, "/api/v1/sweep/dismiss", post(dismiss_node)),
         (Method::POST, "/api/v1/space", post(start_space)),
         (Method::POST, "/api/v1/verify", post(start_verify)),
         (Method::POST, "/api/v1/attach", post(start_attach)),
@@ -300,6 +301,17 @@ pub(super) async fn start_sweep(
     Body(request): Body<StartSweep>,
 ) -> Result<(StatusCode, Json<Job>), ApiError> {
     Ok(begun(app.api.start_sweep(request).await?))
+}
+
+/// Somebody's word that another node of the store is gone for good: sweeps wait for it no longer.
+#[utoipa::path(post, path = "/api/v1/sweep/dismiss", request_body = DismissNode, responses(
+    (status = 200, body = Dismissed, description = "No sweep waits for that start of it.")
+))]
+pub(super) async fn dismiss_node(
+    State(app): State<App>,
+    Body(request): Body<DismissNode>,
+) -> Answered<Dismissed> {
+    app.api.dismiss_node(request).await.map(Json)
 }
 
 /// Brings volumes into service and reads them here and there, as if all clients came at once.

@@ -6,9 +6,10 @@ use crate::assemble::Node;
 use crate::{boot, health, limits, warm_memory, work};
 use base::Kind;
 use front::http::api::{
-    Answer, Api, ApiError, BootReport, CreateVolume, Debug, Event, Health, Job, LogUsage, Salvage,
-    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep, StartVerify,
-    Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    Answer, Api, ApiError, BootReport, CreateVolume, Debug, DismissNode, Dismissed, Event, Health,
+    Job, LogUsage, Salvage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace,
+    StartSweep, StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped,
+    WarmStatus,
 };
 use serde_json::json;
 use std::sync::Arc;
@@ -263,6 +264,20 @@ impl Api for Service {
                 .inner
                 .jobs
                 .begin("sweep", subject, "packs", |progress| work::sweep(node, request, progress)))
+        })
+    }
+
+    fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed> {
+        Box::pin(async move {
+            let id = request.node.parse().map_err(|_| {
+                let message = format!("'{}' is no node's id", request.node);
+                ApiError::new(Kind::Invalid, message)
+            })?;
+            let dismissed = self.node().await?.sweeper.dismiss(id).await;
+            let start = dismissed
+                .map_err(|error| ApiError::new(error.kind(), format!("node {id}: {error}")))?;
+            tracing::warn!(node = %id, %start, "is gone for good, by somebody's word: no sweep waits for it");
+            Ok(Dismissed { node: request.node, start: start.0 })
         })
     }
 

@@ -52,21 +52,14 @@ async fn see_to(node: &Arc<Node>, volumes: Vec<(VolumeId, Serial)>) -> usize {
 /// Whether nothing is left to be done for the volume.
 async fn bring(node: &Arc<Node>, volume: VolumeId, serial: Serial) -> bool {
     let vault = match node.writer.read::<Vault>(&key::volume_key(volume)).await {
-        Ok(Some(held)) => held.value,
-        // Nobody but the sweep removes vaults, and it forgets their changes first: this is not for us to decide.
-        Ok(None) => {
-            tracing::warn!(%volume, "the log has changes of a volume whose vault is gone: they are kept");
-            return true;
-        }
+        Ok(Some(held)) if held.value.state != VaultState::Deleted => held.value,
+        // The store itself says so: a removal, whose end in the log a crash has cut off.
+        Ok(_) => return forget(node, volume).await,
         Err(error) => {
             tracing::warn!(%volume, %error, "a volume with unfinished changes cannot be looked up now");
             return !error.kind().is_retryable();
         }
     };
-    if vault.state == VaultState::Deleted {
-        node.staging.forget(volume);
-        return true;
-    }
     if vault.checkpoint >= serial {
         // All of it is in the store; the last life had no time to tell the log.
         node.log.release(volume, vault.checkpoint);
@@ -76,6 +69,22 @@ async fn bring(node: &Arc<Node>, volume: VolumeId, serial: Serial) -> bool {
         Ok(_) => true,
         Err(error) => {
             tracing::warn!(volume = vault.name, %error, "a volume with unfinished changes cannot be attached");
+            !error.kind().is_retryable()
+        }
+    }
+}
+
+/// Lets go of a volume that is gone, for all later starts too; whether nothing is left to be done.
+async fn forget(node: &Arc<Node>, volume: VolumeId) -> bool {
+    match node.volumes.forget_if_gone(volume).await {
+        Ok(true) => {
+            tracing::info!(%volume, "was removed: what the log had of it is nobody's");
+            true
+        }
+        // It came back between two looks.
+        Ok(false) => false,
+        Err(error) => {
+            tracing::warn!(%volume, %error, "the log keeps the changes of a volume that cannot be found");
             !error.kind().is_retryable()
         }
     }

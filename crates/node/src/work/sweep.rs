@@ -2,6 +2,7 @@
 
 use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
+use crate::limits;
 use crate::service::refused;
 use base::Kind;
 use content::Error as ContentError;
@@ -10,7 +11,7 @@ use content::tree::Root;
 use env::BoxFuture;
 use front::http::api::{ApiError, JobState, StartSweep, SweepStatus};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use volume::{StagingError, Volumes};
 
 /// All roots there are: those of the volumes.
@@ -67,8 +68,42 @@ fn steps(phase: Phase) -> u64 {
         Phase::Condemned => 1,
         Phase::Settling => 2,
         Phase::ReMarking => 3,
-        Phase::Compacting => 4,
-        Phase::Deleting => 5,
+        Phase::Deleting => 4,
+        Phase::Compacting => 5,
+    }
+}
+
+/// This node's part in the sweeps of others, for as long as it lives. A look is one small read; a node that cannot be asked
+/// keeps the others from deleting, and loses nothing by it.
+pub(super) async fn agree(node: Weak<Node>) {
+    let mut pause = limits::SWEEP_AGREE_INTERVAL;
+    loop {
+        let Some((env, sweeper)) =
+            node.upgrade().map(|node| (node.env.clone(), Arc::downgrade(&node.sweeper)))
+        else {
+            return;
+        };
+        env.sleep(pause).await;
+        let Some(sweeper) = sweeper.upgrade() else { return };
+        pause = match sweeper.acknowledge().await {
+            Ok(true) => limits::SWEEP_AGREE_INTERVAL,
+            Ok(false) => limits::SWEEP_LOOK_INTERVAL,
+            Err(error) => {
+                tracing::debug!(%error, "it is not known now whether another node sweeps");
+                limits::SWEEP_LOOK_INTERVAL
+            }
+        };
+    }
+}
+
+/// The last thing of a stop in good order: no sweep of another node need wait for this one.
+pub async fn leave(node: &Node) {
+    let told = match node.env.timeout(limits::LEAVE_WAIT, node.sweeper.leave()).await {
+        Ok(told) => told.map_err(|error| error.to_string()),
+        Err(_) => Err("the store gives no answer".to_owned()),
+    };
+    if let Err(error) = told {
+        tracing::debug!(%error, "sweeps of other nodes wait for this one until it is started again or dismissed");
     }
 }
 

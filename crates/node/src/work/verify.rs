@@ -6,6 +6,7 @@ use crate::limits;
 use crate::service::refused;
 use base::Kind;
 use base::units::format_size;
+use content::Missing;
 use content::sweep::Budget;
 use content::verify::{Damage, verify_within};
 use front::http::api::{ApiError, StartVerify};
@@ -176,10 +177,10 @@ fn describe(damage: &Damage, subject: Option<&Info>) -> String {
             format!("{} at byte {begin}", format_size(end.saturating_sub(begin)))
         })
         .collect();
-    let kind = if damage.error.kind() == Kind::Unsupported {
-        "cannot be read by this binary"
-    } else {
-        "is damaged"
+    let kind = match damage.missing {
+        _ if damage.error.kind() == Kind::Unsupported => "cannot be read by this binary",
+        Missing::Absent => "is absent (not lost)",
+        Missing::Damaged => "is damaged",
     };
     format!("volume '{}': {} {kind}: {}", info.vault.name, ranges.join(", "), damage.error)
 }

@@ -92,6 +92,7 @@ pub struct Bed {
     pub writer: Writer,
     pub copies: Option<Arc<crate::WarmCopies>>,
     pub volumes: Volumes,
+    pub log: Log,
 }
 
 impl Bed {
@@ -158,14 +159,15 @@ impl Bed {
             age_deadline: Duration::from_secs(60),
             memory_outlives_process: true,
         };
-        let staging = Staging::start(env.clone(), log, content.clone(), writer.clone(), config);
+        let staging =
+            Staging::start(env.clone(), log.clone(), content.clone(), writer.clone(), config);
         let chunks = content.clone();
         let homes: HomeMaker = Arc::new(move |vault: &Vault| match vault.kind.as_str() {
             "block" => Ok(Arc::new(OneChunk { content: chunks.clone() }) as Arc<dyn Home>),
             other => Err(Error::Invalid(format!("'{other}' is not a kind of volume: use 'block'"))),
         });
         let volumes = Volumes::open(env.clone(), writer.clone(), staging, content, homes);
-        Self { env, store, faults, writer, copies, volumes }
+        Self { env, store, faults, writer, copies, volumes, log }
     }
 
     pub async fn keys(&self, prefix: &str) -> Vec<String> {

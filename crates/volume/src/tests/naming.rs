@@ -6,6 +6,7 @@ use crate::*;
 use base::{Generation, Kind, NodeId, Serial, VolumeId};
 use datastore::backend::mem::Mem;
 use datastore::key;
+use datastore::layer::fault::Plan;
 use env::sim::{Faults, World};
 use futures_util::future::join_all;
 use std::path::Path;
@@ -84,6 +85,64 @@ fn a_removed_volume_is_gone_and_its_name_is_free() {
         let handle = bed.volumes.attach("größe 1").await.unwrap();
         assert_eq!(read(&handle, 0, 5).await, [0; 5]);
         assert_eq!(bed.volumes.show("größe 1").await.unwrap().clients, 1);
+    });
+}
+
+#[test]
+fn the_log_has_nothing_of_a_removed_volume_after_any_restart() {
+    for drains in [true, false] {
+        let (world, store) = (World::new(3, Faults::none()), Mem::store());
+        for round in 0..5 {
+            world.block_on(async {
+                let bed = Bed::start(&world.env(), &store).await;
+                assert_eq!(bed.log.unfinished_volumes().await.unwrap(), [], "round {round}");
+                bed.volumes.create(spec("vm1")).await.unwrap();
+                let handle = bed.volumes.attach("vm1").await.unwrap();
+                for _ in 0..200 {
+                    write(&handle, 0, &[7; SIZE as usize]).await.unwrap();
+                }
+                if drains {
+                    handle.staged().drain().await.unwrap();
+                }
+                drop(handle);
+                bed.volumes.remove("vm1", true).await.unwrap();
+            });
+            world.crash_process();
+        }
+    }
+}
+
+#[test]
+fn what_the_log_has_of_a_volume_without_vault_and_name_is_forgotten_for_good_and_of_a_lost_one_kept()
+ {
+    let (world, store) = (World::new(4, Faults::none()), Mem::store());
+    let id = world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec("vm1")).await.unwrap();
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        write(&handle, 0, b"data").await.unwrap();
+        let id = bed.vault("vm1").await.id;
+        assert!(!bed.volumes.forget_if_gone(id).await.unwrap(), "it lives");
+        store.delete(&Vault::key(id)).await.unwrap();
+        id
+    });
+    world.crash_process();
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        // Lost, not removed: the name leads to it.
+        assert_eq!(kind(bed.volumes.forget_if_gone(id).await), Kind::Damaged);
+        assert_eq!(bed.log.unfinished_volumes().await.unwrap().len(), 1);
+        store.delete(&key::name_key("vm1")).await.unwrap();
+        // A store that does not answer says nothing.
+        bed.faults.set(Plan { fail_percent: 100.0, ..Plan::default() });
+        assert_eq!(kind(bed.volumes.forget_if_gone(id).await), Kind::Unavailable);
+        bed.faults.set(Plan::default());
+        assert!(bed.volumes.forget_if_gone(id).await.unwrap());
+    });
+    world.crash_process();
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        assert_eq!(bed.log.unfinished_volumes().await.unwrap(), []);
     });
 }
 

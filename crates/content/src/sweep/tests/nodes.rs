@@ -113,10 +113,20 @@ fn whoever_is_fenced_has_left_or_was_dismissed_is_not_waited_for_and_a_new_start
         start(&env, &store, &vaults, 2, 8).await;
         garbage(&one.content).await;
         assert!(one.sweeper.run().await.is_err());
-        one.sweeper.dismiss(NodeId([2; 16]), Incarnation(7)).await.unwrap();
-        assert!(one.sweeper.run().await.is_err(), "another start of it");
-        one.sweeper.dismiss(NodeId([2; 16]), Incarnation(8)).await.unwrap();
+        let failure = one.sweeper.status().failure.unwrap();
+        let command = format!("`rekindle sweep dismiss {}`", NodeId([2; 16]));
+        assert!(failure.contains(&command), "{failure}");
+        assert_eq!(one.sweeper.dismiss(NodeId([2; 16])).await.unwrap(), Incarnation(8));
+        // The word of an earlier start that arrives late changes nothing.
+        two.sweeper.leave().await.unwrap();
         assert!(one.sweeper.run().await.unwrap().packs_deleted > 0);
+        start(&env, &store, &vaults, 2, 9).await;
+        garbage(&one.content).await;
+        assert!(one.sweeper.run().await.is_err(), "it came back");
+        one.sweeper.dismiss(NodeId([2; 16])).await.unwrap();
+        assert!(one.sweeper.run().await.unwrap().packs_deleted > 0);
+        assert!(one.sweeper.dismiss(NodeId([1; 16])).await.is_err(), "the node itself");
+        assert!(one.sweeper.dismiss(NodeId([9; 16])).await.is_err(), "a node that never was");
         let three = start(&env, &store, &vaults, 3, 1).await;
         garbage(&one.content).await;
         assert!(one.sweeper.run().await.is_err());
@@ -129,6 +139,34 @@ fn whoever_is_fenced_has_left_or_was_dismissed_is_not_waited_for_and_a_new_start
         store.put(&datastore::key::node_key(NodeId([4; 16])), "?".into()).await.unwrap();
         garbage(&one.content).await;
         assert!(one.sweeper.run().await.is_err());
+    });
+}
+
+#[test]
+fn a_node_that_has_left_acknowledges_nothing_more() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let (store, vaults) = (Mem::store(), Arc::new(Vaults::default()));
+        let one = start(&env, &store, &vaults, 1, 1).await;
+        let two = start(&env, &store, &vaults, 2, 1).await;
+        garbage(&one.content).await;
+        // Asked to acknowledge while it ends its last batch; it leaves before that.
+        let batch = two.content.batch();
+        let sweeping = one.sweeper.clone();
+        env.spawn("sweep", async move { drop(sweeping.run().await) });
+        env.sleep(Duration::from_secs(2)).await;
+        let (asked, asking) = (Arc::new(Mutex::new(None)), two.sweeper.clone());
+        let answer = asked.clone();
+        env.spawn("agree", async move { *answer.lock() = asking.acknowledge().await.ok() });
+        env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(*asked.lock(), None, "it waits for the batch");
+        two.sweeper.leave().await.unwrap();
+        batch.committed();
+        env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(*asked.lock(), Some(false));
+        let held = one.writer.read::<Ack>(&format!("{}{}", acks::PREFIX, NodeId([2; 16]))).await;
+        assert!(held.unwrap().unwrap().value.left);
     });
 }
 

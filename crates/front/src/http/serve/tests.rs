@@ -131,6 +131,9 @@ impl Api for Fake {
     fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job> {
         Box::pin(async move { Ok(job("sweep", format!("dry run: {}", request.dry_run))) })
     }
+    fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed> {
+        Box::pin(async move { Ok(Dismissed { node: request.node, start: 4 }) })
+    }
     fn start_space(&self, request: StartSpace) -> Answer<'_, Job> {
         Box::pin(async move { Ok(job("space", request.volume.unwrap_or_default())) })
     }
@@ -237,6 +240,12 @@ fn every_question_has_its_answer() {
             ("DELETE /api/v1/warm/frames", "", 200, json!({"frames": 5})),
             ("POST /api/v1/sweep", "", 202, json!({"subject": "dry run: false"})),
             ("POST /api/v1/sweep", "{\"dry_run\": true}", 202, json!({"subject": "dry run: true"})),
+            (
+                "POST /api/v1/sweep/dismiss",
+                "{\"node\": \"a\"}",
+                200,
+                json!({"node": "a", "start": 4}),
+            ),
             ("POST /api/v1/verify", "{\"volume\": \"one\"}", 202, json!({"subject": "one"})),
             ("GET /api/v1/jobs/12", "", 200, json!({"id": "12", "state": "done"})),
             ("GET /openapi.json", "", 200, json!({"info": crate::http::document().info})),
