@@ -109,6 +109,11 @@ const HELP: &[(Shape, &str, &str)] = &[
     (Shape::Gauge, "rekindle_index_bytes", "Memory that the index of known chunks takes."),
     (Shape::Counter, "rekindle_log_appended_bytes_total", "Bytes appended to the log."),
     (Shape::Counter, "rekindle_log_commits_total", "Synced writes of the log."),
+    (
+        Shape::Counter,
+        "rekindle_log_exhausted_total",
+        "Times the machine refused the log something.",
+    ),
     (Shape::Gauge, "rekindle_log_flash_bytes", "Flash that segments in use take."),
     (Shape::Gauge, "rekindle_log_flash_max_bytes", "Flash that the log may take."),
     (Shape::Gauge, "rekindle_log_segments", "Segments in use."),
