@@ -309,9 +309,11 @@ fn a_scrub_finds_what_nobody_reads_and_has_it_salvaged() -> Result<()> {
     assert_eq!(verify(&["--rate", "10M"])?["result"]["damaged"], 1);
     ensure!(outcomes(&daemon).is_empty(), "nobody has asked for a salvage");
     verify(&["--salvage"])?;
-    wait_until("the salvage", Duration::from_secs(30), || outcomes(&daemon) == ["repaired"])?;
+    wait_until("the salvage", Duration::from_secs(30), || outcomes(&daemon) == ["waiting"])?;
     let history = daemon.cli(&["salvage", "history", "hurt"])?.to_string();
     ensure!(history.contains("a check found"), "{history}");
+    daemon.cli(&["salvage", "run", "hurt", "--accept-losses"])?;
+    let before = outcomes(&daemon).len();
     // The footer of another pack: nothing is lost by that.
     for path in objects(&daemon.dir.join("store/packs/data"))? {
         let mut object = std::fs::read(&path)?;
@@ -322,10 +324,10 @@ fn a_scrub_finds_what_nobody_reads_and_has_it_salvaged() -> Result<()> {
     // The second attempt is not due at once.
     wait_until("the second salvage", Duration::from_secs(30), || {
         let found = verify(&["--salvage"]).unwrap_or_default().to_string();
-        outcomes(&daemon).len() == 2 || !found.contains("its footer is damaged")
+        outcomes(&daemon).len() > before || !found.contains("its footer is damaged")
     })?;
     let history = daemon.cli(&["salvage", "history", "hurt"])?;
-    ensure!(history[1].to_string().contains("nothing is lost"), "{history}");
+    ensure!(history.to_string().contains("nothing is lost"), "{history}");
     wait_until("all to be well", Duration::from_secs(30), || {
         verify(&[]).is_ok_and(|found| !found.to_string().contains("footer"))
     })?;
@@ -343,7 +345,8 @@ fn a_scrub_begins_by_the_clock_and_nobody_has_to_ask() -> Result<()> {
     let path = file.display().to_string();
     daemon.set_arguments(["--config", &path]);
     daemon.up()?;
-    wait_until("the salvage", Duration::from_secs(60), || outcomes(&daemon) == ["repaired"])?;
+    let waits = |outcome: &String| outcome == "waiting";
+    wait_until("the salvage", Duration::from_secs(60), || outcomes(&daemon).iter().any(waits))?;
     let history = daemon.cli(&["salvage", "history", "hurt"])?.to_string();
     ensure!(history.contains("a check found"), "{history}");
     let mut client = NbdClient::connect(&daemon.socket(), "hurt")?;

@@ -17,8 +17,10 @@ pub struct Rename {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  rekindle volume resize vm1 40G            clients see it when they connect anew
-  rekindle volume resize vm1 10G --shrink   cuts off what is beyond; shrink the file system first")]
+  rekindle volume resize vm1 40G
+      clients see it when they connect anew
+  rekindle volume resize vm1 10G --shrink
+      cuts off what is beyond: shrink the file system first")]
 pub struct Resize {
     /// The volume
     #[arg(value_parser = parse::volume_name)]

@@ -24,7 +24,7 @@ pub enum Volume {
         after_help = "\
 Examples:
   rekindle volume rm vm1
-  rekindle volume rm vm1 --now      for good: its space is free at the next sweep
+  rekindle volume rm vm1 --now      for good: its space is free soon
   rekindle volume rm vm1 --force    also when clients are connected"
     )]
     Rm(Remove),

@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 41] = [
+const PAGES: [&[&str]; 48] = [
     &[],
     &["up"],
     &["volume"],
@@ -12,6 +12,13 @@ const PAGES: [&[&str]; 41] = [
     &["volume", "ls"],
     &["volume", "show"],
     &["volume", "rm"],
+    &["volume", "trash"],
+    &["volume", "restore"],
+    &["volume", "purge"],
+    &["volume", "rename"],
+    &["volume", "resize"],
+    &["volume", "versions"],
+    &["volume", "rollback"],
     &["volume", "drain"],
     &["volume", "import"],
     &["volume", "export"],
