@@ -90,11 +90,11 @@ impl Inner {
         seen: bool,
     ) -> Result<Held<Vault>, Error> {
         let taken = Incarnation(self.fence.taken.load(Ordering::Relaxed));
-        if !lives::needs_claim(&vault.value, taken) {
+        if !lives::needs_claim(&vault.value, taken, self.writer.life().incarnation) {
             return Ok(vault);
         }
         if !seen {
-            let by_copy = "the store's vault is needed: a copy of this folder was in use";
+            let by_copy = "the store's vault is needed: this start has to be the first to write it";
             return Err(datastore::Error::Unavailable(by_copy.to_owned()).into());
         }
         let (value, life) = (&vault.value, self.writer.life().incarnation);

@@ -4,7 +4,7 @@
 //! same life. The newest life is right: it goes on from what it found when it began, and what older lives did behind its
 //! back is not of the volume any more. The vault says which life wrote it last, and behind which serial that life began.
 
-use crate::{Began, Vault, limits};
+use crate::{Began, Policy, Vault, limits};
 use base::{Generation, Incarnation, Serial};
 
 #[cfg(test)]
@@ -63,8 +63,12 @@ pub(crate) fn is_claimed_wrongly(
 /// Whether this life has to write the vault before it serves the volume: a copy of the folder was in use before the start
 /// `taken`, its process may still be there, and the vault has not been written since. It may go on from other changes than
 /// this folder has, and only a write of the vault keeps it from committing them under ours.
-pub(crate) fn needs_claim(vault: &Vault, taken: Incarnation) -> bool {
-    vault.incarnation < taken
+///
+/// So it is after any start with a volume that keeps nothing in the log: a commit of the last life may still be on its way,
+/// with changes that nobody was told of. It must not land once somebody has read what was there before.
+pub(crate) fn needs_claim(vault: &Vault, taken: Incarnation, life: Incarnation) -> bool {
+    let is_logged = vault.policy == Policy::Back;
+    vault.incarnation < if is_logged { taken } else { life }
 }
 
 /// The vault as this life writes it, with a new checkpoint: it says which life that is, behind which serial it began, and

@@ -11,6 +11,7 @@ use crate::records;
 use crate::registry::{Exclusive, Inner};
 use crate::salvage::{self, attempts::By};
 use crate::{Error, Vault, copies, limits};
+use base::Kind;
 use datastore::record::Held;
 use futures_util::{StreamExt, stream};
 use std::future::poll_fn;
@@ -207,18 +208,25 @@ async fn by_copy(attaching: &Exclusive, phase: &str) -> Option<Live> {
 async fn by_store(attaching: &Exclusive, phase: &str) -> Result<Live, Error> {
     let (inner, entry) = (&attaching.inner, &attaching.entry);
     metrics::counter!("rekindle_volume_attaches_total", "vault" => "store").increment(1);
-    let found = {
-        let _step = attaching.step("the store: reading the name and the vault");
-        copies::fetch(&inner.writer, &entry.name, phase).await?
-    };
-    entry.inside.lock().known = true;
-    let watch = inner.env.watch();
-    let held = {
-        let _step = attaching.step("the store: becoming the owner in the vault");
-        become_owner(inner, &entry.name, found).await?
-    };
-    inner.env.boot_phase("owner", Some(phase), watch);
-    open(attaching, held, phase, false).await
+    let mut tries = limits::CONFLICTS_MAX;
+    loop {
+        let found = {
+            let _step = attaching.step("the store: reading the name and the vault");
+            copies::fetch(&inner.writer, &entry.name, phase).await?
+        };
+        entry.inside.lock().known = true;
+        let watch = inner.env.watch();
+        let held = {
+            let _step = attaching.step("the store: becoming the owner in the vault");
+            become_owner(inner, &entry.name, found).await?
+        };
+        inner.env.boot_phase("owner", Some(phase), watch);
+        match open(attaching, held, phase, false).await {
+            // A commit of an earlier life has landed meanwhile.
+            Err(error) if error.kind() == Kind::Conflict && tries > 0 => tries -= 1,
+            done => return done,
+        }
+    }
 }
 
 /// Brings an owned volume into service.

@@ -252,7 +252,7 @@ impl World {
         }
         self.newest = (folder, history.clone());
         let begins = Serial(history.len() as u64);
-        if needs_claim(&held.0, Incarnation(self.taken[folder])) {
+        if needs_claim(&held.0, Incarnation(self.taken[folder]), Incarnation(0)) {
             held = (signed(&held.0, Incarnation(life), begins, held.0.checkpoint), held.1 + 1);
             self.vault = held.clone();
         }
