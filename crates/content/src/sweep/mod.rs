@@ -463,7 +463,8 @@ impl Sweeper {
                 let commands: Vec<String> =
                     missing.iter().map(|node| format!("`rekindle sweep dismiss {node}`")).collect();
                 return Err(Error::Stopped(format!(
-                    "node {nodes} uses this store too and has not agreed to the deletion, so nothing is deleted: start it, or, if it is gone for good, say so: {}",
+                    "node {nodes} uses this store too and has not agreed to the deletion, so nothing is deleted: start \
+                     it, or, if it is gone for good, say so: {}",
                     commands.join(", ")
                 )));
             }
