@@ -9,7 +9,7 @@ const HELP: &str = "\
 cargo x bench SUITE [OPTIONS]
 
   --only NAME        only this experiment; repeatable; docs/benchmarks.md stays as it is
-  --rounds N         rounds a side, of which the best counts (5)
+  --rounds N         rounds a side, of which the middle one counts (5)
   --seconds S        length of one run (3)
   --pin CLIENT:SERVER  cores of clients and of servers, the same for all sides (0:0,1)
   --patience S       how long a run waits for others to leave the machine alone (20)

@@ -1,7 +1,7 @@
 //! `cargo x bench SUITE`: how fast, as ratios against what one would use instead, taken side by side in one run.
 //!
-//! Each file of `experiments/` answers one question. Sides alternate, are pinned alike, and the best of several rounds
-//! counts, because a shared machine only ever makes a run slower. Nothing here fails because it was slow: the table says
+//! Each file of `experiments/` answers one question. Sides alternate, are pinned alike, and the middle of several
+//! rounds counts, with the best one beside it. Nothing here fails because it was slow: the table says
 //! what was wanted and whether it was reached.
 #![expect(clippy::disallowed_methods, reason = "a benchmark works on the real machine")]
 

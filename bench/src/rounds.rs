@@ -1,4 +1,4 @@
-//! Rounds: sides take turns, and the best run of each side counts.
+//! Rounds: sides take turns. The middle run of each side counts, the best one is shown beside it.
 
 use crate::arguments::Arguments;
 use crate::machine::{self, Watch};
@@ -113,20 +113,49 @@ fn enough<T>(runs: &[Run<T>], rounds: usize) -> bool {
     runs.iter().filter(|run| is_quiet(run)).count() >= rounds
 }
 
+/// The undisturbed runs; all of them when each was disturbed.
+fn counted<T>(runs: &[Run<T>]) -> Vec<&Run<T>> {
+    let quiet = runs.iter().any(is_quiet);
+    runs.iter().filter(|run| !quiet || is_quiet(run)).collect()
+}
+
 /// The run with the largest measure: of the undisturbed ones, when there are some.
 pub fn best<T>(runs: &[Run<T>], measure: impl Fn(&T) -> f64) -> &Run<T> {
-    let quiet = runs.iter().any(is_quiet);
-    let counted = runs.iter().filter(|run| !quiet || is_quiet(run));
-    counted
+    counted(runs)
+        .into_iter()
         .max_by(|a, b| measure(&a.value).total_cmp(&measure(&b.value)))
         .expect("there is at least one round")
 }
 
-/// The middle value of all runs, disturbed or not.
+/// The run in the middle: of the undisturbed ones, when there are some. Of an even number, the one with the smaller
+/// measure.
+pub fn middle<T>(runs: &[Run<T>], measure: impl Fn(&T) -> f64) -> &Run<T> {
+    let mut counted = counted(runs);
+    counted.sort_by(|a, b| measure(&a.value).total_cmp(&measure(&b.value)));
+    counted[(counted.len() - 1) / 2]
+}
+
+/// The middle value of a measure.
 pub fn median<T>(runs: &[Run<T>], measure: impl Fn(&T) -> f64) -> f64 {
-    let mut values: Vec<f64> = runs.iter().map(|run| measure(&run.value)).collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    measure(&middle(runs, &measure).value)
+}
+
+/// For a note: the best ratio and how many rounds there were, beside a verdict that comes from the middle ones.
+pub fn beside<A, B>(
+    sides: &Sides<A, B>,
+    ours: impl Fn(&A) -> f64,
+    theirs: impl Fn(&B) -> f64,
+) -> String {
+    let ratio = ours(&best(&sides.ours, &ours).value) / theirs(&best(&sides.theirs, &theirs).value);
+    let rounds = (sides.ours.len(), sides.theirs.len());
+    format!("best against best {ratio:.2}x; {} against {} rounds", rounds.0, rounds.1)
+}
+
+/// Times of several rounds, ms, in words.
+pub fn times(runs: &[Run<f64>]) -> String {
+    let (middle, best) = (median(runs, |ms| *ms), best(runs, |ms| -ms).value);
+    let short = crate::table::short;
+    format!("median {} ms, best {} ms, {} rounds", short(middle), short(best), runs.len())
 }
 
 /// All values, for a note: how far apart the runs are.
@@ -147,13 +176,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_undisturbed_run_counts() {
+    fn only_undisturbed_runs_count() {
         let run = |value, others| Run { value, others };
         let runs = [run(5.0, 0.0), run(9.0, 0.5), run(6.0, 0.01)];
         assert_eq!(best(&runs, |value| *value).value, 6.0);
         assert_eq!(best(&runs[1..2], |value| *value).value, 9.0);
         assert_eq!(best(&runs, |value| -*value).value, 5.0);
-        assert_eq!(median(&runs, |value| *value), 6.0);
+        assert_eq!(median(&runs, |value| *value), 5.0);
+        let odd = [5.0, 9.0, 6.0].map(|value| run(value, 0.0));
+        assert_eq!(median(&odd, |value| *value), 6.0);
+        assert_eq!(median(&odd, |value| -*value), -6.0);
         assert!(enough(&runs, 2) && !enough(&runs, 3));
     }
 }

@@ -194,7 +194,7 @@ pub fn json(rows: &[Row]) -> Value {
 /// What goes between the markers of docs/benchmarks.md.
 pub fn section(bench: &Bench, arguments: &Arguments, rows: &[Row]) -> String {
     format!(
-        "Command: `{}`  \nMachine: {}  \nDate: {}; best of {} rounds a side, {} s each; clients on core {}, servers on \
+        "Command: `{}`  \nMachine: {}  \nDate: {}; medians of {} rounds a side, {} s each; clients on core {}, servers on \
          {}; CPU pressure (avg10) at the end: {:.1}\n\n{}",
         arguments.command,
         machine::describe(),

@@ -3,6 +3,8 @@
 use crate::shell::{Shell, repository, wait_until};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -69,6 +71,11 @@ impl Daemon {
         self.options.arguments = arguments.map(str::to_owned).to_vec();
     }
 
+    /// Changes how it is started later; its folder stays.
+    pub fn set_options(&mut self, options: Options) {
+        self.options = options;
+    }
+
     /// Runs `up` (again).
     pub fn up(&mut self) -> Result<()> {
         let trace = std::fs::File::options()
@@ -94,7 +101,7 @@ impl Daemon {
         command.args(&self.options.arguments).envs(self.options.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(trace.try_clone()?).stderr(trace);
         let mut child = command.spawn().context("cannot start the daemon: is it built?")?;
-        let served = wait_until("the daemon to serve", Duration::from_secs(30), || {
+        let served = wait_until("the daemon to serve", || {
             (self.cli(&["status"]).is_ok_and(|status| status["state"] == "serving")
                 && self.dir.join("endpoints.json").is_file())
                 || child.try_wait().is_ok_and(|ended| ended.is_some())
@@ -142,6 +149,34 @@ impl Daemon {
             .with_context(|| format!("{arguments:?} did not print JSON: {text}"))
     }
 
+    /// What `status` says, whether it serves or not.
+    pub fn status(&self) -> Result<Value> {
+        let command = Shell::new(binary()).args(["status", "--json", "--dir"]).arg(&self.dir);
+        let output = command.output()?;
+        serde_json::from_slice(&output.stdout).with_context(|| {
+            format!("status did not print JSON: {}", String::from_utf8_lossy(&output.stderr))
+        })
+    }
+
+    /// What the socket for commands answers to a GET, with its head.
+    pub fn get(&self, path: &str) -> Result<String> {
+        let mut stream = UnixStream::connect(self.dir.join("rekindle.sock"))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    /// The store in the daemon's folder is not there any more, until it comes back.
+    pub fn store_goes(&self) -> Result<()> {
+        Ok(std::fs::rename(self.dir.join("store"), self.dir.join("store-away"))?)
+    }
+
+    /// It is where it was.
+    pub fn store_comes_back(&self) -> Result<()> {
+        Ok(std::fs::rename(self.dir.join("store-away"), self.dir.join("store"))?)
+    }
+
     /// Makes a volume.
     pub fn create(&self, name: &str, size: &str, more: &[&str]) -> Result<()> {
         let mut arguments = vec!["volume", "create", name, "--size", size];
@@ -168,9 +203,7 @@ impl Daemon {
     /// Waits until another worker than `old` serves.
     pub fn wait_for_worker_after(&self, old: u32) -> Result<Duration> {
         let begin = Instant::now();
-        wait_until("another worker", Duration::from_secs(20), || {
-            self.worker().is_ok_and(|pid| pid != old)
-        })?;
+        wait_until("another worker", || self.worker().is_ok_and(|pid| pid != old))?;
         Ok(begin.elapsed())
     }
 
@@ -183,7 +216,7 @@ impl Daemon {
         }
         if let Some(worker) = worker {
             let _ = kill(worker);
-            wait_until("the worker to die", Duration::from_secs(10), || !alive(worker))?;
+            wait_until("the worker to die", || !alive(worker))?;
         }
         Ok(())
     }
@@ -193,7 +226,7 @@ impl Daemon {
         let Some(mut supervisor) = self.supervisor.take() else { return Ok(()) };
         let pid = rustix::process::Pid::from_child(&supervisor);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
-        wait_until("the daemon to stop", Duration::from_secs(30), || {
+        wait_until("the daemon to stop", || {
             supervisor.try_wait().is_ok_and(|ended| ended.is_some())
         })
     }

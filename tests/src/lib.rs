@@ -3,11 +3,13 @@
 //! Nothing here links Rekindle: a story sees the released binary, sockets and files, as a user does.
 #![expect(clippy::disallowed_methods, reason = "stories run on the real machine")]
 
+pub mod clock;
 pub mod crash_disk;
 pub mod daemon;
 pub mod mount;
 pub mod nbd_client;
 pub mod power;
+pub mod prometheus;
 pub mod random;
 pub mod s3;
 pub mod shell;

@@ -27,9 +27,7 @@ impl LoopDevice {
             .stderr(log)
             .spawn()?;
         let mut this = Self { device: String::new(), file, fuse };
-        wait_until("nbdfuse", Duration::from_secs(10), || {
-            std::fs::metadata(&this.file).is_ok_and(|data| data.len() > 0)
-        })?;
+        wait_until("nbdfuse", || std::fs::metadata(&this.file).is_ok_and(|data| data.len() > 0))?;
         this.device =
             Shell::new("losetup").args(["--show", "-f"]).arg(&this.file).run()?.trim().to_owned();
         Ok(this)

@@ -175,6 +175,17 @@ impl Promises {
             .count()
     }
 
+    /// How many writes were sent.
+    #[must_use]
+    pub fn sent(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// What was acknowledged after the n-th write is promised by nobody any more: it may be there or not.
+    pub fn release_after(&mut self, number: usize) {
+        self.acknowledged[number..].fill(false);
+    }
+
     /// Writes random blocks at `depth` until `stop` says so or the connection breaks. A server error is a failure.
     /// No two writes in flight are to the same block: their order would be nobody's promise.
     pub fn write_until(

@@ -4,7 +4,6 @@ use crate::shell::{find, tools, wait_until};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// The server; killed on drop.
 pub struct S3Server {
@@ -42,9 +41,7 @@ impl S3Server {
             .stderr(log)
             .spawn()?;
         let server = Self { process, port };
-        wait_until("the S3 server", Duration::from_secs(20), || {
-            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
-        })?;
+        wait_until("the S3 server", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok())?;
         Ok(server)
     }
 

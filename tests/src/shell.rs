@@ -110,12 +110,15 @@ pub fn skip(missing: &[String]) -> bool {
     true
 }
 
+/// How long anything may take, on a machine that does much else: whoever waits for an event waits so long for it.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
 /// Polls until `done` says so.
-pub fn wait_until(what: &str, limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
-    let end = Instant::now() + limit;
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
     while !done() {
         if Instant::now() > end {
-            bail!("waited {limit:?} for {what}");
+            bail!("waited {PATIENCE:?} for {what}");
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -12,8 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A guest without help of the processor, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
 const BLOCKS: u64 = 2048;
 const DEPTH: usize = 8;
 
@@ -85,7 +83,7 @@ impl Appliance {
 
     /// Until the guest has begun to serve that many times.
     fn wait_for_service(&self, times: usize) -> Result<()> {
-        wait_until("the guest to serve", PATIENCE, || self.services() >= times).with_context(|| {
+        wait_until("the guest to serve", || self.services() >= times).with_context(|| {
             let console = std::fs::read(self.folder.join("console.log")).unwrap_or_default();
             format!("{:?}\n{}", self.said(), String::from_utf8_lossy(&console))
         })
@@ -131,7 +129,7 @@ impl Appliance {
     fn stop(&mut self) -> Result<()> {
         self.cli(&["stop"])?;
         let mut runner = self.runner.take().context("it runs")?;
-        wait_until("the machine to be off", PATIENCE, || {
+        wait_until("the machine to be off", || {
             runner.try_wait().is_ok_and(|ended| ended.is_some())
         })?;
         let status = runner.wait()?;

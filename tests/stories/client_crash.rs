@@ -88,7 +88,7 @@ fn rounds(daemon: &Daemon, story: &str, rounds: usize) -> Result<()> {
                 std::thread::sleep(delay);
                 daemon.kill_worker()
             });
-            let end = Instant::now() + Duration::from_secs(20);
+            let end = Instant::now() + e2e::shell::PATIENCE;
             let written =
                 promises.write_until(&mut client, 16, &mut random, |_| Instant::now() > end);
             killer.join().expect("the killer does not panic")?;

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 #[test]
 fn a_full_flash_budget_delays_then_stalls_then_recovers() -> Result<()> {
     let options = Options {
-        arguments: ["--flash-budget", "64M", "--store-fault", "gone=25s@5s"]
-            .map(str::to_owned)
-            .to_vec(),
+        arguments: ["--flash-budget", "64M"].map(str::to_owned).to_vec(),
         ..Options::default()
     };
     let daemon = Daemon::start_with("flash-full", options)?;
@@ -20,7 +18,7 @@ fn a_full_flash_budget_delays_then_stalls_then_recovers() -> Result<()> {
     let begin = Instant::now();
     // In service before the store goes away: attaching needs it.
     let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
-    std::thread::sleep(Duration::from_secs(5));
+    daemon.store_goes()?;
     let (delayed, stalled) = std::thread::scope(|scope| -> Result<(bool, Option<String>)> {
         let daemon = &daemon;
         let client = &mut client;
@@ -35,6 +33,10 @@ fn a_full_flash_budget_delays_then_stalls_then_recovers() -> Result<()> {
             let show = daemon.cli(&["volume", "show", "disk"])?;
             delayed |= show["backlog"]["delay_ms"].as_u64().unwrap_or(0) > 0;
             if let Some(reason) = show["backlog"]["stalled"].as_str() {
+                // 100 MB do not go into 64 MB: this comes before the writer's end.
+                if stalled.is_none() {
+                    daemon.store_comes_back()?;
+                }
                 stalled = Some(reason.to_owned());
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -46,11 +48,7 @@ fn a_full_flash_budget_delays_then_stalls_then_recovers() -> Result<()> {
     assert!(delayed, "flow control never delayed");
     let reason = stalled.context("it never stalled")?;
     assert!(reason.contains("flash") || reason.contains("full"), "the reason is not one: {reason}");
-    assert!(
-        begin.elapsed() > Duration::from_secs(20),
-        "100 MB went into 64 MB while the store was gone"
-    );
-    wait_until("the backlog to drain", Duration::from_secs(60), || {
+    wait_until("the backlog to drain", || {
         daemon.backlog_bytes("disk").is_ok_and(|bytes| bytes == 0)
     })?;
     let show = daemon.cli(&["volume", "show", "disk"])?;

@@ -10,7 +10,6 @@ use e2e::{Daemon, Options};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// A network namespace with a tap device for a guest; deleted on drop.
 struct Namespace(String);
@@ -154,10 +153,8 @@ fn the_kernel_nbd_client_rides_through_daemon_kills() -> Result<()> {
     };
     let more = |files: u64| {
         let before = count();
-        wait_until("the guest to write on", Duration::from_secs(60), || {
-            count() >= before + files || !read("rc").is_empty()
-        })
-        .with_context(log)
+        wait_until("the guest to write on", || count() >= before + files || !read("rc").is_empty())
+            .with_context(log)
     };
     more(50)?;
     for kill in 0..3 {
@@ -168,8 +165,7 @@ fn the_kernel_nbd_client_rides_through_daemon_kills() -> Result<()> {
         more(50)?;
     }
     std::fs::write(out.join("stop"), "")?;
-    wait_until("the guest to end", Duration::from_secs(60), || !read("rc").is_empty())
-        .with_context(log)?;
+    wait_until("the guest to end", || !read("rc").is_empty()).with_context(log)?;
     assert_eq!(read("rc").trim(), "0", "{}", log());
     println!("{} files written and verified by the kernel's own client", count());
     drop(guest);
@@ -253,17 +249,14 @@ fn a_qemu_guest_with_its_disk_on_a_volume_rides_through_daemon_kills() -> Result
     let count = || said().matches("GUEST_COUNT=").count();
     for kill in 0..3 {
         let before = count();
-        wait_until("the guest to write", Duration::from_secs(90), || {
-            count() >= before + 5 || said().contains("GUEST_RC")
-        })
-        .with_context(said)?;
+        wait_until("the guest to write", || count() >= before + 5 || said().contains("GUEST_RC"))
+            .with_context(said)?;
         let worker = daemon.worker()?;
         daemon.kill_worker()?;
         daemon.wait_for_worker_after(worker)?;
         println!("kill {kill} after {} writes", count());
     }
-    wait_until("the guest to end", Duration::from_secs(120), || said().contains("GUEST_RC="))
-        .with_context(said)?;
+    wait_until("the guest to end", || said().contains("GUEST_RC=")).with_context(said)?;
     assert!(said().contains("GUEST_RC=0"), "{}", said());
     let _ = guest.0.wait();
     Ok(())

@@ -1,11 +1,15 @@
 //! A real file-system image goes in and comes out byte-identical, from a folder store and from S3.
 
-use anyhow::Result;
-use e2e::daemon::{Daemon, Options, stored_bytes};
+use anyhow::{Context, Result, ensure};
+use e2e::daemon::{Daemon, Options, binary, stored_bytes};
+use e2e::nbd_client::NbdClient;
+use e2e::random::Random;
 use e2e::s3::{self, S3Server};
-use e2e::shell::{Shell, skip, skip_without};
+use e2e::shell::{Shell, skip, skip_without, wait_until};
 use e2e::tree;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 
 const TOOLS: &[&str] = &["nbdcopy", "nbdinfo", "mke2fs", "cmp", "rustc"];
 
@@ -77,5 +81,102 @@ fn comes_out(daemon: &Daemon, image: &Path, when: &str) -> Result<()> {
     Shell::new("nbdcopy").arg(daemon.uri("tree")).arg(&copy).run()?;
     tree::same(image, &copy).map_err(|error| error.context(when.to_owned()))?;
     std::fs::remove_file(copy)?;
+    Ok(())
+}
+
+/// A sparse image: two stretches of data, much nothing.
+fn sparse_image(folder: &Path) -> Result<PathBuf> {
+    let path = folder.join("disk.img");
+    let file = std::fs::File::create(&path)?;
+    file.set_len(1 << 30)?;
+    file.write_all_at(&Random::new(1).bytes(48 << 20), 5 << 20)?;
+    file.write_all_at(&Random::new(2).bytes(8 << 20), 900 << 20)?;
+    Ok(path)
+}
+
+/// Bytes that a file takes on its disk.
+fn allocated(file: &Path) -> Result<u64> {
+    Ok(std::fs::metadata(file)?.blocks() * 512)
+}
+
+/// Begins an import of more than the log holds while the store is away, and breaks it off by Ctrl-C in its middle; the whole
+/// group hears that, as in a terminal.
+fn break_off(daemon: &Daemon, image: &Path) -> Result<()> {
+    // In service before the store goes away: attaching needs it.
+    let client = NbdClient::connect(&daemon.socket(), "disk")?;
+    daemon.store_goes()?;
+    let mut import = std::process::Command::new(binary())
+        .args(["volume", "import", "--overwrite"])
+        .arg(image)
+        .args(["disk", "--dir"])
+        .arg(&daemon.dir)
+        .process_group(0)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()?;
+    wait_until("something to be imported", || {
+        daemon.backlog_bytes("disk").is_ok_and(|bytes| bytes > 8 << 20)
+            || import.try_wait().is_ok_and(|ended| ended.is_some())
+    })?;
+    rustix::process::kill_process_group(
+        rustix::process::Pid::from_child(&import),
+        rustix::process::Signal::INT,
+    )?;
+    daemon.store_comes_back()?;
+    ensure!(!import.wait()?.success(), "it was not broken off");
+    drop(client);
+    Ok(())
+}
+
+#[test]
+fn a_qcow2_image_goes_in_and_comes_out_sparse_and_the_same() -> Result<()> {
+    if skip_without(&["qemu-img"], false) {
+        return Ok(());
+    }
+    let daemon = Daemon::start("image-qcow2")?;
+    let raw = sparse_image(daemon.scratch())?;
+    let at = |name: &str| daemon.scratch().join(name);
+    let text = |name: &str| at(name).display().to_string();
+    let qemu_img = |words: &[&str]| Shell::new("qemu-img").args(words).run();
+    qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &text("disk.img"), &text("in.qcow2")])?;
+    daemon.cli(&["volume", "import", &text("in.qcow2"), "disk"])?;
+    // Neither the log nor the store holds what is not there.
+    ensure!(daemon.backlog_bytes("disk")? < 80 << 20, "{}", daemon.backlog_bytes("disk")?);
+    daemon.drain("disk")?;
+    for (out, format) in [("out.qcow2", "qcow2"), ("out.img", "raw")] {
+        daemon.cli(&["volume", "export", "disk", &text(out)])?;
+        qemu_img(&["compare", "-f", "raw", "-F", format, &text("disk.img"), &text(out)])?;
+        ensure!(allocated(&at(out))? < 80 << 20, "{out} takes {}", allocated(&at(out))?);
+    }
+    tree::same(&raw, &at("out.img"))?;
+    qemu_img(&["check", &text("out.qcow2")])?;
+    Ok(())
+}
+
+#[test]
+fn an_import_that_was_broken_off_by_ctrl_c_goes_on_or_begins_again() -> Result<()> {
+    if skip_without(&["qemu-img"], false) {
+        return Ok(());
+    }
+    let arguments = ["--flash-budget", "64M"].map(str::to_owned).to_vec();
+    let options = Options { arguments, ..Options::default() };
+    let daemon = Daemon::start_with("image-broken", options)?;
+    let raw = sparse_image(daemon.scratch())?;
+    let file = std::fs::File::options().write(true).open(&raw)?;
+    file.write_all_at(&Random::new(3).bytes(80 << 20), 100 << 20)?;
+    let text = |name: &str| daemon.scratch().join(name).display().to_string();
+    let convert = ["convert", "-f", "raw", "-O", "qcow2"];
+    Shell::new("qemu-img").args(convert).args([text("disk.img"), text("in.qcow2")]).run()?;
+    daemon.create("disk", "1G", &[])?;
+    for (image, again) in [("disk.img", "--resume"), ("in.qcow2", "--overwrite")] {
+        break_off(&daemon, &daemon.scratch().join(image))?;
+        let told = daemon.cli(&["volume", "import", &text(image), "disk", again])?;
+        if again == "--resume" {
+            // What is there already is not written once more.
+            ensure!(told["written_bytes"].as_u64() < Some(130 << 20), "{told}");
+        }
+        daemon.cli(&["volume", "export", "disk", &text("out.img"), "--force"])?;
+        tree::same(&raw, Path::new(&text("out.img"))).context(image)?;
+    }
     Ok(())
 }

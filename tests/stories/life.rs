@@ -26,7 +26,7 @@ fn a_volume_that_hangs_is_named_with_what_it_waits_for() -> Result<()> {
     let socket = daemon.socket();
     let client = std::thread::spawn(move || NbdClient::connect(&socket, "vm1").map(drop));
     let mut stuck = Value::Null;
-    wait_until("the watchdog to name it", Duration::from_secs(30), || {
+    wait_until("the watchdog to name it", || {
         let status = daemon.cli(&["status"]).unwrap_or_default();
         stuck = status["detail"]["stuck"]["volumes"][0].clone();
         stuck["volume"] == "vm1" && status["health"].to_string().contains("waits for the store")
@@ -42,7 +42,7 @@ fn a_volume_that_hangs_is_named_with_what_it_waits_for() -> Result<()> {
     let status = daemon.cli(&["status"])?;
     assert_eq!(status["detail"]["states"]["attached"], 1);
     assert_eq!(status["detail"]["transitions"][0]["event"], "attach", "{status}");
-    wait_until("the watchdog to look again", Duration::from_secs(10), || {
+    wait_until("the watchdog to look again", || {
         daemon.cli(&["status"]).is_ok_and(|status| status["detail"]["stuck"]["total"] == 0)
     })
 }
@@ -70,10 +70,8 @@ fn an_idle_volume_goes_out_of_service_a_pinned_one_stays() -> Result<()> {
         let found = daemon.cli(&["debug", "volumes", name]).unwrap_or_default();
         found["volumes"][0].clone()
     };
-    wait_until("the idle one to go", Duration::from_secs(30), || {
-        row("idle")["state"] == "preattached"
-    })?;
-    wait_until("the decisions", Duration::from_secs(30), || {
+    wait_until("the idle one to go", || row("idle")["state"] == "preattached")?;
+    wait_until("the decisions", || {
         row("kept")["collector"]["decision"] == "pinned"
             && row("used")["collector"]["decision"] == "in-use"
     })?;
@@ -86,7 +84,7 @@ fn an_idle_volume_goes_out_of_service_a_pinned_one_stays() -> Result<()> {
     assert_eq!(client.read(4096, 4096)?, [1; 4096]);
     drop((client, used));
     daemon.cli(&["volume", "unpin", "kept"])?;
-    wait_until("all to go", Duration::from_secs(30), || {
+    wait_until("all to go", || {
         daemon.cli(&["debug", "volumes"]).is_ok_and(|found| found["states"]["preattached"] == 3)
     })?;
     let history = daemon.cli(&["volume", "history", "kept"])?;
@@ -171,8 +169,9 @@ fn a_stop_keeps_what_is_unfinished_and_a_draining_one_empties_first() -> Result<
 
 #[test]
 fn ctrl_c_makes_a_quick_stop_of_one_that_drains_into_a_store_that_is_away() -> Result<()> {
-    let mut daemon = owing("hurry", &["--store-fault", "gone=600s@2s"])?;
-    wait_until("the store to be away", Duration::from_secs(20), || {
+    let mut daemon = owing("hurry", &[])?;
+    daemon.store_goes()?;
+    wait_until("the store to be away", || {
         daemon.cli(&["status"]).is_ok_and(|status| status["store_detail"]["reachable"] == false)
     })?;
     let mut stop = std::process::Command::new(binary())
@@ -180,14 +179,14 @@ fn ctrl_c_makes_a_quick_stop_of_one_that_drains_into_a_store_that_is_away() -> R
         .arg(&daemon.dir)
         .stdout(std::process::Stdio::piped())
         .spawn()?;
-    wait_until("it to drain", Duration::from_secs(20), || {
+    wait_until("it to drain", || {
         let status = Shell::new(binary()).args(["status", "--json", "--dir"]).arg(&daemon.dir);
         // Exit code 1: it does not serve.
         status.output().is_ok_and(|found| {
             String::from_utf8_lossy(&found.stdout).contains("1 volume(s) to reach the store")
         })
     })?;
-    wait_until("up to say so", Duration::from_secs(20), || {
+    wait_until("up to say so", || {
         daemon.trace().contains("stopping: 0 of 1 volume(s); waiting for")
     })?;
     rustix::process::kill_process(
@@ -200,6 +199,7 @@ fn ctrl_c_makes_a_quick_stop_of_one_that_drains_into_a_store_that_is_away() -> R
     let ended: Value = serde_json::from_str(&text)?;
     assert_eq!((&ended["stopped"], &ended["drained"]), (&true.into(), &false.into()), "{ended}");
     assert!(ended["kept_bytes"].as_u64().context("kept")? > 64 * 4096, "{ended}");
+    daemon.store_comes_back()?;
     all_is_there(&mut daemon)
 }
 
@@ -239,7 +239,7 @@ fn a_client_that_comes_back_while_its_volume_is_collected_never_notices() -> Res
     let collected = transitions.iter().find(|row| row["event"] == "collected");
     let collected = collected.and_then(|row| row["count"].as_u64()).unwrap_or(0);
     anyhow::ensure!(collected > 20, "the collector was hardly ever there: {status}");
-    wait_until("all to go", Duration::from_secs(30), || {
+    wait_until("all to go", || {
         daemon.cli(&["debug", "volumes"]).is_ok_and(|found| found["states"]["preattached"] == 3)
     })
 }
@@ -272,9 +272,7 @@ fn a_stop_in_the_middle_of_the_start_is_a_stop() -> Result<()> {
             rustix::process::Pid::from_child(&up),
             rustix::process::Signal::TERM,
         )?;
-        wait_until("it to end", Duration::from_secs(20), || {
-            up.try_wait().is_ok_and(|ended| ended.is_some())
-        })?;
+        wait_until("it to end", || up.try_wait().is_ok_and(|ended| ended.is_some()))?;
     }
     // The next start finds nobody in its way, and everything where it was.
     daemon.up()?;

@@ -1,6 +1,7 @@
 //! What Rekindle promises, told through the released binary with real clients, real kills and a real S3 server.
 #![expect(clippy::disallowed_methods, reason = "stories run on the real machine")]
 
+mod alerts;
 mod appliance;
 mod bad_input;
 mod cli;
@@ -14,10 +15,12 @@ mod guests;
 mod health;
 mod images;
 mod life;
+mod lives;
 mod parity;
 mod power_loss;
 mod removal;
 mod restarts;
 mod salvage;
+mod two_nodes;
 mod upgrade;
 mod warm_memory;

@@ -5,7 +5,6 @@ use e2e::nbd_client::NbdClient;
 use e2e::random::Random;
 use e2e::shell::{Shell, wait_until};
 use e2e::{Daemon, Options};
-use std::time::Duration;
 
 const BLOCK: u64 = 1 << 20;
 
@@ -28,7 +27,7 @@ fn removals_and_restarts_leave_the_log_empty_and_writable() -> Result<()> {
         daemon.up()?;
         // What is left of it is looked for beside the first clients.
         let empty = || flash_bytes(&daemon).is_ok_and(|used| used <= 16 << 20);
-        wait_until("the log to be empty", Duration::from_secs(15), empty).with_context(|| {
+        wait_until("the log to be empty", empty).with_context(|| {
             format!("round {round}: {:?} bytes of flash for no volume at all", flash_bytes(&daemon))
         })?;
     }

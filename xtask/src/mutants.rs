@@ -106,16 +106,28 @@ fn read(patch: PathBuf) -> Result<Mutant> {
     Ok(Mutant { name, patch, environment, suite })
 }
 
-/// A copy of the checkout, with a folder of its own for what is built. Kept, so that the next run builds little.
+/// A copy of the checkout.
 struct Copy {
     tree: PathBuf,
-    target: PathBuf,
+    build: Build,
+}
+
+/// Where and how its suites are built.
+enum Build {
+    /// In a folder of its own that is kept, so that the next mutant builds little.
+    Kept(PathBuf),
+    /// In the profile and the folder of all other tests, where the dependencies are built already: a clean clone.
+    Shared(PathBuf),
 }
 
 impl Copy {
     fn make() -> Result<Self> {
         let folder = root().join("target/mutants");
-        let copy = Self { tree: folder.join("tree"), target: folder.join("target") };
+        let build = match run::is_ci() {
+            true => Build::Shared(root().join("target")),
+            false => Build::Kept(folder.join("target")),
+        };
+        let copy = Self { tree: folder.join("tree"), build };
         std::fs::create_dir_all(&copy.tree)?;
         copy.refresh()?;
         Ok(copy)
@@ -200,11 +212,15 @@ impl Copy {
 
     fn cargo(&self, mutant: &Mutant) -> Command {
         let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+        let (target, profile) = match &self.build {
+            Build::Kept(target) => (target, "dev"),
+            Build::Shared(target) => (target, "ci"),
+        };
         command
-            .args(["test", "--quiet"])
+            .args(["test", "--quiet", "--profile", profile])
             .args(&mutant.suite)
             .current_dir(&self.tree)
-            .env("CARGO_TARGET_DIR", &self.target)
+            .env("CARGO_TARGET_DIR", target)
             .envs(mutant.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

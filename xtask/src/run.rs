@@ -21,6 +21,11 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_owned()
 }
 
+/// Whether nothing may be skipped: an automatic run, with `CI` set.
+pub fn is_ci() -> bool {
+    std::env::var_os("CI").is_some()
+}
+
 /// Says what comes next.
 pub fn step(what: &str) {
     println!("\n== {what}");

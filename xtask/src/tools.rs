@@ -1,4 +1,4 @@
-//! What the tests need beside Rust: Debian packages, an S3 server, kernels for guests.
+//! What the tests need beside Rust: Debian packages, an S3 server, promtool, kernels for guests.
 //!
 //! Everything is installed when it may be (root, apt-get), else named. A story whose tool is missing says SKIPPED and
 //! why, so a laptop without root still runs the rest.
@@ -28,6 +28,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("cpio", "cpio"),
     ("depmod", "kmod"),
     ("ip", "iproute2"),
+    ("faketime", "faketime"),
     // libFuzzer.
     ("c++", "g++"),
 ];
@@ -75,9 +76,11 @@ pub fn install() -> Result<Tools> {
         }
     }
     s3_server(&tools.folder)?;
-    debian_package(&tools.folder, "user-mode-linux", "uml")?;
+    promtool(&tools.folder)?;
+    let guests = "stories with a guest kernel";
+    debian_package(&tools.folder, "user-mode-linux", "uml", guests)?;
     match guest_kernel() {
-        Some(package) => debian_package(&tools.folder, &package, "kernel")?,
+        Some(package) => debian_package(&tools.folder, &package, "kernel", guests)?,
         None => missing("guest kernel: no linux-image-cloud-amd64 in the package lists")?,
     }
     Ok(tools)
@@ -85,7 +88,7 @@ pub fn install() -> Result<Tools> {
 
 /// Says what is missing. In CI nothing may be.
 fn missing(what: &str) -> Result<()> {
-    if std::env::var_os("CI").is_some() {
+    if run::is_ci() {
         bail!("CI must have everything; missing: {what}");
     }
     println!("MISSING {what}");
@@ -198,16 +201,29 @@ fn guest_kernel() -> Option<String> {
     Some(line.split_whitespace().last()?.to_owned())
 }
 
+/// promtool, which checks metrics and alert rules. Its package is a server with its service: only unpacked.
+fn promtool(folder: &Path) -> Result<()> {
+    if has("promtool") {
+        return Ok(());
+    }
+    debian_package(folder, "prometheus", "prometheus", "stories about metrics and alerts")?;
+    let (program, link) = (folder.join("prometheus/usr/bin/promtool"), folder.join("bin/promtool"));
+    if program.is_file() && !link.is_symlink() {
+        std::os::unix::fs::symlink("../prometheus/usr/bin/promtool", link)?;
+    }
+    Ok(())
+}
+
 /// Unpacks a Debian package without installing it.
-fn debian_package(folder: &Path, package: &str, name: &str) -> Result<()> {
+fn debian_package(folder: &Path, package: &str, name: &str, wanted_by: &str) -> Result<()> {
     let target = folder.join(name);
     if target.join(".done").exists() {
         return Ok(());
     }
     if !has("apt-get") || std::env::var_os("REKINDLE_NO_INSTALL").is_some() {
-        return missing(&format!("{package}: stories with a guest kernel will say SKIPPED"));
+        return missing(&format!("{package}: {wanted_by} will say SKIPPED"));
     }
-    step(&format!("unpacking {package} for guests"));
+    step(&format!("unpacking {package} for {wanted_by}"));
     match unpack(&target, package) {
         Ok(()) => Ok(()),
         Err(error) => missing(&format!("{package}: {error:#}")),

@@ -8,7 +8,7 @@
 use crate::http;
 use crate::machine::pinned;
 use crate::nbd::{BLOCK, Client};
-use crate::rounds::Bench;
+use crate::rounds::{Bench, middle};
 use crate::servers::{Process, Rekindle};
 use crate::table::{Row, Wanted, short};
 use anyhow::{Context, Result, bail, ensure};
@@ -95,7 +95,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
         for &volumes in numbers {
             let mut seen = Vec::new();
             for way in &WAYS {
-                let found = start(bench, &folder, way, volumes, store)?;
+                let found = measured(bench, &folder, way, volumes, store)?;
                 let (store, way) = (store.name(), way.name);
                 println!("{NAME:<12}   {volumes} volumes, {store}, {way}: {found:?}");
                 seen.push((way, found));
@@ -105,6 +105,15 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     }
     forget(&folder)?;
     Ok(rows)
+}
+
+/// The middle of several starts where a verdict is given, one start elsewhere.
+fn measured(bench: &Bench, folder: &Path, way: &Way, volumes: usize, store: Store) -> Result<Seen> {
+    let is_judged = VOLUMES.iter().all(|&number| number <= volumes);
+    let rounds = if is_judged { bench.rounds } else { 1 };
+    let runs: Result<Vec<_>> =
+        (0..rounds).map(|_| bench.run(|| start(bench, folder, way, volumes, store))).collect();
+    Ok(middle(&runs?, |seen| seen.storage).value)
 }
 
 /// An appliance whose disk holds all the volumes. They are written by a daemon of this machine, which is faster.

@@ -2,7 +2,7 @@
 
 use crate::machine;
 use crate::nbd::{Client, Reply, Until, percentile};
-use crate::rounds::{Bench, best};
+use crate::rounds::{Bench, Sides, beside, middle};
 use crate::servers::Rekindle;
 use crate::table::{Row, Wanted, short};
 use anyhow::Result;
@@ -40,10 +40,12 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
         uncached.push(bench.run(|| burst("uncached", seconds).map(|replies| rate(&replies)))?);
         memory.push(bench.run(|| burst("memory", seconds).map(|replies| rate(&replies)))?);
     }
-    let theirs = best(&uncached, |rate| *rate);
+    let mut sides = Sides { ours: Vec::new(), theirs: uncached };
     let mut rows = Vec::new();
-    for (ack, runs) in [("flash", &flash), ("memory", &memory)] {
-        let ours = best(runs, |rate| *rate);
+    for (ack, runs) in [("flash", flash), ("memory", memory)] {
+        sides.ours = runs;
+        let (ours, theirs) =
+            (middle(&sides.ours, |rate| *rate), middle(&sides.theirs, |rate| *rate));
         let what = format!("`back`, ack={ack}, into a store of 10 ms, depth {DEPTH}; `uncached`");
         rows.push(
             Row::new(NAME, what)
@@ -51,6 +53,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
                 .theirs(format!("{} writes/s", short(theirs.value)))
                 .value(ours.value / theirs.value, "x")
                 .wanted(Wanted::AtLeast(20.0))
+                .note(beside(&sides, |rate| *rate, |rate| *rate))
                 .others(ours.others.max(theirs.others)),
         );
     }

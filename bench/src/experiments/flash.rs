@@ -2,7 +2,7 @@
 
 use super::group_commit;
 use crate::fio::Job;
-use crate::rounds::{Bench, best, spread};
+use crate::rounds::{Bench, beside, middle, spread};
 use crate::servers::{Rekindle, written_file};
 use crate::table::{Row, Wanted, short};
 use anyhow::Result;
@@ -27,8 +27,8 @@ pub fn one(bench: &Bench) -> Result<Vec<Row>> {
         },
         || disk.run(&bench.layout),
     )?;
-    let ours = best(&sides.ours, |figures| -figures.p50_us);
-    let theirs = best(&sides.theirs, |figures| -figures.p50_us);
+    let ours = middle(&sides.ours, |figures| figures.p50_us);
+    let theirs = middle(&sides.theirs, |figures| figures.p50_us);
     let text = |figures: &crate::fio::Figures| {
         format!("p50 {} us, p99 {} us", short(figures.p50_us), short(figures.p99_us))
     };
@@ -39,7 +39,8 @@ pub fn one(bench: &Bench) -> Result<Vec<Row>> {
         .wanted(Wanted::AtMost(1.25))
         .others(ours.others.max(theirs.others))
         .note(format!(
-            "p50 of all rounds, us: {} against {}",
+            "{}; p50 of all, us: {} against {}",
+            beside(&sides, |figures| -figures.p50_us, |figures| -figures.p50_us),
             spread(&sides.ours, |figures| figures.p50_us),
             spread(&sides.theirs, |figures| figures.p50_us)
         ));
@@ -64,8 +65,8 @@ pub fn many(bench: &Bench) -> Result<Vec<Row>> {
         },
         || group_commit::writes_per_second(bench, &file, 32),
     )?;
-    let ours = best(&sides.ours, |figures| figures.iops);
-    let theirs = best(&sides.theirs, |rate| *rate);
+    let ours = middle(&sides.ours, |figures| figures.iops);
+    let theirs = middle(&sides.theirs, |rate| *rate);
     let row = Row::new(NAME, "4 KiB random write, depth 32; a bare log thread with 32 writers")
         .ours(format!("{} IOPS, p99 {} us", short(ours.value.iops), short(ours.value.p99_us)))
         .theirs(format!("{} writes/s", short(theirs.value)))
@@ -73,7 +74,8 @@ pub fn many(bench: &Bench) -> Result<Vec<Row>> {
         .wanted(Wanted::AtLeast(0.8))
         .others(ours.others.max(theirs.others))
         .note(format!(
-            "all rounds: {} against {}",
+            "{}; all: {} against {}",
+            beside(&sides, |figures| figures.iops, |rate| *rate),
             spread(&sides.ours, |figures| figures.iops),
             spread(&sides.theirs, |rate| *rate)
         ));

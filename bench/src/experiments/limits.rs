@@ -3,7 +3,7 @@
 use crate::data::Random;
 use crate::fio::Job;
 use crate::machine;
-use crate::rounds::{Bench, best};
+use crate::rounds::{Bench, middle};
 use crate::servers::written_file;
 use crate::table::{Row, short};
 use anyhow::Result;
@@ -27,7 +27,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
         let job = Job::file(&file, "randwrite", bench.seconds, 256);
         let job = options.iter().fold(job, |job, option| job.with(option));
         let runs = bench.repeat(|| job.run(&bench.layout))?;
-        let run = best(&runs, |figures| figures.iops);
+        let run = middle(&runs, |figures| figures.iops);
         // fio's latency of a write leaves out the fdatasync after it.
         let figures =
             format!("{} IOPS, mean {} us", short(run.value.iops), short(1e6 / run.value.iops),);
@@ -38,13 +38,13 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
         [("same core", "0", "0"), ("two cores, blocking", "0", "1"), ("free", "0", "0,1")]
     {
         let runs = bench.repeat(|| ping_pong(client, server))?;
-        let run = best(&runs, |time| -time.as_secs_f64());
+        let run = middle(&runs, |time| time.as_secs_f64());
         let text = format!("{} us", short(run.value.as_secs_f64() * 1e6));
         let what = format!("4 KiB over a Unix socket and 16 bytes back, {what}");
         rows.push(Row::new(NAME, what).theirs(text).others(run.others));
     }
     let runs = bench.repeat(|| Ok(copy_rate()))?;
-    let run = best(&runs, |rate| *rate);
+    let run = middle(&runs, |rate| *rate);
     let text = format!("{:.1} GB/s", run.value / 1e9);
     rows.push(Row::new(NAME, "memcpy of 64 MiB").theirs(text).others(run.others));
     Ok(rows)

@@ -2,9 +2,9 @@
 //! world.
 
 use crate::nbd::Client;
-use crate::rounds::{Bench, Run, best, median};
+use crate::rounds::{Bench, Run, median, middle, times};
 use crate::servers::Rekindle;
-use crate::table::{Row, Wanted, short};
+use crate::table::{Row, Wanted};
 use anyhow::{Context, Result};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -75,23 +75,18 @@ fn first_reply(server: &mut Rekindle, count: u64, round: u64) -> Result<f64> {
     Ok(begin.elapsed().as_secs_f64() * 1e3)
 }
 
-fn text(runs: &[Run<f64>]) -> String {
-    let best = best(runs, |ms| -ms).value;
-    format!("best {} ms, median {} ms", short(best), short(median(runs, |ms| *ms)))
-}
-
 fn row(count: u64, runs: &[Run<f64>]) -> Row {
-    let run = best(runs, |ms| -ms);
+    let run = middle(runs, |ms| *ms);
     let what = format!("{count} volumes: exec of `rekindle up` to the first reply of any of them");
-    Row::new(NAME, what).ours(text(runs)).value(run.value, "ms").others(run.others)
+    Row::new(NAME, what).ours(times(runs)).value(run.value, "ms").others(run.others)
 }
 
 fn ratio(few: &[Run<f64>], many: &[Run<f64>]) -> Row {
     let (of_few, of_many) = (median(few, |ms| *ms), median(many, |ms| *ms));
-    let others = best(few, |ms| -ms).others.max(best(many, |ms| -ms).others);
+    let others = middle(few, |ms| *ms).others.max(middle(many, |ms| *ms).others);
     Row::new(NAME, format!("the same with {MANY} volumes against {FEW}, medians"))
-        .ours(text(many))
-        .theirs(text(few))
+        .ours(times(many))
+        .theirs(times(few))
         .value(of_many / of_few, "x")
         .wanted(Wanted::AtMost(1.2))
         .others(others)

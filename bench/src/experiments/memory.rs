@@ -2,7 +2,7 @@
 //! nothing but copy.
 
 use crate::fio::Job;
-use crate::rounds::{Bench, best, spread};
+use crate::rounds::{Bench, beside, middle, spread};
 use crate::servers::{Rekindle, Simple, fill};
 use crate::table::{Row, Wanted, short};
 use anyhow::Result;
@@ -38,8 +38,8 @@ pub fn run(
         },
         || theirs.run(&bench.layout),
     )?;
-    let ours = best(&sides.ours, |figures| figures.iops);
-    let theirs = best(&sides.theirs, |figures| figures.iops);
+    let ours = middle(&sides.ours, |figures| figures.iops);
+    let theirs = middle(&sides.theirs, |figures| figures.iops);
     let text = |figures: &crate::fio::Figures| {
         let (p50, p99) = (short(figures.p50_us), short(figures.p99_us));
         format!("{} IOPS, p50 {p50} us, p99 {p99} us", short(figures.iops))
@@ -53,7 +53,8 @@ pub fn run(
         .wanted(Wanted::AtLeast(0.9))
         .others(ours.others.max(theirs.others))
         .note(format!(
-            "IOPS of all rounds: {} against {}",
+            "{}; IOPS of all: {} against {}",
+            beside(&sides, |figures| figures.iops, |figures| figures.iops),
             spread(&sides.ours, |figures| figures.iops),
             spread(&sides.theirs, |figures| figures.iops)
         ));

@@ -1,9 +1,9 @@
 //! From exec to the first reply: a clean volume, and what others need.
 
 use crate::nbd::Client;
-use crate::rounds::{Bench, Run, best, median};
+use crate::rounds::{Bench, middle, times};
 use crate::servers::{Rekindle, Simple, written_file};
-use crate::table::{Row, Wanted, short};
+use crate::table::{Row, Wanted};
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
@@ -38,16 +38,12 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
         })?);
     }
     std::fs::remove_file(&file)?;
-    let run = best(&ours, |ms| -ms);
-    let text = |runs: &[Run<f64>]| {
-        let best = best(runs, |ms| -ms).value;
-        format!("best {} ms, median {} ms", short(best), short(median(runs, |ms| *ms)))
-    };
+    let run = middle(&ours, |ms| *ms);
     let what =
         "a clean volume's first 4 KiB read after exec of `rekindle up`; others from their exec";
     let row = Row::new(NAME, what)
-        .ours(text(&ours))
-        .theirs(format!("qemu-nbd {}; nbdkit memory {}", text(&qemu), text(&nbdkit)))
+        .ours(times(&ours))
+        .theirs(format!("qemu-nbd {}; nbdkit memory {}", times(&qemu), times(&nbdkit)))
         .value(run.value, "ms")
         .wanted(Wanted::AtMost(50.0))
         .others(run.others)

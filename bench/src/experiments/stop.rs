@@ -2,9 +2,9 @@
 //! thread, 6.3 s with 32, on its machine.
 
 use crate::nbd::Client;
-use crate::rounds::{Bench, best, median};
+use crate::rounds::{Bench, middle, times};
 use crate::servers::Rekindle;
-use crate::table::{Row, Wanted, short};
+use crate::table::{Row, Wanted};
 use anyhow::{Result, ensure};
 use serde_json::Value;
 use std::time::Instant;
@@ -44,13 +44,11 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
             server.up()?;
             server.wait_until_it_serves()?;
         }
-        let run = best(&runs, |ms| -ms);
+        let run = middle(&runs, |ms| *ms);
         let what = format!(
             "SIGTERM to the end of the process, {VOLUMES} attached volumes, {at_once} at once"
         );
-        let text =
-            format!("best {} ms, median {} ms", short(run.value), short(median(&runs, |ms| *ms)));
-        let row = Row::new(NAME, what).ours(text).others(run.others);
+        let row = Row::new(NAME, what).ours(times(&runs)).others(run.others);
         rows.push(match at_once {
             64 => row.value(run.value, "ms").wanted(Wanted::AtMost(500.0)),
             _ => row.value(run.value, "ms"),

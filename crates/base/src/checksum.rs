@@ -10,8 +10,8 @@ pub fn crc32c(data: &[u8]) -> u32 {
 
 /// CRC-32C of `seed` (8 bytes, little-endian) followed by `data`: bytes that are valid in one place only.
 ///
-/// A reused segment file still holds entries of its earlier life; seeded with the segment's number they do
-/// not verify any more.
+/// A reused segment file still holds entries of its earlier life, and payloads that clients chose; seeded with what
+/// is drawn anew for each use they do not verify.
 #[must_use]
 pub fn crc32c_seeded(seed: u64, data: &[u8]) -> u32 {
     crc32c_parts(seed, &[data])

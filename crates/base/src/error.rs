@@ -21,6 +21,8 @@ pub enum Kind {
     Damaged,
     /// It cannot be reached now: try again later.
     Unavailable,
+    /// The store does not let us in (credentials, permissions, its address): somebody has to change that.
+    Refused,
     /// A version or feature that this binary does not know: upgrade.
     Unsupported,
     /// The machine refused an I/O, or the like.
@@ -38,12 +40,13 @@ impl Kind {
     #[must_use]
     pub fn errno(self) -> u32 {
         match self {
-            Kind::Invalid | Kind::Exists => 22,                // EINVAL
-            Kind::NotFound => 2,                               // ENOENT
-            Kind::Full => 28,                                  // ENOSPC
-            Kind::Fenced | Kind::Conflict => 108,              // ESHUTDOWN
-            Kind::Unsupported => 95,                           // EOPNOTSUPP
-            Kind::Damaged | Kind::Unavailable | Kind::Io => 5, // EIO
+            Kind::Invalid | Kind::Exists => 22,   // EINVAL
+            Kind::NotFound => 2,                  // ENOENT
+            Kind::Full => 28,                     // ENOSPC
+            Kind::Fenced | Kind::Conflict => 108, // ESHUTDOWN
+            Kind::Unsupported => 95,              // EOPNOTSUPP
+            // EIO
+            Kind::Damaged | Kind::Unavailable | Kind::Refused | Kind::Io => 5,
         }
     }
 }
@@ -59,6 +62,7 @@ impl fmt::Display for Kind {
             Kind::Full => "full",
             Kind::Damaged => "damaged",
             Kind::Unavailable => "unavailable",
+            Kind::Refused => "refused",
             Kind::Unsupported => "unsupported",
             Kind::Io => "io",
         })

@@ -9,11 +9,13 @@ use crate::supervise::endpoints;
 use base::Kind;
 use bytes::Bytes;
 use env::Address;
+use env::real::folder::Folder;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -25,13 +27,16 @@ pub const SOCKET: &str = "rekindle.sock";
 pub struct Client {
     dir: PathBuf,
     runtime: tokio::runtime::Runtime,
+    /// Heard once somebody wants to be told of them.
+    signals: RefCell<Option<StopSignals>>,
+    interrupted: Cell<bool>,
 }
 
 impl Client {
     /// A client of the daemon that serves from `dir`. Does not connect yet.
     pub fn new(dir: PathBuf) -> Outcome<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { dir, runtime })
+        Ok(Self { dir, runtime, signals: RefCell::default(), interrupted: Cell::default() })
     }
 
     /// The folder.
@@ -54,17 +59,17 @@ impl Client {
         self.call(Method::DELETE, path, None)
     }
 
-    /// Whether anybody holds the daemon's socket.
+    /// Whether anybody holds the daemon's socket, or its folder. Files say nothing: a killed daemon leaves them behind.
     pub fn is_there(&self) -> bool {
         let connect = async { UnixStream::connect(self.dir.join(SOCKET)).await.is_ok() };
-        let tcp = || endpoints::read(&self.dir).is_some();
-        self.runtime.block_on(connect) || tcp()
+        self.runtime.block_on(connect) || endpoints::is_held(&self.dir)
     }
 
     /// From now on Ctrl-C and SIGTERM are told by what this gives, and do not end the process.
     pub fn interrupts(&self) -> Outcome<Interrupts<'_>> {
         let _inside = self.runtime.enter();
-        Ok(Interrupts { runtime: &self.runtime, signals: StopSignals::new()? })
+        self.signals.replace(Some(StopSignals::new()?));
+        Ok(Interrupts { client: self })
     }
 
     fn call<T: DeserializeOwned>(
@@ -74,7 +79,7 @@ impl Client {
         body: Option<&Value>,
     ) -> Outcome<T> {
         let given = body;
-        let (status, bytes) = self.runtime.block_on(self.exchange(method, path, body))?;
+        let (status, bytes) = self.until_interrupted(self.exchange(method, path, body))?;
         let value: Value = if bytes.is_empty() {
             Value::Null
         } else {
@@ -85,6 +90,26 @@ impl Client {
             return Err(self.with_hint(failure, path, given));
         }
         serde_json::from_value(value).map_err(|error| self.strange(&error.to_string()))
+    }
+
+    /// Waits for an answer; a daemon that gives none must not keep anybody from ending the command.
+    fn until_interrupted<T>(&self, exchange: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+        let Some(mut signals) = self.signals.take() else {
+            return self.runtime.block_on(exchange);
+        };
+        let answer = self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                answer = exchange => answer,
+                _ = signals.next() => {
+                    self.interrupted.set(true);
+                    Err(Failure::new("broken off before the daemon had answered")
+                        .kind(Kind::Unavailable))
+                }
+            }
+        });
+        self.signals.replace(Some(signals));
+        answer
     }
 
     /// A name that nobody knows may be a slip: names the nearest that there is.
@@ -98,6 +123,10 @@ impl Client {
         let in_body = || body?.get("volume")?.as_str().map(str::to_owned);
         let Some(name) = in_path.or_else(in_body) else { return failure };
         let names = self.volume_names();
+        if names.contains(&name) {
+            // It is there; something else about it is not.
+            return failure;
+        }
         let known: Vec<&str> = names.iter().map(String::as_str).collect();
         match nearest(&name, &known) {
             Some(near) => failure.next(format!("did you mean '{near}'?")),
@@ -130,7 +159,10 @@ impl Client {
             .map_err(|error| Failure::new("the request cannot be built").because(error))?;
         let socket = self.dir.join(SOCKET);
         let error = match UnixStream::connect(&socket).await {
-            Ok(stream) => return self.send(stream, request).await,
+            Ok(stream) => {
+                self.check(&stream, &socket)?;
+                return self.send(stream, request).await;
+            }
             Err(error) => error,
         };
         // A folder with too long a path has no socket; the daemon then says in a file where it listens.
@@ -151,6 +183,22 @@ impl Client {
             }
         }
         Err(self.unreachable(&error))
+    }
+
+    /// Whoever listens in the folder is its owner, root, or this user: others may have put a socket there.
+    fn check(&self, stream: &UnixStream, socket: &Path) -> Outcome {
+        let listener = stream.peer_cred()?.uid();
+        let owner = Folder::open(&self.dir)?.owner();
+        let user = rustix::process::geteuid().as_raw();
+        if [owner, user, 0].contains(&listener) {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "user {listener} listens at {}, in a folder of user {owner}",
+            socket.display()
+        ))
+        .next("remove that socket, and start the daemon in a folder that nobody else may write")
+        .kind(Kind::Conflict))
     }
 
     async fn send(
@@ -218,23 +266,20 @@ impl Client {
 
 /// Signals that ask a command to end.
 pub struct Interrupts<'a> {
-    runtime: &'a tokio::runtime::Runtime,
-    signals: StopSignals,
+    client: &'a Client,
 }
 
 impl Interrupts<'_> {
-    /// Whether one has come since the last question.
+    /// Whether one has come.
     #[expect(clippy::disallowed_methods, reason = "the command line has no Env")]
     pub fn interrupted(&mut self) -> bool {
-        let look = async {
-            tokio::select! {
-                biased;
-                _ = self.signals.next() => true,
-                // Once around the loop, so that what has come is seen.
-                () = tokio::time::sleep(std::time::Duration::from_millis(1)) => false,
-            }
+        let once_around = async {
+            // So that what has come is seen.
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            Ok(())
         };
-        self.runtime.block_on(look)
+        let _ = self.client.until_interrupted(once_around);
+        self.client.interrupted.get()
     }
 
     /// Waits.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys at the top, and what they are.
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 26] = [
     "dir",
     "store",
     "store_fault",
@@ -28,6 +28,8 @@ const KEYS: [&str; 24] = [
     "flash_budget",
     "cache",
     "index",
+    "requests",
+    "held",
     "compression",
     "parity",
     "read_ahead",
@@ -68,6 +70,8 @@ pub struct Settings {
     pub flash_budget: Option<u64>,
     pub cache: Option<u64>,
     pub index: Option<u64>,
+    pub requests: Option<u64>,
+    pub held: Option<u64>,
     pub compression: Option<Compression>,
     pub parity: Option<ParityChoice>,
     pub read_ahead: Option<bool>,
@@ -147,19 +151,21 @@ fn parse(text: &str) -> Result<Settings, String> {
         socket_group: read_key(&table, "socket_group", access::group)?,
         http_socket_group: read_key(&table, "http_socket_group", access::group)?,
         warm: read_key(&table, "warm", |text| Ok(PathBuf::from(text)))?,
-        warm_size: read_key(&table, "warm_size", parse::size)?,
-        warm_frames: read_key(&table, "warm_frames", parse::size)?,
-        flash_budget: read_key(&table, "flash_budget", parse::size)?,
-        cache: read_key(&table, "cache", parse::size)?,
-        index: read_key(&table, "index", parse::size)?,
+        warm_size: read_key(&table, "warm_size", parse::budget)?,
+        warm_frames: read_key(&table, "warm_frames", parse::budget)?,
+        flash_budget: read_key(&table, "flash_budget", parse::budget)?,
+        cache: read_key(&table, "cache", parse::budget)?,
+        index: read_key(&table, "index", parse::budget)?,
+        requests: read_key(&table, "requests", parse::budget)?,
+        held: read_key(&table, "held", parse::budget)?,
         compression: read_key(&table, "compression", compression)?,
         parity: read_key(&table, "parity", parse::parity)?,
         read_ahead: read_key(&table, "read_ahead", parse::switch)?,
         direct_path: read_key(&table, "direct_path", parse::switch)?,
         destage: Destage {
             age: read_key(&destage, "age", parse::duration)?,
-            bytes: read_key(&destage, "bytes", parse::size)?,
-            batch: read_key(&destage, "batch", parse::size)?,
+            bytes: read_key(&destage, "bytes", parse::budget)?,
+            batch: read_key(&destage, "batch", parse::budget)?,
             workers: read_key(&destage, "workers", workers)?,
             deadline: read_key(&destage, "deadline", parse::duration)?,
         },
@@ -172,12 +178,12 @@ fn parse(text: &str) -> Result<Settings, String> {
         stop_parallel: read_key(&table, "stop_parallel", workers)?,
         collector: Collector {
             idle: read_key(&collector, "idle", interval)?,
-            interval: read_key(&collector, "interval", parse::duration)?,
+            interval: read_key(&collector, "interval", pause)?,
             batch: read_key(&collector, "batch", batch)?,
         },
         scrub: Scrub {
             interval: read_key(&scrub, "interval", interval)?,
-            rate: read_key(&scrub, "rate", parse::size)?,
+            rate: read_key(&scrub, "rate", parse::budget)?,
         },
     })
 }
@@ -269,12 +275,37 @@ fn percent(text: &str) -> Result<u32, String> {
 
 /// How often; `off` is never.
 fn interval(text: &str) -> Result<Option<Duration>, String> {
-    if text == "off" { Ok(None) } else { parse::duration(text).map(Some) }
+    if text == "off" { Ok(None) } else { pause(text).map(Some) }
+}
+
+/// A time between two times: not none.
+fn pause(text: &str) -> Result<Duration, String> {
+    match parse::duration(text)? {
+        Duration::ZERO => {
+            Err(format!("'{text}' is again and again without a pause: write a time such as 1h"))
+        }
+        time => Ok(time),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interval_of_nothing_and_a_size_without_a_unit_are_refused() {
+        for (text, hint) in [
+            ("[sweep]\ninterval = '0s'", "without a pause"),
+            ("[scrub]\ninterval = '0s'", "without a pause"),
+            ("[collector]\ninterval = '0s'", "without a pause"),
+            ("cache = '256'", "256M"),
+            ("[scrub]\nrate = '16'", "16M"),
+        ] {
+            let Err(refused) = parse(text) else { panic!("it is taken: {text}") };
+            let refused = format!("{refused:?}");
+            assert!(refused.contains(hint), "{text}: {refused}");
+        }
+    }
 
     #[test]
     fn every_setting_is_read() {
@@ -411,6 +442,7 @@ mod tests {
         let is = node::Config::new("/d".into());
         assert_eq!(set.cache, Some(is.cache_bytes));
         assert_eq!(set.index, Some(is.index_bytes));
+        assert_eq!((set.requests, set.held), (Some(is.requests_bytes), Some(is.held_bytes)));
         assert_eq!(set.compression, Some(is.compression));
         assert_eq!(set.parity, Some(is.parity));
         assert_eq!((set.read_ahead, set.direct_path), (Some(is.read_ahead), Some(is.direct_path)));

@@ -9,6 +9,9 @@ pub const EXIT_USAGE: u8 = 2;
 /// Exit code of everything else that failed.
 pub const EXIT_FAILED: u8 = 1;
 
+/// Exit code of a daemon that another copy of its folder has replaced: to start it again as it is helps nobody.
+pub const EXIT_FENCED: u8 = 3;
+
 /// A command that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failure {

@@ -2,6 +2,7 @@
 //! `rename` for `remove`: a slip must not become a loss.
 
 use crate::arguments::Cli;
+use crate::failure::Failure;
 use crate::nearest::{distance, nearest};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
@@ -22,7 +23,32 @@ const SYNONYMS: [(&str, &str); 8] = [
 
 /// The command line of this process; ends it when the words are none.
 pub fn parse() -> Cli {
-    Cli::try_parse().unwrap_or_else(|error| with_hint(error).exit())
+    Cli::try_parse().unwrap_or_else(|error| {
+        let error = with_hint(error);
+        // Nobody knows yet what the words mean; a program that asks for JSON must not be given anything else.
+        if error.use_stderr() && std::env::args_os().any(|word| word == "--json") {
+            let failure = for_programs(&error);
+            failure.print(true);
+            std::process::exit(failure.exit.into());
+        }
+        error.exit()
+    })
+}
+
+/// clap's text: what is wrong, tips, the usage.
+fn for_programs(error: &clap::Error) -> Failure {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Failure::usage("a command is missing").next("`--help` shows which there are");
+    }
+    let text = error.render().to_string();
+    let line = |lines: &str| lines.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut parts = text.split("\n\n").map(line);
+    let what = parts.next().unwrap_or_default();
+    let failure = Failure::usage(what.trim_start_matches("error: "));
+    match parts.find_map(|part| part.strip_prefix("tip: ").map(str::to_owned)) {
+        Some(tip) => failure.next(tip),
+        None => failure.next("`--help` shows how it is used"),
+    }
 }
 
 fn with_hint(mut error: clap::Error) -> clap::Error {
@@ -83,6 +109,20 @@ mod tests {
         assert_eq!(meant("delete", &known), Some("rm"));
         let more: Vec<String> = ["remove", "rename"].map(str::to_owned).into();
         assert_eq!(meant("renmae", &more), Some("rename"));
+    }
+
+    #[test]
+    fn programs_are_told_what_is_wrong_in_one_line() {
+        let told = |words: &[&str]| {
+            let error = Cli::try_parse_from(words).expect_err("they are wrong");
+            for_programs(&with_hint(error))
+        };
+        let missing = told(&["rekindle", "volume", "create", "vm1"]);
+        assert!(missing.error.contains("--size"), "{}", missing.error);
+        assert_eq!((missing.exit, missing.error.lines().count()), (2, 1));
+        let slip = told(&["rekindle", "status", "--wach"]);
+        assert!(slip.next.is_some_and(|tip| tip.contains("--watch")));
+        assert!(told(&["rekindle", "volume"]).error.contains("missing"));
     }
 
     #[test]

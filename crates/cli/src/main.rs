@@ -83,8 +83,8 @@ fn run(cli: &Cli) -> Outcome<u8> {
             command::completions::run(completions);
             Ok(0)
         }
-        Command::VolumeNames => {
-            command::completions::names(common);
+        Command::VolumeNames(asked) => {
+            command::completions::names(common, asked);
             Ok(0)
         }
         Command::Man(man) => command::man::run(common, man).map(|()| 0),

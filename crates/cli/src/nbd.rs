@@ -117,11 +117,11 @@ impl Export {
         Ok(Some(export))
     }
 
-    /// What the stretch is made of, from its beginning; maybe not to its end.
+    /// What the stretch is made of, from its beginning; maybe not to its end. Nothing: the server cannot tell.
     pub fn extents(&mut self, offset: u64, length: u32) -> io::Result<Vec<Extent>> {
         self.request_of(7, 0, offset, length, &[]);
         self.send()?;
-        let mut extents = Vec::new();
+        let (mut extents, mut failed) = (Vec::new(), false);
         loop {
             if self.number::<4>()? != u64::from(CHUNK_MAGIC) {
                 return Err(strange("a request was answered with something else"));
@@ -134,14 +134,12 @@ impl Export {
             }
             let mut payload = vec![0; usize::try_from(length).unwrap_or(0)];
             self.wire.read_exact(&mut payload)?;
-            if kind & CHUNK_ERROR != 0 {
-                return Err(strange("it does not say what is allocated"));
-            }
+            failed |= kind & CHUNK_ERROR != 0;
             if kind == CHUNK_STATUS {
                 extents.extend(payload.get(4..).unwrap_or_default().chunks_exact(8).map(extent));
             }
             if flags & CHUNK_LAST != 0 {
-                return Ok(extents);
+                return Ok(if failed { Vec::new() } else { extents });
             }
         }
     }

@@ -84,15 +84,17 @@ pub fn progress() -> indicatif::ProgressBar {
 
 /// So much of so much.
 pub fn show_share(bar: &indicatif::ProgressBar, line: &str, done: u64, total: u64) {
-    style(bar, "[{bar:30}] {percent:>3}%  {msg}");
-    bar.set_message(line.to_owned());
+    // What is wider than the terminal would leave lines behind.
+    style(bar, "[{bar:30}] {percent:>3}%  {wide_msg}");
+    // Of nothing everything is done: each of these is drawn at once.
     bar.set_length(total);
     bar.set_position(done);
+    bar.set_message(line.to_owned());
 }
 
 /// Only what is done: nobody knows of how much.
 pub fn show_count(bar: &indicatif::ProgressBar, line: &str) {
-    style(bar, "{spinner} {msg}");
+    style(bar, "{spinner} {wide_msg}");
     bar.set_message(line.to_owned());
     bar.tick();
 }
@@ -103,10 +105,10 @@ fn style(bar: &indicatif::ProgressBar, template: &str) {
     }
 }
 
-/// A path as a shell takes it.
+/// A path, or a name, as a shell takes it.
 #[must_use]
-pub fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
+pub fn quoted(text: impl AsRef<Path>) -> String {
+    let text = text.as_ref().display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         text
@@ -142,6 +144,7 @@ mod tests {
     fn paths_can_be_pasted_into_a_shell() {
         assert_eq!(quoted(Path::new("/srv/x-1")), "/srv/x-1");
         assert_eq!(quoted(Path::new("/srv/a b's")), r"'/srv/a b'\''s'");
+        assert_eq!(quoted("$(rm x)"), "'$(rm x)'");
     }
 
     #[test]

@@ -48,6 +48,17 @@ fn bad_size(text: &str) -> String {
 /// A bare number below this was hardly meant as bytes.
 const BARE_MIN: u64 = 1 << 20;
 
+/// A size for a budget or a rate, not nothing by a missing unit: `256M`, or a number of bytes that can be meant; 0 is 0.
+pub fn budget(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    if bytes > 0 && bytes < BARE_MIN && text.trim().bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!(
+            "{bytes} bytes? Write {bytes}M for {bytes} MiB, or {bytes}B if bytes are meant"
+        ));
+    }
+    Ok(bytes)
+}
+
 /// A size for a volume: not nothing, a multiple of 512, not past the limit. Also checked by the daemon; said here first
 /// because the request is wrong whatever the daemon thinks.
 pub fn volume_size(text: &str) -> Result<u64, String> {
@@ -158,6 +169,16 @@ pub fn address(text: &str) -> Result<Place, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_without_a_unit_is_asked_about() {
+        for (text, hint) in [("256", "256M"), ("16", "16M"), (" 20 ", "20B")] {
+            let refused = budget(text).expect_err("a few bytes");
+            assert!(refused.contains(hint), "{text}: {refused}");
+        }
+        assert_eq!((budget("0"), budget("256M")), (Ok(0), Ok(256 << 20)));
+        assert_eq!((budget("268435456"), budget("512B")), (Ok(256 << 20), Ok(512)));
+    }
 
     #[test]
     fn sizes_are_exact_and_what_could_be_misread_is_refused() {

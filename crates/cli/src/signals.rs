@@ -7,8 +7,10 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 /// Hears them from its making on; before that they end the process.
 pub struct StopSignals {
     terminate: Signals,
-    interrupt: Signals,
-    hang_up: Signals,
+    /// As the next: `None` when whoever started us had it ignored.
+    interrupt: Option<Signals>,
+    /// `nohup` has it ignored, so that the daemon outlives the terminal.
+    hang_up: Option<Signals>,
 }
 
 impl StopSignals {
@@ -16,8 +18,8 @@ impl StopSignals {
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
+            interrupt: unless_ignored(SignalKind::interrupt())?,
+            hang_up: unless_ignored(SignalKind::hangup())?,
         })
     }
 
@@ -25,9 +27,29 @@ impl StopSignals {
     pub async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.terminate.recv() => Signal::TERM,
-            _ = self.interrupt.recv() => Signal::INT,
+            () = heard(&mut self.interrupt) => Signal::INT,
             // The terminal is gone: an orderly end as well.
-            _ = self.hang_up.recv() => Signal::TERM,
+            () = heard(&mut self.hang_up) => Signal::TERM,
         }
+    }
+}
+
+/// To listen to a signal is to take back that it is ignored.
+fn unless_ignored(kind: SignalKind) -> io::Result<Option<Signals>> {
+    if is_ignored(kind.as_raw_value()) { Ok(None) } else { signal(kind).map(Some) }
+}
+
+fn is_ignored(number: i32) -> bool {
+    // SAFETY: plain data that the call fills in.
+    let mut found: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: asks only; the pointer is to memory that outlives the call.
+    let code = unsafe { libc::sigaction(number, std::ptr::null(), &raw mut found) };
+    code == 0 && found.sa_sigaction == libc::SIG_IGN
+}
+
+async fn heard(signals: &mut Option<Signals>) {
+    match signals {
+        Some(signals) => _ = signals.recv().await,
+        None => std::future::pending().await,
     }
 }

@@ -1,9 +1,8 @@
 //! The process that serves. Started by the supervisor with its sockets open, or by systemd through `up` itself.
 
 use crate::arguments::LogFormat;
-use crate::failure::{EXIT_USAGE, Failure, Outcome};
+use crate::failure::{EXIT_FENCED, EXIT_USAGE, Failure, Outcome};
 use crate::heir;
-use crate::supervise::access;
 use crate::supervise::sockets::{self, Listening, Passed, Role};
 use base::Kind;
 use rustix::process::{Pid, Signal, getpgid, getpgrp, getppid, set_parent_process_death_signal};
@@ -76,7 +75,7 @@ pub fn run() -> Outcome {
     die_with(parent.ok_or_else(by_hand)?).map_err(|error| {
         Failure::new("the supervisor is gone").because(error).kind(Kind::Unavailable)
     })?;
-    access::private_from_now_on();
+    env::real::access::keep_private();
     let heir = heir::appoint();
     let mut taken = Vec::new();
     for passed in &handover.sockets {
@@ -185,6 +184,9 @@ fn explain(error: node::Error) -> Failure {
     let mut failure = Failure::new("cannot serve").because(&error).kind(error.kind());
     if matches!(error, node::Error::Usage(_)) {
         failure.exit = EXIT_USAGE;
+    }
+    if matches!(error, node::Error::Copied(_) | node::Error::Fenced(_)) {
+        failure.exit = EXIT_FENCED;
     }
     failure
 }

@@ -21,7 +21,7 @@ use env::boot::{Source, Watch};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Semaphore;
 
@@ -66,6 +66,8 @@ pub(crate) struct Inner {
     pub(crate) pool: Arc<Pool>,
     pub(crate) uploads: Arc<Semaphore>,
     pub(crate) counters: Counters,
+    /// The store had no room for the last pack.
+    pub(crate) full: AtomicBool,
     prefetches: Arc<Semaphore>,
     flights: Flights,
     /// Packs that are complete but perhaps not in the store yet, for as long as batch or upload have them.
@@ -140,6 +142,7 @@ impl Content {
             pool: Pool::new(config.uploads.min(4) + 1),
             uploads: Arc::new(Semaphore::new(config.uploads)),
             counters: Counters::default(),
+            full: AtomicBool::new(false),
             prefetches: Arc::new(Semaphore::new(limits::PREFETCH_MAX)),
             flights: Flights::default(),
             sealed: Mutex::default(),
@@ -154,6 +157,12 @@ impl Content {
     #[must_use]
     pub fn batch(&self) -> Batch {
         Batch::new(self.inner.clone())
+    }
+
+    /// Whether the store had no room for the last pack that was to be written.
+    #[must_use]
+    pub fn is_store_full(&self) -> bool {
+        self.inner.full.load(Ordering::Relaxed)
     }
 
     /// Keeps the sweep from ending: see [`Hold`].
@@ -450,7 +459,18 @@ impl Inner {
         Err(damage.unwrap_or(Error::Gone { name: pointer.short_name(), pack: place.pack }))
     }
 
+    /// A chunk from this place and no other. Who writes the same bytes again is led there only if this has not failed.
     async fn fetch_at(&self, place: &Pointer) -> Result<Body, Error> {
+        let result = self.open_at(place).await;
+        match &result {
+            Ok(_) => self.index.believe(place),
+            Err(Error::Store(datastore::Error::NotFound(_))) => self.index.doubt_absent(place),
+            Err(_) => self.index.doubt(place),
+        }
+        result
+    }
+
+    async fn open_at(&self, place: &Pointer) -> Result<Body, Error> {
         let range = u64::from(place.offset)..u64::from(place.offset) + u64::from(place.stored);
         if let Some(sealed) = self.sealed(place.pack) {
             let (begin, end) =

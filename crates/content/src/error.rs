@@ -52,6 +52,12 @@ pub enum Error {
     /// A sweep was stopped, by its owner or because another sweeper took over.
     #[error("the sweep was stopped: {0}")]
     Stopped(String),
+    /// Somebody has said that this start of the node is over, and other nodes have not waited for it.
+    #[error(
+        "this start of the node was dismissed, and what it wants to write may lead to what was deleted since: nothing more \
+         is written; start it again"
+    )]
+    Dismissed,
 }
 
 /// Why a chunk cannot be had.
@@ -76,6 +82,7 @@ impl Error {
             Error::Format(crate::format::Bad::Newer { .. }) => Kind::Unsupported,
             Error::Invalid(_) => Kind::Invalid,
             Error::Stopped(_) => Kind::Conflict,
+            Error::Dismissed => Kind::Fenced,
         }
     }
 

@@ -16,6 +16,7 @@ mod error;
 mod flights;
 pub mod format;
 mod index;
+pub mod landed;
 pub mod limits;
 mod live;
 mod moved;

@@ -70,6 +70,14 @@ pub const SWEEP_POLL: std::time::Duration = std::time::Duration::from_secs(2);
 pub const LIVE_GRANULE_BYTES: u32 = 4096;
 /// Names of verified chunks that [`crate::verify`] remembers, so that shared chunks are read once.
 pub const VERIFIED_NAMES_MAX: usize = 1 << 19;
+/// Doubted places of a pack that are remembered one by one; with more all of the pack is doubted.
+pub const DOUBTED_PLACES_MAX: usize = 256;
+/// Packs with doubted places that are remembered; with more no duplicates are found at all.
+pub const DOUBTED_PACKS_MAX: usize = 1 << 16;
+/// Chunks of a root that landed late that are looked at; one with more is not gone on from.
+pub const LANDED_CHUNKS_MAX: usize = 1 << 20;
+/// Packs that this start wrote and of which it knows what became; the oldest are forgotten.
+pub const OWN_PACKS_MAX: usize = 1 << 16;
 /// Zero runs shorter than this are data, bytes.
 pub const ZERO_RUN_BYTES_MIN: usize = 8 << 10;
 

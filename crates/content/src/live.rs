@@ -4,9 +4,11 @@
 //! root either reaches that chunk, and the second mark sees it, or nothing does. A batch that begins later is refused
 //! duplicates in condemned packs.
 
+use crate::limits;
+use crate::name::PackSet;
 use base::PackId;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
@@ -22,6 +24,9 @@ struct State {
     begun: u64,
     /// Those that have not ended, with the packs they wrote.
     holds: BTreeMap<u64, Vec<PackId>>,
+    /// Packs whose batches came to a known end, in that order.
+    ended: VecDeque<PackId>,
+    is_ended: PackSet,
 }
 
 /// While it lives, no sweep comes to an end that was begun after it: what it can reach from roots that it has read
@@ -60,6 +65,11 @@ impl Live {
         self.state.lock().holds.len()
     }
 
+    /// Whether this start wrote the pack and knows what became of it. Of any other a commit may still be on its way.
+    pub(crate) fn has_ended(&self, pack: &PackId) -> bool {
+        self.state.lock().is_ended.contains(pack)
+    }
+
     /// Packs that live batches wrote: nothing reaches them yet, and that is no reason to condemn them.
     pub(crate) fn packs(&self) -> Vec<PackId> {
         self.state.lock().holds.values().flatten().copied().collect()
@@ -70,6 +80,23 @@ impl Hold {
     pub(crate) fn wrote(&self, pack: PackId) {
         if let Some(packs) = self.live.state.lock().holds.get_mut(&self.sequence) {
             packs.push(pack);
+        }
+    }
+}
+
+impl Hold {
+    /// No write that leads to what it wrote is still on its way.
+    pub(crate) fn end_known(&self) {
+        let mut state = self.live.state.lock();
+        let State { holds, ended, is_ended, .. } = &mut *state;
+        for pack in holds.get(&self.sequence).into_iter().flatten() {
+            if is_ended.insert(*pack) {
+                ended.push_back(*pack);
+            }
+        }
+        while ended.len() > limits::OWN_PACKS_MAX {
+            let Some(oldest) = ended.pop_front() else { break };
+            is_ended.remove(&oldest);
         }
     }
 }

@@ -149,7 +149,7 @@ pub async fn repair(
     may_drop: MayDrop,
 ) -> Result<Repaired, Error> {
     // Duplicates are not to be found there from now on.
-    content.inner.index.condemn_also(findings.damages.iter().map(Damage::pack));
+    findings.damages.iter().for_each(|damage| content.inner.index.doubt(&damage.pointer));
     let mut repaired = Repaired::default();
     // Pack by pack, so that each is fetched for its parity once.
     let mut damages: Vec<&Damage> = findings.damages.iter().collect();

@@ -28,6 +28,15 @@ pub enum Removal {
     Unsupported,
 }
 
+/// How much more a store takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// So many bytes.
+    Bytes(u64),
+    /// As far as anybody knows there is no bound.
+    Unbounded,
+}
+
 /// A store, shared.
 pub type Store = Arc<dyn Datastore>;
 
@@ -73,6 +82,10 @@ pub trait Datastore: Send + Sync {
     ) -> BoxFuture<'a, Result<Removal, Error>> {
         let _ = (key, version);
         Box::pin(async { Ok(Removal::Unsupported) })
+    }
+    /// How much more it takes, without what it keeps for removals.
+    fn room(&self) -> BoxFuture<'_, Result<Room, Error>> {
+        Box::pin(async { Ok(Room::Unbounded) })
     }
     /// For messages: `file:///srv/store`, `s3://bucket/prefix`.
     fn describe(&self) -> String;

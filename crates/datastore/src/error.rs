@@ -56,7 +56,8 @@ impl Error {
             Error::Conflict(_) => Kind::Conflict,
             Error::Unavailable(_) => Kind::Unavailable,
             Error::Full(_) => Kind::Full,
-            Error::Refused(_) | Error::Invalid(_) => Kind::Invalid,
+            Error::Refused(_) => Kind::Refused,
+            Error::Invalid(_) => Kind::Invalid,
             Error::Damaged { .. } => Kind::Damaged,
             Error::Newer { .. } => Kind::Unsupported,
         }

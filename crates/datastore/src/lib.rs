@@ -18,11 +18,11 @@ mod probe;
 pub mod record;
 
 pub use backoff::Policy;
-pub use contract::{Datastore, Listed, Removal, Store, Version};
+pub use contract::{Datastore, Listed, Removal, Room, Store, Version};
 pub use error::Error;
 pub use identity::Identity;
 pub use key::{name_key, name_of_key};
-pub use open::{Url, open};
+pub use open::{Url, open, open_known};
 pub use probe::probe;
 
 /// The newest version that this binary knows of each format of this crate.

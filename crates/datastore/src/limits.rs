@@ -11,6 +11,8 @@ pub const SEGMENT_BYTES_MAX: usize = 200;
 pub const PREFIX_BYTES_MAX: usize = 200;
 /// Most objects in one answer of `list`.
 pub const LIST_OBJECTS_MAX: usize = 1000;
+/// Pages of a listing without a key of ours that are passed over, one after another.
+pub const LIST_EMPTY_PAGES_MAX: usize = 10_000;
 /// Largest record, bytes.
 pub const RECORD_BYTES_MAX: usize = 4 << 20;
 /// How many earlier nonces a record remembers.
@@ -29,8 +31,13 @@ pub const LOCK_FILES: u8 = 64;
 pub const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(3600);
 /// How long an S3 store may take to answer, and to send the next bytes of an answer.
 pub const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
-/// The slowest way to an S3 store that is used, bytes a second for each upload: an upload may take so much longer.
-pub const UPLOAD_RATE_MIN: u64 = 64 << 10;
+/// An upload is handed to its connection in pieces of so many bytes.
+pub const UPLOAD_PIECE_BYTES: usize = 32 << 10;
+/// How often an upload is looked at in the time in which it must move.
+pub const UPLOAD_LOOKS: u32 = 8;
+/// How long an upload that was handed out may go on because this process' connections still move bytes, of which the
+/// kernel does not say whose they are.
+pub const UPLOAD_TAIL_MAX: Duration = Duration::from_secs(3600);
 /// Uploads to an S3 store at once, at most; fewer after one that took too long.
 pub const UPLOADS_AT_ONCE_MAX: usize = 32;
 /// A smaller upload is not held back by others.

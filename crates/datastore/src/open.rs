@@ -84,6 +84,14 @@ pub async fn open(env: &Env, url: &str) -> Result<Store, Error> {
     }
 }
 
+/// Opens a store that is known to be there: an absent folder is [`Error::Unavailable`], and is not made.
+pub async fn open_known(env: &Env, url: &str) -> Result<Store, Error> {
+    match url.parse()? {
+        Url::Folder(path) => Dir::open_known(env, &path).await,
+        Url::Bucket { .. } | Url::Memory => open(env, url).await,
+    }
+}
+
 /// A path without its percent signs.
 fn decoded(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());

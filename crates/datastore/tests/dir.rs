@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rekindle_datastore::backend::dir::Dir;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_datastore::record::Writer;
-use rekindle_datastore::{Error, Store, conformance, identity, layer, open, probe};
+use rekindle_datastore::{Error, Room, Store, conformance, identity, layer, open, probe};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -31,6 +31,19 @@ fn a_folder_keeps_all_rules() {
             std::fs::read_dir(folder.path().join("deep/store")).unwrap().flatten().collect();
         assert_eq!(left.len(), 3, "only .tmp, .locks and .reserve stay: {left:?}");
         assert_eq!(std::fs::read_dir(folder.path().join("deep/store/.tmp")).unwrap().count(), 0);
+    });
+}
+
+#[test]
+fn a_folder_says_through_all_layers_how_much_more_it_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    run(async |env| {
+        let bare = Dir::open(env, folder.path()).await.unwrap();
+        let (store, ..) = layer::usual(env, bare, Plan::default());
+        let disk = rustix::fs::statvfs(folder.path()).unwrap();
+        let most = disk.f_blocks * disk.f_frsize;
+        let room = store.room().await.unwrap();
+        assert!(matches!(room, Room::Bytes(bytes) if bytes > 0 && bytes < most), "{room:?}");
     });
 }
 
@@ -324,10 +337,15 @@ fn in_a_full_store_records_can_still_be_written_and_anything_removed() {
         store.replace("volumes/a", Bytes::from_static(b"deleted"), &version).await.unwrap();
         store.put("moved/a", Bytes::from(vec![7; 512 << 10])).await.unwrap();
         store.create("sweep/condemned", Bytes::from(vec![7; 512 << 10])).await.unwrap();
+        // A batch that is tried again does not use up what was given up for removals.
+        let again = store.put("packs/data/again", Bytes::from(vec![7; 4096])).await.unwrap_err();
+        assert!(matches!(&again, Error::Full(text) if text.contains("for removals")), "{again}");
         for pack in 0..packs {
             store.delete(&format!("packs/data/{pack}")).await.unwrap();
         }
-        assert!(Path::new(&small).join(".reserve").exists(), "it is taken again");
+        let reserve = Path::new(&small).join(".reserve").metadata().unwrap();
+        assert_eq!(reserve.len(), 4 << 20, "it is taken again");
+        store.put("packs/data/again", Bytes::from(vec![7; 1 << 20])).await.unwrap();
     });
 }
 

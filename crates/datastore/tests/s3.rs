@@ -44,29 +44,40 @@ fn s3_keeps_all_rules() {
 }
 
 /// A server that takes `rate` bytes a second from all its clients together.
+/// After `stops_after` bytes of a connection it takes nothing more.
 #[expect(clippy::disallowed_methods, reason = "another machine")]
-fn narrow_server(rate: u64) -> u16 {
+fn narrow_server(rate: u64, stops_after: usize) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    // What a kernel takes for a server that does not read is no progress that counts here.
+    rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4 << 10).expect("a socket");
     let port = listener.local_addr().expect("it is bound").port();
     let way = std::sync::Arc::new(std::sync::Mutex::new(()));
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let way = way.clone();
-            std::thread::spawn(move || answer(stream, &way, rate));
+            std::thread::spawn(move || answer(stream, &way, rate, stops_after));
         }
     });
     port
 }
 
 #[expect(clippy::disallowed_methods, reason = "another machine")]
-fn answer(mut stream: std::net::TcpStream, way: &std::sync::Mutex<()>, rate: u64) {
+fn answer(
+    mut stream: std::net::TcpStream,
+    way: &std::sync::Mutex<()>,
+    rate: u64,
+    stops_after: usize,
+) {
     use std::io::{Read, Write};
-    let (mut seen, mut piece) = (Vec::new(), vec![0; 16 << 10]);
+    let (mut seen, mut piece) = (Vec::new(), vec![0; 1 << 10]);
     while let Ok(length @ 1..) = stream.read(&mut piece) {
         let turn = way.lock();
         std::thread::sleep(Duration::from_micros(length as u64 * 1_000_000 / rate));
         drop(turn);
         seen.extend_from_slice(&piece[..length]);
+        while seen.len() > stops_after {
+            std::thread::park();
+        }
         let text = String::from_utf8_lossy(&seen[..seen.len().min(4096)]).to_lowercase();
         let Some((head, _)) = text.split_once("\r\n\r\n") else { continue };
         let body = head.split("content-length: ").nth(1).and_then(|rest| {
@@ -82,25 +93,49 @@ fn answer(mut stream: std::net::TcpStream, way: &std::sync::Mutex<()>, rate: u64
     }
 }
 
+/// The store behind such a server, with so much patience.
+fn behind(env: &env::Env, port: u16, patience: Duration) -> rekindle_datastore::Store {
+    let place = Place {
+        bucket: "bucket".to_owned(),
+        endpoint: Some(format!("http://127.0.0.1:{port}")),
+        region: Some("us-east-1".to_owned()),
+        credentials: Some(("access".to_owned(), "secret".to_owned())),
+        patience: Some(patience),
+        ..Place::default()
+    };
+    S3::open(env, &place).expect("a good place")
+}
+
 #[test]
-fn a_narrow_way_is_slow_and_not_dead() {
-    let port = narrow_server(400_000);
+fn an_upload_that_moves_is_never_cut_however_slow_it_is() {
+    // What is left in the kernel takes many times the patience, and so does what is not handed out yet.
+    let port = narrow_server(20_000, usize::MAX);
     let (env, runtime) = env::real::env().expect("this machine has threads");
     runtime.block_on(async {
-        let place = Place {
-            bucket: "bucket".to_owned(),
-            endpoint: Some(format!("http://127.0.0.1:{port}")),
-            region: Some("us-east-1".to_owned()),
-            credentials: Some(("access".to_owned(), "secret".to_owned())),
-            patience: Some(Duration::from_secs(1)),
-            ..Place::default()
-        };
-        let store = S3::open(&env, &place).unwrap();
-        // All together they take more than two seconds, and the patience is one.
-        let puts = (0..4).map(|_| store.put("a", Bytes::from(vec![7; 256 << 10])));
+        let store = behind(&env, port, Duration::from_secs(2));
+        assert_eq!(store.room().await.unwrap(), rekindle_datastore::Room::Unbounded);
+        let puts = (0..4).map(|_| store.put("a", Bytes::from(vec![7; 64 << 10])));
         for put in futures_util::future::join_all(puts).await {
             put.unwrap();
         }
+    });
+    runtime.shut_down(Duration::from_secs(1));
+}
+
+#[test]
+fn an_upload_of_which_no_byte_moves_any_more_is_cut() {
+    let port = narrow_server(10_000_000, 300_000);
+    let (env, runtime) = env::real::env().expect("this machine has threads");
+    runtime.block_on(async {
+        let store = behind(&env, port, Duration::from_secs(1));
+        let put = store.put("a", Bytes::from(vec![7; 1 << 20]));
+        // The patience counts from the last byte; without an end to it this would never come.
+        let put = env.timeout(Duration::from_secs(120), put).await.expect("it is cut");
+        let error = put.unwrap_err();
+        assert!(matches!(&error, Error::Unavailable(_)), "{error}");
+        assert!(error.to_string().contains("no byte has moved"), "{error}");
+        // A short one still gets through, past what hangs.
+        store.put("b", Bytes::from(vec![7; 1 << 10])).await.unwrap();
     });
     runtime.shut_down(Duration::from_secs(1));
 }
@@ -208,4 +243,86 @@ struct Tally {
 impl rekindle_datastore::record::Body for Tally {
     const WHAT: &'static str = "tally";
     const FORMAT: u32 = 1;
+}
+
+/// A server that answers each listing by its token: none, `1`, `2`, ..; after the last page it says that there is no more.
+#[expect(clippy::disallowed_methods, reason = "another machine")]
+fn listing_server(pages: &'static [&'static [&'static str]], circles: bool) -> u16 {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it is bound").port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (mut seen, mut piece) = (Vec::new(), [0; 4096]);
+            while let Ok(length @ 1..) = stream.read(&mut piece) {
+                seen.extend_from_slice(&piece[..length]);
+                let text = String::from_utf8_lossy(&seen).into_owned();
+                let Some((head, _)) = text.split_once("\r\n\r\n") else { continue };
+                let parameter = |name: &str| {
+                    let (_, rest) = head.split_once(&format!("{name}="))?;
+                    rest.split(['&', ' ']).next().map(|value| value.replace("%2F", "/"))
+                };
+                let page: usize = parameter("continuation-token")
+                    .and_then(|token| token.parse().ok())
+                    .unwrap_or(0);
+                let after = parameter("start-after").unwrap_or_default();
+                let keys: String = pages[page]
+                    .iter()
+                    .filter(|key| ***key > *after)
+                    .map(|key| {
+                        format!(
+                            "<Contents><Key>{key}</Key><LastModified>2026-10-21T07:28:00.000Z</LastModified>\
+                             <ETag>1</ETag><Size>1</Size></Contents>"
+                        )
+                    })
+                    .collect();
+                let more = circles || page + 1 < pages.len();
+                let next = if circles { page } else { page + 1 };
+                let token = if more {
+                    format!("<NextContinuationToken>{next}</NextContinuationToken>")
+                } else {
+                    String::new()
+                };
+                let body = format!(
+                    "<ListBucketResult><Name>bucket</Name><IsTruncated>{more}</IsTruncated>{keys}{token}</ListBucketResult>"
+                );
+                let reply =
+                    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                if stream.write_all(reply.as_bytes()).is_err() {
+                    break;
+                }
+                seen.clear();
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn a_listing_ends_where_no_token_leads_on_and_nowhere_else() {
+    let (env, runtime) = env::real::env().expect("this machine has threads");
+    runtime.block_on(async {
+        let all = |port: u16| {
+            let store = behind(&env, port, Duration::from_secs(20));
+            async move {
+                let (mut keys, mut after) = (Vec::new(), None::<String>);
+                loop {
+                    let page = store.list("v/", after.as_deref()).await?;
+                    let Some(last) = page.last() else { return Ok::<_, Error>(keys) };
+                    after = Some(last.key.clone());
+                    keys.extend(page.into_iter().map(|listed| listed.key));
+                }
+            }
+        };
+        // A page without keys in the middle, and one before everything.
+        let pages: &[&[&str]] = &[&[], &["v/a", "v/b"], &[], &[], &["v/c"]];
+        assert_eq!(all(listing_server(pages, false)).await.unwrap(), ["v/a", "v/b", "v/c"]);
+        // Nothing there, said with one more page.
+        let none: &[&[&str]] = &[&[], &[]];
+        assert!(all(listing_server(none, false)).await.unwrap().is_empty());
+        // A server that leads in a circle has not said that there is nothing.
+        let error = all(listing_server(&[&[]], true)).await.unwrap_err();
+        assert!(matches!(&error, Error::Unavailable(_)), "{error}");
+    });
+    runtime.shut_down(Duration::from_secs(1));
 }

@@ -26,6 +26,7 @@ pub use parts::{
 };
 pub use switch::Switch;
 
+use parking_lot::Mutex;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,15 @@ use std::time::Duration;
 pub struct Env {
     parts: Arc<Parts>,
     boot: Arc<boot::Record>,
+    aging: Arc<Mutex<Aging>>,
+}
+
+/// Since when time has passed for what ages.
+struct Aging {
+    /// When this process began.
+    began: Moment,
+    /// A moment, and what the wall clock said then.
+    seen: (Moment, Timestamp),
 }
 
 /// What an environment is made of; [`real::env`] and [`sim::World`] fill it.
@@ -56,7 +66,9 @@ impl Env {
     /// An environment of these parts.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        Self { parts: Arc::new(parts), boot: Arc::default() }
+        let (began, wall) = (parts.clock.now(), parts.clock.wall_clock());
+        let aging = Arc::new(Mutex::new(Aging { began, seen: (began, wall) }));
+        Self { parts: Arc::new(parts), boot: Arc::default(), aging }
     }
 
     /// Monotonic time since some fixed moment.
@@ -69,6 +81,26 @@ impl Env {
     #[must_use]
     pub fn wall_clock(&self) -> Timestamp {
         self.parts.clock.wall_clock()
+    }
+
+    /// The wall clock for what goes for good once it is old: a leap ahead within this process makes nothing older.
+    #[must_use]
+    pub fn aging_clock(&self) -> Timestamp {
+        let (now, wall) = (self.now(), self.wall_clock());
+        let mut aging = self.aging.lock();
+        let (then, clock) = aging.seen;
+        let passed = u64::try_from(now.since(then).as_micros()).unwrap_or(u64::MAX);
+        let lived = Timestamp(clock.0.saturating_add(passed));
+        if wall < lived {
+            aging.seen = (now, wall);
+        }
+        wall.min(lived)
+    }
+
+    /// How long this process has run: a clock that was wrong at its start may have been set right since.
+    #[must_use]
+    pub fn uptime(&self) -> Duration {
+        self.now().since(self.aging.lock().began)
     }
 
     /// Waits.

@@ -99,6 +99,10 @@ pub trait Disk: Send + Sync {
     fn sync_folder<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<()>>;
     /// Bytes that may still be written on the file system of `path`.
     fn free_bytes<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, io::Result<u64>>;
+    /// Bytes that the files below a folder take on the medium, as `du` counts them.
+    fn taken_bytes<'a>(&'a self, _folder: &'a Path) -> BoxFuture<'a, io::Result<u64>> {
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
     /// What the medium under `path` writes as one, bytes: a write of less may cost, in a power cut, what lies beside it.
     fn sector_bytes<'a>(&'a self, _path: &'a Path) -> BoxFuture<'a, u32> {
         Box::pin(async { 512 })
@@ -141,6 +145,9 @@ pub trait Memory: Send + Sync {
     /// Maps `length` bytes of the file `path`, made (zeroed, allocated up front so that touching it cannot fault) or
     /// extended as needed. What was there is kept. One mapping at a time: another process is refused.
     fn map(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Region>>;
+    /// The first `bytes` of what lies at a path, or fewer, looked at without changing it; `None` when nothing lies there:
+    /// no file, or zeros alone.
+    fn head(&self, path: &Path, bytes: usize) -> io::Result<Option<Vec<u8>>>;
     /// Removes such a file; no error when it is absent.
     fn unmap(&self, path: &Path) -> io::Result<()>;
     /// Where such files go when nobody says otherwise, if this machine has a place for them.

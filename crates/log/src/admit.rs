@@ -147,7 +147,7 @@ impl Starting {
                 let segment = new_segment(Some(copy.memory.clone()));
                 Head::resume_sealed(segment, handle, copy.memory, copy.certificate.durable)
             }
-            Some(copy) if one_by_one(copy.memory.back(), id).is_some() => {
+            Some(copy) if one_by_one(copy.memory.back(), header.key()).is_some() => {
                 let handle = self.depot.open_to_write(file).await?;
                 let slot = copy.memory.into_slot().map_err(|_| self.busy(id))?;
                 let writer = slot.resume().map_err(|_| self.busy(id))?;
@@ -187,7 +187,7 @@ impl Starting {
                 walked
                     .listed
                     .iter()
-                    .for_each(|entry: &EntryHeader| writer.push_back(&entry.encode(id)));
+                    .for_each(|entry: &EntryHeader| writer.push_back(&entry.encode(header.key())));
                 writer.publish();
                 // The last batch may be in the page cache only, or not even be going to flash (after a failed sync
                 // the kernel forgets): it is written again.

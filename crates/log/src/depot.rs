@@ -1,7 +1,7 @@
 //! What segments are made of and go back to: files and slots that hold nothing any more.
 
 use crate::Error;
-use crate::limits::{EXHAUSTED_RETRY, FULL_RETRY, SECTOR_BYTES};
+use crate::limits::{EXHAUSTED_RETRY, FILES_RESERVED, FULL_RETRY, SECTOR_BYTES};
 use base::NodeId;
 use env::{Env, File, Open};
 use parking_lot::Mutex;
@@ -104,21 +104,56 @@ impl Depot {
         self.flash_error("writing a segment", error)
     }
 
-    /// A file that is not part of the log; made when there is none. While the file system is full it waits for a
-    /// segment to be freed, trying again now and then, if `patient`.
-    pub(crate) async fn take_file(self: &Arc<Self>, patient: bool) -> Result<u32, Error> {
+    /// How many files are free.
+    pub(crate) fn free_files(&self) -> usize {
+        self.files.lock().free.len()
+    }
+
+    /// Makes the files that are kept for a full disk; `false` when that is not possible now.
+    pub(crate) async fn reserve(self: &Arc<Self>) -> bool {
+        self.trouble.lock().take();
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.files.lock().free.len() >= FILES_RESERVED {
+                return true;
+            }
+            if self.trouble.lock().is_some() {
+                return false;
+            }
+            self.make_files(FILES_RESERVED, u32::MAX);
+            changed.await;
+        }
+    }
+
+    /// Somebody who waits for a file may find that he need not leave so many.
+    pub(crate) fn look_again(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// A file that is not part of the log; made when there are no more than `leave` (asked again whenever something has
+    /// changed). While the file system is full it waits for a segment to be freed, trying again now and then, if `patient`.
+    pub(crate) async fn take_file(
+        self: &Arc<Self>,
+        patient: bool,
+        leave: impl Fn() -> usize,
+    ) -> Result<u32, Error> {
         // What went wrong ahead of need may go well now.
         self.trouble.lock().take();
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            if let Some(file) = self.files.lock().free.pop() {
-                return Ok(file);
+            let leave = leave();
+            {
+                let mut files = self.files.lock();
+                if files.free.len() > leave {
+                    return Ok(files.free.pop().expect("more than some"));
+                }
             }
             let trouble = self.trouble.lock().take();
             match trouble {
                 None => {
-                    self.make_files(1, u32::MAX);
+                    self.make_files(leave + 1, u32::MAX);
                     changed.await;
                 }
                 Some(error) if patient && is_exhaustion(&error) => {
@@ -145,8 +180,11 @@ impl Depot {
             let depot = &making.0;
             while is_missing(depot) {
                 if let Err(error) = depot.make_file().await {
-                    tracing::warn!(%error, "a segment file could not be made");
-                    *depot.trouble.lock() = Some(error);
+                    let mut trouble = depot.trouble.lock();
+                    if trouble.is_none() {
+                        tracing::warn!(%error, "a segment file could not be made");
+                    }
+                    *trouble = Some(error);
                     return;
                 }
             }
@@ -178,9 +216,14 @@ impl Depot {
         Ok(())
     }
 
-    /// Removes a file that is no good any more: the file system shall not give these blocks to us again as they are.
+    /// Removes a file that is no good any more: the file system shall not give these blocks to us again as they are. No
+    /// power cut brings its name back.
     pub(crate) async fn remove(&self, file: u32) {
-        if let Err(error) = self.env.disk().remove(&self.path(file)).await
+        let removed = async {
+            self.env.disk().remove(&self.path(file)).await?;
+            self.env.disk().sync_folder(&self.folder).await
+        };
+        if let Err(error) = removed.await
             && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(file, %error, "a segment file that cannot be read was not removed");
@@ -248,7 +291,11 @@ pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
     const TOO_MANY_FILES: [i32; 2] = [23, 24];
     let kind = matches!(
         error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory
+        io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::OutOfMemory
+            // Beyond the limit of this process (ulimit -f).
+            | io::ErrorKind::FileTooLarge
     );
     kind || error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
 }

@@ -1,12 +1,10 @@
 //! Where the changes of a recovered segment are listed: its descriptor table in memory, or on flash, or when both are
 //! damaged what can be read of its entries.
 
-use crate::format::{ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, SegmentHeader};
+use crate::format::{ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Key, SegmentHeader};
 use crate::scan::{Unreadable, read, read_foot, read_image};
 use crate::segment::Segment;
 use crate::walk::{goes_on, salvage, walk};
-use base::SegmentId;
-use base::checksum::crc32c_seeded;
 use warm::Memory;
 
 /// A table that has been verified: as a whole by the foot's checksum, or descriptor by descriptor.
@@ -14,13 +12,14 @@ use warm::Memory;
 pub(crate) struct Verified<'a> {
     /// Whole descriptors, the newest first.
     bytes: &'a [u8],
+    key: Key,
 }
 
 impl<'a> Verified<'a> {
     /// A table that was verified before: its last `changes` descriptors.
-    pub(crate) fn again(back: &'a [u8], changes: u32) -> Option<Self> {
+    pub(crate) fn again(back: &'a [u8], changes: u32, key: Key) -> Option<Self> {
         let length = changes as usize * ENTRY_BYTES as usize;
-        Some(Verified { bytes: back.get(back.len().checked_sub(length)?..)? })
+        Some(Verified { bytes: back.get(back.len().checked_sub(length)?..)?, key })
     }
 
     pub(crate) fn changes(&self) -> u32 {
@@ -30,22 +29,22 @@ impl<'a> Verified<'a> {
 
     /// The changes, in their order.
     pub(crate) fn iter(self) -> impl Iterator<Item = EntryHeader> + 'a {
-        let parse = |bytes| EntryHeader::decode_verified(bytes).ok();
+        let parse = move |bytes| EntryHeader::decode_verified(bytes, self.key).ok();
         self.bytes.rchunks_exact(ENTRY_BYTES as usize).filter_map(parse)
     }
 
     /// The change of that number, counted from 0.
     pub(crate) fn get(self, number: u32) -> Option<EntryHeader> {
         let end = self.bytes.len().checked_sub(number as usize * ENTRY_BYTES as usize)?;
-        EntryHeader::decode_verified(self.bytes.get(end.checked_sub(ENTRY_BYTES as usize)?..end)?)
-            .ok()
+        let bytes = self.bytes.get(end.checked_sub(ENTRY_BYTES as usize)?..end)?;
+        EntryHeader::decode_verified(bytes, self.key).ok()
     }
 
     /// Checks that all of it are descriptors of entries that ascend and lie inside the front.
     fn checked(self, front: u32) -> Option<Self> {
         let mut at = HEADER_BYTES;
         let sane = self.bytes.rchunks_exact(ENTRY_BYTES as usize).all(|bytes| {
-            let Ok(entry) = EntryHeader::decode_verified(bytes) else { return false };
+            let Ok(entry) = EntryHeader::decode_verified(bytes, self.key) else { return false };
             let end = u64::from(entry.offset) + u64::from(ENTRY_BYTES) + u64::from(entry.length);
             let sane = entry.offset >= at && end <= u64::from(front) && entry.kind.is_listed();
             at = if sane { entry.end() } else { at };
@@ -61,34 +60,36 @@ pub(crate) fn in_memory<'a>(segment: &Segment, memory: &'a Memory) -> Option<Ver
     let table = match memory.tail() {
         Some(tail) => {
             let foot = tail.get(tail.len() - FOOT_BYTES as usize..)?;
-            by_foot(&Foot::decode(foot, segment.id(), header.birth, header.capacity)?, back)?
+            let foot = Foot::decode(foot, segment.id(), header.birth, header.capacity)?;
+            by_foot(&foot, back, header.key())?
         }
-        None => one_by_one(back, segment.id())?,
+        None => one_by_one(back, header.key())?,
     };
     table.checked(memory.front_length())
 }
 
 /// The descriptors of an unsealed segment, if each of them is whole.
-pub(crate) fn one_by_one(back: &[u8], segment: SegmentId) -> Option<Verified<'_>> {
-    let whole = |bytes| EntryHeader::decode(bytes, segment).is_ok();
-    back.chunks_exact(ENTRY_BYTES as usize).all(whole).then_some(Verified { bytes: back })
+pub(crate) fn one_by_one(back: &[u8], key: Key) -> Option<Verified<'_>> {
+    let whole = |bytes| EntryHeader::decode(bytes, key).is_ok();
+    back.chunks_exact(ENTRY_BYTES as usize).all(whole).then_some(Verified { bytes: back, key })
 }
 
 /// The descriptors out of the bytes before the foot, if they match its checksum.
-fn by_foot<'a>(foot: &Foot, back: &'a [u8]) -> Option<Verified<'a>> {
-    let table = Verified::again(back, foot.changes)?;
-    (crc32c_seeded(foot.segment.0, table.bytes) == foot.table_crc).then_some(table)
+fn by_foot<'a>(foot: &Foot, back: &'a [u8], key: Key) -> Option<Verified<'a>> {
+    let table = Verified::again(back, foot.changes, key)?;
+    (key.checksum(table.bytes) == foot.table_crc).then_some(table)
 }
 
 /// A table read from flash.
 pub(crate) struct Read {
     foot: Foot,
     back: Vec<u8>,
+    key: Key,
 }
 
 impl Read {
     pub(crate) fn table(&self) -> Option<Verified<'_>> {
-        by_foot(&self.foot, &self.back)
+        by_foot(&self.foot, &self.back, self.key)
     }
 }
 
@@ -99,7 +100,7 @@ pub(crate) async fn on_flash(segment: &Segment) -> Result<Option<Read>, Unreadab
     let Some(foot) = read_foot(depot, file, header).await? else { return Ok(None) };
     let mut back = vec![0; foot.table as usize];
     read(depot, file, &mut back, header.capacity - FOOT_BYTES - foot.table).await?;
-    let read = Read { foot, back };
+    let read = Read { foot, back, key: header.key() };
     let sane = read.table().and_then(|table| table.checked(foot.front)).is_some();
     Ok(sane.then_some(read))
 }

@@ -9,7 +9,9 @@ use crate::format::{Lost, Named, SegmentHeader, Statistics, VERSION};
 use crate::head::Head;
 use crate::heads::{Heads, Prepared, Sealed, Step};
 use crate::inner::Inner;
-use crate::limits::{FILES_AHEAD, FLUSH_AHEAD_BYTES, RESERVE_FILES, STATISTICS_MAX};
+use crate::limits::{
+    FILES_AHEAD, FILES_RESERVED, FLUSH_AHEAD_BYTES, RESERVE_FILES, STATISTICS_MAX,
+};
 use crate::segment::Segment;
 use crate::{Error, Position};
 use base::{Incarnation, SegmentId};
@@ -40,8 +42,13 @@ pub(crate) struct FileLease {
 }
 
 impl FileLease {
-    pub(crate) async fn take(depot: &Arc<Depot>, patient: bool) -> Result<FileLease, Error> {
-        Ok(FileLease { file: Some(depot.take_file(patient).await?), depot: Arc::clone(depot) })
+    pub(crate) async fn take(
+        depot: &Arc<Depot>,
+        patient: bool,
+        leave: impl Fn() -> usize,
+    ) -> Result<FileLease, Error> {
+        let file = Some(depot.take_file(patient, leave).await?);
+        Ok(FileLease { file, depot: Arc::clone(depot) })
     }
 
     fn into_file(mut self) -> u32 {
@@ -150,7 +157,7 @@ impl Inner {
     /// Lets the next head take over although the present one has room, if the log is littered: so the dead segments
     /// leave, and no restart looks into them.
     fn tidy(&self) {
-        if !self.table.lock().is_littered() {
+        if !self.is_littered() {
             return;
         }
         let mut heads = self.heads.lock();
@@ -190,6 +197,11 @@ impl Inner {
             let mut space = std::pin::pin!(self.space.notified());
             space.as_mut().enable();
             self.check()?;
+            if self.held.load(Ordering::Acquire) {
+                self.wanted.notify_one();
+                space.await;
+                continue;
+            }
             if self.takes(bytes) {
                 return Ok(());
             }
@@ -240,7 +252,7 @@ impl Inner {
         if !self.heads.lock().lacks_next() {
             return Ok(());
         }
-        let file = FileLease::take(&self.depot, patient).await?;
+        let file = FileLease::take(&self.depot, patient, || self.files_to_leave()).await?;
         let slot = self.take_slot().await?;
         let edition = self.heads.lock().edition();
         let (named, leaving) = self.table.lock().next_digest();
@@ -253,10 +265,24 @@ impl Inner {
         Ok(())
     }
 
+    /// How many free files the next head may not take. On a full disk there will be no others, so the last ones are for
+    /// heads that give some back: dead segments leave with the next head, one that nobody needs any more with the one after.
+    fn files_to_leave(&self) -> usize {
+        let head_is_needed = !self.heads.lock().open.volumes.is_empty();
+        if self.table.lock().dead() > 0 {
+            0
+        } else if head_is_needed {
+            FILES_RESERVED
+        } else {
+            FILES_RESERVED - 1
+        }
+    }
+
     /// Makes the next segment files before they are needed.
     pub(crate) fn make_ahead(&self) {
         let files_max = self.segments_max as u64 + RESERVE_FILES;
-        self.depot.make_files(FILES_AHEAD, u32::try_from(files_max).unwrap_or(u32::MAX));
+        self.depot
+            .make_files(FILES_AHEAD + FILES_RESERVED, u32::try_from(files_max).unwrap_or(u32::MAX));
     }
 
     /// An empty slot; the oldest sealed segment gives its own when there is none.

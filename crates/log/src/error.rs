@@ -14,6 +14,11 @@ pub enum Error {
         /// What the system said.
         reason: String,
     },
+    /// The file of the open segment is not where it was; the log has latched.
+    #[error(
+        "the log was taken away under the running daemon ({0}): put its folder back, or mount its disk, then start again"
+    )]
+    TakenAway(String),
     /// An entry's bytes fail their checksum.
     #[error("segment {segment} at {offset}: {reason}")]
     Damaged {
@@ -57,7 +62,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
-            Error::Flash { .. } | Error::Closed => Kind::Io,
+            Error::Flash { .. } | Error::TakenAway(_) | Error::Closed => Kind::Io,
             Error::Damaged { .. } | Error::Lost { .. } => Kind::Damaged,
             Error::Foreign(_) => Kind::Invalid,
             Error::Newer { .. } => Kind::Unsupported,

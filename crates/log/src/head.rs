@@ -2,13 +2,13 @@
 
 use crate::depot::Depot;
 use crate::format::{
-    ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Kind, Named, Statistics,
+    ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Key, Kind, Named, Statistics,
     encode_digest, encode_marks, encode_statistics, padded,
 };
 use crate::segment::{Place, Segment};
 use crate::walk::certified_ends;
 use crate::{Append, Change};
-use base::checksum::{crc32c, crc32c_seeded};
+use base::checksum::crc32c;
 use base::{SegmentId, Serial, VolumeId};
 use env::File;
 use hashbrown::HashMap;
@@ -98,7 +98,7 @@ impl Head {
         let payload = encode_digest(digest);
         push_entry(
             &mut writer,
-            segment.id(),
+            segment.header.key(),
             EntryHeader::plain(Kind::Digest, HEADER_BYTES),
             &payload,
         );
@@ -120,14 +120,15 @@ impl Head {
 
     /// Says who has changes in the other segments of the log. They must cover all that those will ever hold.
     pub(crate) fn push_statistics(&mut self, statistics: &Statistics) {
+        let key = self.segment.header.key();
         let writer = self.writer.as_mut().expect("a new head is not sealed");
         assert_eq!(writer.back(), 0, "statistics come before all changes");
         let mut entry = EntryHeader::plain(Kind::Statistics, writer.front());
         entry.span = u64::from(!statistics.whole);
-        push_entry(writer, self.segment.id(), entry, &encode_statistics(&statistics.volumes));
+        push_entry(writer, key, entry, &encode_statistics(&statistics.volumes));
         if !statistics.marks.is_empty() {
             let entry = EntryHeader::plain(Kind::Marks, writer.front());
-            push_entry(writer, self.segment.id(), entry, &encode_marks(&statistics.marks));
+            push_entry(writer, key, entry, &encode_marks(&statistics.marks));
         }
         writer.publish();
     }
@@ -154,7 +155,8 @@ impl Head {
         }
         let certified_front = certified.back().copied().unwrap_or(durable);
         let is_open = |bytes: &&[u8]| {
-            EntryHeader::decode_verified(bytes).is_ok_and(|entry| entry.offset >= certified_front)
+            let entry = EntryHeader::decode_verified(bytes, segment.header.key());
+            entry.is_ok_and(|entry| entry.offset >= certified_front)
         };
         let descriptors = memory.back().chunks_exact(ENTRY_BYTES as usize);
         let open = descriptors.take_while(is_open).count();
@@ -267,7 +269,7 @@ impl Head {
                 span: change.span,
                 generation: change.generation,
             };
-            let bytes = header.encode(self.segment.id());
+            let bytes = header.encode(self.segment.header.key());
             writer.push_front(&bytes);
             writer.push_front(change.payload);
             writer.pad_front(crate::limits::GRAIN_BYTES);
@@ -292,7 +294,7 @@ impl Head {
         let writer = self.writer.as_mut()?;
         let mut entry = EntryHeader::plain(Kind::Release, writer.front());
         (entry.volume, entry.serial) = (volume, serial);
-        let bytes = entry.encode(self.segment.id());
+        let bytes = entry.encode(self.segment.header.key());
         writer.push_front(&bytes);
         writer.push_back(&bytes);
         writer.publish();
@@ -307,14 +309,14 @@ impl Head {
         let sector = self.segment.header.sector;
         // An earlier driver may have certified some bytes and then not been polled to its end.
         if let (None, Some(writer)) = (self.certified.front(), self.writer.as_mut()) {
-            let id = self.segment.id();
+            let key = self.segment.header.key();
             let back = writer.back() - self.certified_back;
             let mut entry = EntryHeader::plain(Kind::Certificate, writer.front());
-            entry.payload_crc = crc32c_seeded(id.0, &self.memory.back()[..back as usize]);
+            entry.payload_crc = key.checksum(&self.memory.back()[..back as usize]);
             entry.serial = Serial(u64::from(writer.back() / ENTRY_BYTES));
             entry.position = u64::from(entry.offset + ENTRY_BYTES);
             entry.span = u64::from(back / ENTRY_BYTES);
-            writer.push_front(&entry.encode(id));
+            writer.push_front(&entry.encode(key));
             writer.pad_front(sector);
             writer.publish();
             self.certified.push_back(writer.front());
@@ -345,7 +347,7 @@ impl Head {
             assert!(self.stopped, "appends have been stopped");
             assert_eq!(self.durable, writer.front(), "what is sealed is on flash");
             let changes = writer.back();
-            let table_crc = crc32c_seeded(self.segment.id().0, self.memory.back());
+            let table_crc = self.segment.header.key().checksum(self.memory.back());
             // The padding is published together with the foot that tells it from descriptors.
             writer.pad_back(FOOT_BYTES);
             let foot = Foot {
@@ -372,10 +374,10 @@ fn payload_length(change: &Append<'_>) -> u32 {
     u32::try_from(change.payload.len()).expect("a payload is far below 4 GiB")
 }
 
-fn push_entry(writer: &mut Writer, segment: SegmentId, mut header: EntryHeader, payload: &[u8]) {
+fn push_entry(writer: &mut Writer, key: Key, mut header: EntryHeader, payload: &[u8]) {
     header.length = u32::try_from(payload.len()).expect("a digest is far below 4 GiB");
     header.payload_crc = crc32c(payload);
-    writer.push_front(&header.encode(segment));
+    writer.push_front(&header.encode(key));
     writer.push_front(payload);
     writer.pad_front(crate::limits::GRAIN_BYTES);
 }

@@ -5,7 +5,7 @@ use crate::format::Mark;
 use crate::head::Head;
 use crate::heads::Heads;
 use crate::inventory::Recovery;
-use crate::limits::FLUSH_AHEAD_BYTES;
+use crate::limits::{FILES_RESERVED, FLUSH_AHEAD_BYTES};
 use crate::machine::table::Table;
 use crate::segment::Segment;
 use crate::{Error, Position, Usage};
@@ -39,6 +39,10 @@ pub(crate) struct Inner {
     pub(crate) durable: AtomicU64,
     /// More segments are live than the budget allows (repeated crashes, a smaller budget): nothing goes in.
     pub(crate) over_budget: AtomicBool,
+    /// Nothing goes in before what is known of the log is written down elsewhere.
+    pub(crate) held: AtomicBool,
+    /// Somebody wants to append meanwhile.
+    pub(crate) wanted: Notify,
     latched: OnceLock<Error>,
     pub(crate) recovery: Recovery,
     pub(crate) folder_lock: Mutex<Option<Arc<dyn File>>>,
@@ -95,6 +99,8 @@ impl Inner {
             put_down: Notify::new(),
             space: Notify::new(),
             over_budget: AtomicBool::new(over_budget),
+            held: AtomicBool::new(false),
+            wanted: Notify::new(),
             latched: OnceLock::new(),
             recovery: parts.recovery,
             folder_lock: Mutex::new(Some(parts.folder_lock)),
@@ -112,6 +118,42 @@ impl Inner {
 
     pub(crate) fn is_latched(&self) -> bool {
         self.latched.get().is_some()
+    }
+
+    /// Whether appends are turned away, whatever room there is. Whoever waits for the log to be held no longer is told.
+    pub(crate) fn takes_nothing(&self) -> bool {
+        let is_held = self.held.load(Ordering::Acquire);
+        if is_held {
+            self.wanted.notify_one();
+        }
+        is_held || self.is_latched() || self.over_budget.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing but an empty head is needed of it.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        let heads = self.heads.lock();
+        let table = self.table.lock();
+        heads.open.volumes.is_empty() && table.live() == 1 && table.unread() == 0
+    }
+
+    /// See [`crate::Log::look`].
+    pub(crate) async fn look(&self) -> Result<(), Error> {
+        self.check()?;
+        self.depot.make_files(FILES_RESERVED, u32::MAX);
+        let segment = Arc::clone(&self.heads.lock().open.segment);
+        let why = match segment.is_at_its_place().await {
+            Ok(true) => return Ok(()),
+            Ok(false) => "it is another file now",
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => "there is no such file",
+            // Trouble of another kind: who writes to it will meet it.
+            Err(_) => return Ok(()),
+        };
+        if self.heads.lock().open.segment.id() != segment.id() {
+            // Another head has taken over meanwhile.
+            return Ok(());
+        }
+        let path = segment.file.map(|file| self.depot.path(file)).unwrap_or_default();
+        Err(self.latch(Error::TakenAway(format!("{}: {why}", path.display()))))
     }
 
     /// Ends the log; the first reason stays. Everybody who waits is woken to see it.
@@ -177,6 +219,8 @@ impl Inner {
         let died = table.release(volume, serial);
         self.note_live(table.live());
         drop(table);
+        // A head may be free of changes now that nobody needed to die for.
+        self.depot.look_again();
         if died {
             self.space.notify_waiters();
             self.note_litter();
@@ -186,9 +230,16 @@ impl Inner {
 
     /// Has the dead segments taken out when they are most of the log.
     pub(crate) fn note_litter(&self) {
-        if self.table.lock().is_littered() {
+        if self.is_littered() {
             self.next_wanted.notify_one();
         }
+    }
+
+    /// Whether dead segments should leave without waiting for a full head: they are most of the log, or their files are
+    /// wanted for what is kept for a full disk. One of them does not count: the next head leaves one behind, too.
+    pub(crate) fn is_littered(&self) -> bool {
+        let table = self.table.lock();
+        table.is_littered() || (table.dead() > 1 && self.depot.free_files() < FILES_RESERVED)
     }
 
     /// Lets appends in again once the log is within its budget.
@@ -219,5 +270,8 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.unasked.get_mut().drain(..).for_each(|task| task.abort());
+        self.table.get_mut().segments().filter_map(|(_, held)| held.as_ref()).for_each(|segment| {
+            segment.keep_file();
+        });
     }
 }

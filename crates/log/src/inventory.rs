@@ -4,11 +4,11 @@
 //! index is kept (which descriptors of which segment belong to which volume, 2 bytes each); the descriptors are read
 //! again when a volume is asked for. That touches no new memory but the answer, and memory is what costs after a start.
 
-use crate::descriptors::{self, Damage, Verified};
+use crate::descriptors::{self, Damage, Entries, Verified};
 use crate::format::{EntryHeader, Kind, Lost, Mark};
 use crate::inner::Inner;
 use crate::limits::{EXHAUSTED_RETRY, READ_TRIES};
-use crate::machine::table::NO_FILE;
+use crate::machine::table::{EVERY, NO_FILE};
 use crate::outline::Outline;
 use crate::scan::Unreadable;
 use crate::segment::{Place, Segment};
@@ -16,7 +16,7 @@ use crate::{Error, Loss, Recovered};
 use base::{Incarnation, SegmentId, Serial, VolumeId};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::sync::{Arc, Weak};
 use tokio::sync::OnceCell;
 
@@ -101,10 +101,15 @@ impl Recovery {
         }
     }
 
+    pub(crate) fn has_losses(&self) -> bool {
+        !self.inventory.lock().losses.is_empty()
+    }
+
     pub(crate) fn release(&self, volume: VolumeId, serial: Serial) {
         let done = self.done.initialized();
         let mut inventory = self.inventory.lock();
-        if done && !inventory.volumes.contains_key(&volume) {
+        // Who has nothing here may all the same have had something in a segment that is lost.
+        if done && inventory.losses.is_empty() && !inventory.volumes.contains_key(&volume) {
             return;
         }
         let released = inventory.released.entry(volume).or_default();
@@ -157,6 +162,8 @@ impl Inner {
         }
         let outdated = self.heads.lock().outdate();
         drop(outdated);
+        // One whose digest does not name them.
+        self.next_wanted.notify_one();
         for file in files {
             self.depot.remove(file).await;
         }
@@ -181,15 +188,7 @@ impl Inner {
                 match read.as_ref().and_then(|read| read.table()) {
                     Some(table) => Index::of_table(segment, table, false, &marks),
                     None => {
-                        let mut found = descriptors::out_of_entries(segment).await;
-                        for _ in 1..READ_TRIES {
-                            if found.damage.as_ref().is_none_or(|damage| !damage.is_unreadable) {
-                                break;
-                            }
-                            // Not every error of a device is there to stay.
-                            self.depot.env.sleep(EXHAUSTED_RETRY).await;
-                            found = descriptors::out_of_entries(segment).await;
-                        }
+                        let found = self.entries_of(segment).await;
                         damage = found.damage;
                         Index::of_entries(segment, found.listed, &marks)
                     }
@@ -203,10 +202,7 @@ impl Inner {
         // What is in the newest recovered head no statistics cover.
         let is_covered = inventory.statistics_of.is_some_and(|head| segment.id() < head);
         let lost = if is_covered { Lost::Counted } else { Lost::Uncounted };
-        if let Some(Damage { reason, hole_ends, is_unreadable }) = damage {
-            if is_unreadable {
-                segment.set_spoilt();
-            }
+        if let Some(Damage { reason, hole_ends, .. }) = damage {
             tracing::error!(segment = segment.id().0, %reason, "a segment of the log is damaged");
             let (segment, hole_ends) = (segment.id(), Some(hole_ends));
             inventory.losses.retain(|earlier| !earlier.hearsay || earlier.segment != segment);
@@ -223,20 +219,74 @@ impl Inner {
         Ok(())
     }
 
+    /// The entries of a segment whose table cannot be had.
+    async fn entries_of(&self, segment: &Segment) -> Entries {
+        let mut found = descriptors::out_of_entries(segment).await;
+        let is_refused = |found: &Entries| found.damage.as_ref().is_some_and(|d| d.is_unreadable);
+        for _ in 1..READ_TRIES {
+            if !is_refused(&found) {
+                break;
+            }
+            // Not every error of a device is there to stay.
+            self.depot.env.sleep(EXHAUSTED_RETRY).await;
+            found = descriptors::out_of_entries(segment).await;
+        }
+        if is_refused(&found) {
+            segment.set_spoilt();
+        }
+        found
+    }
+
+    /// Adds the changes of a part whose table was whole when the index was made, and is not any more; what is missing of
+    /// them now.
+    async fn read_without_table(
+        &self,
+        volume: VolumeId,
+        part: &Part,
+        why: String,
+        list: &mut List,
+    ) -> Option<Loss> {
+        let segment = part.index.segment.upgrade()?;
+        let (marks, released) = {
+            let inventory = self.recovery.inventory.lock();
+            (inventory.marks.clone(), inventory.released_of(volume))
+        };
+        let found = self.entries_of(&segment).await;
+        let is_ours = |entry: &EntryHeader| {
+            let is_change = matches!(entry.kind, Kind::Change(_));
+            is_change && entry.volume == volume && !is_marked(&marks, segment.id(), entry)
+        };
+        let found_of_it = found.listed.into_iter().filter(is_ours);
+        let mut serials: Vec<u64> = Vec::new();
+        for entry in found_of_it {
+            serials.push(entry.serial.0);
+            list.push(&segment, entry, released);
+        }
+        if serials.len() >= part.count() {
+            return None;
+        }
+        let reason = found.damage.map_or(why, |damage| damage.reason);
+        tracing::error!(segment = segment.id().0, %reason, "a segment of the log became damaged");
+        let (after, before) = part.outline.missing(serials);
+        Some(Loss { segment: segment.id(), after, before: Some(before), reason })
+    }
+
     /// What is recovered of a volume, in serial order, and what of it may be missing.
     pub(crate) async fn salvage(
         &self,
         volume: VolumeId,
     ) -> Result<(Vec<Recovered>, Vec<Loss>), Error> {
         self.read_recovered().await?;
-        let (parts, released, losses) = {
+        let (parts, released, mut losses) = {
             let inventory = self.recovery.inventory.lock();
             let parts = inventory.volumes.get(&volume).cloned().unwrap_or_default();
             (parts, inventory.released_of(volume), inventory.losses_of(volume))
         };
         let mut list = List::with_capacity(parts.iter().map(Part::count).sum());
         for part in &parts {
-            part.read(released, &mut list).await?;
+            if let Err(why) = part.read(released, &mut list).await {
+                losses.extend(self.read_without_table(volume, part, why, &mut list).await);
+            }
         }
         if !parts.is_empty() {
             // Nobody shall read what a power cut could still take back.
@@ -430,8 +480,8 @@ impl Part {
         usize::try_from(self.outline.changes).expect("a segment holds fewer than 65,536 changes")
     }
 
-    /// Adds the changes behind `released` to `list`.
-    async fn read(&self, released: Serial, list: &mut List) -> Result<(), Error> {
+    /// Adds the changes behind `released` to `list`, or none, and says why.
+    async fn read(&self, released: Serial, list: &mut List) -> Result<(), String> {
         // Gone means released a moment ago.
         let Some(segment) = self.index.segment.upgrade() else { return Ok(()) };
         if let Some(kept) = &self.index.kept {
@@ -447,24 +497,17 @@ impl Part {
         };
         let added = segment.with_memory(|memory| {
             // The same bytes as before: what is published does not change.
-            let table = Verified::again(memory.back(), self.index.changes);
+            let table = Verified::again(memory.back(), self.index.changes, segment.header.key());
             table.filter(|_| self.index.memory_is_sound).map(&mut add)
         });
         if added.flatten().is_some() {
             return Ok(());
         }
         let read = descriptors::on_flash(&segment).await;
-        let read = read.map_err(|Unreadable(why)| {
-            let error = std::io::Error::other(why);
-            segment.depot().flash_error("reading the table of a segment", &error)
-        })?;
+        let read = read.map_err(|Unreadable(why)| why)?;
         let table = read.as_ref().and_then(|read| read.table());
-        let damaged = || Error::Damaged {
-            segment: self.index.id,
-            offset: 0,
-            reason: "its table is damaged".to_owned(),
-        };
-        add(table.filter(|table| table.changes() == self.index.changes).ok_or_else(damaged)?);
+        let table = table.filter(|table| table.changes() == self.index.changes);
+        add(table.ok_or("its table is damaged")?);
         Ok(())
     }
 
@@ -523,7 +566,10 @@ impl List {
 
     fn into_ordered(mut self) -> Vec<Recovered> {
         if self.unordered {
-            self.changes.sort_by_key(|change| change.serial);
+            // Two lives may have logged the same serials: an older one whose changes another copy of the folder has made void.
+            self.changes.sort_by_key(|change| {
+                (change.serial, Reverse(change.generation), Reverse(change.life))
+            });
             self.changes.dedup_by_key(|change| change.serial);
         }
         self.changes
@@ -575,7 +621,8 @@ impl Inventory {
     fn losses_in(&self, volume: VolumeId, lost: &LostSegment) -> Vec<Loss> {
         let parts = self.volumes.get(&volume).map_or(&[][..], Vec::as_slice);
         let marks = self.marks.get(&volume).map_or(&[][..], Vec::as_slice);
-        if marks.iter().any(|mark| mark.serial == EVERY && mark.segment > lost.segment) {
+        let is_over = |mark: &Mark| mark.serial == EVERY && mark.segment > lost.segment;
+        if marks.iter().any(is_over) || self.released_of(volume) == EVERY {
             return Vec::new();
         }
         // What is released is in the datastore, wherever it was written down.
@@ -626,6 +673,3 @@ impl Inventory {
         losses
     }
 }
-
-/// The serial of a mark that leaves nothing.
-const EVERY: Serial = Serial(u64::MAX);

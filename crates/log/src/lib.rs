@@ -110,10 +110,22 @@ pub struct Config {
     /// Folder of segment files.
     pub folder: PathBuf,
     pub node: NodeId,
-    /// Flash that segments may take, bytes; two segments are kept in reserve beyond it.
+    /// Flash that segments may take, bytes; [`limits::RESERVE_FILES`] segments are kept beyond it.
     pub flash_bytes: u64,
     /// Commit what is only in memory at least this often.
     pub flush_interval: Duration,
+}
+
+/// What is known of a log from outside its folder, so that its absence is not taken for a new log: the newest head when it
+/// was looked at last. Segment numbers grow within a life, and each life opens a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// That head, or an older one.
+    pub newest: SegmentId,
+    /// The life that opened it.
+    pub incarnation: Incarnation,
+    /// From this life on another log stood in for it, which nothing was acknowledged from.
+    pub stand_in: Option<Incarnation>,
 }
 
 /// How full.
@@ -139,6 +151,8 @@ pub struct Opened {
     pub segments_warm: u64,
     /// Segments or entries given up, with reasons: damage, never a normal crash.
     pub damage: Vec<String>,
+    /// The log that was known is not in the folder, or not all of it. The one that begins now stands in for it.
+    pub is_absent: bool,
 }
 
 /// The log. Clones mean the same log.
@@ -161,13 +175,17 @@ impl Log {
     ///
     /// `trust`: `arena` is the one that the node used last. If not, what lies there is of an older life of the log, and
     /// is forgotten, slots and frames; whatever the log needs is on flash.
+    ///
+    /// `known`: what was written down of it elsewhere. When the folder has no such log, or one that ends before that, every
+    /// volume may have lost changes.
     pub async fn find(
         env: &Env,
         arena: warm::Arena,
         config: Config,
         trust: bool,
+        known: Option<Known>,
     ) -> Result<Discovery, Error> {
-        start::find(env, &arena, config, trust).await
+        start::find(env, &arena, config, trust, known).await
     }
 
     /// [`Log::find`] with an arena that is trusted, then [`Discovery::open`].
@@ -177,7 +195,7 @@ impl Log {
         config: Config,
         incarnation: Incarnation,
     ) -> Result<(Log, Opened), Error> {
-        Self::find(env, arena, config, true).await?.open(incarnation).await
+        Self::find(env, arena, config, true, None).await?.open(incarnation).await
     }
 
     /// Begins with what goes on unasked.
@@ -195,7 +213,7 @@ impl Log {
     /// one place each. At most [`limits::APPEND_BYTES_MAX`] together.
     pub fn append(&self, changes: &[Append<'_>]) -> Result<(Position, Vec<Place>), Refused> {
         let inner = &*self.inner;
-        if inner.is_latched() || inner.over_budget.load(Ordering::Acquire) {
+        if inner.takes_nothing() {
             return Err(Refused::HeadFull);
         }
         // The checksums are the dear part, and need no lock.
@@ -237,6 +255,47 @@ impl Log {
         self.inner.commit(position).await
     }
 
+    /// Takes nothing until [`Log::go_on`]: what is known of it ([`Log::known`]) has to be written down elsewhere first.
+    pub fn hold(&self) {
+        self.inner.held.store(true, Ordering::Release);
+    }
+
+    /// What [`Log::hold`] waited for is done.
+    pub fn go_on(&self) {
+        self.inner.held.store(false, Ordering::Release);
+        self.inner.space.notify_waiters();
+    }
+
+    /// Makes the segment files that are kept for a full disk: for the next starts, and for heads that free others. `false`
+    /// when they cannot be made now; then [`Log::look`] tries it again.
+    pub async fn reserve(&self) -> bool {
+        self.inner.depot.reserve().await
+    }
+
+    /// Waits until somebody wants to append while it is held.
+    pub async fn wanted(&self) {
+        self.inner.wanted.notified().await;
+    }
+
+    /// What is to be known of it elsewhere.
+    #[must_use]
+    pub fn known(&self) -> Known {
+        let newest = self.inner.heads.lock().open.segment.id();
+        Known { newest, incarnation: self.inner.incarnation, stand_in: None }
+    }
+
+    /// Whether a start would find nothing in it that anybody needs.
+    #[must_use]
+    pub fn holds_nothing(&self) -> bool {
+        self.inner.holds_nothing()
+    }
+
+    /// Looks whether the open segment's file is still the one of its name. If not, the log ends: what is written to a file
+    /// without a name is gone with this process. Warm memory has all of that segment.
+    pub async fn look(&self) -> Result<(), Error> {
+        self.inner.look().await
+    }
+
     /// Where this life begins: when this is committed, all that was recovered is durable on flash.
     #[must_use]
     pub fn begins(&self) -> Position {
@@ -262,7 +321,20 @@ impl Log {
         self.inner.release(volume, Serial(u64::MAX))
     }
 
-    /// What outlived the restart of one volume, in serial order. Payloads are verified at first use. Reads the
+    /// Up to where changes of `volume` were released, in this life or an earlier one, as far as the log still knows: the
+    /// datastore has had them.
+    #[must_use]
+    pub fn released(&self, volume: VolumeId) -> Serial {
+        self.inner.table.lock().marked(volume)
+    }
+
+    /// Whether changes may be lost, and nobody has accepted that yet.
+    #[must_use]
+    pub fn has_losses(&self) -> bool {
+        self.inner.recovery.has_losses()
+    }
+
+    /// What outlived the restart of one volume, in serial order. Payloads are verified when they are read. Reads the
     /// descriptor tables of the recovered segments once, for all volumes. What was released in an earlier life, and durably, is
     /// not among them; of what was released just before a crash some may be, with gaps. [`Error::Lost`] when acknowledged changes of
     /// it may be missing: then see [`Log::salvage`].

@@ -14,8 +14,11 @@ pub const GRAIN_BYTES: u32 = 64;
 pub const APPEND_BYTES_MAX: u64 = SEGMENT_BYTES / 2;
 /// Fewest segments that a flash budget comes to: a head, and one to be destaged meanwhile.
 pub const SEGMENTS_MIN: u64 = 2;
+/// Segment files that are kept for a full disk: for starts, and for heads that free others. One for a start, one for a head
+/// behind one that nobody needs any more, one for the head behind that, with which the first goes.
+pub const FILES_RESERVED: usize = 3;
 /// Segment files kept beyond the budget, so that opening a head never waits for one to be freed.
-pub const RESERVE_FILES: u64 = 2;
+pub const RESERVE_FILES: u64 = 2 + FILES_RESERVED as u64;
 /// So many dead segments are litter, if they are more than twice the live ones: a restart would look into each of them.
 pub const LITTER_MIN: usize = 8;
 /// Segment files made before they are needed: while the log grows fast, a head fills in the time that making one takes.

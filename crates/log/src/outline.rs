@@ -45,6 +45,24 @@ impl Outline {
                 && self.highest.0.checked_add(1) == Some(next.lowest.0),
         }
     }
+
+    /// Between which two serials those lie that are missing, when only `found` are there.
+    pub(crate) fn missing(&self, mut found: Vec<u64>) -> (Serial, Serial) {
+        found.sort_unstable();
+        let (mut after, mut before) =
+            (self.lowest.0.saturating_sub(1), self.highest.0.saturating_add(1));
+        for &serial in found.iter().take_while(|&&serial| serial <= self.highest.0) {
+            if after.checked_add(1) == Some(serial) {
+                after = serial;
+            }
+        }
+        for &serial in found.iter().rev() {
+            if serial.checked_add(1) == Some(before) && serial > after {
+                before = serial;
+            }
+        }
+        (Serial(after), Serial(before))
+    }
 }
 
 #[cfg(test)]
@@ -72,6 +90,29 @@ mod tests {
         assert!(whole.gapless);
         for torn in [&[4, 6][..], &[4, 4], &[5, 4], &[4, 5, 5, 7], &[1, 2, 2, 3], &[u64::MAX, 0]] {
             assert!(!outline(torn).gapless, "{torn:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_lies_between_what_was_found() {
+        let outline = Outline {
+            changes: 6,
+            bytes: 0,
+            lowest: Serial(4),
+            highest: Serial(9),
+            oldest: Generation(1),
+            newest: Generation(1),
+            gapless: true,
+        };
+        for (found, expected) in [
+            (vec![], (3, 10)),
+            (vec![4, 5], (5, 10)),
+            (vec![9, 4], (4, 9)),
+            (vec![6, 8, 9], (3, 8)),
+            (vec![5, 7], (3, 10)),
+        ] {
+            let (after, before) = outline.missing(found);
+            assert_eq!((after.0, before.0), expected);
         }
     }
 }

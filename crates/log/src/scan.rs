@@ -4,7 +4,7 @@
 use crate::Error;
 use crate::depot::Depot;
 use crate::format::{
-    BadHeader, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Named, SegmentHeader, VERSION, Who,
+    BadHeader, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Key, Named, SegmentHeader, VERSION, Who,
 };
 use crate::limits::GRAIN_BYTES;
 use crate::machine::history::{End, Probe};
@@ -43,6 +43,8 @@ pub(crate) struct Scan {
     pub(crate) slots: Vec<Slot>,
     /// What lay in slots whose certificate or segment header is damaged; `None` where nobody can tell.
     pub(crate) damaged_slots: Vec<Option<SegmentId>>,
+    /// Memory held an older image of a segment than flash: somebody has put old memory back.
+    pub(crate) is_memory_outdated: bool,
 }
 
 impl Found {
@@ -198,6 +200,7 @@ impl Scan {
                 "warm memory holds an outdated copy of a segment: flash is used"
             );
             let copy = found.warm.take().expect("looked at just now");
+            self.is_memory_outdated = true;
             self.slots.extend(copy.memory.into_slot().ok());
         }
     }
@@ -219,7 +222,7 @@ impl Found {
         for next in places.into_iter().filter(|next| next + FOOT_BYTES < depot.capacity) {
             let mut bytes = [0; GRAIN_BYTES as usize];
             let read = read(depot, file, &mut bytes, next).await;
-            let entry = EntryHeader::decode(&bytes, header.segment);
+            let entry = EntryHeader::decode(&bytes, header.key());
             if read.is_ok() && entry.is_ok_and(|entry| entry.offset == next) {
                 return !copy.certificate.foot;
             }
@@ -345,7 +348,7 @@ pub(crate) async fn look(depot: &Depot, found: &Found) -> Result<Looked, Error> 
             traces: in_memory
                 || unreadable.is_some()
                 || matches!(end, Seal::Sealed(_))
-                || has_traces(&image, header.segment),
+                || has_traces(&image, header.key()),
         },
     })
 }
@@ -364,13 +367,13 @@ impl Seal {
     }
 }
 
-/// Whether any change of `segment` lies anywhere in its bytes.
-fn has_traces(image: &[u8], segment: SegmentId) -> bool {
+/// Whether any change of the segment with this key lies anywhere in its bytes.
+fn has_traces(image: &[u8], key: Key) -> bool {
     (HEADER_BYTES..)
         .step_by(GRAIN_BYTES as usize)
         .zip(image[HEADER_BYTES as usize..].chunks(GRAIN_BYTES as usize))
         .any(|(offset, bytes)| {
-            EntryHeader::decode(bytes, segment)
+            EntryHeader::decode(bytes, key)
                 .is_ok_and(|entry| entry.offset == offset && entry.kind.is_listed())
         })
 }
@@ -381,8 +384,8 @@ fn opening_alone(front: &[u8], header: &SegmentHeader) -> Option<Opening> {
     let walked = walk(front, header, true);
     let behind = front.get(walked.end as usize..)?;
     let Walk { opening, listed, .. } = walked;
-    let ends_there = behind.len() >= GRAIN_BYTES as usize
-        && EntryHeader::decode(behind, header.segment).is_err();
+    let ends_there =
+        behind.len() >= GRAIN_BYTES as usize && EntryHeader::decode(behind, header.key()).is_err();
     opening.filter(|_| listed.is_empty() && ends_there)
 }
 

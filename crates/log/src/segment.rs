@@ -6,12 +6,13 @@
 
 use crate::Error;
 use crate::depot::Depot;
-use crate::format::{ENTRY_BYTES, EntryHeader, SegmentHeader, Who};
-use crate::limits::{GRAIN_BYTES, READ_AHEAD_GAP};
+use crate::format::{ENTRY_BYTES, EntryHeader, HEADER_BYTES, SegmentHeader, Who};
+use crate::limits::{EXHAUSTED_RETRY, GRAIN_BYTES, READ_AHEAD_GAP, READ_TRIES};
 use base::SegmentId;
 use base::checksum::crc32c;
-use env::File;
+use env::{File, Open};
 use parking_lot::RwLock;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use warm::{Memory, Slot};
@@ -39,7 +40,6 @@ pub(crate) struct Segment {
     /// Made by this process: what is in memory is what was written.
     ours: bool,
     verified_memory: Bits,
-    verified_flash: Bits,
 }
 
 /// One bit an entry, made at first use.
@@ -82,7 +82,6 @@ impl Segment {
             spoilt: AtomicBool::new(false),
             ours,
             verified_memory: Bits::default(),
-            verified_flash: Bits::default(),
         }
     }
 
@@ -100,6 +99,18 @@ impl Segment {
         &self.depot
     }
 
+    /// Whether the file of its name is the one that it is written to.
+    pub(crate) async fn is_at_its_place(&self) -> std::io::Result<bool> {
+        let Some(file) = self.file else { return Ok(true) };
+        let file = self.depot.env.disk().open(&self.depot.path(file), Open::Read).await?;
+        let mut bytes = [0; HEADER_BYTES as usize];
+        match file.read_at(&mut bytes, 0).await {
+            Ok(()) => Ok(SegmentHeader::decode(&bytes) == Ok(self.header)),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Everything of it is durable on flash.
     pub(crate) fn set_on_flash(&self) {
         assert!(self.file.is_some(), "what is on flash has a file");
@@ -108,6 +119,11 @@ impl Segment {
 
     pub(crate) fn set_spoilt(&self) {
         self.spoilt.store(true, Ordering::Release);
+    }
+
+    /// The log ends, and needs it still: what cannot be read today is for another day.
+    pub(crate) fn keep_file(&self) {
+        self.spoilt.store(false, Ordering::Release);
     }
 
     pub(crate) fn is_on_flash(&self) -> bool {
@@ -140,7 +156,7 @@ impl Segment {
 
     /// Checks an entry that lies whole in `bytes` (header, payload): it is the one meant, and its payload is right.
     fn check(&self, place: &Place, bytes: &[u8]) -> Result<(), Error> {
-        let header = EntryHeader::decode(bytes, self.id())
+        let header = EntryHeader::decode(bytes, self.header.key())
             .map_err(|reason| self.damaged(place.offset, reason))?;
         if header.offset != place.offset || header.length != place.length {
             return Err(self.damaged(place.offset, "another entry lies where this one was"));
@@ -233,25 +249,43 @@ impl Place {
         }
     }
 
-    /// Copies payload bytes from `start`, from memory or flash; verifies the whole payload at first use.
+    /// Copies payload bytes from `start`, from memory or flash. What is read from flash is verified each time, as a whole: what
+    /// was right once may be misread later, and would then go to the datastore under a new checksum. What the device
+    /// refuses to give, again and again, is damaged like what it gives wrongly.
     pub async fn read(&self, start: u32, out: &mut [u8]) -> Result<(), Error> {
         if self.read_now(start, out)? {
             return Ok(());
         }
         let segment = &*self.segment;
-        let file = segment.depot.open_to_read(segment.file).await?;
-        let flash = |error: std::io::Error| segment.depot.flash_error("reading a change", &error);
-        if segment.verified_flash.has(self.offset) {
-            let first = self.offset + ENTRY_BYTES + start;
-            return segment.depot.read(&*file, out, first).await.map_err(flash);
+        // Where it has refused something lately, nobody waits for each change anew.
+        let tries = if segment.spoilt.load(Ordering::Acquire) { 1 } else { READ_TRIES };
+        for left in (0..tries).rev() {
+            match self.read_flash(start, out).await {
+                // Not every wrong bit is on the medium.
+                Ok(Err(_)) if left > 0 => {}
+                Ok(checked) => return checked,
+                Err(_) if left > 0 => segment.depot.env.sleep(EXHAUSTED_RETRY).await,
+                Err(error) => {
+                    segment.set_spoilt();
+                    return Err(segment.damaged(self.offset, format!("it cannot be read: {error}")));
+                }
+            }
         }
+        unreachable!("the last try returns")
+    }
+
+    /// The outer error is the device's.
+    async fn read_flash(&self, start: u32, out: &mut [u8]) -> io::Result<Result<(), Error>> {
+        let segment = &*self.segment;
+        let file = segment.depot.open(segment.file, Open::Read).await?;
         let mut whole = vec![0; (ENTRY_BYTES + self.length) as usize];
-        segment.depot.read(&*file, &mut whole, self.offset).await.map_err(flash)?;
-        segment.check(self, &whole)?;
-        segment.verified_flash.set(self.offset, segment.header.capacity);
+        segment.depot.read(&*file, &mut whole, self.offset).await?;
+        if let Err(damaged) = segment.check(self, &whole) {
+            return Ok(Err(damaged));
+        }
         let first = (ENTRY_BYTES + start) as usize;
         out.copy_from_slice(&whole[first..first + out.len()]);
-        Ok(())
+        Ok(Ok(()))
     }
 
     fn assert_inside(&self, start: u32, out: &[u8]) {

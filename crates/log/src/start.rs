@@ -15,7 +15,7 @@ use crate::machine::history::{End, History, Present, what_is_the_log};
 use crate::machine::table::Table;
 use crate::scan::{Looked, Scan, look, read_foot};
 use crate::segment::Segment;
-use crate::{Config, Error, Log, Opened};
+use crate::{Config, Error, Known, Log, Opened};
 use base::{Incarnation, SegmentId, Serial, VolumeId};
 use env::{Env, File, Open};
 use hashbrown::HashMap;
@@ -41,6 +41,7 @@ pub(crate) async fn find(
     arena: &Arena,
     config: Config,
     trust: bool,
+    known: Option<Known>,
 ) -> Result<Discovery, Error> {
     let mut depot = Depot::new(env.clone(), config.folder.clone(), config.node, arena.slot_bytes());
     let folder_lock = lock_folder(&depot).await?;
@@ -69,12 +70,18 @@ pub(crate) async fn find(
     }
     env.boot_phase("scanned", Some("log"), watch);
     let watch = env.watch();
-    let Decided { history, newest, counted, closed } = decide(&depot, &mut scan).await?;
+    let Decided { mut history, newest, counted, closed } = decide(&depot, &mut scan).await?;
+    let found = newest.map(|id| (scan.segments[&id].header().incarnation, id));
+    let absent = known
+        .filter(|known| history.compare(*known, found))
+        .map(|known| absence(&depot, known, found));
     env.boot_phase("decided", Some("log"), watch);
     if newest.is_none() {
         sync_names(&depot).await?;
     }
-    let mut opened = Opened { damage: damage_of(&scan, &history), ..Opened::default() };
+    let mut opened =
+        Opened { damage: damage_of(&scan, &history, absent.as_deref()), ..Opened::default() };
+    opened.is_absent = absent.is_some();
     if trust && arena.began() == Began::Damaged {
         let reason = "the headers of the warm memory are damaged: what only it had is lost";
         opened.damage.push(reason.to_owned());
@@ -103,7 +110,16 @@ pub(crate) async fn find(
         unread: Vec::new(),
         leaving: Vec::new(),
         marks,
+        absent,
     };
+    if let (true, Some(frames)) = (scan.is_memory_outdated, arena.frames()) {
+        // What lies beside such a segment is as old.
+        let dropped = frames.drop_all();
+        tracing::warn!(
+            dropped,
+            "an older warm memory was put back: its copies of records are forgotten"
+        );
+    }
     let watch = env.watch();
     starting.stock_files(&scan, segments_max).await?;
     starting.admit(&mut scan, &mut opened).await?;
@@ -260,8 +276,23 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<Decided, Error> {
     Ok(Decided { history, newest, counted: statistics, closed })
 }
 
-fn damage_of(scan: &Scan, history: &History) -> Vec<String> {
-    let mut damage: Vec<String> = Vec::new();
+/// What it means that the log that was used last is not here, and what to do.
+fn absence(depot: &Depot, known: Known, found: Option<(Incarnation, SegmentId)>) -> String {
+    let here = match found {
+        None => "there is none".to_owned(),
+        Some((life, newest)) => format!("what is there ends at segment {newest} of start {life}"),
+    };
+    format!(
+        "the log of this node is not in {}: it had segment {} of start {}, {here}. If its disk is not mounted: stop, mount it, \
+         start again. If it is gone for good, acknowledged changes that were not in the store are lost",
+        depot.folder.display(),
+        known.newest,
+        known.incarnation
+    )
+}
+
+fn damage_of(scan: &Scan, history: &History, absent: Option<&str>) -> Vec<String> {
+    let mut damage: Vec<String> = absent.map(str::to_owned).into_iter().collect();
     for named in &history.missing {
         let why = scan
             .unreadable
@@ -270,7 +301,7 @@ fn damage_of(scan: &Scan, history: &History) -> Vec<String> {
             .map_or("no such file", |(_, why)| why);
         damage.push(format!("segment {} (file {}) is missing: {why}", named.segment, named.file));
     }
-    if let Some(segment) = history.tail_lost {
+    if let Some(segment) = history.tail_lost.filter(|_| absent.is_none()) {
         damage.push(format!(
             "segment {segment}, the head, is missing or damaged: the latest changes may be lost"
         ));
@@ -301,6 +332,8 @@ pub(crate) struct Starting {
     pub(crate) leaving: Vec<SegmentId>,
     /// What earlier lives have released.
     pub(crate) marks: Marks,
+    /// The log that was used last is not here, in words.
+    pub(crate) absent: Option<String>,
 }
 
 impl Starting {
@@ -323,6 +356,10 @@ impl Starting {
         used.sort_unstable();
         let mut free: Vec<u32> =
             scan.files.iter().copied().filter(|file| used.binary_search(file).is_err()).collect();
+        if self.absent.is_some() {
+            // A file that looks empty may be what is left of the log: it is evidence.
+            free.clear();
+        }
         let wanted = (segments_max + RESERVE_FILES as usize).saturating_sub(used.len()).max(1);
         for surplus in free.split_off(wanted.min(free.len())) {
             let _ = self.depot.env.disk().remove(&self.depot.path(surplus)).await;
@@ -365,7 +402,10 @@ impl Starting {
             lost: how(segment),
             hole_ends: None,
             hearsay: false,
-            reason: format!("segment {segment}, the newest, is missing or damaged"),
+            reason: self
+                .absent
+                .clone()
+                .unwrap_or_else(|| format!("segment {segment}, the newest, is missing or damaged")),
         });
         let earlier = self.history.members.iter().filter(|named| named.lost != Lost::Nothing);
         let earlier = earlier.map(|named| LostSegment {
@@ -420,7 +460,7 @@ impl Starting {
         let statistics = self.table.statistics(&HashMap::new(), STATISTICS_MAX);
         let id = self.history.next;
         let plan = Plan { id, incarnation, named, statistics: Some(statistics) };
-        let file = FileLease::take(&self.depot, false).await?;
+        let file = FileLease::take(&self.depot, false, || 0).await?;
         let head = open_head(&self.depot, plan, slot, file).await?;
         self.reopen_closed(id).await?;
         self.table.insert(id, head.segment.named(), Some(Arc::clone(&head.segment)), false);

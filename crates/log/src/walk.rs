@@ -3,12 +3,11 @@
 //! Total over any bytes; used for open segments on flash, for sealed ones whose table is damaged, and by `inspect`.
 
 use crate::format::{
-    ENTRY_BYTES, EntryHeader, HEADER_BYTES, Kind, Named, SegmentHeader, Statistics, decode_digest,
-    decode_marks, decode_statistics,
+    ENTRY_BYTES, EntryHeader, HEADER_BYTES, Key, Kind, Named, SegmentHeader, Statistics,
+    decode_digest, decode_marks, decode_statistics,
 };
 use crate::limits::GRAIN_BYTES;
-use base::SegmentId;
-use base::checksum::{crc32c, crc32c_seeded};
+use base::checksum::crc32c;
 use std::collections::VecDeque;
 
 /// The opening entries of a head.
@@ -66,7 +65,7 @@ pub(crate) fn walk(bytes: &[u8], segment: &SegmentHeader, verify_last: bool) -> 
 
 struct Walker<'a> {
     bytes: &'a [u8],
-    segment: SegmentId,
+    key: Key,
     sector: u32,
     at: u32,
     /// All entries but certificates; the certified ones first.
@@ -82,7 +81,7 @@ impl<'a> Walker<'a> {
     fn new(bytes: &'a [u8], segment: &SegmentHeader) -> Walker<'a> {
         Walker {
             bytes,
-            segment: segment.segment,
+            key: segment.key(),
             sector: segment.sector,
             at: HEADER_BYTES,
             entries: Vec::new(),
@@ -97,7 +96,7 @@ impl<'a> Walker<'a> {
     fn batch(&mut self) -> Result<(), &'static str> {
         loop {
             let bytes = self.bytes.get(self.at as usize..).unwrap_or_default();
-            let entry = EntryHeader::decode(bytes, self.segment)?;
+            let entry = EntryHeader::decode(bytes, self.key)?;
             if entry.offset != self.at {
                 return Err("an entry that belongs elsewhere");
             }
@@ -118,11 +117,11 @@ impl<'a> Walker<'a> {
         let listed = self.entries.iter().rev().filter(|entry| entry.kind.is_listed());
         let covered = usize::try_from(entry.span).unwrap_or(usize::MAX).min(self.entries.len());
         let table: Vec<u8> =
-            listed.take(covered).flat_map(|entry| entry.encode(self.segment)).collect();
+            listed.take(covered).flat_map(|entry| entry.encode(self.key)).collect();
         let valid = entry.serial.0 == self.listed
             && entry.position == u64::from(self.at + ENTRY_BYTES)
             && entry.span == (table.len() / ENTRY_BYTES as usize) as u64
-            && entry.payload_crc == crc32c_seeded(self.segment.0, &table);
+            && entry.payload_crc == self.key.checksum(&table);
         if !valid {
             return Err("a certificate that does not match what it certifies");
         }
@@ -161,7 +160,7 @@ pub(crate) fn certified_ends(
     let mut at = start.max(HEADER_BYTES);
     let mut ends = VecDeque::new();
     while let Some(rest) = bytes.get(at as usize..).filter(|rest| !rest.is_empty()) {
-        let Ok(entry) = EntryHeader::decode(rest, segment.segment) else { break };
+        let Ok(entry) = EntryHeader::decode(rest, segment.key()) else { break };
         at = entry.end();
         if entry.kind == Kind::Certificate {
             at = at.next_multiple_of(segment.sector);
@@ -176,7 +175,7 @@ pub(crate) fn certified_ends(
 /// walk did not end where the segment ends. One batch may be torn, the last; what is of a later one is the proof.
 pub(crate) fn goes_on(bytes: &[u8], segment: &SegmentHeader, walked: &Walk) -> bool {
     let mut first_ends = None;
-    for entry in valid_entries(bytes, segment.segment, walked.end.max(HEADER_BYTES)) {
+    for entry in valid_entries(bytes, segment.key(), walked.end.max(HEADER_BYTES)) {
         if first_ends.is_some_and(|end| entry.offset >= end) {
             return true;
         }
@@ -191,17 +190,13 @@ pub(crate) fn goes_on(bytes: &[u8], segment: &SegmentHeader, walked: &Walk) -> b
 }
 
 /// Every entry with a valid header from `start` on, whatever lies between.
-fn valid_entries(
-    bytes: &[u8],
-    segment: SegmentId,
-    start: u32,
-) -> impl Iterator<Item = EntryHeader> {
+fn valid_entries(bytes: &[u8], key: Key, start: u32) -> impl Iterator<Item = EntryHeader> {
     let mut at = start;
     std::iter::from_fn(move || {
         loop {
             let rest =
                 bytes.get(at as usize..).filter(|rest| rest.len() >= ENTRY_BYTES as usize)?;
-            match EntryHeader::decode(rest, segment).ok().filter(|entry| entry.offset == at) {
+            match EntryHeader::decode(rest, key).ok().filter(|entry| entry.offset == at) {
                 Some(entry) => {
                     at = entry.end();
                     return Some(entry);
@@ -231,7 +226,7 @@ pub(crate) struct Salvaged {
 pub(crate) fn salvage(bytes: &[u8], segment: &SegmentHeader) -> Salvaged {
     let mut found = Salvaged::default();
     let mut expected = HEADER_BYTES;
-    for entry in valid_entries(bytes, segment.segment, HEADER_BYTES) {
+    for entry in valid_entries(bytes, segment.key(), HEADER_BYTES) {
         let is_whole = payload_of(bytes, &entry).is_some();
         if entry.offset != expected || !is_whole {
             found.hole_ends = entry.offset + u32::from(!is_whole);
@@ -271,7 +266,7 @@ pub(crate) fn read_opening(bytes: &[u8], segment: &SegmentHeader) -> Option<Open
     walker.batch().ok()?;
     for kind in [Kind::Statistics, Kind::Marks] {
         let behind = bytes.get(walker.at as usize..)?;
-        match EntryHeader::decode(behind, segment.segment) {
+        match EntryHeader::decode(behind, segment.key()) {
             Ok(entry) if (entry.kind, entry.offset) == (kind, walker.at) => {
                 bytes.get(..entry.end() as usize)?;
                 walker.at = entry.end();

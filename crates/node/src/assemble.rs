@@ -5,7 +5,7 @@
 //! volumes, bytes or clients. Whatever only makes things faster ([`Node::warm_up`]) comes after the first reply.
 
 use crate::config::{Config, Sizes};
-use crate::home_file::{FolderLock, HomeFile};
+use crate::home_file::{FolderLock, HomeFile, Keeper, LogNote};
 use crate::record::{self, Beginning, NodeRecord};
 use crate::starts::{Landed, Starts};
 use crate::warm_memory::{self, WarmMemory};
@@ -49,6 +49,8 @@ pub struct Node {
     pub started: Timestamp,
     /// The memory that outlives the process.
     pub warm: WarmMemory,
+    /// `node.json`.
+    pub home: Keeper,
     /// How long each step of the start took, in order.
     pub phases: Vec<(&'static str, u64)>,
     _lock: FolderLock,
@@ -101,30 +103,37 @@ impl Node {
         let nonce = env.random_u64();
         let permission = config.take_identity.filter(|_| config.take_identity != before.permission);
         let starts = before.attempting(nonce, permission);
-        let (known, (arena, warm)) = match home {
+        let known_log = home.as_ref().and_then(HomeFile::known_log);
+        let (known, keeper, (arena, warm)) = match home {
             // Strangers to one another: at the same time. That this start will be tried is written down before it is.
             Some(home) => {
-                let warm = warm_memory::open(env, &config, id, home.store, sizes);
-                let trying = home.with_starts(starts.clone());
-                let note = trying.write(env, &config.dir);
-                let store = join(env, &config, id, sizes, Ok(home.clone()));
+                let noted = home.warm.clone();
+                let warm = warm_memory::open(env, &config, id, home.store, sizes, noted.as_deref());
+                let keeper = Keeper::new(env, &config.dir, home.clone());
+                let note = keeper.change(|home| home.starts = starts);
+                let store = join(env, &config, id, sizes, Ok(home));
                 let (known, warm, noted) = futures_util::join!(store, warm, note);
                 noted?;
                 if known.is_err() || warm.is_err() {
                     // It was not tried.
-                    home.with_starts(before).write(env, &config.dir).await?;
+                    keeper.change(|home| home.starts = before).await?;
                     return Err(known.err().or(warm.err()).unwrap_or(Error::InUse(config.dir)));
                 }
-                (known?, warm?)
+                (known?, keeper, warm?)
             }
             // A store that refuses us must not leave the memory of a node behind that nobody will ever hear of.
             None => {
                 let known = join(env, &config, id, sizes, Err(starts)).await?;
                 let store = known.identity.store;
-                (known, warm_memory::open(env, &config, id, store, sizes).await?)
+                let keeper = Keeper::new(env, &config.dir, known.home.clone());
+                (known, keeper, warm_memory::open(env, &config, id, store, sizes, None).await?)
             }
         };
         let Known { open, identity, writer, record, home } = known;
+        if home.warm != warm.name {
+            // Before anything lies there: the next start must find it.
+            keeper.change(|home| home.warm.clone_from(&warm.name)).await?;
+        }
         let writer = writer.with_secret(identity.secret);
         phases.done("store-and-warm");
         let memory_outlives_process = arena.outlives_process();
@@ -139,7 +148,7 @@ impl Node {
             trusted,
         };
         let start = record::start(&writer, &beginning, record);
-        let find = Log::find(env, arena, log_config(&config, id, sizes), trusted);
+        let find = Log::find(env, arena, log_config(&config, id, sizes), trusted, known_log);
         let (held, found) = if trusted {
             // The log is found while the store writes; its new head needs to know which life this is.
             futures_util::join!(start, find)
@@ -157,8 +166,8 @@ impl Node {
             _ => writer,
         };
         let incarnation = held.value.incarnation;
-        note_start(env, &config, &home, Landed { incarnation, nonce });
         let (log, opened) = found?.open(incarnation).await?;
+        note_start(env, &keeper, Landed { incarnation, nonce }, &log, opened.is_absent);
         phases.done("log");
         for damage in &opened.damage {
             tracing::error!(%damage, "damage in the log");
@@ -208,6 +217,7 @@ impl Node {
             sweeper: Arc::new(sweeper),
             started: env.wall_clock(),
             warm,
+            home: keeper,
             phases: phases.taken,
             _lock: lock,
         })
@@ -215,7 +225,7 @@ impl Node {
 }
 
 /// Opens the store as told. Faults begin when the node serves: a drill is about clients, not about starting.
-async fn open_store(env: &Env, config: &Config) -> Result<OpenStore, Error> {
+async fn open_store(env: &Env, config: &Config, is_known: bool) -> Result<OpenStore, Error> {
     let url = config.store_url();
     let plan = match &config.store_fault {
         Some(spec) => spec
@@ -223,9 +233,11 @@ async fn open_store(env: &Env, config: &Config) -> Result<OpenStore, Error> {
             .map_err(|error: StoreError| Error::Usage(format!("--store-fault: {error}")))?,
         None => fault::Plan::default(),
     };
-    let bare = datastore::open(env, &url)
-        .await
-        .map_err(|source| Error::Store { url: url.clone(), source })?;
+    let bare = match is_known {
+        true => datastore::open_known(env, &url).await,
+        false => datastore::open(env, &url).await,
+    };
+    let bare = bare.map_err(|source| Error::Store { url: url.clone(), source })?;
     let (store, meter, faults) = layer::usual(env, bare, fault::Plan::default());
     Ok(OpenStore { url: store.describe(), store, meter, faults, plan })
 }
@@ -239,15 +251,60 @@ struct Known {
     home: HomeFile,
 }
 
-/// Writes down that the record names this start, beside all else: until then, the folder knows that it may.
-fn note_start(env: &Env, config: &Config, home: &HomeFile, landed: Landed) {
-    let (env, dir) = (env.clone(), config.dir.clone());
-    let home = home.with_starts(home.starts.landed(landed));
+/// Writes down, beside all else, that the record names this start (until then, the folder knows that it may), and what the
+/// log's folder must hold from now on. The log takes nothing before that.
+///
+/// Where the log that was used last is absent, that one stays the one to be found, until somebody goes on without it: until
+/// then it may come back, and nothing is lost.
+fn note_start(env: &Env, keeper: &Keeper, landed: Landed, log: &Log, is_absent: bool) {
+    log.hold();
+    let (env, keeper, log) = (env.clone(), keeper.clone(), log.clone());
     env.clone().spawn("note-start", async move {
-        if let Err(error) = home.write(&env, &dir).await {
-            tracing::warn!(%error, "it is not written down that this start succeeded");
+        if is_absent {
+            let stand_in = |home: &mut HomeFile| {
+                home.starts = home.starts.landed(landed);
+                home.log.as_mut().map(|log| log.stand_in.get_or_insert(landed.incarnation));
+            };
+            if let Err(error) = keeper.change(stand_in).await {
+                tracing::warn!(%error, "it is not written down that this start succeeded");
+            }
+            log.wanted().await;
+        }
+        if !log.reserve().await {
+            tracing::warn!(
+                "the disk is full: a start that finds it still full may have to wait for room"
+            );
+        }
+        while log.failure().is_none() {
+            let note = |home: &mut HomeFile| {
+                home.starts = home.starts.landed(landed);
+                home.log = Some(LogNote::of(log.known()));
+            };
+            match keeper.change(note).await {
+                Ok(()) => return log.go_on(),
+                Err(error) => {
+                    tracing::warn!(%error, "writes wait until this start is written down")
+                }
+            }
+            env.sleep(limits::NOTE_RETRY).await;
         }
     });
+}
+
+impl Node {
+    /// The log is closed, and everything was drained. If it has nothing that anybody needs, its folder may be cleared.
+    pub(crate) async fn note_drained(&self) {
+        if !self.log.holds_nothing() {
+            return;
+        }
+        let known = self.log.known();
+        let note = |home: &mut HomeFile| {
+            home.log = Some(LogNote { drained: true, ..LogNote::of(known) });
+        };
+        if let Err(error) = self.home.change(note).await {
+            tracing::warn!(%error, "it is not written down that the log holds nothing");
+        }
+    }
 }
 
 /// Opens the store and finds out whether it is ours; the first time, tries it and writes down who belongs to whom.
@@ -259,7 +316,7 @@ async fn join(
     home: Result<HomeFile, Starts>,
 ) -> Result<Known, Error> {
     let watch = env.watch();
-    let open = open_store(env, config).await?;
+    let open = open_store(env, config, home.is_ok()).await?;
     env.boot_phase("store-opened", Some("store-and-warm"), watch);
     let watch = env.watch();
     let failed = |source| Error::Store { url: open.url.clone(), source };
@@ -278,7 +335,11 @@ async fn join(
     let (identity, record) = futures_util::join!(identity::find(&writer), record::read(&writer));
     let identity = identity.map_err(failed)?.ok_or_else(|| {
         let gone = "it holds no store of rekindle any more, but this folder belongs to one: is it mounted, is the URL right?";
-        failed(StoreError::Refused(gone.to_owned()))
+        // What this node has served from a moment ago comes back.
+        failed(match config.restarted {
+            true => StoreError::Unavailable(gone.to_owned()),
+            false => StoreError::Refused(gone.to_owned()),
+        })
     })?;
     if identity.store != home.store {
         return Err(Error::OtherStore {
@@ -333,7 +394,7 @@ fn staging_config(config: &Config, sizes: Sizes, memory_outlives_process: bool) 
     let destage = &config.destage;
     staging::Config {
         flash_bytes: sizes.flash_bytes,
-        memory_bytes: limits::HELD_BYTES,
+        memory_bytes: config.held_bytes,
         destage_age: destage.age,
         destage_bytes: destage.bytes,
         batch_bytes: destage.batch_bytes,
@@ -377,3 +438,6 @@ fn sweeper(config: &Config, content: &Content, writer: &Writer, volumes: &Volume
     let options = Options { budget, grace: config.sweep.grace, ..Options::default() };
     Sweeper::new(content.clone(), writer.clone(), roots).with_options(options)
 }
+
+#[cfg(test)]
+mod tests;

@@ -121,6 +121,12 @@ pub struct Config {
     pub cache_bytes: u64,
     /// RAM for the dedup index, bytes.
     pub index_bytes: u64,
+    /// RAM for long requests of all clients together, bytes.
+    #[serde(default = "requests_bytes")]
+    pub requests_bytes: u64,
+    /// RAM for writes that wait until the store has them, bytes.
+    #[serde(default = "held_bytes")]
+    pub held_bytes: u64,
     pub compression: Compression,
     /// Parity of new packs.
     #[serde(default)]
@@ -142,6 +148,21 @@ pub struct Config {
     pub collector: volume::collector::Settings,
     #[serde(default)]
     pub scrub: Scrub,
+    /// A worker has served before: clients may wait at the sockets, so whoever finds that another copy of the folder was
+    /// started meanwhile stays, and says so.
+    #[serde(default)]
+    pub restarted: bool,
+    /// Why the worker before never came to serve.
+    #[serde(default)]
+    pub last_failure: Option<String>,
+}
+
+fn requests_bytes() -> u64 {
+    limits::REQUESTS_BYTES_DEFAULT
+}
+
+fn held_bytes() -> u64 {
+    limits::HELD_BYTES_DEFAULT
 }
 
 /// What an older supervisor's worker has always done.
@@ -168,6 +189,8 @@ impl Config {
             warm_frames_bytes: None,
             cache_bytes: limits::CACHE_BYTES_DEFAULT,
             index_bytes: limits::INDEX_BYTES_DEFAULT,
+            requests_bytes: requests_bytes(),
+            held_bytes: held_bytes(),
             compression: Compression::default(),
             parity: None,
             direct_path: true,
@@ -178,6 +201,8 @@ impl Config {
             stop_parallel: most_stops(),
             collector: volume::collector::Settings::default(),
             scrub: Scrub::default(),
+            restarted: false,
+            last_failure: None,
         }
     }
 
@@ -197,6 +222,18 @@ impl Config {
                 "a warm memory of {} is too small: {least} at least",
                 format_size(bytes)
             ));
+        }
+        for (name, bytes, least) in [
+            ("requests", self.requests_bytes, limits::REQUESTS_BYTES_MIN),
+            ("held", self.held_bytes, limits::HELD_BYTES_MIN),
+        ] {
+            if bytes < least {
+                let least = format_size(least);
+                return Err(format!(
+                    "{name} = {} is too small: {least} at least",
+                    format_size(bytes)
+                ));
+            }
         }
         if let (Some(bytes), Some(_)) = (self.warm_bytes, self.warm_frames_bytes) {
             self.split_warm(bytes)?;

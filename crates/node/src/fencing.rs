@@ -1,7 +1,8 @@
 //! The end of a node that another copy of its folder has replaced: it acknowledges nothing more, its clients are hung up on,
 //! and it says why until somebody stops it.
 //!
-//! Two ways to find out: a volume's vault names a newer start of this node, or a look into the node's record does. The node
+//! Three ways to find out: a volume's vault names a newer start of this node, a look into the node's record does, or somebody
+//! has dismissed this start, so that no sweep waits for it. The node
 //! looks while it acknowledges writes, every few seconds; an idle one asks nobody.
 
 use crate::assemble::Node;
@@ -52,6 +53,17 @@ fn worked(node: &Node) -> u64 {
 }
 
 async fn look(node: &Node) -> Sight {
+    // A commit may have found out that this start was dismissed.
+    if let Some(error) = node.staging.fenced() {
+        return Sight::Replaced(error.to_string());
+    }
+    match content::sweep::is_dismissed(&node.writer).await {
+        Ok(true) => return Sight::Replaced(content::Error::Dismissed.to_string()),
+        Ok(false) => {}
+        Err(error) => {
+            tracing::debug!(%error, "it is not known now whether this start was dismissed")
+        }
+    }
     match record::read(&node.writer).await {
         Ok(Some(held)) => judge(node, held.value.incarnation, held.value.nonce),
         Ok(None) => {

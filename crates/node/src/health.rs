@@ -5,15 +5,19 @@
 //! unfinished or somebody asks, so an idle node asks the store for nothing.
 
 use crate::assemble::Node;
+use crate::jobs::Jobs;
 use crate::limits;
+use crate::space::{self, Files};
 use base::units::format_size;
+use datastore::Room;
 use env::{Env, Moment};
-use front::http::api::{Health, Trouble};
+use front::http::api::{Health, Job, JobState, Trouble};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use volume::machine::State;
+use volume::{Backlog, Policy, Staged};
 
 /// A volume of which something is to be said.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +29,12 @@ pub(crate) struct VolumeFacts {
     pub(crate) destage_error: Option<String>,
     /// Seconds, when its oldest change is older than it should be.
     pub(crate) late: Option<u64>,
+    /// Since when a client waits for a write that only the store acknowledges, or for the volume to come into service.
+    pub(crate) clients_wait: Option<(Duration, String)>,
+    /// What of it cannot be read, and since when.
+    pub(crate) unreadable: Option<(Duration, String)>,
+    /// Bytes that were given up and not written again.
+    pub(crate) lost_bytes: u64,
 }
 
 /// What is known of the node. The default is a node without a fault.
@@ -50,6 +60,10 @@ pub(crate) struct Facts {
     pub(crate) damage: Vec<String>,
     /// The start found the warm memory damaged as a whole.
     pub(crate) warm_damaged: bool,
+    /// The file of the warm memory that somebody has removed.
+    pub(crate) warm_removed: Option<String>,
+    /// The last sweep ended so: how long ago, and why.
+    pub(crate) sweep_failed: Option<(Duration, String)>,
 }
 
 /// Puts the facts into words, what stops clients first.
@@ -68,12 +82,16 @@ pub(crate) fn judge(facts: &Facts) -> Health {
     let (used, most) = facts.flash;
     let room = format_size(most.saturating_sub(used));
     if let Some((since, error)) = &facts.store_away {
-        let safe = match facts.backlog {
-            0 => "nothing waits for it".to_owned(),
-            bytes => format!("{} wait safely on flash", format_size(bytes)),
+        let waits = facts.volumes.iter().any(|volume| volume.clients_wait.is_some());
+        let safe = match (facts.backlog, waits) {
+            (0, true) => "clients wait for it".to_owned(),
+            (0, false) => "nothing waits for it".to_owned(),
+            (bytes, _) => format!("{} wait safely on flash", format_size(bytes)),
         };
+        // Not said of volumes whose writes the store acknowledges.
+        let whose = if waits { "other writes" } else { "writes" };
         let message = format!(
-            "the store has not answered for {} s ({error}): {safe}, writes go on while there is room for {room} more",
+            "the store has not answered for {} s ({error}): {safe}, {whose} go on while there is room for {room} more",
             since.as_secs()
         );
         say("store-away", false, Some(*since), message);
@@ -94,6 +112,22 @@ pub(crate) fn judge(facts: &Facts) -> Health {
     }
     for volume in &facts.volumes {
         let name = &volume.name;
+        if let Some((since, what)) = &volume.clients_wait {
+            let seconds = since.as_secs();
+            let message = format!("volume '{name}': clients wait for {seconds} s: {what}");
+            say("clients-wait", true, Some(*since), message);
+        }
+        if let Some((since, what)) = &volume.unreadable {
+            let message = format!("volume '{name}': {what}");
+            say("volume-unreadable", false, Some(*since), message);
+        }
+        if volume.lost_bytes > 0 {
+            let message = format!(
+                "volume '{name}': {} of it were given up; reads of them are errors until they are written again",
+                format_size(volume.lost_bytes)
+            );
+            say("volume-lost-bytes", false, None, message);
+        }
         if let Some(reason) = &volume.stalled {
             say("volume-stalled", true, None, format!("volume '{name}': writes wait: {reason}"));
         }
@@ -119,6 +153,13 @@ pub(crate) fn judge(facts: &Facts) -> Health {
         );
         say("volumes-salvaging", true, None, message);
     }
+    if let Some((since, error)) = &facts.sweep_failed {
+        let message = format!(
+            "the last sweep failed, {} s ago, and gave no space back: {error}",
+            since.as_secs()
+        );
+        say("sweep-failed", false, Some(*since), message);
+    }
     for sentence in &facts.stuck {
         // A restart of the daemon would not mend it.
         say("volume-stuck", false, None, sentence.clone());
@@ -133,7 +174,17 @@ pub(crate) fn judge(facts: &Facts) -> Health {
         say("warm-damaged", false, None, message);
     }
     troubles.sort_by_key(|trouble| !trouble.clients_wait);
-    health(troubles)
+    let notes = facts.warm_removed.iter().map(|path| removed(path)).collect();
+    Health { notes, ..health(troubles) }
+}
+
+/// What it means that the file of the warm memory is gone.
+fn removed(path: &str) -> String {
+    format!(
+        "the file of the warm memory, {path}, was removed: what is in it is kept until this daemon ends, and the next start is \
+         cold; a kill would lose what `--ack memory` acknowledged and no flush covered. After `rekindle stop` and \
+         `rekindle up` there is a new one (logind removes files of ordinary users: RemoveIPC=no, or another place by --warm)"
+    )
 }
 
 /// The health that follows from the troubles.
@@ -145,7 +196,7 @@ fn health(troubles: Vec<Trouble>) -> Health {
         (false, false) => "failing",
     };
     let reasons = troubles.iter().map(|trouble| trouble.message.clone()).collect();
-    Health { ok, state: state.to_owned(), reasons, troubles }
+    Health { ok, state: state.to_owned(), reasons, troubles, notes: Vec::new() }
 }
 
 /// The health of a node that does not serve (yet, or any more).
@@ -155,22 +206,55 @@ pub(crate) fn away(what: &str, reason: &str) -> Health {
 }
 
 /// What is known of the node now. A plain call; it asks neither the store nor the disk.
-pub(crate) fn facts(node: &Node, looks: &Looks) -> Facts {
+pub(crate) fn facts(node: &Node, looks: &Looks, jobs: &Jobs) -> Facts {
     let usage = node.log.usage();
-    let (mut volumes, mut backlog_bytes) = (Vec::new(), 0);
+    let (mut volumes, mut backlog_bytes) = (BTreeMap::<String, VolumeFacts>::new(), 0);
+    let clock = node.env.wall_clock().0;
     for staged in node.staging.volumes() {
         let backlog = staged.backlog();
-        backlog_bytes += backlog.bytes;
-        if backlog.stalled.is_none() && backlog.destage_error.is_none() && !backlog.late {
+        backlog_bytes += acknowledged(&staged, &backlog);
+        let clients_wait = waits_for_store(&staged, &backlog);
+        let is_quiet = backlog.stalled.is_none() && backlog.destage_error.is_none();
+        if is_quiet && !backlog.late && clients_wait.is_none() {
             continue;
         }
-        volumes.push(VolumeFacts {
-            name: staged.vault().name,
+        let name = staged.vault().name;
+        let found = VolumeFacts {
+            name: name.clone(),
             stalled: backlog.stalled,
             destage_error: backlog.destage_error,
             late: backlog.late.then_some(backlog.age_ms / 1000),
+            clients_wait,
+            ..VolumeFacts::default()
+        };
+        volumes.insert(name, found);
+    }
+    let of = |volumes: &mut BTreeMap<String, VolumeFacts>,
+              name: &str,
+              set: &dyn Fn(&mut VolumeFacts)| {
+        let new = || VolumeFacts { name: name.to_owned(), ..VolumeFacts::default() };
+        set(volumes.entry(name.to_owned()).or_insert_with(new));
+    };
+    for passing in node.volumes.passing().0 {
+        let age = Duration::from_millis(passing.age_ms);
+        if passing.state == State::Attaching
+            && passing.waiting > 0
+            && age >= limits::CLIENT_PATIENCE
+        {
+            let what = format!("it comes into service, which waits for {}", passing.waits_for);
+            of(&mut volumes, &passing.volume, &|found| {
+                found.clients_wait = Some((age, what.clone()))
+            });
+        }
+    }
+    for impaired in node.volumes.impaired() {
+        of(&mut volumes, &impaired.volume, &|found| {
+            let age = |since: u64| Duration::from_micros(clock.saturating_sub(since));
+            found.unreadable = impaired.unreadable.clone().map(|(since, what)| (age(since), what));
+            found.lost_bytes = impaired.lost_bytes;
         });
     }
+    let volumes = volumes.into_values().collect();
     let states: BTreeMap<State, u64> = node.volumes.states();
     let count = |state: State| states.get(&state).copied().unwrap_or(0);
     let seen = looks.seen.lock();
@@ -185,11 +269,48 @@ pub(crate) fn facts(node: &Node, looks: &Looks) -> Facts {
         disk_free: seen.disk_free.filter(|&free| free < limits::DISK_FREE_LOW),
         volumes,
         stuck: node.volumes.stuck().volumes.iter().map(volume::Passing::sentence).collect(),
+        sweep_failed: sweep_failed(jobs, clock),
         failed: count(State::Error),
         salvaging: count(State::Salvaging),
         damage: node.opened.damage.clone(),
         warm_damaged: node.warm.began == warm::Began::Damaged,
+        warm_removed: seen.warm_removed.then(|| {
+            node.warm.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
+        }),
     }
+}
+
+/// Of what a volume owes to the store, what was acknowledged: writes that the store acknowledges are not, until it has them.
+pub(crate) fn acknowledged(staged: &Staged, backlog: &Backlog) -> u64 {
+    match staged.vault().policy {
+        Policy::Back => backlog.bytes,
+        Policy::Through | Policy::Uncached => 0,
+    }
+}
+
+/// Since when the client of a volume whose writes the store acknowledges waits for one.
+fn waits_for_store(staged: &Staged, backlog: &Backlog) -> Option<(Duration, String)> {
+    let age = Duration::from_millis(backlog.age_ms);
+    let policy = match staged.vault().policy {
+        Policy::Back => return None,
+        Policy::Through => "through",
+        Policy::Uncached => "uncached",
+    };
+    let what =
+        format!("a write is not in the store, and with the policy {policy} that acknowledges it");
+    (backlog.changes > 0 && age >= limits::CLIENT_PATIENCE).then_some((age, what))
+}
+
+/// How the last sweep ended, if it failed. One that somebody broke off tells nothing.
+fn sweep_failed(jobs: &Jobs, clock: u64) -> Option<(Duration, String)> {
+    let ended = |job: &Job| {
+        let is_sweep = job.kind == "sweep" && job.subject == "the store";
+        is_sweep && matches!(job.state, JobState::Done | JobState::Failed)
+    };
+    let last = jobs.all().into_iter().find(ended)?;
+    let why = last.problem.filter(|_| last.state == JobState::Failed)?;
+    let ago = clock.saturating_sub(last.finished.unwrap_or(clock));
+    Some((Duration::from_micros(ago), why.message))
 }
 
 /// What somebody has to look at from time to time.
@@ -203,6 +324,10 @@ struct Seen {
     /// Since when the store does not answer, and what it says.
     store_away: Option<(Moment, String)>,
     disk_free: Option<u64>,
+    warm_removed: bool,
+    files: Option<Files>,
+    /// How much more the store takes.
+    room: Option<Room>,
     /// When somebody asked last.
     asked: Option<Moment>,
     /// Calls to the store that had succeeded at the last look.
@@ -225,8 +350,47 @@ impl Looks {
         self.seen.lock().store_away.is_some()
     }
 
+    /// Whether the file of the warm memory was gone at the last look.
+    pub(crate) fn warm_is_removed(&self) -> bool {
+        self.seen.lock().warm_removed
+    }
+
+    /// What the log had on the disk, and how much more the store took, at the last look.
+    pub(crate) fn space(&self) -> (Option<Files>, Option<Room>) {
+        let seen = self.seen.lock();
+        (seen.files, seen.room)
+    }
+
+    /// Looks whether the warm memory still has its file; says so once.
+    fn look_at_warm(&self, node: &Node) {
+        let is_removed = node.warm.is_removed();
+        let mut seen = self.seen.lock();
+        if is_removed && !std::mem::replace(&mut seen.warm_removed, true) {
+            let path = node.warm.path.as_ref().map(|path| path.display().to_string());
+            tracing::warn!("{}", removed(&path.unwrap_or_default()));
+        }
+    }
+
+    /// Looks whether the log is where it was.
+    async fn look_at_log(&self, node: &Node) {
+        if let Err(error) = node.log.look().await {
+            tracing::debug!(%error, "the log");
+        }
+    }
+
     /// Looks at once, and notes what it saw.
     pub(crate) async fn look(&self, node: &Arc<Node>) {
+        self.see(node, false).await;
+    }
+
+    /// The same, and the store is asked whatever it has answered lately: it may be away since.
+    pub(crate) async fn look_afresh(&self, node: &Arc<Node>) {
+        self.see(node, true).await;
+    }
+
+    async fn see(&self, node: &Arc<Node>, afresh: bool) {
+        self.look_at_warm(node);
+        self.look_at_log(node).await;
         let free = node.env.disk().free_bytes(&node.config.dir).await.ok();
         let succeeded = successes(node);
         let answered = {
@@ -235,8 +399,14 @@ impl Looks {
             std::mem::replace(&mut seen.succeeded, succeeded) < succeeded
         };
         let began = node.env.now();
-        let outcome = if answered { Ok(()) } else { probe(node).await };
+        let outcome =
+            if answered && !afresh { Ok(()) } else { probe(node, limits::PROBE_TIME).await };
+        let (files, room) = match &outcome {
+            Ok(()) => (space::files(node).await, room(node, limits::PROBE_TIME).await),
+            Err(_) => (space::files(node).await, None),
+        };
         let mut seen = self.seen.lock();
+        (seen.files, seen.room) = (files, room);
         match outcome {
             Ok(()) => seen.store_away = None,
             Err(error) => {
@@ -253,6 +423,8 @@ pub(crate) async fn watch(env: Env, node: Weak<Node>, looks: Arc<Looks>) {
     loop {
         env.sleep(limits::LOOK_INTERVAL).await;
         let Some(node) = node.upgrade() else { return };
+        looks.look_at_warm(&node);
+        looks.look_at_log(&node).await;
         let asked = looks.seen.lock().asked;
         let wanted = asked.is_some_and(|asked| env.now().since(asked) < limits::LOOK_WANTED);
         let owes = || node.staging.volumes().iter().any(|staged| staged.backlog().bytes > 0);
@@ -268,8 +440,8 @@ fn successes(node: &Node) -> u64 {
     calls.map(|reading| reading.calls.saturating_sub(reading.errors)).sum()
 }
 
-/// Asks the store for one small object. On the background threads, whoever asks.
-async fn probe(node: &Arc<Node>) -> Result<(), String> {
+/// Asks the store for one small object, and waits so long for it. On the background threads, whoever asks.
+pub(crate) async fn probe(node: &Node, patience: Duration) -> Result<(), String> {
     let writer = node.writer.clone();
     let read = async move {
         match datastore::identity::find(&writer).await {
@@ -279,10 +451,17 @@ async fn probe(node: &Arc<Node>) -> Result<(), String> {
         }
     };
     let ask = node.env.run("store-probe", read);
-    match node.env.timeout(limits::PROBE_TIME, ask).await {
+    match node.env.timeout(patience, ask).await {
         Ok(answer) => answer,
-        Err(_) => Err(format!("no answer within {} s", limits::PROBE_TIME.as_secs())),
+        Err(_) => Err(format!("no answer within {} s", patience.as_secs())),
     }
+}
+
+/// How much more the store takes; `None` when it does not say within that time.
+pub(crate) async fn room(node: &Node, patience: Duration) -> Option<Room> {
+    let store = node.store.clone();
+    let ask = node.env.run("store-room", async move { store.room().await });
+    node.env.timeout(patience, ask).await.ok()?.ok()
 }
 
 fn milliseconds(time: Duration) -> u64 {
@@ -354,6 +533,71 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_read_is_never_well_whoever_decides_about_it() {
+        let waits = VolumeFacts {
+            name: "a".into(),
+            unreadable: Some((Duration::from_secs(9), "part of it cannot be read: 7 bytes".into())),
+            ..VolumeFacts::default()
+        };
+        let (health, trouble) = one(Facts { volumes: vec![waits], ..Facts::default() });
+        assert_eq!(
+            (health.state.as_str(), trouble.what.as_str()),
+            ("degraded", "volume-unreadable")
+        );
+        assert!(trouble.message.contains("'a': part of it cannot be read"), "{trouble:?}");
+        assert_eq!(trouble.since_ms, Some(9000));
+        let lost = VolumeFacts { name: "b".into(), lost_bytes: 4 << 20, ..VolumeFacts::default() };
+        let (health, trouble) = one(Facts { volumes: vec![lost], ..Facts::default() });
+        assert_eq!(
+            (health.state.as_str(), trouble.what.as_str()),
+            ("degraded", "volume-lost-bytes")
+        );
+        assert!(trouble.message.contains("4 MiB of it were given up"), "{trouble:?}");
+    }
+
+    #[test]
+    fn a_client_that_waits_for_the_store_is_failing_and_nothing_is_called_safe() {
+        let waits = VolumeFacts {
+            name: "a".into(),
+            clients_wait: Some((Duration::from_secs(20), "a write is not in the store".into())),
+            ..VolumeFacts::default()
+        };
+        let away = Some((Duration::from_secs(21), "no answer".into()));
+        let facts = Facts { volumes: vec![waits], store_away: away, ..Facts::default() };
+        let health = judge(&facts);
+        assert_eq!((health.ok, health.state.as_str()), (false, "failing"));
+        let (first, second) = (&health.troubles[0], &health.troubles[1]);
+        assert_eq!((first.what.as_str(), first.clients_wait), ("clients-wait", true));
+        assert!(first.message.contains("'a': clients wait for 20 s"), "{first:?}");
+        assert!(second.message.contains("clients wait for it, other writes go on"), "{second:?}");
+        assert!(!second.message.contains("safely"), "{second:?}");
+    }
+
+    #[test]
+    fn a_sweep_that_failed_is_said_until_one_succeeds() {
+        let failed = Some((Duration::from_secs(60), "the vault of a volume is damaged".into()));
+        let (health, trouble) = one(Facts { sweep_failed: failed, ..Facts::default() });
+        assert_eq!((health.state.as_str(), trouble.what.as_str()), ("degraded", "sweep-failed"));
+        assert!(trouble.message.contains("60 s ago") && trouble.message.contains("damaged"));
+
+        let (env, runtime) = env::real::env().expect("an environment");
+        let jobs = Jobs::new(env.clone());
+        runtime.block_on(async {
+            let sweep = async |outcome: Result<serde_json::Value, front::http::api::ApiError>| {
+                let job = jobs.begin("sweep", "the store", "packs", |_| async { outcome });
+                while jobs.find(&job.id).expect("kept").state == JobState::Running {
+                    env.sleep(Duration::from_millis(1)).await;
+                }
+                sweep_failed(&jobs, env.wall_clock().0).map(|(_, why)| why)
+            };
+            assert_eq!(sweep_failed(&jobs, 0), None, "none has ended");
+            let error = front::http::api::ApiError::new(base::Kind::Damaged, "a vault is damaged");
+            assert_eq!(sweep(Err(error)).await.as_deref(), Some("a vault is damaged"));
+            assert_eq!(sweep(Ok(serde_json::Value::Null)).await, None);
+        });
+    }
+
+    #[test]
     fn volumes_out_of_service_and_damage_are_said() {
         let facts = Facts {
             failed: 2,
@@ -375,6 +619,19 @@ mod tests {
             assert!(text.contains(word), "{word}: {text}");
         }
         assert_eq!((health.ok, health.troubles.len()), (false, 5));
+    }
+
+    #[test]
+    fn warm_memory_without_its_file_is_a_note_and_no_illness() {
+        let path = Some("/dev/shm/rekindle-1.warm".to_owned());
+        let health = judge(&Facts { warm_removed: path, flash: (1, 2), ..Facts::default() });
+        assert_eq!((health.ok, health.state.as_str(), health.notes.len()), (true, "well", 1));
+        assert!(health.reasons.is_empty() && health.troubles.is_empty());
+        for word in ["/dev/shm/rekindle-1.warm", "next start is cold", "--ack memory", "RemoveIPC"]
+        {
+            assert!(health.notes[0].contains(word), "{word}: {}", health.notes[0]);
+        }
+        assert!(judge(&Facts::default()).notes.is_empty());
     }
 
     #[test]

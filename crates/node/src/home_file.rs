@@ -1,12 +1,13 @@
 //! `node.json`: who this folder's node is, which store it belongs to, the sizes chosen for it, and its last starts.
 //!
-//! Written before anything is promised to anybody, and at each start; read at every start. With it goes `node.lock`, whose lock is
+//! Written before anything is promised to anybody, and at each start; read at every start. Room for the next writing is
+//! taken beforehand, so that a full disk keeps no node down ([`HomeFile::make_room`]). With it goes `node.lock`, whose lock is
 //! held for as long as the process lives: the log and the warm memory have one user at a time.
 
 use crate::config::Sizes;
 use crate::starts::Starts;
 use crate::{Error, limits};
-use base::{NodeId, StoreId};
+use base::{Incarnation, NodeId, SegmentId, StoreId};
 use env::{Env, File, Open};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -18,6 +19,8 @@ use std::time::Duration;
 pub(crate) const FORMAT: u32 = 2;
 /// Longest file that we read, bytes.
 const BYTES_MAX: u64 = 64 * 1024;
+/// What is written is filled up with blanks to a multiple of this, bytes: the next writing takes no more room.
+const ROOM_BYTES: usize = 4096;
 
 /// What the file says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +36,36 @@ pub struct HomeFile {
     /// Format 1 did not have it.
     #[serde(default)]
     pub starts: Starts,
+    /// The log that belongs to the folder; absent before the first, and in files of a time that noted none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogNote>,
+    /// Name of the warm memory's file, where a stranger had the usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm: Option<String>,
+}
+
+/// What the log's folder must hold, lest an absent log be taken for a new one. Written before a life acknowledges anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogNote {
+    /// Its newest segment when this was written.
+    pub newest: SegmentId,
+    /// The life that opened that.
+    pub incarnation: Incarnation,
+    /// From this life on another log stood in for it, which nothing was acknowledged from: it may still come back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stand_in: Option<Incarnation>,
+    /// It was closed, and nobody needs anything of it: it may be gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drained: bool,
+}
+
+impl LogNote {
+    /// Of a log that is in use.
+    #[must_use]
+    pub fn of(known: log::Known) -> Self {
+        let log::Known { newest, incarnation, stand_in } = known;
+        Self { newest, incarnation, stand_in, drained: false }
+    }
 }
 
 /// Only what every version will have.
@@ -46,13 +79,25 @@ impl HomeFile {
     /// Of a new node.
     #[must_use]
     pub fn new(node: NodeId, store: StoreId, created: u64, sizes: Sizes, starts: Starts) -> Self {
-        Self { rekindle: "node".to_owned(), format: FORMAT, node, store, created, sizes, starts }
+        let rekindle = "node".to_owned();
+        Self {
+            rekindle,
+            format: FORMAT,
+            node,
+            store,
+            created,
+            sizes,
+            starts,
+            log: None,
+            warm: None,
+        }
     }
 
-    /// The same with other starts, in the newest format.
+    /// The log that the folder must hold, if one must be there.
     #[must_use]
-    pub fn with_starts(&self, starts: Starts) -> Self {
-        Self { format: FORMAT, starts, ..self.clone() }
+    pub fn known_log(&self) -> Option<log::Known> {
+        let LogNote { newest, incarnation, stand_in, .. } = self.log.filter(|log| !log.drained)?;
+        Some(log::Known { newest, incarnation, stand_in })
     }
 
     /// Where it is.
@@ -77,18 +122,69 @@ impl HomeFile {
     /// Writes it, whole or not at all, and durably.
     pub async fn write(&self, env: &Env, dir: &Path) -> Result<(), Error> {
         let path = Self::path(dir);
-        let temporary = dir.join("node.json.new");
         let mut text = serde_json::to_vec_pretty(self).map_err(io::Error::from)?;
+        let room = (text.len() + 1).next_multiple_of(ROOM_BYTES);
+        text.resize(room - 1, b' ');
         text.push(b'\n');
         let write = async {
-            let file = env.disk().open(&temporary, Open::Create).await?;
-            file.set_length(0).await?;
+            let file = env.disk().open(&temporary(dir), Open::Create).await?;
             file.write_at(&text, 0).await?;
+            if file.length().await? > room as u64 {
+                file.set_length(room as u64).await?;
+            }
             file.sync_data().await?;
-            env.disk().rename(&temporary, &path).await?;
+            env.disk().rename(&temporary(dir), &path).await?;
             env.disk().sync_folder(dir).await
         };
         write.await.map_err(|error| folder(&path, &error))
+    }
+
+    /// Makes the file that the next writing fills, so that it needs no room on the disk.
+    pub async fn make_room(env: &Env, dir: &Path) -> io::Result<()> {
+        let file = env.disk().open(&temporary(dir), Open::Create).await?;
+        file.preallocate(ROOM_BYTES as u64).await?;
+        env.disk().sync_folder(dir).await
+    }
+}
+
+fn temporary(dir: &Path) -> PathBuf {
+    dir.join("node.json.new")
+}
+
+/// The file of a folder that is in use, as it was written last. One writes at a time. Clones are the same one.
+#[derive(Clone)]
+pub struct Keeper {
+    env: Env,
+    dir: PathBuf,
+    home: Arc<tokio::sync::Mutex<HomeFile>>,
+}
+
+impl Keeper {
+    /// Of a file as it is on the disk, or is to be.
+    #[must_use]
+    pub fn new(env: &Env, dir: &Path, home: HomeFile) -> Self {
+        let home = Arc::new(tokio::sync::Mutex::new(home));
+        Self { env: env.clone(), dir: dir.to_owned(), home }
+    }
+
+    /// Changes it, durably or not at all; then room for the next change is taken, beside all else.
+    pub async fn change(&self, change: impl FnOnce(&mut HomeFile)) -> Result<(), Error> {
+        let mut held = self.home.lock().await;
+        let mut changed = HomeFile { format: FORMAT, ..held.clone() };
+        change(&mut changed);
+        changed.write(&self.env, &self.dir).await?;
+        *held = changed;
+        drop(held);
+        let keeper = self.clone();
+        self.env.spawn("node-json-room", async move { keeper.make_room().await });
+        Ok(())
+    }
+
+    async fn make_room(&self) {
+        let _one_at_a_time = self.home.lock().await;
+        if let Err(error) = HomeFile::make_room(&self.env, &self.dir).await {
+            tracing::warn!(%error, "no room is taken for the next start: on a full disk it would wait for some");
+        }
     }
 }
 
@@ -153,7 +249,6 @@ impl FolderLock {
 mod tests {
     use super::*;
     use crate::starts::Landed;
-    use base::Incarnation;
 
     fn sample() -> HomeFile {
         let sizes = Sizes { flash_bytes: 1 << 30, warm_bytes: 1 << 28 };
@@ -162,7 +257,11 @@ mod tests {
             attempts: vec![60, u64::MAX],
             permission: Some(7),
         };
-        HomeFile::new(NodeId([7; 16]), StoreId([9; 16]), 1_700_000_000_000_000, sizes, starts)
+        let created = 1_700_000_000_000_000;
+        let home = HomeFile::new(NodeId([7; 16]), StoreId([9; 16]), created, sizes, starts);
+        let (newest, incarnation) = (SegmentId(17), Incarnation(5));
+        let stand_in = Some(Incarnation(6));
+        HomeFile { log: Some(LogNote { newest, incarnation, stand_in, drained: true }), ..home }
     }
 
     #[test]
@@ -190,9 +289,53 @@ mod tests {
         let mut text = serde_json::to_vec_pretty(&sample()).expect("plain data");
         text.push(b'\n');
         assert_eq!(text, newest);
+        let unnoted = decode(include_bytes!("../golden/home-2-without-log.json"));
+        assert_eq!(unnoted, HomeFile { log: None, ..sample() });
+        assert_eq!(unnoted.known_log(), None, "nothing is missed after an upgrade");
         let old = decode(include_bytes!("../golden/home-1.json"));
-        assert_eq!(old.with_starts(sample().starts), sample());
+        let starts = sample().starts;
+        assert_eq!(HomeFile { format: FORMAT, starts, ..old.clone() }, unnoted);
         assert_eq!(old.starts, Starts::default(), "a time before starts were remembered");
+    }
+
+    #[test]
+    fn a_log_is_missed_unless_it_was_drained() {
+        let (newest, incarnation) = (SegmentId(3), Incarnation(2));
+        let known = log::Known { newest, incarnation, stand_in: Some(Incarnation(5)) };
+        let noted = |drained| {
+            HomeFile { log: Some(LogNote { drained, ..LogNote::of(known) }), ..sample() }
+                .known_log()
+        };
+        assert_eq!((noted(false), noted(true)), (Some(known), None));
+    }
+
+    #[test]
+    fn a_full_disk_keeps_no_start_from_being_written_down() {
+        let world = env::sim::World::new(1, env::sim::Faults::none());
+        let (env, dir) = (world.env(), Path::new("/node"));
+        world.block_on(async {
+            env.disk().create_folder(dir).await.unwrap();
+            env.disk().sync_folder(Path::new("/")).await.unwrap();
+            let keeper = Keeper::new(&env, dir, sample());
+            keeper.change(|_| {}).await.expect("there is room");
+            env.sleep(Duration::from_secs(1)).await;
+            world.set_disk_bytes(0);
+            keeper.change(|home| home.created = 1).await.expect("its room was taken beforehand");
+            let read = HomeFile::read(&env, dir).await.unwrap().expect("it is there");
+            assert_eq!(read, HomeFile { created: 1, ..sample() });
+        });
+        // The file before gave its room back, to whoever is first.
+        world.set_disk_bytes(2 << 12);
+        for life in 2..9 {
+            world.cut_power();
+            let env = world.env();
+            world.block_on(async {
+                let home = HomeFile::read(&env, dir).await.unwrap().expect("it is there");
+                let keeper = Keeper::new(&env, dir, home);
+                keeper.change(|home| home.created = life).await.expect("a start is written down");
+                env.sleep(Duration::from_secs(1)).await;
+            });
+        }
     }
 
     #[test]

@@ -83,7 +83,8 @@ pub async fn run(
     let places = |acceptors: &[Box<dyn Acceptor>]| {
         acceptors.iter().map(|acceptor| acceptor.address()).collect()
     };
-    let nbd = Connections::new("nbd", limits::NBD_CONNECTIONS);
+    let requests = usize::try_from(config.requests_bytes).unwrap_or(usize::MAX);
+    let nbd = Connections::with_budget("nbd", limits::NBD_CONNECTIONS, requests);
     let service =
         Service::new(env.clone(), places(&sockets.nbd), places(&sockets.http), nbd.clone());
     let fronts = Fronts {
@@ -94,10 +95,22 @@ pub async fn run(
     };
     fronts.start_http(sockets.http);
     env.boot_phase("api", None, watch);
+    let restarted = config.restarted;
+    service.starts_after(config.last_failure.as_deref());
     let node = tokio::select! {
-        node = Node::assemble(&env, config) => Arc::new(node?),
+        node = assemble(&env, config, &service) => match node {
+            Ok(node) => Arc::new(node),
+            Err(error @ Error::Copied(_)) if restarted => {
+                return stay_fenced(&fronts, &mut signals, error.to_string()).await;
+            }
+            Err(error) => return Err(error),
+        },
         // Nothing was promised to anybody yet.
         () = signals.next() => return Ok(()),
+        _ = service.shutdown_asked() => {
+            end_before_service(&fronts).await;
+            return Ok(());
+        }
     };
     let watch = env.watch();
     service.serve(node.clone());
@@ -110,11 +123,13 @@ pub async fn run(
     crate::work::in_background(&node, service.jobs());
     tracing::info!(start_ms, node = %node.id, incarnation = node.incarnation.0, "serving");
 
+    let mut fenced = None;
     let drain = tokio::select! {
         () = signals.next() => false,
         drain = service.shutdown_asked() => drain,
         reason = crate::fencing::replaced(&node) => {
             service.fence(&reason);
+            fenced = Some(reason);
             fence(&fronts, &node).await;
             tokio::select! {
                 () = signals.next() => {}
@@ -149,7 +164,50 @@ pub async fn run(
         }
     };
     telling.abort();
-    outcome
+    match fenced {
+        Some(reason) => outcome.and(Err(Error::Fenced(reason))),
+        None => outcome,
+    }
+}
+
+/// A worker that was started again, and finds that another copy of the folder was meanwhile: clients wait at the sockets, and
+/// whoever asks is told. Nobody is served, and nothing is tried again, until somebody ends it.
+async fn stay_fenced(fronts: &Fronts, signals: &mut Signals, reason: String) -> Result<(), Error> {
+    tracing::error!(%reason, "fenced");
+    fronts.service.fence(&reason);
+    tokio::select! {
+        () = signals.next() => {}
+        _ = fronts.service.shutdown_asked() => {}
+    }
+    end_before_service(fronts).await;
+    Err(Error::Fenced(reason))
+}
+
+/// The end of a node that serves nobody.
+async fn end_before_service(fronts: &Fronts) {
+    fronts.service.stopping();
+    fronts.service.enter(Phase::Ended);
+    let told = fronts.service.end_told();
+    // Who follows the stop may be between two questions.
+    let _ = fronts.env.timeout(limits::FOLLOW_WAIT, told).await.is_ok();
+    fronts.http.stop(&fronts.env, limits::HTTP_WAIT).await;
+}
+
+/// Puts the node together. A node whose worker has died waits for a store that does not answer: another worker would find the
+/// same, and until its record names this start it must promise nothing. At a first start a person reads the reason instead.
+async fn assemble(env: &Env, config: Config, service: &Service) -> Result<Node, Error> {
+    loop {
+        let reason = match Node::assemble(env, config.clone()).await {
+            Err(error @ Error::Store { .. }) if config.restarted && error.kind().is_retryable() => {
+                error.to_string()
+            }
+            assembled => return assembled,
+        };
+        if service.waits_to_start(&reason) {
+            tracing::warn!("cannot serve now, and tries again: {reason}");
+        }
+        env.sleep(limits::START_AGAIN).await;
+    }
 }
 
 /// Tells how far the stop is, when it takes long.
@@ -219,6 +277,9 @@ async fn stop(fronts: &Fronts, node: Arc<Node>, drain: bool) -> Result<(), Error
         // Also when not everything could be drained: the log shall end in good order.
         node.staging.stop().await;
         node.log.close().await?;
+        if drain && drained.is_ok() {
+            node.note_drained().await;
+        }
         crate::work::leave(&node).await;
         Ok::<(), Error>(drained?)
     };

@@ -8,6 +8,8 @@ use std::time::Duration;
 pub const CLIENTS_FIRST: Duration = Duration::from_secs(1);
 /// Volumes that one request may attach side by side.
 pub const ATTACHES_AT_ONCE_MAX: usize = 64;
+/// Blocks that such a request reads of a volume, at most.
+pub const ATTACH_READS_MAX: u64 = 1 << 16;
 /// Flash for the log when nobody says, bytes.
 pub const FLASH_BYTES_DEFAULT: u64 = 4 * GIB;
 /// Least flash for the log, bytes: a few segments, so that one can fill while another is destaged.
@@ -37,14 +39,21 @@ pub const INDEX_AT_ONCE_MAX: usize = 8192;
 pub const BATCH_BYTES_DEFAULT: u64 = 512 * MIB;
 /// Destage batches at once.
 pub const DESTAGERS_DEFAULT: usize = 2;
-/// RAM for payloads of `through` and `uncached` writes, bytes.
-pub const HELD_BYTES: u64 = 64 * MIB;
+/// RAM for payloads of `through` and `uncached` writes, bytes; and the least.
+pub const HELD_BYTES_DEFAULT: u64 = 64 * MIB;
+pub const HELD_BYTES_MIN: u64 = base::limits::CHANGE_BYTES_MAX;
+/// RAM for long requests of all clients of NBD together, beyond 512 KiB for each client, bytes; and the least: two of the
+/// longest.
+pub const REQUESTS_BYTES_DEFAULT: u64 = 128 * MIB;
+pub const REQUESTS_BYTES_MIN: u64 = 64 * MIB;
 /// What is only in memory is committed at least this often.
 pub const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long condemned packs are left alone. Longer than any read takes that began with an older root.
 pub const SWEEP_GRACE: Duration = Duration::from_secs(10);
 
+/// Wait before it is tried again to write a start down: the disk is full.
+pub const NOTE_RETRY: Duration = Duration::from_secs(1);
 /// How long a start waits for an earlier worker of the same folder to be gone.
 pub const PREDECESSOR_WAIT: Duration = Duration::from_secs(3);
 /// While it acknowledges anything, the node looks this often whether its record still names it.
@@ -70,6 +79,8 @@ pub const HTTP_WAIT: Duration = Duration::from_millis(500);
 pub const NBD_CONNECTIONS: usize = 4096;
 /// A volume in a passing state is reported as stuck after this time, when nobody says.
 pub const STUCK_AFTER_DEFAULT: Duration = Duration::from_secs(10);
+/// Volumes with metrics of their own.
+pub const VOLUMES_IN_METRICS: usize = 1000;
 /// Volumes in service that the status lists.
 pub const VOLUMES_IN_STATUS: usize = 100;
 /// Rows of each list that `debug` shows.
@@ -91,6 +102,10 @@ pub const SPACE_SAMPLE: usize = 1 << 17;
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// It matters so long after somebody has asked how the node is.
 pub const LOOK_WANTED: Duration = Duration::from_secs(60);
+/// Between two looks for a store without which a start cannot go on.
+pub const START_AGAIN: Duration = Duration::from_secs(1);
+/// A client that waits longer for a write or for its volume is said to wait.
+pub const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the store may take to answer such a look.
 pub const PROBE_TIME: Duration = Duration::from_secs(3);
 /// Less room than this on the disk of the node's folder is said, bytes.

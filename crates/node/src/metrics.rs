@@ -1,8 +1,10 @@
 //! `/metrics`: counters that the parts keep by themselves, and gauges that are read when somebody asks.
 
 use crate::assemble::Node;
+use crate::space::Files;
 use ::metrics::{counter, gauge};
-use front::http::api::Health;
+use datastore::Room;
+use front::http::api::{Health, MemoryBudget};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -35,6 +37,12 @@ pub fn render(node: Option<&Node>) -> String {
     }
     handle.run_upkeep();
     handle.render()
+}
+
+/// Kind and help of a metric that somebody else writes.
+pub(crate) fn described(name: &str) -> (&'static str, &'static str) {
+    let found = HELP.iter().find(|(_, known, _)| *known == name);
+    found.map_or(("untyped", ""), |(shape, _, help)| (shape.word(), *help))
 }
 
 /// What a metric is, for `# HELP`. Every name that the product uses is here; a test reads the sources for others.
@@ -119,6 +127,18 @@ const HELP: &[(Shape, &str, &str)] = &[
     (Shape::Gauge, "rekindle_log_segments", "Segments in use."),
     (Shape::Counter, "rekindle_log_segments_opened_total", "Segments opened."),
     (Shape::Gauge, "rekindle_log_uncommitted_bytes", "Appended and not yet durable on flash."),
+    (
+        Shape::Gauge,
+        "rekindle_log_files_bytes",
+        "Disk that the files of the log take, by use: in use, or kept to be written again.",
+    ),
+    (
+        Shape::Gauge,
+        "rekindle_lost_bytes",
+        "Bytes that were given up, of volumes that were asked for: reads of them are errors until they are written again.",
+    ),
+    (Shape::Gauge, "rekindle_memory_max_bytes", "What a budget of memory may take."),
+    (Shape::Gauge, "rekindle_memory_used_bytes", "What is used of a budget of memory."),
     (Shape::Counter, "rekindle_nbd_errors_total", "NBD requests answered with an error."),
     (Shape::Counter, "rekindle_nbd_read_bytes_total", "Bytes read by NBD clients."),
     (Shape::Counter, "rekindle_nbd_requests_total", "NBD requests."),
@@ -127,7 +147,11 @@ const HELP: &[(Shape, &str, &str)] = &[
     (Shape::Gauge, "rekindle_node_incarnation", "Counts the starts of this node."),
     (Shape::Gauge, "rekindle_salvages_running", "Volumes that are being salvaged."),
     (Shape::Counter, "rekindle_salvages_total", "Salvages that have ended."),
-    (Shape::Gauge, "rekindle_salvages_waiting", "Volumes that wait for a salvage."),
+    (
+        Shape::Gauge,
+        "rekindle_salvages_waiting",
+        "Volumes that wait for a salvage, or for a person's word about one.",
+    ),
     (Shape::Counter, "rekindle_store_bytes_total", "Bytes sent to and read from the datastore."),
     (Shape::Counter, "rekindle_store_calls_total", "Calls to the datastore."),
     (Shape::Counter, "rekindle_store_errors_total", "Calls to the datastore that failed."),
@@ -136,6 +160,11 @@ const HELP: &[(Shape, &str, &str)] = &[
         Shape::Gauge,
         "rekindle_store_away_seconds",
         "For how long the store has not answered; 0 while it does.",
+    ),
+    (
+        Shape::Gauge,
+        "rekindle_store_room_bytes",
+        "How much more the store takes, at the last look; absent when it has no bound.",
     ),
     (Shape::Histogram, "rekindle_volume_attach_seconds", "Time that attaching a volume took."),
     (Shape::Counter, "rekindle_volume_attaches_total", "Volumes brought into service."),
@@ -151,17 +180,58 @@ const HELP: &[(Shape, &str, &str)] = &[
         "Time that volumes spent changing their state.",
     ),
     (
+        Shape::Counter,
+        "rekindle_volume_errors_total",
+        "NBD requests answered with an error, by volume.",
+    ),
+    (Shape::Counter, "rekindle_volume_read_bytes_total", "Bytes read by NBD clients, by volume."),
+    (
+        Shape::Histogram,
+        "rekindle_volume_request_seconds",
+        "Time from taking an NBD request to its reply, by volume and command.",
+    ),
+    (
+        Shape::Counter,
+        "rekindle_volume_requests_total",
+        "NBD requests, by volume and command, since its first client of this start.",
+    ),
+    (
+        Shape::Counter,
+        "rekindle_volume_written_bytes_total",
+        "Bytes written by NBD clients, by volume.",
+    ),
+    (
         Shape::Gauge,
         "rekindle_volumes",
         "Volumes by state, of those that were asked for since the start.",
     ),
     (
         Shape::Gauge,
+        "rekindle_sweep_failed",
+        "1 when the last sweep failed: no space is given back.",
+    ),
+    (
+        Shape::Gauge,
+        "rekindle_volumes_clients_wait",
+        "Volumes whose clients wait for the store: for a write, or to come into service.",
+    ),
+    (
+        Shape::Gauge,
         "rekindle_volumes_late",
         "Volumes whose oldest change is older than it should be.",
     ),
+    (
+        Shape::Gauge,
+        "rekindle_volumes_unreadable",
+        "Volumes of which a part cannot be read, until it comes back, an hour has passed or a person decides.",
+    ),
     (Shape::Gauge, "rekindle_volumes_stalled", "Volumes whose writes wait."),
     (Shape::Gauge, "rekindle_volumes_stuck", "Volumes that take too long to change their state."),
+    (
+        Shape::Gauge,
+        "rekindle_volumes_unmetered",
+        "Times that a volume got no metrics of its own, because too many had some.",
+    ),
     (
         Shape::Counter,
         "rekindle_warm_frame_evictions_total",
@@ -170,6 +240,11 @@ const HELP: &[(Shape, &str, &str)] = &[
     (Shape::Counter, "rekindle_warm_frame_hits_total", "Blocks found in warm memory."),
     (Shape::Counter, "rekindle_warm_frame_insertions_total", "Blocks put into warm memory."),
     (Shape::Counter, "rekindle_warm_frame_misses_total", "Blocks not found in warm memory."),
+    (
+        Shape::Gauge,
+        "rekindle_warm_removed",
+        "1 when somebody has removed the file of the warm memory: the next start is cold.",
+    ),
 ];
 
 /// The three kinds of metrics.
@@ -178,6 +253,16 @@ enum Shape {
     Counter,
     Gauge,
     Histogram,
+}
+
+impl Shape {
+    fn word(self) -> &'static str {
+        match self {
+            Shape::Counter => "counter",
+            Shape::Gauge => "gauge",
+            Shape::Histogram => "histogram",
+        }
+    }
 }
 
 fn describe() {
@@ -241,9 +326,41 @@ pub(crate) fn observe_health(health: &Health, disk_free: Option<u64>) {
     let away = health.troubles.iter().find(|trouble| trouble.what == "store-away");
     let away_ms = away.and_then(|trouble| trouble.since_ms).unwrap_or(0);
     set_seconds("rekindle_store_away_seconds", away_ms);
+    let has = |what: &str| health.troubles.iter().filter(|trouble| trouble.what == what).count();
+    set("rekindle_volumes_clients_wait", has("clients-wait") as u64);
+    set("rekindle_sweep_failed", has("sweep-failed") as u64);
     if let Some(free) = disk_free {
         set("rekindle_disk_free_bytes", free);
     }
+}
+
+/// The budgets of memory.
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float; 53 bits are 8 PiB")]
+pub(crate) fn observe_memory(budgets: &[MemoryBudget]) {
+    for budget in budgets {
+        let labels = [("budget", budget.name.clone())];
+        gauge!("rekindle_memory_used_bytes", &labels).set(budget.used_bytes as f64);
+        gauge!("rekindle_memory_max_bytes", &labels).set(budget.budget_bytes as f64);
+    }
+}
+
+/// What was seen at the last look, and how many volumes have no metrics.
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float; 53 bits are 8 PiB")]
+pub(crate) fn observe_space(
+    files: Option<Files>,
+    room: Option<Room>,
+    warm_is_removed: bool,
+    unmetered: u64,
+) {
+    if let Some(files) = files {
+        gauge!("rekindle_log_files_bytes", "use" => "used").set(files.used as f64);
+        gauge!("rekindle_log_files_bytes", "use" => "kept").set(files.kept as f64);
+    }
+    if let Some(Room::Bytes(bytes)) = room {
+        set("rekindle_store_room_bytes", bytes);
+    }
+    set("rekindle_warm_removed", u64::from(warm_is_removed));
+    set("rekindle_volumes_unmetered", unmetered);
 }
 
 /// Counters only: what the frames hold is a look at all of them.
@@ -274,7 +391,15 @@ fn passing(node: &Node) {
     let (running, waiting): (Vec<_>, Vec<_>) =
         node.volumes.salvages().into_iter().partition(|row| row.worker.is_some());
     set("rekindle_salvages_running", running.len() as u64);
-    set("rekindle_salvages_waiting", waiting.len() as u64);
+    let impaired = node.volumes.impaired();
+    let unreadable = impaired.iter().filter(|one| one.unreadable.is_some()).count() as u64;
+    let lost: u64 = impaired.iter().map(|one| one.lost_bytes).sum();
+    set("rekindle_volumes_unreadable", unreadable);
+    // Those in the queue, and those that wait for a person or for the store.
+    let queued = |name: &str| waiting.iter().any(|row| row.volume == name);
+    let idle = impaired.iter().filter(|one| one.unreadable.is_some() && !queued(&one.volume));
+    set("rekindle_salvages_waiting", (waiting.len() + idle.count()) as u64);
+    set("rekindle_lost_bytes", lost);
     set("rekindle_collector_due", node.volumes.collected().due);
 }
 
@@ -284,7 +409,7 @@ fn backlog(node: &Node) {
     for volume in node.staging.volumes() {
         let backlog = volume.backlog();
         changes += backlog.changes;
-        bytes += backlog.bytes;
+        bytes += crate::health::acknowledged(&volume, &backlog);
         age = age.max(backlog.age_ms);
         delay = delay.max(backlog.delay_ms);
         stalled += u64::from(backlog.stalled.is_some());
@@ -312,8 +437,16 @@ mod tests {
                 used(&path, names);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = std::fs::read_to_string(&path).expect("a source");
-                let macros =
-                    ["counter!(", "gauge!(", "histogram!(", "set(", "set_seconds(", "count("];
+                let macros = [
+                    "counter!(",
+                    "gauge!(",
+                    "histogram!(",
+                    "set(",
+                    "set_seconds(",
+                    "count(",
+                    "family(",
+                    "each(",
+                ];
                 for part in text.split('"').collect::<Vec<_>>().windows(2) {
                     let before = part[0].trim_end();
                     if part[1].starts_with("rekindle_")

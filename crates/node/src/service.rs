@@ -11,8 +11,9 @@ mod words;
 pub use words::refused;
 
 use crate::assemble::Node;
-use crate::health;
 use crate::jobs::Jobs;
+use crate::meters::Registry;
+use crate::{health, space};
 use base::Kind;
 use env::{Address, Env, Moment};
 use front::conn::Connections;
@@ -46,11 +47,17 @@ struct Inner {
     /// Clients of NBD.
     sessions: Connections,
     jobs: Jobs,
+    /// What the clients of each volume asked for.
+    meters: Registry,
     /// What is looked at from time to time.
     looks: Arc<health::Looks>,
     stage: Mutex<Stage>,
     /// Why it is fenced.
     replaced: Mutex<String>,
+    /// Why it does not come to serve, while it waits for that.
+    starting: Mutex<String>,
+    /// Why the worker before never came to serve.
+    last_failure: Mutex<Option<String>>,
     node: watch::Sender<Option<Arc<Node>>>,
     /// `Some(drain)` when somebody has asked for the end.
     shutdown: watch::Sender<Option<bool>>,
@@ -103,6 +110,7 @@ impl Service {
         let inner = Inner {
             began: env.now(),
             jobs: Jobs::new(env.clone()),
+            meters: Registry::default(),
             looks: Arc::default(),
             env,
             nbd,
@@ -110,6 +118,8 @@ impl Service {
             sessions,
             stage: Mutex::new(Stage::Starting),
             replaced: Mutex::default(),
+            starting: Mutex::default(),
+            last_failure: Mutex::default(),
             node: watch::channel(None).0,
             shutdown: watch::channel(None).0,
             phase: watch::channel(Phase::Serving).0,
@@ -126,10 +136,37 @@ impl Service {
         *self.inner.stage.lock() = Stage::Serving;
     }
 
+    /// The worker before ended before it served, and why.
+    pub fn starts_after(&self, failure: Option<&str>) {
+        *self.inner.last_failure.lock() = failure.map(str::to_owned);
+    }
+
     /// Another copy of the folder has replaced this node: nothing is answered but that.
     pub fn fence(&self, reason: &str) {
         reason.clone_into(&mut self.inner.replaced.lock());
         *self.inner.stage.lock() = Stage::Fenced;
+    }
+
+    /// The start waits for something; whether that was not known yet.
+    pub fn waits_to_start(&self, reason: &str) -> bool {
+        let mut starting = self.inner.starting.lock();
+        let is_new = starting.as_str() != reason;
+        reason.clone_into(&mut starting);
+        is_new
+    }
+
+    /// Why there is no node yet.
+    fn start_told(&self) -> String {
+        match (self.inner.starting.lock().as_str(), &*self.inner.last_failure.lock()) {
+            ("", Some(failure)) => {
+                format!("the daemon is starting; its last try failed: {failure}")
+            }
+            ("", None) => "the daemon is starting".to_owned(),
+            (reason, _) => format!(
+                "the daemon is starting and waits: {reason}. Clients wait with it, what was acknowledged is on flash, and it \
+                 goes on by itself"
+            ),
+        }
     }
 
     /// The node is about to go.
@@ -214,8 +251,15 @@ impl Service {
     #[must_use]
     pub fn metrics(&self) -> String {
         use front::http::api::Api;
-        crate::metrics::observe_health(&self.health(), self.inner.looks.disk_free());
-        crate::metrics::render(self.present().as_deref())
+        let (looks, node) = (&self.inner.looks, self.present());
+        crate::metrics::observe_health(&self.health(), looks.disk_free());
+        if let Some(node) = &node {
+            crate::metrics::observe_memory(&space::memory(node, &self.inner.sessions));
+            let (files, room) = looks.space();
+            let unmetered = self.inner.meters.left_out();
+            crate::metrics::observe_space(files, room, looks.warm_is_removed(), unmetered);
+        }
+        crate::metrics::render(node.as_deref()) + &self.inner.meters.render()
     }
 
     fn stage(&self) -> Stage {
@@ -276,6 +320,13 @@ mod tests {
         runtime.block_on(async {
             let status = service.status().await.expect("an answer");
             assert_eq!(status.state, "starting");
+            service.starts_after(Some("no space left"));
+            let said = service.status().await.expect("an answer").health.reasons.join("; ");
+            assert!(said.contains("no space left"), "{said}");
+            assert!(service.waits_to_start("the store is away"), "it is news");
+            assert!(!service.waits_to_start("the store is away"));
+            let said = service.status().await.expect("an answer").health.reasons.join("; ");
+            assert!(said.contains("the store is away") && said.contains("Clients wait"), "{said}");
             assert!(service.job("1").await.is_err());
             service.stopping();
             assert!(service.volumes().await.is_err());

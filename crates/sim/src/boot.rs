@@ -4,9 +4,11 @@ use base::{Incarnation, NodeId, StoreId, units};
 use block::{Device, Extents};
 use content::Content;
 use datastore::Store;
+use datastore::identity::{self, Identity};
 use datastore::record::Writer;
 use env::Env;
 use log::Log;
+use parking_lot::Mutex;
 use staging::Staging;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,13 +17,13 @@ use volume::{Ack, Policy, Spec, Volumes};
 
 /// Name of the one volume.
 pub const VOLUME: &str = "disk";
-const NODE: NodeId = NodeId([7; 16]);
-const FLASH: &str = "/flash";
-const WARM: &str = "/warm";
-/// Every life keeps copies of vaults.
-const ERA: u64 = 1;
+pub const NODE: NodeId = NodeId([7; 16]);
+pub const FLASH: &str = "/flash";
+pub const WARM: &str = "/warm";
 /// A handful of sets, so that a run sees evictions.
 const FRAMES_BYTES: u64 = units::MIB;
+/// Before the store is asked again.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The parts of a node that a run needs.
 pub struct Node {
@@ -30,6 +32,8 @@ pub struct Node {
     pub log: Log,
     pub content: Content,
     pub writer: Writer,
+    /// What the start found damaged in the log.
+    pub damage: Vec<String>,
 }
 
 /// How the node and its volume are set up; from the seed.
@@ -50,9 +54,48 @@ pub struct Setup {
     pub index_at_once: usize,
 }
 
+/// What the node's record in the datastore says of its last start, as far as a run needs it.
+#[derive(Debug, Default)]
+pub struct Record(Mutex<(Option<u64>, u64)>);
+
+impl Record {
+    /// Whether the memory with this salt is the one that the node used last.
+    fn trusts(&self, salt: u64) -> bool {
+        self.0.lock().0.is_none_or(|last| last == salt)
+    }
+
+    /// A start with this memory; gives the era of the copies of vaults there.
+    fn start(&self, salt: u64) -> u64 {
+        let trusted = self.trusts(salt);
+        let mut record = self.0.lock();
+        *record = (Some(salt), record.1 + u64::from(!trusted));
+        record.1
+    }
+}
+
 impl Node {
-    /// Starts a node over what the disk, mapped memory and the store hold.
-    pub async fn boot(env: Env, store: Store, setup: &Setup, incarnation: u64) -> Self {
+    /// Starts a node over what the disk, mapped memory and the store hold; nothing ever damaged them.
+    pub async fn boot(
+        env: Env,
+        store: Store,
+        setup: &Setup,
+        incarnation: u64,
+    ) -> Result<Self, String> {
+        let node = Self::try_boot(env, store, setup, incarnation, &Record::default()).await?;
+        if !node.damage.is_empty() {
+            return Err(format!("a crash is not damage: {:?}", node.damage));
+        }
+        Ok(node)
+    }
+
+    /// Starts a node over what the disk, mapped memory and the store hold, or says why not.
+    pub async fn try_boot(
+        env: Env,
+        store: Store,
+        setup: &Setup,
+        incarnation: u64,
+        record: &Record,
+    ) -> Result<Self, String> {
         let frames = warm::FramesShape { bytes: FRAMES_BYTES, store: StoreId([4; 16]) };
         let shape = warm::Shape {
             slots: setup.warm_slots,
@@ -60,7 +103,7 @@ impl Node {
             frames: Some(frames),
         };
         let arena = warm::Arena::open_shaped(&env, Path::new(WARM), NODE, shape)
-            .expect("memory can be mapped");
+            .map_err(|error| format!("memory: {error}"))?;
         let frames = arena.frames();
         let log_config = log::Config {
             folder: FLASH.into(),
@@ -69,18 +112,24 @@ impl Node {
             flush_interval: Duration::from_millis(20),
         };
         let incarnation = Incarnation(incarnation);
+        let salt = arena.salt();
+        let trusted = record.trusts(salt);
+        let found = Log::find(&env, arena, log_config, trusted, None).await;
+        let found = found.map_err(|error| format!("log: {error}"))?;
+        let era = record.start(salt);
         let (log, opened) =
-            Log::open(&env, arena, log_config, incarnation).await.expect("the log opens");
-        assert!(opened.damage.is_empty(), "a crash is not damage: {:?}", opened.damage);
+            found.open(incarnation).await.map_err(|error| format!("log: {error}"))?;
         // Each life as it likes: a store is switched at any time.
         let parity = env.random_u64().is_multiple_of(2).then(|| "4+1".parse().expect("a good one"));
         let cache_bytes = setup.cache_bytes;
         let config = content::Config { parity, cache_bytes, ..Self::content_config() };
         let content = Content::open_warm(env.clone(), store.clone(), config, frames.clone());
         // One life to the log and to the vaults: who logged a change is judged by who wrote its vault.
-        let mut writer = Writer::new(env.clone(), store, NODE).with_incarnation(incarnation);
+        let writer = Writer::new(env.clone(), store, NODE);
+        let identity = Self::found_store(&writer).await?;
+        let mut writer = writer.with_secret(identity.secret).with_incarnation(incarnation);
         if let Some(frames) = frames {
-            writer = writer.with_copies(Arc::new(volume::WarmCopies::new(frames, ERA)));
+            writer = writer.with_copies(Arc::new(volume::WarmCopies::new(frames, era)));
         }
         let staging = Staging::start(
             env.clone(),
@@ -104,7 +153,7 @@ impl Node {
             Ok(Arc::new(Extents::new(homes_content.clone(), vault.size, vault.block_size)))
         });
         let volumes = Volumes::open(env, writer.clone(), staging.clone(), content.clone(), homes);
-        Self { volumes, staging, log, content, writer }
+        Ok(Self { volumes, staging, log, content, writer, damage: opened.damage })
     }
 
     /// How content is kept.
@@ -124,12 +173,12 @@ impl Node {
     }
 
     /// Makes the volume, if an earlier life has not.
-    pub async fn create(&self, setup: &Setup) {
-        self.create_as(VOLUME, setup).await;
+    pub async fn create(&self, setup: &Setup) -> Result<(), volume::Error> {
+        self.create_as(VOLUME, setup).await
     }
 
-    /// Makes a volume, if an earlier life has not.
-    pub async fn create_as(&self, name: &str, setup: &Setup) {
+    /// Makes a volume, if an earlier life has not; the store may fail for a while.
+    pub async fn create_as(&self, name: &str, setup: &Setup) -> Result<(), volume::Error> {
         let spec = Spec {
             name: name.to_owned(),
             kind: "block".to_owned(),
@@ -140,18 +189,35 @@ impl Node {
         };
         loop {
             match self.volumes.create(spec.clone()).await {
-                Ok(_) | Err(volume::Error::Exists(_)) => return,
-                Err(error) => assert!(error.kind().is_retryable(), "create: {error}"),
+                Ok(_) | Err(volume::Error::Exists(_)) => return Ok(()),
+                Err(error) if error.kind().is_retryable() => self.pause().await,
+                Err(error) => return Err(error),
             }
         }
     }
 
     /// Attaches the volume; the store may fail for a while.
-    pub async fn device(&self) -> Device {
+    pub async fn device(&self) -> Result<Device, volume::Error> {
         loop {
             match self.volumes.attach(VOLUME).await {
-                Ok(handle) => return Device::new(handle),
-                Err(error) => assert!(error.kind().is_retryable(), "attach: {error}"),
+                Ok(handle) => return Ok(Device::new(handle)),
+                Err(error) if error.kind().is_retryable() => self.pause().await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn pause(&self) {
+        self.writer.env.sleep(PAUSE).await;
+    }
+
+    /// Makes the store what it is: its identity, and the markers of its folders.
+    pub async fn found_store(writer: &Writer) -> Result<Identity, String> {
+        loop {
+            match identity::open_or_create(writer).await {
+                Ok(identity) => return Ok(identity),
+                Err(error) if error.kind().is_retryable() => writer.env.sleep(PAUSE).await,
+                Err(error) => return Err(format!("store: {error}")),
             }
         }
     }

@@ -43,21 +43,27 @@ pub fn add(sum: &mut Counts, counts: &Counts) {
 /// Runs something in this thread, and gives what happened in it.
 pub fn listen<T>(work: impl FnOnce() -> T) -> (T, Counts) {
     COUNTS.take();
-    let result = tracing::subscriber::with_default(Ear, work);
+    let aloud = std::env::var_os("REKINDLE_ALOUD").is_some();
+    let result = tracing::subscriber::with_default(Ear { aloud }, work);
     (result, COUNTS.take())
 }
 
 /// Hears what the system says.
-struct Ear;
+struct Ear {
+    /// Repeats it.
+    aloud: bool,
+}
 
-struct Message<'a>(&'a mut String);
+struct Message<'a>(&'a mut String, bool);
 
 impl Visit for Message<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "message" {
-            // Writing to a string does not fail.
-            let _ = fmt::write(self.0, format_args!("{value:?}"));
-        }
+        // Writing to a string does not fail.
+        let _ = match field.name() {
+            "message" => fmt::write(self.0, format_args!("{value:?}")),
+            other if self.1 => fmt::write(self.0, format_args!(" {other}={value:?}")),
+            _ => Ok(()),
+        };
     }
 }
 
@@ -76,7 +82,10 @@ impl Subscriber for Ear {
 
     fn event(&self, event: &Event<'_>) {
         let mut text = String::new();
-        event.record(&mut Message(&mut text));
+        event.record(&mut Message(&mut text, self.aloud));
+        if self.aloud && *event.metadata().level() <= Level::INFO {
+            eprintln!("{} {text}", event.metadata().level());
+        }
         for (saying, what) in SAYINGS {
             if text.contains(saying) {
                 note(what);

@@ -12,7 +12,7 @@ use crate::oracle::{BLOCK, Change, Fate, Part, check_prefix};
 use base::Kind;
 use base::units::{KIB, MIB};
 use block::Device;
-use content::{Content, Pointer, pack, tree};
+use content::{Class, Content, Pointer, pack, tree};
 use datastore::Store;
 use datastore::backend::mem::Mem;
 use datastore::layer::{
@@ -57,6 +57,9 @@ pub struct Outcome {
     pub refused_reads: u64,
     /// Salvages that went back to the root before the last commit.
     pub fallbacks: u64,
+    /// Volumes of which `verify` said that they are sound, and that they are not.
+    pub sound: u64,
+    pub unsound: u64,
     pub trace_hash: u64,
 }
 
@@ -73,6 +76,8 @@ impl Outcome {
         self.collected += other.collected;
         self.refused_reads += other.refused_reads;
         self.fallbacks += other.fallbacks;
+        self.sound += other.sound;
+        self.unsound += other.unsound;
     }
 }
 
@@ -183,9 +188,10 @@ async fn live(
 ) -> Result<(), String> {
     let mut dice = Dice::new(dice);
     let (store, _, faults) = layer::usual(&env, run.store.clone(), Plan::default());
-    let node = Arc::new(Node::boot(env.clone(), store, &run.setup, number * 100).await);
+    let node = Arc::new(Node::boot(env.clone(), store, &run.setup, number * 100).await?);
     for subject in &run.subjects {
-        node.create_as(&subject.name, &run.setup).await;
+        let made = node.create_as(&subject.name, &run.setup).await;
+        made.map_err(|error| format!("{} cannot be made: {error}", subject.name))?;
     }
     *eye.lock() = Some(node.staging.clone());
     let life = Life { run, node, env, faults, begun };
@@ -232,6 +238,9 @@ async fn live(
     life.faults.set(Plan::default());
     life.rest().await?;
     life.judge().await?;
+    for volume in 0..VOLUMES {
+        life.verify(volume).await?;
+    }
     if is_last { life.mend().await } else { Ok(()) }
 }
 
@@ -351,10 +360,8 @@ impl Life {
             let volume = dice.below(VOLUMES as u64) as usize;
             let name = &self.run.subjects[volume].name;
             let outcome = match dice.below(8) {
-                0..=2 => volumes.salvage(name, false).await.map(|done| {
-                    let mut counts = self.run.counts.lock();
-                    counts.salvages += 1;
-                    counts.fallbacks += u64::from(done.contains("went back to the root"));
+                0..=2 => volumes.salvage(name, false).await.map(|_said| {
+                    self.run.counts.lock().salvages += 1;
                 }),
                 3 => {
                     volumes.cancel_salvage(name);
@@ -537,12 +544,58 @@ impl Life {
         Err(format!("{}, block {block}, cannot be read", subject.name))
     }
 
+    /// `verify` names every block that cannot be read by somebody who has nothing of it in memory, and none that was never
+    /// hurt; gives whether it says that all is sound. What parity makes up for may be read, and is damaged all the same.
+    async fn verify(&self, volume: usize) -> Result<bool, String> {
+        let name = &self.run.subjects[volume].name;
+        let content = &self.node.content;
+        let _hold = content.hold();
+        let root = self.root(name).await;
+        let proved = content::verify::verify(content, &[root], &mut |_| {}).await;
+        let report = proved.map_err(|error| format!("{name} cannot be verified: {error}"))?;
+        let eyes = Content::open(self.env.clone(), self.run.store.clone(), Node::content_config());
+        let mut unreadable = BTreeSet::new();
+        for block in 0..(CLIENTS * BLOCKS) as u64 {
+            let read = match tree::get(&eyes, &root, block).await {
+                Ok(Some(pointer)) => eyes.read(&pointer, Class::Data).await.map(drop),
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if read.is_err() {
+                unreadable.insert(block);
+            }
+        }
+        // The last keys of a damage are the volume's own; none: the root, and all that is below.
+        let blocks = 0..(CLIENTS * BLOCKS) as u64;
+        let said: BTreeSet<u64> = report
+            .damages
+            .iter()
+            .flat_map(|damage| damage.keys.first().cloned().unwrap_or_else(|| blocks.clone()))
+            .filter(|block| blocks.contains(block))
+            .collect();
+        let hurt = self.run.subjects[volume].hurt.lock().clone();
+        if !(unreadable.is_subset(&said) && said.is_subset(&hurt)) {
+            return Err(format!(
+                "{name}: verify says {:?}, unreadable are {unreadable:?}, hurt were {hurt:?}",
+                report.damages
+            ));
+        }
+        let is_sound = report.damages.is_empty();
+        let mut counts = self.run.counts.lock();
+        *(if is_sound { &mut counts.sound } else { &mut counts.unsound }) += 1;
+        Ok(is_sound)
+    }
+
     /// In the end a person salvages every volume and writes over what is lost: then all is whole.
     async fn mend(&self) -> Result<(), String> {
         for (volume, subject) in self.run.subjects.iter().enumerate() {
             let name = &subject.name;
             let told = |error: Error| format!("{name} cannot be salvaged: {error}");
             self.node.volumes.salvage(name, true).await.map_err(told)?;
+            let accounts = self.node.volumes.salvage_history(name).await.map_err(told)?;
+            let fell_back = accounts.iter().flat_map(|account| &account.lines);
+            let fell_back = fell_back.filter(|line| line.contains("went back to the root")).count();
+            self.run.counts.lock().fallbacks += fell_back as u64;
             self.rest().await?;
             let device = self.device(volume).await?;
             let vault = device.handle().staged().vault();
@@ -576,6 +629,9 @@ impl Life {
             let left = device.handle().staged().vault().lost;
             if !left.is_empty() {
                 return Err(format!("{name}: written over and lost all the same: {left:?}"));
+            }
+            if !self.verify(volume).await? {
+                return Err(format!("{name} is whole in the end, and verify says otherwise"));
             }
             for block in 0..CLIENTS * BLOCKS {
                 let found = self.read_block(&device, volume, block).await?;

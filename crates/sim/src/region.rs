@@ -4,6 +4,7 @@
 //! every region shows its state after S, and S is not before anything that was promised. So a hole is found wherever it
 //! is: also behind what `ack=memory` gave up, and between clients. A client has at most one change in flight.
 
+use base::SegmentId;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -22,6 +23,26 @@ struct State {
     bytes: Vec<u8>,
     /// The change that led here; `None`: flow control gave it its place when nobody looked.
     serial: Option<u64>,
+    /// The newest segment of the log when it was acknowledged: the change lies there or in an older one.
+    head: Option<SegmentId>,
+}
+
+/// What a fault may have taken of what was acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Excuse {
+    Nothing,
+    /// What was not flushed.
+    Unflushed,
+    /// What lay in this segment of the log or a later one, and the datastore had not.
+    Segment {
+        damaged: SegmentId,
+        checkpoint: u64,
+        /// Nobody was told anything. Then it was the last batch, which cannot be told from one that was never whole; each
+        /// client has one change in a batch, if it waits for flash.
+        silent: bool,
+        /// What was not flushed may be gone besides.
+        unflushed: bool,
+    },
 }
 
 /// One client's region.
@@ -45,7 +66,7 @@ impl Region {
     /// A region of zeros.
     #[must_use]
     pub fn new(length: usize) -> Self {
-        let zeros = State { bytes: vec![0; length], serial: None };
+        let zeros = State { bytes: vec![0; length], ..State::default() };
         Self { states: vec![zeros], ..Self::default() }
     }
 
@@ -66,7 +87,7 @@ impl Region {
         let mut bytes = self.last().bytes.clone();
         bytes[operation.start..operation.start + operation.bytes.len()]
             .copy_from_slice(&operation.bytes);
-        self.states.push(State { bytes, serial: None });
+        self.states.push(State { bytes, ..State::default() });
         self.in_flight = true;
     }
 
@@ -76,10 +97,12 @@ impl Region {
         self.states.last_mut().expect("there is always one").serial = Some(serial);
     }
 
-    /// The change in flight is acknowledged; `durable`: no power cut may take it back any more.
-    pub fn acknowledge(&mut self, durable: bool) {
+    /// The change in flight is acknowledged; `durable`: no power cut may take it back any more. `head`: the newest segment of
+    /// the log by now.
+    pub fn acknowledge(&mut self, durable: bool, head: SegmentId) {
         assert!(std::mem::take(&mut self.in_flight), "something was submitted");
         self.acknowledged += 1;
+        self.states.last_mut().expect("there is always one").head = Some(head);
         self.acknowledged_serial = self.last().serial.unwrap_or(self.acknowledged_serial);
         if durable {
             self.promised = self.states.len() - 1;
@@ -109,9 +132,31 @@ impl Region {
         (from, after.map_or(u64::MAX, |serial| serial - 1))
     }
 
+    /// The oldest state that may be left.
+    fn first(&self, excuse: Excuse) -> usize {
+        let mark = self.mark();
+        match excuse {
+            Excuse::Nothing => mark,
+            Excuse::Unflushed => self.promised,
+            Excuse::Segment { damaged, checkpoint, silent, unflushed } => {
+                let is_safe = |state: &&State| {
+                    state.head.is_some_and(|head| head < damaged)
+                        || state.serial.is_some_and(|serial| serial <= checkpoint)
+                };
+                let safe = self.states[..=mark].iter().rev().position(|state| is_safe(&state));
+                let safe = safe.map_or(0, |newer| mark - newer);
+                match (silent, unflushed) {
+                    (_, true) => safe.min(self.promised),
+                    (true, false) => safe.max(mark.saturating_sub(1)),
+                    (false, false) => safe,
+                }
+            }
+        }
+    }
+
     /// The serials after which the region may look like this; or what does not fit.
-    fn spans(&self, found: &[u8], falls_back: bool) -> Result<Vec<(u64, u64)>, String> {
-        let first = if falls_back { self.promised } else { self.mark() };
+    fn spans(&self, found: &[u8], excuse: Excuse) -> Result<Vec<(u64, u64)>, String> {
+        let first = self.first(excuse);
         let matches = |index: &usize| self.states[*index].bytes == found;
         let spans: Vec<_> =
             (first..self.states.len()).filter(matches).map(|index| self.span(index)).collect();
@@ -127,23 +172,19 @@ impl Region {
     }
 
     fn take_as_truth(&mut self, found: &[u8]) {
-        self.states = vec![State { bytes: found.to_vec(), serial: None }];
+        self.states = vec![State { bytes: found.to_vec(), ..State::default() }];
         (self.in_flight, self.promised, self.acknowledged_serial) = (false, 0, 0);
     }
 }
 
-/// Judges what the regions show after a crash, and takes it as the new truth. `falls_back`: only what was flushed is
-/// promised. Gives whether something acknowledged is gone, as it may then.
-pub fn judge(
-    regions: &[SharedRegion],
-    found: &[Vec<u8>],
-    falls_back: bool,
-) -> Result<bool, String> {
+/// Judges what the regions show after a crash, and takes it as the new truth. Gives whether something acknowledged is
+/// gone, as the excuse may permit.
+pub fn judge(regions: &[SharedRegion], found: &[Vec<u8>], excuse: Excuse) -> Result<bool, String> {
     let mut all = Vec::new();
     let mut fell_back = false;
     for (client, (region, found)) in regions.iter().zip(found).enumerate() {
         let region = region.lock();
-        let spans = region.spans(found, falls_back);
+        let spans = region.spans(found, excuse);
         all.push(spans.map_err(|why| format!("client {client}: {why}"))?);
         let newest = &region.states[region.mark()..];
         fell_back |= newest.iter().all(|state| state.bytes != *found);
@@ -171,14 +212,14 @@ mod tests {
         for (number, serial) in serials.iter().enumerate() {
             region.submit(&Operation { start: 0, bytes: vec![number as u8 + 1] });
             serial.inspect(|&serial| region.order(serial));
-            region.acknowledge(false);
+            region.acknowledge(false, SegmentId(number as u64));
         }
         Arc::new(Mutex::new(region))
     }
 
     fn judged(regions: &[SharedRegion], found: &[u8], falls_back: bool) -> Result<bool, String> {
         let found: Vec<_> = found.iter().map(|&byte| vec![byte]).collect();
-        judge(regions, &found, falls_back)
+        judge(regions, &found, if falls_back { Excuse::Unflushed } else { Excuse::Nothing })
     }
 
     #[test]
@@ -200,7 +241,7 @@ mod tests {
         assert!(judged(&[flushed], &[7], true).is_ok());
         let durable = client(&[Some(1)]);
         durable.lock().submit(&Operation { start: 0, bytes: vec![7] });
-        durable.lock().acknowledge(true);
+        durable.lock().acknowledge(true, SegmentId(9));
         assert!(judged(&[durable], &[1], true).is_err());
     }
 
@@ -230,5 +271,22 @@ mod tests {
         assert!(judged(&two(), &[0, 1], true).is_err(), "4 is there and 2 is not");
         let close = [client(&[Some(2), None]), client(&[Some(3)])];
         assert!(judged(&close, &[2, 0], true).is_err(), "what is behind 2 is behind 3, too");
+    }
+
+    #[test]
+    fn a_damaged_segment_excuses_what_lay_there_and_no_more() {
+        // Four changes, acknowledged while the segments 0 to 3 were the newest.
+        let one = || [client(&[Some(1), Some(2), Some(3), Some(4)])];
+        let judged = |damaged, checkpoint, silent, found| {
+            let damaged = SegmentId(damaged);
+            let excuse = Excuse::Segment { damaged, checkpoint, silent, unflushed: false };
+            judge(&one(), &[vec![found]], excuse)
+        };
+        assert_eq!(judged(2, 0, false, 2), Ok(true));
+        assert!(judged(2, 0, false, 1).is_err(), "it lay in a segment before");
+        assert!(judged(2, 3, false, 2).is_err(), "the datastore had it");
+        assert_eq!(judged(2, 3, false, 3), Ok(true));
+        assert_eq!(judged(2, 0, true, 3), Ok(true));
+        assert!(judged(2, 0, true, 2).is_err(), "two changes of a client are not one batch");
     }
 }

@@ -2,7 +2,7 @@
 //! commit of an earlier life lands in a later one.
 
 use bytes::Bytes;
-use datastore::{Datastore, Error, Listed, Store, Version};
+use datastore::{Datastore, Error, Listed, Removal, Store, Version};
 use env::{BoxFuture, Env};
 use std::future::Future;
 use std::ops::Range;
@@ -111,6 +111,15 @@ impl Datastore for Remote {
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
         let key = key.to_owned();
         self.ask(true, |store| async move { store.delete(&key).await })
+    }
+
+    fn delete_if<'a>(
+        &'a self,
+        key: &'a str,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Removal, Error>> {
+        let (key, version) = (key.to_owned(), version.clone());
+        self.ask(true, |store| async move { store.delete_if(&key, &version).await })
     }
 
     fn describe(&self) -> String {

@@ -1,22 +1,23 @@
 //! One run: clients work, the node dies in the midst of it, comes back, and is judged; several times over. Beside the
 //! clients a sweep goes on, flash is small, and what was sent to the store may land after its sender's death.
 
-use crate::boot::{Node, Setup};
+use crate::boot::{NODE, Node, Record, Setup, VOLUME};
 use crate::clients::{REGION_BYTES, Table};
 use crate::dice::{Dice, join};
 use crate::end::{self, Begun, End};
+use crate::harm::{self, Done, Drawer, Harm};
 use crate::heard::{self, Counts};
-use crate::region::{Region, SharedRegion, judge};
+use crate::region::{Excuse, Region, SharedRegion, judge};
 use crate::remote::{self, Pace};
+use crate::trouble::{self, Disk, Trouble};
+use base::Kind;
 use base::units::{KIB, MIB};
 use block::Device;
 use datastore::Store;
 use datastore::backend::mem::Mem;
-use datastore::layer::{
-    self,
-    fault::{self, Plan},
-};
-use env::sim::{Faults, World};
+use datastore::layer::{self, fault::Plan};
+use datastore::record::Writer;
+use env::sim::World;
 use env::{BoxFuture, Env};
 use log::Log;
 use parking_lot::Mutex;
@@ -55,10 +56,48 @@ struct Run {
     setup: Setup,
     store: Store,
     regions: Vec<SharedRegion>,
+    record: Arc<Record>,
+    /// Segments of the log are damaged between lives. Then all is brought into the store after each crash: what lies in the
+    /// log is of one life, and the oracle knows in which segment.
+    hurts_flash: bool,
 }
 
 /// Nobody may wait for longer than this: no fault lasts.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Times that damage is told before it has to be out of the way.
+const TOLD_MAX: u32 = 3;
+
+/// Times that a drain is asked for.
+const TRIES_MAX: u64 = 20;
+
+/// What a judge knows of the life that has ended.
+#[derive(Debug, Clone, Copy)]
+struct After {
+    life: u64,
+    memory_is_lost: bool,
+    /// Something was damaged once, so that starts may tell of damage.
+    was_hurt: bool,
+    /// What the datastore had.
+    checkpoint: u64,
+}
+
+/// What a new life shows.
+#[derive(Debug)]
+struct Looked {
+    found: Vec<Vec<u8>>,
+    /// Changes were told to be lost.
+    was_told: bool,
+}
+
+/// How a life ends that nobody cuts off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// All was drained.
+    Well,
+    /// Its disk failed, and everybody was told.
+    Refused,
+}
 
 /// What is left of a life to look at when it is cut off.
 type Eye = Arc<Mutex<Option<(Device, Log)>>>;
@@ -86,12 +125,6 @@ fn setup(dice: &mut Dice, clients: u64) -> Setup {
     }
 }
 
-fn store_faults(dice: &mut Dice) -> Plan {
-    let plan = ["", "latency=2ms", "latency=1ms,fail=10%", "latency=1ms,fail=5%,lie=10%"]
-        [dice.below(4) as usize];
-    if plan.is_empty() { Plan::default() } else { plan.parse().expect("a plan of ours") }
-}
-
 /// How far the store is away, and how late some of it lands.
 fn pace(dice: &mut Dice) -> Pace {
     let slow = Duration::from_millis([5, 50, 500][dice.below(3) as usize]);
@@ -108,9 +141,11 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
 fn lives(seed: u64) -> Result<Outcome, String> {
     let mut dice = Dice::new(seed);
     let clients = 1 + dice.below(4);
-    let world = World::new(seed, Faults::none());
+    let world = World::new(seed, trouble::tears(&mut dice));
     world.set_verbose(std::env::var_os("REKINDLE_VERBOSE").is_some());
     let (setup, pace) = (setup(&mut dice, clients), pace(&mut dice));
+    let segments = setup.flash_bytes / setup.segment_bytes;
+    let hurts_flash = segments >= harm::SEGMENTS_MIN && dice.below(2) == 0;
     let run = Run {
         setup,
         store: remote::wrap(world.host("store").env(), Mem::store(), pace),
@@ -118,25 +153,38 @@ fn lives(seed: u64) -> Result<Outcome, String> {
         regions: (0..clients)
             .map(|_| Arc::new(Mutex::new(Region::new(REGION_BYTES as usize))))
             .collect(),
+        record: Arc::default(),
+        hurts_flash,
     };
-    let mut outcome = Outcome::default();
-    let lives = 2 + dice.below(3);
+    run.found_store()?;
+    let (mut outcome, mut was_hurt) = (Outcome::default(), false);
+    let (lives, mut drawer) = (2 + dice.below(3), Drawer::default());
     for life in 1..=lives {
-        let told = |why| format!("seed {seed}, life {life}, {:?}: {why}", run.setup);
         let requests = clients * Table::REQUESTS;
         let drawn = End::draw(&mut dice, requests);
         let end = if life == lives { End::Work } else { drawn };
         let (begun, eye) = (Begun::default(), Eye::default());
-        let table = Table::new(run.regions.clone(), begun.clone());
-        let plan = store_faults(&mut dice);
-        let work = run.life(life, table, (dice.next(), plan), eye.clone());
-        let judged = end::run(&run.world, end, &begun, work);
-        let is_amid = run.is_amid_work(&eye, judged.is_none());
-        judged.unwrap_or(Ok(())).map_err(told)?;
-        if life == lives {
+        let trouble = Trouble::draw(&mut dice);
+        let waits_for_flash = run.setup.policy == Policy::Back;
+        let table = Table::new(
+            run.world.env(),
+            run.regions.clone(),
+            begun.clone(),
+            (waits_for_flash, trouble.clone()),
+        );
+        let described = format!("seed {seed}, life {life}, {:?}, {trouble:?}", run.setup);
+        let told = |why| format!("{described}: {why}");
+        let work = run.life(life, table, (dice.next(), was_hurt), eye.clone());
+        let ended = end::run(&run.world, end, &begun, work).transpose().map_err(told)?;
+        Disk::end(&run.world);
+        // What a start could not read it tells, and the next ones repeat it until they have read it.
+        was_hurt |= trouble.disk == Disk::Misreads;
+        if life == lives && ended == Some(Ended::Well) {
             break;
         }
-        outcome.amid_work += u64::from(is_amid);
+        let checkpoint =
+            eye.lock().as_ref().map_or(0, |(device, _log)| device.backlog().checkpoint);
+        outcome.amid_work += u64::from(run.is_amid_work(&eye, ended != Some(Ended::Well)));
         let cuts_power = dice.below(2) == 0;
         if cuts_power {
             run.world.cut_power();
@@ -145,14 +193,27 @@ fn lives(seed: u64) -> Result<Outcome, String> {
             run.world.crash_process();
             outcome.crashes += 1;
         }
-        run.judge_after_crash(life, cuts_power).map_err(told)?;
+        let harm = Harm::draw(&mut dice, run.hurts_flash);
+        let done = harm.inflict(&run.world, &run.store, &mut drawer, &mut dice).map_err(told)?;
+        let told = |why| format!("{described}, then {harm:?} ({done:?}): {why}");
+        was_hurt |= matches!(done, Done::Segment(..) | Done::Memory);
+        let memory_is_lost = cuts_power || matches!(done, Done::Memory | Done::Foreign);
+        let after = After { life, memory_is_lost, was_hurt, checkpoint };
+        run.judge_after_crash(after, &done).map_err(told)?;
     }
+    trouble::note(&run.world.mishaps());
     outcome.acknowledged = run.regions.iter().map(|region| region.lock().acknowledged).sum();
     outcome.trace_hash = run.world.trace_hash();
     Ok(outcome)
 }
 
 impl Run {
+    /// While all is well: markers that go into a folder that lies over the right one are a person's to mend.
+    fn found_store(&self) -> Result<(), String> {
+        let writer = Writer::new(self.world.env(), self.store.clone(), NODE);
+        self.world.block_on(Node::found_store(&writer)).map(drop)
+    }
+
     /// Whether a life that is cut off has acknowledged what the datastore does not have.
     fn is_amid_work(&self, eye: &Eye, cut_off: bool) -> bool {
         let Some((device, _log)) = eye.lock().take().filter(|_| cut_off) else { return false };
@@ -161,24 +222,109 @@ impl Run {
     }
 
     /// Boots a node only to look, then lets it crash again: recovery itself must survive that.
-    fn judge_after_crash(&self, life: u64, cuts_power: bool) -> Result<(), String> {
+    fn judge_after_crash(&self, after: After, done: &Done) -> Result<(), String> {
+        let incarnation = after.life * 100 + 50;
+        match done {
+            Done::Foreign => {
+                match self.look(incarnation, after, None) {
+                    Err(why) if why.starts_with("memory: ") => heard::note("told: foreign memory"),
+                    other => return Err(format!("another's memory is believed: {other:?}")),
+                }
+                harm::take_out(&self.world)?;
+            }
+            Done::Record(flipped) => {
+                let looked = self.look(incarnation, after, None);
+                self.world.block_on(flipped.clone().restore(&self.store))?;
+                match looked {
+                    Ok(looked) => return self.judge(looked, after, done),
+                    Err(why) => {
+                        heard::note("told: a damaged record");
+                        tracing::debug!("told: {why}");
+                    }
+                }
+            }
+            _ => {}
+        }
+        let mut looked = self.look(incarnation + 10, after, Some(done));
+        if let (Err(why), Done::Segment(_, path)) = (&looked, done)
+            && why.starts_with("log: ")
+        {
+            heard::note("told: no log can be read");
+            harm::move_away(&self.world, path)?;
+            looked = self.look(incarnation + 20, after, Some(done));
+            looked = looked.map(|looked| Looked { was_told: true, ..looked });
+        }
+        self.judge(looked?, after, done)
+    }
+
+    /// What a fault has taken is excused, and nothing else.
+    fn judge(&self, looked: Looked, after: After, done: &Done) -> Result<(), String> {
+        let waits_for_memory = self.setup.policy == Policy::Back && self.setup.ack == Ack::Memory;
+        let unflushed = waits_for_memory && after.memory_is_lost;
+        let excuse = match done {
+            Done::Segment(damaged, _) => Excuse::Segment {
+                damaged: *damaged,
+                checkpoint: after.checkpoint,
+                silent: !looked.was_told,
+                unflushed,
+            },
+            _ if unflushed => Excuse::Unflushed,
+            _ => Excuse::Nothing,
+        };
+        if judge(&self.regions, &looked.found, excuse)? {
+            heard::note(match done {
+                Done::Segment(..) if looked.was_told => "fell back, and it was told",
+                Done::Segment(..) => "fell back by the last batch",
+                _ => "fell back with ack=memory",
+            });
+        }
+        Ok(())
+    }
+
+    /// What a new life shows. What it tells to be lost, a person accepts, if `done` explains it.
+    fn look(&self, incarnation: u64, after: After, done: Option<&Done>) -> Result<Looked, String> {
         let (env, setup) = (self.world.env(), self.setup);
-        let falls_back = cuts_power && setup.policy == Policy::Back && setup.ack == Ack::Memory;
-        let judged = self.world.block_on(async {
-            let node = Node::boot(env, self.store.clone(), &setup, life * 100 + 50).await;
-            node.create(&setup).await;
-            let device = node.device().await;
-            let mut found = Vec::new();
-            for index in 0..self.regions.len() {
-                found.push(read_region(&device, index).await?);
+        let explained = matches!(done, Some(Done::Segment(..) | Done::Memory | Done::Foreign));
+        let work = async {
+            let store = self.store.clone();
+            let node =
+                Node::try_boot(env.clone(), store, &setup, incarnation, &self.record).await?;
+            if !(node.damage.is_empty() || after.was_hurt) {
+                return Err(format!("a crash is not damage: {:?}", node.damage));
             }
-            if judge(&self.regions, &found, falls_back)? {
-                heard::note("fell back with ack=memory");
+            if !node.damage.is_empty() {
+                heard::note("told: damage at a start");
             }
-            Ok(())
-        });
+            node.create(&setup).await.map_err(|error| format!("create: {error}"))?;
+            let mut told = 0;
+            loop {
+                match read_all(&node, self.regions.len(), self.hurts_flash).await {
+                    Ok(found) => return Ok(Looked { found, was_told: told > 0 }),
+                    // A batch may hold damaged bytes without the change that has written over them, of which nothing need be
+                    // accepted: the next one takes both.
+                    Err(error)
+                        if error.kind() == Kind::Damaged && (1..TOLD_MAX).contains(&told) =>
+                    {
+                        told += 1;
+                        env.sleep(Duration::from_secs(5)).await;
+                    }
+                    Err(error) if error.kind() == Kind::Damaged && explained && told == 0 => {
+                        told += 1;
+                        heard::note("told: changes are lost");
+                        // What cannot be destaged tells a person which changes these are.
+                        if let Ok(device) = node.device().await {
+                            let _ = device.handle().staged().drain().await;
+                        }
+                        let accepted = node.volumes.salvage(VOLUME, true).await;
+                        accepted.map_err(|error| format!("losses are not accepted: {error}"))?;
+                    }
+                    Err(error) => return Err(format!("it cannot be read: {error}")),
+                }
+            }
+        };
+        let looked = self.world.block_on(env.timeout(PATIENCE, work));
         self.world.crash_process();
-        judged
+        looked.map_err(|_elapsed| "it waits for ever".to_owned())?
     }
 
     /// One life of the node: clients work on their regions, then all is drained and compared once more.
@@ -186,18 +332,32 @@ impl Run {
         &self,
         life: u64,
         table: Arc<Table>,
-        (dice, plan): (u64, Plan),
+        (dice, was_hurt): (u64, bool),
         eye: Eye,
-    ) -> impl Future<Output = Result<(), String>> + Send + 'static {
-        let (env, setup) = (self.world.env(), self.setup);
-        let (store, _, faults) = layer::usual(&env, self.store.clone(), Plan::default());
-        let regions = self.regions.clone();
+    ) -> impl Future<Output = Result<Ended, String>> + Send + 'static {
+        let (env, setup, host) = (self.world.env(), self.setup, (*self.world).clone());
+        let trouble = table.trouble().clone();
+        let first = if trouble.from_the_start { trouble.store.clone() } else { Plan::default() };
+        let (store, _, faults) = layer::usual(&env, self.store.clone(), first);
+        let (regions, record) = (self.regions.clone(), self.record.clone());
         async move {
-            let node = Arc::new(Node::boot(env.clone(), store, &setup, life * 100).await);
-            node.create(&setup).await;
-            let device = node.device().await;
+            if trouble.from_the_start {
+                trouble.disk.begin(&host);
+            }
+            let begin = begin(&env, store, &setup, (life * 100, record), was_hurt);
+            let begun = env.timeout(PATIENCE, begin).await;
+            let (node, device) = match begun.map_err(|_elapsed| "it does not start".to_owned())? {
+                Ok(begun) => begun,
+                Err(why) if trouble.may_refuse_a_start() => {
+                    heard::note("a start was refused");
+                    tracing::debug!("a start was refused: {why}");
+                    return Ok(Ended::Refused);
+                }
+                Err(why) => return Err(why),
+            };
             *eye.lock() = Some((device.clone(), node.log.clone()));
-            faults.set(plan);
+            trouble.disk.begin(&host);
+            faults.set(trouble.store.clone());
             let work = env.timeout(PATIENCE, work(&env, &node, &device, &table, dice)).await;
             let stuck = |_elapsed| {
                 let (view, log) = (device.handle().staged().view(), node.log.view());
@@ -209,9 +369,51 @@ impl Run {
             };
             work.map_err(stuck)??;
             faults.set(Plan::default());
-            finish(&device, &faults, &regions).await
+            Disk::end(&host);
+            if table.was_refused() || (trouble.disk == Disk::Fails && node.log.failure().is_some())
+            {
+                return Ok(Ended::Refused);
+            }
+            finish(&env, &device, &regions).await.map(|()| Ended::Well)
         }
     }
+}
+
+/// All that clients have, of the volume that is brought into service for it. `drains`: first all is brought into the store.
+async fn read_all(
+    node: &Node,
+    regions: usize,
+    drains: bool,
+) -> Result<Vec<Vec<u8>>, volume::Error> {
+    let device = node.device().await?;
+    if drains {
+        device.handle().staged().drain().await?;
+    }
+    let mut all = Vec::new();
+    for index in 0..regions {
+        let mut found = vec![0; REGION_BYTES as usize];
+        device.read(index as u64 * REGION_BYTES, &mut found).await?;
+        all.push(found);
+    }
+    Ok(all)
+}
+
+/// A node that serves the volume, or why it does not.
+async fn begin(
+    env: &Env,
+    store: Store,
+    setup: &Setup,
+    (incarnation, record): (u64, Arc<Record>),
+    was_hurt: bool,
+) -> Result<(Arc<Node>, Device), String> {
+    let node = Node::try_boot(env.clone(), store, setup, incarnation, &record).await?;
+    if !(node.damage.is_empty() || was_hurt) {
+        return Err(format!("a crash is not damage: {:?}", node.damage));
+    }
+    let node = Arc::new(node);
+    node.create(setup).await.map_err(|error| format!("create: {error}"))?;
+    let device = node.device().await.map_err(|error| format!("attach: {error}"))?;
+    Ok((node, device))
 }
 
 /// Everybody who acts in a life.
@@ -232,13 +434,17 @@ async fn work(
 }
 
 /// The store is well: all is drained, and is what was written.
-async fn finish(
-    device: &Device,
-    faults: &fault::Handle,
-    regions: &[SharedRegion],
-) -> Result<(), String> {
-    faults.set(Plan::default());
-    device.handle().staged().drain().await.map_err(|error| format!("drain: {error}"))?;
+async fn finish(env: &Env, device: &Device, regions: &[SharedRegion]) -> Result<(), String> {
+    let mut tries = 0;
+    while let Err(error) = device.handle().staged().drain().await {
+        // What was misread is read again, when the destager comes back to it.
+        tries += 1;
+        if tries > TRIES_MAX || error.kind() != Kind::Damaged {
+            return Err(format!("drain: {error}"));
+        }
+        heard::note("drained in the end");
+        env.sleep(Duration::from_secs(10)).await;
+    }
     for (client, region) in regions.iter().enumerate() {
         if read_region(device, client).await? != region.lock().expected() {
             return Err(format!("client {client}: the drained volume is not what was written"));

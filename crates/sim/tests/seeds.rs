@@ -6,7 +6,7 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What must happen in so many seeds or more; with fewer, chance may leave something out.
-const SEEDS_TELLING: u64 = 1000;
+const SEEDS_TELLING: u64 = 2000;
 /// What a run is there for: each must happen.
 const WANTED: &[&str] = &[
     "rollover",
@@ -19,6 +19,38 @@ const WANTED: &[&str] = &[
     "rescue",
     "compaction",
     "fell back with ack=memory",
+    "fell back, and it was told",
+    "a client was refused",
+    "a start was refused",
+    "a write waits, and it is said",
+    "disk: EIO",
+    "disk: EMFILE",
+    "disk: ENFILE",
+    "disk: ENOMEM",
+    "disk: ENOSPC",
+    "disk: misread",
+    "torn: prefix",
+    "torn: sectors",
+    "torn: whole in the page cache",
+    "flash: a bit turned",
+    "flash: a segment cut",
+    "memory: bits turned",
+    "memory: cut",
+    "memory: swapped",
+    "memory: an older one put back",
+    "memory: of another node",
+    "store: packs absent",
+    "store: nodes absent",
+    "store: vaults absent",
+    "store: late",
+    "store: twice",
+    "store: silent",
+    "store: flipped",
+    "store: a record with a wrong bit",
+    "told: a damaged record",
+    "told: changes are lost",
+    "told: damage at a start",
+    "told: foreign memory",
 ];
 /// Of a hundred crashes so many must fall among work that is acknowledged and not finished.
 const AMID_WORK_PERCENT: u64 = 60;
@@ -100,6 +132,8 @@ fn a_seed_repeats_itself_exactly() {
 
 /// Of the seeds that are wanted one in so many is a run of lives of volumes, which takes longer than the others.
 const LIVES_SHARE: u64 = 20;
+/// With so many of these, what is rare has happened.
+const LIVES_TELLING: u64 = 50;
 
 #[test]
 fn volumes_live_through_damage_salvage_collector_stop_and_crash() {
@@ -118,6 +152,8 @@ fn volumes_live_through_damage_salvage_collector_stop_and_crash() {
         dull.iter().all(|&count| count > seeds / 20),
         "something hardly ever happened: {sum:?}"
     );
+    assert!(sum.sound > 0 && (sum.unsound > 0 || seeds < LIVES_TELLING), "verify: {sum:?}");
+    assert!(sum.fallbacks > 0 || seeds < LIVES_TELLING, "no salvage went back to a root: {sum:?}");
 }
 
 #[test]

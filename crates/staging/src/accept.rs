@@ -6,7 +6,7 @@
 
 use crate::queue::Payload;
 use crate::recovery::{self, Missing};
-use crate::{Accepted, Error, Staging, Vault};
+use crate::{Accepted, Error, Inner, Staged, Staging, Vault, limits, plan};
 use base::{Serial, VolumeId};
 use datastore::record::Held;
 use log::{Change, Place};
@@ -27,7 +27,11 @@ impl Staging {
             return Ok((vault, Vec::new()));
         };
         tracing::warn!(volume = %value.name, "goes on without what is lost: {}", lines.join("; "));
+        let is_set_back = value.checkpoint > vault.value.checkpoint;
         let held = inner.writer.replace(&vault, value).await?;
+        if is_set_back {
+            self.leave_behind(held.value.id, held.value.checkpoint);
+        }
         if let Some(parked) = inner.parked.lock().get_mut(&held.value.id) {
             parked.truncate(through);
         }
@@ -42,7 +46,8 @@ impl Staging {
     /// The last serial that the log has of a volume that is out of service, or its checkpoint.
     pub async fn last_serial(&self, vault: &Vault) -> Result<Serial, Error> {
         let (changes, _) = self.at_hand(vault).await?;
-        Ok(changes.last().map_or(vault.checkpoint, |change| change.serial.max(vault.checkpoint)))
+        let done = vault.checkpoint.max(self.inner.log.released(vault.id));
+        Ok(changes.last().map_or(done, |change| change.serial.max(done)))
     }
 
     /// What the log has of a volume up to here counts as done, whatever became of it: its vault says so.
@@ -51,11 +56,50 @@ impl Staging {
         self.inner.log.release(volume, through);
     }
 
-    /// As [`Staging::forget`]; no restart brings anything of the volume back once this has returned.
+    /// A volume is gone: drops its changes from the log. No restart brings anything of it back once this has returned.
     pub async fn forget_for_good(&self, volume: VolumeId) -> Result<(), Error> {
-        self.forget(volume);
+        let present = self.inner.volumes.lock().remove(&volume);
+        if let Some(present) = present {
+            present.end_with(Error::Closed(present.name.clone()));
+            self.inner.retire(&present);
+        }
+        self.inner.parked.lock().remove(&volume);
         let end = self.inner.log.forget(volume);
         Ok(self.inner.log.commit(end).await?)
+    }
+
+    /// A new volume has nothing in the log, so it has lost nothing either: written down, if anything is lost there.
+    pub async fn begin(&self, volume: VolumeId) -> Result<(), Error> {
+        match self.inner.log.has_losses() {
+            true => self.forget_for_good(volume).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the log has losses that nobody has accepted for all volumes.
+    #[must_use]
+    pub fn has_losses(&self) -> bool {
+        self.inner.log.has_losses()
+    }
+
+    /// The volumes of which the log still has changes.
+    pub async fn unfinished_volumes(&self) -> Result<Vec<VolumeId>, Error> {
+        let volumes = self.inner.log.unfinished_volumes().await?;
+        Ok(volumes.into_iter().map(|(volume, _)| volume).collect())
+    }
+
+    /// Whether no loss of the log concerns a volume any more: it has none in it, or goes on without.
+    pub async fn has_settled(&self, vault: &Vault) -> Result<bool, Error> {
+        // It came into service, and nothing was missing.
+        if self.inner.volumes.lock().contains_key(&vault.id) {
+            return Ok(true);
+        }
+        Ok(self.at_hand(vault).await?.1.reason().is_none())
+    }
+
+    /// All volumes go on without what the log has lost: no later start speaks of it.
+    pub async fn end_losses(&self) -> Result<(), Error> {
+        Ok(self.inner.log.accept_losses().await?)
     }
 
     async fn decide(&self, value: &Vault) -> Result<Option<Decision>, Error> {
@@ -64,20 +108,25 @@ impl Staging {
             return Err(Error::Invalid(format!("volume {} is in service", value.name)));
         }
         let (changes, missing) = self.at_hand(value).await?;
+        if let Err(set_back) = inner.is_not_set_back(value) {
+            return Ok(Some(set_back_for_good(value, &set_back, &changes, &missing, inner)));
+        }
         let mut reasons: Vec<String> = missing.reason().into_iter().collect();
         let serials = changes.iter().map(|change| change.serial);
-        let mut whole = recovery::whole(value.checkpoint, serials);
-        if let Some((damaged, reason)) = first_damaged(&changes[..whole]).await? {
-            whole = damaged;
-            reasons.push(reason);
-        }
+        let whole = recovery::whole(value.checkpoint, serials);
+        let (whole, damage) = readable(&changes[..whole]).await?;
+        reasons.extend(damage);
         if reasons.is_empty() {
             return Ok(None);
         }
         let through = Serial(value.checkpoint.0 + whole as u64);
         let generation = value.generation.next();
         let accepted = Accepted { generation, through, segment: missing.segment };
-        let value = Vault { generation, accepted: Some(accepted), ..value.clone() };
+        // What the vault's life found behind that is no history of this volume any more.
+        let begins = value.begins.min(through);
+        let logged = value.logged.iter().filter(|run| run.begins < begins).copied().collect();
+        let accepted = Some(accepted);
+        let value = Vault { generation, accepted, begins, logged, ..value.clone() };
         let lines = told(reasons, through, &changes[whole..]);
         Ok(Some(Decision { value, lines, through }))
     }
@@ -120,6 +169,47 @@ impl Staging {
     }
 }
 
+impl Staged {
+    /// Reads all unfinished changes that count, beside all other work: what of them is damaged, and what a person who goes on
+    /// without that keeps and gives up, for people. Nothing when they are whole.
+    pub async fn examine_unfinished(&self) -> Result<Vec<String>, Error> {
+        self.listed().await?;
+        let changes = self.unfinished();
+        let (whole, damage) = readable(&changes).await?;
+        let Some(first) = changes.get(whole) else { return Ok(Vec::new()) };
+        let lines = told(damage, Serial(first.serial.0 - 1), &changes[whole..]);
+        let mut gate = self.gate.lock();
+        // Whoever wrote over it meanwhile has healed it; else no batch can pass it.
+        if gate.lost.is_none() && gate.queue.at(first.serial).is_some() {
+            let reason = lines.join("; ");
+            gate.lost = Some(Error::Lost { volume: self.name.clone(), reason });
+        }
+        Ok(lines)
+    }
+
+    /// The changes in the queue, in slices: writers wait for the lock.
+    fn unfinished(&self) -> Vec<Kept> {
+        let mut changes: Vec<Kept> = Vec::new();
+        loop {
+            let gate = self.gate.lock();
+            let next = changes.last().map_or(gate.queue.serial(0), |last| last.serial.next());
+            let slice = (next.0..=gate.queue.last().0).take(limits::SLICE_CHANGES).map(Serial);
+            let before = changes.len();
+            changes.extend(slice.filter_map(|serial| {
+                let change = gate.queue.at(serial)?;
+                let place = match &change.payload {
+                    Payload::Log(place) => Some(place.clone()),
+                    _ => None,
+                };
+                Some(Kept { serial, position: change.position, span: change.span, place })
+            }));
+            if changes.len() == before {
+                return changes;
+            }
+        }
+    }
+}
+
 /// What going on would mean.
 struct Decision {
     /// The vault that says so.
@@ -138,18 +228,74 @@ struct Kept {
     place: Option<Place>,
 }
 
-/// The first change whose bytes cannot be read back, and why.
-async fn first_damaged(changes: &[Kept]) -> Result<Option<(usize, String)>, Error> {
+/// The vault of a store that was set back, to go on from: all that the log has is behind what is not there any more.
+fn set_back_for_good(
+    vault: &Vault,
+    why: &Error,
+    changes: &[Kept],
+    missing: &Missing,
+    inner: &Inner,
+) -> Decision {
+    // Serials are never given twice.
+    let last = changes.iter().map(|change| change.serial).max().unwrap_or_default();
+    let through = last.max(inner.log.released(vault.id));
+    let generation = vault.generation.next();
+    let accepted = Some(Accepted { generation, through, segment: missing.segment });
+    let lines = vec![
+        why.to_string(),
+        format!(
+            "kept: the content as of serial {}; given up: serials {} to {through}",
+            vault.checkpoint,
+            vault.checkpoint.next()
+        ),
+    ];
+    let value = Vault {
+        generation,
+        accepted,
+        checkpoint: through,
+        begins: through,
+        logged: Vec::new(),
+        ..vault.clone()
+    };
+    Decision { value, lines, through }
+}
+
+/// How many of the first changes can be read back as far as they count, and what is wrong with those that end it. Bytes
+/// that a later one of them has written over need not be whole.
+async fn readable(changes: &[Kept]) -> Result<(usize, Vec<String>), Error> {
+    let mut whole = changes.len();
+    let mut is_sound = vec![false; whole];
+    let mut damage = Vec::new();
+    // A change that ends it may have been what made damage before it harmless.
+    while let Some((index, reason)) = first_damaged(&changes[..whole], &mut is_sound).await? {
+        whole = index;
+        damage.insert(0, reason);
+    }
+    Ok((whole, damage))
+}
+
+/// The first change that counts and cannot be read back, and why. Reads none that is known to be sound.
+async fn first_damaged(
+    changes: &[Kept],
+    is_sound: &mut [bool],
+) -> Result<Option<(usize, String)>, Error> {
+    let counting = plan::counting(changes.len(), |at| (changes[at].position, changes[at].span));
     let mut buffer = Vec::new();
-    for (index, change) in changes.iter().enumerate() {
-        let Some(place) = &change.place else { continue };
-        buffer.resize(place.length() as usize, 0);
-        match place.read(0, &mut buffer).await {
-            Ok(()) => {}
-            Err(error @ log::Error::Damaged { .. }) => {
-                return Ok(Some((index, format!("serial {} is damaged: {error}", change.serial))));
+    for slice in counting.chunks(limits::SLICE_CHANGES) {
+        let unread = slice.iter().copied().filter(|&index| !is_sound[index]);
+        let unread: Vec<_> =
+            unread.filter_map(|index| Some((index, changes[index].place.as_ref()?))).collect();
+        log::read_ahead(unread.iter().map(|(_, place)| *place)).await;
+        for (index, place) in unread {
+            buffer.resize(place.length() as usize, 0);
+            match place.read(0, &mut buffer).await {
+                Ok(()) => is_sound[index] = true,
+                Err(error @ log::Error::Damaged { .. }) => {
+                    let serial = changes[index].serial;
+                    return Ok(Some((index, format!("serial {serial} is damaged: {error}"))));
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => return Err(error.into()),
         }
     }
     Ok(None)

@@ -9,7 +9,7 @@ use crate::gatekeeper::{Finished, Landed};
 use crate::quarantine::{self, Lost};
 use crate::queue::{Change, Payload};
 use crate::staged::{Mode, Staged, tell};
-use crate::{Error, Vault, limits, lives, plan, versions};
+use crate::{Error, Vault, counting, limits, lives, plan, versions};
 use base::{Kind, Serial};
 use content::tree::Root;
 use datastore::record::Held;
@@ -63,11 +63,16 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
         Err(error) => return Err(error),
     };
     let mut pause = Duration::ZERO;
+    let flushed = inner.env.now();
     while let Err(error) = batch.flush().await {
-        // What is in the store already need not be made again.
+        // The sweep waits for this batch, and this batch for the room that the sweep makes. Folded again, it finds what
+        // is in the store already.
+        if error.kind() == Kind::Full || inner.env.now().since(flushed) >= limits::FLUSH_TIME_MAX {
+            return Err(error.into());
+        }
         wait(volume, &error, &mut pause).await?;
     }
-    let over = folds.iter().map(|fold| fold.span).fold(0, u64::saturating_add);
+    let over = counting::written_over(&*volume.home, &prefix.root, &folds).await;
     let attempt = Attempt { root, checkpoint: prefix.checkpoint, over };
     let still_lost = quarantine::healed(&prefix.lost, &folds);
     if still_lost.len() > limits::LOST_MAX {
@@ -136,17 +141,23 @@ pub(crate) async fn commit(
     if ours.owner != Some(inner.writer.node) || ours.generation != volume.generation {
         return Err(volume.fenced());
     }
+    inner.not_dismissed().await?;
     loop {
-        let begins = {
+        let signed = {
             let gate = volume.gate.lock();
             volume.may_promise(&gate)?;
-            gate.begins
+            lives::signed(&over.value, life, (gate.begins, &gate.runs), attempt.checkpoint)
         };
         let value = Vault {
             root: attempt.root,
             lost: lost.to_vec(),
-            versions: versions::next(&before, attempt, inner.env.wall_clock().0),
-            ..lives::signed(&over.value, life, begins, attempt.checkpoint)
+            versions: versions::next(
+                &before,
+                attempt,
+                &inner.spared(volume.id),
+                inner.env.aging_clock().0,
+            ),
+            ..signed
         };
         let begun = inner.env.now();
         let error = match inner.writer.replace(&over, value).await {
@@ -171,11 +182,12 @@ pub(crate) async fn commit(
         };
         match judge(life, &ours, attempt, &found.value) {
             Verdict::Won => return Ok(Committed::Won(Box::new(found))),
+            Verdict::Unchanged if error.kind() == Kind::Full => return Err(error.into()),
             Verdict::Unchanged => {
                 before = found.value.clone();
                 over = found;
             }
-            Verdict::Late => match adopt(volume, found.clone())? {
+            Verdict::Late => match adopt(volume, found.clone()).await? {
                 Some(finished) => return Ok(Committed::Late(finished)),
                 None => over = found,
             },
@@ -209,8 +221,17 @@ pub(crate) async fn wait(
 }
 
 /// Takes over what an earlier attempt has made true. `None`: an older life made it after this one had begun, from other
-/// changes; this life is right, and its commit goes over that.
-fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Option<Finished>, Error> {
+/// changes, or a sweep has deleted meanwhile what it leads to; this life has it all, and its commit goes over that.
+async fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Option<Finished>, Error> {
+    if !is_whole(volume, &held.value.root).await? {
+        metrics::counter!("staging_commits_gone_over").increment(1);
+        tracing::error!(
+            volume = %volume.name,
+            checkpoint = %held.value.checkpoint,
+            "a commit has landed so late that a sweep has deleted what it leads to: it is made once more, out of the log"
+        );
+        return Ok(None);
+    }
     let life = volume.inner.writer.life().incarnation;
     let (of, checkpoint) = (held.value.incarnation, held.value.checkpoint);
     let landed = volume.gate.lock().adopt(held, life);
@@ -237,6 +258,25 @@ fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Option<Finished>, Er
                 volume.name, volume.name
             );
             Err(volume.stopped(Error::Deposed(reason)))
+        }
+    }
+}
+
+/// Whether what a commit that landed late leads to is still there. A life that never saw the store's vault may have nothing
+/// else: for that one it is so.
+async fn is_whole(volume: &Arc<Staged>, root: &Root) -> Result<bool, Error> {
+    let (seen, known) = {
+        let gate = volume.gate.lock();
+        (gate.seen, gate.held.value.root)
+    };
+    if !seen {
+        return Ok(true);
+    }
+    let mut pause = Duration::ZERO;
+    loop {
+        match content::landed::is_whole(&volume.inner.content, root, &known).await {
+            Ok(is_whole) => return Ok(is_whole),
+            Err(error) => wait(volume, &error, &mut pause).await?,
         }
     }
 }

@@ -12,7 +12,7 @@ pub(crate) mod tests;
 pub(crate) struct Attempt {
     pub(crate) root: Root,
     pub(crate) checkpoint: Serial,
-    /// Bytes of the volume that are written over by it, or given up.
+    /// Bytes with content that are written over by it, or given up.
     pub(crate) over: u64,
 }
 

@@ -33,6 +33,19 @@ pub enum Error {
         /// Which bytes.
         lost: String,
     },
+    /// The vault is an older one than the datastore has had.
+    #[error(
+        "volume {volume}: the store was set back: its vault is of checkpoint {found}, and the store has had {known}; when the store is \
+         right again, so is the volume; `rekindle salvage run {volume} --accept-losses` goes on from the older content"
+    )]
+    SetBack {
+        /// Its name.
+        volume: String,
+        /// What the vault says.
+        found: base::Serial,
+        /// What the log knows.
+        known: base::Serial,
+    },
     /// Acknowledged changes are missing from the log.
     #[error("volume {volume}: acknowledged changes are damaged: {reason}")]
     Lost {
@@ -54,7 +67,7 @@ impl Error {
             Error::Fenced(_) | Error::Deposed(_) => Kind::Fenced,
             Error::Closed(_) => Kind::Unavailable,
             Error::Invalid(_) => Kind::Invalid,
-            Error::Lost { .. } | Error::Quarantined { .. } => Kind::Damaged,
+            Error::SetBack { .. } | Error::Lost { .. } | Error::Quarantined { .. } => Kind::Damaged,
         }
     }
 }

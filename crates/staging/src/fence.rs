@@ -4,12 +4,15 @@
 //! life of it is met anywhere: whoever owns the process says so with [`Staging::fence`], after it has asked the node's record.
 
 use crate::gatekeeper::Gatekeeper;
+use crate::lives::Runs;
 use crate::staged::Staged;
-use crate::{Error, Inner, Staging, Vault, lives};
+use crate::{Error, Inner, Staging, Vault, limits, lives};
 use base::{Incarnation, Kind, Serial};
 use datastore::record::Held;
+use env::Moment;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Whether this life still is the node's.
@@ -20,11 +23,19 @@ pub(crate) struct Fence {
     met: watch::Sender<Incarnation>,
     /// The last start for which the node's folder took the node from a copy of it.
     taken: AtomicU64,
+    /// When it was known last that nobody has dismissed this start: by the clock that never goes back, and by that which
+    /// goes on while the machine sleeps, microseconds.
+    undismissed: Mutex<Option<(Moment, u64)>>,
 }
 
 impl Fence {
     pub(crate) fn new(life: Incarnation) -> Self {
-        Self { fenced: Mutex::new(None), met: watch::Sender::new(life), taken: AtomicU64::new(0) }
+        Self {
+            fenced: Mutex::new(None),
+            met: watch::Sender::new(life),
+            taken: AtomicU64::new(0),
+            undismissed: Mutex::new(None),
+        }
     }
 
     /// The error that everybody gets, once the node is fenced.
@@ -44,19 +55,7 @@ impl Staging {
     /// Another life has taken over: from now on nothing is acknowledged, no volume comes into service, and no batch is
     /// committed. What is unfinished stays in the log.
     pub fn fence(&self, reason: &str) {
-        let error = Error::Deposed(reason.to_owned());
-        {
-            let mut fenced = self.inner.fence.fenced.lock();
-            if fenced.is_some() {
-                return;
-            }
-            *fenced = Some(error.clone());
-        }
-        tracing::error!("nothing is acknowledged any more: {reason}");
-        // Whoever comes into service now sees the fence.
-        for volume in self.volumes() {
-            volume.stopped(error.clone());
-        }
+        self.inner.fence_all(reason);
     }
 
     /// With the start `life`, this folder took the node from a copy of it, whose process may still be there: no volume is
@@ -73,6 +72,53 @@ impl Staging {
 }
 
 impl Inner {
+    fn fence_all(&self, reason: &str) {
+        let error = Error::Deposed(reason.to_owned());
+        {
+            let mut fenced = self.fence.fenced.lock();
+            if fenced.is_some() {
+                return;
+            }
+            *fenced = Some(error.clone());
+        }
+        tracing::error!("nothing is acknowledged any more: {reason}");
+        // Whoever comes into service now sees the fence.
+        let volumes: Vec<_> = self.volumes.lock().values().cloned().collect();
+        for volume in volumes {
+            volume.stopped(error.clone());
+        }
+    }
+
+    /// An error when somebody has dismissed this start of the node: then sweeps have not waited for it, and what a batch
+    /// found in the store may be deleted. Before each commit.
+    pub(crate) async fn not_dismissed(&self) -> Result<(), Error> {
+        let clocks = || (self.env.now(), self.env.wall_clock().0);
+        let (now, wall) = clocks();
+        let known = *self.fence.undismissed.lock();
+        let is_fresh = known.is_some_and(|(then, wall_then)| {
+            let wall_passed = Duration::from_micros(wall.abs_diff(wall_then));
+            now.since(then).max(wall_passed) < limits::DISMISSAL_LOOK_INTERVAL
+        });
+        if is_fresh {
+            return Ok(());
+        }
+        match content::sweep::is_dismissed(&self.writer).await {
+            Ok(true) => {
+                let error = content::Error::Dismissed.to_string();
+                self.fence_all(&error);
+                return Err(Error::Deposed(error));
+            }
+            Ok(false) => {}
+            // Who dismisses writes a record that can be read.
+            Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
+                tracing::warn!(%error, "it cannot be read whether this start was dismissed");
+            }
+            Err(error) => return Err(error.into()),
+        }
+        *self.fence.undismissed.lock() = Some((now, wall));
+        Ok(())
+    }
+
     /// A vault names a newer life of this node.
     pub(crate) fn meet(&self, life: Incarnation) {
         self.fence.met.send_if_modified(|newest| {
@@ -82,11 +128,12 @@ impl Inner {
         });
     }
 
-    /// Writes the vault of a volume that comes into service, if a copy of this folder may go on with it otherwise.
+    /// Writes the vault of a volume that comes into service, if a copy of this folder may go on with it otherwise. `ours`:
+    /// behind which serial this life begins, and who logged what is before that.
     pub(crate) async fn claim(
         &self,
         vault: Held<Vault>,
-        begins: Serial,
+        ours: (Serial, &Runs),
         seen: bool,
     ) -> Result<Held<Vault>, Error> {
         let taken = Incarnation(self.fence.taken.load(Ordering::Relaxed));
@@ -98,7 +145,7 @@ impl Inner {
             return Err(datastore::Error::Unavailable(by_copy.to_owned()).into());
         }
         let (value, life) = (&vault.value, self.writer.life().incarnation);
-        let value = lives::signed(value, life, begins, value.checkpoint);
+        let value = lives::signed(value, life, ours, value.checkpoint);
         Ok(self.writer.replace(&vault, value).await?)
     }
 

@@ -137,9 +137,8 @@ impl Gatekeeper {
     }
 
     /// Lists the changes that were counted only; `overlay` is theirs. Those that came since are to be applied.
-    pub(crate) fn list(&mut self, changes: VecDeque<Change>, runs: Runs, overlay: Overlay) {
+    pub(crate) fn list(&mut self, changes: VecDeque<Change>, overlay: Overlay) {
         debug_assert!(self.visible == 0 && self.overlay.length() == 0, "nothing is visible before");
-        self.runs = runs.and(std::mem::take(&mut self.runs));
         self.visible = changes.len();
         self.queue.list(changes);
         self.overlay = overlay;

@@ -10,6 +10,7 @@ mod admission;
 mod batch;
 mod budget;
 mod commit;
+mod counting;
 mod destager;
 mod earlier;
 mod error;
@@ -38,9 +39,9 @@ pub use error::Error;
 pub use home::{Extent, Fold, Home, Source};
 pub use policy::{Ack, Policy};
 pub use quarantine::Lost;
-pub use salvage::{Allowance, Hurt, Salvaged};
+pub use salvage::{Allowance, Back, Hurt, Salvaged};
 pub use staged::Staged;
-pub use vault::{Accepted, Began, Vault, VaultState, Version};
+pub use vault::{Accepted, Logged, Vault, VaultState, Version};
 pub use view::{DestagerView, StagedView};
 
 /// The newest version that this binary knows of each format of this crate.
@@ -138,6 +139,8 @@ pub(crate) struct Inner {
     fence: Fence,
     /// Volumes that keep the root before their last commit.
     shelf: Shelf,
+    /// Earlier contents that somebody is about to go back to.
+    holds: versions::Holds,
     /// Volumes whose content turned out to be damaged, for whoever salvages.
     hurt: (mpsc::Sender<Hurt>, Mutex<Option<mpsc::Receiver<Hurt>>>),
 }
@@ -202,6 +205,7 @@ impl Staging {
             destager: Destager::new(),
             fence: Fence::new(writer_life),
             shelf: Shelf::default(),
+            holds: versions::Holds::default(),
             hurt: {
                 let (sender, receiver) = mpsc::channel(limits::HURT_MAX);
                 (sender, Mutex::new(Some(receiver)))
@@ -261,11 +265,12 @@ impl Staging {
             (Policy::Back, Ack::Memory) if inner.config.memory_outlives_process => Mode::Memory,
             (Policy::Back, _) => Mode::Flash,
         };
+        inner.is_not_set_back(value)?;
         let id = value.id;
         let checkpoint = value.checkpoint;
         let unfinished = inner.unfinished_of(value).await?;
         inner.log.release(id, checkpoint);
-        let vault = inner.claim(vault, unfinished.begins, seen).await?;
+        let vault = inner.claim(vault, (unfinished.begins, &unfinished.runs), seen).await?;
         let (is_listed, end) = (unfinished.queue.is_listed(), unfinished.end);
         let mut gate = Gatekeeper::new(vault, unfinished, seen);
         // Memory that outlives the process is as good as flash, for those that were appended in it.
@@ -298,21 +303,32 @@ impl Staging {
         self.inner.hurt.1.lock().take()
     }
 
+    /// Keeps all earlier contents that a vault lists from being thinned by commits, `target` before all others, for as long as
+    /// the hold lives. One at a time for a volume.
+    #[must_use]
+    pub fn hold_versions(&self, vault: &Vault, target: &Version) -> versions::Hold {
+        let holds = self.inner.holds.clone();
+        holds.lock().insert(vault.id, versions::Spared::of(vault, target));
+        versions::Hold { volume: vault.id, holds }
+    }
+
+    /// Whether the store had no room for the last pack that was to be written.
+    #[must_use]
+    pub fn is_store_full(&self) -> bool {
+        self.inner.content.is_store_full()
+    }
+
+    /// RAM that payloads of `through` and `uncached` writes take now, bytes.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        let free = self.inner.memory.available_permits() as u64;
+        u64::from(self.inner.memory_permits).saturating_sub(free)
+    }
+
     /// Volumes in service.
     #[must_use]
     pub fn volumes(&self) -> Vec<Arc<Staged>> {
         self.inner.volumes.lock().values().cloned().collect()
-    }
-
-    /// A volume is gone for good: drop its changes from the log.
-    pub fn forget(&self, volume: VolumeId) {
-        let present = self.inner.volumes.lock().remove(&volume);
-        if let Some(present) = present {
-            present.end_with(Error::Closed(present.name.clone()));
-            self.inner.retire(&present);
-        }
-        self.inner.parked.lock().remove(&volume);
-        self.inner.log.forget(volume);
     }
 
     /// Begins no further batch; those in hand have a short grace to end. What is unfinished stays in the log. For a
@@ -336,6 +352,20 @@ impl Staging {
 }
 
 impl Inner {
+    /// An error when the vault is older than one that the log knows of: what was released since is nowhere else.
+    fn is_not_set_back(&self, vault: &Vault) -> Result<(), Error> {
+        let (found, known) = (vault.checkpoint, self.log.released(vault.id));
+        match found < known {
+            true => Err(Error::SetBack { volume: vault.name.clone(), found, known }),
+            false => Ok(()),
+        }
+    }
+
+    /// Earlier contents of a volume that commits leave alone.
+    pub(crate) fn spared(&self, volume: VolumeId) -> versions::Spared {
+        self.holds.lock().get(&volume).cloned().unwrap_or_default()
+    }
+
     /// Moving average of one store operation.
     pub(crate) fn latency(&self) -> Duration {
         match self.latency.load(Ordering::Relaxed) {

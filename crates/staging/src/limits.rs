@@ -22,6 +22,11 @@ pub(crate) const LATENCY_MAX: Duration = Duration::from_millis(250);
 pub(crate) const BACKOFF_MIN: Duration = Duration::from_secs(1);
 /// Longest pause of the destager after errors of the store.
 pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// How long a batch tries to get its packs into the store before it is given up and folded again later: a sweep waits for it.
+pub(crate) const FLUSH_TIME_MAX: Duration = Duration::from_secs(30);
+/// A commit looks whether this start was dismissed unless somebody has looked so shortly before. Shorter than the least
+/// grace of a sweep.
+pub(crate) const DISMISSAL_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// What a batch in hand gets to end when its volume closes or staging stops.
 pub(crate) const CLOSE_GRACE: Duration = Duration::from_secs(2);
 /// How often changes that nobody waits for are looked at: whether the log has them on flash by now.
@@ -32,12 +37,14 @@ pub(crate) const SHARED_PERCENT: u64 = 95;
 pub(crate) const PRESSURE_PERCENT: u64 = 50;
 /// Longest read that is copied while the volume's lock is held, bytes.
 pub(crate) const COPY_UNDER_LOCK_BYTES_MAX: usize = 64 * 1024;
-/// Earlier lives whose beginnings a vault names.
-pub(crate) const BEGAN_MAX: usize = 64;
+/// Runs of unfinished changes of which a vault says who logged them; the oldest ones beyond are not told apart.
+pub(crate) const LOGGED_MAX: usize = 1024;
 /// Separate lost stretches of a volume: its vault holds them all.
 pub(crate) const LOST_MAX: usize = 32 * 1024;
 /// Rounds of one salvage: each brings back one level of a tree at least.
 pub(crate) const SALVAGE_PASSES_MAX: usize = 17;
+/// Earlier contents that one salvage reads through, to name one that is whole.
+pub(crate) const SALVAGE_VERSIONS_MAX: usize = 3;
 /// Lines of what a salvage found and did that are kept; the damages are counted all the same.
 pub(crate) const SALVAGE_LINES_MAX: usize = 1000;
 /// News of damaged volumes that nobody has taken yet.
@@ -58,6 +65,13 @@ pub(crate) const VERSION_GRACE: Duration = Duration::from_secs(60 * 60);
 pub(crate) const VERSIONS_MAX: usize = 24;
 /// Of these, the last ones, however soon one came after the other.
 pub(crate) const VERSIONS_LAST: usize = 3;
+/// Of these, the last ones, whatever they keep in the store.
+pub(crate) const VERSIONS_LAST_ALWAYS: usize = 2;
+/// Least length of what a batch writes over for which the tree is asked how much of it there was.
+pub(crate) const COUNTED_SPAN_MIN: u64 = 1 << 20;
+/// Bytes of a volume of which one batch asks that; of what is beyond, samples of this many stretches are taken.
+pub(crate) const COUNTED_BYTES_MAX: u64 = 4 << 30;
+pub(crate) const COUNTED_SAMPLES: u64 = 64;
 /// Bytes that may have been written over since the oldest version: this, or half of the volume if that is more.
 pub(crate) const VERSION_BYTES_MIN: u64 = 1 << 30;
 /// Longest name of a kind of volume, bytes.

@@ -26,7 +26,7 @@ pub(crate) struct Unfinished {
     pub(crate) end: Position,
     /// The serial behind which this life of the node began to log changes of the volume.
     pub(crate) begins: Serial,
-    /// Which lives logged those before, as far as they are listed.
+    /// Which lives logged those before.
     pub(crate) runs: Runs,
 }
 
@@ -45,13 +45,22 @@ impl Inner {
             None => None,
             Some(parked) => {
                 parked.outlive(vault);
-                parked.check(vault, life)?;
-                let (unlisted, changes) = recovery::unparked(parked, checkpoint);
-                Some((unlisted, changes, parked.end, parked.begins, parked.runs.clone()))
+                match parked.check(vault, life) {
+                    // Losses were accepted since, and nothing is left that the vault could be without.
+                    Err(_) if parked.is_empty() => None,
+                    checked => {
+                        checked?;
+                        let (unlisted, changes) = recovery::unparked(parked, checkpoint);
+                        Some((unlisted, changes, parked.end, parked.begins, parked.runs.clone()))
+                    }
+                }
             }
         };
-        let is_plain =
-            parked.is_some() || lives::are_plain(vault, &self.log.lives(vault.id).await?);
+        let lines = match &parked {
+            None => self.log.lives(vault.id).await?,
+            Some(_) => Vec::new(),
+        };
+        let is_plain = lives::are_plain(vault, &lines);
         if is_plain {
             // The log does not know of commits that its last life made and had no time to hear of.
             self.log.release(vault.id, checkpoint);
@@ -61,8 +70,7 @@ impl Inner {
             Some((unlisted, newer, end, begins, runs)) => {
                 let mut listed = self.listed(vault, Some(unlisted)).await?;
                 listed.changes.extend(newer);
-                listed.runs = listed.runs.and(runs);
-                (listed, end, Some(begins))
+                (Listed { runs, ..listed }, end, Some(begins))
             }
             None => {
                 // What only memory had of the log may not be on flash yet.
@@ -70,7 +78,7 @@ impl Inner {
                 if is_plain && let Some(unlisted) = self.many(vault).await? {
                     let queue = Queue::with_unlisted(checkpoint, unlisted);
                     let begins = self.begins_of(vault, &queue);
-                    return Ok(Unfinished { queue, end, begins, runs: Runs::default() });
+                    return Ok(Unfinished { queue, end, begins, runs: Runs::of_lines(&lines) });
                 }
                 (self.listed(vault, None).await?, end, None)
             }
@@ -121,7 +129,7 @@ impl Inner {
 /// What is behind the checkpoint, if the outline alone shows that all of it is there, of no newer generation, and counts.
 fn counted(outline: &Outline, vault: &Vault) -> Option<Unlisted> {
     let checkpoint = vault.checkpoint;
-    let counts = |generation| lives::counts(vault, vault.incarnation, generation, outline.highest);
+    let counts = |generation| lives::is_of_generation(vault, generation, outline.highest);
     let whole = outline.gapless
         && outline.lowest <= checkpoint.next()
         && outline.newest <= vault.generation
@@ -156,7 +164,7 @@ async fn list(volume: &Arc<Staged>) -> Result<(), Error> {
         let gate = volume.gate.lock();
         (gate.held.value.clone(), gate.queue.unlisted())
     };
-    let Listed { mut changes, runs } = inner.listed(&vault, Some(unlisted.count)).await?;
+    let Listed { mut changes, .. } = inner.listed(&vault, Some(unlisted.count)).await?;
     changes.reserve(ROOM_CHANGES);
     let range = |index: usize| (changes[index].position, changes[index].span);
     let overlay = Overlay::build(vault.checkpoint.next(), changes.len(), range);
@@ -166,7 +174,7 @@ async fn list(volume: &Arc<Staged>) -> Result<(), Error> {
             return Ok(());
         }
         let before = gate.queue.bytes();
-        gate.list(changes, runs, overlay);
+        gate.list(changes, overlay);
         let after = gate.queue.bytes();
         volume.count(&mut gate, after.saturating_sub(before));
         volume.discount(&mut gate, before.saturating_sub(after));

@@ -4,8 +4,9 @@
 //! same life. The newest life is right: it goes on from what it found when it began, and what older lives did behind its
 //! back is not of the volume any more. The vault says which life wrote it last, and behind which serial that life began.
 
-use crate::{Began, Policy, Vault, limits};
+use crate::{Logged, Policy, Vault, limits};
 use base::{Generation, Incarnation, Serial};
+use std::ops::RangeInclusive;
 
 #[cfg(test)]
 mod tests;
@@ -13,25 +14,69 @@ mod tests;
 /// A vault of a format that did not know of lives.
 const UNKNOWN: Incarnation = Incarnation(0);
 
-/// Whether a change that the log has is one of the volume's, by who logged it: a change of an older life, or an older
-/// generation, counts up to where the vault's began.
+/// Who logged a stretch of the volume's history, as far as the vault knows.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    /// One of the lives up to this.
+    AnyUpTo(Incarnation),
+    /// This one; if it is of another node, none of ours.
+    One(Option<Incarnation>),
+    /// This one and those after it.
+    AllFrom(Incarnation),
+}
+
+/// The volume's history by who logged it: up to which serial, and who.
+fn history(vault: &Vault) -> impl Iterator<Item = (Serial, By)> {
+    let ends = vault.logged.iter().skip(1).map(|next| next.begins).chain([vault.begins]);
+    let named = vault.logged.iter().zip(ends).map(|(run, end)| {
+        let is_ours = vault.owner == Some(run.node);
+        (end, By::One(is_ours.then_some(run.incarnation)))
+    });
+    let present = (vault.begins, vault.incarnation);
+    let (begins, first) =
+        vault.logged.first().map_or(present, |first| (first.begins, first.incarnation));
+    let unnamed = (begins, By::AnyUpTo(first));
+    [unnamed].into_iter().chain(named).chain([(Serial(u64::MAX), By::AllFrom(vault.incarnation))])
+}
+
+/// Whether changes with these serials that the life `life` logged are of the volume's history.
+fn are_of_history(vault: &Vault, life: Incarnation, serials: RangeInclusive<Serial>) -> bool {
+    // A life that came after the vault was written may have found less than its writer had: what only memory had goes
+    // with a power cut.
+    if vault.incarnation == UNKNOWN || life > vault.incarnation {
+        return true;
+    }
+    let mut behind = None;
+    let meeting = history(vault).filter(|(through, _)| {
+        let begins = behind.replace(*through);
+        begins.is_none_or(|begins| begins < *serials.end()) && through >= serials.start()
+    });
+    let mut who = meeting.map(|(_, by)| by);
+    who.all(|by| match by {
+        By::AnyUpTo(newest) => life <= newest,
+        By::One(one) => Some(life) == one,
+        By::AllFrom(first) => life >= first,
+    })
+}
+
+/// Whether a change that the log has is one of the volume's, by who logged it. What the vault's life found is of the lives
+/// that the vault names; what came behind it is of that life or a newer one, and of the vault's generation.
 pub(crate) fn counts(
     vault: &Vault,
     life: Incarnation,
     generation: Generation,
     serial: Serial,
 ) -> bool {
+    is_of_generation(vault, generation, serial) && are_of_history(vault, life, serial..=serial)
+}
+
+/// Whether a change of this generation counts, whoever logged it.
+pub(crate) fn is_of_generation(vault: &Vault, generation: Generation, serial: Serial) -> bool {
     let accepted = vault
         .accepted
         .is_none_or(|accepted| generation >= accepted.generation || serial <= accepted.through);
-    if vault.incarnation == UNKNOWN {
-        return accepted;
-    }
-    let present = Began { incarnation: vault.incarnation, begins: vault.begins };
-    let mut began = vault.began.iter().copied().chain([present]);
-    accepted
-        && began.all(|began| life >= began.incarnation || serial <= began.begins)
-        && (generation >= vault.generation || serial <= generation_began(vault))
+    let is_present = generation >= vault.generation || serial <= generation_began(vault);
+    accepted && (vault.incarnation == UNKNOWN || is_present)
 }
 
 /// The serial behind which nothing of an older generation is of the volume.
@@ -71,24 +116,26 @@ pub(crate) fn needs_claim(vault: &Vault, taken: Incarnation, life: Incarnation) 
     vault.incarnation < if is_logged { taken } else { life }
 }
 
-/// The vault as this life writes it, with a new checkpoint: it says which life that is, behind which serial it began, and
-/// where those before it did, as far as there may be changes of older lives that nothing else excludes.
+/// The vault as this life writes it, with a new checkpoint: it says which life that is, behind which serial it began, and who
+/// logged what it found (`runs`), as far as that is behind the checkpoint.
 pub(crate) fn signed(
     vault: &Vault,
     life: Incarnation,
-    begins: Serial,
+    (begins, runs): (Serial, &Runs),
     checkpoint: Serial,
 ) -> Vault {
-    let mut began = vault.began.clone();
-    if vault.incarnation != UNKNOWN && vault.incarnation != life {
-        began.push(Began { incarnation: vault.incarnation, begins: vault.begins });
-    }
-    // This life excludes what is behind where it began, a later one what an earlier one would behind the same serial.
-    began.retain(|began| began.begins < begins && begins > checkpoint);
-    let done = began.partition_point(|began| began.begins <= checkpoint).saturating_sub(1);
-    let excess = began.len().saturating_sub(limits::BEGAN_MAX);
-    began.drain(..done.max(excess));
-    Vault { incarnation: life, begins, began, checkpoint, ..vault.clone() }
+    let node = vault.owner.unwrap_or_default();
+    let mut behind = checkpoint;
+    let unfinished = runs.recovered.iter().filter(|(through, _)| *through > checkpoint);
+    let mut logged: Vec<Logged> = unfinished
+        .map(|&(through, incarnation)| {
+            let begins = std::mem::replace(&mut behind, through);
+            Logged { node, incarnation, begins }
+        })
+        .collect();
+    let excess = logged.len().saturating_sub(limits::LOGGED_MAX);
+    logged.drain(..excess);
+    Vault { incarnation: life, begins, logged, checkpoint, ..vault.clone() }
 }
 
 /// Whether all that the log has of a volume counts and is claimed rightly, by who logged it: `lines` says of stretches of the
@@ -96,7 +143,7 @@ pub(crate) fn signed(
 pub(crate) fn are_plain(vault: &Vault, lines: &[(Incarnation, Serial, Serial)]) -> bool {
     vault.incarnation == UNKNOWN
         || lines.iter().all(|&(life, lowest, highest)| {
-            counts(vault, life, vault.generation, highest)
+            are_of_history(vault, life, lowest..=highest)
                 && (life <= vault.incarnation || lowest > vault.checkpoint)
         })
 }
@@ -132,10 +179,9 @@ impl Runs {
         Self { recovered }
     }
 
-    /// With what was recovered behind it.
-    pub(crate) fn and(mut self, next: Runs) -> Self {
-        self.recovered.extend(next.recovered);
-        self
+    /// Of what the log has of a volume, if none of it is missing: as [`are_plain`] takes it.
+    pub(crate) fn of_lines(lines: &[(Incarnation, Serial, Serial)]) -> Self {
+        Self::of(lines.iter().map(|&(life, _, highest)| (highest, life)))
     }
 
     /// Judges `found`, a vault of our owner and generation with a checkpoint at least ours. `ours`: this life, and the serial
@@ -161,8 +207,7 @@ impl Runs {
                 return !claimed || of < life;
             }
             let known = !claimed || of <= found.incarnation;
-            let builds_on = counts(found, of, found.generation, through);
-            known && builds_on
+            known && are_of_history(found, of, first..=through)
         };
         let all = runs.into_iter().all(fits);
         match (all, found.incarnation == life && life != UNKNOWN) {

@@ -76,6 +76,15 @@ pub(crate) fn prefix<'a>(
         .count()
 }
 
+/// Which of `count` changes have a byte that counts, when of each byte only the last change does; ascending.
+pub(crate) fn counting(count: usize, range: impl Fn(usize) -> (u64, u64)) -> Vec<usize> {
+    let overlay = Overlay::build(Serial(0), count, range);
+    let mut indexes: Vec<usize> = overlay.pieces().map(|piece| piece.serial.0 as usize).collect();
+    indexes.sort_unstable();
+    indexes.dedup();
+    indexes
+}
+
 /// The pieces that remain when of each byte only the last change counts. Allowed because a batch commits as a whole.
 pub(crate) fn coalesce(changes: &[Change]) -> Vec<Fold> {
     let range = |index: usize| (changes[index].position, changes[index].span);

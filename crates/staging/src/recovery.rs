@@ -39,6 +39,8 @@ impl Parked {
         let last = Serial(self.checkpoint.0 + listed);
         match self.runs.fit((life, self.begins), (self.checkpoint, last), vault) {
             Fit::Fits => Ok(()),
+            // This life has accepted losses since it was closed: what is left is what was kept then.
+            Fit::Absurd if self.generation < vault.generation && vault.has_accepted() => Ok(()),
             Fit::Deposed | Fit::Absurd => Err(Error::Lost {
                 volume: vault.name.clone(),
                 reason: overtaken_by(vault, self.checkpoint.next(), last),
@@ -51,6 +53,11 @@ impl Parked {
         if let Some(through) = lives::outlived(vault, self.generation) {
             self.truncate(through);
         }
+    }
+
+    /// Whether none is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unlisted == 0 && self.changes.is_empty()
     }
 
     /// Forgets what comes after `through`.
@@ -169,16 +176,24 @@ pub(crate) struct Missing {
 impl Missing {
     /// Of `changes`, which are [`behind`] the vault.
     pub(crate) fn of(changes: &[Recovered], losses: &[Loss], vault: &Vault) -> Missing {
-        let known = vault.accepted.filter(|accepted| accepted.generation == vault.generation);
-        let is_known = |loss: &Loss| known.is_some_and(|known| loss.segment <= known.segment);
+        // Good for all generations of one owner: another one has another log, and forgets it.
+        let known = vault.accepted;
+        // Accepted losses leave a whole prefix; of that, nothing may be missing later on.
+        let kept = known.map(|known| known.through).filter(|through| *through > vault.checkpoint);
+        let serials = || changes.iter().map(|change| change.serial);
+        let count = whole(vault.checkpoint, serials()) as u64;
+        let is_kept = kept.is_none_or(|through| vault.checkpoint.0 + count >= through.0);
+        let next = kept.filter(|through| serials().all(|serial| serial <= *through));
+        let gaps = missing(vault.checkpoint, serials().chain(next.map(Serial::next)));
+        let is_known =
+            |loss: &Loss| is_kept && known.is_some_and(|known| loss.segment <= known.segment);
         let losses: Vec<Loss> = losses.iter().filter(|loss| !is_known(loss)).cloned().collect();
-        let gaps = missing(vault.checkpoint, changes.iter().map(|change| change.serial));
         let segment = losses.iter().map(|loss| loss.segment).max().unwrap_or_default();
         Missing {
             harm: harm(vault.checkpoint, &losses),
             gaps: gaps.map(|gaps| {
                 format!(
-                    "serials {gaps} are not in the log, the datastore has those up to {}, the log some after them",
+                    "serials {gaps} are not in the log, the datastore has those up to {}",
                     vault.checkpoint
                 )
             }),

@@ -9,7 +9,7 @@ use crate::commit::Attempt;
 use crate::quarantine::{self, Lost};
 use crate::replay::WayBack;
 use crate::staged::Staged;
-use crate::{Error, limits};
+use crate::{Error, Version, limits, versions};
 use content::salvage::{Findings, MayDrop, examine, mend_packs, repair};
 use content::tree::Root;
 use content::verify::Progress;
@@ -64,10 +64,14 @@ pub struct Salvaged {
     pub withheld: Vec<Lost>,
     /// Of the damaged chunks that cannot be had, those that are not there at all.
     pub absent: u64,
+    /// The way that would lose less: an earlier content that is whole.
+    pub back: Option<Back>,
     /// All that the volume has lost by now and nobody has written over, bytes.
     pub quarantined_bytes: u64,
     /// What was found and done, for people.
     pub lines: Vec<String>,
+    /// Unfinished changes that cannot be read back, and what going on without them would give up, for people.
+    pub unfinished: Vec<String>,
     /// Unfinished changes that were given up beforehand because somebody said so, for people.
     pub given_up: Vec<String>,
 }
@@ -90,6 +94,17 @@ impl Salvaged {
     pub fn withheld_bytes(&self) -> u64 {
         self.withheld.iter().map(|lost| lost.span).fold(0, u64::saturating_add)
     }
+}
+
+/// An earlier content of a volume to which a person may go back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Back {
+    /// What it is called by.
+    pub version: String,
+    /// When something was committed over it, microseconds since 1970.
+    pub until: u64,
+    /// What was written over since, at most, bytes: nobody knows which, so no salvage goes there by itself.
+    pub bytes: u64,
 }
 
 /// A volume whose content turned out to be damaged.
@@ -187,9 +202,50 @@ impl Staged {
                 break;
             }
         }
+        if !salvaged.withheld.is_empty() {
+            salvaged.back = self.whole_version(&mut salvaged, chunks).await?;
+        }
         salvaged.quarantined_bytes =
             self.gate.lock().held.value.lost.iter().map(|lost| lost.span).sum();
         Ok(salvaged)
+    }
+
+    /// The newest earlier content that is whole, of those that lose less than what is withheld.
+    async fn whole_version(
+        &self,
+        salvaged: &mut Salvaged,
+        chunks: &AtomicU64,
+    ) -> Result<Option<Back>, Error> {
+        let content = &self.inner.content;
+        let _hold = content.hold();
+        let now = self.inner.env.wall_clock().0;
+        let kept = self.gate.lock().held.value.versions.clone();
+        let mut bytes = 0_u64;
+        let since = kept.into_iter().map(|version| {
+            bytes = bytes.saturating_add(version.replaced);
+            (version, bytes)
+        });
+        let is_better = |(_, bytes): &(Version, u64)| *bytes < salvaged.withheld_bytes();
+        let better: Vec<_> = since.take_while(is_better).collect();
+        let may_be_whole = |(version, _): &&(Version, u64)| {
+            versions::is_kept(version, now) && version.lost.is_empty()
+        };
+        for (version, bytes) in
+            better.iter().filter(may_be_whole).take(limits::SALVAGE_VERSIONS_MAX)
+        {
+            let before = salvaged.chunks;
+            let mut count = |progress: Progress| {
+                chunks.store(before + progress.chunks, Ordering::Relaxed);
+            };
+            let findings = examine(content, &version.root, &mut count).await?;
+            salvaged.chunks += findings.checked.chunks;
+            salvaged.bytes += findings.checked.bytes;
+            if findings.are_chunks_sound() {
+                let (version, until) = (version.label(), version.committed);
+                return Ok(Some(Back { version, until, bytes: *bytes }));
+            }
+        }
+        Ok(None)
     }
 
     /// The way back, if there is one that this salvage has not gone.

@@ -61,9 +61,10 @@ pub struct Vault {
     /// it is not of this volume any more. Formats 1 to 4 did not have it.
     #[serde(default)]
     pub begins: Serial,
-    /// Where lives before that one began, as far as it matters still: ascending in both. Formats 1 to 4 did not have it.
+    /// Who logged what that start found behind the checkpoint: ascending, the last one up to `begins`. Formats 1 to 4 did
+    /// not have it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub began: Vec<Began>,
+    pub logged: Vec<Logged>,
     /// Earlier contents that the sweep keeps, the newest first. Formats 1 to 4 did not have it.
     #[serde(default)]
     pub versions: Vec<Version>,
@@ -72,12 +73,13 @@ pub struct Vault {
     pub trashed: Option<u64>,
 }
 
-/// Where a life of the owner began.
+/// A run of changes that one life logged: up to where the next one begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Began {
-    /// Which start of the node.
+pub struct Logged {
+    pub node: NodeId,
+    /// Which start of that node.
     pub incarnation: Incarnation,
-    /// The last serial that it found: what older lives have behind it does not count.
+    /// The serial behind which the run begins.
     pub begins: Serial,
 }
 
@@ -95,13 +97,18 @@ pub struct Version {
     /// Stretches that were lost in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<Lost>,
-    /// Bytes of the volume that were written over between it and the next newer content: at most what it alone keeps in the
-    /// store.
+    /// Bytes with content that were written over between it and the next newer content: about what it alone keeps in the
+    /// store, at most.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub replaced: u64,
 }
 
 impl Version {
+    /// Whether it is the same content at the same moment of the volume's history.
+    pub(crate) fn is_same(&self, other: &Version) -> bool {
+        (self.checkpoint, self.root) == (other.checkpoint, other.root)
+    }
+
     /// What people call it by.
     #[must_use]
     pub fn label(&self) -> String {
@@ -124,8 +131,8 @@ pub struct Accepted {
     pub generation: Generation,
     /// The last serial of the generations before that counts.
     pub through: Serial,
-    /// Losses of the owner's log up to this segment are known; good for this generation only, since another owner has
-    /// another log.
+    /// Losses of the owner's log up to this segment are known, in later generations of the same owner, too: another owner,
+    /// who has another log, forgets what was accepted.
     pub segment: SegmentId,
 }
 
@@ -140,6 +147,11 @@ impl Body for Vault {
 }
 
 impl Vault {
+    /// Whether its generation began with losses that a person accepted.
+    pub(crate) fn has_accepted(&self) -> bool {
+        self.accepted.is_some_and(|accepted| accepted.generation == self.generation)
+    }
+
     /// Its key in the datastore.
     #[must_use]
     pub fn key(id: VolumeId) -> String {
@@ -178,6 +190,7 @@ impl Vault {
                 accepted.generation, self.generation
             ));
         }
+        check_logged(&self.logged, self.begins)?;
         if self.versions.len() > limits::VERSIONS_MAX {
             return Err(format!("it lists {} versions", self.versions.len()));
         }
@@ -227,6 +240,21 @@ fn check_root(what: &str, root: &Root) -> Result<(), String> {
         return Err(format!("{what}: a pointer that leads nowhere"));
     }
     Ok(())
+}
+
+/// Ascending, before where the vault's own life begins.
+fn check_logged(logged: &[Logged], begins: Serial) -> Result<(), String> {
+    if logged.len() > limits::LOGGED_MAX {
+        return Err(format!("it says of {} runs of changes who logged them", logged.len()));
+    }
+    let ends = logged.iter().skip(1).map(|next| next.begins).chain([begins]);
+    match logged.iter().zip(ends).find(|(run, end)| run.begins >= *end) {
+        None => Ok(()),
+        Some((run, end)) => Err(format!(
+            "who logged a change: a run begins behind serial {} and ends at {end}",
+            run.begins
+        )),
+    }
 }
 
 /// Ascending, apart from one another, within the volume.

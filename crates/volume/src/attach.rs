@@ -209,6 +209,7 @@ async fn by_store(attaching: &Exclusive, phase: &str) -> Result<Live, Error> {
     let (inner, entry) = (&attaching.inner, &attaching.entry);
     metrics::counter!("rekindle_volume_attaches_total", "vault" => "store").increment(1);
     let mut tries = limits::CONFLICTS_MAX;
+    let mut is_second = false;
     loop {
         let found = {
             let _step = attaching.step("the store: reading the name and the vault");
@@ -224,6 +225,13 @@ async fn by_store(attaching: &Exclusive, phase: &str) -> Result<Live, Error> {
         match open(attaching, held, phase, false).await {
             // A commit of an earlier life has landed meanwhile.
             Err(error) if error.kind() == Kind::Conflict && tries > 0 => tries -= 1,
+            // An answer may be an old one, as of a cache on the way.
+            Err(Error::Staging(staging::Error::SetBack { .. })) if !is_second => {
+                is_second = true;
+                let _step =
+                    attaching.step("the store: reading an older vault than it had a second time");
+                inner.env.sleep(limits::SET_BACK_PAUSE).await;
+            }
             done => return done,
         }
     }
@@ -271,7 +279,9 @@ pub(crate) async fn become_owner(
             generation,
             incarnation: inner.writer.life().incarnation,
             begins: held.value.checkpoint,
-            began: Vec::new(),
+            logged: Vec::new(),
+            // It was about another log.
+            accepted: None,
             ..held.value.clone()
         };
         match inner.writer.replace(&held, taken).await {

@@ -72,7 +72,7 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
         accepted: None,
         incarnation: Incarnation(0),
         begins: Serial(0),
-        began: Vec::new(),
+        logged: Vec::new(),
         versions: Vec::new(),
         trashed: None,
     };
@@ -81,6 +81,8 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
     let _turn = inner.turns.take(&spec.name).await;
     // Nothing is made for a name that is taken.
     records::is_free(&inner.writer, &spec.name).await?;
+    // What the log has lost before is none of its own.
+    inner.staging.begin(vault.id).await?;
     inner.writer.create(&Vault::key(vault.id), vault.clone()).await?;
     match records::take_name(&inner.writer, &spec.name, vault.id).await {
         Ok(()) => Ok(list::unattached(vault)),

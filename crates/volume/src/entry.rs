@@ -45,6 +45,10 @@ pub(crate) struct Inside {
     pub reason: Option<String>,
     /// Something of it cannot be read, and nothing is given up by itself.
     pub waits: Option<Waits>,
+    /// The last salvage of it could do nothing: what it said.
+    pub beyond: Option<String>,
+    /// Bytes that a person gave up, as of its vault when that was read last; in service the vault itself tells.
+    pub lost_bytes: u64,
     /// Attaches begun.
     pub attempts: u64,
     /// The last attach that failed, and why.
@@ -67,6 +71,13 @@ pub(crate) struct Waits {
     /// When it is looked at again, microseconds since 1970.
     pub due: u64,
     pub reason: String,
+}
+
+impl Waits {
+    fn told(&self, now: u64) -> String {
+        let seconds = now.saturating_sub(self.since) / 1_000_000;
+        format!("part of it cannot be read since {seconds} s: {}", self.reason)
+    }
 }
 
 /// A step of the task that has the say over a volume.
@@ -95,6 +106,8 @@ impl Entry {
             live: None,
             reason: None,
             waits: None,
+            beyond: None,
+            lost_bytes: 0,
             attempts: 0,
             failed: None,
             known: false,
@@ -152,14 +165,20 @@ impl Drop for Waiting {
 impl Inside {
     /// Why it is in its state, or what of it waits and since when, for people.
     pub fn told(&self, now: u64) -> Option<String> {
-        let waits = self.waits.as_ref().map(|waits| {
-            let seconds = now.saturating_sub(waits.since) / 1_000_000;
-            format!("part of it cannot be read since {seconds} s: {}", waits.reason)
-        });
+        let waits = self.unreadable(now);
         match (&self.reason, waits) {
             (Some(reason), Some(waits)) => Some(format!("{reason}; {waits}")),
             (reason, waits) => reason.clone().or(waits),
         }
+    }
+
+    /// What of it cannot be read and waits to be decided or mended, for people.
+    pub fn unreadable(&self, now: u64) -> Option<String> {
+        let waits = self.waits.as_ref().map(|waits| waits.told(now));
+        waits.or_else(|| {
+            let said = self.beyond.as_ref()?;
+            Some(format!("it is damaged, and no salvage could mend it: {said}"))
+        })
     }
 
     /// Holds on the volume.

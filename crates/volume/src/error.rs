@@ -23,13 +23,18 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// Clients hold it.
-    #[error("volume '{name}' has {clients} client(s): disconnect them, or use --force")]
+    #[error("volume '{name}' has {clients} client(s): disconnect them first")]
     Busy {
         /// Its name.
         name: String,
         /// How many hold it.
         clients: u64,
     },
+    /// A client held it when the daemon was killed a moment ago.
+    #[error(
+        "volume '{0}' had a client when the daemon was killed, and it is expected back: wait a minute, or use --force"
+    )]
+    Awaited(String),
     /// Another node owns it.
     #[error("volume '{0}' is owned by node {1}")]
     Elsewhere(String, base::NodeId),
@@ -90,7 +95,7 @@ impl Error {
             Error::NotFound(_) | Error::NotInTrash(_) => Kind::NotFound,
             Error::Exists(_) => Kind::Exists,
             Error::Invalid(_) => Kind::Invalid,
-            Error::Busy { .. } | Error::Elsewhere(..) => Kind::Conflict,
+            Error::Busy { .. } | Error::Awaited(_) | Error::Elsewhere(..) => Kind::Conflict,
             Error::Damaged { .. } | Error::Salvage { .. } => Kind::Damaged,
             Error::Stopping
             | Error::Interrupted(_)

@@ -5,7 +5,7 @@
 
 use datastore::record::Writer;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Where it is kept, beside the copies of vaults.
@@ -18,6 +18,8 @@ pub(crate) struct Guests {
     writer: Writer,
     present: Mutex<Present>,
     last_life: Mutex<Vec<String>>,
+    /// Those that had clients when the last life ended without a stop, and have had none since.
+    awaited: Mutex<HashSet<String>>,
 }
 
 /// Thousands may come and go at once: neither looks at all the others.
@@ -34,13 +36,32 @@ impl Guests {
     /// Reads what the last life has left.
     pub fn new(writer: &Writer) -> Self {
         let last_life = writer.hint(KEY).map(|bytes| decode(&bytes)).unwrap_or_default();
-        Self { writer: writer.clone(), present: Mutex::default(), last_life: Mutex::new(last_life) }
+        // Of a life that was stopped nobody is left: its clients went before it.
+        let awaited = Mutex::new(last_life.iter().cloned().collect());
+        let (present, last_life) = (Mutex::default(), Mutex::new(last_life));
+        Self { writer: writer.clone(), present, last_life, awaited }
+    }
+
+    /// The client of a volume is there. (That the volume is held is not enough: the node itself brings it back.)
+    pub fn is_back(&self, volume: &str) {
+        self.awaited.lock().remove(volume);
+    }
+
+    /// Whether the client of a volume, which a kill of the daemon has cut off, is expected back.
+    pub fn is_awaited(&self, volume: &str) -> bool {
+        self.awaited.lock().contains(volume)
     }
 
     /// A volume has its first client.
     pub fn came(&self, volume: &str) {
         let mut present = self.present.lock();
         present.add(volume);
+        self.writer.keep_hint(KEY, &present.encode());
+    }
+
+    /// A stop in good order: who has not come back is not expected in the next life.
+    pub fn end(&self) {
+        let present = self.present.lock();
         self.writer.keep_hint(KEY, &present.encode());
     }
 

@@ -16,6 +16,8 @@ pub struct Info {
     pub backlog: Option<Backlog>,
     /// Why it is in state `error` or `stalled`, or why its last attach failed.
     pub reason: Option<String>,
+    /// What of it cannot be read and waits to be decided or mended.
+    pub unreadable: Option<String>,
 }
 
 /// The vault's fields, flat, with the state that matters to people: the one on this node.

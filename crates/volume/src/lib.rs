@@ -15,6 +15,7 @@ mod guests;
 mod info;
 pub mod limits;
 mod list;
+mod losses;
 pub mod machine;
 mod offline;
 mod passing;
@@ -47,7 +48,7 @@ pub use staging::{
 pub use stop::StopProgress;
 pub use trash::Trashed;
 pub use versions::VersionInfo;
-pub use view::{CollectorView, VolumeView};
+pub use view::{CollectorView, Impaired, VolumeView};
 
 use collector::{Collected, Settings};
 use content::Content;
@@ -196,6 +197,11 @@ impl Volumes {
         attach::attach(&self.inner, name).await
     }
 
+    /// A client has come for a volume: from now on it is held or it is free, and nobody is expected back.
+    pub fn client_is_back(&self, name: &str) {
+        self.inner.guests.is_back(name);
+    }
+
     /// Brings the volumes into service again that had clients when the last life of this node ended. The store is not asked:
     /// what is not in the catalog waits for its client.
     pub fn welcome(&self) -> BoxFuture<'static, ()> {
@@ -250,6 +256,13 @@ impl Volumes {
             self.inner.observe(&entry, &mut entry.inside.lock());
         }
         self.inner.levels()
+    }
+
+    /// Volumes of which something cannot be read, by name: it waits for what is absent, for the end of its first hour or for a
+    /// person's word, or was given up. They are not in the queue of [`Volumes::salvages`] meanwhile.
+    #[must_use]
+    pub fn impaired(&self) -> Vec<Impaired> {
+        view::impaired(&self.inner)
     }
 
     /// The transitions that have happened since the start: how often, and how long the state before had lasted.
@@ -376,6 +389,11 @@ impl Volumes {
     pub async fn reap_orphans(&self) -> Result<Reaped, Error> {
         let work = |inner| async move { remove::reap_orphans(&inner, limits::ORPHAN_AGE).await };
         self.run("volume-reap", work).await
+    }
+
+    /// Has the log forget what it has lost, if every volume of this node goes on without it; whether it did.
+    pub async fn settle_losses(&self) -> Result<bool, Error> {
+        self.run("volume-losses", |inner| async move { losses::settle(&inner).await }).await
     }
 
     /// Forgets what the log has of a volume that is gone for good; whether it is. An error when that cannot be known.

@@ -22,8 +22,14 @@ pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
 pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a removed volume is kept in the trash.
 pub const TRASH_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// A start purges nothing, and leaves every earlier content that is listed, before this: the clock may have been wrong when
+/// it began, and people have had time to set it right.
+pub const PURGE_UPTIME: Duration = Duration::from_secs(60 * 60);
 /// Longest wait for what a volume owes to reach the store, before it is laid aside or goes back.
 pub const SETTLE_TIME_MAX: Duration = Duration::from_secs(120);
+/// How often a full store is looked at while somebody waits for it, and how often it has to be full in a row.
+pub const FULL_PAUSE: Duration = Duration::from_secs(1);
+pub const FULL_LOOKS: u32 = 5;
 /// Longest name of a kind, bytes.
 pub const KIND_BYTES_MAX: usize = 16;
 /// Least and longest pause between two looks of the watchdog.
@@ -83,5 +89,11 @@ pub const SALVAGE_STOP_GRACE: Duration = Duration::from_secs(2);
 pub const SALVAGE_ACCOUNTS_MAX: usize = 8;
 /// Lines of one salvage that are remembered; the rest is counted.
 pub const SALVAGE_LINES_MAX: usize = 100;
+/// After a kill of the daemon the client of a volume is expected back for so long, and nobody removes it by mistake.
+pub const CLIENT_RETURN: Duration = Duration::from_secs(60);
 
 const _: () = assert!(COLLECT_TIME.as_secs() < 60 * 60, "a hundred thousand in an hour");
+/// Bytes of an earlier content whose tree is looked at in one go before somebody goes back to it.
+pub(crate) const VERSION_LOOK_BYTES: u64 = 16 << 30;
+/// Time until a vault that is older than the log knows is read a second time.
+pub(crate) const SET_BACK_PAUSE: Duration = Duration::from_secs(1);

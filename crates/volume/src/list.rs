@@ -3,17 +3,25 @@
 use crate::entry::{Entry, Live};
 use crate::machine::State;
 use crate::registry::Inner;
-use crate::{Ack, Error, Info, Policy, Vault, VaultState, records};
+use crate::versions::shed;
+use crate::{Ack, Error, Info, Policy, Vault, VaultState, limits, records};
 use base::{Generation, Incarnation, Kind, Serial, VolumeId};
 use content::tree::Root;
 use datastore::key;
-use staging::versions;
-use std::collections::HashMap;
+use staging::{Version, versions};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// A volume that nothing is known of but its vault.
 pub(crate) fn unattached(vault: Vault) -> Info {
-    Info { vault, state: State::Unattached, clients: 0, backlog: None, reason: None }
+    Info {
+        vault,
+        state: State::Unattached,
+        clients: 0,
+        backlog: None,
+        reason: None,
+        unreadable: None,
+    }
 }
 
 /// A volume whose vault cannot be read.
@@ -37,19 +45,28 @@ fn damaged(name: &str, id: VolumeId, reason: String) -> Info {
         accepted: None,
         incarnation: Incarnation(0),
         begins: Serial(0),
-        began: Vec::new(),
+        logged: Vec::new(),
         versions: Vec::new(),
         trashed: None,
     };
-    Info { vault, state: State::Error, clients: 0, backlog: None, reason: Some(reason) }
+    Info {
+        vault,
+        state: State::Error,
+        clients: 0,
+        backlog: None,
+        reason: Some(reason),
+        unreadable: None,
+    }
 }
 
 /// A volume in service, as it is at this moment; the datastore is not asked.
 fn in_service(inner: &Inner, entry: &Entry) -> Option<Info> {
-    let (live, state, reason) = {
+    let clock = inner.env.wall_clock().0;
+    let (live, state, reason, unreadable) = {
         let mut inside = entry.inside.lock();
         inner.observe(entry, &mut inside);
-        (inside.live.clone()?, inside.machine.state(), inside.told(inner.env.wall_clock().0))
+        let (reason, unreadable) = (inside.told(clock), inside.unreadable(clock));
+        (inside.live.clone()?, inside.machine.state(), reason, unreadable)
     };
     let Live { staged, .. } = &*live;
     Some(Info {
@@ -58,6 +75,7 @@ fn in_service(inner: &Inner, entry: &Entry) -> Option<Info> {
         clients: live.clients(),
         backlog: Some(staged.backlog()),
         reason,
+        unreadable,
     })
 }
 
@@ -69,10 +87,12 @@ fn merge(inner: &Inner, vault: Vault) -> Info {
         // Another volume had this name when it was attached here.
         Some(_) => unattached(vault),
         None => {
+            let clock = inner.env.wall_clock().0;
             let inside = entry.inside.lock();
             Info {
                 state: inside.machine.state(),
-                reason: inside.told(inner.env.wall_clock().0),
+                reason: inside.told(clock),
+                unreadable: inside.unreadable(clock),
                 ..unattached(vault)
             }
         }
@@ -106,7 +126,7 @@ pub(crate) async fn list(inner: &Arc<Inner>) -> Result<Vec<Info>, Error> {
         .filter_map(|entry| in_service(inner, entry))
         .map(|info| (info.vault.id, info))
         .collect();
-    let idle = records::vault_ids(&inner.writer)
+    let idle = records::known_vault_ids(&inner.writer)
         .await?
         .into_iter()
         .filter(|id| !serving.contains_key(id))
@@ -176,29 +196,74 @@ fn is_its_own(error: &datastore::Error) -> bool {
 }
 
 /// The roots of all volumes: those in the datastore, and those of volumes in service, which may be newer. A vault
-/// that cannot be read is an error: what it reaches must not seem to be garbage.
+/// that cannot be read is an error: what it reaches must not seem to be garbage. While the store is full, each volume first
+/// lets go of the older half of its earlier contents.
 pub(crate) async fn roots(inner: &Arc<Inner>) -> Result<Vec<Root>, datastore::Error> {
     let mut roots = Vec::new();
-    let now = inner.env.wall_clock().0;
+    // Nothing is old to a start that is young itself.
+    let is_sure = inner.env.uptime() >= limits::PURGE_UPTIME;
+    let now = if is_sure { inner.env.aging_clock().0 } else { 0 };
+    let is_full = inner.staging.is_store_full();
+    // First: a vault is older than its name.
+    let names = records::keys(&inner.writer, key::NAMES).await?;
     let ids = records::vault_ids(&inner.writer).await?;
-    for vault in
-        records::each(ids, |id| async move { records::vault(&inner.writer, id).await }).await
-    {
-        match vault? {
-            Some(held) if held.value.state != VaultState::Deleted => {
-                add_roots(&mut roots, &held.value, now)
-            }
-            _ => {}
+    let read = async |id| match records::vault(&inner.writer, id).await? {
+        Some(held) if held.value.state == VaultState::Deleted => Ok(None),
+        Some(held) if is_full => Ok(Some(shed(inner, held).await)),
+        found => Ok::<_, datastore::Error>(found.map(|held| held.value)),
+    };
+    // Up to which serial the store's vault says which earlier contents are kept.
+    let mut told = BTreeMap::new();
+    let mut named = HashSet::new();
+    for vault in records::each(ids.clone(), read).await {
+        let Some(vault) = vault? else { continue };
+        named.insert(vault.name.clone());
+        if is_full {
+            told.insert(vault.id, vault.checkpoint);
+        }
+        add_roots(&mut roots, &vault, Serial(0), now);
+    }
+    let listed: HashSet<VolumeId> = ids.into_iter().collect();
+    let others = names.iter().filter_map(|key| key::name_of_key(key));
+    let others: Vec<String> = others.filter(|name| !named.contains(name)).collect();
+    let lost = async |name: String| is_lost(inner, &name, &listed).await;
+    for lost in records::each(others, lost).await {
+        if let Some(name) = lost? {
+            return Err(datastore::Error::Unavailable(format!(
+                "the store's list of volumes leaves out that of the name {name}: it is not whole"
+            )));
         }
     }
-    let live = inner.all().into_iter().filter_map(|entry| entry.inside.lock().live.clone());
-    live.for_each(|live| add_roots(&mut roots, &live.staged.vault(), now));
+    for live in inner.all().into_iter().filter_map(|entry| entry.inside.lock().live.clone()) {
+        let vault = live.staged.vault();
+        let from = told.get(&vault.id).copied().unwrap_or_default();
+        add_roots(&mut roots, &vault, from, now);
+    }
     Ok(roots)
 }
 
-/// The content, and the earlier ones that are kept. A volume in the trash keeps its own.
-fn add_roots(roots: &mut Vec<Root>, vault: &Vault, now: u64) {
-    let versions = vault.versions.iter().filter(|version| versions::is_reached(version, now));
+/// The name, when it leads to a vault that is there and was not listed.
+async fn is_lost(
+    inner: &Inner,
+    name: &str,
+    listed: &HashSet<VolumeId>,
+) -> Result<Option<String>, datastore::Error> {
+    let id = match records::name(&inner.writer, name).await {
+        Ok(Some(record)) => record.value.id,
+        Ok(None) => return Ok(None),
+        // Whatever it led to, the vaults that are listed are there without it.
+        Err(error) if is_its_own(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let is_there = !listed.contains(&id) && records::vault(&inner.writer, id).await?.is_some();
+    Ok(is_there.then(|| name.to_owned()))
+}
+
+/// The content, and the earlier ones that are kept, from a checkpoint on. A volume in the trash keeps its own.
+fn add_roots(roots: &mut Vec<Root>, vault: &Vault, from: Serial, now: u64) {
+    let is_kept =
+        |version: &&Version| version.checkpoint >= from && versions::is_reached(version, now);
+    let versions = vault.versions.iter().filter(is_kept);
     let all = std::iter::once(vault.root).chain(versions.map(|version| version.root));
     roots.extend(all.filter(Option::is_some));
 }

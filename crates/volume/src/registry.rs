@@ -10,7 +10,7 @@ use crate::stop::Stopping;
 use crate::turns::Turns;
 use crate::{Error, HomeMaker, limits};
 use datastore::record::Writer;
-use env::Env;
+use env::{Env, Moment};
 use parking_lot::Mutex;
 use serde::Serialize;
 use staging::Staging;
@@ -55,13 +55,22 @@ pub(crate) struct Inner {
     pub collected: Mutex<Collected>,
     pub salvager: Salvager,
     pub guests: Arc<Guests>,
+    /// When this life began.
+    began: Moment,
     events: broadcast::Sender<Change>,
 }
 
 impl Inner {
+    /// Whether a volume had a client when the last life was killed, and that client is still expected back.
+    pub fn awaits_client(&self, volume: &str) -> bool {
+        let is_early = self.env.now().since(self.began) < limits::CLIENT_RETURN;
+        is_early && self.guests.is_awaited(volume)
+    }
+
     pub fn new(env: Env, writer: Writer, staging: Staging, homes: HomeMaker) -> Self {
         Self {
             guests: Arc::new(Guests::new(&writer)),
+            began: env.now(),
             env,
             writer,
             staging,

@@ -35,25 +35,47 @@ pub struct Reaped {
 
 /// Removes a volume.
 pub(crate) async fn remove(inner: &Arc<Inner>, name: &str, force: bool) -> Result<(), Error> {
+    let work = async |claimed: &Exclusive| {
+        if let Err(error) = offline::close(claimed).await {
+            tracing::warn!(
+                volume = name,
+                "did not go out of service in good order before its removal: {error}"
+            );
+        }
+        erase(claimed, force).await
+    };
+    let failed = |error: &Error| match is_damaged(error) {
+        true => Event::OfflineFailed,
+        false => Event::OfflineDone,
+    };
+    take_away(inner, name, force, ("removal", "removed"), work, failed).await
+}
+
+/// Takes a volume out of service to remove it by `work`, with the turn at its name. `words`: what for, and what became of it
+/// then; `failed`: what an error comes to.
+pub(crate) async fn take_away(
+    inner: &Arc<Inner>,
+    name: &str,
+    force: bool,
+    words: (&str, &str),
+    work: impl AsyncFnOnce(&Exclusive) -> Result<(), Error>,
+    failed: impl FnOnce(&Error) -> Event,
+) -> Result<(), Error> {
     base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
     let _turn = inner.turns.take(name).await;
+    if !force && inner.awaits_client(name) {
+        return Err(Error::Awaited(name.to_owned()));
+    }
     if force {
         // What is given up need not be repaired.
         salvage::cancel(inner, name);
     }
-    let claimed = offline::claim(inner, name, force, "removal").await?;
-    if let Err(error) = offline::close(&claimed).await {
-        tracing::warn!(
-            volume = name,
-            "did not go out of service in good order before its removal: {error}"
-        );
-    }
-    match erase(&claimed, force).await {
-        Ok(()) => claimed.end(Event::Removed, "removed", |inside| inside.reason = None),
+    let claimed = offline::claim(inner, name, force, words.0).await?;
+    match work(&claimed).await {
+        Ok(()) => claimed.end(Event::Removed, words.1, |inside| inside.reason = None),
         Err(error) => {
             let why = error.to_string();
-            let event = if is_damaged(&error) { Event::OfflineFailed } else { Event::OfflineDone };
-            claimed.end(event, &why, |inside| {
+            claimed.end(failed(&error), &why, |inside| {
                 inside.known &= !matches!(error, Error::NotFound(_));
                 inside.reason = Some(why.clone());
             })?;
@@ -198,7 +220,8 @@ pub(crate) async fn reap_orphans(inner: &Arc<Inner>, age: Duration) -> Result<Re
     let mut reaped = Reaped::default();
     let mut owners = HashSet::new();
     let outcomes =
-        records::each(records::vault_ids(&inner.writer).await?, |id| reap(inner, id, age)).await;
+        records::each(records::known_vault_ids(&inner.writer).await?, |id| reap(inner, id, age))
+            .await;
     for outcome in outcomes {
         match outcome {
             Ok(Some(Reap::Removed)) => reaped.removed += 1,
@@ -248,8 +271,11 @@ async fn reap(inner: &Arc<Inner>, id: VolumeId, age: Duration) -> Result<Option<
         }
         VaultState::Trashed => {
             let since = held.value.trashed.unwrap_or_default();
-            let age = Duration::from_micros(inner.env.wall_clock().0.saturating_sub(since));
-            if age >= limits::TRASH_AGE && held.value.owner == Some(inner.writer.node) {
+            let age = Duration::from_micros(inner.env.aging_clock().0.saturating_sub(since));
+            let is_sure = inner.env.uptime() >= limits::PURGE_UPTIME;
+            // Another node's is for that node: its log may have the last of it. Nobody's is for whoever comes.
+            let is_for_us = held.value.owner.is_none_or(|owner| owner == inner.writer.node);
+            if age >= limits::TRASH_AGE && is_for_us && is_sure {
                 drop(turn);
                 return Ok(trash::expunge(inner, &held).await?.then_some(Reap::Purged));
             }

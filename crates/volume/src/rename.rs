@@ -107,6 +107,8 @@ pub(crate) async fn resize(
 async fn cut(claimed: &Exclusive, vault: &Vault, size: u64) -> Result<(), Error> {
     let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
     rest::settle(claimed, async |staged| {
+        // Apart from what is unfinished, so that what was there before the cut becomes a version of its own.
+        staged.drain().await?;
         match staged.clear(size, vault.size - size, true, true) {
             Written::Done => {}
             Written::Staged(ticket) => staged.sync(ticket).await?,

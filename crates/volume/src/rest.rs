@@ -5,11 +5,14 @@ use crate::registry::{Exclusive, Inner};
 use crate::{Error, HomeMaker, Vault, attach, limits, offline, records};
 use base::VolumeId;
 use datastore::record::Held;
+use futures_util::future::{Either, select};
 use staging::Staged;
+use std::pin::pin;
 use std::sync::Arc;
 
 /// Brings all unfinished changes of a claimed volume to the datastore and takes it out of service; `before` may add to them. An
-/// error when that takes too long or cannot be done: then it is out of service, and what is unfinished stays in the log.
+/// error when that takes too long or cannot be done, as in a store that is full: then it is out of service, and what is
+/// unfinished stays in the log.
 pub(crate) async fn settle(
     claimed: &Exclusive,
     before: impl AsyncFnOnce(&Arc<Staged>) -> Result<(), Error>,
@@ -33,7 +36,15 @@ pub(crate) async fn settle(
             before(&staged).await?;
             Ok::<_, Error>(staged.drain().await?)
         };
-        inner.env.timeout(limits::SETTLE_TIME_MAX, work).await
+        let full = pin!(until_full(inner));
+        match select(pin!(inner.env.timeout(limits::SETTLE_TIME_MAX, work)), full).await {
+            Either::Left((drained, _)) => drained,
+            Either::Right(((), _)) => {
+                let reason =
+                    format!("the store has no room for what volume '{name}' has acknowledged");
+                Ok(Err(datastore::Error::Full(reason).into()))
+            }
+        }
     };
     let closed = match live {
         Some(_) => offline::close(claimed).await,
@@ -51,7 +62,17 @@ pub(crate) async fn settle(
     }
 }
 
-fn home_of(homes: &HomeMaker, vault: &Vault) -> Result<Arc<dyn staging::Home>, Error> {
+/// Ends once the store is seen to have no room, again and again.
+async fn until_full(inner: &Inner) {
+    let mut looks = 0;
+    while looks < limits::FULL_LOOKS {
+        inner.env.sleep(limits::FULL_PAUSE).await;
+        looks = if inner.staging.is_store_full() { looks + 1 } else { 0 };
+    }
+}
+
+/// The home of a volume's content.
+pub(crate) fn home_of(homes: &HomeMaker, vault: &Vault) -> Result<Arc<dyn staging::Home>, Error> {
     (homes)(vault)
 }
 

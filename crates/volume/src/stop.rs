@@ -90,6 +90,7 @@ pub(crate) fn hurry(inner: &Inner) {
 /// Stops.
 pub(crate) async fn stop(inner: &Arc<Inner>, drain: bool) -> Result<(), Error> {
     inner.stopping.store(true, Ordering::Release);
+    inner.guests.end();
     salvage::stop(inner);
     if !drain {
         inner.staging.begin_no_batch();

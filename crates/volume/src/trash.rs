@@ -6,12 +6,11 @@
 
 use crate::machine::Event;
 use crate::registry::{Exclusive, Inner};
-use crate::{
-    Error, Info, Vault, VaultState, limits, list, offline, records, remove, rest, salvage,
-};
-use base::VolumeId;
+use crate::{Error, Info, Vault, VaultState, limits, list, records, remove, rest};
+use base::{Kind, Serial, VolumeId};
 use datastore::record::Held;
 use serde::Serialize;
+use staging::Logged;
 use std::sync::Arc;
 
 /// A volume in the trash, as people see it.
@@ -29,23 +28,8 @@ pub struct Trashed {
 
 /// Moves a volume to the trash. A damaged one cannot be kept: that is for [`remove::remove`].
 pub(crate) async fn trash(inner: &Arc<Inner>, name: &str, force: bool) -> Result<(), Error> {
-    base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
-    let _turn = inner.turns.take(name).await;
-    if force {
-        salvage::cancel(inner, name);
-    }
-    let claimed = offline::claim(inner, name, force, "removal to the trash").await?;
-    match lay_aside(&claimed).await {
-        Ok(()) => claimed.end(Event::Removed, "in the trash", |inside| inside.reason = None),
-        Err(error) => {
-            let why = error.to_string();
-            claimed.end(Event::OfflineDone, &why, |inside| {
-                inside.known &= !matches!(error, Error::NotFound(_));
-                inside.reason = Some(why.clone());
-            })?;
-            Err(error)
-        }
-    }
+    let words = ("removal to the trash", "in the trash");
+    remove::take_away(inner, name, force, words, lay_aside, |_| Event::OfflineDone).await
 }
 
 async fn lay_aside(claimed: &Exclusive) -> Result<(), Error> {
@@ -53,29 +37,48 @@ async fn lay_aside(claimed: &Exclusive) -> Result<(), Error> {
     let id = records::find(&inner.writer, name).await?.value.id;
     claimed.entry.inside.lock().known = true;
     // What it owes would be in the way of others for as long as it is kept.
-    if let Err(error) = rest::settle(claimed, async |_| Ok(())).await {
-        let reason = format!(
-            "{error}; it cannot be kept so: `rekindle volume rm {name} --now` removes it at once and for good"
-        );
-        return Err(match error.kind().is_retryable() {
-            true => datastore::Error::Unavailable(reason).into(),
-            false => Error::Damaged { name: name.to_owned(), reason },
-        });
-    }
+    let owes = match rest::settle(claimed, async |_| Ok(())).await {
+        Ok(()) => false,
+        // Whoever removes volumes because there is no room must not need room for it: what it owes stays in the log.
+        Err(error) if error.kind() == Kind::Full => {
+            tracing::warn!(
+                volume = name,
+                "goes to the trash with what it owes in the log: {error}"
+            );
+            true
+        }
+        // It is no worse for that, and nothing that this node says removes it.
+        Err(error @ Error::Elsewhere(..)) => return Err(error),
+        Err(error) => {
+            let reason = format!(
+                "{error}; it cannot be kept so: `rekindle volume rm {name} --now` removes it at once and for good"
+            );
+            return Err(match error.kind().is_retryable() {
+                true => datastore::Error::Unavailable(reason).into(),
+                false => Error::Damaged { name: name.to_owned(), reason },
+            });
+        }
+    };
     let _step = claimed.step("the store: moving the vault to the trash");
     let since = inner.env.wall_clock().0;
+    let held = records::find(&inner.writer, name).await?;
+    let last = inner.staging.last_serial(&held.value).await?;
     rest::rewrite(inner, name, id, |vault| {
         Ok(Vault {
             state: VaultState::Trashed,
             trashed: Some(since),
             generation: vault.generation.next(),
-            begins: vault.checkpoint,
+            // All that the log has of it by now is of the volume, and by those who logged it as before.
+            begins: last.max(vault.checkpoint),
+            logged: logged_up_to(vault, last),
             ..vault.clone()
         })
     })
     .await?;
     let freed = async {
-        remove::release_log(inner, id).await?;
+        if !owes {
+            remove::release_log(inner, id).await?;
+        }
         records::free_name(&inner.writer, name, id).await
     };
     if let Err(error) = freed.await {
@@ -85,6 +88,13 @@ async fn lay_aside(claimed: &Exclusive) -> Result<(), Error> {
         );
     }
     Ok(())
+}
+
+/// Who logged what is behind the checkpoint, up to `last`: as the vault says, and behind where its own life began that one.
+fn logged_up_to(vault: &Vault, last: Serial) -> Vec<Logged> {
+    let Some(node) = vault.owner.filter(|_| last > vault.checkpoint) else { return Vec::new() };
+    let own = Logged { node, incarnation: vault.incarnation, begins: vault.begins };
+    vault.logged.iter().copied().chain((last > own.begins).then_some(own)).collect()
 }
 
 /// What is in the trash, what went there last first.
@@ -104,14 +114,14 @@ pub(crate) async fn list(inner: &Arc<Inner>) -> Result<Vec<Trashed>, Error> {
 }
 
 async fn vaults(inner: &Arc<Inner>) -> Result<Vec<Held<Vault>>, Error> {
-    let ids = records::vault_ids(&inner.writer).await?;
+    let ids = records::known_vault_ids(&inner.writer).await?;
     let read = records::each(ids, |id| async move { records::vault(&inner.writer, id).await });
     let mut found = Vec::new();
     for vault in read.await {
         match vault {
             Ok(held) => found.extend(held.filter(|held| held.value.state == VaultState::Trashed)),
             // Another volume's damage is its own.
-            Err(error) if error.kind() == base::Kind::Damaged => {}
+            Err(error) if error.kind() == Kind::Damaged => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -120,7 +130,10 @@ async fn vaults(inner: &Arc<Inner>) -> Result<Vec<Held<Vault>>, Error> {
 
 async fn named(inner: &Arc<Inner>, name: &str) -> Result<Vec<Held<Vault>>, Error> {
     let mut found = vaults(inner).await?;
-    found.retain(|held| held.value.name == name);
+    // An id names one of several; a name that looks like the id of another stands behind it.
+    let is_id = |held: &Held<Vault>| held.value.id.to_string() == name;
+    let by_id = found.iter().any(is_id);
+    found.retain(|held| if by_id { is_id(held) } else { held.value.name == name });
     if found.is_empty() {
         return Err(Error::NotInTrash(name.to_owned()));
     }
@@ -134,12 +147,13 @@ pub(crate) async fn restore(
     name: &str,
     new_name: Option<&str>,
 ) -> Result<Info, Error> {
-    let target = new_name.unwrap_or(name);
-    base::names::check(target).map_err(|bad| Error::Invalid(bad.to_string()))?;
     if inner.is_stopping() {
         return Err(Error::Stopping);
     }
     let held = named(inner, name).await?.pop().ok_or_else(|| Error::NotInTrash(name.to_owned()))?;
+    let name = held.value.name.as_str();
+    let target = new_name.unwrap_or(name);
+    base::names::check(target).map_err(|bad| Error::Invalid(bad.to_string()))?;
     let id = held.value.id;
     let _turn = inner.turns.take(target).await;
     // The name first: until the vault agrees it leads nowhere, and the reaper takes it back.
@@ -150,7 +164,6 @@ pub(crate) async fn restore(
             trashed: None,
             name: target.to_owned(),
             generation: vault.generation.next(),
-            begins: vault.checkpoint,
             ..vault.clone()
         }),
         VaultState::Live if vault.name == target => Ok(vault.clone()),

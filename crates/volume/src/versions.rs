@@ -6,8 +6,10 @@
 
 use crate::machine::Event;
 use crate::registry::{Exclusive, Inner};
-use crate::{Error, Info, Vault, VaultState, list, offline, records, rest};
+use crate::{Error, Info, Vault, VaultState, limits, list, offline, records, rest};
+use datastore::record::Held;
 use serde::Serialize;
+use staging::versions::Spared;
 use staging::{Accepted, Version, versions};
 use std::sync::Arc;
 
@@ -20,7 +22,7 @@ pub struct VersionInfo {
     pub until: u64,
     /// Bytes of the volume then.
     pub size: u64,
-    /// At most what it alone keeps in the store, bytes.
+    /// About what it alone keeps in the store at most, bytes.
     pub keeps: u64,
     /// Bytes that were lost in it.
     pub lost: u64,
@@ -41,7 +43,7 @@ impl VersionInfo {
 /// Those of a volume, the newest first.
 pub(crate) async fn versions(inner: &Arc<Inner>, name: &str) -> Result<Vec<VersionInfo>, Error> {
     let vault = records::find(&inner.writer, name).await?.value;
-    let now = inner.env.wall_clock().0;
+    let now = inner.env.aging_clock().0;
     Ok(vault
         .versions
         .iter()
@@ -60,7 +62,9 @@ pub(crate) async fn rollback(
     base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
     let _turn = inner.turns.take(name).await;
     // Nobody is thrown out for a version that does not exist.
-    pick(inner, &records::find(&inner.writer, name).await?.value, to)?;
+    let vault = records::find(&inner.writer, name).await?.value;
+    let version = pick(inner, &vault, to)?;
+    is_readable(inner, &vault, &version).await?;
     let claimed = offline::claim(inner, name, false, "going back to an earlier version").await?;
     let outcome = go_back(&claimed, to, discard).await;
     let why = outcome.as_ref().err().map(ToString::to_string);
@@ -75,8 +79,35 @@ pub(crate) async fn rollback(
     list::show(inner, name).await
 }
 
+/// An error when the tree of an earlier content is not all there.
+async fn is_readable(inner: &Inner, vault: &Vault, version: &Version) -> Result<(), Error> {
+    let home = rest::home_of(&inner.homes, vault)?;
+    let mut position = 0;
+    while position < version.size {
+        let span = limits::VERSION_LOOK_BYTES.min(version.size - position);
+        if let Err(error) = home.extents(&version.root, position, span).await {
+            let (name, label) = (&vault.name, version.label());
+            let reason = format!(
+                "its version {label} cannot be read, so the volume stays as it is: {error}; `rekindle volume versions {name}` \
+                 lists the others"
+            );
+            return Err(match error.kind().is_retryable() {
+                true => datastore::Error::Unavailable(format!("volume '{name}': {reason}")).into(),
+                false => Error::Damaged { name: name.clone(), reason },
+            });
+        }
+        position += span;
+    }
+    Ok(())
+}
+
 async fn go_back(claimed: &Exclusive, to: &str, discard: bool) -> Result<(), Error> {
     let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
+    // What settling commits must not take the version that is wanted, nor the others that were to be chosen from.
+    let vault = newest(claimed).await?;
+    let target = pick(inner, &vault, to)?;
+    let _hold = inner.staging.hold_versions(&vault, &target);
+    let spared = Spared::of(&vault, &target);
     if let Err(error) = rest::settle(claimed, async |_| Ok(())).await {
         if !discard {
             return Err(error);
@@ -95,8 +126,7 @@ async fn go_back(claimed: &Exclusive, to: &str, discard: bool) -> Result<(), Err
         let version = pick(inner, vault, to)?;
         let generation = vault.generation.next();
         let checkpoint = vault.checkpoint.max(last);
-        let known = vault.accepted.filter(|known| known.generation == vault.generation);
-        let segment = known.map(|known| known.segment).unwrap_or_default();
+        let segment = vault.accepted.map(|known| known.segment).unwrap_or_default();
         let newer = vault.versions.iter().take_while(|one| **one != version);
         let over = newer.map(|one| one.replaced).fold(version.replaced, u64::saturating_add);
         Ok(Vault {
@@ -106,8 +136,9 @@ async fn go_back(claimed: &Exclusive, to: &str, discard: bool) -> Result<(), Err
             generation,
             checkpoint,
             begins: checkpoint,
+            logged: Vec::new(),
             accepted: Some(Accepted { generation, through: checkpoint, segment }),
-            versions: versions::with_present(vault, over, inner.env.wall_clock().0),
+            versions: versions::with_present(vault, over, &spared, inner.env.aging_clock().0),
             ..vault.clone()
         })
     })
@@ -117,12 +148,46 @@ async fn go_back(claimed: &Exclusive, to: &str, discard: bool) -> Result<(), Err
     Ok(())
 }
 
+/// The vault of a claimed volume, with what is in service of it.
+async fn newest(claimed: &Exclusive) -> Result<Vault, Error> {
+    let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
+    let live = claimed.entry.inside.lock().live.clone();
+    match live {
+        Some(live) => Ok(live.staged.vault()),
+        None => Ok(records::find(&inner.writer, name).await?.value),
+    }
+}
+
+/// The vault of a volume without the older half of its earlier contents: they must not keep a store full. If it cannot be
+/// written, as it was.
+pub(crate) async fn shed(inner: &Inner, held: Held<Vault>) -> Vault {
+    let vault = &held.value;
+    let is_ours = vault.owner.is_none_or(|owner| owner == inner.writer.node);
+    if vault.versions.is_empty() || !is_ours {
+        return held.value;
+    }
+    let kept = vault.versions.len() / 2;
+    let versions = vault.versions[..kept].to_vec();
+    let gone = vault.versions.len() - kept;
+    match inner.writer.replace(&held, Vault { versions, ..vault.clone() }).await {
+        Ok(written) => {
+            let volume = written.value.name.as_str();
+            tracing::warn!(volume, gone, kept, "earlier contents are let go of: the store is full");
+            written.value
+        }
+        Err(error) => {
+            tracing::warn!(volume = vault.name, %error, "earlier contents keep a full store full");
+            held.value
+        }
+    }
+}
+
 fn pick(inner: &Inner, vault: &Vault, to: &str) -> Result<Version, Error> {
     let name = &vault.name;
     if vault.state != VaultState::Live {
         return Err(Error::NotFound(name.clone()));
     }
-    let now = inner.env.wall_clock().0;
+    let now = inner.env.aging_clock().0;
     let found = vault.versions.iter().find(|one| one.label() == to && versions::is_kept(one, now));
     found.cloned().ok_or_else(|| {
         Error::Invalid(format!(

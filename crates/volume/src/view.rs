@@ -1,6 +1,7 @@
 //! Volumes as people see them on a live node: everything that the registry knows, and nothing that it would have to ask
 //! the datastore for.
 
+use crate::Vault;
 use crate::collector::{Decision, Generation};
 use crate::entry::Entry;
 use crate::machine::State;
@@ -8,6 +9,7 @@ use crate::registry::Inner;
 use env::Moment;
 use serde::Serialize;
 use staging::StagedView;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A volume that somebody has asked for since the start.
@@ -79,6 +81,40 @@ fn of(entry: &Entry, now: Moment, clock: u64) -> VolumeView {
         }
     }
     view
+}
+
+/// A volume of which something cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Impaired {
+    pub volume: String,
+    /// What waits for the store, for time, or for a person; since when it is said, microseconds since 1970.
+    pub unreadable: Option<(u64, String)>,
+    /// Bytes that were given up: reads of them are errors until they are written again.
+    pub lost_bytes: u64,
+}
+
+/// Volumes of which something cannot be read, by name: of those that are known since the start.
+pub(crate) fn impaired(inner: &Inner) -> Vec<Impaired> {
+    let clock = inner.env.wall_clock().0;
+    let of = |entry: &Arc<Entry>| {
+        let (unreadable, live, noted) = {
+            let inside = entry.inside.lock();
+            let since = inside.waits.as_ref().map_or(clock, |waits| waits.since);
+            let told = inside.unreadable(clock).map(|told| (since, told));
+            (told, inside.live.clone(), inside.lost_bytes)
+        };
+        let lost_bytes = live.map_or(noted, |live| lost_bytes(&live.staged.vault()));
+        let is_whole = unreadable.is_none() && lost_bytes == 0;
+        (!is_whole).then(|| Impaired { volume: entry.name.clone(), unreadable, lost_bytes })
+    };
+    let mut found: Vec<_> = inner.all().iter().filter_map(of).collect();
+    found.sort_unstable_by(|one, other| one.volume.cmp(&other.volume));
+    found
+}
+
+/// Bytes that were given up.
+pub(crate) fn lost_bytes(vault: &Vault) -> u64 {
+    vault.lost.iter().map(|lost| lost.span).sum()
 }
 
 /// The volumes whose names begin with `prefix`, by name, at most `most`; and how many there are.

@@ -3,7 +3,7 @@
 use crate::format::home;
 use crate::format::{
     BadHeader, FRAMES_HEADER_AT, FRAMES_HEADER_BYTES, FramesHeader, HEADER_BYTES, HEADER_COPY_AT,
-    Header, LabelBytes, NoHeader, RECORD_BYTES,
+    Header, LabelBytes, NoHeader, RECORD_BYTES, is_ours,
 };
 use crate::frames::{self, Beginning, Frames};
 use crate::heap::Heap;
@@ -77,7 +77,8 @@ pub(crate) struct Inner {
 impl Arena {
     /// Maps (or makes) the arena of `node` at `path`. Slots keep their content. An arena that has more slots already
     /// keeps them: one may hold the only copy of an acknowledged change. For the same reason an arena of another node or
-    /// shape, or of a newer layout, is an error, and the file is left alone. See [`Arena::began`] for damage.
+    /// shape, or of a newer layout, is an error, and the file is left alone; so is whatever is no arena, as it may be
+    /// precious to somebody. See [`Arena::began`] for damage.
     ///
     /// Two daemons must not open one arena: hold the node's own lock before.
     pub fn open(env: &Env, path: &Path, node: NodeId, slots: usize) -> io::Result<Arena> {
@@ -100,6 +101,11 @@ impl Arena {
     pub fn open_shaped(env: &Env, path: &Path, node: NodeId, shape: Shape) -> io::Result<Arena> {
         let Shape { slots, slot_bytes, .. } = shape;
         check_shape(slots, slot_bytes);
+        let head = env.memory().head(path, HEADER_PAGE_BYTES)?;
+        if head.is_some_and(|head| !is_ours(&head)) {
+            // Nothing but zeros is new.
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, STRANGE));
+        }
         let page = env.memory().map(path, HEADER_PAGE_BYTES as u64)?;
         let (found, old_frames) = (find_header(&*page), read_frames_header(&*page));
         drop(page);
@@ -213,6 +219,13 @@ impl Arena {
         matches!(self.inner.began, Began::Kept | Began::Mended)
     }
 
+    /// Whether somebody has removed its file: what lies in it stays for as long as it is held, and the next start will
+    /// not find it.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.inner.region.is_removed()
+    }
+
     /// What it was found to be.
     #[must_use]
     pub fn began(&self) -> Began {
@@ -257,6 +270,9 @@ impl Arena {
         (0..self.inner.slots).map(|index| Slot::new(Arc::clone(&self.inner), index)).collect()
     }
 }
+
+/// Why a file is left alone that no arena ever was in.
+const STRANGE: &str = "it holds something, and that is no warm memory: it is left alone; name another file, or remove it";
 
 fn check_shape(slots: usize, slot_bytes: u32) {
     assert!((1..=SLOTS_MAX).contains(&slots), "an arena has 1 to {SLOTS_MAX} slots, not {slots}");

@@ -135,6 +135,37 @@ fn two_damaged_headers_mean_a_fresh_arena_and_are_said() {
 }
 
 #[test]
+fn what_is_no_arena_is_refused_and_left_alone() {
+    let world = World::new(2, Faults::none());
+    let photo: Vec<u8> = (0..9000_u32).map(|at| (at * 7 + at / 256) as u8).collect();
+    // A disk image whose first page is empty, too.
+    let image = [vec![0; 70_000], photo.clone()].concat();
+    for precious in [&photo[..], &photo[..20], &image] {
+        assert!(world.put_memory(PATH, precious).unwrap());
+        let opened = Arena::open_sized(&world.env(), Path::new(PATH), NODE, 2, SLOT);
+        let error = opened.err().expect("it is somebody's").to_string();
+        assert!(error.contains("no warm memory"), "{error}");
+        assert!(world.copy_memory(PATH).unwrap() == precious, "left alone");
+    }
+    assert!(world.put_memory(PATH, &vec![0; 50_000]).unwrap());
+    assert_eq!(open(&world, NODE, 2).began(), Began::New);
+}
+
+#[test]
+fn an_arena_is_known_by_any_of_its_marks() {
+    for kept in [0, 1024, 3072] {
+        let world = World::new(2, Faults::none());
+        used(&world);
+        open(&world, NODE, 2).note_home("/srv/d");
+        for mark in [0, 1024, 3072] {
+            assert!(mark == kept || world.flip_memory_bit(PATH, mark));
+        }
+        let began = open(&world, NODE, 2).began();
+        assert_eq!(began, if kept == 3072 { Began::Damaged } else { Began::Mended });
+    }
+}
+
+#[test]
 fn an_arena_of_another_node_is_refused_and_left_alone() {
     let world = World::new(2, Faults::none());
     let salt = used(&world);

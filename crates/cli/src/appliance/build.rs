@@ -26,7 +26,7 @@ const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// Runs the command.
 pub fn run(common: &Common, build: &ApplianceBuild) -> Outcome {
-    crate::supervise::access::private_from_now_on();
+    env::real::access::keep_private();
     if !build.memory.is_power_of_two() || build.memory < MEMORY_BYTES_MIN {
         return Err(Failure::usage(format!(
             "--memory is a power of two from {} on, as in 256M",

@@ -17,7 +17,7 @@ use crate::arguments::{Appliance, Common};
 use crate::failure::{Failure, Outcome};
 use crate::{output, supervise::endpoints};
 use base::Kind;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -138,7 +138,6 @@ fn tell(folder: &Path, signal: Signal) -> Outcome {
     };
     Description::read(folder)?;
     let pid = endpoints::read(folder).filter(|found| found.guest).map(|found| found.pid);
-    let pid =
-        pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw).ok_or_else(nobody)?;
-    kill_process(pid, signal).map_err(|error| nobody().because(std::io::Error::from(error)))
+    let told = endpoints::signal(folder, pid.ok_or_else(nobody)?, signal);
+    if told.map_err(|error| nobody().because(error))? { Ok(()) } else { Err(nobody()) }
 }

@@ -37,7 +37,7 @@ const CONSOLE_LINES: usize = 15;
 
 /// Runs the command, until the guest is off or cannot be had.
 pub fn run(common: &Common, run: &ApplianceRun) -> Outcome<u8> {
-    access::private_from_now_on();
+    env::real::access::keep_private();
     let description = Description::read(&run.folder)?;
     let folder = run.folder.canonicalize()?;
     let _lock = Lock::take(&folder)?;

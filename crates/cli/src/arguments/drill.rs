@@ -5,6 +5,10 @@ use crate::parse;
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  rekindle drill restart
+  rekindle drill attach --reads 16")]
 pub enum Drill {
     /// Kill the worker with SIGKILL under load; count milliseconds stalled and acknowledged writes lost
     Restart(Restart),

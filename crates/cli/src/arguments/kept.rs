@@ -53,11 +53,26 @@ pub struct Rollback {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  rekindle volume restore vm1\n  rekindle volume restore vm1 --as vm1-old"
-)]
+#[command(after_help = "\
+Examples:
+  rekindle volume purge vm1
+  rekindle volume purge 3f0c5a5a5a5a5a5a5a5a5a5a5a5a5a5a   one of several")]
+pub struct Purge {
+    /// As `rekindle volume trash` shows it: the name that it had, or its id
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle volume restore vm1
+  rekindle volume restore vm1 --as vm1-old
+
+Of several that had the name, the one that was removed last comes back; the id
+of another one brings that back.")]
 pub struct Restore {
-    /// The name that it had
+    /// As `rekindle volume trash` shows it: the name that it had, or its id
     #[arg(value_parser = parse::volume_name)]
     pub name: String,
     /// Under another name

@@ -11,7 +11,8 @@ Examples:
   rekindle status
   rekindle status --watch          again every second
 
-Exit code 1 when no daemon answers, or while it is starting or stopping.")]
+Exit code 1 when no daemon answers, or while it is starting or stopping; 3 when
+another copy of its folder has replaced it.")]
 pub struct Status {
     /// Print again every so often: 1s, 500ms
     #[arg(long, value_name = "TIME", value_parser = parse::duration, num_args = 0..=1, default_missing_value = "1s")]
@@ -31,6 +32,10 @@ pub struct Space {
 }
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  rekindle warm show
+  rekindle warm drop --orphans    give back what no folder needs any more")]
 pub enum Warm {
     /// What it holds, how often it helped, and why not when it did not
     #[command(after_help = "Example:\n  rekindle warm show")]
@@ -65,7 +70,11 @@ pub struct BootReport {
 #[command(after_help = "\
 Each is a copy under short locks and of bounded length: safe on a daemon under
 load. The store is not asked, so they answer while it is away. Fields of
---json may change with any version.")]
+--json may change with any version.
+
+Examples:
+  rekindle debug volumes vm
+  rekindle debug log --json")]
 pub enum Debug {
     /// Volumes asked for since the start: state, sessions, serials, overlay, what the collector thinks
     #[command(after_help = "Examples:\n  rekindle debug volumes\n  rekindle debug volumes vm")]
@@ -130,4 +139,11 @@ pub struct Man {
 pub struct Completions {
     /// The shell
     pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct VolumeNames {
+    /// Of those in the trash; the ids of those that share a name
+    #[arg(long)]
+    pub trash: bool,
 }

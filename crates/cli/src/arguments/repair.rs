@@ -31,7 +31,7 @@ pub struct Verify {
     #[arg(long)]
     pub salvage: bool,
     /// Read at most so many bytes per second
-    #[arg(long, value_name = "SIZE", value_parser = parse::size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse::budget)]
     pub rate: Option<u64>,
 }
 
@@ -49,7 +49,11 @@ volume waits for `rekindle salvage run`.
 When acknowledged changes that had not reached the store are lost (flash and
 memory both damaged), the volume stays out of service and says which; nobody
 but you can decide to go on without them:
-  rekindle salvage run NAME --accept-losses")]
+  rekindle salvage run NAME --accept-losses
+
+Examples:
+  rekindle salvage queue
+  rekindle salvage run vm1")]
 pub enum Salvage {
     /// Volumes that are being salvaged, and those that wait for it
     #[command(after_help = "Example:\n  rekindle salvage queue")]
@@ -89,6 +93,10 @@ pub struct SalvageHistory {
 }
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  rekindle sweep run
+  rekindle sweep status")]
 pub enum Sweep {
     /// What the sweep is doing and what it has given back
     #[command(after_help = "Example:\n  rekindle sweep status")]

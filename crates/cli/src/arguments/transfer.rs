@@ -24,8 +24,9 @@ Examples:
                                                     is lost
 
 The volume is made if it is not there. Holes and zeros take no space.
---resume compares the image with what is there, and writes what differs: it
-is right whatever was done to the volume meanwhile.")]
+--resume goes on with an import of the same raw image that broke off: it
+compares the image with what is there, and writes what differs.
+What is in a FILE never says how it is read: its guest has written that.")]
 pub struct Import {
     /// The image
     #[arg(value_name = "FILE")]
@@ -33,7 +34,7 @@ pub struct Import {
     /// The volume
     #[arg(value_parser = parse::volume_name)]
     pub volume: String,
-    /// How the image lies in the file [default: what its first bytes say]
+    /// How the image lies in the file [default: qcow2 for a FILE that ends so, else raw]
     #[arg(long)]
     pub format: Option<Format>,
     /// Size of a new volume [default: that of the image]
@@ -51,6 +52,12 @@ pub struct Import {
     /// Go on with an import that broke off: write only what differs
     #[arg(long, conflicts_with = "overwrite")]
     pub resume: bool,
+    /// --overwrite or --resume also while clients are connected: the disk changes under them
+    #[arg(long)]
+    pub force: bool,
+    /// Also read the files that a qcow2 image names (backing file, external data): only of an image that you trust
+    #[arg(long)]
+    pub with_backing_files: bool,
 }
 
 #[derive(Debug, Args)]
@@ -58,21 +65,26 @@ pub struct Import {
 Examples:
   rekindle volume export vm1 vm1.img
   rekindle volume export vm1 vm1.qcow2
+  rekindle volume export vm1 vm1.img --skip-damaged   what cannot be read is
+                                                      zeros, and is listed
 
 What clients write meanwhile may be in the file or not: stop them first.
-The file has its name when it is whole; until then it is called FILE.part.
+The file has its name when it is whole; until then it is hidden beside it.
 An export that broke off begins again from the start.")]
 pub struct Export {
     /// The volume
     #[arg(value_parser = parse::volume_name)]
     pub name: String,
-    /// The file; it must not be there
+    /// The file, which must not be there; or a disk, with --force
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// How to write it [default: qcow2 for a FILE that ends so, else raw]
     #[arg(long)]
     pub format: Option<Format>,
-    /// Replace a file that is there
+    /// Replace a file that is there, or write over a disk
     #[arg(long)]
     pub force: bool,
+    /// Write zeros for what cannot be read, and list it
+    #[arg(long)]
+    pub skip_damaged: bool,
 }

@@ -68,16 +68,16 @@ pub struct Up {
     #[arg(long, env = "REKINDLE_STORE_FAULT", hide_env_values = true, value_name = "SPEC")]
     pub store_fault: Option<String>,
     /// Flash for acknowledged writes that are not in the store yet [default: 4G, at most half of what is free]
-    #[arg(long, env = "REKINDLE_FLASH_BUDGET", hide_env_values = true, value_name = "SIZE", value_parser = parse::size)]
+    #[arg(long, env = "REKINDLE_FLASH_BUDGET", hide_env_values = true, value_name = "SIZE", value_parser = parse::budget)]
     pub flash_budget: Option<u64>,
     /// RAM for cached blocks [default: 256M]
-    #[arg(long, env = "REKINDLE_CACHE", hide_env_values = true, value_name = "SIZE", value_parser = parse::size)]
+    #[arg(long, env = "REKINDLE_CACHE", hide_env_values = true, value_name = "SIZE", value_parser = parse::budget)]
     pub cache: Option<u64>,
     /// Memory that outlives the process [default: 256M, at most a sixteenth of what is free]
-    #[arg(long, env = "REKINDLE_WARM_SIZE", hide_env_values = true, value_name = "SIZE", value_parser = parse::size)]
+    #[arg(long, env = "REKINDLE_WARM_SIZE", hide_env_values = true, value_name = "SIZE", value_parser = parse::budget)]
     pub warm_size: Option<u64>,
     /// How much of it keeps tree nodes over a restart, 0 for none [default: a quarter]
-    #[arg(long, env = "REKINDLE_WARM_FRAMES", hide_env_values = true, value_name = "SIZE", value_parser = parse::size)]
+    #[arg(long, env = "REKINDLE_WARM_FRAMES", hide_env_values = true, value_name = "SIZE", value_parser = parse::budget)]
     pub warm_frames: Option<u64>,
     /// Add parity to new packs: 16+1 is one parity cell to 16 of data, a sixteenth more space, and what is damaged in
     /// the store within that bound comes back; off: none [default: off]

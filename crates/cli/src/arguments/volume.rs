@@ -1,11 +1,16 @@
 //! `volume` and `map`: disks.
 
-use super::{Export, Import, Rename, Resize, Restore, Rollback};
+use super::{Export, Import, Purge, Rename, Resize, Restore, Rollback};
 use crate::parse::{self, Place};
 use clap::{Args, Subcommand, ValueEnum};
 use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  rekindle volume create vm1 --size 20G
+  rekindle volume ls
+  rekindle volume show vm1")]
 pub enum Volume {
     /// Make a volume
     Create(Create),
@@ -34,8 +39,7 @@ Examples:
     /// Take a volume out of the trash
     Restore(Restore),
     /// Remove for good what is in the trash
-    #[command(after_help = "Example:\n  rekindle volume purge vm1")]
-    Purge(Named),
+    Purge(Purge),
     /// Give a volume another name
     Rename(Rename),
     /// Give a volume another size

@@ -24,7 +24,13 @@ pub fn follow(client: &Client, job: Job, what: &'static str) -> Outcome<Job> {
             bar.finish_and_clear();
             return Err(goes_on(&job, what));
         }
-        job = client.get(&format!("/api/v1/jobs/{}", job.id))?;
+        job = match client.get(&format!("/api/v1/jobs/{}", job.id)) {
+            Err(_) if interrupts.interrupted() => {
+                bar.finish_and_clear();
+                return Err(goes_on(&job, what));
+            }
+            answer => answer?,
+        };
     }
     bar.finish_and_clear();
     match (job.state, &job.problem) {
@@ -67,8 +73,8 @@ fn goes_on(job: &Job, what: &str) -> Failure {
 
 fn show(bar: &ProgressBar, job: &Job, what: &str) {
     match job.total {
-        Some(total) => output::show_share(bar, &line(job, what), job.done, total),
-        None => output::show_count(bar, &line(job, what)),
+        Some(total) if total > 0 => output::show_share(bar, &line(job, what), job.done, total),
+        _ => output::show_count(bar, &line(job, what)),
     }
 }
 

@@ -59,6 +59,8 @@ fn list(jobs: &[Job]) {
         };
         let progress = match &one.problem {
             Some(problem) => problem.message.clone(),
+            // What counts nothing has nothing to show at its end.
+            None if one.done == 0 && one.state != JobState::Running => "-".to_owned(),
             None => job::line(one, "").trim_start_matches(": ").to_owned(),
         };
         table.add_row([

@@ -1,10 +1,11 @@
 //! `rekindle volume rename|resize|versions|rollback|trash|restore|purge`.
 
 use super::client;
-use crate::arguments::{Common, Named, Rename, Resize, Restore, Rollback};
-use crate::client::escape;
-use crate::failure::Outcome;
+use crate::arguments::{Common, Named, Purge, Rename, Resize, Restore, Rollback};
+use crate::client::{Client, escape};
+use crate::failure::{Failure, Outcome};
 use crate::output;
+use base::Kind;
 use base::units::format_size;
 use front::http::api::Volume;
 use front::http::kept::{TrashedVolume, VolumeVersion};
@@ -86,13 +87,52 @@ pub fn trash(common: &Common) -> Outcome {
         output::line("the trash is empty");
         return Ok(());
     }
-    let mut table = output::table(["NAME", "SIZE", "REMOVED", "KEPT UNTIL"]);
+    let mut table = output::table(["NAME", "SIZE", "REMOVED", "KEPT UNTIL", "ID"]);
     for row in rows {
         let (since, until) = (output::moment(row.since), output::moment(row.until));
-        table.add_row([row.name, format_size(row.size), since, until]);
+        table.add_row([row.name, format_size(row.size), since, until, row.id]);
     }
     output::rows(&table);
     Ok(())
+}
+
+/// By what each volume in the trash can be asked for: its name where it alone had it, else its id.
+pub fn names(client: &Client) -> Vec<String> {
+    let rows: Vec<TrashedVolume> = client.get("/api/v1/trash").unwrap_or_default();
+    let alone = |row: &TrashedVolume| rows.iter().filter(|one| one.name == row.name).count() == 1;
+    rows.iter().map(|row| if alone(row) { row.name.clone() } else { row.id.clone() }).collect()
+}
+
+/// The one volume in the trash that has this id, else the one that had this name.
+fn only(client: &Client, asked: &str) -> Outcome<TrashedVolume> {
+    let rows: Vec<TrashedVolume> = client.get("/api/v1/trash")?;
+    if let Some(row) = rows.iter().find(|row| row.id == asked) {
+        return Ok(row.clone());
+    }
+    let named: Vec<&TrashedVolume> = rows.iter().filter(|row| row.name == asked).collect();
+    match named[..] {
+        [row] => Ok(row.clone()),
+        [] => Err(Failure::new(format!("there is no volume '{asked}' in the trash"))
+            .next("`rekindle volume trash` shows which there are")
+            .kind(Kind::NotFound)),
+        _ => {
+            let row = |row: &&TrashedVolume| {
+                format!(
+                    "\n    {}  {}, removed {}",
+                    row.id,
+                    format_size(row.size),
+                    output::moment(row.since)
+                )
+            };
+            let rows: String = named.iter().map(row).collect();
+            Err(Failure::new(format!(
+                "{} volumes in the trash had the name '{asked}'",
+                named.len()
+            ))
+            .next(format!("name one of them by its id:{rows}"))
+            .kind(Kind::Conflict))
+        }
+    }
 }
 
 pub fn restore(common: &Common, request: &Restore) -> Outcome {
@@ -105,13 +145,15 @@ pub fn restore(common: &Common, request: &Restore) -> Outcome {
     Ok(())
 }
 
-pub fn purge(common: &Common, named: &Named) -> Outcome {
-    let path = format!("/api/v1/trash/{}", escape(&named.name));
-    let _: Value = client(common)?.delete(&path)?;
+pub fn purge(common: &Common, request: &Purge) -> Outcome {
+    let client = client(common)?;
+    let row = only(&client, &request.name)?;
+    // By its id: of others that had its name, none may go with it.
+    let _: Value = client.delete(&format!("/api/v1/trash/{}", escape(&row.id)))?;
     if common.json {
-        output::json(&json!({"purged": named.name}));
+        output::json(&json!({"purged": row.name, "id": row.id}));
     } else {
-        output::line(&format!("'{}' is gone for good; the sweep gives its space back", named.name));
+        output::line(&format!("'{}' is gone for good; the sweep gives its space back", row.name));
     }
     Ok(())
 }

@@ -3,10 +3,10 @@
 use super::client;
 use crate::arguments::{Common, Status};
 use crate::client::Client;
-use crate::failure::{EXIT_FAILED, Outcome};
+use crate::failure::{EXIT_FAILED, EXIT_FENCED, Outcome};
 use crate::output;
 use base::units::format_size;
-use front::http::api::{self, Job, JobState, LogUsage, StoreInfo, Volume};
+use front::http::api::{self, Job, JobState, LogUsage, MemoryBudget, StoreInfo, Volume};
 use serde_json::{Value, json};
 
 /// Runs the command; exit code 1 while the daemon does not serve.
@@ -50,7 +50,11 @@ impl Found {
     }
 
     fn exit(&self) -> u8 {
-        if self.status.state == "serving" { 0 } else { EXIT_FAILED }
+        match self.status.state.as_str() {
+            "serving" => 0,
+            "fenced" => EXIT_FENCED,
+            _ => EXIT_FAILED,
+        }
     }
 
     /// The daemon's own answer, with the rest beside it.
@@ -74,6 +78,7 @@ impl Found {
             reasons => reasons.join("; "),
         };
         pairs.push(("health", health));
+        pairs.extend(status.health.notes.iter().map(|note| ("note", note.clone())));
         if let Some(stopping) = &status.stopping {
             let (done, volumes) = (stopping.done, stopping.volumes);
             let waits = &stopping.waits_for;
@@ -115,8 +120,12 @@ impl Found {
                     status.node, status.incarnation, status.version
                 ),
             ),
-            ("store", format!("{}{reach}", status.store)),
-            ("flash", format!("{used} of {most} in {} segments", self.log.segments)),
+            ("store", format!("{}{reach}{}", status.store, room(&self.store))),
+            (
+                "flash",
+                format!("{used} of {most} in {} segments{}", self.log.segments, files(&self.log)),
+            ),
+            ("memory", memory(&status.memory)),
             ("backlog", format_size(status.backlog_bytes)),
             ("clients", status.clients.to_string()),
             (
@@ -126,6 +135,31 @@ impl Found {
             ("states", states(&status.detail["states"])),
         ]
     }
+}
+
+/// How much more the store takes.
+fn room(store: &StoreInfo) -> String {
+    match store.room_bytes {
+        Some(bytes) => format!(", room for {} more", format_size(bytes)),
+        None if store.unbounded => ", no bound to its room".to_owned(),
+        None => String::new(),
+    }
+}
+
+/// What the log's files take.
+fn files(log: &LogUsage) -> String {
+    let Some(all) = log.files_bytes else { return String::new() };
+    let (used, kept) = (format_size(log.files_used_bytes), format_size(log.files_kept_bytes));
+    format!("; {} on the disk: {used} in use, {kept} kept to be written again", format_size(all))
+}
+
+/// What may take memory, and does.
+fn memory(budgets: &[MemoryBudget]) -> String {
+    let word = |budget: &MemoryBudget| {
+        let (used, most) = (format_size(budget.used_bytes), format_size(budget.budget_bytes));
+        format!("{} {used} of {most}", budget.name)
+    };
+    budgets.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
 /// How many volumes are in each state, of those that were asked for since the start.

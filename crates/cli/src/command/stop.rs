@@ -5,10 +5,12 @@ use crate::arguments::{Common, Stop};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use crate::supervise::endpoints;
 use base::Kind;
 use base::units::format_size;
 use front::http::api::Stopping;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::time::Duration;
 
 /// Pause between two looks when the daemon does not answer.
@@ -39,7 +41,21 @@ pub fn run(common: &Common, stop: &Stop) -> Outcome {
         }
     }
     wait_until_gone(&client, &mut interrupts)?;
+    if !ended && endpoints::was_killed(client.dir()) {
+        follower.bar.finish_and_clear();
+        return Err(killed(client.dir()));
+    }
     follower.finish(common)
+}
+
+fn killed(dir: &Path) -> Failure {
+    Failure::new("the daemon was killed before it had stopped")
+        .because("it left behind where it served, and answers no more")
+        .next(format!(
+            "nothing acknowledged is lost: `rekindle up --dir {}` goes on",
+            output::quoted(dir)
+        ))
+        .kind(Kind::Unavailable)
 }
 
 fn restarted() -> Failure {

@@ -57,11 +57,34 @@ pub fn run(common: &Common, sweep: &Sweep) -> Outcome<u8> {
 
 /// Counters that the daemon chose to give.
 pub fn print_counters(counters: &Value) {
-    output::pairs(&shown(counters));
+    let shown = shown(counters);
+    let pairs: Vec<_> = shown.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+    output::pairs(&pairs);
 }
 
-fn shown(counters: &Value) -> Vec<(&str, String)> {
+/// What a counter is called among people.
+fn called(name: &str) -> String {
+    let plain = match name {
+        "sweeps" => "sweeps ended since the start",
+        "packs_total" => "packs in the store",
+        "packs_live" => "packs in use",
+        "packs_condemned" => "packs found unused",
+        "packs_rescued" => "packs used again meanwhile",
+        "packs_compacted" => "packs written anew",
+        "packs_deleted" => "packs deleted",
+        "notes_deleted" => "notes of moves deleted",
+        "bytes_freed" => "freed",
+        "bytes_copied" => "copied to free it",
+        "started_microseconds" => "began",
+        "ended_microseconds" => "ended",
+        other => return other.replace('_', " "),
+    };
+    plain.to_owned()
+}
+
+fn shown(counters: &Value) -> Vec<(String, String)> {
     let text = |name: &str, value: &Value| match (value.as_u64(), value.as_str()) {
+        (Some(time), _) if name.ends_with("_microseconds") => output::moment(time),
         (Some(bytes), _) if name.contains("bytes") => base::units::format_size(bytes),
         (_, Some(text)) => text.to_owned(),
         _ => value.to_string(),
@@ -69,7 +92,7 @@ fn shown(counters: &Value) -> Vec<(&str, String)> {
     let counters = counters.as_object().into_iter().flatten();
     // What did not happen is not said.
     let counters = counters.filter(|(_, value)| !value.is_null());
-    counters.map(|(name, value)| (name.as_str(), text(name, value))).collect()
+    counters.map(|(name, value)| (called(name), text(name, value))).collect()
 }
 
 #[cfg(test)]
@@ -81,7 +104,8 @@ mod tests {
         let counters = json!({ "failure": null, "phase": "idle", "bytes_freed": 1024 });
         assert_eq!(
             shown(&counters),
-            [("bytes_freed", "1 KiB".to_owned()), ("phase", "idle".to_owned())]
+            [("freed", "1 KiB"), ("phase", "idle")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
         );
     }
 }

@@ -1,6 +1,7 @@
 //! `rekindle up`: settle the settings, open the sockets, then supervise a worker or be one (under systemd).
 
 use crate::arguments::{Common, Up};
+use crate::client::escape;
 use crate::config_file::{self, Settings};
 use crate::failure::{Failure, Outcome};
 use crate::folder;
@@ -15,7 +16,8 @@ use std::path::{Path, PathBuf};
 
 /// Runs the command; gives the exit code.
 pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
-    access::private_from_now_on();
+    env::real::access::keep_private();
+    env::real::descriptors::outlive_file_size();
     let settings = match &up.config {
         Some(path) => config_file::read(path)?,
         None => Settings::default(),
@@ -110,6 +112,8 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> 
     config.warm_frames_bytes = up.warm_frames.or(settings.warm_frames);
     config.cache_bytes = up.cache.or(settings.cache).unwrap_or(config.cache_bytes);
     config.index_bytes = settings.index.unwrap_or(config.index_bytes);
+    config.requests_bytes = settings.requests.unwrap_or(config.requests_bytes);
+    config.held_bytes = settings.held.unwrap_or(config.held_bytes);
     config.compression = settings.compression.unwrap_or(config.compression);
     config.parity = up.parity.or(settings.parity).unwrap_or(config.parity);
     config.read_ahead = up.read_ahead.or(settings.read_ahead).unwrap_or(config.read_ahead);
@@ -182,6 +186,9 @@ struct Banner<'a> {
 
 impl Banner<'_> {
     fn print(&self, json: bool) {
+        // Now, when it serves: looking costs time.
+        let orphans = super::warm::orphans();
+        let notes: Vec<&String> = self.notes.iter().chain(&orphans).collect();
         if json {
             let places = |wanted: Role| {
                 let here = self.places.iter().filter(move |(role, _)| *role == wanted);
@@ -192,7 +199,7 @@ impl Banner<'_> {
                 &serde_json::json!({
                     "node": self.ready.node, "store": self.ready.store, "worker": self.ready.pid,
                     "start_ms": self.ready.start_ms, "nbd": places(Role::Nbd), "http": places(Role::Http),
-                    "notes": self.notes,
+                    "notes": notes,
                 })
                 .to_string(),
             );
@@ -214,7 +221,7 @@ impl Banner<'_> {
         for (role, place) in self.places {
             output::line(&format!("  {}", endpoint(*role, place)));
         }
-        for note in self.notes {
+        for note in notes {
             output::line(&format!("  note    {note}"));
         }
         self.next();
@@ -247,6 +254,24 @@ fn endpoint(role: Role, place: &Address) -> String {
 pub fn nbd_uri(place: &Address, volume: &str) -> String {
     match place {
         Address::Tcp(place) => format!("nbd://{place}/{volume}"),
-        Address::Unix(path) => format!("nbd+unix:///{volume}?socket={}", path.display()),
+        Address::Unix(path) => {
+            // Slashes may stand as they are, and are read more easily.
+            let path = escape(&path.display().to_string()).replace("%2F", "/");
+            format!("nbd+unix:///{volume}?socket={path}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_in_a_uri_is_escaped() {
+        let place = Address::Unix("/srv/a b&c#d?e%f/größe/nbd.sock".into());
+        assert_eq!(
+            nbd_uri(&place, "vm1"),
+            "nbd+unix:///vm1?socket=/srv/a%20b%26c%23d%3Fe%25f/gr%C3%B6%C3%9Fe/nbd.sock"
+        );
     }
 }

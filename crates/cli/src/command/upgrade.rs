@@ -8,8 +8,9 @@ use crate::output;
 use crate::supervise::endpoints::{self, Endpoints};
 use crate::supervise::upgrade::{self, Answer, Request};
 use base::Kind;
+use env::real::folder::Folder;
 use rustix::fs::FlockOperation;
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::Signal;
 use std::fmt;
 use std::fs::File;
 use std::path::Path;
@@ -22,22 +23,30 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Runs the command.
 pub fn run(common: &Common, upgrade: &Upgrade) -> Outcome {
+    // One name, through links.
     let dir = folder::of_client(common.dir.as_deref())?;
+    let dir = dir.canonicalize().map_err(|_| none(&dir))?;
     let supervisor = supervisor(&dir)?;
-    let _one_at_a_time = take_turn(&dir)?;
+    let folder = Folder::open_own(&dir).map_err(|error| not_ours(&dir, error))?;
+    let _one_at_a_time = take_turn(&folder, &dir)?;
     let binary = match &upgrade.binary {
         Some(path) => Some(std::path::absolute(path)?),
         None => None,
     };
     // Of an upgrade before.
-    let _ = std::fs::remove_file(upgrade::answer_path(&dir));
-    upgrade::write(&upgrade::request_path(&dir), &Request { binary })?;
-    kill_process(supervisor, Signal::USR2).map_err(|error| {
-        Failure::new(format!("cannot signal the daemon (pid {})", supervisor.as_raw_pid()))
-            .because(std::io::Error::from(error))
+    let _ = folder.remove(upgrade::ANSWER.0);
+    upgrade::write(&dir, upgrade::REQUEST, &Request { binary })?;
+    // A stranger may have its number by now, who would die of the signal.
+    let told = endpoints::signal(&dir, supervisor, Signal::USR2).map_err(|error| {
+        Failure::new(format!("cannot signal the daemon (pid {supervisor})"))
+            .because(error)
             .next("run the command as the user who runs the daemon")
     })?;
-    let answer = wait(&dir, supervisor)?;
+    if !told {
+        let _ = folder.remove(upgrade::REQUEST.0);
+        return Err(none(&dir));
+    }
+    let answer = wait(&folder, &dir)?;
     match &answer {
         Answer::Upgraded { .. } if common.json => output::json(&answer),
         Answer::Upgraded { .. } => output::line(&answer.to_string()),
@@ -57,23 +66,28 @@ pub fn run(common: &Common, upgrade: &Upgrade) -> Outcome {
     Ok(())
 }
 
+fn none(dir: &Path) -> Failure {
+    Failure::new(format!("no daemon serves in {}", dir.display()))
+        .next(format!(
+            "start it with `rekindle up --dir {}`, or name another folder with --dir",
+            output::quoted(dir)
+        ))
+        .kind(Kind::Unavailable)
+}
+
+/// What is written there is a command to the daemon, and what is read there is believed.
+fn not_ours(dir: &Path, error: std::io::Error) -> Failure {
+    Failure::new(format!("cannot use the folder {}", dir.display()))
+        .because(error)
+        .next("run the command as the user who runs the daemon")
+}
+
 /// The process that keeps the sockets, if it is one that can be upgraded.
-fn supervisor(dir: &Path) -> Outcome<Pid> {
-    let none = || {
-        Failure::new(format!("no daemon serves in {}", dir.display()))
-            .next(format!(
-                "start it with `rekindle up --dir {}`, or name another folder with --dir",
-                dir.display()
-            ))
-            .kind(Kind::Unavailable)
-    };
-    let Endpoints { pid, worker, upgradable, .. } = endpoints::read(dir).ok_or_else(none)?;
-    let supervisor = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(none)?;
-    if test_kill_process(supervisor) == Err(rustix::io::Errno::SRCH) {
-        return Err(none());
-    }
+fn supervisor(dir: &Path) -> Outcome<u32> {
+    let Endpoints { pid, worker, upgradable, .. } =
+        endpoints::read(dir).ok_or_else(|| none(dir))?;
     if upgradable {
-        return Ok(supervisor);
+        return Ok(pid);
     }
     let failure = if worker == pid {
         Failure::new("this daemon is kept alive by systemd, which has to start the new binary")
@@ -86,14 +100,12 @@ fn supervisor(dir: &Path) -> Outcome<Pid> {
 }
 
 /// Two requests at once would be one too many for the files that they are made of.
-fn take_turn(dir: &Path) -> Outcome<File> {
-    let path = dir.join("upgrade.lock");
-    let file =
-        File::options().write(true).create(true).truncate(false).open(&path).map_err(|error| {
-            Failure::new(format!("cannot write {}", path.display()))
-                .because(error)
-                .next("run the command as the user who runs the daemon")
-        })?;
+fn take_turn(folder: &Folder, dir: &Path) -> Outcome<File> {
+    let file = folder.lock_file("upgrade.lock").map_err(|error| {
+        Failure::new(format!("cannot write in {}", dir.display()))
+            .because(error)
+            .next("run the command as the user who runs the daemon")
+    })?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
         Failure::new("another `rekindle upgrade` is at work here")
             .next("wait for it")
@@ -102,14 +114,15 @@ fn take_turn(dir: &Path) -> Outcome<File> {
     Ok(file)
 }
 
-fn wait(dir: &Path, supervisor: Pid) -> Outcome<Answer> {
+fn wait(folder: &Folder, dir: &Path) -> Outcome<Answer> {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
-        let found = std::fs::read(upgrade::answer_path(dir)).ok();
+        let held = endpoints::is_held(dir);
+        let found = folder.read(upgrade::ANSWER.0).ok();
         if let Some(answer) = found.and_then(|text| serde_json::from_slice(&text).ok()) {
             return Ok(answer);
         }
-        if test_kill_process(supervisor) == Err(rustix::io::Errno::SRCH) {
+        if !held {
             return Err(Failure::new("the daemon ended in the middle of the upgrade")
                 .next("start the new binary with `rekindle up`: nothing acknowledged is lost")
                 .kind(Kind::Unavailable));

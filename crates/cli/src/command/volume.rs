@@ -6,6 +6,7 @@ use crate::client::escape;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::supervise::endpoints;
+use base::Kind;
 use base::units::format_size;
 use front::http::api::{Ack, Event, Job, Policy, Volume};
 use serde_json::{Value, json};
@@ -120,13 +121,22 @@ pub fn print_list(volumes: &[Volume]) {
             format_size(volume.size),
             word(volume.policy),
             if volume.policy == Policy::Back { word(volume.ack) } else { "-".to_owned() },
-            volume.state.clone(),
+            format!("{}{}", volume.state, mark(volume)),
             volume.clients.to_string(),
             format_size(backlog.bytes),
             if backlog.changes > 0 { output::time(backlog.age_ms) } else { "-".to_owned() },
         ]);
     }
     output::rows(&table);
+}
+
+/// What a volume that is not whole is marked with.
+fn mark(volume: &Volume) -> &'static str {
+    match (&volume.unreadable, volume.lost_bytes) {
+        (Some(_), _) => ", not all readable",
+        (None, 1..) => ", bytes given up",
+        (None, 0) => "",
+    }
 }
 
 fn show(common: &Common, named: &Named) -> Outcome {
@@ -150,6 +160,11 @@ fn show(common: &Common, named: &Named) -> Outcome {
         ("pinned", if volume.pinned { "yes: it stays in service" } else { "no" }.to_owned()),
         ("checkpoint", format!("{} (generation {})", volume.checkpoint, volume.generation)),
     ];
+    if volume.lost_bytes > 0 {
+        let lost = format_size(volume.lost_bytes);
+        let till = "reads of them are errors until they are written again";
+        pairs.push(("given up", format!("{lost}: {till}")));
+    }
     pairs.extend(backlog(&volume));
     pairs.extend(volume.uris.iter().map(|uri| ("nbd", uri.clone())));
     output::pairs(&pairs);
@@ -196,13 +211,19 @@ fn backlog(volume: &Volume) -> Vec<(&'static str, String)> {
 
 fn rm(common: &Common, remove: &Remove) -> Outcome {
     let how = format!("?force={}&now={}", remove.force, remove.now);
-    let _: Value = client(common)?.delete(&path(&remove.name, &how))?;
+    let removed: Outcome<Value> = client(common)?.delete(&path(&remove.name, &how));
+    removed.map_err(|failure| {
+        let busy =
+            failure.kind == Kind::Conflict.to_string() && failure.error.contains("client(s)");
+        if busy { failure.next("or let go of them with --force") } else { failure }
+    })?;
     if common.json {
         output::json(&json!({"removed": remove.name, "kept": !remove.now}));
     } else if !remove.now {
         output::line(&format!(
-            "volume '{0}' is in the trash for a week: `rekindle volume restore {0}` brings it back",
-            remove.name
+            "volume '{}' is in the trash for a week: `rekindle volume restore {}` brings it back",
+            remove.name,
+            output::quoted(&remove.name)
         ));
     } else {
         output::line(&format!("volume '{}' is gone; the sweep gives its space back", remove.name));

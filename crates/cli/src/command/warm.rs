@@ -9,6 +9,11 @@ use crate::output;
 use base::units::format_size;
 use front::http::api::{WarmDropped, WarmFrames, WarmMisses, WarmStatus};
 
+/// What `up` says of warm memory that belongs to no folder any more.
+pub fn orphans() -> Option<String> {
+    orphans::note()
+}
+
 /// Runs the command.
 pub fn run(common: &Common, warm: &Warm) -> Outcome<u8> {
     match warm {
@@ -47,6 +52,9 @@ fn show(status: &WarmStatus) {
         ("slots", format!("{slots_used} of {slots} used, {} each", format_size(status.slot_bytes))),
         ("segments", format!("{} found here at the start", status.segments_kept)),
     ]);
+    if status.removed {
+        output::pairs(&[("removed", "its file is gone: the next start is cold".to_owned())]);
+    }
     match &status.frames {
         Some(frames) => show_frames(frames),
         None => output::pairs(&[("frames", "off".to_owned())]),

@@ -5,6 +5,7 @@
 )]
 
 use super::block::{self, BYTES, Found, Noise};
+use crate::client::Interrupts;
 use crate::failure::{Failure, Outcome};
 use crate::nbd::{Export, Verb};
 use base::Kind;
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// No acknowledgement for so long means that the daemon does not come back.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at Ctrl-C.
+const LOOK: Duration = Duration::from_millis(200);
 /// Pause between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Findings that are reported one by one.
@@ -111,11 +114,17 @@ impl Load {
         self.longest_gap = Duration::ZERO;
     }
 
-    /// Works for a time, whatever happens to the other side.
-    pub fn work_for(&mut self, time: Duration) -> Outcome {
+    /// Works for a time, whatever happens to the other side; shorter when somebody wants it to end.
+    pub fn work_for(&mut self, time: Duration, interrupts: &mut Interrupts<'_>) -> Outcome {
         self.last = Instant::now();
-        let end = self.last + time;
+        let (end, mut look) = (self.last + time, self.last);
         while Instant::now() < end {
+            if Instant::now() >= look {
+                look = Instant::now() + LOOK;
+                if interrupts.interrupted() {
+                    return Err(Failure::new("the drill was broken off").kind(Kind::Unavailable));
+                }
+            }
             let turn = self.turn(true);
             self.survive(turn)?;
         }

@@ -5,7 +5,7 @@ mod block;
 mod load;
 
 use crate::arguments::{AckWord, Common, Restart};
-use crate::client::{Client, escape};
+use crate::client::{Client, Interrupts, escape};
 use crate::command;
 use crate::failure::{EXIT_FAILED, Failure, Outcome};
 use crate::output;
@@ -44,8 +44,10 @@ pub fn run(common: &Common, restart: &Restart) -> Outcome<u8> {
     let client = command::client(common)?;
     let status: Status = client.get("/api/v1/status")?;
     let address = endpoints::nbd(client.dir())?;
+    // Before there is a volume that has to go again.
+    let mut interrupts = client.interrupts()?;
     let (volume, scratch) = subject(&client, restart)?;
-    let drilled = drill(&client, restart, &volume, address, common.json);
+    let drilled = drill(&client, restart, &volume, address, common.json, &mut interrupts);
     if scratch {
         let removed = client.delete::<Value>(&format!(
             "/api/v1/volumes/{}?force=true&now=true",
@@ -84,6 +86,7 @@ fn drill(
     volume: &Volume,
     address: Address,
     quiet: bool,
+    interrupts: &mut Interrupts<'_>,
 ) -> Outcome<Report> {
     let bytes = volume.size.min(AREA_BYTES_MAX);
     if bytes < 4096 * u64::from(restart.depth) * 2 {
@@ -93,11 +96,11 @@ fn drill(
     let mut load = Load::new(address, volume.name.clone(), bytes, mix, seed());
     let time = Duration::from_secs(restart.seconds);
     let mut stalled = Vec::new();
-    load.work_for(time)?;
+    load.work_for(time, interrupts)?;
     for round in 1..=restart.rounds {
         kill_worker(client)?;
         load.mark();
-        load.work_for(time.max(Duration::from_millis(500)))?;
+        load.work_for(time.max(Duration::from_millis(500)), interrupts)?;
         let gap = u64::try_from(load.longest_gap.as_millis()).unwrap_or(u64::MAX);
         stalled.push(gap);
         if !quiet {

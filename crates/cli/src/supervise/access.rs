@@ -2,7 +2,7 @@
 //! umask says; a group may be let in to a socket, and through the daemon's folder to it, but to no file.
 
 use crate::failure::{Failure, Outcome};
-use rustix::fs::{Gid, Mode, chown};
+use rustix::fs::{Gid, chown};
 use std::fs::{DirEntry, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -42,11 +42,6 @@ fn is_ours(name: &std::ffi::OsStr) -> bool {
 /// The number of a group.
 pub type Group = u32;
 
-/// Everything that this process and its children make from now on is for its user only.
-pub fn private_from_now_on() {
-    rustix::process::umask(Mode::RWXG | Mode::RWXO);
-}
-
 /// Settles who may pass through the daemon's folder: its user, and `groups` to their sockets. A folder that others use as
 /// well is left as it is, and told; so is a folder on the way that a group cannot pass.
 pub fn settle(dir: &Path, groups: &[Group], notes: &mut Vec<String>) -> Outcome {
@@ -57,6 +52,8 @@ pub fn settle(dir: &Path, groups: &[Group], notes: &mut Vec<String>) -> Outcome 
     };
     let found = std::fs::metadata(dir).map_err(failed)?;
     let entries: Vec<DirEntry> = std::fs::read_dir(dir).map_err(failed)?.flatten().collect();
+    check_entries(&entries)?;
+    notes.extend(replaceable(dir));
     let ours = entries.iter().all(|entry| is_ours(&entry.file_name()));
     let shared = found.mode() & 0o1000 != 0 || found.uid() != rustix::process::geteuid().as_raw();
     if shared || !ours {
@@ -93,6 +90,38 @@ pub fn settle(dir: &Path, groups: &[Group], notes: &mut Vec<String>) -> Outcome 
     Ok(())
 }
 
+/// Refuses what another user has put where the daemon's own files go, while he could.
+fn check_entries(entries: &[DirEntry]) -> Outcome {
+    let user = rustix::process::geteuid().as_raw();
+    let strange = entries.iter().find_map(|entry| {
+        let name = entry.file_name();
+        // The store may be a mount whose server says who owns it; its records prove themselves.
+        let is_own = name != "store" && OURS.contains(&name.to_string_lossy().as_ref());
+        let owner = entry.metadata().ok().filter(|_| is_own)?.uid();
+        (owner != user).then(|| (entry.path(), owner))
+    });
+    match strange {
+        None => Ok(()),
+        Some((path, owner)) => {
+            Err(Failure::new(format!("{} belongs to another user ({owner})", path.display()))
+                .next("remove it, or choose another folder with --dir; if you trust it, make it yours with chown"))
+        }
+    }
+}
+
+/// What people should know of the way to the folder: who could put another one in its place.
+fn replaceable(dir: &Path) -> Option<String> {
+    let user = rustix::process::geteuid().as_raw();
+    let way = dir.ancestors().skip(1);
+    let mut found = way.filter_map(|way| Some((way, std::fs::metadata(way).ok()?.uid())));
+    let (way, owner) = found.find(|(_, owner)| *owner != user && *owner != 0)?;
+    Some(format!(
+        "{} belongs to another user ({owner}), who can put another folder in the place of {}",
+        way.display(),
+        dir.display()
+    ))
+}
+
 fn close(entry: &DirEntry) {
     let Ok(found) = entry.metadata() else { return };
     if (found.is_dir() || found.is_file()) && found.mode() & 0o077 != 0 {
@@ -116,15 +145,6 @@ fn blocked<'a>(mut way: impl Iterator<Item = &'a Path>, group: Group) -> Option<
     ))
 }
 
-/// Settles who may connect to a Unix socket.
-pub fn settle_socket(path: &Path, group: Option<Group>) -> io::Result<()> {
-    if let Some(group) = group {
-        chown(path, None, Some(Gid::from_raw(group)))?;
-    }
-    let mode = if group.is_some() { 0o660 } else { 0o600 };
-    std::fs::set_permissions(path, Permissions::from_mode(mode))
-}
-
 fn refused(group: Group, error: rustix::io::Errno) -> Failure {
     Failure::new(format!("cannot let the group {group} in"))
         .because(io::Error::from(error))
@@ -133,8 +153,11 @@ fn refused(group: Group, error: rustix::io::Errno) -> Failure {
 
 /// The group of a name, or of a number.
 pub fn group(text: &str) -> Result<Group, String> {
-    if let Ok(number) = text.parse() {
-        return Ok(number);
+    match text.parse() {
+        // To the kernel it means "no change".
+        Ok(Group::MAX) => return Err(format!("no group can have the number {text}")),
+        Ok(number) => return Ok(number),
+        Err(_) => {}
     }
     let none = || format!("there is no group '{text}': `getent group` lists them");
     let name = std::ffi::CString::new(text).map_err(|_| none())?;
@@ -215,8 +238,39 @@ mod tests {
     }
 
     #[test]
+    fn what_another_user_has_put_there_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let flash = folder.path().join("flash");
+        std::fs::create_dir(&flash).expect("a folder");
+        settle(folder.path(), &[], &mut Vec::new()).expect("ours");
+        if rustix::process::geteuid().is_root() {
+            chown(&flash, Some(rustix::fs::Uid::from_raw(65534)), None).expect("root may");
+            let error = settle(folder.path(), &[], &mut Vec::new()).expect_err("not ours").error;
+            assert!(error.contains("belongs to another user (65534)"), "{error}");
+        }
+    }
+
+    #[test]
+    fn who_can_replace_the_folder_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path().join("d");
+        std::fs::create_dir(&dir).expect("a folder");
+        let told = || {
+            let mut notes = Vec::new();
+            settle(&dir, &[], &mut notes).expect("ours");
+            notes.iter().any(|note| note.contains("belongs to another user (65534)"))
+        };
+        assert!(!told());
+        if rustix::process::geteuid().is_root() {
+            chown(folder.path(), Some(rustix::fs::Uid::from_raw(65534)), None).expect("root may");
+            assert!(told());
+        }
+    }
+
+    #[test]
     fn groups_have_names_and_numbers() {
         assert_eq!((group("root"), group("4711")), (Ok(0), Ok(4711)));
+        assert!(group("4294967295").expect_err("the kernel's word for none").contains("no group"));
         assert!(group("nobody-is-called-so").expect_err("none").contains("getent"));
     }
 }

@@ -6,13 +6,16 @@ use super::sockets::{Listening, Role};
 use crate::failure::{Failure, Outcome};
 use base::Kind;
 use env::Address;
+use env::real::folder::Folder;
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Where a daemon serves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,11 +74,9 @@ impl Endpoints {
     /// Writes the file, whole or not at all.
     pub fn write(&self, dir: &Path) -> Outcome {
         let write = || {
-            let temporary = dir.join("endpoints.json.new");
             let mut text = serde_json::to_string_pretty(self).map_err(std::io::Error::from)?;
             text.push('\n');
-            std::fs::write(&temporary, text)?;
-            std::fs::rename(&temporary, dir.join(NAME))
+            Folder::open_own(dir)?.write(NAME, TEMPORARY, text.as_bytes())
         };
         write().map_err(|error: std::io::Error| {
             Failure::new(format!("cannot write in {}", dir.display()))
@@ -86,14 +87,36 @@ impl Endpoints {
 }
 
 const NAME: &str = "endpoints.json";
+const TEMPORARY: &str = "endpoints.json.new";
+const LOCK: &str = "rekindle.pid";
+/// How long a command may hold the lock of a folder: it only looks whether a daemon does.
+const LOOK_PATIENCE: Duration = Duration::from_millis(200);
 
 fn first(places: &[String], wanted: impl Fn(&Address) -> bool) -> Option<Address> {
     places.iter().filter_map(|text| text.parse().ok()).find(wanted)
 }
 
-/// Where the daemon of a folder serves, if it says so.
+/// Where the daemon of a folder serves, if one does and says so.
 pub fn read(dir: &Path) -> Option<Endpoints> {
-    serde_json::from_slice(&std::fs::read(dir.join(NAME)).ok()?).ok()
+    let folder = Folder::open(dir).ok()?;
+    // A daemon that was killed leaves the file behind: others have its ports and its number now.
+    let serves = folder.is_locked(LOCK).ok()?;
+    serves.then(|| serde_json::from_slice(&folder.read(NAME).ok()?).ok()).flatten()
+}
+
+/// Whether a daemon holds the folder, as far as this user may know.
+pub fn is_held(dir: &Path) -> bool {
+    Folder::open(dir).and_then(|folder| folder.is_locked(LOCK)).unwrap_or(false)
+}
+
+/// Whether the last daemon of a folder was killed: it did not take back where it serves.
+pub fn was_killed(dir: &Path) -> bool {
+    !is_held(dir) && Folder::open(dir).is_ok_and(|folder| folder.read(NAME).is_ok())
+}
+
+/// Signals the process that keeps the sockets of a folder; `false` when `pid` is not that one any more.
+pub fn signal(dir: &Path, pid: u32, signal: Signal) -> std::io::Result<bool> {
+    Folder::open(dir)?.signal(LOCK, pid, signal)
 }
 
 /// The NBD socket of the daemon of a folder that is nearest.
@@ -110,30 +133,24 @@ pub fn nbd(dir: &Path) -> Outcome<Address> {
 /// The lock of a folder: held by one daemon at a time, given back by the kernel however the process ends.
 pub struct Lock {
     file: OwnedFd,
-    dir: std::path::PathBuf,
+    dir: PathBuf,
 }
 
 impl Lock {
     /// Takes the folder.
     pub fn take(dir: &Path) -> Outcome<Self> {
-        let path = dir.join("rekindle.pid");
         let failed = |error: std::io::Error| {
             Failure::new(format!("cannot use the folder {}", dir.display()))
                 .because(error)
                 .next("choose another one with --dir")
         };
-        let mut file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            // Whoever may read a file may lock it.
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed)?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        // Before anything is made in it.
+        let folder = Folder::open_own(dir).map_err(failed)?;
+        // Whoever may read a file may lock it: it is private.
+        let mut file = folder.lock_file(LOCK).map_err(failed)?;
+        match lock(&file) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(Errno::WOULDBLOCK) => {
                 let mut text = String::new();
                 let _ = file.read_to_string(&mut text);
                 let other = match text.trim() {
@@ -170,7 +187,20 @@ impl AsFd for Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         // The locked file stays: who removes it could remove the lock of a successor.
-        let _ = std::fs::remove_file(self.dir.join(NAME));
+        let _ = Folder::open_own(&self.dir).and_then(|folder| folder.remove(NAME));
+    }
+}
+
+/// Takes the lock; whoever only looks at it gets a moment to have done so.
+fn lock(file: &File) -> rustix::io::Result<()> {
+    let end = Instant::now() + LOOK_PATIENCE;
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            other => return other,
+        }
     }
 }
 
@@ -191,6 +221,7 @@ mod tests {
     #[test]
     fn endpoints_are_found_again() {
         let folder = tempfile::tempdir().expect("a folder");
+        let lock = Lock::take(folder.path()).expect("free");
         assert_eq!(read(folder.path()), None);
         let endpoints = Endpoints {
             nbd: vec!["tcp:127.0.0.1:10809".into(), "unix:/x/nbd.sock".into()],
@@ -202,5 +233,20 @@ mod tests {
         assert_eq!(found, endpoints);
         assert_eq!(found.nbd(), Some(Address::Unix("/x/nbd.sock".into())));
         assert_eq!(found.http_places().len(), 2);
+        assert!(is_held(folder.path()) && !was_killed(folder.path()));
+        drop(lock);
+        assert!(!is_held(folder.path()) && !was_killed(folder.path()), "an orderly end");
+    }
+
+    #[test]
+    fn what_a_killed_daemon_left_is_no_sign_of_life() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pid = std::process::id();
+        Endpoints { pid, ..Endpoints::default() }.write(folder.path()).expect("written");
+        std::fs::write(folder.path().join(LOCK), pid.to_string()).expect("written");
+        assert_eq!(read(folder.path()), None);
+        assert!(!is_held(folder.path()) && was_killed(folder.path()));
+        // This very process: it would not see the end of the test.
+        assert!(!signal(folder.path(), pid, Signal::KILL).expect("looked at"));
     }
 }

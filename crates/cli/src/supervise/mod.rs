@@ -19,7 +19,7 @@ pub mod sockets;
 pub mod upgrade;
 mod worker;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{EXIT_FENCED, Failure, Outcome};
 use crate::output::tell;
 use crate::signals::StopSignals;
 use crate::worker::{Handover, Ready};
@@ -248,6 +248,13 @@ impl Supervisor {
         let gives_up = self.announce.is_some() && status.code().is_some();
         if now.stopping || gives_up || (status.success() && !retired) {
             return Some(exit_code(status));
+        }
+        if status.code() == Some(EXIT_FENCED.into()) {
+            // Another one would be what this one was. It has said why.
+            tell(
+                "rekindle: the worker is fenced, and none is started any more: `rekindle up --take-identity` goes on with this folder",
+            );
+            return Some(EXIT_FENCED);
         }
         if !retired {
             if self.arrival.as_mut().is_some_and(Arrival::died) {

@@ -5,7 +5,6 @@
 //! open, so that it can be returned to when its file is gone.
 #![expect(clippy::disallowed_methods, reason = "the supervisor works on the real machine")]
 
-use super::access;
 use super::endpoints::Lock;
 use super::sockets::{self, Listening, Role};
 use super::worker::Worker;
@@ -49,6 +48,9 @@ struct Socket {
     role: Role,
     address: String,
     descriptor: RawFd,
+    /// Its file; older binaries did not say.
+    #[serde(default)]
+    file: Option<(u64, u64)>,
 }
 
 /// The change that an `exec` is part of.
@@ -113,7 +115,7 @@ impl Supervisor {
         for socket in &self.sockets {
             let descriptor = socket.pass_on()?.descriptor;
             let address = socket.address.to_string();
-            passed.push(Socket { role: socket.role, address, descriptor });
+            passed.push(Socket { role: socket.role, address, descriptor, file: socket.file });
         }
         let passage = Passage {
             version: VERSION,
@@ -181,14 +183,14 @@ fn turn_back(text: &str, why: &str) -> Failure {
 }
 
 fn take_over(passage: Passage) -> Outcome<Supervisor> {
-    access::private_from_now_on();
+    env::real::access::keep_private();
     let Passage { dir, handover, sockets: passed, lock, memory, worker, change, .. } = passage;
     let mut sockets = Vec::new();
-    for Socket { role, address, descriptor } in passed {
+    for Socket { role, address, descriptor, file } in passed {
         let address = address.parse().map_err(|error| {
             Failure::new(format!("'{address}' is not an address")).because(error)
         })?;
-        sockets.push(Listening { role, address, socket: sockets::take(descriptor)? });
+        sockets.push(Listening { role, address, socket: sockets::take(descriptor)?, file });
     }
     let memory = memory.map(sockets::take).transpose()?;
     if let Some(memory) = &memory {

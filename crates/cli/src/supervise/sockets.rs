@@ -5,18 +5,19 @@
     reason = "these sockets outlive every process that has an Env"
 )]
 
-use super::access::{self, Group};
+use super::access::Group;
 use crate::failure::{Failure, Outcome};
 use crate::parse::Place;
 use base::Kind;
 use env::Address;
+use env::real::access::SocketMode;
+use env::real::net::bind_unix;
 use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Connections that may wait in the queue of a socket: every client of a busy node comes back at once.
@@ -38,6 +39,8 @@ pub struct Listening {
     pub role: Role,
     pub address: Address,
     pub socket: OwnedFd,
+    /// The file of a Unix socket: device and number.
+    pub file: Option<(u64, u64)>,
 }
 
 /// A listening socket as the worker is told of it.
@@ -94,9 +97,17 @@ pub fn open(wanted: &Wanted<'_>, notes: &mut Vec<String>) -> Outcome<Vec<Listeni
         let group = wanted.group;
         let bound = if own { bind_after_predecessor(&place, group) } else { bind(&place, group) };
         let socket = bound.map_err(|error| refused(&place, &error))?;
-        sockets.push(Listening { role: wanted.role, address: address_of(&socket, place)?, socket });
+        let address = address_of(&socket, place)?;
+        let file = file_of(&address);
+        sockets.push(Listening { role: wanted.role, address, socket, file });
     }
     Ok(sockets)
+}
+
+/// The file that has the name of a Unix socket now.
+fn file_of(address: &Address) -> Option<(u64, u64)> {
+    let Address::Unix(path) = address else { return None };
+    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// Nobody is asked who he is at a TCP port: what that means there, or that it must be meant.
@@ -147,40 +158,14 @@ fn bind_after_predecessor(place: &Address, group: Option<Group>) -> io::Result<O
 }
 
 fn bind(place: &Address, group: Option<Group>) -> io::Result<OwnedFd> {
-    let socket: OwnedFd = match place {
-        Address::Tcp(address) => TcpListener::bind(address)?.into(),
-        Address::Unix(path) => {
-            remove_stale(path)?;
-            let listener = UnixListener::bind(path)?;
-            access::settle_socket(path, group)?;
-            listener.into()
+    match place {
+        Address::Tcp(address) => {
+            let socket: OwnedFd = TcpListener::bind(address)?.into();
+            // Once more, with the queue we want.
+            rustix::net::listen(&socket, QUEUE)?;
+            Ok(socket)
         }
-    };
-    // Once more, with the queue we want.
-    rustix::net::listen(&socket, QUEUE)?;
-    Ok(socket)
-}
-
-/// Removes a Unix socket that nobody listens at.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    let found = match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other?,
-    };
-    if !found.file_type().is_socket() {
-        return Err(io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            "a file that is not a socket is in the way",
-        ));
-    }
-    match UnixStream::connect(path) {
-        Ok(_) => {
-            Err(io::Error::new(io::ErrorKind::AddrInUse, "another process already listens there"))
-        }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)
-        }
-        Err(error) => Err(error),
+        Address::Unix(path) => bind_unix(path, SocketMode { group }, QUEUE),
     }
 }
 
@@ -205,7 +190,11 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        if let Address::Unix(path) = &self.address {
+        if let Address::Unix(path) = &self.address
+            // Another daemon may have put its own there since.
+            && self.file.is_some()
+            && file_of(&self.address) == self.file
+        {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -233,6 +222,7 @@ pub fn take(descriptor: RawFd) -> Outcome<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixListener;
 
     fn wanted(own: &Path, asked: Vec<Place>) -> Wanted<'_> {
         Wanted { role: Role::Nbd, own, asked, group: None, insecure: false }
@@ -296,6 +286,17 @@ mod tests {
         assert!(!own.exists());
         std::fs::write(&own, b"precious").expect("a file");
         assert!(open(&wanted(&own, asked), &mut Vec::new()).is_err());
+        assert!(own.exists());
+    }
+
+    #[test]
+    fn whoever_has_taken_the_name_of_a_socket_keeps_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let own = folder.path().join("nbd.sock");
+        let sockets = open(&wanted(&own, Vec::new()), &mut Vec::new()).expect("a socket");
+        std::fs::rename(&own, folder.path().join("before")).expect("ours");
+        let _other = UnixListener::bind(&own).expect("free");
+        drop(sockets);
         assert!(own.exists());
     }
 

@@ -8,6 +8,7 @@ use super::passage::{self, Back, Change};
 use crate::command::formats::Formats;
 use crate::failure::{Failure, Outcome};
 use base::Kind;
+use env::real::folder::Folder;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -61,31 +62,27 @@ impl Answer {
 
     /// Tells whoever asked.
     pub fn write(&self, dir: &Path) {
-        if let Err(failure) = write(&answer_path(dir), self) {
+        if let Err(failure) = write(dir, ANSWER, self) {
             failure.print(false);
         }
     }
 }
 
+/// A file, and the name by way of which it is written.
+pub type Name = (&'static str, &'static str);
 /// Where the request is.
-pub fn request_path(dir: &Path) -> PathBuf {
-    dir.join("upgrade.json")
-}
-
+pub const REQUEST: Name = ("upgrade.json", "upgrade.new");
 /// Where the answer is.
-pub fn answer_path(dir: &Path) -> PathBuf {
-    dir.join("upgraded.json")
-}
+pub const ANSWER: Name = ("upgraded.json", "upgraded.new");
 
 /// Writes a small file, whole or not at all.
-pub fn write(path: &Path, value: &impl Serialize) -> Outcome {
-    let temporary = path.with_extension("new");
+pub fn write(dir: &Path, (name, temporary): Name, value: &impl Serialize) -> Outcome {
     let attempt = || {
-        std::fs::write(&temporary, serde_json::to_string(value).map_err(io::Error::from)?)?;
-        std::fs::rename(&temporary, path)
+        let text = serde_json::to_string(value).map_err(io::Error::from)?;
+        Folder::open_own(dir)?.write(name, temporary, text.as_bytes())
     };
     attempt().map_err(|error: io::Error| {
-        Failure::new(format!("cannot write {}", path.display()))
+        Failure::new(format!("cannot write {}", dir.join(name).display()))
             .because(error)
             .next("run the command as the user who runs the daemon, and see that there is space")
     })
@@ -93,9 +90,9 @@ pub fn write(path: &Path, value: &impl Serialize) -> Outcome {
 
 /// What was asked; taken, so that it is done once.
 pub fn take_request(dir: &Path, program: &Path) -> Outcome<PathBuf> {
-    let path = request_path(dir);
-    let text = std::fs::read(&path)?;
-    std::fs::remove_file(&path)?;
+    let folder = Folder::open_own(dir)?;
+    let text = folder.read(REQUEST.0)?;
+    folder.remove(REQUEST.0)?;
     let request: Request = serde_json::from_slice(&text).map_err(io::Error::from)?;
     Ok(request.binary.unwrap_or_else(|| program.to_owned()))
 }

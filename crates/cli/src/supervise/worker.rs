@@ -38,6 +38,7 @@ impl Worker {
         handover.sockets = sockets.map(super::Listening::pass_on).collect::<Outcome<_>>()?;
         handover.report = Some(theirs.as_raw_fd());
         handover.parent = std::process::id();
+        handover.config.restarted = supervisor.announce.is_none();
         handover.born = Some(env::real::since_boot());
         let child = Command::new(image(&supervisor.program))
             .arg0(&supervisor.program)

@@ -1,8 +1,11 @@
 //! Images of disks, into volumes and out of them: raw ones by our own client of NBD, others by `qemu-img`.
 
+mod mark;
 mod pipe;
+mod qcow2;
 mod qemu;
 mod raw;
+mod target;
 
 use crate::arguments::{Common, Create, Export, Format, Import};
 use crate::client::{Client, Interrupts, escape};
@@ -15,13 +18,12 @@ use base::limits::SECTOR_BYTES;
 use base::units::format_size;
 use env::Address;
 use front::http::api::Volume;
+use mark::Mark;
 use serde_json::json;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use target::Target;
 
-const QCOW2: [u8; 4] = *b"QFI\xfb";
 /// Between two looks at Ctrl-C and the progress.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -41,9 +43,19 @@ fn now() -> Instant {
 }
 
 impl<'a> Watch<'a> {
-    fn new(client: &'a Client, what: &'static str, total: u64) -> Outcome<Self> {
+    /// From now on Ctrl-C is heard.
+    fn new(client: &'a Client, what: &'static str) -> Outcome<Self> {
         let (bar, interrupts) = (output::progress(), client.interrupts()?);
-        Ok(Self { what, bar, interrupts, began: now(), looked: now(), total })
+        Ok(Self { what, bar, interrupts, began: now(), looked: now(), total: 0 })
+    }
+
+    /// Bytes are moved from now on, this many.
+    fn begin(&mut self, total: u64) {
+        (self.total, self.began) = (total, now());
+    }
+
+    fn broken_off(&self) -> Failure {
+        Failure::new(format!("the {} was broken off", self.what)).kind(Kind::Unavailable)
     }
 
     /// `done` bytes of the disk are dealt with. An error when somebody wants it to end.
@@ -65,9 +77,7 @@ impl<'a> Watch<'a> {
         );
         output::show_share(&self.bar, &line, done, self.total);
         if self.interrupts.interrupted() {
-            return Err(
-                Failure::new(format!("the {} was broken off", self.what)).kind(Kind::Unavailable)
-            );
+            return Err(self.broken_off());
         }
         Ok(())
     }
@@ -82,31 +92,41 @@ impl Drop for Watch<'_> {
 /// `volume import`.
 pub fn import(common: &Common, import: &Import) -> Outcome {
     let client = client(common)?;
-    let format = match import.format {
-        Some(format) => format,
-        None => format_of(&import.file)?,
+    let mut watch = Watch::new(&client, "import")?;
+    let format = import.format.unwrap_or(format_of(&import.file));
+    if format == Format::Qcow2 && import.resume {
+        return Err(Failure::usage("only a raw image can be gone on with").next(
+            "`--overwrite` begins again, or `qemu-img convert -O raw` makes a raw one first",
+        ));
+    }
+    let (image_bytes, note) = match format {
+        Format::Raw => (raw::size(&import.file)?, note(import)?),
+        Format::Qcow2 => (qemu::size(import)?, None),
     };
-    let image_bytes = match format {
-        Format::Raw => raw::size(&import.file)?,
-        Format::Qcow2 => qemu::size(&import.file)?,
-    };
-    let fresh = prepare(&client, import, image_bytes)?;
+    let (volume, fresh) = prepare(&client, import, image_bytes)?;
     let place = endpoints::nbd(client.dir())?;
+    let mark = Mark::new(client.dir(), &volume.id, &import.file)?;
+    if import.resume && !fresh {
+        mark.check(&import.volume)?;
+    }
+    mark.set();
+    watch.begin(image_bytes);
     let written = match format {
-        Format::Raw => {
-            let watch = Watch::new(&client, "import", image_bytes)?;
-            raw::import(&place, import, fresh, watch)
-        }
-        Format::Qcow2 if import.resume => Err(Failure::usage(
-            "only a raw image can be gone on with",
-        )
-        .next("`--overwrite` begins again, or `qemu-img convert -O raw` makes a raw one first")),
-        Format::Qcow2 => qemu::import(&import.file, &place, &import.volume, fresh),
+        Format::Raw => raw::import(&place, import, fresh, &mut watch),
+        Format::Qcow2 => qemu::import(import, &place, fresh, &mut watch).and_then(|written| {
+            // Behind the image is what was there before.
+            let tail = image_bytes.next_multiple_of(SECTOR_BYTES);
+            let mut cleared = || raw::clear(&place, &import.volume, tail, &mut watch);
+            if fresh { Ok(()) } else { cleared() }.map(|()| written)
+        }),
     };
     let written = written.map_err(|failure| how_to_go_on(failure, format))?;
+    mark.remove();
+    drop(watch);
     if common.json {
         output::json(&json!({
             "imported": import.volume, "image_bytes": image_bytes, "written_bytes": written,
+            "note": note,
         }));
     } else {
         let size = format_size(image_bytes);
@@ -114,8 +134,30 @@ pub fn import(common: &Common, import: &Import) -> Outcome {
             "volume '{}' holds the image of {size}; it is flushed",
             import.volume
         ));
+        if let Some(note) = note {
+            output::tell(&format!("rekindle: {note}"));
+        }
     }
     Ok(())
+}
+
+/// By its name: what is in a disk, its guest has written, and must not choose how the disk is read.
+fn format_of(file: &Path) -> Format {
+    let ends_so = file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("qcow2"));
+    if ends_so { Format::Qcow2 } else { Format::Raw }
+}
+
+/// What somebody may not have meant.
+fn note(import: &Import) -> Outcome<Option<String>> {
+    let file = &import.file;
+    let seems = qcow2::seems(file).map_err(|error| unusable(file, &error))?;
+    let note = || {
+        format!(
+            "{} begins as a qcow2 image does, and was taken as a raw one, byte by byte; if it is one that you trust, import it with --format qcow2",
+            file.display()
+        )
+    };
+    Ok((seems && import.format.is_none()).then(note))
 }
 
 fn how_to_go_on(failure: Failure, format: Format) -> Failure {
@@ -128,7 +170,7 @@ fn how_to_go_on(failure: Failure, format: Format) -> Failure {
 }
 
 /// Makes the volume, or sees that it may be used. Whether it is known to be all zeros.
-fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<bool> {
+fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<(Volume, bool)> {
     let path = format!("/api/v1/volumes/{}", escape(&import.volume));
     let found: Option<Volume> = match client.get(&path) {
         Ok(volume) => Some(volume),
@@ -154,77 +196,86 @@ fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<bool> 
                 ack: import.ack,
                 block_size: 16 << 10,
             };
-            let _: Volume = client.post("/api/v1/volumes", &volume::request(&create))?;
-            Ok(true)
+            Ok((client.post("/api/v1/volumes", &volume::request(&create))?, true))
         }
-        Some(_) if import.overwrite || import.resume => Ok(false),
+        Some(volume) if import.overwrite || import.resume => {
+            may_be_written(import, &volume)?;
+            Ok((volume, false))
+        }
         Some(_) => Err(Failure::new(format!("there is a volume '{}' already", import.volume))
             .next("--resume goes on with an import that broke off; --overwrite loses its content")
             .kind(Kind::Exists)),
     }
 }
 
-/// `volume export`.
-pub fn export(common: &Common, export: &Export) -> Outcome {
-    let client = client(common)?;
-    let ends_so = export.file.extension().is_some_and(|ending| ending == "qcow2");
-    let format = export.format.unwrap_or(if ends_so { Format::Qcow2 } else { Format::Raw });
-    if export.file.exists() && !export.force {
-        return Err(Failure::new(format!("{} is there already", export.file.display()))
-            .next("choose another name, or replace it with --force")
-            .kind(Kind::Exists));
-    }
-    let volume: Volume = client.get(&format!("/api/v1/volumes/{}", escape(&export.name)))?;
-    let place = endpoints::nbd(client.dir())?;
-    let part = part_of(&export.file);
-    match format {
-        Format::Raw => {
-            let watch = Watch::new(&client, "export", volume.size)?;
-            raw::export(&place, &export.name, &part, watch)?;
-        }
-        Format::Qcow2 => qemu::export(&place, &export.name, &part)?,
-    }
-    finish(&part, &export.file)?;
-    if common.json {
-        output::json(
-            &json!({ "exported": export.name, "file": export.file, "bytes": volume.size }),
-        );
-    } else {
-        let size = format_size(volume.size);
-        output::line(&format!(
-            "volume '{}' of {size} is in {}",
-            export.name,
-            export.file.display()
+/// Whether an import may write over a volume that is there.
+fn may_be_written(import: &Import, volume: &Volume) -> Outcome {
+    let name = &import.volume;
+    if let Some(size) = import.size.filter(|&size| size != volume.size) {
+        let (has, wanted) = (format_size(volume.size), format_size(size));
+        return Err(Failure::usage(format!("volume '{name}' has {has}, and not {wanted}")).next(
+            format!(
+                "--size is for a new volume: `rekindle volume resize {} ...`",
+                output::quoted(name)
+            ),
         ));
+    }
+    if volume.clients > 0 && !import.force {
+        let clients = volume.clients;
+        return Err(Failure::new(format!(
+            "volume '{name}' has {clients} client(s): its content would change under them"
+        ))
+        .next("disconnect them first, or insist with --force")
+        .kind(Kind::Conflict));
     }
     Ok(())
 }
 
-fn part_of(file: &Path) -> std::path::PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(".part");
-    name.into()
-}
-
-/// The file is whole: it gets its name, for good.
-#[expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
-fn finish(part: &Path, file: &Path) -> Outcome {
-    let attempt = || {
-        File::open(part)?.sync_all()?;
-        std::fs::rename(part, file)?;
-        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+/// `volume export`.
+pub fn export(common: &Common, export: &Export) -> Outcome {
+    let client = client(common)?;
+    let mut watch = Watch::new(&client, "export")?;
+    let format = export.format.unwrap_or(format_of(&export.file));
+    if format == Format::Qcow2 && export.skip_damaged {
+        return Err(Failure::usage("--skip-damaged is for raw files")
+            .next("export it raw, then `qemu-img convert -f raw -O qcow2`"));
+    }
+    let volume: Volume = client.get(&format!("/api/v1/volumes/{}", escape(&export.name)))?;
+    let place = endpoints::nbd(client.dir())?;
+    let target = Target::open(&export.file, export.force)?;
+    watch.begin(volume.size);
+    let damaged = match format {
+        Format::Raw => raw::export(&place, &export.name, &target, export.skip_damaged, &mut watch)?,
+        Format::Qcow2 if target.is_device() => {
+            return Err(
+                Failure::usage("only a raw image is written over a disk").next("add --format raw")
+            );
+        }
+        Format::Qcow2 => {
+            qemu::export(&place, &export.name, &target.file, &mut watch)?;
+            Vec::new()
+        }
     };
-    attempt().map_err(|error| unusable(file, &error))
-}
-
-#[expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
-fn format_of(file: &Path) -> Outcome<Format> {
-    let mut first = Vec::new();
-    File::open(file)
-        .and_then(|file| file.take(4).read_to_end(&mut first))
-        .map_err(|error| unusable(file, &error))?;
-    Ok(if first == QCOW2 { Format::Qcow2 } else { Format::Raw })
+    target.finish()?;
+    drop(watch);
+    if common.json {
+        let damaged: Vec<_> = damaged
+            .iter()
+            .map(|bytes| json!({"offset": bytes.start, "bytes": bytes.end - bytes.start}))
+            .collect();
+        output::json(&json!({
+            "exported": export.name, "file": export.file, "bytes": volume.size,
+            "damaged": damaged,
+        }));
+        return Ok(());
+    }
+    let (size, file) = (format_size(volume.size), export.file.display());
+    output::line(&format!("volume '{}' of {size} is in {file}", export.name));
+    for bytes in &damaged {
+        let stretch = raw::stretch(bytes);
+        output::line(&format!("  {stretch} cannot be read: zeros are in their place"));
+    }
+    Ok(())
 }
 
 fn unusable(file: &Path, error: &std::io::Error) -> Failure {

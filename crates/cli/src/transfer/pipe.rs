@@ -21,8 +21,13 @@ pub struct Pipe {
     next: u64,
 }
 
-/// What was read, and where.
-pub type Read = (u64, Vec<u8>);
+/// The answer to a read.
+pub enum Read {
+    /// What lies there.
+    Data { offset: u64, data: Vec<u8> },
+    /// It cannot be had.
+    Failed { offset: u64, length: u32, error: io::Error },
+}
 
 impl Pipe {
     pub fn new(export: Export) -> Self {
@@ -51,17 +56,22 @@ impl Pipe {
         let asked = self.asked.remove(&reply.cookie).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "an answer to nothing that was asked")
         })?;
+        let Asked { verb, offset, length } = asked;
         if reply.error != 0 {
-            return Err(io::Error::from_raw_os_error(
-                i32::try_from(reply.error).unwrap_or(libc::EIO),
-            ));
+            let number = i32::try_from(reply.error).unwrap_or(libc::EIO);
+            let error = io::Error::from_raw_os_error(number);
+            // Only a read that fails leaves the rest as good as it was.
+            return match verb {
+                Verb::Read => Ok(Some(Read::Failed { offset, length, error })),
+                _ => Err(error),
+            };
         }
-        if asked.verb != Verb::Read {
+        if verb != Verb::Read {
             return Ok(None);
         }
-        let mut data = vec![0; usize::try_from(asked.length).unwrap_or(0)];
+        let mut data = vec![0; usize::try_from(length).unwrap_or(0)];
         self.export.data(&mut data)?;
-        Ok(Some((asked.offset, data)))
+        Ok(Some(Read::Data { offset, data }))
     }
 
     /// Waits for all answers; gives what they read.

@@ -1,72 +1,130 @@
 //! Images in formats of others, by `qemu-img`.
 
+use super::{LOOK, Watch, qcow2, unusable};
+use crate::arguments::Import;
 use crate::client::escape;
 use crate::command::up::nbd_uri;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use base::Kind;
 use env::Address;
+use rustix::io::FdFlags;
+use serde_json::{Value, json};
 use std::ffi::OsStr;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
+use std::process::{Child, Command, Stdio};
 
 const PROGRAM: &str = "qemu-img";
 
-/// The size of the disk in an image.
-pub fn size(file: &Path) -> Outcome<u64> {
-    let words = ["info", "--output=json", "-f", "qcow2"].map(OsStr::new);
-    let output = run(&[&words[..], &[file.as_os_str()]].concat(), false)?;
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    told["virtual-size"].as_u64().ok_or_else(|| {
-        Failure::new(format!("{PROGRAM} does not say how large {} is", file.display()))
-    })
+/// The size of the disk in an image. One that leads to other files is refused: whoever wrote the image chose them.
+pub fn size(import: &Import) -> Outcome<u64> {
+    let file = &import.file;
+    let head = qcow2::read(file).map_err(|error| unusable(file, &error))?;
+    let Some(head) = head else {
+        return Err(Failure::usage(format!("{} is no qcow2 image", file.display()))
+            .next("`--format raw` takes it as the bytes of a disk"));
+    };
+    if (head.backed || head.data_elsewhere) && !import.with_backing_files {
+        let what = if head.backed { "a backing file" } else { "an external data file" };
+        return Err(Failure::usage(format!(
+            "{} names {what}, which would be read too, whatever it is",
+            file.display()
+        ))
+        .next("look with `qemu-img info`; if you trust the image, add --with-backing-files"));
+    }
+    // Before a volume is made for it.
+    run(&["--version".as_ref()], None)?;
+    Ok(head.bytes)
 }
 
 /// Fills a volume. Gives nothing that was counted: `qemu-img` does not tell.
-pub fn import(file: &Path, place: &Address, name: &str, fresh: bool) -> Outcome<u64> {
-    let uri = nbd_uri(place, &escape(name));
-    let mut words = ["convert", "-n", "-f", "qcow2", "-O", "raw"].map(OsStr::new).to_vec();
+pub fn import(
+    import: &Import,
+    place: &Address,
+    fresh: bool,
+    watch: &mut Watch<'_>,
+) -> Outcome<u64> {
+    let uri = nbd_uri(place, &escape(&import.volume));
+    let image = source(import)?;
+    let mut words = ["convert", "-n", "-O", "raw"].map(OsStr::new).to_vec();
     if fresh {
         words.push(OsStr::new("--target-is-zero"));
     }
-    words.extend([file.as_os_str(), OsStr::new(&uri)]);
-    run(&words, output::is_watched())?;
+    words.extend([OsStr::new(&image), OsStr::new(&uri)]);
+    run(&words, Some(watch))?;
     Ok(0)
 }
 
-/// Writes a volume into a file.
-pub fn export(place: &Address, name: &str, part: &Path) -> Outcome {
-    // The file is for its user only.
-    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
-    let uri = nbd_uri(place, &escape(name));
-    let words = ["convert", "-f", "raw", "-O", "qcow2", &uri].map(OsStr::new);
-    run(&[&words[..], &[part.as_os_str()]].concat(), output::is_watched()).map(|_| ())
+/// The image in QEMU's words: as qcow2 and nothing else, of a file and nothing else (`nbd:x.qcow2` is a name of one, too), and
+/// without what lies behind it unless that was allowed.
+fn source(import: &Import) -> Outcome<String> {
+    let failed = |error: std::io::Error| unusable(&import.file, &error);
+    let path = std::path::absolute(&import.file).map_err(failed)?;
+    let device = import.file.metadata().map_err(failed)?.file_type().is_block_device();
+    let driver = if device { "host_device" } else { "file" };
+    let Some(path) = path.to_str() else {
+        return Err(Failure::usage(format!("the path {} is not text", path.display())));
+    };
+    let mut image = json!({"driver": "qcow2", "file": {"driver": driver, "filename": path}});
+    if !import.with_backing_files {
+        image["backing"] = Value::Null;
+    }
+    Ok(format!("json:{image}"))
 }
 
-/// Runs it; with its own progress for whoever watches.
-fn run(words: &[&OsStr], watched: bool) -> Outcome<Output> {
+/// Writes a volume into an open file.
+pub fn export(place: &Address, name: &str, file: &File, watch: &mut Watch<'_>) -> Outcome {
+    let failed = |error: rustix::io::Errno| Failure::new("cannot share a file").because(error);
+    // By its descriptor: under its name there might be another one by now.
+    rustix::io::fcntl_setfd(file, FdFlags::empty()).map_err(failed)?;
+    let (uri, path) =
+        (nbd_uri(place, &escape(name)), format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let words = ["convert", "-f", "raw", "-O", "qcow2", &uri, &path].map(OsStr::new);
+    run(&words, Some(watch))
+}
+
+/// Runs it; with its own progress for whoever watches, until it ends or somebody wants it to.
+fn run(words: &[&OsStr], watch: Option<&mut Watch<'_>>) -> Outcome {
     let mut command = Command::new(PROGRAM);
-    command.args(&words[..1]);
-    if watched {
+    command.args(&words[..1]).stdout(Stdio::null());
+    if watch.is_some() && output::is_watched() {
         // It writes its progress to standard output; ours is for the answer.
         command.arg("-p");
         if let Ok(error) = rustix::io::dup(std::io::stderr()) {
             command.stdout(Stdio::from(error));
         }
-    } else {
-        command.stdout(Stdio::piped());
     }
     command.args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::piped());
-    let output =
-        command.spawn().and_then(std::process::Child::wait_with_output).map_err(|error| {
-            Failure::new(format!("cannot run {PROGRAM}"))
-                .because(error)
-                .next("install it (package qemu-utils), or use a raw image")
-                .kind(Kind::Unsupported)
-        })?;
+    let mut child = command.spawn().map_err(|error| {
+        Failure::new(format!("cannot run {PROGRAM}"))
+            .because(error)
+            .next("install it (package qemu-utils), or use a raw image")
+            .kind(Kind::Unsupported)
+    })?;
+    if let Some(watch) = watch
+        && let Err(failure) = wait(&mut child, watch)
+    {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(failure);
+    }
+    let output = child.wait_with_output()?;
     if output.status.success() {
-        return Ok(output);
+        return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(Failure::new(format!("{PROGRAM} failed")).because(said.trim()))
+}
+
+/// Until it has ended. What it says of a failure fits into the pipe.
+fn wait(child: &mut Child, watch: &mut Watch<'_>) -> Outcome {
+    while child.try_wait()?.is_none() {
+        if watch.interrupts.interrupted() {
+            return Err(watch.broken_off());
+        }
+        watch.interrupts.pause(LOOK);
+    }
+    Ok(())
 }

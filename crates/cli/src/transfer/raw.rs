@@ -1,16 +1,19 @@
 //! Raw images.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
-use super::pipe::Pipe;
+use super::pipe::{Pipe, Read};
+use super::target::Target;
 use super::{Watch, broken, unusable};
 use crate::arguments::Import;
 use crate::failure::{Failure, Outcome};
 use crate::nbd::{self, Extent, Verb};
+use base::Kind;
 use env::Address;
 use rustix::fs::SeekFrom;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,6 +21,8 @@ use std::time::Duration;
 const PIECE: u64 = 1 << 20;
 /// Bytes looked at for zeros in one go.
 const GRAIN: usize = 64 << 10;
+/// Bytes of one request where something cannot be read.
+const SMALL: u64 = 4 << 10;
 /// Bytes whose allocation is asked for in one go.
 const SPAN: u64 = 1 << 30;
 /// How long an answer may take: a full log waits for the store.
@@ -61,7 +66,12 @@ fn filled(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
 }
 
 /// Writes an image into a volume that is large enough. `fresh`: it is known to be all zeros. Gives the bytes written.
-pub fn import(place: &Address, import: &Import, fresh: bool, mut watch: Watch<'_>) -> Outcome<u64> {
+pub fn import(
+    place: &Address,
+    import: &Import,
+    fresh: bool,
+    watch: &mut Watch<'_>,
+) -> Outcome<u64> {
     let lost = |error: io::Error| broken(place, &error);
     let file = File::open(&import.file).map_err(|error| unusable(&import.file, &error))?;
     let end = size(&import.file)?;
@@ -87,7 +97,7 @@ pub fn import(place: &Address, import: &Import, fresh: bool, mut watch: Watch<'_
     while at < end {
         let (begin, stop) = next_data(&file, at, end).unwrap_or((end, end));
         if !fresh && begin > at {
-            into.zeros(at, begin, &mut watch)?;
+            into.zeros(at, begin, watch)?;
         }
         at = begin;
         while at < stop {
@@ -106,10 +116,20 @@ pub fn import(place: &Address, import: &Import, fresh: bool, mut watch: Watch<'_
     if !fresh {
         // Of an import of another image, maybe.
         let tail = end.next_multiple_of(base::limits::SECTOR_BYTES);
-        into.zeros(tail, volume_end, &mut watch)?;
+        into.zeros(tail, volume_end, watch)?;
     }
     into.pipe.flush().map_err(lost)?;
     Ok(into.written)
+}
+
+/// Zeros from `from` to the end of a volume.
+pub fn clear(place: &Address, name: &str, from: u64, watch: &mut Watch<'_>) -> Outcome {
+    let lost = |error: io::Error| broken(place, &error);
+    let export = nbd::Export::connect(place, name, PATIENCE).map_err(lost)?;
+    let (end, zeroes) = (export.size, export.flags & nbd::FLAG_ZEROES != 0);
+    let mut into = Into { place: place.clone(), pipe: Pipe::new(export), written: 0, zeroes };
+    into.zeros(from, end, watch)?;
+    into.pipe.flush().map_err(lost)
 }
 
 struct Into {
@@ -132,7 +152,10 @@ impl Into {
         let length = u32::try_from(piece.len()).unwrap_or(0);
         if let Some(there) = there {
             there.ask(Verb::Read, at, length, &[])?;
-            if there.drain()?.first().is_some_and(|(_, found)| found == piece) {
+            // What cannot be read is mended by writing it.
+            if let Some(Read::Data { data, .. }) = there.drain()?.first()
+                && data == piece
+            {
                 return Ok(());
             }
         }
@@ -171,46 +194,46 @@ impl Into {
     }
 }
 
-/// Writes a volume into a file: a sparse one.
-pub fn export(place: &Address, name: &str, part: &Path, mut watch: Watch<'_>) -> Outcome {
+/// Writes a volume into a file, a sparse one, or over a disk. Gives the stretches that cannot be read; without `skip`, the
+/// first one is an error.
+pub fn export(
+    place: &Address,
+    name: &str,
+    target: &Target,
+    skip: bool,
+    watch: &mut Watch<'_>,
+) -> Outcome<Vec<Range<u64>>> {
     let lost = |error: io::Error| broken(place, &error);
-    let file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(part)
-        .map_err(|error| unusable(part, &error))?;
     let export = nbd::Export::connect(place, name, PATIENCE).map_err(lost)?;
     let end = export.size;
-    file.set_len(end).map_err(|error| unusable(part, &error))?;
+    target.fit(end)?;
     let mut allocation = nbd::Export::connect_for_extents(place, name, PATIENCE).map_err(lost)?;
-    let mut pipe = Pipe::new(export);
-    let keep = |read: Vec<(u64, Vec<u8>)>| -> Outcome {
-        for (offset, data) in read {
-            for range in filled(&data) {
-                let at = offset + u64::try_from(range.start).unwrap_or(0);
-                file.write_all_at(&data[range], at).map_err(|error| unusable(part, &error))?;
-            }
-        }
-        Ok(())
-    };
+    let pipe = Pipe::new(export);
+    let mut out = Out { place, name, target, skip, pipe, damaged: Vec::new() };
     let mut at = 0;
     while at < end {
         let span = (end - at).min(SPAN);
-        let known = match &mut allocation {
+        let mut known = match &mut allocation {
             Some(export) => {
                 export.extents(at, u32::try_from(span).unwrap_or(u32::MAX)).map_err(lost)?
             }
-            None => vec![Extent { length: span, zero: false }],
+            None => Vec::new(),
         };
+        if known.is_empty() {
+            // Reading it finds out which bytes nobody can tell of.
+            known.push(Extent { length: span, zero: false });
+        }
         let before = at;
         for extent in known {
             let stop = (at + extent.length).min(end);
+            if extent.zero {
+                target.zeros(at, stop - at)?;
+            }
             while at < stop && !extent.zero {
                 let length = (stop - at).min(PIECE);
-                let read = pipe.ask(Verb::Read, at, u32::try_from(length).unwrap_or(0), &[]);
-                keep(read.map_err(lost)?.into_iter().collect())?;
+                let asked = u32::try_from(length).unwrap_or(0);
+                let read = out.pipe.ask(Verb::Read, at, asked, &[]).map_err(lost)?;
+                out.keep(read)?;
                 at += length;
                 watch.look(at)?;
             }
@@ -221,7 +244,96 @@ pub fn export(place: &Address, name: &str, part: &Path, mut watch: Watch<'_>) ->
             return Err(Failure::new("the daemon does not say what is allocated"));
         }
     }
-    keep(pipe.drain().map_err(lost)?)
+    out.rest()?;
+    Ok(out.damaged)
+}
+
+/// A volume on its way out.
+struct Out<'a> {
+    place: &'a Address,
+    name: &'a str,
+    target: &'a Target,
+    skip: bool,
+    pipe: Pipe,
+    /// What cannot be read, in the order in which it was met.
+    damaged: Vec<Range<u64>>,
+}
+
+impl Out<'_> {
+    fn rest(&mut self) -> Outcome {
+        let reads = self.pipe.drain().map_err(|error| broken(self.place, &error))?;
+        reads.into_iter().try_for_each(|read| self.keep(Some(read)))
+    }
+
+    fn keep(&mut self, read: Option<Read>) -> Outcome {
+        match read {
+            None => Ok(()),
+            Some(Read::Data { offset, data }) => self.write(offset, &data),
+            Some(Read::Failed { offset, length, error }) => {
+                if error.raw_os_error() != Some(libc::EIO) {
+                    return Err(broken(self.place, &error));
+                }
+                self.rest()?;
+                self.narrow(offset, u64::from(length))?;
+                match self.damaged.first() {
+                    Some(first) if !self.skip => Err(self.refusal(first)),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Outcome {
+        if self.target.is_device() {
+            return self.target.write(offset, data);
+        }
+        for range in filled(data) {
+            let at = offset + u64::try_from(range.start).unwrap_or(0);
+            self.target.write(at, &data[range])?;
+        }
+        Ok(())
+    }
+
+    /// Which bytes of a stretch cannot be read; the others are kept.
+    fn narrow(&mut self, from: u64, length: u64) -> Outcome {
+        let lost = |error: io::Error| broken(self.place, &error);
+        let mut at = from;
+        while at < from + length {
+            let small = (from + length - at).min(SMALL);
+            let asked = u32::try_from(small).unwrap_or(0);
+            self.pipe.ask(Verb::Read, at, asked, &[]).map_err(lost)?;
+            for read in self.pipe.drain().map_err(lost)? {
+                match read {
+                    Read::Data { offset, data } => self.write(offset, &data)?,
+                    Read::Failed { offset, length, .. } => {
+                        self.target.zeros(offset, u64::from(length))?;
+                        let end = offset + u64::from(length);
+                        match self.damaged.last_mut() {
+                            Some(last) if last.end == offset => last.end = end,
+                            _ => self.damaged.push(offset..end),
+                        }
+                    }
+                }
+            }
+            at += small;
+        }
+        Ok(())
+    }
+
+    fn refusal(&self, first: &Range<u64>) -> Failure {
+        let name = self.name;
+        Failure::new(format!("{} of volume '{name}' cannot be read", stretch(first)))
+            .next(format!(
+                "`rekindle salvage run {}` repairs what can be had; --skip-damaged exports zeros there, and lists all such bytes",
+                crate::output::quoted(name)
+            ))
+            .kind(Kind::Damaged)
+    }
+}
+
+/// A stretch in words; the last byte belongs to it.
+pub fn stretch(bytes: &Range<u64>) -> String {
+    format!("bytes {} to {}", bytes.start, bytes.end.saturating_sub(1))
 }
 
 #[cfg(test)]

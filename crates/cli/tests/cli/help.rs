@@ -111,38 +111,53 @@ fn man_pages_say_what_the_help_says() {
     assert!(!folder.path().join("rekindle-worker.1").exists(), "nobody's business");
 }
 
-#[test]
-fn completions_offer_the_volumes_that_there_are() {
-    let daemon = crate::Daemon::start();
-    for name in ["vm1", "vm two"] {
-        daemon.ask(&["volume", "create", name, "--size", "64M"]);
-    }
+/// What bash offers at the Tab key; each word as it was typed.
+fn offered(daemon: &crate::Daemon, words: &[&str]) -> Vec<String> {
     let script = daemon.folder.path().join("completions");
     std::fs::write(&script, run(&["completions", "bash"]).1).expect("a file");
-    let offered = |line: &str| {
-        let words: Vec<String> = line.split(' ').map(|word| format!("'{word}'")).collect();
-        let text = format!(
-            "source {}; COMP_WORDS=({}); COMP_CWORD={}; _rekindle_with_names rekindle '' ''; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
-            script.display(),
-            words.join(" "),
-            words.len() - 1
-        );
-        let binary = std::path::Path::new(env!("CARGO_BIN_EXE_rekindle"));
-        let path = format!(
-            "{}:{}",
-            binary.parent().expect("a folder").display(),
-            std::env::var("PATH").unwrap_or_default()
-        );
-        let mut shell = crate::clean(std::process::Command::new("bash"));
-        let output =
-            finish(shell.arg("-c").arg(text).env("PATH", path).env("REKINDLE_DIR", daemon.dir()));
-        told(&output).1
-    };
-    assert!(
-        offered("rekindle volume show v").contains("vm two\n"),
-        "{}",
-        offered("rekindle volume show v")
-    );
-    assert!(offered("rekindle volume rm vm1").contains("vm1"));
-    assert!(!offered("rekindle volume create v").contains("vm1"), "it must be a new one");
+    let text = r#"source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+        _rekindle_with_names rekindle "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"
+        printf '%s\n' "${COMPREPLY[@]}""#;
+    let binary = Path::new(env!("CARGO_BIN_EXE_rekindle")).parent().expect("a folder");
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap_or_default());
+    let mut shell = crate::clean(std::process::Command::new("bash"));
+    shell.args(["--norc", "-c", text]).arg(script).args(words);
+    shell.env("PATH", path).current_dir(daemon.folder.path());
+    let (code, out, error) = told(&finish(&mut shell));
+    assert_eq!((code, error.as_str()), (Some(0), ""), "{words:?}");
+    out.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn completions_offer_the_volumes_that_there_are_and_run_none_of_their_names() {
+    let daemon = crate::Daemon::start();
+    let hostile = ["$(touch PWNED)", "`touch PWNED`", "a;touch PWNED", "*", "it's"];
+    for name in hostile.iter().chain(&["vm1", "vm two"]) {
+        daemon.ask(&["volume", "create", name, "--size", "64M"]);
+    }
+    let dir = daemon.dir().display().to_string();
+    let offer = |words: &[&str]| offered(&daemon, &[&["rekindle", "--dir", &dir], words].concat());
+    let all = offer(&["volume", "show", ""]);
+    assert_eq!(all.len(), 7, "{all:?}");
+    for name in [r"\$\(touch\ PWNED\)", r"\`touch\ PWNED\`", r"a\;touch\ PWNED", r"\*", r"it\'s"] {
+        assert!(all.contains(&name.to_owned()), "{name}: {all:?}");
+    }
+    assert_eq!(offer(&["volume", "show", r"vm\ "]), [r"vm\ two"]);
+    assert_eq!(offer(&["volume", "show", "'vm"]), ["vm two", "vm1"]);
+    // Within double quotes these would still be run.
+    let within = offer(&["volume", "show", "\""]);
+    assert!(!within.iter().any(|name| name.contains(['$', '`'])), "{within:?}");
+    assert!(!offer(&["volume", "create", "v"]).contains(&"vm1".to_owned()), "it must be new");
+    // The folder on the line, as bash cuts it up; nothing in it is run either.
+    assert_eq!(offered(&daemon, &["rekindle", "volume", "rm", "--dir", "=", &dir, "vm1"]), ["vm1"]);
+    offered(&daemon, &["rekindle", "volume", "rm", "--dir", "$(touch PWNED)", "vm1"]);
+    // The trash, where that is asked for.
+    daemon.ask(&["volume", "rm", "vm1"]);
+    for command in ["restore", "purge"] {
+        assert_eq!(offer(&["volume", command, ""]), ["vm1"]);
+    }
+    assert!(!daemon.folder.path().join("PWNED").exists());
+    for (begun, hidden) in [("w", "worker"), ("f", "formats"), ("vo", "volume-names")] {
+        assert!(!offered(&daemon, &["rekindle", begun]).contains(&hidden.to_owned()));
+    }
 }

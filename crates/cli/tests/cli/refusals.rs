@@ -176,7 +176,8 @@ fn a_folder_in_use_and_a_folder_of_another_store() {
     let (code, _, error) =
         run(&["up", "--dir", &dir, "--store", &other, "--nbd", "off", "--http", "off"]);
     assert_eq!(code, Some(1));
-    assert!(error.contains("belongs to"), "{error}");
+    assert!(error.contains("is not there: is it mounted?"), "{error}");
+    assert!(!std::path::Path::new(&other).exists(), "nothing is made in the place of a store");
     std::fs::write(daemon.dir().join("node.json"), "{").expect("a file");
     let (code, _, error) = run(&["up", "--dir", &dir, "--nbd", "off", "--http", "off"]);
     assert_eq!(code, Some(1));
@@ -205,6 +206,11 @@ fn the_daemon_refuses_what_only_it_can_know() {
         let (_, _, error) = daemon.cli(words);
         assert!(error.contains("did you mean 'vm1'?"), "{words:?}: {error}");
     }
+    let (_, _, error) = daemon.cli(&["salvage", "cancel", "vm1"]);
+    assert!(!error.contains("did you mean"), "{error}");
+    let (code, value, error) = daemon.cli(&["volume", "create", "vm1"]);
+    let object: serde_json::Value = serde_json::from_str(&error).expect("an error object");
+    assert_eq!((code, value.is_null(), &object["kind"]), (Some(2), true, &"invalid".into()));
     let (code, _, error) = run(&["volume", "delete", "vm1"]);
     assert_eq!(code, Some(2), "{error}");
     assert!(error.contains("'rm'"), "{error}");

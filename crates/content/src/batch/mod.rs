@@ -16,6 +16,7 @@ use crate::{Class, Error, POINTER_BYTES, Pointer, limits, pack};
 use base::PackId;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// One batch of new chunks. See the crate's page.
@@ -287,8 +288,10 @@ impl Batch {
         self.reap()
     }
 
-    /// A durable root reaches what was added (or the batch gave nothing). Call after the root's commit.
+    /// A durable root reaches what was added (or the batch gave nothing). Call after the root's commit, when its outcome is
+    /// known: of a batch that is dropped otherwise a commit may still be on its way.
     pub fn committed(self) {
+        self.hold.end_known();
         // The end of the hold is all that the sweep waits for.
         drop(self);
     }
@@ -337,6 +340,14 @@ fn upload(
     let (inner, pack, hold) = (inner.clone(), pack.clone(), hold.clone());
     inner.env.clone().spawn("content-upload", async move {
         let result = inner.store.put(&pack::key(pack.id), pack.object.clone()).await;
+        match &result {
+            Ok(()) => inner.full.store(false, Ordering::Relaxed),
+            Err(error) if error.kind() == base::Kind::Full => {
+                inner.full.store(true, Ordering::Relaxed);
+            }
+            // It says nothing about room.
+            Err(_) => {}
+        }
         if result.is_ok() {
             add(&inner.counters.packs_written, 1);
             add(&inner.counters.bytes_stored, pack.object.len() as u64);

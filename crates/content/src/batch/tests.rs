@@ -350,3 +350,44 @@ async fn measure_ingest(
         content.stats().bytes_stored
     );
 }
+
+async fn write_one(content: &Content, seed: u64) -> Pointer {
+    write_all(content, seed..seed + 1, 5000).await[0]
+}
+
+#[test]
+fn bytes_written_anew_are_not_led_to_a_place_from_which_a_read_failed() {
+    run(async |env| {
+        type Break = fn(&Broken, &Pointer);
+        let flip: Break = |store, at| {
+            store.flip(&crate::pack::key(at.pack), u64::from(at.offset) + 1000);
+        };
+        let lose: Break = |store, at| store.hide(Some(&crate::pack::key(at.pack)));
+        let refuse: Break = |store, _| store.refuse_reads(true);
+        for fault in [flip, lose, refuse] {
+            let store = Arc::new(Broken::new());
+            let content =
+                Content::open(env.clone(), store.clone(), Config { cache_bytes: 0, ..config() });
+            let first = write_one(&content, 1).await;
+            let other = write_one(&content, 2).await;
+            fault(&store, &first);
+            content.read_uncached(&first, Class::Data).await.unwrap_err();
+            store.refuse_reads(false);
+            // A sweep's set comes and goes; what a read has found stays.
+            content.inner.index.condemn([other.pack]);
+            content.inner.index.condemn([]);
+            let anew = write_one(&content, 1).await;
+            assert_ne!(anew, first, "written anew");
+            content.read_uncached(&anew, Class::Data).await.unwrap();
+            assert_eq!(write_one(&content, 1).await, anew, "and once, not each time");
+            // Proven sound, it is as good as any other again.
+            store.unflip();
+            store.hide(None);
+            content.inner.index.forget_wholly(&[anew.pack]);
+            assert_ne!(write_one(&content, 1).await, first);
+            content.read_uncached(&first, Class::Data).await.unwrap();
+            let again = write_one(&content, 1).await;
+            assert!(again == first || again.pack != anew.pack);
+        }
+    });
+}

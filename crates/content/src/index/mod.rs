@@ -8,8 +8,10 @@
 //!   neighbours of the chunk, which were written with it, are found in `recent`. The sample is as dense as half the
 //!   budget allows: every name of a small store, 1 in 8 to 1 in 64 of a large one.
 //!
-//! A pack that the sweep has condemned is not answered for: see [`crate::sweep`].
+//! A pack that the sweep has condemned is not answered for: see [`crate::sweep`]. Nor is a place from which a read did not
+//! get its chunk: see [`doubts`].
 
+mod doubts;
 mod hooks;
 mod recent;
 
@@ -18,6 +20,7 @@ use crate::format::footer::Entry;
 use crate::name::{Name, PackMap, PackSet};
 use crate::pack::writer::pointer;
 use base::PackId;
+use doubts::Doubts;
 use hooks::Hooks;
 use parking_lot::Mutex;
 use recent::Recent;
@@ -45,6 +48,7 @@ struct State {
     hooks: Hooks,
     recent: Recent,
     condemned: PackSet,
+    doubts: Doubts,
 }
 
 /// A known pack.
@@ -69,6 +73,7 @@ impl Index {
                 hooks: Hooks::new(bytes_max / 2),
                 recent: Recent::new(),
                 condemned: PackSet::default(),
+                doubts: Doubts::default(),
             }),
         }
     }
@@ -121,9 +126,34 @@ impl Index {
         self.state.lock().condemned.contains(pack)
     }
 
-    /// Packs that exist no more.
+    /// A read did not get the chunk that should lie there: nobody is led there until one does.
+    pub(crate) fn doubt(&self, place: &Pointer) {
+        self.state.lock().doubts.add(place.pack, place.offset);
+    }
+
+    /// As [`Index::doubt`], of a pack that is not there. Of one that is not known here either nobody finds anything.
+    pub(crate) fn doubt_absent(&self, place: &Pointer) {
+        let mut state = self.state.lock();
+        if state.rows.contains_key(&place.pack) {
+            state.doubts.add(place.pack, place.offset);
+        }
+    }
+
+    /// A read got the chunk that lies there.
+    pub(crate) fn believe(&self, place: &Pointer) {
+        self.state.lock().doubts.end(&place.pack, place.offset);
+    }
+
+    /// Their footers are not as they were. What is doubted in them still is.
     pub(crate) fn forget(&self, packs: &[PackId]) {
         self.state.lock().forget(packs);
+    }
+
+    /// They exist no more, or are whole again: forgotten, and no doubt is left of them.
+    pub(crate) fn forget_wholly(&self, packs: &[PackId]) {
+        let mut state = self.state.lock();
+        state.forget(packs);
+        packs.iter().for_each(|pack| state.doubts.end_all(pack));
     }
 
     /// RAM in use.
@@ -134,7 +164,10 @@ impl Index {
 
 impl State {
     fn lookup(&mut self, name: &Name) -> Found {
-        if let Some((pack, entry)) = self.recent.get(name) {
+        let doubts = &self.doubts;
+        if let Some((pack, entry)) =
+            self.recent.get(name, |pack, entry| !doubts.holds(pack, entry.offset))
+        {
             return Found::Place(pointer(pack, entry));
         }
         let Some(row) = self.hooks.get(name).and_then(|row| self.packs.get(row as usize)) else {

@@ -46,11 +46,19 @@ impl Recent {
         self.by_pack.contains_key(pack)
     }
 
-    pub(super) fn get(&mut self, name: &Name) -> Option<(PackId, &Entry)> {
+    /// A place of the name that is `good`.
+    pub(super) fn get(
+        &mut self,
+        name: &Name,
+        good: impl Fn(&PackId, &Entry) -> bool,
+    ) -> Option<(PackId, &Entry)> {
         let footers = &self.footers;
-        let place = *self.table.find(word(name, 0), |place| {
-            entry_at(footers, *place).is_some_and(|e| e.name == *name)
-        })?;
+        let is_it = |place: &Place| {
+            let footer = footers.get(place.slot as usize)?.as_ref()?;
+            let entry = footer.entries.get(place.entry as usize)?;
+            Some(entry.name == *name && good(&footer.pack, entry))
+        };
+        let place = *self.table.find(word(name, 0), |place| is_it(place) == Some(true))?;
         self.clock += 1;
         let footer = self.footers[place.slot as usize].as_mut()?;
         footer.used = self.clock;

@@ -8,6 +8,7 @@ use crate::pack::reader::{Body, read_footer};
 use crate::pack::writer::pointer;
 use crate::verify::Damage;
 use crate::{Class, Content, Error, Pointer, limits, pack};
+use base::Kind;
 use futures_util::future::join_all;
 
 /// Where else chunks lie, as footers say.
@@ -38,9 +39,13 @@ pub(super) async fn search(content: &Content, damages: &[Damage]) -> Result<Copi
             for ((id, _), footer) in window.iter().zip(join_all(reads).await) {
                 let entries = match footer {
                     Ok(entries) => entries,
-                    Err(error) if error.kind().is_retryable() => return Err(error),
                     // Gone meanwhile, or a newer binary's.
-                    Err(_) => continue,
+                    Err(error)
+                        if error.missing().is_some() || error.kind() == Kind::Unsupported =>
+                    {
+                        continue;
+                    }
+                    Err(error) => return Err(error),
                 };
                 for entry in entries.iter().filter(|entry| wanted.contains(&entry.name)) {
                     copies.places.entry(entry.name).or_default().push(pointer(*id, entry));

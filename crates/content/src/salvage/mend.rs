@@ -66,7 +66,10 @@ async fn mend(content: &Content, id: PackId) -> Result<Option<String>, Error> {
             Err(error) if error.kind() == Kind::Conflict => return Ok(None),
             replaced => replaced?,
         };
-        inner.index.forget(&[id]);
+        match is_whole {
+            true => inner.index.forget_wholly(&[id]),
+            false => inner.index.forget(&[id]),
+        }
         let what = match (is_rebuilt, is_whole) {
             (true, true) => "whole again from its parity",
             (true, false) => "rebuilt in part from its parity",

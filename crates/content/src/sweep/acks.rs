@@ -12,6 +12,7 @@ use crate::{Content, Error};
 use base::{Incarnation, NodeId};
 use datastore::key;
 use datastore::record::{self, Body, Writer};
+use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
 
 /// Whether this start has left, for good; whoever says anything of it holds this.
@@ -27,6 +28,9 @@ pub struct Ack {
     pub incarnation: Incarnation,
     /// The condemned set that is acknowledged.
     pub set: u64,
+    /// The condemned set that it means to acknowledge as soon as what it had begun before has ended: it lives.
+    #[serde(default)]
+    pub ending: u64,
     /// This start of the node is over: it writes nothing any more.
     #[serde(default)]
     pub left: bool,
@@ -51,19 +55,38 @@ pub(super) async fn acknowledge(
     let condemned = condemned::read(&content.inner.store).await?;
     condemned::refuse(content, &condemned);
     if condemned.state == State::Deleting {
-        content.inner.index.forget(&condemned.packs);
+        content.inner.index.forget_wholly(&condemned.packs);
     }
     if condemned.state != State::Condemned {
         return Ok(condemned.state == State::Deleting);
     }
-    content.inner.live.settle().await;
+    let incarnation = writer.life().incarnation;
+    let mut settled = std::pin::pin!(content.inner.live.settle());
+    if settled.as_mut().now_or_never().is_none() {
+        let ack = Ack { incarnation, set: 0, ending: condemned.set, left: false };
+        if !say(writer, left, ack).await? {
+            return Ok(false);
+        }
+        settled.await;
+    }
+    say(writer, left, Ack { incarnation, set: condemned.set, ending: 0, left: false }).await
+}
+
+/// Says something of this start, unless it has left; whether it did.
+async fn say(writer: &Writer, left: &Left, ack: Ack) -> Result<bool, Error> {
     let left = left.lock().await;
     if *left {
         return Ok(false);
     }
-    let ack = Ack { incarnation: writer.life().incarnation, set: condemned.set, left: false };
     put(writer, writer.node, ack).await?;
     Ok(true)
+}
+
+/// Whether somebody has said that this start of the node is over. Then other nodes do not wait for it, and what it takes for
+/// granted of the store may be deleted: it must write nothing more that leads there.
+pub async fn is_dismissed(writer: &Writer) -> Result<bool, Error> {
+    let life = writer.life();
+    has_left(writer, life.node, Some(life.incarnation)).await
 }
 
 /// The start of another node that is over, by somebody's word: the one that its record names.
@@ -71,7 +94,7 @@ pub(super) async fn dismissed(writer: &Writer, node: NodeId) -> Result<Incarnati
     let key = format!("{}{node}", key::NODES);
     if node == writer.node {
         let reason = "this is the node that was asked: it is not gone".to_owned();
-        return Err(datastore::Error::Refused(reason).into());
+        return Err(Error::Invalid(reason));
     }
     let (bytes, _) = writer.store.get(&key).await?;
     let body = record::decode(&key, &bytes)?.body;
@@ -83,13 +106,30 @@ pub(super) async fn dismissed(writer: &Writer, node: NodeId) -> Result<Incarnati
     Ok(Incarnation(incarnation.ok_or_else(unclear)?))
 }
 
+/// An error when that start of a node has answered the sweep at hand: it lives.
+pub(super) async fn prove_silent(
+    writer: &Writer,
+    node: NodeId,
+    incarnation: Incarnation,
+) -> Result<(), Error> {
+    let condemned = condemned::read(&writer.store).await?;
+    let ack = read(writer, node).await?.filter(|ack| ack.incarnation == incarnation && !ack.left);
+    let answers = |ack: &Ack| [ack.set, ack.ending].contains(&condemned.set);
+    if condemned.state != State::Clear && ack.as_ref().is_some_and(answers) {
+        return Err(Error::Invalid(format!(
+            "node {node} lives: it has answered the sweep at hand. Stop it first, or wait until it has ended what it had begun"
+        )));
+    }
+    Ok(())
+}
+
 /// Says that a start of a node is over: its own stop in good order, or somebody's word for one that will never come back.
 pub(super) async fn leave(
     writer: &Writer,
     node: NodeId,
     incarnation: Incarnation,
 ) -> Result<(), Error> {
-    put(writer, node, Ack { incarnation, set: 0, left: true }).await
+    put(writer, node, Ack { incarnation, set: 0, ending: 0, left: true }).await
 }
 
 async fn put(writer: &Writer, node: NodeId, ack: Ack) -> Result<(), Error> {
@@ -97,6 +137,10 @@ async fn put(writer: &Writer, node: NodeId, ack: Ack) -> Result<(), Error> {
     match writer.read::<Ack>(&key).await? {
         // The word of an earlier start, or one that arrives late, does not speak for a later one.
         Some(found) if found.value == ack || found.value.incarnation > ack.incarnation => {}
+        // A start that is over does not come back.
+        Some(found) if found.value.left && found.value.incarnation == ack.incarnation => {
+            return Err(Error::Dismissed);
+        }
         Some(found) => drop(writer.replace(&found, ack).await?),
         None => drop(writer.create(&key, ack).await?),
     }
@@ -156,15 +200,23 @@ async fn has_left(
     Ok(ack.is_some_and(|ack| ack.left && ack.incarnation == incarnation))
 }
 
+/// A node that has not acknowledged a condemned set yet.
+pub(super) struct Waited {
+    pub(super) node: NodeId,
+    /// It lives, and ends what it had begun before.
+    pub(super) is_ending: bool,
+}
+
 /// The nodes that have not acknowledged a condemned set yet.
-pub(super) async fn missing(writer: &Writer, set: u64) -> Result<Vec<NodeId>, Error> {
+pub(super) async fn missing(writer: &Writer, set: u64) -> Result<Vec<Waited>, Error> {
     let mut missing = Vec::new();
     for other in others(writer).await? {
         let ack = read(writer, other.node).await?;
-        let has =
-            ack.is_some_and(|ack| Some(ack.incarnation) == other.incarnation && ack.set == set);
+        let ack = ack.filter(|ack| Some(ack.incarnation) == other.incarnation);
+        let (has, is_ending) =
+            ack.map_or((false, false), |ack| (ack.set == set, ack.ending == set));
         if !has {
-            missing.push(other.node);
+            missing.push(Waited { node: other.node, is_ending });
         }
     }
     Ok(missing)

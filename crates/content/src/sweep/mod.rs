@@ -26,7 +26,7 @@ mod mark;
 pub(crate) mod pace;
 mod status;
 
-pub use acks::Ack;
+pub use acks::{Ack, is_dismissed};
 pub use lease::{EXPIRY, Lease};
 pub use machine::Phase;
 pub use pace::Budget;
@@ -69,7 +69,8 @@ pub struct Options {
     pub compacts: bool,
     /// How long condemned packs are left alone at least, for readers that hold an old root.
     pub grace: Duration,
-    /// Where other nodes are: packs younger than this, by their names, are left alone.
+    /// Packs younger than this, by their names, are left alone, unless this start wrote them and knows what became of them.
+    /// Longer than any write takes, with all that is tried again.
     pub young: Duration,
     /// How long it waits for other nodes to agree. Then it ends, and nothing is deleted.
     pub patience: Duration,
@@ -174,9 +175,10 @@ impl Sweeper {
     }
 
     /// Somebody's word that the last start of another node is over for good, and that nothing that it wrote is still to
-    /// come; gives which start that was.
+    /// come; gives which start that was. Refused when that start has answered the sweep at hand.
     pub async fn dismiss(&self, node: NodeId) -> Result<Incarnation, Error> {
         let incarnation = acks::dismissed(&self.writer, node).await?;
+        acks::prove_silent(&self.writer, node, incarnation).await?;
         acks::leave(&self.writer, node, incarnation).await?;
         Ok(incarnation)
     }
@@ -264,10 +266,8 @@ impl Sweeper {
         self.mark(&mut marks, &pace).await?;
         let mut candidates = packs.clone();
         candidates.retain(|pack, _| !unfinished.contains(pack));
-        if !acks::others(&self.writer).await?.is_empty() {
-            // Where another node writes: a batch of its own is not known here.
-            candidates.retain(|pack, _| !self.is_young(pack));
-        }
+        // A commit that leads to them may still be on its way, from another node or from an earlier start of this one.
+        candidates.retain(|pack, _| content.inner.live.has_ended(pack) || !self.is_young(pack));
         let verdict = marks.judge(content, &notes, &packs).await?;
         let mut plan = self.plan(&candidates, &verdict);
         let mut blob_bytes = std::mem::take(&mut *self.blob_bytes.lock());
@@ -440,11 +440,38 @@ impl Sweeper {
     }
 
     async fn settle(&self, set: u64) -> Result<(), Error> {
-        self.content.inner.live.settle().await;
+        self.ended().await?;
         self.agreed(set).await?;
         self.writer.env.sleep(self.options.grace).await;
         self.step(Event::Settled);
         Ok(())
+    }
+
+    /// Waits until everything that this node had begun before has ended.
+    async fn ended(&self) -> Result<(), Error> {
+        let env = &self.writer.env;
+        let begun = env.now();
+        let mut settled = std::pin::pin!(self.content.inner.live.settle());
+        loop {
+            let poll = env.sleep(limits::SWEEP_POLL);
+            match select(settled.as_mut(), poll).await {
+                Either::Left(_) => {
+                    self.count(|status| status.waits_for = None);
+                    return Ok(());
+                }
+                Either::Right(_) => {}
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Error::Stopped("somebody asked for it".into()));
+            }
+            if env.now().since(begun) >= self.options.patience {
+                return Err(Error::Stopped(
+                    "what this node had begun before it has not ended, so nothing is deleted: sweep again later".into(),
+                ));
+            }
+            let what = "what this node had begun before: batches, checks, imports".to_owned();
+            self.count(|status| status.waits_for = Some(what));
+        }
     }
 
     /// Waits until every other node has acknowledged the set.
@@ -457,11 +484,22 @@ impl Sweeper {
                 self.count(|status| status.waits_for = None);
                 return Ok(());
             }
-            let nodes: Vec<String> = missing.iter().map(NodeId::to_string).collect();
-            let nodes = nodes.join(", ");
+            let listed = |nodes: Vec<&acks::Waited>| {
+                nodes.iter().map(|one| one.node.to_string()).collect::<Vec<_>>().join(", ")
+            };
+            let (ending, silent): (Vec<_>, Vec<_>) = missing.iter().partition(|one| one.is_ending);
             if env.now().since(begun) >= self.options.patience {
-                let commands: Vec<String> =
-                    missing.iter().map(|node| format!("`rekindle sweep dismiss {node}`")).collect();
+                if silent.is_empty() {
+                    return Err(Error::Stopped(format!(
+                        "node {} lives, and has not ended yet what it had begun before, so nothing is deleted: sweep \
+                         again later",
+                        listed(ending)
+                    )));
+                }
+                let command =
+                    |one: &&acks::Waited| format!("`rekindle sweep dismiss {}`", one.node);
+                let commands: Vec<String> = silent.iter().map(command).collect();
+                let nodes = listed(silent);
                 return Err(Error::Stopped(format!(
                     "node {nodes} uses this store too and has not agreed to the deletion, so nothing is deleted: start \
                      it, or, if it is gone for good, say so: {}",
@@ -471,6 +509,7 @@ impl Sweeper {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(Error::Stopped("somebody asked for it".into()));
             }
+            let nodes = listed(missing.iter().collect());
             self.count(|status| status.waits_for = Some(format!("node {nodes}")));
             env.sleep(limits::SWEEP_POLL).await;
         }
@@ -520,7 +559,7 @@ impl Sweeper {
                 self.count(|status| status.notes_deleted += 1);
             }
         }
-        self.content.inner.index.forget(&held.value.packs);
+        self.content.inner.index.forget_wholly(&held.value.packs);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The sweep against models: alone, beside writers in the simulation, and cut off by crashes.
 
 mod holds;
+mod late;
 mod nodes;
 
 use super::*;
@@ -64,6 +65,7 @@ fn sweeper(env: &Env, content: &Content, vaults: &Arc<Vaults>, compacts: bool) -
         budget: Budget::Unlimited,
         compacts,
         grace: Duration::ZERO,
+        young: Duration::ZERO,
         ..Options::default()
     };
     let roots = Arc::new(SlowRoots { env: env.clone(), vaults: vaults.clone() });

@@ -12,7 +12,7 @@ mod folder;
 mod packs;
 mod reserve;
 
-use crate::{Datastore, Error, Listed, Removal, Store, Version, key};
+use crate::{Datastore, Error, Listed, Removal, Room, Store, Version, key};
 use bytes::Bytes;
 use env::{BoxFuture, Env};
 use folder::Folder;
@@ -29,8 +29,17 @@ pub struct Dir {
 impl Dir {
     /// Opens the folder, making it when it is absent, and removes what dead writers left behind.
     pub async fn open(env: &Env, path: &Path) -> Result<Store, Error> {
+        Self::open_or_make(env, path, true).await
+    }
+
+    /// Opens the folder of a store that is known to be there, and makes nothing when it is not.
+    pub async fn open_known(env: &Env, path: &Path) -> Result<Store, Error> {
+        Self::open_or_make(env, path, false).await
+    }
+
+    async fn open_or_make(env: &Env, path: &Path, make: bool) -> Result<Store, Error> {
         let (root, now) = (path.to_owned(), env.wall_clock());
-        let folder = env.blocking(move || Folder::open(&root, now)).await?;
+        let folder = env.blocking(move || Folder::open(&root, now, make)).await?;
         Ok(Arc::new(Self { env: env.clone(), folder: Arc::new(folder) }))
     }
 
@@ -111,6 +120,11 @@ impl Datastore for Dir {
         Box::pin(self.run(key, move |folder, key| {
             folder.delete_if(key, &version, tag).map(|()| Removal::Done)
         }))
+    }
+
+    fn room(&self) -> BoxFuture<'_, Result<Room, Error>> {
+        let folder = self.folder.clone();
+        Box::pin(self.env.blocking(move || folder.room()))
     }
 
     fn describe(&self) -> String {

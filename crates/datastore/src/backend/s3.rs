@@ -5,10 +5,9 @@
 
 mod errors;
 mod pace;
+mod upload;
 
-use crate::limits::{
-    CONNECT_TIME_MAX, LIST_OBJECTS_MAX, PREFIX_BYTES_MAX, REQUEST_TIME_MAX, UPLOAD_RATE_MIN,
-};
+use crate::limits::{LIST_EMPTY_PAGES_MAX, LIST_OBJECTS_MAX, PREFIX_BYTES_MAX, REQUEST_TIME_MAX};
 use crate::{Datastore, Error, Listed, Store, Version, key};
 use bytes::{Bytes, BytesMut};
 use env::{BoxFuture, Env};
@@ -25,6 +24,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+use upload::{Progress, Way};
 
 /// Where an S3 store is and how to get in; what is absent is taken from the environment (`AWS_*`).
 #[derive(Clone, Default)]
@@ -52,6 +52,7 @@ pub struct S3 {
     prefix: String,
     patience: Duration,
     pace: Pace,
+    way: Way,
 }
 
 impl S3 {
@@ -69,7 +70,8 @@ impl S3 {
                 "the prefix of a store has at most {PREFIX_BYTES_MAX} bytes"
             )));
         }
-        let client = client(place).map_err(|error| {
+        let way = Way::default();
+        let client = client(place, way.clone()).map_err(|error| {
             Error::Refused(format!("the S3 settings are not usable: {error}; see AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID"))
         })?;
         Ok(Arc::new(Self {
@@ -79,6 +81,7 @@ impl S3 {
             prefix,
             patience: place.patience.unwrap_or(REQUEST_TIME_MAX),
             pace: Pace::default(),
+            way,
         }))
     }
 
@@ -94,21 +97,9 @@ impl S3 {
         T: Send + 'static,
         F: Future<Output = object_store::Result<T>> + Send + 'static,
     {
-        self.run_within(self.patience, work).await.unwrap_or_else(|| Err(silent(self.patience)))
-    }
-
-    /// As [`S3::run`]; `None` when it takes longer than that.
-    async fn run_within<T, F>(
-        &self,
-        limit: Duration,
-        work: impl FnOnce(Arc<AmazonS3>) -> F,
-    ) -> Option<object_store::Result<T>>
-    where
-        T: Send + 'static,
-        F: Future<Output = object_store::Result<T>> + Send + 'static,
-    {
-        let (env, call) = (self.env.clone(), work(self.client.clone()));
-        self.env.run("s3", async move { env.timeout(limit, call).await.ok() }).await
+        let (env, call, limit) = (self.env.clone(), work(self.client.clone()), self.patience);
+        let answer = self.env.run("s3", async move { env.timeout(limit, call).await }).await;
+        answer.unwrap_or_else(|_| Err(silent(limit)))
     }
 
     /// Reads an object or a part of it, for as long as more of it comes.
@@ -145,19 +136,21 @@ impl S3 {
             PutMode::Update(_) => errors::Call::Replace,
             PutMode::Overwrite => errors::Call::Other,
         };
-        let options = PutOptions { mode, ..PutOptions::default() };
+        let (progress, mut options) =
+            (Progress::default(), PutOptions { mode, ..PutOptions::default() });
+        options.extensions.insert(progress.clone());
         let bytes = data.len();
         let turn = self.pace.turn(bytes).await;
-        // A slow way is not a dead one: what counts is whether the bytes get through at all.
-        let limit = self.patience + Duration::from_secs(bytes as u64 / UPLOAD_RATE_MIN);
-        let put = self
-            .run_within(limit, move |client| async move {
-                client.put_opts(&path, data.into(), options).await
-            })
-            .await;
-        let Some(put) = put else {
+        let (env, client, way, patience) =
+            (self.env.clone(), self.client.clone(), self.way.clone(), self.patience);
+        // A slow way is not a dead one: what counts is whether bytes get through at all.
+        let put = async move {
+            let put = client.put_opts(&path, data.into(), options);
+            way.while_it_moves(&env, patience, &progress, put).await
+        };
+        let Some(put) = self.env.run("s3", put).await else {
             turn.took_too_long();
-            return Err(errors::translate(key, kind, &silent(limit)));
+            return Err(errors::translate(key, kind, &silent(patience)));
         };
         let result = put.map_err(|error| errors::translate(key, kind, &error))?;
         turn.went_well();
@@ -183,12 +176,14 @@ impl S3 {
     async fn page(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Error> {
         key::check_prefix(prefix)?;
         let below = format!("{}{prefix}", self.prefix);
-        let mut offset = after.map(|after| format!("{}{after}", self.prefix));
-        loop {
-            let (below, start) = (below.clone(), offset.clone());
+        let offset = after.map(|after| format!("{}{after}", self.prefix));
+        let mut token: Option<String> = None;
+        for _ in 0..LIST_EMPTY_PAGES_MAX {
+            let (below, start, page_token) = (below.clone(), offset.clone(), token.clone());
             let list = move |client: Arc<AmazonS3>| async move {
                 let options = PaginatedListOptions {
                     offset: start,
+                    page_token,
                     max_keys: Some(LIST_OBJECTS_MAX),
                     ..Default::default()
                 };
@@ -205,9 +200,6 @@ impl S3 {
                 .map_err(|error| errors::translate(prefix, errors::Call::Other, &error))?;
             let mut objects = page.result.objects;
             objects.sort_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
-            let Some(last) = objects.last().map(|object| object.location.to_string()) else {
-                return Ok(Vec::new());
-            };
             let ours = |location: &str| {
                 // The empty objects that consoles make for folders carry no key of ours.
                 let key = location.strip_prefix(&self.prefix)?;
@@ -220,25 +212,28 @@ impl S3 {
                     Some(Listed { key: ours(object.location.as_ref())?, length: object.size })
                 })
                 .collect();
-            // A page without any key of ours is not the end.
-            if !listed.is_empty()
-                || page.page_token.is_none()
-                || offset.as_ref().is_some_and(|offset| *offset >= last)
-            {
+            // A page without any key of ours is not the end, nor is one without any key: the end is where no token leads on.
+            if !listed.is_empty() || page.page_token.is_none() {
                 return Ok(listed);
             }
-            offset = Some(last);
+            if token == page.page_token {
+                break;
+            }
+            token = page.page_token;
         }
+        Err(Error::Unavailable(format!(
+            "the listing of {prefix} leads on and on, and gives no keys"
+        )))
     }
 }
 
 /// No answer, or no more of it.
 fn silent(limit: Duration) -> object_store::Error {
-    let text = format!("it has not answered within {} s", limit.as_secs());
+    let text = format!("it has not answered, and no byte has moved, for {} s", limit.as_secs());
     object_store::Error::Generic { store: "S3", source: text.into() }
 }
 
-fn client(place: &Place) -> object_store::Result<AmazonS3> {
+fn client(place: &Place, way: Way) -> object_store::Result<AmazonS3> {
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(&place.bucket);
     if let Some(endpoint) = &place.endpoint {
         builder = builder.with_endpoint(endpoint);
@@ -253,12 +248,9 @@ fn client(place: &Place) -> object_store::Result<AmazonS3> {
         .get_config_value(&AmazonS3ConfigKey::S3Endpoint)
         .or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
     let plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
-    let options = ClientOptions::new()
-        .with_allow_http(plain)
-        .with_timeout_disabled()
-        .with_connect_timeout(CONNECT_TIME_MAX);
+    let options = ClientOptions::new().with_allow_http(plain);
     let retries = RetryConfig { max_retries: 0, ..RetryConfig::default() };
-    builder.with_client_options(options).with_retry(retries).build()
+    builder.with_client_options(options).with_http_connector(way).with_retry(retries).build()
 }
 
 impl Datastore for S3 {

@@ -6,7 +6,7 @@ mod plan;
 pub use plan::{Absent, Gone, Plan};
 
 use crate::backend::mem::Mem;
-use crate::{Datastore, Error, Listed, Removal, Store, Version, key};
+use crate::{Datastore, Error, Listed, Removal, Room, Store, Version, key};
 use bytes::Bytes;
 use env::{BoxFuture, Env, Moment};
 use parking_lot::Mutex;
@@ -346,6 +346,10 @@ impl Datastore for Faulty {
                 _ => Removal::Done,
             })
         })
+    }
+
+    fn room(&self) -> BoxFuture<'_, Result<Room, Error>> {
+        Box::pin(self.read(self.inner.room()))
     }
 
     fn describe(&self) -> String {

@@ -8,12 +8,12 @@
 use crate::identity::Identity;
 use crate::limits::MARKER_TRUST;
 use crate::record::decode_as;
-use crate::{Datastore, Error, Listed, Removal, Store, Version, key};
+use crate::{Datastore, Error, Listed, Removal, Room, Store, Version, key};
 use bytes::Bytes;
 use env::{BoxFuture, Env, Moment};
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +32,9 @@ struct State {
     known: Known,
     /// When the marker of a folder was seen last.
     seen: HashMap<&'static str, Moment>,
+    /// Folders in which a write has failed, or which have failed to prove themselves, since: what lies there may be a
+    /// write of ours that went into another folder.
+    doubted: HashSet<&'static str>,
 }
 
 /// What is known of the store's identity.
@@ -115,11 +118,29 @@ impl Marked {
         try_join_all(asked.map(|folder| self.look(&identity, folder))).await.map(drop)
     }
 
+    /// What is found below a key is not believed before its folder has proved itself once more. Packs are: their
+    /// content is verified by whoever reads it.
+    fn doubt(&self, key: &str) {
+        self.state.lock().doubted.extend(folders_of(key));
+    }
+
+    fn is_doubted(&self, key: &str) -> bool {
+        if key.starts_with(key::PACKS) {
+            return false;
+        }
+        let state = self.state.lock();
+        !(state.doubted.is_empty() || matches!(state.known, Known::Unmarked(_)))
+            && folders_of(key).any(|folder| state.doubted.contains(folder))
+    }
+
     async fn look(&self, identity: &Identity, folder: &'static str) -> Result<(), Error> {
         let key = key::marker_key(folder);
         let began = self.env.now();
         let wrong = |what: &str| {
-            self.state.lock().seen.remove(folder);
+            let mut state = self.state.lock();
+            state.seen.remove(folder);
+            state.doubted.insert(folder);
+            drop(state);
             Error::Unavailable(format!(
                 "'{folder}' in {} {what}. Is it mounted, is the right folder mounted there? Nothing in it is taken for \
                  lost, and nothing is written there. If it is the right one, copy {} to {key}",
@@ -145,18 +166,24 @@ impl Marked {
         if marker.folder.is_some_and(|other| other != folder) {
             return Err(wrong("is another folder of this store"));
         }
-        self.state.lock().seen.insert(folder, began);
+        let mut state = self.state.lock();
+        state.seen.insert(folder, began);
+        state.doubted.remove(folder);
         Ok(())
     }
 
-    /// Repeats a look that found nothing after the folder has proved to be the right one: between the two it may have
-    /// come back.
+    /// Repeats a look that found nothing, or something in a folder that is doubted, after the folder has proved to be the
+    /// right one: between the two it may have come back.
     async fn believe<T>(
         &self,
         key: &str,
         first: Result<T, Error>,
         again: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
+        if first.is_ok() && self.is_doubted(key) {
+            self.vouch(key, Duration::ZERO).await?;
+            return again.await;
+        }
         if !matches!(first, Err(Error::NotFound(_))) {
             return first;
         }
@@ -179,9 +206,15 @@ impl Marked {
         write: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         self.vouch(key, MARKER_TRUST).await?;
-        let written = write.await?;
-        self.vouch(key, Duration::ZERO).await?;
-        Ok(written)
+        let written = match write.await {
+            Ok(written) => self.vouch(key, Duration::ZERO).await.map(|()| written),
+            Err(error) => Err(error),
+        };
+        if written.is_err() {
+            // Whoever reads it back finds it, also in a folder that lies over the right one.
+            self.doubt(key);
+        }
+        written
     }
 }
 
@@ -267,6 +300,10 @@ impl Datastore for Marked {
             self.vouch(key, Duration::ZERO).await?;
             self.inner.delete_if(key, version).await
         })
+    }
+
+    fn room(&self) -> BoxFuture<'_, Result<Room, Error>> {
+        self.inner.room()
     }
 
     fn describe(&self) -> String {

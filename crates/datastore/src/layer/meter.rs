@@ -1,6 +1,6 @@
 //! Counts calls, bytes, errors and time.
 
-use crate::{Datastore, Error, Listed, Removal, Store, Version};
+use crate::{Datastore, Error, Listed, Removal, Room, Store, Version};
 use bytes::Bytes;
 use env::{BoxFuture, Env};
 use std::future::Future;
@@ -201,6 +201,10 @@ impl Datastore for Metered {
         version: &'a Version,
     ) -> BoxFuture<'a, Result<Removal, Error>> {
         Box::pin(self.measure(Call::Delete, self.inner.delete_if(key, version), |_| 0))
+    }
+
+    fn room(&self) -> BoxFuture<'_, Result<Room, Error>> {
+        self.inner.room()
     }
 
     fn describe(&self) -> String {

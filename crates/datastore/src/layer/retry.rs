@@ -1,7 +1,7 @@
 //! Tries again what is safe to try again: everything but conditional writes, whose outcome [`crate::record`] judges.
 
 use crate::backoff::{Backoff, Policy};
-use crate::{Datastore, Error, Listed, Removal, Store, Version};
+use crate::{Datastore, Error, Listed, Removal, Room, Store, Version};
 use bytes::Bytes;
 use env::{BoxFuture, Env};
 use std::future::Future;
@@ -88,6 +88,10 @@ impl Datastore for Retry {
         version: &'a Version,
     ) -> BoxFuture<'a, Result<Removal, Error>> {
         self.inner.delete_if(key, version)
+    }
+
+    fn room(&self) -> BoxFuture<'_, Result<Room, Error>> {
+        self.inner.room()
     }
 
     fn describe(&self) -> String {

@@ -11,12 +11,8 @@ use std::path::{Path, PathBuf};
 pub const FILE_MODE: u32 = 0o600;
 /// Mode of a folder that is made.
 pub const FOLDER_MODE: u32 = 0o700;
-/// Mode of a folder through which a group reaches sockets: it may pass, and neither look nor change.
-const PASSAGE_MODE: u32 = 0o710;
 /// Where a process finds what it has open.
-const OWN_DESCRIPTORS: &str = "/proc/self/fd";
-/// The groups of this machine.
-const GROUPS: &str = "/etc/group";
+pub(super) const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 
 /// Who may connect to a Unix socket, besides the user who made it and root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,26 +29,6 @@ impl SocketMode {
     }
 }
 
-/// The number of a group by its name in `/etc/group`, or by its number.
-pub fn group(name: &str) -> io::Result<u32> {
-    if let Ok(number) = name.parse() {
-        return Ok(number);
-    }
-    find_group(&std::fs::read_to_string(GROUPS)?, name).ok_or_else(|| {
-        let message =
-            format!("no group '{name}' in {GROUPS}: name one that is there, or its number");
-        io::Error::new(io::ErrorKind::NotFound, message)
-    })
-}
-
-/// A line is `name:password:number:members`.
-fn find_group(groups: &str, name: &str) -> Option<u32> {
-    groups.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name)).then(|| fields.nth(1)?.trim().parse().ok()).flatten()
-    })
-}
-
 /// From here on, whatever this process and its children make is closed to others, whoever makes it and however.
 pub fn keep_private() {
     rustix::process::umask(Mode::from_raw_mode(0o077));
@@ -61,27 +37,6 @@ pub fn keep_private() {
 /// Makes a folder of our own and those above it.
 pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
-}
-
-/// Makes a folder of our own, or closes to others one that is there already. With a group, its members may pass through to
-/// sockets inside. A folder of another user is refused, because that user could put anything in the place of our files.
-pub fn close_folder(path: &Path, group: Option<u32>) -> io::Result<()> {
-    make_folder(path)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    let found = folder.metadata()?;
-    check_owner(found.uid(), path)?;
-    if let Some(group) = group
-        && found.gid() != group
-    {
-        rustix::fs::fchown(&folder, None, Some(Gid::from_raw(group)))
-            .map_err(|error| not_a_member(group, path, error.into()))?;
-    }
-    let mode = if group.is_some() { PASSAGE_MODE } else { FOLDER_MODE };
-    if found.mode() & 0o7777 != mode {
-        rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode))?;
-    }
-    Ok(())
 }
 
 /// Closes to others a file that this user owns and others may open. Files of others and devices are left alone.
@@ -139,31 +94,6 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         std::fs::symlink_metadata(path).unwrap().mode() & 0o7777
-    }
-
-    #[test]
-    fn groups_are_found_by_name_and_by_number() {
-        let groups = "root:x:0:\nkvm:x:992:qemu,libvirt\nodd\n";
-        assert_eq!(find_group(groups, "kvm"), Some(992));
-        assert_eq!((find_group(groups, "odd"), find_group(groups, "none")), (None, None));
-        assert_eq!(group("107").unwrap(), 107);
-        assert!(group("no such group").unwrap_err().to_string().contains("/etc/group"));
-    }
-
-    #[test]
-    fn a_folder_is_closed_to_others_old_or_new() {
-        let top = tempfile::tempdir().unwrap();
-        let new = top.path().join("a/b");
-        close_folder(&new, None).unwrap();
-        assert_eq!((mode(&new), mode(new.parent().unwrap())), (0o700, 0o700));
-        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).unwrap();
-        close_folder(&new, None).unwrap();
-        assert_eq!(mode(&new), 0o700);
-        let own = rustix::process::getegid().as_raw();
-        close_folder(&new, Some(own)).unwrap();
-        assert_eq!(mode(&new), 0o710);
-        close_folder(&new, None).unwrap();
-        assert_eq!(mode(&new), 0o700);
     }
 
     #[test]

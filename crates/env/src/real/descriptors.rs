@@ -19,6 +19,15 @@ pub fn raise_limit() {
     }
 }
 
+/// A write beyond the limit of a file's size is an error from here on, here and in child processes: by default the kernel
+/// kills the process for it.
+pub fn outlive_file_size() {
+    // SAFETY: nothing runs when the signal comes.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
 pub(super) fn count() -> Descriptors {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     Descriptors { limit, open: open(Path::new(OWN_DESCRIPTORS)) }
@@ -36,6 +45,20 @@ fn open(folder: &Path) -> u64 {
 #[expect(clippy::disallowed_methods, reason = "tests of the real machine")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_limit_of_a_file_kills_nobody() {
+        // As it is at the start of a process.
+        // SAFETY: the action that every process begins with.
+        unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+        }
+        let (_env, _runtime) = crate::real::env().unwrap();
+        // SAFETY: it would end the test.
+        unsafe {
+            libc::raise(libc::SIGXFSZ);
+        }
+    }
 
     #[test]
     fn descriptors_are_counted_and_the_limit_is_raised() {

@@ -100,6 +100,10 @@ impl Disk for RealDisk {
         Box::pin(async move { free_bytes(path) })
     }
 
+    fn taken_bytes<'a>(&'a self, folder: &'a Path) -> BoxFuture<'a, io::Result<u64>> {
+        Box::pin(async move { taken_bytes(folder) })
+    }
+
     fn sector_bytes<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, u32> {
         Box::pin(async move { physical_sector(path).unwrap_or(UNKNOWN_SECTOR_BYTES) })
     }
@@ -115,6 +119,27 @@ fn physical_sector(path: &Path) -> Option<u32> {
         text.trim().parse().ok()
     };
     of(&device).or_else(|| of(device.parent()?))
+}
+
+/// What `du` says of a folder, without the folders themselves.
+fn taken_bytes(folder: &Path) -> io::Result<u64> {
+    /// Unit of `st_blocks`, bytes.
+    const BLOCK_BYTES: u64 = 512;
+    let mut taken = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let found = match entry.metadata() {
+            Ok(found) => found,
+            // Removed meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        taken += match found.is_dir() {
+            true => taken_bytes(&entry.path())?,
+            false => std::os::unix::fs::MetadataExt::blocks(&found) * BLOCK_BYTES,
+        };
+    }
+    Ok(taken)
 }
 
 /// Bytes that an ordinary user may still write on the file system of `path`, of which the end need not exist yet.

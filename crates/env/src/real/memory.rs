@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +24,8 @@ const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
 const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 /// How long the kernel may take to end a process that has the file.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes that are looked at in one piece.
+const PIECE_BYTES: usize = 1 << 20;
 /// Unit of `st_blocks`, bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
 
@@ -75,6 +77,23 @@ impl Memory for RealMemory {
         Ok(Arc::new(RealRegion { map, lock }))
     }
 
+    fn head(&self, path: &Path, bytes: usize) -> io::Result<Option<Vec<u8>>> {
+        let mut options = OpenOptions::new();
+        options.read(true);
+        if !is_descriptor(path) {
+            // A pipe would keep us waiting.
+            options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+        }
+        let file = match options.open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|error| not_ours(path, error))?,
+        };
+        match device::of(&file, path)? {
+            Some(device) => head_of_device(&file, device, bytes),
+            None => head_of_file(&file, bytes),
+        }
+    }
+
     fn unmap(&self, path: &Path) -> io::Result<()> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -108,6 +127,44 @@ impl Memory for RealMemory {
             Err(error) => Err(error),
         }
     }
+}
+
+fn head_of_file(file: &std::fs::File, bytes: usize) -> io::Result<Option<Vec<u8>>> {
+    let length = file.metadata()?.len();
+    let mut head = vec![0; usize::try_from(length).map_or(bytes, |length| length.min(bytes))];
+    file.read_exact_at(&mut head, 0)?;
+    let mut blank = is_blank(&head);
+    let mut piece = vec![0; if blank { PIECE_BYTES } else { 0 }];
+    let mut at = head.len() as u64;
+    while blank && at < length {
+        // Over what was never written. A file system that does not know calls all of it data.
+        at = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => break,
+            other => other?,
+        };
+        let read = file.read_at(&mut piece, at)?;
+        blank = read > 0 && is_blank(&piece[..read]);
+        at += read as u64;
+    }
+    Ok((!blank).then_some(head))
+}
+
+/// Devices are mapped, never read.
+fn head_of_device(
+    file: &std::fs::File,
+    device: Device,
+    bytes: usize,
+) -> io::Result<Option<Vec<u8>>> {
+    let length = usize::try_from(device.bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let map = MmapOptions::new().len(length).map_raw_read_only(file)?;
+    // SAFETY: mapped to that length for as long as `map` lives. Who writes to it holds its lock, and is refused later;
+    // whatever is read meanwhile is bytes.
+    let found = unsafe { std::slice::from_raw_parts(map.as_ptr(), length) };
+    Ok((!is_blank(found)).then(|| found[..bytes.min(length)].to_vec()))
+}
+
+fn is_blank(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
 }
 
 /// Opens the file of a mapping, made if it is absent, and makes sure that it is what it should be: a file (or a device) of
@@ -254,6 +311,27 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         RealMemory.map(&path, 4096).expect("our own of an earlier life");
         assert_eq!(mode(), 0o600, "closed");
+    }
+
+    #[test]
+    fn what_lies_at_a_path_is_seen_and_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("warm");
+        let head = |bytes| RealMemory.head(&path, bytes).unwrap();
+        assert_eq!(head(16), None, "no file");
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(head(16), None, "an empty one");
+        std::fs::write(&path, b"small").unwrap();
+        assert_eq!(head(16).unwrap(), b"small");
+        assert_eq!(std::fs::read(&path).unwrap(), b"small", "it did not grow");
+        std::fs::write(&path, vec![0; 3 << 20]).unwrap();
+        assert_eq!(head(16), None, "zeros");
+        // As a disk image whose first sectors are empty, with a hole before what counts.
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(9 << 20).unwrap();
+        assert_eq!(head(16), None, "zeros and a hole");
+        file.write_all_at(b"x", (8 << 20) + 5).unwrap();
+        assert_eq!(head(16).unwrap(), [0; 16]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod clock;
 pub mod descriptors;
 mod device;
 mod disk;
+pub mod folder;
 pub mod memory;
 pub mod net;
 pub mod panics;
@@ -38,6 +39,7 @@ pub struct Runtime {
 pub fn env() -> io::Result<(Env, Runtime)> {
     access::keep_private();
     descriptors::raise_limit();
+    descriptors::outlive_file_size();
     let background = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(BACKGROUND_THREADS)
         .max_blocking_threads(BLOCKING_THREADS_MAX)

@@ -58,8 +58,10 @@ struct Page {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
     Whole,
-    /// A part, as when it fails or is interrupted.
+    /// A part, as when it is interrupted.
     Torn,
+    /// A part, and the device has reported an error.
+    Failed,
 }
 
 /// What is done of a write that is torn.
@@ -275,6 +277,15 @@ impl Content {
         }
         let end = (offset + length as u64).min(self.length);
         self.durable_length = self.durable_length.max(end);
+    }
+
+    /// A durable write that failed: what is in the page cache counts as clean, whether or not it was written.
+    pub(super) fn forget_range(&mut self, offset: u64, length: usize) {
+        for (number, ..) in pieces(offset, length) {
+            if let Some(page) = self.pages.get_mut(&number) {
+                page.is_lost = !page.older.is_empty();
+            }
+        }
     }
 
     pub(super) fn sync(&mut self) {

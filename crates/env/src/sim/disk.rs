@@ -136,11 +136,12 @@ impl Aim<'_> {
             Kind::Name | Kind::Write => (faults.write_error, faults.no_space),
             Kind::Sync => (faults.sync_error, 0.0),
         };
-        let no_descriptors = if self.opens { faults.no_descriptors } else { 0.0 };
+        let opening = |probability: f64| if self.opens { probability } else { 0.0 };
         [
             (error, Failure::Io),
             (no_space, Failure::NoSpace),
-            (no_descriptors, Failure::NoDescriptors),
+            (opening(faults.no_descriptors), Failure::NoDescriptors),
+            (opening(faults.no_files), Failure::NoFiles),
             (faults.no_memory, Failure::NoMemory),
         ]
         .into_iter()
@@ -193,9 +194,12 @@ impl<T, F: FnOnce(&mut State, How) -> io::Result<T>> Operation<'_, T, F> {
             return effect(state, How::Whole);
         };
         state.record(Event::Fail, number, 0);
+        state.mishaps.failed(failure);
         // These give nothing back but their success. Where there is no descriptor nothing was begun.
-        if matches!(self.aim.kind, Kind::Write | Kind::Sync) && failure != Failure::NoDescriptors {
-            let _ = effect(state, How::Torn);
+        let is_begun = !matches!(failure, Failure::NoDescriptors | Failure::NoFiles);
+        if matches!(self.aim.kind, Kind::Write | Kind::Sync) && is_begun {
+            let how = if failure == Failure::Io { How::Failed } else { How::Torn };
+            let _ = effect(state, how);
         }
         Err(failure.error())
     }
@@ -291,7 +295,7 @@ impl Machine {
         self.operation(aim, subject, 0, move |state, how| match how {
             How::Whole => effect(state, key(path)?),
             // A folder's sync that fails has saved nothing.
-            How::Torn => Err(Errno::IO.into()),
+            How::Torn | How::Failed => Err(Errno::IO.into()),
         })
     }
 
@@ -408,9 +412,17 @@ impl SimFile {
         self.change(Kind::Write, detail, move |state, how| {
             let capacity_bytes = state.hosts[self.machine.host].disk.capacity_bytes;
             let mut content = self.inode.content.lock();
-            if how == How::Torn {
+            if how != How::Whole {
                 let tear = tear(&state.faults, &mut state.rng);
+                match tear {
+                    Tear::Prefix => state.mishaps.torn_prefix += 1,
+                    Tear::Sectors => state.mishaps.torn_sectors += 1,
+                    Tear::Whole => state.mishaps.torn_whole += 1,
+                }
                 content.write_torn(data, offset, capacity_bytes, tear, &mut state.rng);
+                if how == How::Failed && is_durable {
+                    content.forget_range(offset, data.len());
+                }
                 return Ok(());
             }
             content.write(data, offset, capacity_bytes)?;
@@ -431,6 +443,7 @@ impl File for SimFile {
             if is_meant && state.rng.chance(state.faults.read_flip) {
                 let index = state.rng.index(buffer.len());
                 buffer[index] ^= 1 << state.rng.below(8);
+                state.mishaps.read_flips += 1;
             }
             Ok(())
         })
@@ -451,7 +464,7 @@ impl File for SimFile {
             let mut content = self.inode.content.lock();
             match how {
                 How::Whole => content.sync(),
-                How::Torn => content.sync_torn(&mut state.rng),
+                How::Torn | How::Failed => content.sync_torn(&mut state.rng),
             }
             content.release_tail();
             Ok(())
@@ -468,7 +481,7 @@ impl File for SimFile {
             let capacity_bytes = state.hosts[self.machine.host].disk.capacity_bytes;
             match how {
                 How::Whole => self.inode.content.lock().preallocate(length, capacity_bytes),
-                How::Torn => {
+                How::Torn | How::Failed => {
                     let mut content = self.inode.content.lock();
                     let missing = length.saturating_sub(content.length);
                     let part = content.length + state.rng.below(missing + 1);
@@ -481,7 +494,7 @@ impl File for SimFile {
     fn set_length(&self, length: u64) -> BoxFuture<'_, io::Result<()>> {
         self.change(Kind::Write, length, move |_, how| match how {
             How::Whole => self.inode.content.lock().set_length(length),
-            How::Torn => Ok(()),
+            How::Torn | How::Failed => Ok(()),
         })
     }
 

@@ -293,7 +293,8 @@ impl Clock for Machine {
     }
 
     fn wall_clock(&self) -> Timestamp {
-        let since = u64::try_from(self.shared.lock().now.as_micros()).unwrap_or(0);
+        let state = self.shared.lock();
+        let since = u64::try_from((state.now + state.leap).as_micros()).unwrap_or(0);
         Timestamp(WALL_CLOCK_START + since)
     }
 

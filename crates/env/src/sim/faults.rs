@@ -15,6 +15,8 @@ pub enum Failure {
     NoSpace,
     /// `EMFILE`: the process has no file descriptor left.
     NoDescriptors,
+    /// `ENFILE`: the machine has none left.
+    NoFiles,
     /// `ENOMEM`: the kernel has no memory left.
     NoMemory,
 }
@@ -25,6 +27,7 @@ impl Failure {
             Failure::Io => Errno::IO,
             Failure::NoSpace => Errno::NOSPC,
             Failure::NoDescriptors => Errno::MFILE,
+            Failure::NoFiles => Errno::NFILE,
             Failure::NoMemory => Errno::NOMEM,
         }
         .into()
@@ -61,6 +64,8 @@ pub struct Faults {
     pub no_space: f64,
     /// A call that needs a file descriptor (open, list, sync of a folder, listen, connect, accept) finds none left.
     pub no_descriptors: f64,
+    /// The same, and it is the machine that has none left.
+    pub no_files: f64,
     /// How many file descriptors a process is told that it may have, and has.
     pub descriptors: Descriptors,
     /// A call finds no memory in the kernel; of a write a part may have been done.
@@ -103,6 +108,7 @@ impl Faults {
             read_flip: 0.0,
             no_space: 0.0,
             no_descriptors: 0.0,
+            no_files: 0.0,
             descriptors: Descriptors { limit: u64::MAX, open: 0 },
             no_memory: 0.0,
             fail_operation: None,
@@ -124,5 +130,35 @@ impl Faults {
 impl Default for Faults {
     fn default() -> Self {
         Self::none()
+    }
+}
+
+/// What went wrong so far on the disks of a world, so that a test can tell whether its faults happened at all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mishaps {
+    /// Calls that failed, by what they said.
+    pub io: u64,
+    pub no_space: u64,
+    pub no_descriptors: u64,
+    pub no_files: u64,
+    pub no_memory: u64,
+    /// Writes that were torn, by what was done of them.
+    pub torn_prefix: u64,
+    pub torn_sectors: u64,
+    pub torn_whole: u64,
+    /// Reads that gave one wrong bit.
+    pub read_flips: u64,
+}
+
+impl Mishaps {
+    pub(super) fn failed(&mut self, failure: Failure) {
+        let counter = match failure {
+            Failure::Io => &mut self.io,
+            Failure::NoSpace => &mut self.no_space,
+            Failure::NoDescriptors => &mut self.no_descriptors,
+            Failure::NoFiles => &mut self.no_files,
+            Failure::NoMemory => &mut self.no_memory,
+        };
+        *counter += 1;
     }
 }

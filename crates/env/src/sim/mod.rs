@@ -40,5 +40,5 @@ mod state;
 mod tests;
 mod world;
 
-pub use faults::{Cut, Failure, Faults};
+pub use faults::{Cut, Failure, Faults, Mishaps};
 pub use world::{Host, Stop, World};

@@ -2,7 +2,7 @@
 
 use super::disk::DiskState;
 use super::executor::{Executor, Ready};
-use super::faults::Faults;
+use super::faults::{Faults, Mishaps};
 use super::memory::MemoryState;
 use super::net::NetState;
 use super::random::Rng;
@@ -24,6 +24,8 @@ pub(super) struct State {
     pub(super) trace: Trace,
     /// Virtual time since the beginning of the world.
     pub(super) now: Duration,
+    /// So far ahead is the wall clock.
+    pub(super) leap: Duration,
     /// The last number given to a task, timer, file or connection.
     last_number: u64,
     pub(super) executor: Executor,
@@ -31,6 +33,7 @@ pub(super) struct State {
     pub(super) net: NetState,
     /// Disk operations that took effect or failed.
     pub(super) disk_operations: u64,
+    pub(super) mishaps: Mishaps,
     /// A run has been stopped to crash: what is dropped now was interrupted, not cancelled.
     pub(super) stopped: bool,
 }
@@ -71,11 +74,13 @@ impl Shared {
             faults,
             trace: Trace { hash: 0xcbf2_9ce4_8422_2325, verbose: false },
             now: Duration::ZERO,
+            leap: Duration::ZERO,
             last_number: 0,
             executor: Executor::default(),
             hosts: Vec::new(),
             net: NetState::default(),
             disk_operations: 0,
+            mishaps: Mishaps::default(),
             stopped: false,
         };
         Self { seed, state: Mutex::new(state), ready: Arc::new(Ready::default()) }

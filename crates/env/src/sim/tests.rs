@@ -334,6 +334,26 @@ fn hosts_crash_alone_and_the_network_can_be_cut() {
 }
 
 #[test]
+fn nothing_ages_by_a_leap_of_the_wall_clock() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let day = Duration::from_secs(600);
+        let aged = |since: crate::Timestamp| Duration::from_micros(env.aging_clock().0 - since.0);
+        let begin = env.aging_clock();
+        assert_eq!(begin, env.wall_clock());
+        env.sleep(day).await;
+        assert!((day..2 * day).contains(&aged(begin)) && (day..2 * day).contains(&env.uptime()));
+        world.set_wall_clock_ahead(8 * day);
+        env.sleep(day).await;
+        assert!((2 * day..3 * day).contains(&aged(begin)));
+        // Set right again, and then back: what the clock says counts, if it says less.
+        world.set_wall_clock_ahead(Duration::ZERO);
+        assert!((2 * day..3 * day).contains(&aged(begin)));
+    });
+}
+
+#[test]
 fn a_dead_environment_is_inert() {
     let world = World::new(1, Faults::none());
     let old = world.env();

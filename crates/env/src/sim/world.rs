@@ -1,7 +1,7 @@
 //! The handle by which a test rules the world.
 
 use super::executor::{Bell, Bounds, Ended, Main, Slot};
-use super::faults::Faults;
+use super::faults::{Faults, Mishaps};
 use super::state::{Death, Event, HostState, Machine, Shared};
 use crate::{Env, Parts};
 use std::collections::BTreeMap;
@@ -190,9 +190,9 @@ impl World {
         self.shared.lock().now
     }
 
-    /// Changes what goes wrong from here on.
-    pub fn change_faults(&self, change: impl FnOnce(&mut Faults)) {
-        change(&mut self.shared.lock().faults);
+    /// Sets the wall clock so far ahead of what it should say.
+    pub fn set_wall_clock_ahead(&self, leap: Duration) {
+        self.shared.lock().leap = leap;
     }
 
     /// Between these two hosts nothing arrives any more; it waits for [`World::heal`].
@@ -290,6 +290,17 @@ impl Host {
             host.disk.cut_power(state.faults.cut, &mut state.rng);
             host.memory.clear();
         }
+    }
+
+    /// Changes what goes wrong from here on, on all hosts.
+    pub fn change_faults(&self, change: impl FnOnce(&mut Faults)) {
+        change(&mut self.shared.lock().faults);
+    }
+
+    /// What went wrong so far, on all hosts.
+    #[must_use]
+    pub fn mishaps(&self) -> Mishaps {
+        self.shared.lock().mishaps
     }
 
     /// Changes the size of the disk; smaller than what is in use means full.

@@ -1,4 +1,5 @@
 //! Memory that sessions share: what one of them needs beyond its own share it asks for here, first come first served.
+//! Strangers at a port have a part of it together, so that what they hold is never all there is.
 
 use env::Env;
 use std::fmt;
@@ -21,13 +22,22 @@ const TRIM_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Budget {
     inner: Arc<Inner>,
+    /// Whether leases come out of the part of strangers.
+    is_of_strangers: bool,
 }
 
-struct Inner {
+/// Units, and those who wait for some.
+struct Pool {
     units_max: usize,
     units: Arc<Semaphore>,
     /// Sessions that wait.
     waiting: AtomicUsize,
+}
+
+struct Inner {
+    all: Pool,
+    /// What strangers may have of all.
+    of_strangers: Pool,
     /// Bytes given back since the allocator was asked last.
     returned: AtomicUsize,
     /// Told when that has become much.
@@ -37,6 +47,7 @@ struct Inner {
 /// Bytes of a budget; given back on drop.
 pub struct Lease {
     permit: OwnedSemaphorePermit,
+    _of_strangers: Option<OwnedSemaphorePermit>,
     budget: Budget,
 }
 
@@ -53,37 +64,69 @@ fn units(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX)
 }
 
+impl Pool {
+    fn new(units_max: usize) -> Self {
+        let units = Arc::new(Semaphore::new(units_max));
+        Self { units_max, units, waiting: AtomicUsize::new(0) }
+    }
+
+    async fn acquire(&self, count: u32) -> OwnedSemaphorePermit {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&self.waiting);
+        let permit = self.units.clone().acquire_many_owned(count).await;
+        permit.expect("the semaphore is never closed")
+    }
+
+    fn try_acquire(&self, count: u32) -> Option<OwnedSemaphorePermit> {
+        self.units.clone().try_acquire_many_owned(count).ok()
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+}
+
 impl Budget {
     /// A budget of so many bytes.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         let units_max = bytes_max.div_ceil(UNIT_BYTES);
         let inner = Inner {
-            units_max,
-            units: Arc::new(Semaphore::new(units_max)),
-            waiting: AtomicUsize::new(0),
+            all: Pool::new(units_max),
+            of_strangers: Pool::new(units_max.div_ceil(2)),
             returned: AtomicUsize::new(0),
             much: Notify::new(),
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), is_of_strangers: false }
     }
 
-    /// Bytes there are in all.
+    /// The same budget for strangers: half of it is out of their reach.
+    #[must_use]
+    pub fn for_strangers(&self) -> Self {
+        Self { is_of_strangers: true, ..self.clone() }
+    }
+
+    fn pool(&self) -> &Pool {
+        if self.is_of_strangers { &self.inner.of_strangers } else { &self.inner.all }
+    }
+
+    /// Bytes that can be had.
     #[must_use]
     pub fn bytes_max(&self) -> usize {
-        self.inner.units_max * UNIT_BYTES
+        self.pool().units_max * UNIT_BYTES
     }
 
-    /// Bytes lent just now.
+    /// Bytes lent just now, to anybody.
     #[must_use]
     pub fn used(&self) -> usize {
-        (self.inner.units_max - self.inner.units.available_permits()) * UNIT_BYTES
+        let all = &self.inner.all;
+        (all.units_max - all.units.available_permits()) * UNIT_BYTES
     }
 
-    /// Whether somebody waits for bytes.
+    /// Whether somebody waits for bytes that were lent out of this one.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
-        self.inner.waiting.load(Ordering::Relaxed) > 0
+        self.inner.all.is_wanted() || self.pool().is_wanted()
     }
 
     /// So many bytes (all there are, if that is less), when it is the caller's turn.
@@ -91,20 +134,26 @@ impl Budget {
         let budget = self.clone();
         async move {
             let count = units(bytes.min(budget.bytes_max()));
-            budget.inner.waiting.fetch_add(1, Ordering::Relaxed);
-            let waiting = Waiting(&budget.inner.waiting);
-            let permit = budget.inner.units.clone().acquire_many_owned(count).await;
-            drop(waiting);
-            let permit = permit.expect("the semaphore is never closed");
-            Lease { permit, budget }
+            // First their own part: in the queue of all, they stand with no more than that.
+            let of_strangers = match budget.is_of_strangers {
+                true => Some(budget.inner.of_strangers.acquire(count).await),
+                false => None,
+            };
+            let permit = budget.inner.all.acquire(count).await;
+            Lease { permit, _of_strangers: of_strangers, budget }
         }
     }
 
     /// So many bytes, if they are there and nobody waits for them.
     #[must_use]
     pub fn try_lease(&self, bytes: usize) -> Option<Lease> {
-        let permit = self.inner.units.clone().try_acquire_many_owned(units(bytes)).ok()?;
-        Some(Lease { permit, budget: self.clone() })
+        let count = units(bytes);
+        let of_strangers = match self.is_of_strangers {
+            true => Some(self.inner.of_strangers.try_acquire(count)?),
+            false => None,
+        };
+        let permit = self.inner.all.try_acquire(count)?;
+        Some(Lease { permit, _of_strangers: of_strangers, budget: self.clone() })
     }
 
     /// Notes that memory was freed that no lease counts.

@@ -312,6 +312,8 @@ pub struct Health {
     pub reasons: Vec<String>,
     /// The same, for programs.
     pub troubles: Vec<Trouble>,
+    /// What is as it should be now, and will make the next start slower or dearer; for people.
+    pub notes: Vec<String>,
 }
 
 /// One thing that is wrong.
@@ -319,7 +321,7 @@ pub struct Health {
 #[serde(default)]
 pub struct Trouble {
     /// `store-away`, `log-failed`, `log-full`, `disk-full`, `volume-stalled`, `volume-not-destaged`, `volume-late`,
-    /// `volume-stuck`, `volumes-failed`, `volumes-salvaging`, `log-damage`, `starting`, `stopping`.
+    /// `volume-stuck`, `volumes-failed`, `volumes-salvaging`, `log-damage`, `warm-damaged`, `starting`, `stopping`, `fenced`.
     pub what: String,
     /// Whether clients wait for it.
     pub clients_wait: bool,
@@ -357,11 +359,25 @@ pub struct Status {
     /// What is acknowledged and not yet in the datastore, all volumes, bytes.
     pub backlog_bytes: u64,
     pub health: Health,
+    /// What may take memory, and does.
+    pub memory: Vec<MemoryBudget>,
     /// Only while it stops.
     pub stopping: Option<Stopping>,
     /// Whatever else the node likes to tell: phases of the start, cache hit rates.
     #[schema(value_type = Object)]
     pub detail: serde_json::Value,
+}
+
+/// A bound of the node's memory, and what is used of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct MemoryBudget {
+    /// The setting that bounds it.
+    pub name: String,
+    /// For people.
+    pub what: String,
+    pub used_bytes: u64,
+    pub budget_bytes: u64,
 }
 
 /// A volume as people see it.
@@ -381,6 +397,10 @@ pub struct Volume {
     pub state: String,
     /// Why it is in state `error` or `stalled`.
     pub reason: Option<String>,
+    /// What of it cannot be read and waits to be decided or mended.
+    pub unreadable: Option<String>,
+    /// Bytes that were given up: reads of them are errors until they are written again.
+    pub lost_bytes: u64,
     /// The node that may write.
     pub owner: Option<String>,
     pub generation: u64,
@@ -521,6 +541,7 @@ pub struct SalvageAccount {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct LogUsage {
+    /// What the changes in the log may take; it is less than its files do.
     pub flash_bytes: u64,
     pub flash_bytes_max: u64,
     pub segments: u64,
@@ -529,6 +550,12 @@ pub struct LogUsage {
     /// Group commits since the start.
     pub commits: u64,
     pub appended_bytes: u64,
+    /// What its files take on the disk, as `du` counts; nothing where that cannot be known.
+    pub files_bytes: Option<u64>,
+    /// Of these, files of segments that are in use.
+    pub files_used_bytes: u64,
+    /// Of these, files that are kept to be written again.
+    pub files_kept_bytes: u64,
 }
 
 /// The datastore.
@@ -540,6 +567,10 @@ pub struct StoreInfo {
     pub url: String,
     pub format: u32,
     pub reachable: bool,
+    /// How much more it takes, without what it keeps for removals; nothing while that is not known.
+    pub room_bytes: Option<u64>,
+    /// It has no bound that anybody knows.
+    pub unbounded: bool,
     /// Counters of the store: chunks, packs, bytes, saved by deduplication, requests, errors.
     #[schema(value_type = Object)]
     pub detail: serde_json::Value,
@@ -559,6 +590,8 @@ pub struct WarmStatus {
     pub slots: u64,
     pub slots_used: u64,
     pub slot_bytes: u64,
+    /// Somebody has removed its file: the next start is cold.
+    pub removed: bool,
     /// Segments that the last start found here and used.
     pub segments_kept: u64,
     /// Block frames; absent when there are none.

@@ -76,6 +76,7 @@ impl IntoResponse for ApiError {
             Kind::Exists | Kind::Conflict | Kind::Fenced => StatusCode::CONFLICT,
             Kind::Full => StatusCode::INSUFFICIENT_STORAGE,
             Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Refused => StatusCode::BAD_GATEWAY,
             Kind::Unsupported => StatusCode::NOT_IMPLEMENTED,
             Kind::Damaged | Kind::Io => StatusCode::INTERNAL_SERVER_ERROR,
         };

@@ -17,10 +17,12 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
 use std::future::Future;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Most bytes of a request's body.
 const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -28,6 +30,8 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// How long a client may take for a request's head; also how long an idle connection is kept.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long a client may take for an answer that is there.
+const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long a request may take. What takes longer is a job.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -88,10 +92,10 @@ async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Respons
 async fn connection(env: Env, stream: Box<dyn Stream>, stop: Stop, router: Router) {
     let peer = stream.peer();
     let served = http1::Builder::new()
-        .timer(EnvTimer { env, epoch: epoch() })
+        .timer(EnvTimer { env: env.clone(), epoch: epoch() })
         .header_read_timeout(HEAD_TIME_MAX)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(Hasty::new(env, stream)), TowerToHyperService::new(router));
     let mut served = pin!(served);
     let ended = match select(served.as_mut(), stop).await {
         Either::Left((ended, _)) => ended,
@@ -102,6 +106,83 @@ async fn connection(env: Env, stream: Box<dyn Stream>, stop: Stop, router: Route
     };
     if let Err(error) = ended {
         tracing::debug!(%peer, %error, "HTTP connection ended");
+    }
+}
+
+/// A client's stream that breaks when the client does not take an answer in time: else one that never reads keeps its slot
+/// for ever.
+struct Hasty {
+    env: Env,
+    stream: Box<dyn Stream>,
+    /// Set while there is something that the client has not taken, however little it takes now and then.
+    limit: Option<BoxFuture<'static, ()>>,
+}
+
+impl Hasty {
+    fn new(env: Env, stream: Box<dyn Stream>) -> Self {
+        Self { env, stream, limit: None }
+    }
+
+    /// What a write came to, unless it is too late for it.
+    fn judge(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_pending() {
+            let limit = self.limit.get_or_insert_with(|| self.env.sleep(WRITE_TIME_MAX));
+            if limit.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        written
+    }
+}
+
+impl AsyncRead for Hasty {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.get_mut().stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Hasty {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut *this.stream).poll_write(context, data);
+        this.judge(context, written)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut *this.stream).poll_write_vectored(context, pieces);
+        this.judge(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// hyper flushes when it has written all it has.
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.limit = None;
+        Pin::new(&mut *this.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.get_mut().stream).poll_shutdown(context)
     }
 }
 

@@ -62,6 +62,11 @@ impl Input {
         self.lease.is_some()
     }
 
+    /// Whether there is no room for another byte in the session's own share.
+    pub(super) fn is_full(&self) -> bool {
+        self.end - self.start >= BUFFER_BYTES
+    }
+
     /// Whether a request is here in part.
     pub(super) fn is_begun(&self) -> bool {
         self.end > self.start

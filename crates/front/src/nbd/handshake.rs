@@ -2,13 +2,17 @@
 
 use super::buffers::{Input, Output};
 use super::limits;
+use super::meters::VolumeMeters;
 use super::replies::Modes;
 use super::target::{ExportError, Exports, Target};
 use super::wire::{self, Garbage, info, option, reply, transmission};
 use base::Kind;
 use env::{Env, Stream};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
 
 /// A client's stream with its buffers; the handshake hands it on to the session.
 pub(super) struct Link {
@@ -25,6 +29,7 @@ pub(super) struct Agreed<D> {
     pub(super) name: String,
     pub(super) device: D,
     pub(super) modes: Modes,
+    pub(super) meters: Arc<VolumeMeters>,
 }
 
 /// Why a handshake ended otherwise.
@@ -74,6 +79,33 @@ impl Link {
             }
         };
         env.timeout(limits::HANDSHAKE_TIME_MAX, waiting).await.unwrap_or(Err(Failure::TooSlow))
+    }
+
+    /// Does `work` for a client, unless it hangs up meanwhile. Who has sent more than it was answered may have closed its side
+    /// only, and is served.
+    async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Failure> {
+        let mut work = pin!(work);
+        let mut is_closed = false;
+        poll_fn(|context| {
+            if let Poll::Ready(value) = work.as_mut().poll(context) {
+                return Poll::Ready(Ok(value));
+            }
+            while !is_closed && !self.input.is_full() {
+                match self.input.poll_fill(context, &mut *self.stream) {
+                    Poll::Pending => break,
+                    Poll::Ready(Ok(0)) if self.input.unread().is_empty() => {
+                        return Poll::Ready(Err(
+                            io::Error::from(io::ErrorKind::UnexpectedEof).into()
+                        ));
+                    }
+                    Poll::Ready(Ok(0)) => is_closed = true,
+                    Poll::Ready(Ok(_)) => {}
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                }
+            }
+            Poll::Pending
+        })
+        .await
     }
 
     /// Sends all replies.
@@ -169,9 +201,9 @@ impl<E: Exports> Talk<'_, E> {
     async fn answer(&mut self, number: u32, data: &[u8]) -> Result<Next<E::Device>, Failure> {
         match number {
             option::EXPORT_NAME => return self.export_name(data).await,
-            option::INFO | option::GO => return Ok(self.info(number, data).await),
+            option::INFO | option::GO => return self.info(number, data).await,
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
-                self.meta_context(number, data).await;
+                self.meta_context(number, data).await?;
             }
             option::ABORT => {
                 self.link.reply(number, reply::ACK, &[]);
@@ -180,7 +212,7 @@ impl<E: Exports> Talk<'_, E> {
             option::LIST | option::STRUCTURED_REPLY | option::STARTTLS if !data.is_empty() => {
                 self.link.refuse(number, reply::ERR_INVALID, "this option takes no data");
             }
-            option::LIST => self.list(number).await,
+            option::LIST => self.list(number).await?,
             option::STRUCTURED_REPLY => {
                 self.structured = true;
                 self.link.reply(number, reply::ACK, &[]);
@@ -198,7 +230,7 @@ impl<E: Exports> Talk<'_, E> {
     async fn export_name(&mut self, data: &[u8]) -> Result<Next<E::Device>, Failure> {
         let name = wire::export_name(data).ok_or_else(|| Failure::Refused(BAD_NAME.to_owned()))?;
         let (name, device) =
-            self.attach(name).await.map_err(|error| Failure::Refused(error.message))?;
+            self.attach(name).await?.map_err(|error| Failure::Refused(error.message))?;
         self.link.output.put(&device.size().to_be_bytes());
         self.link.output.put(&self.flags().to_be_bytes());
         if !self.no_zeroes {
@@ -207,20 +239,20 @@ impl<E: Exports> Talk<'_, E> {
         Ok(self.serve(name, device))
     }
 
-    async fn info(&mut self, number: u32, data: &[u8]) -> Next<E::Device> {
+    async fn info(&mut self, number: u32, data: &[u8]) -> Result<Next<E::Device>, Failure> {
         let Some(query) = wire::export_query(data) else {
             self.link.refuse(
                 number,
                 reply::ERR_INVALID,
                 "malformed data, or a name that is too long or not UTF-8",
             );
-            return Next::Option;
+            return Ok(Next::Option);
         };
-        let (name, device) = match self.attach(query.name).await {
+        let (name, device) = match self.attach(query.name).await? {
             Ok(found) => found,
             Err(error) => {
                 self.link.refuse(number, refusal(error.kind), &error.message);
-                return Next::Option;
+                return Ok(Next::Option);
             }
         };
         let (size, flags) = (device.size().to_be_bytes(), self.flags().to_be_bytes());
@@ -249,32 +281,30 @@ impl<E: Exports> Talk<'_, E> {
             );
         }
         self.link.reply(number, reply::ACK, &[]);
-        if number == option::GO { self.serve(name, device) } else { Next::Option }
+        Ok(if number == option::GO { self.serve(name, device) } else { Next::Option })
     }
 
-    async fn meta_context(&mut self, number: u32, data: &[u8]) {
+    async fn meta_context(&mut self, number: u32, data: &[u8]) -> Result<(), Failure> {
         let set = number == option::SET_META_CONTEXT;
         if set {
             // Even a request that fails replaces what was selected before.
             self.selected = None;
         }
         let Some(query) = wire::meta_query(data) else {
-            return self.link.refuse(
-                number,
-                reply::ERR_INVALID,
-                "malformed data, or too many queries",
-            );
+            let message = "malformed data, or too many queries";
+            self.link.refuse(number, reply::ERR_INVALID, message);
+            return Ok(());
         };
         if !self.structured {
-            return self.link.refuse(
-                number,
-                reply::ERR_INVALID,
-                "negotiate structured replies first",
-            );
+            self.link.refuse(number, reply::ERR_INVALID, "negotiate structured replies first");
+            return Ok(());
         }
-        let name = match self.attach(query.name).await {
+        let name = match self.attach(query.name).await? {
             Ok((name, _)) => name,
-            Err(error) => return self.link.refuse(number, refusal(error.kind), &error.message),
+            Err(error) => {
+                self.link.refuse(number, refusal(error.kind), &error.message);
+                return Ok(());
+            }
         };
         // "base:" means all of the namespace, but only in a list.
         let found =
@@ -288,10 +318,11 @@ impl<E: Exports> Talk<'_, E> {
             }
         }
         self.link.reply(number, reply::ACK, &[]);
+        Ok(())
     }
 
-    async fn list(&mut self, number: u32) {
-        match self.exports.list().await {
+    async fn list(&mut self, number: u32) -> Result<(), Failure> {
+        match self.link.meanwhile(self.exports.list()).await? {
             Ok(exports) => {
                 for export in
                     exports.iter().filter(|export| export.name.len() <= limits::STRING_BYTES_MAX)
@@ -306,19 +337,27 @@ impl<E: Exports> Talk<'_, E> {
             }
             Err(error) => self.link.refuse(number, refusal(error.kind), &error.message),
         }
+        Ok(())
     }
 
     /// The device of an export by the name a client gave, and its real name.
-    async fn attach(&mut self, name: &str) -> Result<(String, E::Device), ExportError> {
-        let name = if name.is_empty() { only_export(self.exports).await? } else { name.to_owned() };
-        if let Some((held, device)) = &self.held
-            && *held == name
-        {
-            return Ok((name, device.clone()));
-        }
-        let device = self.exports.attach(&name).await?;
-        self.held = Some((name.clone(), device.clone()));
-        Ok((name, device))
+    async fn attach(
+        &mut self,
+        name: &str,
+    ) -> Result<Result<(String, E::Device), ExportError>, Failure> {
+        let (exports, held) = (self.exports, &mut self.held);
+        let attaching = async {
+            let name = if name.is_empty() { only_export(exports).await? } else { name.to_owned() };
+            if let Some((last, device)) = held
+                && *last == name
+            {
+                return Ok((name, device.clone()));
+            }
+            let device = exports.attach(&name).await?;
+            *held = Some((name.clone(), device.clone()));
+            Ok((name, device))
+        };
+        self.link.meanwhile(attaching).await
     }
 
     fn flags(&self) -> u16 {
@@ -328,7 +367,8 @@ impl<E: Exports> Talk<'_, E> {
     fn serve(&mut self, name: String, device: E::Device) -> Next<E::Device> {
         let block_status = self.structured && self.selected.as_ref() == Some(&name);
         let modes = Modes { structured: self.structured, block_status };
-        Next::Serve(Agreed { name, device, modes })
+        let meters = self.exports.meters(&device);
+        Next::Serve(Agreed { name, device, modes, meters })
     }
 }
 
@@ -354,7 +394,7 @@ fn refusal(kind: Kind) -> u32 {
         Kind::NotFound | Kind::Invalid | Kind::Exists => reply::ERR_UNKNOWN,
         Kind::Conflict | Kind::Fenced | Kind::Unsupported => reply::ERR_POLICY,
         Kind::Unavailable => reply::ERR_SHUTDOWN,
-        Kind::Full | Kind::Damaged | Kind::Io => reply::ERR_PLATFORM,
+        Kind::Full | Kind::Damaged | Kind::Refused | Kind::Io => reply::ERR_PLATFORM,
     }
 }
 

@@ -31,7 +31,7 @@ pub const BLOCK_BYTES_PREFERRED_MIN: u64 = 4 * KIB;
 /// Most a CACHE request warms, bytes; the rest is ignored.
 pub const CACHE_BYTES_MAX: u32 = 32 * MIB as u32;
 /// How CACHE requests read, bytes at a time.
-pub const CACHE_STEP_BYTES: u32 = MIB as u32;
+pub const CACHE_STEP_BYTES: u32 = BUFFER_BYTES as u32;
 /// How far one BLOCK_STATUS looks, bytes; the client asks again for the rest.
 pub const STATUS_BYTES_MAX: u32 = 1024 * MIB as u32;
 /// Most extents in one answer to BLOCK_STATUS.
@@ -46,14 +46,19 @@ pub const BUFFER_BYTES_KEPT: usize = 4 * MIB as usize;
 pub const GROWTH_BYTES: usize = 64 * KIB as usize;
 /// How often a session with large buffers looks whether it still needs them.
 pub const TIDY_INTERVAL: Duration = Duration::from_secs(1);
-/// A client that has moved no byte for so many of these looks, while it holds memory that others wait for, is dropped.
-pub const STALLED_LOOKS_MAX: u32 = 10;
+/// So many looks' worth of bytes may be missing.
+pub const STALLED_LOOKS_MAX: usize = 10;
+/// What a client moves a second, bytes, while it holds memory that others wait for. Who stays behind that by more than
+/// [`STALLED_LOOKS_MAX`] looks is dropped.
+pub const RATE_BYTES_MIN: usize = MIB as usize;
 /// Replies are sent before more requests are looked at when there are this many bytes of them.
 pub const REPLY_BYTES_HIGH: usize = 256 * KIB as usize;
 /// A request longer than this is read to its end and no further, so that the next need not be moved.
 pub const LONG_REQUEST_BYTES: usize = 64 * KIB as usize;
 /// Requests of a session that wait for something, at most.
 pub const SLOW_REQUESTS_MAX: usize = 256;
+/// How long a client of a node that stops may take nothing, when all that it has begun is done.
+pub const STOP_PATIENCE: Duration = Duration::from_millis(100);
 /// Bytes that such requests hold, at most (and one request more).
 pub const SLOW_BYTES_MAX: usize = 32 * MIB as usize;
 

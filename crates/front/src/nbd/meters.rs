@@ -1,48 +1,133 @@
-//! Counters. A session counts in plain numbers and adds them to the shared ones before it waits.
+//! Counters. A session counts in plain numbers and adds them to the shared ones before it waits; how long a request took
+//! it adds at once, to atomics that nobody locks.
 
 use super::wire::command;
+use env::Moment;
 use metrics::Counter;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-const NAMES: [&str; 8] =
+/// The commands of NBD, by their numbers.
+pub const COMMANDS: [&str; 8] =
     ["read", "write", "disconnect", "flush", "trim", "cache", "write-zeroes", "block-status"];
+/// Upper ends of the buckets of a request's time, microseconds: from a cached read to a store that is away.
+pub const BUCKETS: [u64; 15] = [
+    10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000,
+    10_000_000,
+];
+
+/// What all clients of one volume together have asked for, since the node counts it.
+#[derive(Debug, Default)]
+pub struct VolumeMeters {
+    requests: [AtomicU64; COMMANDS.len()],
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    errors: AtomicU64,
+    times: [Times; COMMANDS.len()],
+}
+
+#[derive(Debug, Default)]
+struct Times {
+    /// By [`BUCKETS`], and what took longer.
+    buckets: [AtomicU64; BUCKETS.len() + 1],
+    nanoseconds: AtomicU64,
+}
+
+/// A reading of [`VolumeMeters`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeReading {
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub errors: u64,
+    /// Of those commands that somebody has used.
+    pub commands: Vec<CommandReading>,
+}
+
+/// One command of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandReading {
+    pub command: &'static str,
+    pub requests: u64,
+    /// How many were answered within each of [`BUCKETS`] and not the one before; then those that took longer.
+    pub buckets: [u64; BUCKETS.len() + 1],
+    /// What all that were answered took together.
+    pub nanoseconds: u64,
+}
+
+impl VolumeMeters {
+    /// What was counted so far.
+    #[must_use]
+    pub fn read(&self) -> VolumeReading {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let command = |(number, times): (usize, &Times)| CommandReading {
+            command: COMMANDS[number],
+            requests: of(&self.requests[number]),
+            buckets: std::array::from_fn(|bucket| of(&times.buckets[bucket])),
+            nanoseconds: of(&times.nanoseconds),
+        };
+        let commands = self.times.iter().enumerate().map(command);
+        VolumeReading {
+            read_bytes: of(&self.read_bytes),
+            written_bytes: of(&self.written_bytes),
+            errors: of(&self.errors),
+            commands: commands.filter(|command| command.requests > 0).collect(),
+        }
+    }
+
+    fn took(&self, command: usize, nanoseconds: u64) {
+        let Some(times) = self.times.get(command) else { return };
+        let bucket = BUCKETS.partition_point(|&end| end * 1000 < nanoseconds);
+        times.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        times.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+}
+
+/// A request that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Asked {
+    command: u16,
+    at: Moment,
+}
 
 /// What a session has counted and not yet told.
 pub(super) struct Meters {
-    requests: [u64; NAMES.len()],
+    requests: [u64; COMMANDS.len()],
     bytes_read: u64,
     bytes_written: u64,
     errors: u64,
     dirty: bool,
     shared: Shared,
+    volume: Arc<VolumeMeters>,
 }
 
 struct Shared {
-    requests: [Counter; NAMES.len()],
+    requests: [Counter; COMMANDS.len()],
     bytes_read: Counter,
     bytes_written: Counter,
     errors: Counter,
 }
 
 impl Meters {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(volume: Arc<VolumeMeters>) -> Self {
         let shared = Shared {
-            requests: NAMES
+            requests: COMMANDS
                 .map(|name| metrics::counter!("rekindle_nbd_requests_total", "command" => name)),
             bytes_read: metrics::counter!("rekindle_nbd_read_bytes_total"),
             bytes_written: metrics::counter!("rekindle_nbd_written_bytes_total"),
             errors: metrics::counter!("rekindle_nbd_errors_total"),
         };
         Self {
-            requests: [0; NAMES.len()],
+            requests: [0; COMMANDS.len()],
             bytes_read: 0,
             bytes_written: 0,
             errors: 0,
             dirty: false,
             shared,
+            volume,
         }
     }
 
-    pub(super) fn request(&mut self, number: u16, length: u32) {
+    pub(super) fn request(&mut self, number: u16, length: u32, at: Moment) -> Asked {
         self.dirty = true;
         if let Some(count) = self.requests.get_mut(usize::from(number)) {
             *count += 1;
@@ -52,6 +137,13 @@ impl Meters {
             command::WRITE => self.bytes_written += u64::from(length),
             _ => {}
         }
+        Asked { command: number, at }
+    }
+
+    /// It has its reply.
+    pub(super) fn answered(&self, asked: Asked, now: Moment) {
+        let nanoseconds = u64::try_from(now.since(asked.at).as_nanos()).unwrap_or(u64::MAX);
+        self.volume.took(usize::from(asked.command), nanoseconds);
     }
 
     pub(super) fn error(&mut self) {
@@ -64,12 +156,13 @@ impl Meters {
         if !std::mem::take(&mut self.dirty) {
             return;
         }
-        for (count, counter) in self.requests.iter_mut().zip(&self.shared.requests) {
-            tell(count, counter);
+        let (shared, volume) = (&self.shared, &self.volume);
+        for (number, count) in self.requests.iter_mut().enumerate() {
+            tell(count, &shared.requests[number], &volume.requests[number]);
         }
-        tell(&mut self.bytes_read, &self.shared.bytes_read);
-        tell(&mut self.bytes_written, &self.shared.bytes_written);
-        tell(&mut self.errors, &self.shared.errors);
+        tell(&mut self.bytes_read, &shared.bytes_read, &volume.read_bytes);
+        tell(&mut self.bytes_written, &shared.bytes_written, &volume.written_bytes);
+        tell(&mut self.errors, &shared.errors, &volume.errors);
     }
 }
 
@@ -79,8 +172,9 @@ impl Drop for Meters {
     }
 }
 
-fn tell(count: &mut u64, counter: &Counter) {
+fn tell(count: &mut u64, counter: &Counter, volume: &AtomicU64) {
     if *count > 0 {
+        volume.fetch_add(*count, Ordering::Relaxed);
         counter.increment(std::mem::take(count));
     }
 }

@@ -17,5 +17,6 @@ mod target;
 pub(crate) mod testing;
 pub mod wire;
 
+pub use meters::{BUCKETS, COMMANDS, CommandReading, VolumeMeters, VolumeReading};
 pub use serve::serve;
 pub use target::{Error, Export, ExportError, Exports, Extent, Target, Ticket, Written};

@@ -4,7 +4,7 @@ use super::handshake::{self, Link};
 use super::session::{self, End};
 use super::target::Exports;
 use crate::conn::{Budget, Connections, Place, Stop};
-use env::{Acceptor, BoxFuture, Env, Stream};
+use env::{Acceptor, Address, BoxFuture, Env, Stream};
 use futures_util::future::{Either, select};
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,7 +17,11 @@ pub async fn serve<E: Exports>(
     exports: Arc<E>,
     connections: Connections,
 ) {
-    let (serve_env, budget) = (env.clone(), connections.budget().clone());
+    let serve_env = env.clone();
+    let budget = match acceptor.address() {
+        Address::Tcp(_) => connections.budget().for_strangers(),
+        Address::Unix(_) => connections.budget().clone(),
+    };
     let serve = Arc::new(move |stream, stop| -> BoxFuture<'static, ()> {
         let (exports, budget) = (exports.clone(), budget.clone());
         Box::pin(connection(serve_env.clone(), stream, stop, exports, budget))
@@ -71,7 +75,7 @@ async fn connection<E: Exports>(
         End::Stalled => {
             tracing::warn!(
                 %peer, %volume,
-                "NBD client dropped: it moves no bytes, and holds memory that other clients wait for"
+                "NBD client dropped: it moves hardly any bytes, and holds memory that other clients wait for"
             );
         }
         End::Garbage(garbage) => {

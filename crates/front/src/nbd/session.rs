@@ -16,8 +16,8 @@
 //! until that has gone down.
 //!
 //! Memory: a session has a share of its own ([`limits::BUFFER_BYTES`] a buffer), which serves every request up to that
-//! length. What a longer request or many slow ones need is leased from a budget of all sessions, first come first served. Who
-//! holds some that others wait for and does not move for long is dropped.
+//! length. What a longer request needs is leased from a budget of all sessions, first come first served. Who holds some that
+//! others wait for and moves hardly any bytes is dropped.
 
 mod commands;
 mod slow;
@@ -25,7 +25,7 @@ mod slow;
 use super::buffers::{Input, Large, Output};
 use super::handshake::{Agreed, Link};
 use super::limits;
-use super::meters::Meters;
+use super::meters::{Asked, Meters};
 use super::replies::{self, Modes};
 use super::target::{Error, Extent, Target, Ticket};
 use super::wire::{self, Garbage, Request, errno, flag};
@@ -52,7 +52,7 @@ pub(super) enum End {
     Fenced,
     /// The stream broke.
     Io(io::Error),
-    /// The client moved no byte while it held memory that others wait for.
+    /// The client moved hardly any bytes while it held memory that others wait for.
     Stalled,
 }
 
@@ -60,11 +60,11 @@ pub(super) enum End {
 #[derive(Default)]
 struct Batch {
     /// Writes, by cookie.
-    writes: Vec<u64>,
+    writes: Vec<(u64, Option<Asked>)>,
     /// The largest ticket of the writes.
     ticket: Ticket,
     /// Flushes, by cookie.
-    flushes: Vec<u64>,
+    flushes: Vec<(u64, Option<Asked>)>,
 }
 
 /// What a slow request came to.
@@ -116,14 +116,21 @@ pub(super) struct Session<D> {
     asking: Option<BoxFuture<'static, Lease>>,
     /// Set while there are large buffers.
     tick: Option<BoxFuture<'static, ()>>,
-    /// Whether bytes have moved since the last tick, and for how many none have.
-    moved: bool,
-    stalled: u32,
+    /// Bytes that have moved since the last tick.
+    sent: usize,
+    received: usize,
+    /// How many more should have, while others waited for what this session holds.
+    behind: usize,
+    /// Set while a node that stops waits for the client to take what is done.
+    patience: Option<BoxFuture<'static, ()>>,
+    is_stopping: bool,
     env: Env,
     /// Set once no more requests are taken.
     end: Option<End>,
     stop: Stop,
     meters: Meters,
+    /// The request in hand, until it is answered or put among those that wait.
+    asked: Option<Asked>,
     /// Until the first reply is out: for the report of the start.
     starting: Option<Watch>,
 }
@@ -148,12 +155,16 @@ pub(super) async fn run<D: Target>(
         budget,
         asking: None,
         tick: None,
-        moved: false,
-        stalled: 0,
+        sent: 0,
+        received: 0,
+        behind: 0,
+        patience: None,
+        is_stopping: false,
         env: env.clone(),
         end: None,
         stop,
-        meters: Meters::new(),
+        meters: Meters::new(agreed.meters),
+        asked: None,
         starting: Some(env.watch()),
     };
     poll_fn(|context| session.poll_turn(context)).await
@@ -162,7 +173,7 @@ pub(super) async fn run<D: Target>(
 impl<D: Target> Session<D> {
     fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<End> {
         loop {
-            self.take_requests();
+            let is_starved = self.take_requests();
             let was_full = !self.has_room();
             if let Err(error) = self.cover(context).and_then(|()| self.send(context)) {
                 return Poll::Ready(End::Io(error));
@@ -175,14 +186,17 @@ impl<D: Target> Session<D> {
             }
             // Replies of slow ones want sending; room that was missing may be there now.
             let mut again = finished || (was_full && self.has_room());
-            if self.end.is_none() && self.has_room() {
+            if self.end.is_none() {
                 again |= match self.poll_lease(context) {
                     Some(granted) => granted,
-                    None => self.poll_input(context),
+                    // Nothing that is here whole is left over at the end of the stream.
+                    None => is_starved && self.has_room() && self.poll_input(context),
                 };
             }
-            if self.end.is_none() && Pin::new(&mut self.stop).poll(context).is_ready() {
-                self.end = Some(End::Stopped);
+            if !self.is_stopping && Pin::new(&mut self.stop).poll(context).is_ready() {
+                self.is_stopping = true;
+                self.asking = None;
+                self.end.get_or_insert(End::Stopped);
                 again = true;
             }
             if again {
@@ -196,7 +210,7 @@ impl<D: Target> Session<D> {
             if self.tidy(context) {
                 return Poll::Ready(End::Stalled);
             }
-            if self.is_quiet()
+            if (self.is_quiet() || self.is_out_of_patience(context))
                 && let Some(end) = self.end.take()
             {
                 return Poll::Ready(end);
@@ -231,13 +245,13 @@ impl<D: Target> Session<D> {
     }
 
     /// Gives back large buffers that are not used any more, a moment after. Whether the client shall be dropped, because it
-    /// holds memory that others wait for and has moved no byte for long.
+    /// holds memory that others wait for and has moved hardly any bytes for long.
     fn tidy(&mut self, context: &mut Context<'_>) -> bool {
         loop {
             let leased = self.slow.bytes > self.slow.own;
             if !(leased || self.input.is_large() || self.output.is_large()) {
                 self.tick = None;
-                self.stalled = 0;
+                self.behind = 0;
                 return false;
             }
             let tick = self.tick.get_or_insert_with(|| self.env.sleep(limits::TIDY_INTERVAL));
@@ -245,25 +259,38 @@ impl<D: Target> Session<D> {
                 return false;
             }
             self.tick = None;
-            if std::mem::take(&mut self.moved) {
-                self.stalled = 0;
-                continue;
-            }
+            // What goes one way does not make up for what is stuck in the other.
+            let (sent, received) =
+                (std::mem::take(&mut self.sent), std::mem::take(&mut self.received));
             let waits_for_bytes = self.input.is_large()
                 && self.input.is_begun()
                 && self.asking.is_none()
                 && self.has_room();
             if !self.output.is_empty() || waits_for_bytes {
-                self.stalled += 1;
+                let moved = if self.output.is_empty() { received } else { sent };
+                let due = if self.budget.is_wanted() { limits::RATE_BYTES_MIN } else { 0 };
+                self.behind = (self.behind + due).saturating_sub(moved);
             } else {
-                self.stalled = 0;
-                self.input.relax(false);
-                self.output.relax(self.is_quiet());
+                self.behind = 0;
+                if sent + received == 0 {
+                    self.input.relax(false);
+                    self.output.relax(self.is_quiet());
+                }
             }
-            if self.stalled >= limits::STALLED_LOOKS_MAX && self.budget.is_wanted() {
+            if self.behind >= limits::STALLED_LOOKS_MAX * limits::RATE_BYTES_MIN {
                 return true;
             }
         }
+    }
+
+    /// Whether the node stops, everything that was begun is done, and the client has taken nothing of it for a moment: then
+    /// nobody waits for it.
+    fn is_out_of_patience(&mut self, context: &mut Context<'_>) -> bool {
+        if !self.is_stopping || self.slow.count > 0 {
+            return false;
+        }
+        let patience = self.patience.get_or_insert_with(|| self.env.sleep(limits::STOP_PATIENCE));
+        patience.as_mut().poll(context).is_ready()
     }
 
     /// Reads once. Whether there is something new: bytes, or an end.
@@ -271,7 +298,7 @@ impl<D: Target> Session<D> {
         match self.input.poll_fill(context, &mut *self.stream) {
             Poll::Pending => return false,
             Poll::Ready(Ok(0)) => self.end = Some(End::Client),
-            Poll::Ready(Ok(_)) => self.moved = true,
+            Poll::Ready(Ok(count)) => self.received += count,
             Poll::Ready(Err(error)) => self.end = Some(End::Io(error)),
         }
         true
@@ -280,7 +307,8 @@ impl<D: Target> Session<D> {
     fn send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let sent = self.output.poll_send(context, &mut *self.stream)?;
         if sent > 0 {
-            self.moved = true;
+            self.sent += sent;
+            self.patience = None;
             if let Some(watch) = self.starting.take() {
                 self.env.boot_over(watch);
             }
@@ -291,15 +319,18 @@ impl<D: Target> Session<D> {
         Ok(())
     }
 
-    /// Takes all complete requests for which there is room.
-    fn take_requests(&mut self) {
+    /// Takes all complete requests for which there is room. Whether it is for lack of bytes that it takes no more.
+    fn take_requests(&mut self) -> bool {
         while self.end.is_none() && self.has_room() {
             let request = match wire::request(self.input.unread()) {
                 Ok(Some(request)) => request,
-                Ok(None) => return self.input.want(wire::REQUEST_BYTES),
+                Ok(None) => {
+                    self.input.want(wire::REQUEST_BYTES);
+                    return true;
+                }
                 Err(garbage) => {
                     self.end = Some(End::Garbage(garbage));
-                    return;
+                    return false;
                 }
             };
             let payload = request.payload_bytes();
@@ -320,12 +351,14 @@ impl<D: Target> Session<D> {
                     self.input.relax(false);
                     self.asking = Some(Box::pin(self.budget.lease(Input::room(total))));
                 }
-                return self.input.want(total);
+                self.input.want(total);
+                return true;
             }
             self.execute(request);
             self.input.consume(total);
             self.input.settle(!self.budget.is_wanted());
         }
+        false
     }
 
     /// Syncs what the batch holds: by one call, on this thread, as far as that goes without waiting.
@@ -340,7 +373,7 @@ impl<D: Target> Session<D> {
             Box::pin(cover(self.device.clone(), batch));
         match covering.as_mut().poll(context) {
             Poll::Ready(finished) => self.finish(finished),
-            Poll::Pending => self.slow.push(Held::default(), covering),
+            Poll::Pending => self.slow.push(Held::default(), None, covering),
         }
         Ok(())
     }
@@ -348,9 +381,13 @@ impl<D: Target> Session<D> {
     /// Replies to the slow ones that are ready. Whether there was one.
     fn poll_slow(&mut self, context: &mut Context<'_>) -> bool {
         let mut any = false;
-        while self.output.len() < limits::REPLY_BYTES_HIGH {
-            let Some(finished) = self.slow.poll_next(context) else { break };
+        // At a stop nothing that was begun waits for a client that does not read.
+        while self.is_stopping || self.output.len() < limits::REPLY_BYTES_HIGH {
+            let Some((asked, finished)) = self.slow.poll_next(context) else { break };
             self.finish(finished);
+            if let Some(asked) = asked {
+                self.meters.answered(asked, self.env.now());
+            }
             any = true;
         }
         any
@@ -377,8 +414,16 @@ impl<D: Target> Session<D> {
             Finished::Plain { cookie, result, .. } => self.settle(cookie, &result),
             Finished::Status { request, result } => self.tell_status(request, result),
             Finished::Covered { mut batch, synced, flushed } => {
-                batch.writes.drain(..).for_each(|cookie| self.settle(cookie, &synced));
-                batch.flushes.drain(..).for_each(|cookie| self.settle(cookie, &flushed));
+                let now = self.env.now();
+                let replies = batch.writes.drain(..).map(|write| (write, &synced));
+                for ((cookie, asked), result) in
+                    replies.chain(batch.flushes.drain(..).map(|flush| (flush, &flushed)))
+                {
+                    self.settle(cookie, result);
+                    if let Some(asked) = asked {
+                        self.meters.answered(asked, now);
+                    }
+                }
                 self.spare = Batch { ticket: Ticket::default(), ..batch };
             }
         }

@@ -1,8 +1,10 @@
 //! What is served: the node's exports above, a device below.
 
+use super::meters::VolumeMeters;
 use base::Kind;
 use env::BoxFuture;
 use std::future::Future;
+use std::sync::Arc;
 // The words of a device, for all of `nbd`.
 pub use block::{Error, Extent, Ticket, Written};
 
@@ -36,6 +38,10 @@ pub trait Exports: Send + Sync + 'static {
     type Device: Target;
     /// All of them, by name.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Export>, ExportError>>;
+    /// Where the requests of this device's clients are counted.
+    fn meters(&self, _device: &Self::Device) -> Arc<VolumeMeters> {
+        Arc::default()
+    }
     /// Brings one into service, and holds it for as long as the device is kept.
     fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Self::Device, ExportError>>;
 }

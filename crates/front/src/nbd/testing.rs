@@ -1,5 +1,6 @@
 //! A device in memory with whims, a shelf of them, and a client that speaks just enough NBD.
 
+use super::meters::VolumeMeters;
 use super::target::{Error, Export, ExportError, Exports, Extent, Target, Ticket, Written};
 use super::wire;
 use crate::conn::BUDGET_BYTES_DEFAULT;
@@ -44,6 +45,9 @@ pub(crate) struct State {
     pub(crate) syncs: AtomicUsize,
     pub(crate) flushes: AtomicUsize,
     pub(crate) durable: AtomicUsize,
+    /// Nobody gets hold of it before the gate lets him.
+    pub(crate) away: AtomicBool,
+    pub(crate) meters: Arc<VolumeMeters>,
 }
 
 impl std::ops::Deref for Memory {
@@ -66,6 +70,8 @@ impl Memory {
             syncs: AtomicUsize::new(0),
             flushes: AtomicUsize::new(0),
             durable: AtomicUsize::new(0),
+            away: AtomicBool::new(false),
+            meters: Arc::default(),
         }))
     }
 
@@ -203,10 +209,17 @@ impl Exports for Shelf {
         let exports = self.0.iter().map(export).collect();
         Box::pin(async { Ok(exports) })
     }
+    fn meters(&self, device: &Memory) -> Arc<VolumeMeters> {
+        device.meters.clone()
+    }
     fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Memory, ExportError>> {
         Box::pin(async move {
             let message = format!("no volume is called '{name}'");
-            self.0.get(name).cloned().ok_or(ExportError { kind: Kind::NotFound, message })
+            let found = self.0.get(name).ok_or(ExportError { kind: Kind::NotFound, message })?;
+            if found.away.load(Ordering::Relaxed) {
+                found.gate.acquire().await.unwrap().forget();
+            }
+            Ok(found.clone())
         })
     }
 }
@@ -311,6 +324,10 @@ impl Client {
     /// Takes the next reply.
     pub(crate) async fn reply(&mut self, length: usize) -> Reply {
         let magic = self.take(4).await;
+        self.reply_behind(&magic, length).await
+    }
+
+    async fn reply_behind(&mut self, magic: &[u8], length: usize) -> Reply {
         if magic == wire::SIMPLE_REPLY_MAGIC.to_be_bytes() {
             let head = self.take(12).await;
             let errno = u32::try_from(number(&head[..4])).unwrap();
@@ -333,6 +350,15 @@ impl Client {
             errno,
             chunk: Some(chunk),
             data: data[skip..].to_vec(),
+        }
+    }
+
+    /// The next reply; `None` when the server hangs up instead.
+    pub(crate) async fn whole_reply(&mut self) -> Option<Reply> {
+        let mut head = [0; 4];
+        match self.stream.read_exact(&mut head).await {
+            Ok(_) => Some(self.reply_behind(&head, 0).await),
+            Err(_) => None,
         }
     }
 
@@ -405,6 +431,15 @@ impl Server {
             super::serve(env.clone(), acceptor, exports.clone(), connections.clone()),
         );
         Self { env: env.clone(), address, connections }
+    }
+
+    /// One more listener.
+    pub(crate) async fn listen(&self, address: &str, exports: &Arc<Shelf>) -> Address {
+        let (env, address) = (self.env.clone(), address.parse().unwrap());
+        let acceptor = env.net().listen(&address).await.unwrap();
+        let (exports, connections) = (exports.clone(), self.connections.clone());
+        env.spawn("nbd-accept", super::serve(self.env.clone(), acceptor, exports, connections));
+        address
     }
 
     async fn stop(self) {

@@ -4,11 +4,11 @@
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
-//! | 0 | 4 | CRC-32C of bytes 4..64, seeded with the segment id |
-//! | 4 | 4 | offset of this entry in the segment |
+//! | 0 | 4 | CRC-32C of bytes 4..64, seeded with the birth (before version 4: the segment id) |
+//! | 4 | 4 | offset of this entry in the segment, XORed with the upper half of the birth (before version 4: as it is) |
 //! | 8 | 3 | payload length |
 //! | 11 | 1 | kind: 1 digest, 2 statistics, 3 certificate, 4 marks, 5 release, 16 write, 17 zero, 18 trim |
-//! | 12 | 4 | CRC-32C of the payload (certificate: of the newest descriptors, seeded with the segment id) |
+//! | 12 | 4 | CRC-32C of the payload (certificate: of the newest descriptors, seeded as above) |
 //! | 16 | 16 | volume |
 //! | 32 | 8 | serial (certificate: descriptors in the segment so far) |
 //! | 40 | 8 | position in the volume (certificate: valid bytes, up to and with the certificate) |
@@ -17,9 +17,9 @@
 //!
 //! The payload follows, padded with zeros to 64 bytes. Behind a certificate comes padding to 512 bytes.
 
+use super::Key;
 use crate::Change;
-use base::checksum::crc32c_seeded;
-use base::{Generation, SegmentId, Serial, VolumeId};
+use base::{Generation, Serial, VolumeId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -105,12 +105,12 @@ impl EntryHeader {
         self.payload_start() + padded(self.length)
     }
 
-    pub(crate) fn encode(&self, segment: SegmentId) -> [u8; ENTRY_BYTES as usize] {
+    pub(crate) fn encode(&self, key: Key) -> [u8; ENTRY_BYTES as usize] {
         let [a, b, c, high] = self.length.to_le_bytes();
         assert_eq!(high, 0, "a payload is below 16 MiB");
         let mut bytes = Bytes {
             crc: U32::new(0),
-            offset: U32::new(self.offset),
+            offset: U32::new(key.masked(self.offset)),
             length: [a, b, c],
             kind: self.kind.code(),
             payload_crc: U32::new(self.payload_crc),
@@ -120,32 +120,32 @@ impl EntryHeader {
             span: U64::new(self.span),
             generation: U64::new(self.generation.0),
         };
-        bytes.crc = U32::new(crc32c_seeded(segment.0, &bytes.as_bytes()[4..]));
+        bytes.crc = U32::new(key.checksum(&bytes.as_bytes()[4..]));
         zerocopy::transmute!(bytes)
     }
 
-    /// The header, if these bytes are one of `segment`.
-    pub(crate) fn decode(bytes: &[u8], segment: SegmentId) -> Result<EntryHeader, &'static str> {
+    /// The header, if these bytes are one of the segment with this key.
+    pub(crate) fn decode(bytes: &[u8], key: Key) -> Result<EntryHeader, &'static str> {
         let (header, _) =
             Bytes::ref_from_prefix(bytes).map_err(|_| "the segment ends inside an entry")?;
-        if header.crc.get() != crc32c_seeded(segment.0, &header.as_bytes()[4..]) {
+        if header.crc.get() != key.checksum(&header.as_bytes()[4..]) {
             return Err("no entry of this segment: its checksum does not match");
         }
-        EntryHeader::parse(header)
+        EntryHeader::parse(header, key)
     }
 
     /// As [`EntryHeader::decode`], for descriptors whose table has been verified as a whole.
-    pub(crate) fn decode_verified(bytes: &[u8]) -> Result<EntryHeader, &'static str> {
+    pub(crate) fn decode_verified(bytes: &[u8], key: Key) -> Result<EntryHeader, &'static str> {
         let (header, _) =
             Bytes::ref_from_prefix(bytes).map_err(|_| "the segment ends inside a descriptor")?;
-        EntryHeader::parse(header)
+        EntryHeader::parse(header, key)
     }
 
-    fn parse(header: &Bytes) -> Result<EntryHeader, &'static str> {
+    fn parse(header: &Bytes, key: Key) -> Result<EntryHeader, &'static str> {
         let [a, b, c] = header.length;
         Ok(EntryHeader {
             kind: Kind::from_code(header.kind).ok_or("an entry of an unknown kind")?,
-            offset: header.offset.get(),
+            offset: key.masked(header.offset.get()),
             length: u32::from_le_bytes([a, b, c, 0]),
             payload_crc: header.payload_crc.get(),
             volume: VolumeId(header.volume),

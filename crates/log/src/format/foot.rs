@@ -11,7 +11,7 @@
 //! | 32 | 4 | valid bytes at the front |
 //! | 36 | 4 | descriptors |
 //! | 40 | 4 | bytes of the table before this sector (descriptors x 64, padded to 512) |
-//! | 44 | 4 | CRC-32C of the table's descriptors (without padding), seeded with the segment id |
+//! | 44 | 4 | CRC-32C of the table's descriptors (without padding), seeded as those of entries |
 //! | 48 | 460 | zero |
 //! | 508 | 4 | CRC-32C of bytes 0..508 |
 

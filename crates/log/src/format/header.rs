@@ -5,13 +5,13 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `RKNDLseg` |
-//! | 8 | 4 | version, 3 (1 and 2 are read, too: the page says in what they differ) |
+//! | 8 | 4 | version, 4 (1 to 3 are read, too: the page says in what they differ) |
 //! | 12 | 4 | replication class, 0 |
 //! | 16 | 16 | node (log) id |
 //! | 32 | 8 | segment id |
 //! | 40 | 8 | epoch |
 //! | 48 | 8 | incarnation of the node that made it |
-//! | 56 | 8 | birth: random, tells this segment from any other that might have its number |
+//! | 56 | 8 | birth: random, tells this segment from any other that might have its number; the key of all that follows |
 //! | 64 | 4 | capacity, bytes |
 //! | 68 | 4 | sector: what a batch begins and ends on, bytes; 512 before version 3 |
 //! | 72 | 52 | zero |
@@ -28,9 +28,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Bytes of the header; the first entry follows.
 pub(crate) const HEADER_BYTES: u32 = 128;
 /// The version written here, and the newest known.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// The oldest that is read.
 const VERSION_MIN: u32 = 1;
+/// From here on the birth is what checksums are seeded with.
+pub(super) const VERSION_KEYED: u32 = 4;
 const MAGIC: [u8; 8] = *b"RKNDLseg";
 const CRC_AT: usize = HEADER_BYTES as usize - 4;
 

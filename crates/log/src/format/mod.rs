@@ -6,6 +6,7 @@ mod digest;
 mod entry;
 mod foot;
 mod header;
+mod key;
 
 pub(crate) use digest::{
     Lost, Mark, Named, Statistics, Who, decode_digest, decode_marks, decode_statistics,
@@ -14,6 +15,7 @@ pub(crate) use digest::{
 pub(crate) use entry::{ENTRY_BYTES, EntryHeader, Kind, padded};
 pub(crate) use foot::{FOOT_BYTES, Foot};
 pub(crate) use header::{BadHeader, HEADER_BYTES, SegmentHeader, VERSION};
+pub(crate) use key::Key;
 
 #[cfg(test)]
 mod tests;

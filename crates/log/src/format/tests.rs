@@ -65,21 +65,50 @@ fn a_segment_header_survives_its_bytes_and_no_flipped_bit_goes_unseen() {
 #[test]
 fn a_newer_version_is_told_from_damage() {
     let mut bytes = header().encode();
-    bytes[8] = 4;
+    bytes[8] = 5;
     let crc = base::checksum::crc32c(&bytes[..124]);
     bytes[124..].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(SegmentHeader::decode(&bytes), Err(BadHeader::Newer(4)));
+    assert_eq!(SegmentHeader::decode(&bytes), Err(BadHeader::Newer(5)));
 }
 
 #[test]
 fn an_entry_is_valid_in_its_own_segment_only() {
-    let bytes = entry().encode(SEGMENT);
-    assert_eq!(EntryHeader::decode(&bytes, SEGMENT), Ok(entry()));
-    assert!(EntryHeader::decode(&bytes, SegmentId(6)).is_err());
+    let key = header().key();
+    let bytes = entry().encode(key);
+    assert_eq!(EntryHeader::decode(&bytes, key), Ok(entry()));
+    for other in [78, 77 ^ 1 << 63] {
+        let other = SegmentHeader { birth: other, ..header() };
+        assert!(EntryHeader::decode(&bytes, other.key()).is_err(), "an earlier life of the file");
+    }
     for bit in 0..ENTRY_BYTES as usize * 8 {
         let mut bytes = bytes;
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert!(EntryHeader::decode(&bytes, SEGMENT).is_err(), "bit {bit}");
+        assert!(EntryHeader::decode(&bytes, key).is_err(), "bit {bit}");
+    }
+}
+
+#[test]
+fn the_right_checksum_alone_makes_no_entry() {
+    let key = SegmentHeader { birth: 0x1234_5678_0000_004d, ..header() }.key();
+    let plain = 128_u32.to_le_bytes();
+    let mut bytes = entry().encode(key);
+    assert_ne!(bytes[4..8], plain, "the offset is not what anybody would write");
+    // As somebody would make it who has met the checksum by chance.
+    bytes[4..8].copy_from_slice(&plain);
+    let crc = key.checksum(&bytes[4..]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    assert_ne!(EntryHeader::decode(&bytes, key).unwrap().offset, 128);
+}
+
+#[test]
+fn what_older_binaries_have_written_is_valid_by_the_number() {
+    for version in 1..4 {
+        let old = SegmentHeader { version, ..header() };
+        let bytes = entry().encode(old.key());
+        assert_eq!(bytes[4..8], 128_u32.to_le_bytes());
+        let crc = base::checksum::crc32c_seeded(SEGMENT.0, &bytes[4..]);
+        assert_eq!(bytes[..4], crc.to_le_bytes());
+        assert!(EntryHeader::decode(&bytes, header().key()).is_err());
     }
 }
 
@@ -124,10 +153,11 @@ fn digest_and_statistics_survive_their_bytes() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..700), id: u64) {
+    fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..700), id: u64, birth: u64) {
+        let key = SegmentHeader { birth, ..header() }.key();
         let _ = SegmentHeader::decode(&bytes);
-        let _ = EntryHeader::decode(&bytes, SegmentId(id));
-        let _ = EntryHeader::decode_verified(&bytes);
+        let _ = EntryHeader::decode(&bytes, key);
+        let _ = EntryHeader::decode_verified(&bytes, key);
         let _ = Foot::decode(&bytes, SegmentId(id), 0, 1 << 20);
         let _ = decode_digest(&bytes, 2);
         let _ = decode_digest(&bytes, 3);
@@ -137,10 +167,11 @@ proptest! {
     }
 
     #[test]
-    fn an_entry_survives_its_bytes(length in 0u32..1 << 24, position: u64, span: u64, serial: u64, generation: u64) {
+    fn an_entry_survives_its_bytes(length in 0u32..1 << 24, position: u64, span: u64, serial: u64, generation: u64, birth: u64) {
+        let key = SegmentHeader { birth, ..header() }.key();
         let entry = EntryHeader {
             length, position, span, serial: Serial(serial), generation: Generation(generation), ..entry()
         };
-        prop_assert_eq!(EntryHeader::decode(&entry.encode(SEGMENT), SEGMENT), Ok(entry));
+        prop_assert_eq!(EntryHeader::decode(&entry.encode(key), key), Ok(entry));
     }
 }

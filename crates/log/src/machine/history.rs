@@ -6,9 +6,10 @@
 //! hold an acknowledged change, the one before it included, sealed or not. This also needs no care for openings that
 //! were given up in earlier lives: they have lower numbers than the head that was opened after them.
 
+use crate::Known;
 use crate::format::{Lost, Named};
 use crate::walk::Opening;
-use base::SegmentId;
+use base::{Incarnation, SegmentId};
 use std::collections::BTreeMap;
 
 /// How a head ended.
@@ -107,6 +108,30 @@ pub(crate) fn what_is_the_log(
         "the new head is the newest"
     );
     history
+}
+
+impl History {
+    /// Judges what was found by what is known from outside the folder: the log had `known` open, so its newest head is that
+    /// one, or a later one, or of a later life. `found` is the newest head that could be read, with the life that made it. If
+    /// it is older, or there is none, the log that was used last is not here: says so, and notes that its end is lost.
+    pub(crate) fn compare(
+        &mut self,
+        known: Known,
+        found: Option<(Incarnation, SegmentId)>,
+    ) -> bool {
+        let of_stand_in = |first: Incarnation| found.is_some_and(|(life, _)| life >= first);
+        if known.stand_in.is_some_and(of_stand_in) {
+            // Its digest goes on naming what is lost.
+            return true;
+        }
+        if found >= Some((known.incarnation, known.newest)) {
+            return false;
+        }
+        // No segment has had this number, so nobody has accepted the loss of it.
+        let lost = known.newest.max(self.next);
+        self.tail_lost.get_or_insert(lost);
+        true
+    }
 }
 
 fn choose_resumed(history: &mut History, newest: &Probe, before: Option<(SegmentId, End)>) {

@@ -57,6 +57,9 @@ pub(crate) enum Needed {
     By(usize),
 }
 
+/// The serial of a mark that leaves nothing.
+pub(crate) const EVERY: Serial = Serial(u64::MAX);
+
 /// The number in a digest that stands for "no file".
 pub(crate) const NO_FILE: u32 = u32::MAX;
 
@@ -182,9 +185,16 @@ impl<T> Table<T> {
         self.dead > before
     }
 
-    /// Whether anything of `volume` may lie here that is not released.
+    /// Whether anything of `volume` may lie here that is not released, or may have been in a segment that is lost.
     pub(crate) fn may_have(&self, volume: VolumeId) -> bool {
-        self.unread > 0 || self.volumes.contains_key(&volume)
+        self.unread > 0 || self.lost > 0 || self.volumes.contains_key(&volume)
+    }
+
+    /// Up to where changes of `volume` are marked as not needed; 0 when they are not, or when it was forgotten.
+    pub(crate) fn marked(&self, volume: VolumeId) -> Serial {
+        let marks = self.marks.get(&volume).map_or(&[][..], Vec::as_slice);
+        let serials = marks.iter().map(|mark| mark.serial).filter(|&serial| serial != EVERY);
+        serials.max().unwrap_or_default()
     }
 
     /// Remembers what is not needed for as long as it lies in the log. Marks come in the order of the log.
@@ -210,14 +220,31 @@ impl<T> Table<T> {
         marks
     }
 
-    /// Segments that are needed, the head among them.
+    /// Segments that are needed, the head among them. Those that stay for nothing but the proof of a loss do not count: they
+    /// stay however much reaches the datastore, and writes would wait for ever for the room that they take.
     pub(crate) fn live(&self) -> usize {
-        self.rows.len() - self.dead
+        self.rows.len() - self.dead - self.proofs()
+    }
+
+    fn proofs(&self) -> usize {
+        if self.lost == 0 {
+            return 0;
+        }
+        let is_proof = |row: &&Row<T>| {
+            row.lost != Lost::Nothing
+                && matches!(row.content, Content::Unknown | Content::Volumes(1))
+        };
+        self.rows.values().filter(is_proof).count()
     }
 
     /// Whether most of the segments that the newest digest names are dead.
     pub(crate) fn is_littered(&self) -> bool {
         self.dead >= LITTER_MIN && self.dead > 2 * self.live()
+    }
+
+    /// How many segments leave the log with the next head.
+    pub(crate) fn dead(&self) -> usize {
+        self.dead
     }
 
     /// Segments that hold a file.

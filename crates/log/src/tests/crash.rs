@@ -195,6 +195,21 @@ fn acknowledged_changes_survive_any_crash_on_a_drive_with_large_sectors() {
     });
 }
 
+/// A write that failed is in the page cache all the same, where the kernel takes it for clean: the next life reads it, and
+/// its sync does not save it.
+#[test]
+fn what_only_the_page_cache_had_is_made_durable_before_it_counts() {
+    (0..seeds()).for_each(|seed| {
+        lives(seed, false, true, |world, life| {
+            let next = world.disk_operations() + 20 + world.env().random_u64() % 100;
+            world.change_faults(|faults| {
+                faults.torn_whole = 0.9;
+                faults.fail_operation = (life % 2 == 0).then_some(next);
+            });
+        });
+    });
+}
+
 #[test]
 fn acknowledged_changes_survive_errors_of_the_disk() {
     (0..seeds()).for_each(|seed| {

@@ -393,7 +393,12 @@ fn an_arena_that_is_not_the_one_used_last_is_cold() {
     let env = world.env();
     let open_trusting = async |trust| {
         let arena = Arena::open_sized(&env, Path::new(ARENA), NODE, 4, SEGMENT).unwrap();
-        Log::find(&env, arena, config(8), trust).await.unwrap().open(Incarnation(2)).await.unwrap()
+        Log::find(&env, arena, config(8), trust, None)
+            .await
+            .unwrap()
+            .open(Incarnation(2))
+            .await
+            .unwrap()
     };
     world.block_on(async {
         let (log, opened) = open_trusting(false).await;
@@ -415,7 +420,7 @@ fn an_arena_whose_headers_are_both_damaged_is_a_loss_that_is_said() {
         append(&log, volume(1), 2, 100).await.unwrap();
     });
     world.crash_process();
-    assert!(world.flip_memory_bit(ARENA, 3) && world.flip_memory_bit(ARENA, 1024 + 3));
+    assert!(world.flip_memory_bit(ARENA, 20) && world.flip_memory_bit(ARENA, 1024 + 20));
     let env = world.env();
     world.block_on(async {
         let (log, opened) = open(&env).await;

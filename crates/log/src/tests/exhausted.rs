@@ -102,3 +102,43 @@ fn a_start_without_descriptors_gives_nothing_up() {
         assert!(opened, "seed {seed}");
     }
 }
+
+/// Writes `serials` and releases what is older than `behind` of them; all of them, when no more fits, as destaging does.
+/// Says how often that was.
+async fn write_on(
+    env: &Env,
+    log: &Log,
+    serials: std::ops::RangeInclusive<u64>,
+    behind: u64,
+) -> usize {
+    let mut waited = 0;
+    for serial in serials {
+        let bytes = payload(volume(1), serial, 1000);
+        while log.append(&[change(volume(1), serial, &bytes)]).is_err() {
+            let rolled = env.timeout(Duration::from_secs(3), log.roll(1000)).await;
+            if rolled.is_err() {
+                waited += 1;
+                log.release(volume(1), Serial(serial - 1));
+            }
+        }
+        log.commit(Position(u64::MAX)).await.unwrap();
+        log.release(volume(1), Serial(serial.saturating_sub(behind)));
+    }
+    waited
+}
+
+/// Nothing is left on the disk but what the log has kept for that.
+#[test]
+fn on_a_full_disk_heads_follow_one_another_for_as_long_as_changes_are_released() {
+    for behind in [0, 1, 20, 70] {
+        let world = world(behind);
+        let env = world.env();
+        world.block_on(async {
+            let (log, _) = open_with(&env, 4, 20).await.unwrap();
+            assert!(log.reserve().await);
+            world.set_disk_bytes(0);
+            let waited = write_on(&env, &log, 1..=600, behind).await;
+            assert!(waited < 40, "{behind}: {waited}");
+        });
+    }
+}

@@ -1,22 +1,25 @@
-//! Segments written by the first version of the format stay readable for ever.
+//! Segments of every version of the format stay readable for ever.
 
 use super::*;
 use crate::inspect;
 
-const SEALED: [&[u8]; 3] = [
+const SEALED: [&[u8]; 4] = [
     include_bytes!("../../golden/segment-v1-sealed.bin"),
     include_bytes!("../../golden/segment-v2-sealed.bin"),
     include_bytes!("../../golden/segment-v3-sealed.bin"),
+    include_bytes!("../../golden/segment-v4-sealed.bin"),
 ];
-const OPEN: [&[u8]; 3] = [
+const OPEN: [&[u8]; 4] = [
     include_bytes!("../../golden/segment-v1-open.bin"),
     include_bytes!("../../golden/segment-v2-open.bin"),
     include_bytes!("../../golden/segment-v3-open.bin"),
+    include_bytes!("../../golden/segment-v4-open.bin"),
 ];
 /// A head that was opened ahead, and took over.
-const ROLLED: [&[u8]; 2] = [
+const ROLLED: [&[u8]; 3] = [
     include_bytes!("../../golden/segment-v2-rolled.bin"),
     include_bytes!("../../golden/segment-v3-rolled.bin"),
+    include_bytes!("../../golden/segment-v4-rolled.bin"),
 ];
 const SMALL: u32 = 8 << 10;
 
@@ -43,7 +46,7 @@ async fn write_some(env: &Env, serials: u64) -> Log {
 fn make_golden_images() {
     let images = [("sealed", 4, true, 1), ("open", 4, false, 1), ("rolled", 20, false, 2)];
     for (name, serials, close, file) in images {
-        let name = format!("segment-v3-{name}.bin");
+        let name = format!("segment-v4-{name}.bin");
         let world = world(1);
         let env = world.env();
         world.block_on(async {
@@ -104,12 +107,14 @@ fn a_golden_head_that_took_over_has_its_statistics() {
         assert_eq!(segment.statistics, expected);
         assert!(segment.entries.iter().all(|entry| entry.payload_is_whole));
     }
-    assert_eq!(inspect::segment(ROLLED[1]).unwrap().marks, [(volume(1), Serial(3))]);
+    for image in &ROLLED[1..] {
+        assert_eq!(inspect::segment(image).unwrap().marks, [(volume(1), Serial(3))]);
+    }
 }
 
 #[test]
 fn no_flipped_bit_of_a_segment_goes_unseen_or_panics() {
-    let open = OPEN[2];
+    let open = OPEN[3];
     let whole = inspect::segment(open).unwrap();
     for byte in 0..whole.valid_bytes as usize {
         let mut bytes = open.to_vec();
@@ -124,5 +129,46 @@ fn no_flipped_bit_of_a_segment_goes_unseen_or_panics() {
     }
     for length in 0..open.len() {
         let _ = inspect::segment(&open[..length]);
+    }
+}
+
+/// A newer binary reads the head that an older one has left open, and seals it as that one would have; what it
+/// appends itself goes into a head of its own version.
+#[test]
+fn an_open_head_of_an_older_version_is_read_and_sealed_and_never_appended_to() {
+    for (image, version) in OPEN.into_iter().zip(1_u8..) {
+        let world = world(1);
+        let env = world.env();
+        let config = || Config { flash_bytes: 8 * u64::from(SMALL), ..config(8) };
+        world.block_on(async {
+            let folder = Path::new(FOLDER);
+            env.disk().create_folder(folder).await.unwrap();
+            let path = folder.join("00000001.seg");
+            let file = env.disk().open(&path, env::Open::Create).await.unwrap();
+            file.write_durable(image, 0).await.unwrap();
+            env.disk().sync_folder(folder).await.unwrap();
+        });
+        for life in 2..5 {
+            let env = world.env();
+            world.block_on(async {
+                let arena = Arena::volatile_sized(4, SMALL);
+                let (log, opened) =
+                    Log::open(&env, arena, config(), Incarnation(life)).await.unwrap();
+                assert_eq!(opened.damage, Vec::<String>::new(), "version {version}");
+                for number in [1, 2] {
+                    let serials = recovered(&log, volume(number)).await;
+                    assert_eq!(serials, [1, 2, 3, 4], "version {version}, life {life}");
+                }
+                let (position, place) = append(&log, volume(3), life, 100).await.unwrap();
+                log.commit(position).await.unwrap();
+                assert_eq!(place.segment.header.version, crate::format::VERSION);
+                check(volume(3), life, &place).await;
+            });
+            world.cut_power();
+            let old = world.peek("/flash/00000001.seg").unwrap();
+            assert_eq!(old[8], version);
+            let sealed = inspect::segment(&old).unwrap();
+            assert_eq!(sealed.sealed.map(|sealed| sealed.changes), Some(8), "version {version}");
+        }
     }
 }

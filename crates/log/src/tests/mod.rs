@@ -1,9 +1,11 @@
 //! Tests of the whole log: by hand, and by crashing it at random.
 
+mod absent;
 mod crash;
 mod cut;
 mod damage;
 mod exhausted;
+mod forged;
 mod golden;
 mod plain;
 mod release;

@@ -148,3 +148,30 @@ fn a_lost_segment_whose_changes_were_released_harms_nobody() {
         );
     });
 }
+
+#[test]
+fn up_to_where_a_volume_was_released_outlives_a_restart() {
+    let world = world(77);
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open(&env).await;
+        for serial in 1..=5 {
+            append(&log, volume(1), serial, 100).await.unwrap();
+            append(&log, volume(2), serial, 100).await.unwrap();
+        }
+        assert_eq!(log.released(volume(1)), Serial(0));
+        log.release(volume(1), Serial(3));
+        assert_eq!(log.released(volume(1)), Serial(3));
+        log.release(volume(1), Serial(5));
+        let end = log.forget(volume(2));
+        log.commit(end).await.unwrap();
+    });
+    world.cut_power();
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open(&env).await;
+        assert_eq!(log.released(volume(1)), Serial(5));
+        assert_eq!(log.released(volume(2)), Serial(0), "of what is forgotten nothing is known");
+        assert_eq!(log.released(volume(3)), Serial(0));
+    });
+}

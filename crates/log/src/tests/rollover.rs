@@ -6,6 +6,7 @@ use super::*;
 /// changes. Nobody is given the time to write anything. Says the last serial, and the first of the second head.
 async fn two_heads_in_memory(env: &Env) -> (Log, u64, u64) {
     let (log, _) = open_with(env, 4, 20).await.unwrap();
+    assert!(log.reserve().await);
     let mut serial = 0;
     let mut write = || {
         serial += 1;

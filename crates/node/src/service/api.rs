@@ -3,8 +3,9 @@
 use super::words::{event, milliseconds, refused, spec, volume};
 use super::{Phase, Service, Stage};
 use crate::assemble::Node;
-use crate::{boot, health, limits, warm_memory, work};
+use crate::{boot, health, limits, space, warm_memory, work};
 use base::Kind;
+use datastore::Room;
 use front::http::api::{
     Answer, Api, ApiError, BootReport, CreateVolume, Debug, DismissNode, Dismissed, Event, Health,
     Job, LogUsage, Salvage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace,
@@ -12,7 +13,6 @@ use front::http::api::{
     WarmStatus,
 };
 use serde_json::json;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the store may take to show that it is reachable.
@@ -26,6 +26,31 @@ impl Service {
             backlog.eta_ms = None;
         }
         words
+    }
+
+    /// What `work` comes to, for as long as the store answers. A caller who waits for a store that is away is told so in a few
+    /// seconds; what was begun goes on.
+    async fn while_it_answers<T>(
+        &self,
+        node: &Node,
+        work: impl Future<Output = T>,
+    ) -> Result<T, ApiError> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(done),
+                () = self.inner.env.sleep(REACH_TIME) => self.reaches(node).await?,
+            }
+        }
+    }
+
+    /// Whether the store answers now.
+    async fn reaches(&self, node: &Node) -> Result<(), ApiError> {
+        health::probe(node, REACH_TIME).await.map_err(|reason| {
+            let message = format!("the store {} does not answer: {reason}", node.store.describe());
+            ApiError::new(Kind::Unavailable, message)
+        })
     }
 
     /// The volumes in service, those that owe most first. Asks the store for nothing.
@@ -53,8 +78,10 @@ impl Api for Service {
         match (self.stage(), self.present()) {
             (Stage::Fenced, _) => health::away("fenced", &self.inner.replaced.lock()),
             (Stage::Stopping, _) => health::away("stopping", "the daemon is stopping"),
-            (Stage::Starting, _) | (_, None) => health::away("starting", "the daemon is starting"),
-            (Stage::Serving, Some(node)) => health::judge(&health::facts(&node, looks)),
+            (Stage::Starting, _) | (_, None) => health::away("starting", &self.start_told()),
+            (Stage::Serving, Some(node)) => {
+                health::judge(&health::facts(&node, looks, &self.inner.jobs))
+            }
         }
     }
 
@@ -62,6 +89,9 @@ impl Api for Service {
         Box::pin(async move {
             // Not within the expression: the guard would live until its end, and health takes the lock as well.
             let stage = self.stage();
+            if let (Stage::Serving, Some(node)) = (stage, self.present()) {
+                self.inner.looks.look_afresh(&node).await;
+            }
             let mut status = Status {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 state: stage.word().to_owned(),
@@ -72,17 +102,16 @@ impl Api for Service {
                 ..Status::default()
             };
             let Some(node) = self.present() else { return Ok(status) };
-            if stage == Stage::Serving {
-                self.inner.looks.look(&node).await;
-                status.health = self.health();
-            }
             let in_service = node.staging.volumes();
             status.node = node.id.to_string();
             status.incarnation = node.incarnation.0;
             status.store = node.store.describe();
             status.volumes_attached = in_service.len() as u64;
             status.clients = self.inner.sessions.live() as u64;
-            status.backlog_bytes = in_service.iter().map(|staged| staged.backlog().bytes).sum();
+            status.memory = space::memory(&node, &self.inner.sessions);
+            let owed = in_service.iter();
+            status.backlog_bytes =
+                owed.map(|staged| health::acknowledged(staged, &staged.backlog())).sum();
             status.detail = detail(&node);
             if stage == Stage::Stopping {
                 // Those on their way out would be looked up in the store.
@@ -96,33 +125,44 @@ impl Api for Service {
 
     fn volumes(&self) -> Answer<'_, Vec<Volume>> {
         Box::pin(async move {
-            let infos = self.node().await?.volumes.list().await.map_err(|error| refused(&error))?;
+            let node = self.node().await?;
+            let listed = self.while_it_answers(&node, node.volumes.list()).await;
+            let infos = listed.map_err(|error| unlisted(&node, error))?;
+            let infos = infos.map_err(|error| refused(&error))?;
             Ok(infos.into_iter().map(|info| self.words(info)).collect())
         })
     }
 
     fn create_volume(&self, request: CreateVolume) -> Answer<'_, Volume> {
         Box::pin(async move {
-            let made = self.node().await?.volumes.create(spec(request)).await;
+            let node = self.node().await?;
+            // First, so that nothing is made after its caller was told that it could not be.
+            self.reaches(&node).await?;
+            let made = node.volumes.create(spec(request)).await;
             made.map(|info| self.words(info)).map_err(|error| refused(&error))
         })
     }
 
     fn volume<'a>(&'a self, name: &'a str) -> Answer<'a, Volume> {
         Box::pin(async move {
-            let found = self.node().await?.volumes.show(name).await;
+            let node = self.node().await?;
+            let found = self.while_it_answers(&node, node.volumes.show(name)).await?;
             found.map(|info| self.words(info)).map_err(|error| refused(&error))
         })
     }
 
     fn remove_volume<'a>(&'a self, name: &'a str, force: bool, now: bool) -> Answer<'a, ()> {
         Box::pin(async move {
-            let volumes = &self.node().await?.volumes;
+            let node = self.node().await?;
+            self.reaches(&node).await?;
+            let volumes = &node.volumes;
             let removed = match now {
                 true => volumes.remove(name, force).await,
                 false => volumes.trash(name, force).await,
             };
-            removed.map_err(|error| refused(&error))
+            removed.map_err(|error| refused(&error))?;
+            self.inner.meters.forget(name);
+            Ok(())
         })
     }
 
@@ -170,10 +210,7 @@ impl Api for Service {
     }
 
     fn salvages(&self) -> Answer<'_, Vec<Salvage>> {
-        Box::pin(async move {
-            let rows = self.node().await?.volumes.salvages();
-            Ok(rows.into_iter().map(work::salvage_queued).collect())
-        })
+        Box::pin(async move { Ok(work::salvage_rows(&*self.node().await?)) })
     }
 
     fn start_salvage<'a>(&'a self, name: &'a str, request: StartSalvage) -> Answer<'a, Job> {
@@ -210,8 +247,12 @@ impl Api for Service {
 
     fn log_usage(&self) -> Answer<'_, LogUsage> {
         Box::pin(async move {
-            let usage = self.node().await?.log.usage();
+            let node = self.node().await?;
+            let (usage, files) = (node.log.usage(), space::files(&node).await);
             Ok(LogUsage {
+                files_bytes: files.map(|files| files.used + files.kept),
+                files_used_bytes: files.map_or(0, |files| files.used),
+                files_kept_bytes: files.map_or(0, |files| files.kept),
                 flash_bytes: usage.flash_bytes,
                 flash_bytes_max: usage.flash_bytes_max,
                 segments: usage.segments,
@@ -225,12 +266,21 @@ impl Api for Service {
     fn store(&self) -> Answer<'_, StoreInfo> {
         Box::pin(async move {
             let node = self.node().await?;
-            let reached = self.inner.env.timeout(REACH_TIME, reach(node.clone())).await;
+            let reached = health::probe(&node, REACH_TIME).await;
+            let room = match reached {
+                Ok(()) => health::room(&node, REACH_TIME).await,
+                Err(_) => None,
+            };
             Ok(StoreInfo {
                 id: node.identity.store.to_string(),
                 url: node.store.describe(),
                 format: 1,
-                reachable: reached.unwrap_or(false),
+                reachable: reached.is_ok(),
+                room_bytes: match room {
+                    Some(Room::Bytes(bytes)) => Some(bytes),
+                    _ => None,
+                },
+                unbounded: room == Some(Room::Unbounded),
                 detail: work::store_counters(&node),
             })
         })
@@ -385,14 +435,19 @@ impl Api for Service {
     }
 }
 
-/// Whether the store answers. On the background threads, whoever asks.
-async fn reach(node: Arc<Node>) -> bool {
-    let writer = node.writer.clone();
-    node.env
-        .run("reach", async move {
-            datastore::identity::find(&writer).await.is_ok_and(|found| found.is_some())
-        })
-        .await
+/// Not all volumes are known while the store does not answer, but those in service are.
+fn unlisted(node: &Node, error: ApiError) -> ApiError {
+    let mut names: Vec<String> =
+        node.staging.volumes().iter().map(|staged| staged.vault().name).collect();
+    names.sort();
+    let more = names.len().saturating_sub(limits::VOLUMES_IN_STATUS);
+    names.truncate(limits::VOLUMES_IN_STATUS);
+    let served = match (names.is_empty(), more) {
+        (true, _) => "no volume is in service".to_owned(),
+        (false, 0) => format!("in service are {}", names.join(", ")),
+        (false, more) => format!("in service are {} and {more} more", names.join(", ")),
+    };
+    ApiError::new(error.kind, format!("{}; {served} (`rekindle status`)", error.message))
 }
 
 fn detail(node: &Node) -> serde_json::Value {

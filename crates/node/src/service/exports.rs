@@ -3,7 +3,8 @@
 use super::Service;
 use env::BoxFuture;
 use front::http::api::ApiError;
-use front::nbd::{Export, ExportError, Exports};
+use front::nbd::{Export, ExportError, Exports, VolumeMeters};
+use std::sync::Arc;
 
 impl Exports for Service {
     type Device = block::Device;
@@ -20,10 +21,17 @@ impl Exports for Service {
         })
     }
 
+    fn meters(&self, device: &block::Device) -> Arc<VolumeMeters> {
+        let vault = device.handle().vault();
+        self.inner.meters.of(vault.id, &vault.name)
+    }
+
     fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<block::Device, ExportError>> {
         Box::pin(async move {
             let node = self.node().await.map_err(unavailable)?;
-            Ok(block::Device::new(node.volumes.attach(name).await?))
+            let handle = node.volumes.attach(name).await?;
+            node.volumes.client_is_back(name);
+            Ok(block::Device::new(handle))
         })
     }
 }

@@ -18,7 +18,11 @@ impl Keep for Service {
     fn rename_volume<'a>(&'a self, name: &'a str, request: Rename) -> Answer<'a, Volume> {
         Box::pin(async move {
             let node = self.node().await?;
-            self.shown(node.volumes.rename(name, &request.name).await)
+            let renamed = node.volumes.rename(name, &request.name).await;
+            if renamed.is_ok() {
+                self.inner.meters.rename(name, &request.name);
+            }
+            self.shown(renamed)
         })
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 /// A volume, and how clients of NBD at these places write it.
 pub(super) fn volume(info: volume::Info, nbd: &[Address]) -> Volume {
     let vault = info.vault;
+    let lost_bytes = vault.lost.iter().map(|lost| lost.span).sum();
     let uris = nbd.iter().map(|place| nbd_uri(place, &vault.name)).collect();
     Volume {
         id: vault.id.to_string(),
@@ -21,6 +22,8 @@ pub(super) fn volume(info: volume::Info, nbd: &[Address]) -> Volume {
         },
         state: info.state.as_str().to_owned(),
         reason: info.reason,
+        unreadable: info.unreadable,
+        lost_bytes,
         owner: vault.owner.map(|owner| owner.to_string()),
         generation: vault.generation.0,
         checkpoint: info.backlog.as_ref().map_or(vault.checkpoint.0, |backlog| backlog.checkpoint),
@@ -65,7 +68,10 @@ pub(super) fn nbd_uri(place: &Address, name: &str) -> String {
     let name = escape(name);
     match place {
         Address::Tcp(socket) => format!("nbd://{socket}/{name}"),
-        Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", path.display()),
+        Address::Unix(path) => {
+            let path = escape(&path.display().to_string()).replace("%2F", "/");
+            format!("nbd+unix:///{name}?socket={path}")
+        }
     }
 }
 
@@ -117,6 +123,8 @@ mod tests {
     fn uris_are_what_nbd_clients_write() {
         let unix = Address::Unix("/srv/nbd.sock".into());
         assert_eq!(nbd_uri(&unix, "vm1"), "nbd+unix:///vm1?socket=/srv/nbd.sock");
+        let strange = Address::Unix("/srv/a b&c/nbd.sock".into());
+        assert_eq!(nbd_uri(&strange, "vm1"), "nbd+unix:///vm1?socket=/srv/a%20b%26c/nbd.sock");
         let tcp = Address::Tcp("127.0.0.1:10809".parse().expect("an address"));
         assert_eq!(nbd_uri(&tcp, "mail store"), "nbd://127.0.0.1:10809/mail%20store");
     }

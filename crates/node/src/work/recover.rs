@@ -30,6 +30,9 @@ pub async fn recover(node: std::sync::Weak<Node>) {
             }
         };
         if left == 0 {
+            if let Err(error) = node.volumes.settle_losses().await {
+                tracing::warn!(%error, "it is not known whether every volume goes on without what the log has lost");
+            }
             return;
         }
         pause = AGAIN;
@@ -63,6 +66,11 @@ async fn bring(node: &Arc<Node>, volume: VolumeId, serial: Serial) -> bool {
     if vault.checkpoint >= serial {
         // All of it is in the store; the last life had no time to tell the log.
         node.log.release(volume, vault.checkpoint);
+        return true;
+    }
+    if vault.state == VaultState::Trashed {
+        // Its name is free, or another volume's by now. What it owes stays in the log until it is restored or purged.
+        tracing::info!(volume = vault.name, id = %volume, "is in the trash with unfinished changes in the log");
         return true;
     }
     match node.volumes.attach(&vault.name).await {

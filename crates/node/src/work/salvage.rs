@@ -56,8 +56,28 @@ pub async fn resume(node: Weak<Node>) {
     }
 }
 
+/// The queue; then the volumes that wait outside it, for a person or for the store.
+pub fn rows(node: &Node) -> Vec<Salvage> {
+    let mut rows: Vec<Salvage> = node.volumes.salvages().into_iter().map(queued).collect();
+    let now = node.env.wall_clock().0;
+    for impaired in node.volumes.impaired() {
+        let Some((since, reason)) = impaired.unreadable else { continue };
+        if rows.iter().any(|row| row.volume == impaired.volume) {
+            continue;
+        }
+        rows.push(Salvage {
+            volume: impaired.volume,
+            device: node.store.describe(),
+            reason,
+            age_ms: now.saturating_sub(since) / 1000,
+            ..Salvage::default()
+        });
+    }
+    rows
+}
+
 /// A row of the queue.
-pub fn queued(row: Queued) -> Salvage {
+fn queued(row: Queued) -> Salvage {
     Salvage {
         volume: row.volume,
         device: row.device,

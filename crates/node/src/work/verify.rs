@@ -8,7 +8,8 @@ use base::Kind;
 use base::units::format_size;
 use content::Missing;
 use content::sweep::Budget;
-use content::verify::{Damage, verify_within};
+use content::tree::Root;
+use content::verify::{Damage, Extent, verify_extents};
 use front::http::api::{ApiError, StartVerify};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -78,15 +79,12 @@ async fn check(
     request: &StartVerify,
     tell: &mut (dyn FnMut(u64) + Send),
 ) -> Result<Checked, ApiError> {
-    // While this is held no sweep deletes what the roots below reach.
-    let _hold = node.content.hold();
     let infos = match &request.volume {
         Some(name) => vec![node.volumes.show(name).await.map_err(|error| refused(&error))?],
         None => node.volumes.list().await.map_err(|error| refused(&error))?,
     };
     let mut findings = Findings::default();
     let mut subjects = Vec::new();
-    let mut roots = Vec::new();
     for info in infos {
         if info.state == volume::machine::State::Error {
             let reason = info.reason.clone().unwrap_or_default();
@@ -94,16 +92,38 @@ async fn check(
         } else if info.vault.state == VaultState::Live {
             let vault = newest(node, &info);
             vault.lost.iter().for_each(|lost| findings.add(quarantined(&vault.name, lost)));
-            roots.push(vault.root);
             subjects.push(info);
         }
     }
     let mut tell = |found: content::verify::Progress| tell(found.chunks);
     let budget = request.bytes_per_second.map_or(Budget::Unlimited, Budget::BytesPerSecond);
-    let verified = verify_within(&node.content, &roots, budget, &mut tell).await;
-    let report = verified.map_err(|error| {
-        ApiError::new(error.kind(), format!("the check could not be ended: {error}"))
-    })?;
+    let mut report = content::verify::Report::default();
+    let mut extents = vec![Extent::All; subjects.len()];
+    for pass in 0..PASSES {
+        // While it is held no sweep deletes what the roots reach, and none comes to its end: not through a long check.
+        let (_hold, budget) = match pass + 1 == PASSES {
+            true => (Some(node.content.hold()), Budget::Unlimited),
+            false => (None, budget),
+        };
+        let now = match pass {
+            0 => subjects.iter().map(|info| newest(node, info).root).collect(),
+            _ => roots_now(node, &subjects).await?,
+        };
+        let roots: Vec<_> = now.into_iter().zip(extents).collect();
+        let verified = verify_extents(&node.content, &roots, budget, &mut tell).await;
+        let found = verified.map_err(|error| {
+            ApiError::new(error.kind(), format!("the check could not be ended: {error}"))
+        })?;
+        extents = (0..subjects.len()).map(|root| found.in_doubt(root)).collect();
+        match pass {
+            0 => report = found,
+            // What was missing may have been written over and swept meanwhile.
+            _ => report.damages = found.damages,
+        }
+        if extents.iter().all(Extent::is_nothing) {
+            break;
+        }
+    }
     let mut hurt = BTreeMap::new();
     for damage in &report.damages {
         findings.add(describe(damage, subjects.get(damage.root)));
@@ -125,6 +145,19 @@ async fn check(
     }
     let content::verify::Progress { chunks, bytes, .. } = report.progress;
     Ok(Checked { volumes: subjects.len(), chunks, bytes, findings })
+}
+
+/// Passes of a check: everything, then what was missing under the roots as they are by then, at last while no sweep ends.
+const PASSES: usize = 3;
+
+/// The roots of volumes as they are now; none for one that is gone.
+async fn roots_now(node: &Node, subjects: &[Info]) -> Result<Vec<Root>, ApiError> {
+    let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
+    let root = |subject: &Info| {
+        let now = infos.iter().find(|info| info.vault.id == subject.vault.id)?;
+        if now.vault.state == VaultState::Live { newest(node, now).root } else { None }
+    };
+    Ok(subjects.iter().map(root).collect())
 }
 
 /// The newest vault: that of the volume in service, if it is in service.

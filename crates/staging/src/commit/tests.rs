@@ -29,7 +29,7 @@ pub(crate) fn vault(tag: u8, checkpoint: u64) -> Vault {
         accepted: None,
         incarnation: Incarnation(0),
         begins: Serial(0),
-        began: Vec::new(),
+        logged: Vec::new(),
         versions: Vec::new(),
         trashed: None,
     }

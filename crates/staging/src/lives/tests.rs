@@ -6,6 +6,9 @@ use base::PackId;
 use content::Pointer;
 use content::tree::Root;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+use std::panic::{catch_unwind, resume_unwind};
 
 fn by(life: u64, begins: u64, checkpoint: u64) -> Vault {
     Vault { incarnation: Incarnation(life), begins: Serial(begins), ..vault(1, checkpoint) }
@@ -213,12 +216,7 @@ impl World {
             .collect();
         if wrong {
             assert!(!are_plain(vault, &lines));
-            // A person decides. Here: the folder's changes are given up.
-            self.refused += 1;
-            self.running[folder] = None;
-            self.logs[folder].clear();
-            self.newest = (folder, Vec::new());
-            return;
+            return self.refuse(folder);
         }
         let mut unfinished: Vec<Entry> = log
             .iter()
@@ -234,6 +232,12 @@ impl World {
             (entry.serial, std::cmp::Reverse(entry.generation), std::cmp::Reverse(entry.life))
         });
         unfinished.dedup_by_key(|entry| entry.serial);
+        let last = unfinished.last().map_or(vault.checkpoint, serial);
+        if last.0 - vault.checkpoint.0 > unfinished.len() as u64 {
+            // Told as missing: a life that had been replaced has taken the vault back behind what the newest had found.
+            assert!(unfinished.iter().any(|entry| entry.life > vault.incarnation.0), "who else");
+            return self.refuse(folder);
+        }
         let runs =
             Runs::of(unfinished.iter().map(|entry| (serial(entry), Incarnation(entry.life))));
         let mut history = self.content(vault);
@@ -253,11 +257,20 @@ impl World {
         self.newest = (folder, history.clone());
         let begins = Serial(history.len() as u64);
         if needs_claim(&held.0, Incarnation(self.taken[folder]), Incarnation(0)) {
-            held = (signed(&held.0, Incarnation(life), begins, held.0.checkpoint), held.1 + 1);
+            let ours = (begins, &runs);
+            held = (signed(&held.0, Incarnation(life), ours, held.0.checkpoint), held.1 + 1);
             self.vault = held.clone();
         }
         self.running[folder] =
             Some(Process { life, folder, held, begins, runs, history, ended: false });
+    }
+
+    /// A person decides. Here: the folder's changes are given up.
+    fn refuse(&mut self, folder: usize) {
+        self.refused += 1;
+        self.running[folder] = None;
+        self.logs[folder].clear();
+        self.newest = (folder, Vec::new());
     }
 
     fn attempt(&mut self, process: &Process, count: u64) -> Option<Vault> {
@@ -269,7 +282,8 @@ impl World {
     }
 
     fn signed(&self, process: &Process, over: &Vault, checkpoint: u64) -> Vault {
-        signed(over, Incarnation(process.life), process.begins, Serial(checkpoint))
+        let ours = (process.begins, &process.runs);
+        signed(over, Incarnation(process.life), ours, Serial(checkpoint))
     }
 
     fn land(&mut self, over: u64, value: Vault) -> bool {
@@ -325,6 +339,8 @@ impl World {
                     process.ended = true;
                     break;
                 }
+                // A replaced life has taken the vault back: told as a store that was set back, nothing is written.
+                Verdict::Absurd if found.incarnation < life => return self.refuse(folder),
                 other => panic!("{other:?}: {found:?}"),
             }
         }
@@ -388,28 +404,47 @@ impl World {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+/// Runs a history of what happens to the folders of a node.
+fn happens(ops: Vec<Op>) {
+    let first = Vault { root: None, ..by(0, 0, 0) };
+    let mut world = World {
+        vault: (first, 0),
+        roots: Vec::new(),
+        lives: 0,
+        logs: Default::default(),
+        running: Default::default(),
+        remembers: [0; 3],
+        taken: [0; 3],
+        late: Vec::new(),
+        newest: (0, Vec::new()),
+        refused: 0,
+    };
+    for op in ops {
+        world.step(op);
+    }
+}
 
-    #[test]
-    fn whatever_copies_of_a_folder_do_no_histories_are_mixed_and_the_newest_life_loses_nothing(
-        ops in prop::collection::vec(op(), 1..60)
-    ) {
-        let first = Vault { root: None, ..by(0, 0, 0) };
-        let mut world = World {
-            vault: (first, 0),
-            roots: Vec::new(),
-            lives: 0,
-            logs: Default::default(),
-            running: Default::default(),
-            remembers: [0; 3],
-            taken: [0; 3],
-            late: Vec::new(),
-            newest: (0, Vec::new()),
-            refused: 0,
-        };
-        for op in ops {
-            world.step(op);
+/// The history that a seed stands for.
+fn drawn(seed: u64) -> Vec<Op> {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(ProptestConfig::default(), random);
+    prop::collection::vec(op(), 1..60).new_tree(&mut runner).expect("nothing is rejected").current()
+}
+
+/// Histories that were mixed once, by a vault that said where lives began, and not who logged what they found; and one two
+/// where replaced lives take the vault back.
+const FOUND: [u64; 4] = [31_977, 1_202, 278_603, 507_598];
+
+/// `REKINDLE_SEEDS` says how many are tried.
+#[test]
+fn whatever_copies_of_a_folder_do_no_histories_are_mixed_and_the_newest_life_loses_nothing() {
+    let wanted = std::env::var("REKINDLE_SEEDS").ok().and_then(|count| count.parse().ok());
+    for seed in FOUND.into_iter().chain(0..wanted.unwrap_or(200)) {
+        if let Err(broken) = catch_unwind(|| happens(drawn(seed))) {
+            eprintln!("seed {seed}: {:?}", drawn(seed));
+            resume_unwind(broken);
         }
     }
 }

@@ -41,7 +41,10 @@ pub(crate) fn example() -> Vault {
         }),
         incarnation: Incarnation(12),
         begins: Serial(76),
-        began: Vec::new(),
+        logged: vec![
+            Logged { node: NodeId([0x5a; 16]), incarnation: Incarnation(9), begins: Serial(70) },
+            Logged { node: NodeId([0x5b; 16]), incarnation: Incarnation(2), begins: Serial(73) },
+        ],
         versions: vec![Version {
             checkpoint: Serial(70),
             root: None,
@@ -59,7 +62,7 @@ fn example_4() -> Vault {
     Vault {
         incarnation: Incarnation(0),
         begins: Serial(0),
-        began: Vec::new(),
+        logged: Vec::new(),
         versions: Vec::new(),
         trashed: None,
         ..example()
@@ -145,6 +148,9 @@ fn a_vault_whose_fields_mean_nothing_together_is_damaged_and_never_half_believed
         ("lost", Vault { lost: vec![lost(u64::MAX, 2)], ..example() }),
         ("lost", Vault { lost: vec![lost(10, 10), lost(20, 10)], ..example() }),
         ("lost", Vault { lost: vec![lost(30, 10), lost(10, 10)], ..example() }),
+        ("logged", Vault { logged: vec![example().logged[0]; 2], ..example() }),
+        ("logged", Vault { begins: Serial(73), ..example() }),
+        ("logged", Vault { logged: vec![example().logged[0]; 1025], ..example() }),
         ("accepts", Vault { generation: Generation(1), ..example() }),
         ("versions", Vault { versions: vec![example().versions[0].clone(); 100], ..example() }),
         ("version", Vault { checkpoint: Serial(69), ..example() }),

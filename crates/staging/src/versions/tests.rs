@@ -20,7 +20,7 @@ fn begun() -> Vault {
 fn commit(vault: &Vault, over: u64, now: u64) -> Vault {
     let checkpoint = vault.checkpoint.next();
     let attempt = Attempt { root: root(checkpoint.0), checkpoint, over };
-    let versions = next(vault, &attempt, now);
+    let versions = next(vault, &attempt, &Spared::default(), now);
     Vault { root: attempt.root, checkpoint, versions, ..vault.clone() }
 }
 
@@ -37,8 +37,8 @@ fn a_commit_makes_a_version_of_what_was_there_and_of_nothing_none() {
     assert_eq!((version.size, version.replaced), (vault.size, 4096));
     // A salvage that gives something up makes one, one that only mends does not.
     let salvage = |over| Attempt { root: root(99), checkpoint: next.checkpoint, over };
-    assert_eq!(super::next(&next, &salvage(1), 3 * HOUR).len(), 2);
-    assert_eq!(super::next(&next, &salvage(0), 3 * HOUR).len(), 1);
+    let count = |over| super::next(&next, &salvage(over), &Spared::default(), 3 * HOUR).len();
+    assert_eq!((count(1), count(0)), (2, 1));
 }
 
 #[test]
@@ -79,6 +79,56 @@ fn what_versions_may_keep_in_the_store_is_bounded() {
     // What went between two of them counts for the older one.
     let span = now - vault.versions.last().unwrap().committed;
     assert_eq!(sum >> 30, span / (3 * MINUTE) + 1);
+}
+
+#[test]
+fn the_bound_alone_takes_neither_the_last_two_nor_the_oldest_of_the_last_half_hour() {
+    let mut vault = Vault { size: 10 << 30, ..begun() };
+    let mut now = 1000 * HOUR;
+    for _ in 0..4 {
+        now += 3 * HOUR;
+        vault = commit(&vault, 4096, now);
+    }
+    // The whole volume is written over in a few minutes, many batches long.
+    now += HOUR;
+    let before = vault.clone();
+    for _ in 0..60 {
+        now += 5_000_000;
+        vault = commit(&vault, 1 << 30, now);
+    }
+    let is_before = |version: &Version| version.root == before.root;
+    assert!(vault.versions.iter().any(is_before), "{:?}", vault.versions);
+    assert!(vault.versions.len() <= 6, "and little else: {:?}", vault.versions);
+    now += HOUR;
+    vault = commit(&vault, 10 << 30, now);
+    assert_eq!(vault.versions.len(), 2, "later the bound counts: {:?}", vault.versions);
+}
+
+#[test]
+fn what_somebody_goes_back_to_stays_whatever_is_committed_meanwhile() {
+    let mut vault = Vault { size: 2 << 30, ..begun() };
+    let mut now = 1000 * HOUR;
+    for _ in 0..200 {
+        now += 8 * MINUTE;
+        vault = commit(&vault, 4096, now);
+    }
+    let listed = vault.versions.clone();
+    for target in [0, 2, listed.len() / 2, listed.len() - 1] {
+        let target = &listed[target];
+        let spared = Spared::of(&vault, target);
+        let (mut vault, mut now) = (vault.clone(), now);
+        for _ in 0..40 {
+            now += 1_000_000;
+            let checkpoint = vault.checkpoint.next();
+            let attempt = Attempt { root: root(checkpoint.0), checkpoint, over: 1 << 40 };
+            let versions = next(&vault, &attempt, &spared, now);
+            vault = Vault { root: attempt.root, checkpoint, versions, ..vault };
+            assert!(vault.check().is_ok());
+            assert!(vault.versions.iter().any(|one| one.is_same(target)), "{target:?}");
+        }
+        let kept = listed.iter().filter(|one| vault.versions.iter().any(|same| same.is_same(one)));
+        assert!(kept.count() + 1 >= listed.len().min(limits::VERSIONS_MAX - 1));
+    }
 }
 
 proptest! {

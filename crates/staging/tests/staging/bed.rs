@@ -64,6 +64,19 @@ impl Setup {
         }
     }
 
+    pub fn content(&self) -> content::Config {
+        content::Config {
+            secret: [3; 32],
+            compression: Compression::None,
+            parity: None,
+            pack_bytes: 4 * MIB,
+            cache_bytes: self.cache_bytes,
+            index_bytes: 4 * MIB,
+            uploads: 4,
+            direct_path: true,
+        }
+    }
+
     pub fn vault(&self, tag: u8) -> Vault {
         Vault {
             id: VolumeId([tag; 16]),
@@ -84,7 +97,7 @@ impl Setup {
             accepted: None,
             incarnation: Incarnation(0),
             begins: Serial(0),
-            began: Vec::new(),
+            logged: Vec::new(),
             versions: Vec::new(),
             trashed: None,
         }
@@ -117,20 +130,7 @@ impl Node {
         };
         let life = Incarnation(setup.lives.fetch_add(1, Ordering::Relaxed) + 1);
         let (log, opened) = Log::open(env, arena, config, life).await.unwrap();
-        let content = Content::open(
-            env.clone(),
-            store.clone(),
-            content::Config {
-                secret: [3; 32],
-                compression: Compression::None,
-                parity: None,
-                pack_bytes: 4 * MIB,
-                cache_bytes: setup.cache_bytes,
-                index_bytes: 4 * MIB,
-                uploads: 4,
-                direct_path: true,
-            },
-        );
+        let content = Content::open(env.clone(), store.clone(), setup.content());
         let writer = Writer::new(env.clone(), store, NODE).with_incarnation(life);
         let staging = Staging::start(
             env.clone(),

@@ -187,3 +187,68 @@ fn a_vault_set_back_to_an_older_state_is_loss_not_a_new_owner() {
         assert_eq!(node.vault(1).await.checkpoint, Serial(0));
     });
 }
+
+#[test]
+fn a_commit_that_lands_when_a_sweep_has_deleted_what_it_leads_to_is_made_again_from_the_log() {
+    for policy in [Policy::Through, Policy::Back] {
+        run(policy, async |_, node| {
+            let volume = node.open(1).await.unwrap();
+            if policy == Policy::Back {
+                // What the life before had logged, this one has found: its commit would be adopted.
+                done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
+            }
+            let root = root_with(&node, 3, 9).await;
+            let life = node.writer.life().incarnation;
+            rewrite(&node, |vault| {
+                (vault.root, vault.checkpoint) = (root, Serial(1));
+                if policy == Policy::Back {
+                    vault.incarnation = life;
+                }
+            })
+            .await;
+            for class in ["packs/data/", "packs/meta/"] {
+                for listed in node.writer.store.list(class, None).await.unwrap() {
+                    node.writer.store.delete(&listed.key).await.unwrap();
+                }
+            }
+            done(&volume, volume.write(4096, &[2; 4096], false)).await.unwrap();
+            volume.drain().await.unwrap();
+            let found = node.vault(1).await.root;
+            assert_ne!(found, root);
+            let cold = content::Content::open(
+                node.env.clone(),
+                node.writer.store.clone(),
+                node.setup.content(),
+            );
+            let report = content::verify::verify(&cold, &[found], &mut |_| ()).await.unwrap();
+            assert!(report.damages.is_empty(), "{:?}", report.damages);
+            assert_eq!(read(&volume, 4096, 4096).await, [2; 4096]);
+        });
+    }
+}
+
+#[test]
+fn a_start_that_was_dismissed_commits_nothing_more() {
+    run(Policy::Back, async |env, node| {
+        let volume = node.open(1).await.unwrap();
+        done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
+        volume.drain().await.unwrap();
+        let before = node.vault(1).await;
+        // Another node's sweeper has been told that this start is over.
+        let life = node.writer.life();
+        let ack = format!("{}{}", "sweep/acks/", life.node);
+        let left =
+            content::sweep::Ack { incarnation: life.incarnation, set: 0, ending: 0, left: true };
+        node.writer.create(&ack, left).await.unwrap();
+        env.sleep(std::time::Duration::from_secs(6)).await;
+        let written = done(&volume, volume.write(0, &[2; 4096], false)).await;
+        let error = match written {
+            Ok(()) => volume.drain().await.unwrap_err(),
+            Err(error) => error,
+        };
+        assert!(matches!(error, Error::Deposed(_)), "{error}");
+        assert_eq!(node.vault(1).await, before);
+        let error = done(&volume, volume.write(0, &[3; 4096], false)).await.unwrap_err();
+        assert!(matches!(error, Error::Deposed(_)), "{error}");
+    });
+}

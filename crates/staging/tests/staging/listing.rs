@@ -153,8 +153,9 @@ fn deaths_one_after_the_other_before_anything_is_listed_lose_nothing() {
     });
 }
 
-#[test]
-fn damage_that_shows_only_while_listing_takes_the_volume_out_of_service() {
+/// Opens a volume of some segments whose tables are on flash only, has `harm` done to the second one before the volume's
+/// changes are listed, writes once, and looks with `check`.
+fn harmed_before_listing(harm: impl Fn(&World), check: impl AsyncFnOnce(&Node, &Arc<Staged>)) {
     let (world, store) = (World::new(6, Faults::none()), Mem::store());
     let env = world.env();
     world.block_on(async {
@@ -166,7 +167,6 @@ fn damage_that_shows_only_while_listing_takes_the_volume_out_of_service() {
             block += 1;
         }
     });
-    // The tables are on flash only.
     world.cut_power();
     let env = world.env();
     world.block_on(async {
@@ -174,17 +174,50 @@ fn damage_that_shows_only_while_listing_takes_the_volume_out_of_service() {
         let volume = node.open(1).await.unwrap();
         assert!(volume.view().unlisted > 500);
         let written = volume.write(0, &[2; BLOCK as usize], false);
+        harm(&world);
+        check(&node, &volume).await;
+        done(&volume, written).await.unwrap();
+    });
+}
+
+#[test]
+fn a_table_that_is_damaged_before_it_is_listed_costs_nothing() {
+    let harm = |world: &World| {
         let path = "/node/log/00000002.seg";
         let bytes = world.peek(path).unwrap();
         let last = bytes.windows(16).rposition(|window| window == [1; 16]).unwrap();
-        assert!(world.flip_bit(path, last as u64 + 16), "the serial of the newest descriptor");
+        assert!(world.flip_bit(path, last as u64 + 16), "the serial of a descriptor");
+    };
+    harmed_before_listing(harm, async |_, volume| {
+        let mut out = [0; 2];
+        volume.read(BLOCK - 1, &mut out).await.unwrap();
+        assert_eq!(out, [1, 1], "what nobody was told of is not shown");
+        assert_eq!(volume.view().unlisted, 0);
+    });
+}
+
+#[test]
+fn damage_that_shows_only_while_listing_takes_the_volume_out_of_service() {
+    let harm = |world: &World| {
+        world.change_faults(|faults| {
+            faults.read_error = 1.0;
+            faults.only = Some("00000002.seg".to_owned());
+        });
+    };
+    harmed_before_listing(harm, async |node, volume| {
         let mut out = [0; 16];
         let failed = volume.read(0, &mut out).await.unwrap_err();
         assert_eq!(failed.kind(), base::Kind::Damaged, "{failed}");
         assert!(matches!(volume.write(0, &[3], false), Written::Later(_)), "out of service");
-        done(&volume, written).await.unwrap();
         // The next attach says it too, and goes on from what is whole once somebody accepts that.
         let Err(failed) = node.open(1).await else { panic!("it is damaged") };
         assert_eq!(failed.kind(), base::Kind::Damaged, "{failed}");
+        assert!(failed.to_string().contains("--accept-losses"), "{failed}");
+        let key = rekindle_staging::Vault::key(base::VolumeId([1; 16]));
+        let held = node.writer.read(&key).await.unwrap().unwrap();
+        let (held, lines) = node.staging.accept_losses(held).await.unwrap();
+        assert!(lines[0].contains("segment 2") && held.value.accepted.is_some(), "{lines:?}");
+        let volume = node.open(1).await.unwrap();
+        assert_eq!(volume.backlog().changes as u64, held.value.accepted.unwrap().through.0);
     });
 }

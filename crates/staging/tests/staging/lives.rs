@@ -1,14 +1,14 @@
 //! Lives of one node over one store: a folder that was copied, started beside the original, and put back. Whoever is
 //! deposed acknowledges nothing more; whoever is right loses nothing.
 
-use crate::bed::{MIB, Node, Setup, done, read, until};
+use crate::bed::{MIB, NODE, Node, Setup, done, read, until};
 use base::{Generation, Incarnation, Kind, Serial};
 use datastore::Store;
 use datastore::backend::mem::Mem;
 use datastore::layer::fault::Plan;
 use env::Env;
 use env::sim::{Faults, World};
-use rekindle_staging::{Ack, Error, Policy, Staged, Vault};
+use rekindle_staging::{Ack, Error, Logged, Policy, Staged, Vault};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -244,7 +244,8 @@ fn changes_of_an_older_generation_behind_where_the_vaults_began_are_not_replayed
             generation: Generation(3),
             checkpoint: Serial(1),
             begins: Serial(1),
-            incarnation: Incarnation(2),
+            // By who logged it alone, it might count.
+            incarnation: Incarnation(1),
             ..held.value.clone()
         };
         node.writer.replace(&held, value).await.unwrap();
@@ -302,6 +303,62 @@ fn a_node_taken_from_a_copy_writes_each_vault_before_it_serves_the_volume() {
         let vault = new.vault(1).await;
         let life = (vault.incarnation, vault.begins, vault.checkpoint);
         assert_eq!(life, (Incarnation(2), Serial(0), Serial(1)));
+    });
+}
+
+#[test]
+fn a_vault_says_who_logged_what_its_life_found_however_many_changes_it_was() {
+    for writes in [2u64, 12] {
+        run(Policy::Back, Ack::Flash, async |env, setup, store| {
+            for life in 1..=2u64 {
+                let node = start(env, &setup, &store).await;
+                let volume = node.open(1).await.unwrap();
+                for _ in 0..writes {
+                    write(&volume, life as u8).await;
+                }
+                volume.close().await.unwrap();
+                node.staging.stop().await;
+                node.log.close().await.unwrap();
+            }
+            let node = start(env, &setup, &store).await;
+            node.staging.taken(Incarnation(3));
+            let volume = node.open(1).await.unwrap();
+            let run = |life, begins| Logged {
+                node: NODE,
+                incarnation: Incarnation(life),
+                begins: Serial(begins),
+            };
+            let vault = node.vault(1).await;
+            assert_eq!(vault.logged, [run(1, 0), run(2, writes)]);
+            assert_eq!((vault.incarnation, vault.begins), (Incarnation(3), Serial(2 * writes)));
+            volume.drain().await.unwrap();
+            assert_eq!(node.vault(1).await.logged, [], "all of it is in the root");
+        });
+    }
+}
+
+#[test]
+fn changes_of_another_copy_under_the_same_serials_are_not_replayed() {
+    run(Policy::Back, Ack::Flash, async |env, setup, store| {
+        let copy = elsewhere(&setup);
+        // Each has serials 1 and 2 of its own, and no commit; then the second copy goes on.
+        for (life, folder) in [(1, &setup), (2, &copy), (3, &copy)] {
+            let node = start(env, folder, &store).await;
+            node.staging.taken(Incarnation(life));
+            let volume = node.open(1).await.unwrap();
+            if life < 3 {
+                write(&volume, life as u8).await;
+                write(&volume, 7).await;
+            }
+            assert_eq!(volume.backlog().serial, 2);
+            volume.close().await.unwrap();
+            node.staging.stop().await;
+            node.log.close().await.unwrap();
+        }
+        let node = start(env, &setup, &store).await;
+        let volume = node.open(1).await.unwrap();
+        assert_eq!(volume.backlog().serial, 0, "what the first has is no part of it");
+        assert_eq!(read(&volume, 4096, 4096).await, [0; 4096]);
     });
 }
 

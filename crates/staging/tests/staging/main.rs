@@ -10,6 +10,7 @@ mod damage;
 mod earlier;
 mod fence;
 mod history;
+mod holds;
 mod listing;
 mod lives;
 mod policy;

@@ -204,3 +204,41 @@ fn a_volume_that_closes_breaks_its_salvage_off() {
         assert_eq!(salvaged.lost, [Lost { position: 3 * BLOCK, span: BLOCK }]);
     });
 }
+
+#[test]
+fn what_would_be_lost_is_told_with_the_newest_version_that_is_whole_and_loses_less() {
+    for (damaged, expected) in [(0, Some(BLOCK)), (1, Some(2 * BLOCK)), (2, None)] {
+        let (world, store) = (World::new(1, Faults::none()), Mem::store());
+        world.block_on(async {
+            let setup = Setup::new(Policy::Back, Ack::Flash);
+            let node = Node::start(&world.env(), &setup, &store, Plan::default()).await;
+            let volume = planted(&node).await;
+            volume.drain().await.unwrap();
+            for tag in 10..12 {
+                done(&volume, volume.write(0, &block(tag), false)).await.unwrap();
+                volume.drain().await.unwrap();
+            }
+            volume.close().await.unwrap();
+            drop((volume, node));
+            // Another life: nothing is cached.
+            let node = Node::start(&world.env(), &setup, &store, Plan::default()).await;
+            let vault = node.vault(1).await;
+            assert_eq!(vault.versions.len(), 2);
+            let roots = [vault.root].into_iter().chain(vault.versions.iter().map(|one| one.root));
+            for root in roots.take(damaged + 1) {
+                let pointer = root.unwrap();
+                let key = content::pack::key(pointer.pack);
+                let mut object = store.get(&key).await.unwrap().0.to_vec();
+                object[pointer.offset as usize + 40] ^= 1;
+                store.put(&key, Bytes::from(object)).await.unwrap();
+            }
+            let volume = node.open(1).await.unwrap();
+            let told = volume.salvage(Allowance::NOTHING, &AtomicU64::new(0)).await.unwrap();
+            assert!(told.withheld_bytes() > 2 * BLOCK && told.lost.is_empty());
+            let label = |index: usize| vault.versions[index].label();
+            let found = told.back.map(|back| (back.version, back.bytes));
+            assert_eq!(found, expected.map(|bytes| (label(damaged), bytes)));
+            assert_eq!(node.vault(1).await.root, vault.root, "nobody goes there by himself");
+        });
+    }
+}

@@ -313,31 +313,60 @@ pub(crate) async fn ask_in_service(
 /// Asks for a salvage of a volume because a person said so, in service or out of it; does not wait for it.
 async fn ask(inner: &Arc<Inner>, name: &str, cause: &str, by: By) -> Result<Arc<Shared>, Error> {
     base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
+    let mut held = None;
+    let mut is_tried = false;
     loop {
         if inner.is_stopping() {
             return Err(Error::Stopping);
         }
         let entry = inner.entry(name);
+        // Its clients are served meanwhile, if it can be served at all. Who does not exist, or is elsewhere, is not damaged.
+        if !is_tried && is_idle(&entry) {
+            is_tried = true;
+            match attach::attach(inner, name).await {
+                Ok(handle) => held = Some(handle),
+                Err(error) if error.is_lasting() => {}
+                Err(error) => return Err(error),
+            }
+            continue;
+        }
+        // Reads all unfinished changes. To go on without some of them it has to leave service.
+        let leaves_service = by == By::Accepting && has_lost_changes(&entry).await;
+        if leaves_service {
+            held = None;
+        }
         match claim(inner, &entry, cause)? {
             Claimed::Again(changes) => changes.changed().await,
             Claimed::Retired => {}
-            Claimed::InService if by == By::Accepting && has_lost_changes(&entry) => {
+            Claimed::InService if leaves_service => {
                 let say = offline::claim(inner, name, false, cause).await?;
                 offline::close(&say).await?;
                 say.turn_to(Event::Salvage, cause)?;
                 say.entry.inside.lock().attempts += 1;
                 return request(inner, name, cause, by, Some(say));
             }
-            Claimed::InService => return request(inner, name, cause, by, None),
+            Claimed::InService => {
+                let asked = request(inner, name, cause, by, None);
+                drop(held);
+                return asked;
+            }
             Claimed::Say(say) => return request(inner, name, cause, by, Some(say)),
         }
     }
 }
 
+/// Whether nobody has it in service, nor anything else to do with it.
+fn is_idle(entry: &Entry) -> bool {
+    let state = entry.inside.lock().machine.state();
+    matches!(state, State::Unattached | State::Preattached | State::Error)
+}
+
 /// Whether changes in the log are lost. Only then does a volume have to leave service to go on without something.
-fn has_lost_changes(entry: &Entry) -> bool {
-    let live = entry.inside.lock().live.clone();
-    live.is_some_and(|live| live.staged.has_lost_changes())
+async fn has_lost_changes(entry: &Entry) -> bool {
+    let Some(live) = entry.inside.lock().live.clone() else { return false };
+    // The destager knows of what it has met; what it has not is looked for.
+    live.staged.has_lost_changes()
+        || live.staged.examine_unfinished().await.is_ok_and(|damage| !damage.is_empty())
 }
 
 enum Claimed {

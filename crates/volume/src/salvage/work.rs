@@ -1,27 +1,30 @@
 //! One salvage: remembered before it begins and when it has ended, so that no crash in between is forgotten.
 
+use super::Job;
 use super::attempts::{self, By, Withheld};
-use super::{Job, Shared};
 use crate::entry::Waits;
 use crate::format::{Account, Memory, Outcome};
 use crate::machine::Event;
 use crate::registry::{Exclusive, Inner};
-use crate::{Error, Vault, attach, limits, records};
+use crate::{Error, Vault, VaultState, attach, limits, losses, records, view};
 use base::{Kind, VolumeId};
 use datastore::record::Held;
 use futures_util::future::{Either, select};
-use staging::{Allowance, Salvaged, Staged};
+use staging::{Allowance, Back, Salvaged, Staged};
 use std::pin::pin;
 use std::sync::Arc;
 
 /// Salvages a volume; what came of it, in a sentence. The caller then leaves `salvaging`.
 pub(super) async fn run(inner: &Arc<Inner>, name: &str, job: &Job) -> Result<String, Error> {
     let reason = reason(inner, name);
-    let outcome = attempt(inner, name, &reason, job).await;
-    let label = match &outcome {
-        Ok(_) => "good",
-        Err(Error::Cancelled(_)) => "cancelled",
-        Err(_) => "failed",
+    let mut came_to = None;
+    let outcome = attempt(inner, name, &reason, job, &mut came_to).await;
+    let label = match (&outcome, came_to) {
+        (Err(Error::Cancelled(_)), _) => "cancelled",
+        // Nobody has said yet that something may be given up: that is no good end.
+        (_, Some(Outcome::Waiting)) => "waiting",
+        (Ok(_), _) => "good",
+        (Err(_), _) => "failed",
     };
     metrics::counter!("rekindle_salvages_total", "outcome" => label).increment(1);
     match &outcome {
@@ -67,7 +70,13 @@ fn reason(inner: &Inner, name: &str) -> String {
         .map_or_else(String::new, |(_, request)| request.reason.clone())
 }
 
-async fn attempt(inner: &Arc<Inner>, name: &str, reason: &str, job: &Job) -> Result<String, Error> {
+async fn attempt(
+    inner: &Arc<Inner>,
+    name: &str,
+    reason: &str,
+    job: &Job,
+    came_to: &mut Option<Outcome>,
+) -> Result<String, Error> {
     let exclusive = job.exclusive.as_ref();
     let _step = exclusive.map(|say| say.step("the store: the vault, and what was tried before"));
     let (vault, began) = {
@@ -120,6 +129,15 @@ async fn attempt(inner: &Arc<Inner>, name: &str, reason: &str, job: &Job) -> Res
         ending.outcome = Outcome::Interrupted;
         ending.lines = vec!["the node stopped in the midst of it".to_owned()];
     }
+    if job.shared.by == By::Accepting && outcome.is_ok() {
+        // What is accepted for all volumes need not be told again by the log.
+        match losses::settle(inner).await {
+            Ok(true) => tracing::info!("every volume goes on without what the log had lost"),
+            Ok(false) => {}
+            Err(error) => tracing::warn!("the log keeps the proof of what it has lost: {error}"),
+        }
+    }
+    *came_to = Some(ending.outcome);
     let ended = attempts::end(began.value.clone(), ending, inner.env.wall_clock().0);
     note(inner, name, &ended);
     let patience = pin!(async {
@@ -152,7 +170,10 @@ async fn attempt(inner: &Arc<Inner>, name: &str, reason: &str, job: &Job) -> Res
 pub(super) fn note(inner: &Inner, name: &str, memory: &Memory) {
     let Some(entry) = inner.find(name) else { return };
     let fault = memory.fault.as_ref().filter(|fault| fault.looks > 0);
-    entry.inside.lock().waits = fault.map(|fault| Waits {
+    let last = memory.accounts.last().filter(|last| last.outcome == Outcome::Failed);
+    let mut inside = entry.inside.lock();
+    inside.beyond = last.map(|last| last.lines.first().cloned().unwrap_or_default());
+    inside.waits = fault.map(|fault| Waits {
         since: fault.since,
         due: fault.due,
         reason: fault.reason.clone(),
@@ -209,11 +230,10 @@ async fn repair(
     allowance: Allowance,
     job: &Job,
 ) -> Result<Salvaged, Error> {
-    let Shared { chunks, .. } = &*job.shared;
     let Some(say) = &job.exclusive else {
         // It went out of service before it could be held: whoever comes next finds out.
         let hold = job.hold.as_ref().ok_or_else(|| Error::Cancelled(name.to_owned()))?;
-        return Ok(hold.staged().salvage(allowance, chunks).await?);
+        return examine(hold.staged(), allowance, job).await;
     };
     let _step = say.step("the store: becoming the owner in the vault");
     let mut held = attach::become_owner(inner, name, vault).await?;
@@ -225,16 +245,29 @@ async fn repair(
     let home = (inner.homes)(&held.value)?;
     let _step = say.step("the log: reading unfinished changes");
     let staged: Arc<Staged> = match inner.staging.open(held.clone(), home).await {
-        Err(error @ staging::Error::Lost { .. }) if job.shared.by == By::Operator => {
+        Err(error @ (staging::Error::Lost { .. } | staging::Error::SetBack { .. }))
+            if job.shared.by == By::Operator =>
+        {
             return Err(plan(inner, &held.value, error).await);
         }
         opened => opened?,
     };
     let _step = say.step("the store: reading and checking every chunk");
-    let salvaged = staged.salvage(allowance, chunks).await;
+    let salvaged = examine(&staged, allowance, job).await;
     let _step = say.step("the volume to close");
     staged.close().await?;
     Ok(Salvaged { given_up, ..salvaged? })
+}
+
+/// Reads everything and repairs what can be. To a person it also tells what of the unfinished changes is damaged: no
+/// batch needs have met it by now.
+async fn examine(staged: &Arc<Staged>, allowance: Allowance, job: &Job) -> Result<Salvaged, Error> {
+    let unfinished = match job.shared.by {
+        By::Itself => Vec::new(),
+        By::Operator | By::Accepting => staged.examine_unfinished().await?,
+    };
+    let salvaged = staged.salvage(allowance, &job.shared.chunks).await?;
+    Ok(Salvaged { unfinished, ..salvaged })
 }
 
 /// What a person has to decide: with what of the unfinished changes the volume would go on.
@@ -251,8 +284,8 @@ async fn plan(inner: &Inner, vault: &Vault, error: staging::Error) -> Error {
 /// What is remembered of an outcome.
 fn judged(name: &str, outcome: &Result<Salvaged, Error>) -> attempts::Ending {
     match outcome {
-        Ok(done) if !done.withheld.is_empty() => {
-            let reason = withheld(name, done);
+        Ok(done) if !done.withheld.is_empty() || !done.unfinished.is_empty() => {
+            let reason = waits(name, done).join("; ");
             let mut lines = vec![sentence(name, done)];
             let would = done.withheld.iter();
             lines.extend(would.map(|lost| {
@@ -307,11 +340,28 @@ fn judged(name: &str, outcome: &Result<Salvaged, Error>) -> attempts::Ending {
 
 fn sentence(name: &str, done: &Salvaged) -> String {
     let mut parts = done.given_up.clone();
-    parts.push(findings(done));
+    match done.unfinished.is_empty() {
+        true => parts.push(findings(done)),
+        false => parts.push(format!("in the store: {}", findings(done))),
+    }
+    parts.extend(waits(name, done));
+    parts.join("; ")
+}
+
+/// What waits for a person.
+fn waits(name: &str, done: &Salvaged) -> Vec<String> {
+    let mut parts = Vec::new();
+    if !done.unfinished.is_empty() {
+        parts.push(format!(
+            "unfinished changes are damaged, and nothing was given up; `rekindle salvage run {name} --accept-losses` goes on \
+             with: {}",
+            done.unfinished.join("; ")
+        ));
+    }
     if !done.withheld.is_empty() {
         parts.push(withheld(name, done));
     }
-    parts.join("; ")
+    parts
 }
 
 /// What would be lost, and how to go on.
@@ -331,9 +381,19 @@ fn withheld(name: &str, done: &Salvaged) -> String {
     };
     format!(
         "nothing was given up: {} bytes would be lost ({}{more}){absent}; all else is there and served; \
-         `rekindle salvage run {name} --accept-losses` goes on without them",
+         `rekindle salvage run {name} --accept-losses` goes on without them{}",
         done.withheld_bytes(),
         named.join(", "),
+        done.back.as_ref().map(|back| way_back(name, back)).unwrap_or_default(),
+    )
+}
+
+/// What a person may do instead.
+fn way_back(name: &str, back: &Back) -> String {
+    let Back { version, bytes, .. } = back;
+    format!(
+        "; or `rekindle volume rollback {name} --to {version}` goes back to an earlier content, which is whole: at most {bytes} \
+         bytes were written over since (`rekindle volume versions {name}` says when it was)"
     )
 }
 
@@ -392,11 +452,9 @@ pub(crate) async fn resume(inner: &Arc<Inner>) -> Result<u64, Error> {
     for held in records::each(keys, read).await {
         let Some(mut held) = held? else { continue };
         let Some(last) = held.value.accounts.pop() else { continue };
-        let name = last.volume;
-        if last.outcome == Outcome::Waiting {
-            // It says so again, and is looked at when it is due.
-            inner.entry(&name).inside.lock().known = true;
-            note(inner, &name, &held.value);
+        let name = last.volume.clone();
+        if matches!(last.outcome, Outcome::Waiting | Outcome::Failed | Outcome::Repaired) {
+            remember(inner, &name, last, &mut held.value).await;
             continue;
         }
         if !matches!(last.outcome, Outcome::Running | Outcome::Interrupted) {
@@ -416,6 +474,29 @@ pub(crate) async fn resume(inner: &Arc<Inner>) -> Result<u64, Error> {
         }
     }
     Ok(resumed)
+}
+
+/// After a start: what waits says so again and is looked at when it is due, and what was given up is known, although nobody
+/// has asked for the volume yet.
+async fn remember(inner: &Arc<Inner>, name: &str, last: Account, memory: &mut Memory) {
+    memory.accounts.push(last);
+    // The volume may have another name by now, or be gone.
+    let found = match records::vault(&inner.writer, memory.id).await {
+        Ok(Some(held)) if held.value.state == VaultState::Live => Some(held.value),
+        Ok(_) => return,
+        Err(_) => None,
+    };
+    let name = found.as_ref().map_or(name, |vault| vault.name.as_str());
+    let lost_bytes = found.as_ref().map_or(0, view::lost_bytes);
+    if memory.fault.is_none() && lost_bytes == 0 && found.is_some() {
+        return;
+    }
+    {
+        let entry = inner.entry(name);
+        let mut inside = entry.inside.lock();
+        (inside.known, inside.lost_bytes) = (true, lost_bytes);
+    }
+    note(inner, name, memory);
 }
 
 /// A volume is gone for good.

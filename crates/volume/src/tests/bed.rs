@@ -5,11 +5,14 @@ use base::units::MIB;
 use base::{Incarnation, Kind, NodeId};
 use bytes::Bytes;
 use content::{Batch, Class, Compression};
-use datastore::Store;
+use datastore::backend::mem::Mem;
 use datastore::layer::fault::{self, Plan};
+use datastore::{Datastore, Store, Version};
 use env::BoxFuture;
 use log::Log;
+use parking_lot::Mutex;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub const NODE: NodeId = NodeId([7; 16]);
@@ -76,11 +79,14 @@ impl Home for OneChunk {
 
     fn extents<'a>(
         &'a self,
-        _root: &'a Root,
+        root: &'a Root,
         position: u64,
         span: u64,
     ) -> BoxFuture<'a, Result<Vec<Extent>, StagingError>> {
-        Box::pin(async move { Ok(vec![Extent { position, span, data: true }]) })
+        Box::pin(async move {
+            self.load(root).await?;
+            Ok(vec![Extent { position, span, data: true }])
+        })
     }
 }
 
@@ -218,4 +224,97 @@ pub async fn read(handle: &Handle, position: u64, length: usize) -> Vec<u8> {
 
 pub fn kind<T>(result: Result<T, Error>) -> Kind {
     result.err().expect("an error").kind()
+}
+
+/// A store that may have no room for packs (records still fit: a folder keeps a reserve for them), and whose listings may
+/// leave out a key.
+pub struct Small {
+    pub inner: Store,
+    pub is_full: AtomicBool,
+    pub unlisted: Mutex<Option<String>>,
+}
+
+impl Small {
+    pub fn store() -> Arc<Self> {
+        Arc::new(Self {
+            inner: Mem::store(),
+            is_full: AtomicBool::new(false),
+            unlisted: Mutex::default(),
+        })
+    }
+
+    pub fn fill(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Relaxed);
+    }
+}
+
+impl Datastore for Small {
+    fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), datastore::Error>> {
+        if key.starts_with("packs/") && self.is_full.load(Ordering::Relaxed) {
+            let full = datastore::Error::Full("no room".to_owned());
+            return Box::pin(async { Err(full) });
+        }
+        self.inner.put(key, data)
+    }
+
+    fn create<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+    ) -> BoxFuture<'a, Result<Version, datastore::Error>> {
+        self.inner.create(key, data)
+    }
+
+    fn replace<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Version, datastore::Error>> {
+        self.inner.replace(key, data, version)
+    }
+
+    fn get<'a>(
+        &'a self,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<(Bytes, Version), datastore::Error>> {
+        self.inner.get(key)
+    }
+
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: std::ops::Range<u64>,
+    ) -> BoxFuture<'a, Result<Bytes, datastore::Error>> {
+        self.inner.get_range(key, range)
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<datastore::Listed>, datastore::Error>> {
+        Box::pin(async move {
+            let mut page = self.inner.list(prefix, after).await?;
+            let unlisted = self.unlisted.lock().clone();
+            page.retain(|listed| Some(&listed.key) != unlisted.as_ref());
+            Ok(page)
+        })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), datastore::Error>> {
+        self.inner.delete(key)
+    }
+
+    fn delete_if<'a>(
+        &'a self,
+        key: &'a str,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<datastore::Removal, datastore::Error>> {
+        self.inner.delete_if(key, version)
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
 }

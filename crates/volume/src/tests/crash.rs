@@ -88,3 +88,34 @@ fn restart_and_examine(world: &World, store: &Store, seed: u64) {
         examine(&bed, seed).await;
     });
 }
+
+#[test]
+fn a_client_that_a_kill_cut_off_keeps_its_volume_from_removal_for_a_minute() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        for name in ["held", "free", "late"] {
+            bed.volumes.create(spec(name)).await.unwrap();
+        }
+        drop(bed.volumes.attach("free").await.unwrap());
+        // Killed, they never let go.
+        std::mem::forget(bed.volumes.attach("held").await.unwrap());
+        std::mem::forget(bed.volumes.attach("late").await.unwrap());
+    });
+    world.crash_process();
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.remove("free", false).await.unwrap();
+        bed.volumes.welcome().await;
+        for removed in
+            [bed.volumes.remove("held", false).await, bed.volumes.trash("held", false).await]
+        {
+            assert!(matches!(removed, Err(Error::Awaited(_))), "{removed:?}");
+        }
+        // Its client has come, and has gone.
+        bed.volumes.client_is_back("held");
+        bed.volumes.remove("held", false).await.unwrap();
+        bed.env.sleep(limits::CLIENT_RETURN).await;
+        bed.volumes.remove("late", false).await.expect("nobody came");
+    });
+}

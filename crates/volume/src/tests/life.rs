@@ -154,6 +154,14 @@ fn a_volume_of_another_node_is_refused_and_one_that_was_taken_is_noticed() {
         let shown = bed.volumes.show("vm1").await.unwrap();
         assert_eq!((shown.state, shown.vault.owner), (State::Unattached, Some(other)));
         assert!(matches!(bed.volumes.remove("vm1", true).await, Err(Error::Elsewhere(..))));
+        // What is elsewhere is neither damaged nor away, whatever is asked of it.
+        assert!(matches!(bed.volumes.trash("vm1", false).await, Err(Error::Elsewhere(..))));
+        for accept_losses in [false, true] {
+            let outcome = bed.volumes.salvage("vm1", accept_losses).await;
+            assert!(matches!(outcome, Err(Error::Elsewhere(..))), "{outcome:?}");
+        }
+        let shown = bed.volumes.show("vm1").await.unwrap();
+        assert_eq!(shown.state, State::Unattached);
         assert_eq!(bed.keys("names/").await, ["names/vm1"]);
     });
 }

@@ -6,6 +6,7 @@ mod collecting;
 mod crash;
 mod damage;
 mod life;
+mod losses;
 mod naming;
 mod random;
 mod resizing;

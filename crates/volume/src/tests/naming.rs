@@ -1,6 +1,6 @@
 //! Creating, listing and removing by name.
 
-use super::bed::{Bed, SIZE, kind, read, spec, write};
+use super::bed::{Bed, SIZE, Small, kind, read, spec, write};
 use crate::format::Name;
 use crate::*;
 use base::{Generation, Kind, NodeId, Serial, VolumeId};
@@ -289,5 +289,26 @@ fn roots_are_those_of_all_volumes_and_the_newest() {
         let roots = bed.volumes.roots().await.unwrap();
         assert!(expected.iter().all(|root| root.is_some() && roots.contains(root)));
         assert!(roots.iter().all(|root| expected.contains(root)));
+    });
+}
+
+#[test]
+fn a_listing_that_leaves_out_the_vault_of_a_name_gives_no_roots() {
+    let (world, small) = (World::new(8, Faults::none()), Small::store());
+    world.block_on(async {
+        let store: datastore::Store = small.clone();
+        let bed = Bed::start(&world.env(), &store).await;
+        for name in ["a", "b", "c"] {
+            bed.volumes.create(spec(name)).await.unwrap();
+        }
+        bed.volumes.roots().await.unwrap();
+        *small.unlisted.lock() = Some(Vault::key(bed.vault("b").await.id));
+        let error = bed.volumes.roots().await.unwrap_err();
+        assert!(error.to_string().contains("the name b"), "{error}");
+        assert_eq!(error.kind(), Kind::Unavailable);
+        // A name that leads nowhere is no reason to keep everything for ever.
+        *small.unlisted.lock() = None;
+        small.inner.delete(&Vault::key(bed.vault("b").await.id)).await.unwrap();
+        bed.volumes.roots().await.unwrap();
     });
 }

@@ -48,7 +48,7 @@ async fn outcomes(bed: &Bed, name: &str) -> Vec<Outcome> {
 }
 
 #[test]
-fn a_volume_out_of_service_is_salvaged_and_who_comes_meanwhile_waits_for_it() {
+fn a_volume_out_of_service_comes_into_service_for_a_salvage_and_serves_meanwhile() {
     let (world, store) = (World::new(1, Faults::none()), Mem::store());
     world.block_on(async {
         let bed = planted(&world.env(), &store, &["a", "b"]).await;
@@ -57,7 +57,7 @@ fn a_volume_out_of_service_is_salvaged_and_who_comes_meanwhile_waits_for_it() {
         let clients = async {
             bed.env.sleep(SECOND / 2).await;
             assert_eq!(bed.volumes.salvages()[0].volume, "a");
-            assert_eq!(bed.volumes.states()[&State::Salvaging], 1);
+            assert_eq!(bed.volumes.states()[&State::Salvaging], 0);
             let (one, other, healthy) =
                 join3(bed.volumes.attach("a"), bed.volumes.attach("a"), bed.volumes.attach("b"))
                     .await;
@@ -75,8 +75,7 @@ fn a_volume_out_of_service_is_salvaged_and_who_comes_meanwhile_waits_for_it() {
         assert_eq!(outcomes(&bed, "a").await, [Outcome::Repaired]);
         let history = bed.volumes.history("a").unwrap();
         let states: Vec<_> = history.iter().map(|change| change.to).collect();
-        let expected = [State::Salvaging, State::Preattached, State::Attaching, State::Attached];
-        assert_eq!(states, expected);
+        assert_eq!(states, [State::Attaching, State::Attached]);
     });
 }
 
@@ -241,7 +240,7 @@ fn a_stop_does_not_wait_for_salvages() {
         bed.faults.set(Plan { latency: SECOND, ..Plan::default() });
         let stop = async {
             bed.env.sleep(5 * SECOND / 2).await;
-            assert_eq!(bed.volumes.states()[&State::Salvaging], 1);
+            assert_eq!(bed.volumes.salvages()[0].volume, "a");
             bed.volumes.stop(false).await.unwrap();
             assert_eq!(bed.volumes.passing(), (Vec::new(), 0));
         };
@@ -329,4 +328,80 @@ fn nobody_but_a_person_goes_on_without_lost_changes_and_not_while_clients_hold_t
         let again = bed.volumes.salvage("a", true).await.unwrap();
         assert!(again.contains("all of them sound") && !again.contains("given up"), "{again}");
     });
+}
+
+#[test]
+fn what_would_be_lost_is_told_with_the_version_to_go_back_to() {
+    let (world, store) = (World::new(11, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec("a")).await.unwrap();
+        let handle = bed.volumes.attach("a").await.unwrap();
+        for content in [b"one", b"two"] {
+            write(&handle, 0, content).await.unwrap();
+            handle.staged().drain().await.unwrap();
+        }
+        drop(handle);
+        bed.volumes.stop(false).await.unwrap();
+        drop(bed);
+        let bed = Bed::start(&world.env(), &store).await;
+        damage(&bed, "a").await;
+        let plan = bed.volumes.salvage("a", false).await.unwrap();
+        let version = bed.volumes.versions("a").await.unwrap().remove(0).version;
+        let words = format!("`rekindle volume rollback a --to {version}`");
+        assert!(plan.contains(&words) && plan.contains("at most 3 bytes"), "{plan}");
+        bed.volumes.rollback("a", &version, false).await.unwrap();
+        assert_eq!(read(&bed.volumes.attach("a").await.unwrap(), 0, 3).await, b"one");
+    });
+}
+
+/// No batch has met it yet, and the store is sound: whoever asks is told all the same.
+#[test]
+fn a_person_who_asks_is_told_of_damaged_changes_that_are_not_in_the_store_yet() {
+    for in_service in [false, true] {
+        let (world, store) = (World::new(8, Faults::none()), Mem::store());
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            bed.volumes.create(spec("a")).await.unwrap();
+            let handle = bed.volumes.attach("a").await.unwrap();
+            for block in 0..3u64 {
+                write(&handle, block * 4096, &[0xa0 + block as u8; 4096]).await.unwrap();
+            }
+            drop(handle);
+            bed.volumes.stop(false).await.unwrap();
+        });
+        world.cut_power();
+        let path = "/node/log/00000001.seg";
+        let bytes = world.peek(path).unwrap();
+        let at = bytes.windows(4096).position(|window| window == [0xa1; 4096]).unwrap();
+        assert!(world.flip_bit(path, at as u64 + 99));
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            if in_service {
+                drop(bed.volumes.attach("a").await.unwrap());
+            }
+            for _ in 0..2 {
+                let told = bed.volumes.salvage("a", false).await.unwrap();
+                assert!(told.contains("nothing was given up"), "{told}");
+                assert!(told.contains("serial 2 is damaged"), "{told}");
+                assert!(told.contains("given up: serial 3, bytes 8192..12288"), "{told}");
+                assert!(told.contains("salvage run a --accept-losses"), "{told}");
+            }
+            assert_eq!(outcomes(&bed, "a").await, [Outcome::Waiting; 2]);
+            // What is whole is there, and what is damaged, too: somebody may write over it.
+            if in_service {
+                let handle = bed.volumes.attach("a").await.unwrap();
+                assert_eq!(read(&handle, 8192, 1).await, [0xa2]);
+            }
+            let told = bed.volumes.salvage("a", true).await.unwrap();
+            assert!(told.contains("kept: the changes up to serial 1"), "{told}");
+            let handle = bed.volumes.attach("a").await.unwrap();
+            assert_eq!(read(&handle, 0, 1).await, [0xa0]);
+            assert_eq!(read(&handle, 4096, 8192).await, [0; 8192]);
+            handle.staged().drain().await.unwrap();
+            let again = bed.volumes.salvage("a", false).await.unwrap();
+            assert!(again.contains("all of them sound"), "{again}");
+            assert!(!again.contains("unfinished"), "{again}");
+        });
+    }
 }

@@ -1,6 +1,6 @@
 //! The trash, and renaming: whatever happens in between, nothing of a volume is lost and every name is right.
 
-use super::bed::{Bed, kind, read, spec, write};
+use super::bed::{Bed, Small, kind, read, spec, write};
 use crate::*;
 use base::Kind;
 use datastore::Store;
@@ -72,6 +72,11 @@ fn the_trash_is_emptied_after_a_week_or_by_a_person() {
         let held = bed.writer.read::<Vault>(&key).await.unwrap().unwrap();
         let week = u64::try_from(limits::TRASH_AGE.as_micros()).unwrap();
         let old = Vault { trashed: Some(row.since.saturating_sub(week)), ..held.value.clone() };
+        // A wall clock that is ahead makes nothing old.
+        world.set_wall_clock_ahead(2 * limits::TRASH_AGE);
+        world.env().sleep(limits::PURGE_UPTIME).await;
+        assert_eq!(bed.reap_all().await, Reaped::default());
+        world.set_wall_clock_ahead(Duration::ZERO);
         bed.writer.replace(&held, old).await.unwrap();
         assert_eq!(bed.reap_all().await, Reaped { purged: 1, ..Reaped::default() });
         assert!(bed.keys("volumes/").await.is_empty() && bed.keys("names/").await.is_empty());
@@ -194,4 +199,55 @@ fn a_crash_at_any_step_of_a_renaming_leaves_one_of_the_two_names() {
         }
     }
     panic!("too many steps");
+}
+
+#[test]
+fn a_volume_goes_to_the_trash_of_a_full_store_with_all_that_the_log_has_of_it() {
+    for restarts in [false, true] {
+        let (world, small) = (World::new(7, Faults::none()), Small::store());
+        let store: Store = small.clone();
+        let mut bed = world.block_on(async {
+            let bed = begun(&world, &store).await;
+            let handle = bed.volumes.attach("vm1").await.unwrap();
+            handle.staged().drain().await.unwrap();
+            write(&handle, 4, b"more").await.unwrap();
+            drop(handle);
+            small.fill(true);
+            bed.volumes.trash("vm1", false).await.unwrap();
+            assert_eq!(kind(bed.volumes.attach("vm1").await), Kind::NotFound);
+            bed.volumes.create(spec("vm1")).await.unwrap();
+            bed
+        });
+        if restarts {
+            drop(bed);
+            world.cut_power();
+            bed = world.block_on(async { Bed::start(&world.env(), &store).await });
+        }
+        world.block_on(async {
+            small.fill(false);
+            bed.volumes.restore("vm1", Some("vm2")).await.unwrap();
+            let handle = bed.volumes.attach("vm2").await.unwrap();
+            assert_eq!(read(&handle, 0, 8).await, b"datamore");
+            write(&handle, 8, b"most").await.unwrap();
+            handle.staged().drain().await.unwrap();
+            assert_eq!(read(&handle, 0, 12).await, b"datamoremost");
+        });
+    }
+}
+
+#[test]
+fn what_a_volume_in_the_trash_of_a_full_store_owes_goes_with_it() {
+    let (world, small) = (World::new(8, Faults::none()), Small::store());
+    let store: Store = small.clone();
+    world.block_on(async {
+        let bed = begun(&world, &store).await;
+        small.fill(true);
+        bed.volumes.trash("vm1", false).await.unwrap();
+        assert_eq!(bed.volumes.purge("vm1").await.unwrap(), 1);
+        assert!(bed.keys("volumes/").await.is_empty());
+        bed.volumes.stop(false).await.unwrap();
+        drop(bed);
+        let bed = Bed::start(&world.env(), &store).await;
+        assert!(bed.log.unfinished_volumes().await.unwrap().is_empty());
+    });
 }

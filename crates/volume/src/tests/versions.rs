@@ -1,8 +1,9 @@
 //! Going back to an earlier content.
 
-use super::bed::{Bed, SIZE, kind, read, spec, write};
+use super::bed::{Bed, SIZE, Small, kind, read, spec, write};
 use crate::*;
 use base::Kind;
+use datastore::Store;
 use datastore::backend::mem::Mem;
 use datastore::layer::fault::Plan;
 use env::sim::{Faults, Stop, World};
@@ -78,6 +79,7 @@ fn versions_older_than_a_day_are_nobodys_any_more() {
                 bed.writer.replace(&held, old).await.unwrap();
             }
         };
+        bed.env.sleep(limits::PURGE_UPTIME).await;
         for (hours, listed, roots) in [(23, 1, 2), (24, 1, 2), (25, 0, 2), (26, 0, 1)] {
             age(hours).await;
             if hours == 25 {
@@ -165,4 +167,92 @@ fn a_crash_at_any_step_of_going_back_leaves_the_one_or_the_other() {
         }
     }
     panic!("too many steps");
+}
+
+#[test]
+fn earlier_contents_do_not_keep_a_full_store_full() {
+    let (world, small) = (World::new(4, Faults::none()), Small::store());
+    let store: Store = small.clone();
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec("idle")).await.unwrap();
+        for content in 0..4u8 {
+            let handle = bed.volumes.attach("idle").await.unwrap();
+            write(&handle, 0, &[content + 1]).await.unwrap();
+            handle.staged().drain().await.unwrap();
+        }
+        bed.volumes.create(spec("busy")).await.unwrap();
+        let busy = bed.volumes.attach("busy").await.unwrap();
+        let kept = async || bed.volumes.versions("idle").await.unwrap().len();
+        let roots = async || bed.volumes.roots().await.unwrap().len();
+        assert!(kept().await == 3 && roots().await > 3 && kept().await == 3, "there is room");
+        small.fill(true);
+        write(&busy, 0, b"x").await.unwrap();
+        let newest = bed.volumes.versions("idle").await.unwrap().remove(0);
+        bed.env.sleep(MINUTE).await;
+        // Each look of a sweep lets go of the older half, also of a volume in service.
+        let attached = bed.volumes.attach("idle").await.unwrap();
+        for (left, marked) in [(1, 3), (0, 2), (0, 2)] {
+            // In the store, and in service.
+            assert_eq!((roots().await, kept().await), (marked, left));
+            if left == 1 {
+                assert_eq!(bed.volumes.versions("idle").await.unwrap()[0], newest);
+            }
+        }
+        small.fill(false);
+        busy.staged().drain().await.unwrap();
+        write(&attached, 0, b"y").await.unwrap();
+        attached.staged().drain().await.unwrap();
+        assert_eq!((kept().await, read(&attached, 0, 1).await), (1, b"y".to_vec()), "from now on");
+    });
+}
+
+#[test]
+fn the_version_that_a_volume_goes_back_to_outlives_what_that_commits() {
+    let (world, store) = (World::new(5, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec("vm1")).await.unwrap();
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        // Within one slice of time, where the next commit thins.
+        for content in [b"1", b"2", b"3", b"4", b"5"] {
+            write(&handle, 0, content).await.unwrap();
+            handle.staged().drain().await.unwrap();
+        }
+        let listed = bed.volumes.versions("vm1").await.unwrap();
+        let oldest = listed.iter().rev().nth(1).unwrap().version.clone();
+        write(&handle, 0, b"bad").await.unwrap();
+        drop(handle);
+        bed.volumes.rollback("vm1", &oldest, false).await.unwrap();
+        let found = content(&bed).await;
+        assert!([b"1", b"2", b"3"].contains(&&[found[0]]), "{found:?}");
+        // And all others that were listed are still there to be chosen from.
+        let left = bed.volumes.versions("vm1").await.unwrap();
+        for version in &listed {
+            assert!(left.iter().any(|one| one.version == version.version), "{version:?}");
+            bed.volumes.rollback("vm1", &version.version, false).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_version_whose_packs_are_gone_is_refused_before_anything_changes() {
+    let (world, store) = (World::new(6, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        planted(&bed).await;
+        let a = bed.volumes.versions("vm1").await.unwrap()[0].version.clone();
+        bed.volumes.stop(false).await.unwrap();
+        let root = bed.vault("vm1").await.versions[0].root.unwrap();
+        let keys = bed.keys("packs/").await;
+        let pack = keys.iter().find(|key| key.contains(&root.pack.to_string())).unwrap();
+        bed.writer.store.delete(pack).await.unwrap();
+        drop(bed);
+        let bed = Bed::start(&world.env(), &store).await;
+        let before = bed.vault("vm1").await;
+        let refused = bed.volumes.rollback("vm1", &a, false).await.unwrap_err();
+        assert!(refused.to_string().contains("the volume stays as it is"), "{refused}");
+        assert_eq!(bed.vault("vm1").await, before);
+        assert_eq!(content(&bed).await, b"B");
+    });
 }

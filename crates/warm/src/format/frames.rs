@@ -48,7 +48,7 @@ pub(crate) const EVICTED_AT: usize = KEYS_AT + SET_FRAMES * KEY_BYTES;
 /// Bytes of a set's record.
 pub(crate) const SET_BYTES: usize = EVICTED_AT + SET_FRAMES * 4;
 
-const MAGIC: [u8; 8] = *b"RKNDLfrm";
+pub(super) const MAGIC: [u8; 8] = *b"RKNDLfrm";
 pub(crate) const VERSION: u32 = 1;
 const PRESENT: u64 = 1 << 63;
 const MARK_SHIFT: u32 = 48;

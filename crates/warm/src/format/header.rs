@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub(crate) const HEADER_BYTES: usize = 64;
 /// Where its second copy lies in the page.
 pub(crate) const HEADER_COPY_AT: usize = 1024;
-const MAGIC: [u8; 8] = *b"RKNDLwrm";
+pub(super) const MAGIC: [u8; 8] = *b"RKNDLwrm";
 pub(crate) const VERSION: u32 = 1;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]

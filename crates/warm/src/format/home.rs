@@ -16,7 +16,7 @@ use base::checksum::crc32c;
 pub(crate) const HOME_AT: usize = 3072;
 /// Bytes of the note.
 pub(crate) const HOME_BYTES: usize = 1024;
-const MAGIC: &[u8; 8] = b"RKNDLhom";
+pub(super) const MAGIC: &[u8; 8] = b"RKNDLhom";
 const PATH_AT: usize = 16;
 
 /// The note of a folder; a path that is too long is left out, and the note is empty then.

@@ -14,6 +14,23 @@ pub(crate) use frames::{
 pub const FORMATS: [(&str, u32); 2] =
     [("warm memory", header::VERSION), ("warm frames", frames::VERSION)];
 
+/// Whether the first page of something, or as much as there is of it, was an arena's: one of its four magics will do, so that
+/// no damage to one of them makes a stranger of it.
+pub(crate) fn is_ours(page: &[u8]) -> bool {
+    let marks: [(usize, &[u8]); 4] = [
+        (0, &header::MAGIC),
+        (HEADER_COPY_AT, &header::MAGIC),
+        (FRAMES_HEADER_AT, &frames::MAGIC),
+        (home::HOME_AT, home::MAGIC),
+    ];
+    // A file that was cut within its first magic still begins as one.
+    let is_cut = page.len() < header::MAGIC.len() && header::MAGIC.starts_with(page);
+    is_cut
+        || marks
+            .iter()
+            .any(|(at, magic)| page.get(*at..).is_some_and(|rest| rest.starts_with(magic)))
+}
+
 pub use header::BadHeader;
 pub(crate) use header::{HEADER_BYTES, HEADER_COPY_AT, Header};
 pub use record::Label;

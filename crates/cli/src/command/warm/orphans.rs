@@ -92,6 +92,24 @@ pub fn drop(common: &Common) -> Outcome<u8> {
     Ok(0)
 }
 
+/// One line, if there are any.
+pub fn note() -> Option<String> {
+    note_on(&find(Path::new(FOLDER)))
+}
+
+fn note_on(found: &[Found]) -> Option<String> {
+    let orphans = found.iter().filter(|arena| arena.state == "orphan");
+    let (count, bytes) =
+        orphans.fold((0, 0), |(count, bytes), arena| (count + 1, bytes + arena.bytes));
+    (count > 0).then(|| {
+        let what = if count == 1 { "1 orphan" } else { &format!("{count} orphans") };
+        format!(
+            "warm memory of folders that are gone lies about: {what}, {}: rekindle warm drop --orphans",
+            format_size(bytes)
+        )
+    })
+}
+
 fn find(folder: &Path) -> Vec<Found> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = |path: &PathBuf| {
@@ -171,6 +189,12 @@ mod tests {
         assert_eq!(state(), "kept");
         write("another").expect("a file");
         assert_eq!(state(), "orphan", "another node's");
+        let said = note_on(&find(scratch.path())).expect("there is one");
+        assert!(
+            said.contains("1 orphan, ") && said.ends_with("rekindle warm drop --orphans"),
+            "{said}"
+        );
+        assert!(note_on(&[]).is_none());
         let file = File::open(&path).expect("the file");
         rustix::fs::flock(&file, FlockOperation::LockExclusive).expect("a lock");
         assert_eq!(state(), "in use");

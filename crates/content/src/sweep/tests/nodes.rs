@@ -18,14 +18,20 @@ impl datastore::record::Body for Record {
 }
 
 /// A node with its own content, on a store that others use too.
-struct Node {
-    writer: Writer,
-    content: Content,
-    sweeper: Arc<Sweeper>,
+pub(super) struct Node {
+    pub(super) writer: Writer,
+    pub(super) content: Content,
+    pub(super) sweeper: Arc<Sweeper>,
 }
 
 /// Starts a node: its record first, as a real one does.
-async fn start(env: &Env, store: &Store, vaults: &Arc<Vaults>, id: u8, life: u64) -> Node {
+pub(super) async fn start(
+    env: &Env,
+    store: &Store,
+    vaults: &Arc<Vaults>,
+    id: u8,
+    life: u64,
+) -> Node {
     let node = NodeId([id; 16]);
     let writer = Writer::new(env.clone(), store.clone(), node).with_incarnation(Incarnation(life));
     let key = datastore::key::node_key(node);

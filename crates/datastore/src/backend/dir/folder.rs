@@ -10,7 +10,7 @@ use super::packs::OpenPacks;
 use super::reserve;
 use crate::backend::mem::version_of;
 use crate::limits::{DURABLE_FOLDERS_MAX, LIST_OBJECTS_MAX, LOCK_FILES, TEMPORARY_AGE_MAX};
-use crate::{Error, Listed, Version, key};
+use crate::{Error, Listed, Room, Version, key};
 use bytes::Bytes;
 use env::Timestamp;
 use parking_lot::Mutex;
@@ -56,15 +56,20 @@ impl Drop for Temporary {
 }
 
 impl Folder {
-    pub(super) fn open(path: &Path, now: Timestamp) -> Result<Self, Error> {
-        let make = || -> io::Result<Self> {
-            let root = std::path::absolute(path)?;
-            fs::create_dir_all(root.join(TEMPORARY))?;
-            fs::create_dir_all(root.join(LOCKS))?;
+    /// `make`: an absent folder is made. Else it is a store that somebody knows: what lies in its place while it is away (an
+    /// empty mount point) is left as it is.
+    pub(super) fn open(path: &Path, now: Timestamp, make: bool) -> Result<Self, Error> {
+        let root = std::path::absolute(path).map_err(|error| failed("name", path, &error))?;
+        let is_store = make || root.join(key::IDENTITY).exists();
+        let open = || -> io::Result<Self> {
+            if is_store {
+                fs::create_dir_all(root.join(TEMPORARY))?;
+                fs::create_dir_all(root.join(LOCKS))?;
+            }
             let meta = fs::metadata(&root)?;
             let identity = (meta.dev(), meta.ino());
             Ok(Self {
-                root,
+                root: root.clone(),
                 identity,
                 packs: OpenPacks::default(),
                 durable: Mutex::default(),
@@ -72,15 +77,21 @@ impl Folder {
                 sync_folder,
             })
         };
-        let folder = make().map_err(|error| match error.kind() {
+        let folder = open().map_err(|error| match error.kind() {
+            ErrorKind::NotFound if !make => Error::Unavailable(format!(
+                "the folder {} is not there: is it mounted?",
+                path.display()
+            )),
             ErrorKind::AlreadyExists | ErrorKind::NotADirectory => Error::Refused(format!(
                 "{} is not a folder ({error}): name a folder for the store",
                 path.display()
             )),
             _ => failed("open the folder", path, &error),
         })?;
-        folder.sweep_temporary(now);
-        reserve::keep(&folder.root);
+        if is_store {
+            folder.sweep_temporary(now);
+            reserve::keep(&folder.root);
+        }
         Ok(folder)
     }
 
@@ -88,7 +99,22 @@ impl Folder {
         &self.root
     }
 
+    /// What an ordinary user may still write there, less what the reserve lacks.
+    pub(super) fn room(&self) -> Result<Room, Error> {
+        let found = rustix::fs::statvfs(&self.root)
+            .map_err(|error| Error::Unavailable(format!("{}: {error}", self.root.display())))?;
+        let free = found.f_bavail.saturating_mul(found.f_frsize);
+        Ok(Room::Bytes(free.saturating_sub(reserve::lacks(&self.root))))
+    }
+
     pub(super) fn put(&self, key: &str, data: &[u8], tag: [u8; 16]) -> Result<(), Error> {
+        if key.starts_with(key::PACKS)
+            && reserve::is_given_up(&self.root)
+            && !reserve::keep(&self.root)
+        {
+            let why = "what room is left is for removals: remove volumes and sweep, or give it more space";
+            return Err(Error::Full(format!("{}: {why}", self.root.display())));
+        }
         let temporary = self.write_temporary(key, data, tag)?;
         let _lock = self.lock(key)?;
         self.place(key, |target| fs::rename(&temporary.path, target))

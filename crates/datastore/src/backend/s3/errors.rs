@@ -245,9 +245,9 @@ mod tests {
             ("400 Bad Request", "RequestTimeout", base::Kind::Unavailable),
             ("507 Insufficient Storage", "XMinioStorageFull", base::Kind::Full),
             ("403 Forbidden", "QuotaExceeded", base::Kind::Full),
-            ("400 Bad Request", "ExpiredToken", base::Kind::Invalid),
-            ("400 Bad Request", "AuthorizationHeaderMalformed", base::Kind::Invalid),
-            ("501 Not Implemented", "NotImplemented", base::Kind::Invalid),
+            ("400 Bad Request", "ExpiredToken", base::Kind::Refused),
+            ("400 Bad Request", "AuthorizationHeaderMalformed", base::Kind::Refused),
+            ("501 Not Implemented", "NotImplemented", base::Kind::Refused),
         ] {
             let error = translate("k", Call::Other, &answer(status, code));
             assert_eq!(error.kind(), kind, "{error}");

@@ -42,6 +42,29 @@ fn a_prefix_that_is_away_for_two_seconds_costs_nothing_but_two_seconds() {
 }
 
 #[test]
+fn a_record_that_is_made_in_a_folder_over_the_right_one_is_not_taken_for_made() {
+    for seed in 0..50 {
+        let world = World::new(seed, Faults::none());
+        let env = world.env();
+        world.block_on(async {
+            let (store, _, handle) = usual(&env, Mem::store(), "latency=1ms".parse().unwrap());
+            let writer = writer(&world, &store);
+            let identity = identity::open_or_create(&writer).await.unwrap();
+            // So that the folder is believed to be the right one.
+            store.list("volumes/", None).await.unwrap();
+            let lie = if seed % 2 == 0 { 0 } else { 20 };
+            let plan = format!("latency=1ms,lie={lie}%,absent=volumes/:2s");
+            handle.set(plan.parse().unwrap());
+            let made = writer.create("volumes/a", identity).await;
+            env.sleep(Duration::from_secs(3)).await;
+            handle.set(fault::Plan::default());
+            let found = writer.read::<Identity>("volumes/a").await.unwrap();
+            assert!(made.is_err() || found.is_some(), "seed {seed}: it was made, and is not there");
+        });
+    }
+}
+
+#[test]
 fn a_store_of_an_older_version_is_served_as_before_until_it_is_marked() {
     let world = World::new(1, Faults::none());
     let env = world.env();

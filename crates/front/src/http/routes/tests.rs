@@ -43,6 +43,7 @@ fn kinds_of_error_become_statuses() {
         (Kind::Conflict, 409, true),
         (Kind::Full, 507, true),
         (Kind::Unavailable, 503, true),
+        (Kind::Refused, 502, false),
         (Kind::Damaged, 500, false),
     ] {
         let error = ApiError::new(kind, "words");

@@ -376,6 +376,29 @@ fn the_end_waits_for_a_question_that_was_asked() {
     });
 }
 
+#[test]
+fn clients_that_do_not_take_their_answers_are_hung_up_on() {
+    with_site(UNIX, async |site| {
+        let asking = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1000);
+        let mut silent = Vec::new();
+        for _ in 0..4 {
+            let mut stream = site.env.net().connect(&site.address).await.unwrap();
+            let _ =
+                site.env.timeout(Duration::from_secs(1), stream.write_all(asking.as_bytes())).await;
+            silent.push(stream);
+        }
+        site.env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(site.connections.live(), 4, "all slots are taken");
+        // One of them takes a few bytes now and then.
+        for _ in 0..WRITE_TIME_MAX.as_secs() {
+            let _ = silent[0].read(&mut [0; 100]).await;
+            site.env.sleep(Duration::from_secs(2)).await;
+        }
+        assert_eq!(site.connections.live(), 0);
+        assert_eq!(site.ask("GET /api/v1/status", "").await.0, 200);
+    });
+}
+
 /// hyper and the router on real sockets, as the daemon runs them.
 #[test]
 fn real_sockets_do_as_well() {

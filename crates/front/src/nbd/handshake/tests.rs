@@ -1,10 +1,15 @@
 //! What a client sees of a handshake.
 
+use super::refusal;
 use crate::nbd::limits;
 use crate::nbd::testing::{
-    Client, Memory, Shelf, meta, number, query, with_server, with_simulated_server,
+    Client, Memory, Shelf, header, meta, number, query, with_server, with_simulated_server,
 };
 use crate::nbd::wire::{command, errno, info, option, reply, transmission};
+use base::Kind;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 
 const MIB: usize = 1 << 20;
 
@@ -190,5 +195,58 @@ fn a_silent_client_is_dropped_a_slow_one_is_not() {
         // Once it is served, a client may be idle for ever.
         server.env.sleep(std::time::Duration::from_secs(3600)).await;
         assert_eq!(slow.call(command::FLUSH, 0, 0, 0, &[]).await.errno, 0);
+    });
+}
+
+#[test]
+fn a_store_that_refuses_us_is_no_mistake_of_the_client() {
+    assert_eq!(refusal(Kind::Refused), reply::ERR_PLATFORM);
+    assert_eq!(Kind::Refused.errno(), 5, "EIO");
+}
+
+#[test]
+fn who_asks_for_a_volume_that_is_away_and_hangs_up_leaves_nothing() {
+    let memory = Memory::new(MIB);
+    memory.away.store(true, Ordering::Relaxed);
+    memory.close_gate();
+    with_simulated_server(1, &Shelf::of(&[("disk", &memory)]), async |server| {
+        let set = [&b"IHAVEOPT\0\0\0\x08\0\0\0\0"[..]].concat();
+        for (number, data) in [
+            (option::GO, query("disk", &[])),
+            (option::INFO, query("disk", &[])),
+            (option::EXPORT_NAME, b"disk".to_vec()),
+            (option::SET_META_CONTEXT, meta("disk", &["base:allocation"])),
+        ] {
+            let mut client = Client::connect(&server.env, &server.address).await;
+            let length = u32::try_from(data.len()).unwrap().to_be_bytes();
+            let asking = [&b"IHAVEOPT"[..], &number.to_be_bytes(), &length, &data].concat();
+            client.send(&[&set, &asking]).await;
+            client.take(20).await;
+            server.env.sleep(Duration::from_secs(60)).await;
+            assert_eq!(server.connections.live(), 1, "option {number}: it may wait");
+            drop(client);
+            server.env.sleep(Duration::from_secs(1)).await;
+            assert_eq!(server.connections.live(), 0, "option {number}");
+        }
+    });
+}
+
+#[test]
+fn who_sends_everything_at_once_and_closes_its_side_is_served() {
+    let memory = Memory::new(MIB);
+    memory.away.store(true, Ordering::Relaxed);
+    memory.close_gate();
+    with_simulated_server(1, &Shelf::of(&[("disk", &memory)]), async |server| {
+        let mut client = Client::connect(&server.env, &server.address).await;
+        let data = query("disk", &[]);
+        let length = u32::try_from(data.len()).unwrap().to_be_bytes();
+        let flush = header(command::FLUSH, 0, 7, 0, 0);
+        client.send(&[b"IHAVEOPT", &option::GO.to_be_bytes(), &length, &data, &flush]).await;
+        client.stream.shutdown().await.unwrap();
+        server.env.sleep(Duration::from_secs(5)).await;
+        memory.gate.add_permits(1);
+        client.take(20 + 12 + 20).await;
+        assert_eq!(client.reply(0).await.cookie, 7);
+        assert!(client.is_dropped().await);
     });
 }

@@ -13,17 +13,25 @@ use std::future::Future;
 
 impl<D: Target> Session<D> {
     pub(super) fn execute(&mut self, request: Request) {
-        self.meters.request(request.command, request.length);
+        self.asked = Some(self.meters.request(request.command, request.length, self.env.now()));
         match request.command {
-            command::DISC => self.end = Some(End::Client),
+            command::DISC => {
+                // It has no reply.
+                self.asked = None;
+                self.end = Some(End::Client);
+            }
             command::FLUSH if !request.has_only(flag::FUA) => self.refuse_flags(request),
-            command::FLUSH => self.batch.flushes.push(request.cookie),
+            command::FLUSH => self.batch.flushes.push((request.cookie, self.asked.take())),
             command::READ => self.read(request),
             command::WRITE => self.write(request),
             command::TRIM | command::WRITE_ZEROES => self.clear(request),
             command::CACHE => self.cache(request),
             command::BLOCK_STATUS => self.block_status(request),
             _ => self.refuse(request.cookie, errno::EINVAL, "unknown command"),
+        }
+        // Whoever does not answer at once takes it.
+        if let Some(asked) = self.asked.take() {
+            self.meters.answered(asked, self.env.now());
         }
     }
 
@@ -55,12 +63,8 @@ impl<D: Target> Session<D> {
             Ok(true) => {}
             Ok(false) => {
                 let device = self.device.clone();
-                let lease = self.lease_beyond_share(length as usize);
-                self.defer(self.held(length as usize), async move {
-                    let _lease = match lease {
-                        Some(lease) => Some(lease.await),
-                        None => None,
-                    };
+                let (held, _lease) = self.hold_short(length as usize);
+                self.defer(held, async move {
                     let mut data = vec![0; length as usize];
                     let result = device.read(offset, &mut data).await;
                     Finished::Read { cookie, offset, data, result, _lease }
@@ -133,17 +137,15 @@ impl<D: Target> Session<D> {
         match written {
             Ok(Written::Done) => replies::done(&mut self.output, cookie),
             Ok(Written::Staged(ticket)) => {
-                self.batch.writes.push(cookie);
+                self.batch.writes.push((cookie, self.asked.take()));
                 self.batch.ticket = self.batch.ticket.max(ticket);
             }
             Ok(Written::Later(later)) => {
-                // A long payload has its lease already; of a short one there is a copy now, lease or not.
-                let lease = match self.input.take_lease() {
-                    Some(lease) => Some(lease),
-                    None if self.is_beyond_share(held) => self.budget.try_lease(held),
-                    None => None,
+                // A long payload has its lease already.
+                let (held, lease) = match self.input.take_lease() {
+                    Some(lease) => (Held::leased(held), Some(lease)),
+                    None => self.hold_short(held),
                 };
-                let held = Held { bytes: held, own: if lease.is_some() { 0 } else { held } };
                 self.defer(held, async move {
                     let result = later.await.map_err(Error::from);
                     Finished::Plain { cookie, result, _lease: lease }
@@ -164,13 +166,8 @@ impl<D: Target> Session<D> {
         let length = request.length.min(limits::CACHE_BYTES_MAX);
         let held = length.min(limits::CACHE_STEP_BYTES) as usize;
         let device = self.device.clone();
-        let lease = self.lease_beyond_share(held);
-        let counted = self.held(held);
+        let (counted, _lease) = self.hold_short(held);
         self.defer(counted, async move {
-            let _lease = match lease {
-                Some(lease) => Some(lease.await),
-                None => None,
-            };
             let result = warm(&device, offset, u64::from(length), held).await;
             Finished::Plain { cookie, result, _lease }
         });
@@ -222,23 +219,18 @@ impl<D: Target> Session<D> {
         self.refuse(cookie, replies::number(error), &error.to_string());
     }
 
-    /// Whether so many bytes more for slow requests are beyond the session's own share.
-    fn is_beyond_share(&self, bytes: usize) -> bool {
-        self.slow.own + bytes > limits::BUFFER_BYTES
-    }
-
-    /// The lease that a slow request needs first, if it does.
-    fn lease_beyond_share(&self, bytes: usize) -> Option<impl Future<Output = Lease> + use<D>> {
-        self.is_beyond_share(bytes).then(|| self.budget.lease(bytes))
-    }
-
-    /// What such a request counts for.
-    fn held(&self, bytes: usize) -> Held {
-        Held { bytes, own: if self.is_beyond_share(bytes) { 0 } else { bytes } }
+    /// Memory for a short request that is slow. It never waits for any: what is beyond the session's own share is leased if
+    /// nobody else wants it, and else no further request is taken until the share is free again.
+    fn hold_short(&self, bytes: usize) -> (Held, Option<Lease>) {
+        let is_beyond = self.slow.own + bytes > limits::BUFFER_BYTES;
+        match is_beyond.then(|| self.budget.try_lease(bytes)).flatten() {
+            Some(lease) => (Held::leased(bytes), Some(lease)),
+            None => (Held { bytes, own: bytes }, None),
+        }
     }
 
     fn defer(&mut self, held: Held, work: impl Future<Output = Finished> + Send + 'static) {
-        self.slow.push(held, work);
+        self.slow.push(held, self.asked.take(), work);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Requests that wait for something, and what they hold meanwhile.
 
-use super::Finished;
+use super::{Asked, Finished};
 use env::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::future::Future;
@@ -23,7 +23,7 @@ impl Held {
 /// The slow requests of a session.
 #[derive(Default)]
 pub(super) struct Slow {
-    requests: FuturesUnordered<BoxFuture<'static, (Held, Finished)>>,
+    requests: FuturesUnordered<BoxFuture<'static, (Held, Option<Asked>, Finished)>>,
     pub(super) count: usize,
     /// Bytes that they hold.
     pub(super) bytes: usize,
@@ -35,25 +35,30 @@ impl Slow {
     pub(super) fn push(
         &mut self,
         held: Held,
+        asked: Option<Asked>,
         work: impl Future<Output = Finished> + Send + 'static,
     ) {
         self.count += 1;
         self.bytes += held.bytes;
         self.own += held.own;
-        self.requests.push(Box::pin(async move { (held, work.await) }));
+        self.requests.push(Box::pin(async move { (held, asked, work.await) }));
     }
 
-    /// The next one that is ready.
-    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Option<Finished> {
+    /// The next one that is ready. A batch of writes knows of each when it was asked for.
+    pub(super) fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Option<(Option<Asked>, Finished)> {
         if self.count == 0 {
             return None;
         }
-        let Poll::Ready(Some((held, finished))) = self.requests.poll_next_unpin(context) else {
+        let Poll::Ready(Some((held, asked, finished))) = self.requests.poll_next_unpin(context)
+        else {
             return None;
         };
         self.count -= 1;
         self.bytes -= held.bytes;
         self.own -= held.own;
-        Some(finished)
+        Some((asked, finished))
     }
 }

@@ -4,11 +4,12 @@ mod memory;
 
 use crate::nbd::limits;
 use crate::nbd::testing::{
-    Client, Memory, Shelf, Whim, header, number, query, with_server, with_simulated_server,
+    Client, Memory, Server, Shelf, Whim, header, number, query, with_server, with_simulated_server,
 };
 use crate::nbd::wire::{chunk, command, errno, flag, option};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const MIB: usize = 1 << 20;
 
@@ -55,6 +56,42 @@ fn clears_read_as_zeros_and_flags_reach_the_device() {
         assert_eq!(client.call(command::CACHE, 0, 0, 8192, &[]).await.errno, 0);
         assert_eq!(client.call(command::FLUSH, 0, 0, 0, &[]).await.errno, 0);
         assert_eq!(memory.flushes.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn every_request_is_counted_for_its_volume_with_the_time_until_its_reply() {
+    let (memory, other) = (Memory::new(MIB), Memory::new(MIB));
+    let shelf = Shelf::of(&[("a", &memory), ("b", &other)]);
+    with_simulated_server(1, &shelf, async |server| {
+        let mut client = Client::open(&server.env, &server.address, "a").await;
+        client.call(command::READ, 0, 0, 4096, &[]).await;
+        memory.close_gate();
+        memory.slow_syncs.store(true, Ordering::Relaxed);
+        client.request(command::WRITE, 0, 0, 8192, &pattern(8192, 1)).await;
+        assert!(client.is_silent(&server.env).await, "for some seconds");
+        memory.gate.add_permits(2);
+        assert_eq!(client.reply(0).await.errno, 0);
+        assert_eq!(client.call(command::FLUSH, 0, 0, 0, &[]).await.errno, 0);
+        memory.cold.store(true, Ordering::Relaxed);
+        memory.gate.add_permits(1);
+        client.call(command::READ, 0, 0, 512, &[]).await;
+        assert_ne!(client.call(command::READ, 0, MIB as u64, 4096, &[]).await.errno, 0);
+        // What it has counted it tells before it waits.
+        assert!(client.is_silent(&server.env).await);
+        let found = memory.meters.read();
+        let sums = (found.read_bytes, found.written_bytes, found.errors);
+        assert_eq!(sums, (4096 + 512 + 4096, 8192, 1));
+        let names: Vec<_> = found.commands.iter().map(|row| (row.command, row.requests)).collect();
+        assert_eq!(names, [("read", 3), ("write", 1), ("flush", 1)]);
+        for row in &found.commands {
+            assert_eq!(row.buckets.iter().sum::<u64>(), row.requests, "{}", row.command);
+        }
+        let write = &found.commands[1];
+        let ten_seconds = crate::nbd::BUCKETS.len() - 1;
+        assert_eq!(write.buckets[ten_seconds], 1, "{write:?}");
+        assert!((1_000_000_000..10_000_000_000).contains(&write.nanoseconds), "{write:?}");
+        assert!(other.meters.read().commands.is_empty(), "nobody came");
     });
 }
 
@@ -302,6 +339,86 @@ fn goodbye_waits_for_what_was_asked_before() {
         memory.gate.add_permits(1);
         assert_eq!(client.reply(0).await.cookie, miss);
         assert!(client.is_dropped().await);
+    });
+}
+
+#[test]
+fn a_client_that_closes_its_side_gets_an_answer_to_all_that_it_asked() {
+    let memory = Memory::new(4 * MIB);
+    let shelf = Shelf::of(&[("a", &memory)]);
+    let story = async |server: &Server| {
+        for (command, count, length, cold) in [
+            (command::READ, 200, 65536, false),
+            (command::READ, 1000, 4096, true),
+            (command::WRITE, 200, 4096, false),
+            (command::READ, 10, MIB as u32, false),
+        ] {
+            memory.cold.store(cold, Ordering::Relaxed);
+            let mut client = Client::open(&server.env, &server.address, "a").await;
+            let payload = if command == command::WRITE { pattern(4096, 1) } else { Vec::new() };
+            let requests = (0..count).flat_map(|cookie| {
+                [header(command, 0, cookie, 0, length), payload.clone()].concat()
+            });
+            client.send(&[&requests.collect::<Vec<u8>>()]).await;
+            client.stream.shutdown().await.unwrap();
+            for answered in 0..count {
+                let reply = server.env.timeout(Duration::from_secs(60), client.whole_reply()).await;
+                let reply = reply.unwrap().unwrap_or_else(|| panic!("{answered} of {count}"));
+                assert_eq!(reply.errno, 0);
+            }
+            assert!(client.is_dropped().await);
+        }
+    };
+    with_simulated_server(1, &shelf, story);
+    with_server(&shelf, story);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_clients_that_do_not_read() {
+    for (cold, goodbye) in [(false, false), (true, false), (false, true)] {
+        let memory = Memory::new(4 * MIB);
+        memory.cold.store(cold, Ordering::Relaxed);
+        with_simulated_server(1, &Shelf::of(&[("a", &memory)]), async |server| {
+            let mut clients = Vec::new();
+            for length in [256 << 10, 2 << 20] {
+                let mut client = Client::open(&server.env, &server.address, "a").await;
+                for cookie in 0..if goodbye { 1 } else { 8 } {
+                    client.send(&[&header(command::READ, 0, cookie, 0, length)]).await;
+                }
+                if goodbye {
+                    client.request(command::DISC, 0, 0, 0, &[]).await;
+                }
+                clients.push(client);
+            }
+            server.env.sleep(Duration::from_secs(1)).await;
+            let before = server.env.now();
+            assert_eq!(server.connections.stop(&server.env, Duration::from_secs(5)).await, 0);
+            let took = server.env.now().since(before);
+            assert!(took < Duration::from_secs(1), "{took:?}, {cold} {goodbye}");
+        });
+    }
+}
+
+#[test]
+fn a_stop_delivers_what_was_begun_to_a_client_that_reads() {
+    let memory = Memory::new(4 * MIB);
+    with_simulated_server(1, &Shelf::of(&[("a", &memory)]), async |server| {
+        let mut client = Client::open(&server.env, &server.address, "a").await;
+        client.request(command::READ, 0, 0, 2 << 20, &[]).await;
+        server.env.sleep(Duration::from_secs(1)).await;
+        let reading = async {
+            // Not as fast as it could.
+            let mut found = 0;
+            let mut piece = vec![0; 64 << 10];
+            while let Ok(count @ 1..) = client.stream.read(&mut piece).await {
+                found += count;
+                server.env.sleep(Duration::from_millis(5)).await;
+            }
+            found
+        };
+        let stopping = server.connections.stop(&server.env, Duration::from_secs(5));
+        let (found, cut_off) = futures_util::future::join(reading, stopping).await;
+        assert_eq!((found, cut_off), ((2 << 20) + 28, 0));
     });
 }
 

@@ -18,7 +18,7 @@ fn sync(folder: &Path) -> io::Result<()> {
 
 fn open(path: &Path) -> Folder {
     BROKEN.store(false, Relaxed);
-    let mut folder = Folder::open(&path.join("store"), Timestamp(0)).unwrap();
+    let mut folder = Folder::open(&path.join("store"), Timestamp(0), true).unwrap();
     folder.sync_folder = sync;
     folder
 }
@@ -87,4 +87,22 @@ fn the_first_look_at_a_record_in_a_life_makes_it_durable() {
         last.get_range("packs/data/a", 0..1).unwrap();
     }
     assert_eq!(SYNCS.load(Relaxed) - before, 1);
+}
+
+#[test]
+fn nothing_is_made_in_the_place_of_a_store_that_is_away() {
+    let scratch = tempfile::tempdir().unwrap();
+    let place = scratch.path().join("store");
+    let away = Folder::open(&place, Timestamp(0), false);
+    assert!(matches!(away, Err(Error::Unavailable(_))), "{:?}", away.err());
+    assert!(!place.exists(), "a folder was made");
+    // The mount point of a store that is not mounted.
+    fs::create_dir(&place).unwrap();
+    let empty = Folder::open(&place, Timestamp(0), false).unwrap();
+    assert!(matches!(empty.get(key::IDENTITY, [1; 16]), Err(Error::NotFound(_))));
+    drop(empty);
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 0, "something was made in it");
+    fs::write(place.join(key::IDENTITY), "{}").unwrap();
+    Folder::open(&place, Timestamp(0), false).unwrap();
+    assert!(place.join(LOCKS).is_dir(), "it is a store");
 }

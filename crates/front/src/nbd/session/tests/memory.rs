@@ -4,8 +4,10 @@ use super::{MIB, pattern};
 use crate::nbd::limits;
 use crate::nbd::testing::{Client, Memory, Server, Shelf, Whim, header, with_budget};
 use crate::nbd::wire::command;
+use env::Address;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const LONG: u32 = 2 * MIB as u32;
 
@@ -18,6 +20,21 @@ fn watch(server: &Server) {
             env.sleep(Duration::from_millis(100)).await;
         }
     });
+}
+
+/// Clients that ask for much and do not read: they hold all memory that they can have, and wait for more.
+async fn hold_all(server: &Server, address: &Address) -> Vec<Client> {
+    let mut silent = Vec::new();
+    for _ in 0..6 {
+        let mut client = Client::open(&server.env, address, "a").await;
+        for cookie in 0..4 {
+            client.send(&[&header(command::READ, 0, cookie, 0, LONG)]).await;
+        }
+        silent.push(client);
+    }
+    server.env.sleep(Duration::from_secs(1)).await;
+    assert!(server.connections.budget().used() > 4 * MIB);
+    silent
 }
 
 /// Requests of a client that wants little: none of them waits for memory.
@@ -71,17 +88,8 @@ fn clients_that_never_read_share_one_budget_and_make_room_when_others_wait() {
         with_budget(2, 5 * MIB, &Shelf::of(&[("a", &memory)]), async |server| {
             watch(server);
             let mut short = Client::open(&server.env, &server.address, "a").await;
-            let mut silent = Vec::new();
-            for _ in 0..6 {
-                let mut client = Client::open(&server.env, &server.address, "a").await;
-                for cookie in 0..4 {
-                    client.send(&[&header(command::READ, 0, cookie, 0, LONG)]).await;
-                }
-                silent.push(client);
-            }
-            server.env.sleep(Duration::from_secs(1)).await;
-            let budget = server.connections.budget();
-            assert!(budget.used() > 4 * MIB && budget.is_wanted());
+            let _silent = hold_all(server, &server.address).await;
+            assert!(server.connections.budget().is_wanted());
             if !cold {
                 check_short_requests(server, &mut short).await;
             }
@@ -156,5 +164,110 @@ fn clients_that_keep_a_buffer_and_want_a_larger_one_do_not_wait_for_each_other()
         for waited in futures_util::future::join_all(writes).await {
             assert!(waited < Duration::from_secs(8), "{waited:?}");
         }
+    });
+}
+
+#[test]
+fn a_burst_of_short_requests_does_not_wait_for_memory_that_others_hold() {
+    let memory = Memory::new(8 * MIB);
+    with_budget(6, 5 * MIB, &Shelf::of(&[("a", &memory)]), async |server| {
+        let mut good = Client::open(&server.env, &server.address, "a").await;
+        let _silent = hold_all(server, &server.address).await;
+        memory.cold.store(true, Ordering::Relaxed);
+        *memory.whim.lock() = Whim::Later;
+        let before = server.env.now();
+        let burst = async {
+            for cookie in 0..256 {
+                good.send(&[&header(command::READ, 0, cookie, cookie << 12, 4096)]).await;
+            }
+            for _ in 0..256 {
+                assert_eq!(good.reply(0).await.errno, 0);
+            }
+            for cookie in 0..64 {
+                let write = header(command::WRITE, 0, cookie, cookie << 12, 65536);
+                good.send(&[&write, &[1; 65536]]).await;
+                good.send(&[&header(command::CACHE, 0, cookie, 0, LONG)]).await;
+            }
+            for _ in 0..128 {
+                assert_eq!(good.reply(0).await.errno, 0);
+            }
+        };
+        assert!(server.env.timeout(Duration::from_secs(100), burst).await.is_ok(), "no answer");
+        let took = server.env.now().since(before);
+        assert!(took < Duration::from_secs(5), "it had to wait for others: {took:?}");
+        assert!(server.connections.budget().is_wanted());
+    });
+}
+
+#[test]
+fn clients_that_take_or_send_a_few_bytes_now_and_then_make_room() {
+    let memory = Memory::new(8 * MIB);
+    with_budget(7, 5 * MIB, &Shelf::of(&[("a", &memory)]), async |server| {
+        let mut writer = Client::open(&server.env, &server.address, "a").await;
+        writer.send(&[&header(command::WRITE, 0, 1, 0, LONG)]).await;
+        let env = server.env.clone();
+        server.env.spawn("writer", async move {
+            while writer.stream.write_all(&[1; 3000]).await.is_ok() {
+                env.sleep(Duration::from_secs(1)).await;
+            }
+        });
+        for mut reader in hold_all(server, &server.address).await {
+            let env = server.env.clone();
+            server.env.spawn("reader", async move {
+                while let Ok(1..) = reader.stream.read(&mut [0; 3000]).await {
+                    env.sleep(Duration::from_secs(1)).await;
+                }
+            });
+        }
+        let mut honest = Client::open(&server.env, &server.address, "a").await;
+        let call = honest.call(command::READ, 0, 0, LONG, &[]);
+        let reply = server.env.timeout(Duration::from_secs(200), call).await;
+        assert_eq!(reply.expect("an answer in the end").data.len(), LONG as usize);
+    });
+}
+
+#[test]
+fn a_client_that_is_merely_slow_is_kept_while_others_wait() {
+    let memory = Memory::new(8 * MIB);
+    with_budget(8, 5 * MIB, &Shelf::of(&[("a", &memory)]), async |server| {
+        let mut slow = Client::open(&server.env, &server.address, "a").await;
+        for cookie in 0..20 {
+            slow.send(&[&header(command::READ, 0, cookie, 0, 2 * LONG)]).await;
+        }
+        server.env.sleep(Duration::from_secs(1)).await;
+        let mut other = Client::open(&server.env, &server.address, "a").await;
+        let waiting = other.call(command::READ, 0, 0, 2 * LONG, &[]);
+        let taking = async {
+            let bytes = 20 * (2 * LONG as usize + 28);
+            let pace = limits::RATE_BYTES_MIN / 4 * 5;
+            for start in (0..bytes).step_by(pace) {
+                slow.take(pace.min(bytes - start)).await;
+                server.env.sleep(Duration::from_secs(1)).await;
+            }
+        };
+        let (reply, ()) = futures_util::future::join(waiting, taking).await;
+        assert_eq!(reply.data.len(), 2 * LONG as usize);
+    });
+}
+
+#[test]
+fn strangers_at_a_port_do_not_reach_the_memory_of_the_socket() {
+    let memory = Memory::new(8 * MIB);
+    let shelf = Shelf::of(&[("a", &memory)]);
+    with_budget(9, 10 * MIB, &shelf, async |server| {
+        watch(server);
+        let port = server.listen("tcp:127.0.0.1:10809", &shelf).await;
+        let _silent = hold_all(server, &port).await;
+        let mut guest = Client::open(&server.env, &server.address, "a").await;
+        let before = server.env.now();
+        for _ in 0..3 {
+            let data = pattern(LONG as usize, 5);
+            assert_eq!(guest.call(command::WRITE, 0, 0, LONG, &data).await.errno, 0);
+            assert!(guest.call(command::READ, 0, 0, LONG, &[]).await.data == data);
+        }
+        let took = server.env.now().since(before);
+        assert!(took < Duration::from_secs(5), "it had to wait for strangers: {took:?}");
+        let mut stranger = Client::open(&server.env, &port, "a").await;
+        assert_eq!(stranger.call(command::READ, 0, 0, LONG, &[]).await.errno, 0, "its turn comes");
     });
 }

@@ -1,0 +1,152 @@
+//! Starts of a whole node on a simulated machine.
+
+use super::*;
+use base::{Generation, Serial, VolumeId};
+use env::sim::{Faults, World};
+use log::{Append, Change, Position};
+use std::path::Path;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const DIR: &str = "/node";
+const VOLUME: VolumeId = VolumeId([3; 16]);
+
+/// `store` is a folder of the real machine: stores in folders are not simulated.
+async fn start(env: &Env, store: &TempDir) -> Node {
+    let config = Config {
+        store: Some(format!("file://{}", store.path().display())),
+        flash_bytes: Some(64 << 20),
+        warm: Some("/memory/warm".into()),
+        warm_bytes: Some(32 << 20),
+        ..Config::new(DIR.into())
+    };
+    Node::assemble(env, config).await.expect("it starts")
+}
+
+async fn home(env: &Env) -> HomeFile {
+    HomeFile::read(env, Path::new(DIR)).await.expect("readable").expect("it is there")
+}
+
+/// Appends a change, and waits until it is durable.
+async fn write(node: &Node, serial: u64) {
+    let append = Append {
+        volume: VOLUME,
+        generation: Generation(1),
+        serial: Serial(serial),
+        change: Change::Write,
+        position: 0,
+        span: 512,
+        payload: &[7; 512],
+    };
+    while node.log.append(&[append]).is_err() {
+        node.log.roll(512).await.expect("the log takes it");
+    }
+    node.log.commit(Position(u64::MAX)).await.expect("durable");
+}
+
+async fn clear_flash(env: &Env) {
+    let folder = Path::new(DIR).join("flash");
+    for (name, _) in env.disk().list(&folder).await.expect("a folder") {
+        env.disk().remove(&folder.join(name)).await.expect("removed");
+    }
+    env.disk().sync_folder(&folder).await.expect("durable");
+}
+
+#[test]
+fn a_node_whose_log_is_gone_misses_it_until_somebody_goes_on() {
+    let world = World::new(1, Faults::none());
+    let store = TempDir::new().expect("a folder");
+    let env = world.env();
+    let noted = world.block_on(async {
+        let node = start(&env, &store).await;
+        assert!(!node.opened.is_absent && node.opened.damage.is_empty(), "{:?}", node.opened);
+        write(&node, 1).await;
+        // What is acknowledged is preceded by the note.
+        home(&env).await.log.expect("noted before the first acknowledgement")
+    });
+    assert_eq!((noted.incarnation, noted.drained), (Incarnation(1), false));
+    world.cut_power();
+    let env = world.env();
+    world.block_on(async {
+        clear_flash(&env).await;
+        let node = start(&env, &store).await;
+        assert!(node.opened.is_absent && node.opened.damage[0].contains("mount"));
+        assert!(matches!(node.log.unfinished(VOLUME).await, Err(log::Error::Lost { .. })));
+        env.sleep(Duration::from_secs(10)).await;
+        let log = home(&env).await.log.expect("still noted");
+        assert_eq!((log.newest, log.incarnation), (noted.newest, noted.incarnation));
+        assert_eq!(log.stand_in, Some(Incarnation(2)));
+        // Somebody goes on without it.
+        write(&node, 2).await;
+        let log = home(&env).await.log.expect("noted");
+        assert_eq!((log.incarnation, log.stand_in), (Incarnation(2), None));
+    });
+}
+
+#[test]
+fn a_folder_of_a_time_that_noted_no_log_is_believed_once() {
+    let world = World::new(2, Faults::none());
+    let store = TempDir::new().expect("a folder");
+    let env = world.env();
+    world.block_on(async {
+        let node = start(&env, &store).await;
+        write(&node, 1).await;
+        let mut old = home(&env).await;
+        old.log = None;
+        old.write(&env, Path::new(DIR)).await.expect("written");
+    });
+    world.cut_power();
+    let env = world.env();
+    world.block_on(async {
+        clear_flash(&env).await;
+        let node = start(&env, &store).await;
+        assert!(!node.opened.is_absent, "{:?}", node.opened);
+        write(&node, 2).await;
+        assert!(home(&env).await.log.is_some());
+    });
+}
+
+#[test]
+fn a_log_from_which_all_was_drained_may_be_cleared() {
+    let world = World::new(3, Faults::none());
+    let store = TempDir::new().expect("a folder");
+    let env = world.env();
+    world.block_on(async {
+        let node = start(&env, &store).await;
+        write(&node, 1).await;
+        node.note_drained().await;
+        assert!(!home(&env).await.log.expect("noted").drained, "it holds a change");
+        node.log.release(VOLUME, Serial(1));
+        node.log.close().await.expect("closed");
+        node.note_drained().await;
+        assert!(home(&env).await.log.expect("noted").drained);
+    });
+    world.cut_power();
+    let env = world.env();
+    world.block_on(async {
+        clear_flash(&env).await;
+        let node = start(&env, &store).await;
+        assert!(!node.opened.is_absent && node.opened.damage.is_empty(), "{:?}", node.opened);
+    });
+}
+
+#[test]
+fn a_full_disk_keeps_no_node_down() {
+    let world = World::new(4, Faults::none());
+    let store = TempDir::new().expect("a folder");
+    let env = world.env();
+    world.block_on(async {
+        write(&start(&env, &store).await, 1).await;
+        env.sleep(Duration::from_secs(1)).await;
+    });
+    world.crash_process();
+    // Full, but for what the file before the next one gives back.
+    let env = world.env();
+    world.block_on(async {
+        let free = env.disk().free_bytes(Path::new(DIR)).await.expect("known");
+        world.set_disk_bytes((1 << 40) - free);
+        let node = start(&env, &store).await;
+        assert!(node.opened.damage.is_empty(), "{:?}", node.opened);
+        write(&node, 2).await;
+    });
+}
