@@ -110,6 +110,14 @@ pub fn skip(missing: &[String]) -> bool {
     true
 }
 
+/// `program`, with Ctrl-C as in a terminal: who runs the tests in the background may have it ignored.
+#[must_use]
+pub fn interruptible(program: &Path) -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT").arg(program);
+    command
+}
+
 /// How long anything may take, on a machine that does much else: whoever waits for an event waits so long for it.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 

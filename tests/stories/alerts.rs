@@ -142,10 +142,14 @@ fn a_volume_that_takes_too_long_alerts() -> Result<()> {
     if is_missing() {
         return Ok(());
     }
-    let options =
-        settings("alerts-stuck", "stuck_after = '1s'", &["--store-fault", "latency=1500ms"])?;
-    let daemon = Daemon::start_with("alerts-stuck", options)?;
+    let mut daemon = Daemon::start("alerts-stuck")?;
     daemon.create("disk", "16M", &[])?;
+    daemon.kill_all()?;
+    // What this node knew of the volume by heart is gone: attaching asks the store.
+    std::fs::remove_file(daemon.warm())?;
+    let slow = ["--store-fault", "latency=1500ms"];
+    daemon.set_options(settings("alerts-stuck", "stuck_after = '1s'", &slow)?);
+    daemon.up()?;
     let socket = daemon.socket();
     let client = std::thread::spawn(move || NbdClient::connect(&socket, "disk").map(drop));
     let stuck = scrape_when("the volume to be stuck", &daemon, |seen| {

@@ -5,7 +5,7 @@ use e2e::daemon::{Daemon, Options, binary, stored_bytes};
 use e2e::nbd_client::NbdClient;
 use e2e::random::Random;
 use e2e::s3::{self, S3Server};
-use e2e::shell::{Shell, skip, skip_without, wait_until};
+use e2e::shell::{Shell, interruptible, skip, skip_without, wait_until};
 use e2e::tree;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
@@ -105,8 +105,8 @@ fn break_off(daemon: &Daemon, image: &Path) -> Result<()> {
     // In service before the store goes away: attaching needs it.
     let client = NbdClient::connect(&daemon.socket(), "disk")?;
     daemon.store_goes()?;
-    let mut import = std::process::Command::new(binary())
-        .args(["volume", "import", "--overwrite"])
+    let mut import = interruptible(&binary())
+        .args(["volume", "import", "--overwrite", "--force"])
         .arg(image)
         .args(["disk", "--dir"])
         .arg(&daemon.dir)

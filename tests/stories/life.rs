@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use e2e::daemon::binary;
 use e2e::nbd_client::NbdClient;
-use e2e::shell::{Shell, wait_until};
+use e2e::shell::{Shell, interruptible, wait_until};
 use e2e::{Daemon, Options};
 use serde_json::Value;
 use std::io::Read;
@@ -174,7 +174,7 @@ fn ctrl_c_makes_a_quick_stop_of_one_that_drains_into_a_store_that_is_away() -> R
     wait_until("the store to be away", || {
         daemon.cli(&["status"]).is_ok_and(|status| status["store_detail"]["reachable"] == false)
     })?;
-    let mut stop = std::process::Command::new(binary())
+    let mut stop = interruptible(&binary())
         .args(["stop", "--drain", "--json", "--dir"])
         .arg(&daemon.dir)
         .stdout(std::process::Stdio::piped())

@@ -270,7 +270,7 @@ pub struct Interrupts<'a> {
 }
 
 impl Interrupts<'_> {
-    /// Whether one has come.
+    /// Whether one has come since this was asked last.
     #[expect(clippy::disallowed_methods, reason = "the command line has no Env")]
     pub fn interrupted(&mut self) -> bool {
         let once_around = async {
@@ -279,7 +279,7 @@ impl Interrupts<'_> {
             Ok(())
         };
         let _ = self.client.until_interrupted(once_around);
-        self.client.interrupted.get()
+        self.client.interrupted.take()
     }
 
     /// Waits.

@@ -167,7 +167,9 @@ impl Starting {
                 }
                 let (image, unreadable) = read_image(&self.depot, file).await;
                 let walked = walk(&image, &header, true);
+                // A head that has had a successor was durably open: without its opening it is damaged, not torn.
                 let is_cut = unreadable.is_some()
+                    || walked.end == 0
                     || (header.version >= 3 && goes_on(&image, &header, &walked));
                 if is_cut {
                     let found = of_image(&header, &image, None, unreadable);

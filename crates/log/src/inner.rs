@@ -216,12 +216,12 @@ impl Inner {
         let position = self.mark(volume, serial);
         self.recovery.release(volume, serial);
         let mut table = self.table.lock();
-        let died = table.release(volume, serial);
+        let has_freed = table.release(volume, serial);
         self.note_live(table.live());
         drop(table);
         // A head may be free of changes now that nobody needed to die for.
         self.depot.look_again();
-        if died {
+        if has_freed {
             self.space.notify_waiters();
             self.note_litter();
         }

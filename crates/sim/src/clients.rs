@@ -287,7 +287,10 @@ impl Table {
             if is_said {
                 heard::note("a write waits, and it is said");
             } else if self.waits_for_flash {
-                let why = format!("a write waits, and health would say well: {backlog:?}");
+                let (seen, usage) = (log.view(), log.usage());
+                let why = format!(
+                    "a write waits, and health would say well: {backlog:?}, {seen:?}, {usage:?}"
+                );
                 return Err(Broken::Promise(why));
             }
         }

@@ -158,7 +158,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// Changes of `volume` up to `serial` are not needed any more. Says whether a segment died of it.
+    /// Changes of `volume` up to `serial` are not needed any more. Says whether fewer segments are [live](Self::live) now: one
+    /// died of it, or stays for nothing but the proof of a loss.
     pub(crate) fn release(&mut self, volume: VolumeId, serial: Serial) -> bool {
         if self.unread > 0 {
             let early = self.early.entry(volume).or_default();
@@ -167,7 +168,7 @@ impl<T> Table<T> {
         if self.carried.get(&volume).is_some_and(|&highest| highest <= serial) {
             self.carried.remove(&volume);
         }
-        let before = self.dead;
+        let before = self.live();
         if let Some(places) = self.volumes.get_mut(&volume) {
             for (id, _) in places.extract_if(.., |&mut (_, highest)| highest <= serial) {
                 let row =
@@ -182,7 +183,7 @@ impl<T> Table<T> {
                 self.volumes.remove(&volume);
             }
         }
-        self.dead > before
+        self.live() < before
     }
 
     /// Whether anything of `volume` may lie here that is not released, or may have been in a segment that is lost.

@@ -63,6 +63,37 @@ fn one_bad_header_of_an_open_head_is_an_exact_loss() {
     }
 }
 
+/// The head after it was opened, so its own opening was durable once: nothing of it is taken for a torn write.
+#[test]
+fn a_head_whose_opening_is_damaged_is_a_loss_when_it_has_a_successor() {
+    for byte in [128, 140, 190, 200] {
+        let world = world(1);
+        let env = world.env();
+        world.block_on(async {
+            let (log, _) = open(&env).await;
+            for serial in 1..=25 {
+                append(&log, volume(1), serial, 600).await.unwrap();
+            }
+            // The next head is opened, and nothing of this one is committed beyond its opening.
+            env.sleep(Duration::from_millis(10)).await;
+            assert!(log.view().head.durable < 2048, "{:?}", log.view());
+        });
+        assert!(world.peek("/flash/00000002.seg").is_some());
+        world.cut_power();
+        assert!(world.flip_bit("/flash/00000001.seg", byte));
+        let env = world.env();
+        world.block_on(async {
+            let (log, opened) = open(&env).await;
+            assert!(!opened.damage.is_empty(), "{byte}");
+            let (list, losses) = log.salvage(volume(1)).await.unwrap();
+            assert!(list.is_empty() && losses.len() == 1, "{byte}: {losses:?}");
+            log.accept_losses().await.unwrap();
+            append(&log, volume(1), 1, 600).await.unwrap();
+            log.commit(Position(u64::MAX)).await.unwrap();
+        });
+    }
+}
+
 #[test]
 fn a_bad_certificate_of_an_open_head_costs_nothing() {
     let world = world(1);

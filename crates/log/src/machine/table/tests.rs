@@ -52,7 +52,7 @@ fn a_damaged_segment_stays_until_it_is_discarded_and_takes_no_room_from_writes()
     table.mark_lost(SegmentId(2), Lost::Uncounted);
     table.learn(SegmentId(1), [(volume(1), Serial(5))], true);
     assert_eq!(table.live(), 1, "one holds what the datastore has not");
-    table.release(volume(1), Serial(5));
+    assert!(table.release(volume(1), Serial(5)), "who waits for room is told");
     let named = table.next_digest().0;
     assert!(named.len() == 2 && named.iter().all(|named| named.lost != Lost::Nothing));
     assert_eq!(table.live(), 0);
