@@ -184,6 +184,14 @@ impl Runs {
         Self::of(lines.iter().map(|&(life, _, highest)| (highest, life)))
     }
 
+    /// Forgets what comes after `through`.
+    pub(crate) fn truncate(&mut self, through: Serial) {
+        if let Some(index) = self.recovered.iter().position(|(last, _)| *last >= through) {
+            self.recovered.truncate(index + 1);
+            self.recovered[index].0 = through;
+        }
+    }
+
     /// Judges `found`, a vault of our owner and generation with a checkpoint at least ours. `ours`: this life, and the serial
     /// behind which it began. The log has our changes behind `checkpoint` up to `last`.
     pub(crate) fn fit(

@@ -39,8 +39,6 @@ impl Parked {
         let last = Serial(self.checkpoint.0 + listed);
         match self.runs.fit((life, self.begins), (self.checkpoint, last), vault) {
             Fit::Fits => Ok(()),
-            // This life has accepted losses since it was closed: what is left is what was kept then.
-            Fit::Absurd if self.generation < vault.generation && vault.has_accepted() => Ok(()),
             Fit::Deposed | Fit::Absurd => Err(Error::Lost {
                 volume: vault.name.clone(),
                 reason: overtaken_by(vault, self.checkpoint.next(), last),
@@ -65,6 +63,9 @@ impl Parked {
         let count = through.0.saturating_sub(self.checkpoint.0) as usize;
         self.changes.truncate(count.saturating_sub(self.unlisted));
         self.unlisted = self.unlisted.min(count);
+        // This life goes on from what is left, and gives the serials behind that once more.
+        self.begins = self.begins.min(through);
+        self.runs.truncate(through);
     }
 }
 

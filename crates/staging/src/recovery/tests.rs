@@ -1,6 +1,8 @@
 //! Tests of the parent module.
 
 use super::*;
+use crate::Logged;
+use crate::commit::tests::vault;
 
 fn gaps(checkpoint: u64, serials: &[u64]) -> Option<String> {
     missing(Serial(checkpoint), serials.iter().map(|&serial| Serial(serial)))
@@ -34,4 +36,43 @@ fn losses_count_unless_the_datastore_has_what_is_lost() {
         harm(loss(15, None)).as_deref(),
         Some("serials 16 to an unknown one were in segment 3: gone")
     );
+}
+
+/// Start 160 found serials 9 to 14 of start 100; a person gave up what came after 12.
+#[test]
+fn what_is_kept_of_accepted_losses_fits_the_vault_in_this_generation_and_the_next_ones() {
+    let change = || Change::logged(0, 512, None, Position(0), Moment::default());
+    let (of, life) = (Incarnation(100), Incarnation(160));
+    let mut parked = Parked {
+        generation: Generation(5),
+        checkpoint: Serial(8),
+        unlisted: 0,
+        changes: (9..=14).map(|_| change()).collect(),
+        end: Position(0),
+        begins: Serial(14),
+        runs: Runs::of([(Serial(10), of), (Serial(14), of)].into_iter()),
+    };
+    parked.truncate(Serial(12));
+    assert_eq!((parked.changes.len(), parked.begins), (4, Serial(12)));
+    assert_eq!(parked.runs, Runs::of([(Serial(12), of)].into_iter()));
+    let accepted = crate::Accepted {
+        generation: Generation(6),
+        through: Serial(12),
+        segment: base::SegmentId(0),
+    };
+    let vault = vault(6, 8);
+    let logged =
+        Logged { node: vault.owner.unwrap_or_default(), incarnation: of, begins: Serial(8) };
+    let vault = Vault {
+        generation: Generation(6),
+        incarnation: life,
+        begins: Serial(12),
+        accepted: Some(accepted),
+        logged: vec![logged],
+        ..vault
+    };
+    for generation in [5, 6, 7] {
+        parked.generation = Generation(generation);
+        parked.check(&vault, life).unwrap();
+    }
 }
