@@ -251,10 +251,12 @@ fn a_salvage_in_vain_is_not_tried_for_ever_and_a_person_decides_what_is_given_up
     };
     wait_until("the second attempt", || in_vain(&daemon))?;
     wait_until("it to be given up", || {
+        // A client asks once more.
+        in_vain(&daemon);
         told(&daemon).is_ok_and(|reason| reason.contains("could change nothing"))
     })
     .with_context(|| format!("{:?}, {:?}", told(&daemon), outcomes(&daemon)))?;
-    // Nobody who asks makes another one.
+    // No client who asks makes another one.
     for _ in 0..3 {
         in_vain(&daemon);
         std::thread::sleep(Duration::from_secs(1));

@@ -90,8 +90,7 @@ fn test() -> Result<()> {
     ])?;
     step("tidy");
     tidy::tidy()?;
-    // Two seeds behind these are open: docs/plan.md.
-    sim("1000")?;
+    sim("10000")?;
     step("stories");
     let binary = run::root().join("target/ci/rekindle").display().to_string();
     tools.cargo_with(

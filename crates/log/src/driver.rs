@@ -12,6 +12,7 @@ use crate::inner::Inner;
 use crate::limits::{
     FILES_AHEAD, FILES_RESERVED, FLUSH_AHEAD_BYTES, RESERVE_FILES, STATISTICS_MAX,
 };
+use crate::machine::table::Needed;
 use crate::segment::Segment;
 use crate::{Error, Position};
 use base::{Incarnation, SegmentId};
@@ -292,7 +293,11 @@ impl Inner {
             self.check()?;
             let found = self.depot.take_slot().or_else(|| {
                 let table = self.table.lock();
-                table.segments().find_map(|(_, segment)| segment.as_ref()?.give_up_memory())
+                let mut all = table.segments();
+                let sealed = all.find_map(|(_, segment)| segment.as_ref()?.give_up_memory());
+                // One whose file is gone keeps its slot for as long as it is needed.
+                let mut dead = table.rows().filter(|row| row.2 == Needed::By(0));
+                sealed.or_else(|| dead.find_map(|(.., segment)| segment.as_ref()?.leave_memory()))
             });
             match found {
                 Some(slot) => return Ok(slot),

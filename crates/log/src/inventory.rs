@@ -38,6 +38,9 @@ pub(crate) struct Inventory {
     released: HashMap<VolumeId, Serial>,
     /// What earlier lives have released, as they have written it down.
     marks: Marks,
+    /// The lowest serial of each volume among the changes that are not needed any more, by segment: it bounds what an earlier
+    /// segment can have had.
+    done_from: HashMap<VolumeId, Vec<(SegmentId, Serial)>>,
     losses: Vec<LostSegment>,
     /// Highest serials when the newest recovered head was opened, and that head, if all volumes are among them.
     statistics: HashMap<VolumeId, Serial>,
@@ -74,6 +77,8 @@ struct Index {
     memory_is_sound: bool,
     /// Numbers of the changes, volume by volume; empty when all are one volume's.
     order: Vec<u16>,
+    /// The lowest serial of each volume that has changes here that are not needed any more.
+    done_from: Vec<(VolumeId, Serial)>,
     /// The changes themselves, when there is no table to read them from again.
     kept: Option<Vec<EntryHeader>>,
 }
@@ -115,6 +120,9 @@ impl Recovery {
         let released = inventory.released.entry(volume).or_default();
         *released = serial.max(*released);
         inventory.apply_release(volume);
+        if done {
+            inventory.forget_bounds();
+        }
     }
 }
 
@@ -137,6 +145,7 @@ impl Inner {
                 }
             }
             self.recovery.unread.lock().clear();
+            self.recovery.inventory.lock().forget_bounds();
             self.note_litter();
             Ok(())
         };
@@ -378,12 +387,13 @@ impl Index {
         memory_is_sound: bool,
         marks: &Marks,
     ) -> (Index, Vec<Share>) {
-        let Sorted { order, shares, .. } = sort(table.iter(), segment.id(), marks);
+        let Sorted { order, shares, done_from, .. } = sort(table.iter(), segment.id(), marks);
         let index = Index {
             id: segment.id(),
             segment: Arc::downgrade(segment),
             changes: table.changes(),
             order,
+            done_from,
             kept: None,
             memory_is_sound,
         };
@@ -397,7 +407,8 @@ impl Index {
     ) -> (Index, Vec<Share>) {
         // No segment that was written has more: each has a descriptor, too. Damaged bytes may look so.
         entries.truncate(usize::from(u16::MAX));
-        let Sorted { order, shares, .. } = sort(entries.iter().copied(), segment.id(), marks);
+        let listed = entries.iter().copied();
+        let Sorted { order, shares, done_from, .. } = sort(listed, segment.id(), marks);
         let changes = u32::try_from(entries.len()).expect("a segment is far below 4 GiB");
         (
             Index {
@@ -405,6 +416,7 @@ impl Index {
                 segment: Arc::downgrade(segment),
                 changes,
                 order,
+                done_from,
                 kept: Some(entries),
                 memory_is_sound: false,
             },
@@ -421,6 +433,8 @@ struct Sorted {
     shares: Vec<Share>,
     /// The marks among the changes.
     marks: Vec<(VolumeId, Mark)>,
+    /// The lowest serial of each volume among the changes that are marked.
+    done_from: Vec<(VolumeId, Serial)>,
 }
 
 /// Sorts what is listed in a segment. What is marked as not needed is nobody's.
@@ -429,6 +443,7 @@ fn sort(listed: impl Iterator<Item = EntryHeader>, segment: SegmentId, marks: &M
     let mut shares: Vec<Share> = Vec::new();
     let mut found = Vec::new();
     let mut known: HashMap<VolumeId, usize> = HashMap::new();
+    let mut done_from: HashMap<VolumeId, Serial> = HashMap::new();
     // Whose each is; made when not all are the first volume's.
     let mut owners: Vec<u16> = Vec::new();
     let (mut last, mut total) = (usize::MAX, 0usize);
@@ -438,7 +453,12 @@ fn sort(listed: impl Iterator<Item = EntryHeader>, segment: SegmentId, marks: &M
             let mark = Mark { serial: entry.serial, segment, offset: entry.offset };
             found.push((entry.volume, mark));
         }
-        if !is_change || (!marks.is_empty() && is_marked(marks, segment, &entry)) {
+        let is_done = is_change && !marks.is_empty() && is_marked(marks, segment, &entry);
+        if is_done {
+            let lowest = done_from.entry(entry.volume).or_insert(entry.serial);
+            *lowest = entry.serial.min(*lowest);
+        }
+        if !is_change || is_done {
             owners.resize(total, 0);
             owners.push(NOBODY);
             total += 1;
@@ -472,7 +492,7 @@ fn sort(listed: impl Iterator<Item = EntryHeader>, segment: SegmentId, marks: &M
         order[*place] = u16::try_from(number).expect("a segment holds fewer than 65,536 changes");
         *place += 1;
     }
-    Sorted { order, shares, marks: found }
+    Sorted { order, shares, marks: found, done_from: done_from.into_iter().collect() }
 }
 
 impl Part {
@@ -595,6 +615,9 @@ impl Inventory {
             self.volumes.entry(volume).or_default().push(part);
             self.apply_release(volume);
         }
+        for &(volume, lowest) in &index.done_from {
+            self.done_from.entry(volume).or_default().push((index.id, lowest));
+        }
         self.indexes.push(index);
     }
 
@@ -605,10 +628,20 @@ impl Inventory {
     fn apply_release(&mut self, volume: VolumeId) {
         let released = self.released_of(volume);
         if let Some(parts) = self.volumes.get_mut(&volume) {
-            parts.retain(|part| part.outline.highest > released);
+            for part in parts.extract_if(.., |part| part.outline.highest <= released) {
+                let done = (part.index.id, part.outline.lowest);
+                self.done_from.entry(volume).or_default().push(done);
+            }
             if parts.is_empty() {
                 self.volumes.remove(&volume);
             }
+        }
+    }
+
+    /// All segments are read: without a loss nothing has to be bounded.
+    fn forget_bounds(&mut self) {
+        if self.losses.is_empty() {
+            self.done_from = HashMap::new();
         }
     }
 
@@ -645,6 +678,9 @@ impl Inventory {
                 _ => after = after.max(part.outline.highest),
             }
         }
+        let done = self.done_from.get(&volume).map_or(&[][..], Vec::as_slice);
+        let done = done.iter().filter(|(segment, _)| *segment > lost.segment);
+        let next = next.into_iter().chain(done.map(|&(_, lowest)| lowest)).min();
         let bound = match (next, self.statistics_of) {
             (Some(next), _) => Some(next),
             (None, Some(_)) if lost.lost == Lost::Counted => {

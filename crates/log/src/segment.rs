@@ -132,9 +132,11 @@ impl Segment {
 
     /// The slot, when the segment does not need it: then it is read from flash from here on.
     pub(crate) fn give_up_memory(&self) -> Option<Slot> {
-        if !self.is_on_flash() {
-            return None;
-        }
+        if self.is_on_flash() { self.leave_memory() } else { None }
+    }
+
+    /// The slot, of a segment that nobody needs any more, wherever else it is: its file may be gone.
+    pub(crate) fn leave_memory(&self) -> Option<Slot> {
         let mut memory = self.memory.write();
         match memory.take()?.into_slot() {
             Ok(slot) => Some(slot),

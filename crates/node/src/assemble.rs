@@ -186,6 +186,7 @@ impl Node {
             staging_config(&config, sizes, memory_outlives_process),
         );
         staging.taken(held.value.taken);
+        staging.copied_since(held.value.copied_since.unwrap_or_default());
         let volumes = Volumes::open(
             env.clone(),
             writer.clone(),

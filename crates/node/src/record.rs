@@ -36,6 +36,9 @@ pub struct NodeRecord {
     /// and the next one begins a new era.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<u64>,
+    /// The start with which that era began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied_since: Option<Incarnation>,
 }
 
 impl Body for NodeRecord {
@@ -47,6 +50,9 @@ impl Body for NodeRecord {
             Incarnation(0) => Err("starts are counted from 1".to_owned()),
             taken if self.taken > taken => {
                 Err("it was taken by a start that is yet to come".to_owned())
+            }
+            last if self.copied_since.is_some_and(|since| since > last) => {
+                Err("its copies were begun by a start that is yet to come".to_owned())
             }
             _ => Ok(()),
         }
@@ -122,6 +128,11 @@ pub async fn start(
             arena: Some(beginning.arena),
             taken,
             copies: beginning.copies.then(|| era.unwrap_or_else(|| writer.env.random_u64())),
+            copied_since: match era {
+                Some(_) => last.and_then(|last| last.copied_since),
+                None => Some(incarnation),
+            }
+            .filter(|_| beginning.copies),
         };
         let watch = writer.env.watch();
         let signed = writer.clone().with_incarnation(incarnation);

@@ -110,6 +110,7 @@ mod tests {
             nonce,
             arena: None,
             copies: None,
+            copied_since: None,
             taken: Incarnation(0),
         }
     }

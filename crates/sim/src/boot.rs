@@ -56,20 +56,32 @@ pub struct Setup {
 
 /// What the node's record in the datastore says of its last start, as far as a run needs it.
 #[derive(Debug, Default)]
-pub struct Record(Mutex<(Option<u64>, u64)>);
+pub struct Record(Mutex<Last>);
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Last {
+    /// Its warm memory.
+    salt: Option<u64>,
+    /// Of the copies of vaults there, and the start with which it began.
+    era: u64,
+    since: Incarnation,
+}
 
 impl Record {
     /// Whether the memory with this salt is the one that the node used last.
     fn trusts(&self, salt: u64) -> bool {
-        self.0.lock().0.is_none_or(|last| last == salt)
+        self.0.lock().salt.is_none_or(|last| last == salt)
     }
 
-    /// A start with this memory; gives the era of the copies of vaults there.
-    fn start(&self, salt: u64) -> u64 {
-        let trusted = self.trusts(salt);
+    /// A start with this memory.
+    fn start(&self, salt: u64, incarnation: Incarnation) -> Last {
+        let goes_on = self.trusts(salt) && self.0.lock().salt.is_some();
         let mut record = self.0.lock();
-        *record = (Some(salt), record.1 + u64::from(!trusted));
-        record.1
+        record.salt = Some(salt);
+        if !goes_on {
+            (record.era, record.since) = (record.era + 1, incarnation);
+        }
+        *record
     }
 }
 
@@ -116,7 +128,7 @@ impl Node {
         let trusted = record.trusts(salt);
         let found = Log::find(&env, arena, log_config, trusted, None).await;
         let found = found.map_err(|error| format!("log: {error}"))?;
-        let era = record.start(salt);
+        let started = record.start(salt, incarnation);
         let (log, opened) =
             found.open(incarnation).await.map_err(|error| format!("log: {error}"))?;
         // Each life as it likes: a store is switched at any time.
@@ -129,7 +141,7 @@ impl Node {
         let identity = Self::found_store(&writer).await?;
         let mut writer = writer.with_secret(identity.secret).with_incarnation(incarnation);
         if let Some(frames) = frames {
-            writer = writer.with_copies(Arc::new(volume::WarmCopies::new(frames, era)));
+            writer = writer.with_copies(Arc::new(volume::WarmCopies::new(frames, started.era)));
         }
         let staging = Staging::start(
             env.clone(),
@@ -148,6 +160,7 @@ impl Node {
                 age_deadline: Duration::from_secs(60),
             },
         );
+        staging.copied_since(started.since);
         let homes_content = content.clone();
         let homes: volume::HomeMaker = Arc::new(move |vault| {
             Ok(Arc::new(Extents::new(homes_content.clone(), vault.size, vault.block_size)))

@@ -146,6 +146,9 @@ fn lives(seed: u64) -> Result<Outcome, String> {
     let (setup, pace) = (setup(&mut dice, clients), pace(&mut dice));
     let segments = setup.flash_bytes / setup.segment_bytes;
     let hurts_flash = segments >= harm::SEGMENTS_MIN && dice.below(2) == 0;
+    // A segment that only memory has keeps its slot.
+    let slots_min = if hurts_flash { 3 } else { 2 };
+    let setup = Setup { warm_slots: setup.warm_slots.max(slots_min), ..setup };
     let run = Run {
         setup,
         store: remote::wrap(world.host("store").env(), Mem::store(), pace),
@@ -195,6 +198,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
         }
         let harm = Harm::draw(&mut dice, run.hurts_flash);
         let done = harm.inflict(&run.world, &run.store, &mut drawer, &mut dice).map_err(told)?;
+        tracing::info!(life, ?end, ?ended, cuts_power, ?done, "a life has ended");
         let told = |why| format!("{described}, then {harm:?} ({done:?}): {why}");
         was_hurt |= matches!(done, Done::Segment(..) | Done::Memory);
         let memory_is_lost = cuts_power || matches!(done, Done::Memory | Done::Foreign);

@@ -234,7 +234,8 @@ async fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Option<Finishe
     }
     let life = volume.inner.writer.life().incarnation;
     let (of, checkpoint) = (held.value.incarnation, held.value.checkpoint);
-    let landed = volume.gate.lock().adopt(held, life);
+    let is_older = volume.inner.is_older_than_copies(of);
+    let landed = volume.gate.lock().adopt(held, life, is_older);
     match landed {
         Landed::Adopted(finished) => {
             tracing::info!(volume = %volume.name, %checkpoint, life = %of, "an earlier commit has landed late");

@@ -23,6 +23,8 @@ pub(crate) struct Fence {
     met: watch::Sender<Incarnation>,
     /// The last start for which the node's folder took the node from a copy of it.
     taken: AtomicU64,
+    /// The first life that kept copies of vaults where this one finds them.
+    copied_since: AtomicU64,
     /// When it was known last that nobody has dismissed this start: by the clock that never goes back, and by that which
     /// goes on while the machine sleeps, microseconds.
     undismissed: Mutex<Option<(Moment, u64)>>,
@@ -34,6 +36,7 @@ impl Fence {
             fenced: Mutex::new(None),
             met: watch::Sender::new(life),
             taken: AtomicU64::new(0),
+            copied_since: AtomicU64::new(0),
             undismissed: Mutex::new(None),
         }
     }
@@ -64,6 +67,12 @@ impl Staging {
         self.inner.fence.taken.store(life.0, Ordering::Relaxed);
     }
 
+    /// Copies of vaults that this life finds were made by the life `life` or a later one. What an older life has committed
+    /// and such a copy does not show has landed since.
+    pub fn copied_since(&self, life: Incarnation) {
+        self.inner.fence.copied_since.store(life.0, Ordering::Relaxed);
+    }
+
     /// Why nothing is acknowledged any more, if that is so.
     #[must_use]
     pub fn fenced(&self) -> Option<Error> {
@@ -72,6 +81,11 @@ impl Staging {
 }
 
 impl Inner {
+    /// Whether a vault of the life `of` that no copy of vaults shows has landed after the copy was made.
+    pub(crate) fn is_older_than_copies(&self, of: Incarnation) -> bool {
+        of.0 < self.fence.copied_since.load(Ordering::Relaxed)
+    }
+
     fn fence_all(&self, reason: &str) {
         let error = Error::Deposed(reason.to_owned());
         {

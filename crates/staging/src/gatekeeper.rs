@@ -244,8 +244,9 @@ impl Gatekeeper {
 
     /// An earlier attempt has landed late, of an earlier life or of this one: its root holds changes up to its checkpoint
     /// that the log had then and, beyond these, changes that were in RAM only and that nobody was told of. Ours in RAM,
-    /// of which nobody was told either, come after them. Not when it was made from other changes than ours.
-    pub(crate) fn adopt(&mut self, held: Held<Vault>, life: Incarnation) -> Landed {
+    /// of which nobody was told either, come after them. Not when it was made from other changes than ours. `is_older`: it
+    /// is of a life before the first that made copies of vaults, so the copy that we began with is of a time before it landed.
+    pub(crate) fn adopt(&mut self, held: Held<Vault>, life: Incarnation, is_older: bool) -> Landed {
         let before = self.checkpoint();
         let checkpoint = held.value.checkpoint;
         assert!(checkpoint >= before, "checkpoints only grow");
@@ -253,7 +254,7 @@ impl Gatekeeper {
         let last = Serial(before.0 + logged as u64);
         match self.runs.fit((life, self.begins), (before, last), &held.value) {
             Fit::Fits => {}
-            Fit::Deposed if self.seen => return Landed::Deposed,
+            Fit::Deposed if self.seen || is_older => return Landed::Deposed,
             // By a copy: the store may have had this vault all the time.
             Fit::Deposed | Fit::Absurd => return Landed::Absurd,
         }

@@ -147,11 +147,6 @@ impl Body for Vault {
 }
 
 impl Vault {
-    /// Whether its generation began with losses that a person accepted.
-    pub(crate) fn has_accepted(&self) -> bool {
-        self.accepted.is_some_and(|accepted| accepted.generation == self.generation)
-    }
-
     /// Its key in the datastore.
     #[must_use]
     pub fn key(id: VolumeId) -> String {

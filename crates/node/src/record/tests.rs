@@ -103,6 +103,7 @@ fn sample() -> NodeRecord {
         arena: Some(5),
         taken: Incarnation(40),
         copies: Some(9),
+        copied_since: None,
     }
 }
 
@@ -119,4 +120,6 @@ fn what_no_start_can_have_written_is_damage() {
     assert!(sample().check().is_ok());
     assert!(NodeRecord { incarnation: Incarnation(0), ..sample() }.check().is_err());
     assert!(NodeRecord { taken: Incarnation(42), ..sample() }.check().is_err());
+    let copied = |since| NodeRecord { copied_since: Some(Incarnation(since)), ..sample() }.check();
+    assert!(copied(41).is_ok() && copied(42).is_err());
 }
