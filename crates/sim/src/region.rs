@@ -18,7 +18,7 @@ pub struct Operation {
 }
 
 /// A state that the region was in.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct State {
     bytes: Vec<u8>,
     /// The change that led here; `None`: flow control gave it its place when nobody looked.
@@ -46,7 +46,7 @@ pub enum Excuse {
 }
 
 /// One client's region.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Region {
     /// Since the last judgement, the oldest first; the last one may be in flight.
     states: Vec<State>,
