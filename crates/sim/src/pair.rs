@@ -90,6 +90,8 @@ struct Life {
     env: Env,
     /// Volumes that were looked at in this life.
     seen: Arc<Mutex<BTreeSet<VolumeId>>>,
+    /// Names under which somebody removes just now what is there.
+    removing: Arc<Mutex<BTreeSet<usize>>>,
 }
 
 fn setup(dice: &mut Dice) -> Setup {
@@ -261,8 +263,8 @@ impl Run {
         }
         env.spawn("agree", served.clone().agree());
         self.serving.lock()[who] = Some(served.clone());
-        let seen = Arc::default();
-        let life = Life { run: self.clone(), who, served, env: env.clone(), seen };
+        let (seen, removing) = (Arc::default(), Arc::default());
+        let life = Life { run: self.clone(), who, served, env: env.clone(), seen, removing };
         for at in (0..self.subjects.len()).filter(|&at| self.subjects[at].owner == who) {
             life.act("client", life.clone().client(at, dice.fork()));
         }
@@ -297,8 +299,9 @@ impl Run {
         }
         self.check()?;
         for (who, served) in lives.iter().enumerate() {
-            let (run, env, seen) = (self.clone(), served.node.writer.env.clone(), Arc::default());
-            let life = Life { run, who, served: served.clone(), env, seen };
+            let (run, env) = (self.clone(), served.node.writer.env.clone());
+            let (seen, removing) = (Arc::default(), Arc::default());
+            let life = Life { run, who, served: served.clone(), env, seen, removing };
             for at in (0..self.subjects.len()).filter(|&at| self.subjects[at].owner == who) {
                 let device = life.enter(at).await?;
                 let drained = device.handle().staged().drain().await;
@@ -444,13 +447,13 @@ impl Life {
         }
     }
 
-    /// Whether a name leads to a volume that was removed: the store has carried out the creation of the name once more, after
-    /// its removal. Nobody can tell that from a vault that is lost, so it takes a person.
+    /// Whether the store has carried out a creation once more, after the removal of what was made: nobody can tell that from a
+    /// vault that is lost or was set back, so it takes a person.
     fn is_trace(&self, at: usize, error: &Error) -> bool {
         let state = self.run.subjects[at].state.lock();
-        let (gone, leaving) = (state.gone.iter(), state.id.filter(|_| state.leaving));
-        error.kind() == Kind::Damaged
-            && gone.chain(&leaving).any(|id| error.to_string().contains(&id.to_string()))
+        let leads_to_it =
+            || state.gone.iter().any(|id| error.to_string().contains(&id.to_string()));
+        error.kind() == Kind::Damaged && (state.leaving || leads_to_it())
     }
 
     /// A volume is there under a name.
@@ -471,7 +474,7 @@ impl Life {
             state.gone.insert(old);
         }
         let acknowledged = state.part.acknowledged;
-        (state.id, state.leaving) = (Some(id), false);
+        (state.id, state.leaving) = (Some(id), self.removing.lock().contains(&at));
         state.part = Part::new(BLOCKS);
         state.part.acknowledged = acknowledged;
         Ok(())
@@ -603,11 +606,11 @@ impl Life {
         let volumes = &self.served.node.volumes;
         while !self.run.is_ending() {
             self.pause(&mut dice, 8000).await;
-            let number = dice.below(VOLUMES as u64) as usize;
-            let mine = self.run.subjects.iter().filter(|subject| subject.owner == self.who);
-            let Some(Subject { name, state, door, .. }) = mine.into_iter().nth(number) else {
-                continue;
-            };
+            let subjects = 0..self.run.subjects.len();
+            let mine: Vec<_> =
+                subjects.filter(|&at| self.run.subjects[at].owner == self.who).collect();
+            let at = mine[dice.below(VOLUMES as u64) as usize];
+            let Subject { name, state, door, .. } = &self.run.subjects[at];
             {
                 let _door = door.lock().await;
                 let mut state = state.lock();
@@ -615,6 +618,7 @@ impl Life {
                     continue;
                 }
                 state.leaving = true;
+                self.removing.lock().insert(at);
             }
             let (by_force, by_trash) = (dice.below(2) == 0, dice.below(3) == 0);
             let removed = match by_trash {
@@ -624,6 +628,7 @@ impl Life {
                 },
                 false => volumes.remove(name, by_force).await,
             };
+            self.removing.lock().remove(&at);
             match removed {
                 Ok(()) => heard::note("removed"),
                 // Not there, or somebody has it.

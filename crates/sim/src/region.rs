@@ -81,6 +81,12 @@ impl Region {
         &self.last().bytes
     }
 
+    /// Whether a change is in flight of which nobody has said what became of it.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.in_flight
+    }
+
     /// A change goes out.
     pub fn submit(&mut self, operation: &Operation) {
         assert!(!self.in_flight, "a client has one change at a time");

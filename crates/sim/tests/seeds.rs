@@ -1,7 +1,7 @@
 //! Many seeds, and that a seed is one run. `REKINDLE_SEEDS` says how many, `REKINDLE_SEED` repeats one.
 
 use rekindle_sim::scenario::{Outcome, run};
-use rekindle_sim::{lives, pair};
+use rekindle_sim::{lives, pair, twin};
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -186,6 +186,24 @@ const PAIR_WANTED: &[&str] = &[
 #[test]
 fn two_nodes_on_one_store_take_nothing_from_each_other() {
     check_runs("REKINDLE_PAIR_SEED", PAIR_SHARE, pair::run, (PAIR_TELLING, PAIR_WANTED));
+}
+
+/// Of the seeds that are wanted one in so many is a run of a copied folder.
+const TWIN_SHARE: u64 = 2;
+const TWIN_WANTED: &[&str] = &[
+    "acknowledged beside the newer life",
+    "deleted",
+    "fenced: by a look",
+    "fenced: by a vault",
+    "fenced: told",
+    "stale lists",
+    "taken back",
+    "the newer life goes on from less",
+];
+
+#[test]
+fn of_two_copies_of_a_node_the_newer_is_right_and_the_older_is_fenced() {
+    check_runs("REKINDLE_TWIN_SEED", TWIN_SHARE, twin::run, (PAIR_TELLING, TWIN_WANTED));
 }
 
 /// One run if its seed is given, else many; what they are there for must have happened.
