@@ -6,18 +6,19 @@
 //! removed volume does not come back; a volume of the other node is refused by name. Judged in the end, when both have swept:
 //! every block is there for eyes that have nothing in memory, and the logs have nothing left.
 
+mod life;
+
 use crate::boot::{Node, Record, Setup};
 use crate::dice::Dice;
 use crate::end::Begun;
 use crate::heard;
-use crate::oracle::{BLOCK, Change, Part};
+use crate::oracle::{BLOCK, Part};
 use crate::remote::{self, Pace};
 use crate::scenario::Outcome;
 use crate::start::{self, Served, Start};
 use crate::trouble;
 use base::units::{KIB, MIB};
-use base::{Kind, NodeId, VolumeId};
-use block::Device;
+use base::{NodeId, VolumeId};
 use content::sweep::{Budget, Options};
 use content::{Class, Content, tree};
 use datastore::Store;
@@ -31,22 +32,28 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use volume::{Ack, Error, Policy, Written};
+use volume::{Ack, Policy};
 
 const NODES: [NodeId; 2] = [NodeId([1; 16]), NodeId([2; 16])];
 /// Volumes of a node.
 const VOLUMES: usize = 2;
 const BLOCKS: usize = 4;
-/// Different contents of whole blocks, on both nodes: what one has in the store, the other finds there.
-const PATTERNS: u64 = 6;
 /// Times that somebody is killed in a run.
 const CRASHES_MAX: u64 = 5;
 /// Nobody may wait for longer than this: no fault lasts.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// What goes wrong at a node's store in a life.
-const STORE: [&str; 6] =
-    ["", "latency=2ms", "latency=1ms,fail=5%,lie=5%", "late=3%", "twice=10%", "latency=20ms"];
+const STORE: [&str; 7] = [
+    "",
+    "latency=2ms",
+    "latency=20ms",
+    // A batch takes as long as a sweep.
+    "latency=400ms",
+    "latency=1ms,fail=5%,lie=5%",
+    "late=3%",
+    "twice=10%",
+];
 
 /// A name under which there is a volume, most of the time.
 struct Subject {
@@ -258,7 +265,8 @@ impl Run {
             served.faults.set(words.parse().expect("ours"));
             if dice.below(2) == 0 {
                 heard::note("stale lists");
-                served.lists.set("stale=20%".parse().expect("ours"));
+                let words = ["stale=20%", "stale=60%"][dice.below(2) as usize];
+                served.lists.set(words.parse().expect("ours"));
             }
         }
         env.spawn("agree", served.clone().agree());
@@ -382,309 +390,4 @@ impl Run {
         }
         Ok(())
     }
-}
-
-impl Life {
-    /// Sets somebody going.
-    fn act(
-        &self,
-        name: &'static str,
-        work: impl Future<Output = Result<(), String>> + Send + 'static,
-    ) {
-        self.run.busy[self.who].fetch_add(1, Ordering::Relaxed);
-        let (run, who) = (self.run.clone(), self.who);
-        self.env.spawn(name, async move {
-            if let Err(why) = work.await {
-                run.failure.lock().get_or_insert(format!("node {who}, {name}: {why}"));
-            }
-            run.busy[who].fetch_sub(1, Ordering::Relaxed);
-        });
-    }
-
-    async fn pause(&self, dice: &mut Dice, most_ms: u64) {
-        self.env.sleep(Duration::from_millis(dice.below(most_ms))).await;
-    }
-
-    /// The volume under this name, which is the one that was there, or a new one if that may be gone.
-    async fn enter(&self, at: usize) -> Result<Device, String> {
-        let Subject { name, state, .. } = &self.run.subjects[at];
-        let told = |error: Error| format!("{name} cannot be attached: {error}");
-        loop {
-            let handle = match self.served.node.volumes.attach(name).await {
-                Ok(handle) => handle,
-                Err(Error::NotFound(_)) => {
-                    let is_lost = {
-                        let state = state.lock();
-                        state.id.is_some() && !state.leaving
-                    };
-                    if is_lost {
-                        return Err(format!("{name} is gone"));
-                    }
-                    let made = self.served.node.create_as(name, &self.run.setups[self.who]).await;
-                    made.map_err(told)?;
-                    continue;
-                }
-                // One that is being removed ends under whoever has it.
-                Err(error) if error.kind().is_retryable() || error.kind() == Kind::Fenced => {
-                    self.env.sleep(Duration::from_millis(50)).await;
-                    continue;
-                }
-                Err(error) if self.is_trace(at, &error) => {
-                    heard::note("a name of a removed volume");
-                    match self.served.node.volumes.remove(name, true).await {
-                        Err(error) if !error.kind().is_retryable() => return Err(told(error)),
-                        _ => continue,
-                    }
-                }
-                Err(error) => return Err(told(error)),
-            };
-            let id = handle.vault().id;
-            let device = Device::new(handle);
-            self.meet(at, id)?;
-            if self.seen.lock().contains(&id) || self.judge(at, id, &device).await? {
-                return Ok(device);
-            }
-        }
-    }
-
-    /// Whether the store has carried out a creation once more, after the removal of what was made: nobody can tell that from a
-    /// vault that is lost or was set back, so it takes a person.
-    fn is_trace(&self, at: usize, error: &Error) -> bool {
-        let state = self.run.subjects[at].state.lock();
-        let leads_to_it =
-            || state.gone.iter().any(|id| error.to_string().contains(&id.to_string()));
-        error.kind() == Kind::Damaged && (state.leaving || leads_to_it())
-    }
-
-    /// A volume is there under a name.
-    fn meet(&self, at: usize, id: VolumeId) -> Result<(), String> {
-        let Subject { name, state, .. } = &self.run.subjects[at];
-        let mut state = state.lock();
-        if state.gone.contains(&id) {
-            return Err(format!("{name} is a volume that was removed"));
-        }
-        if state.id == Some(id) {
-            return Ok(());
-        }
-        if let Some(old) = state.id {
-            if !state.leaving {
-                return Err(format!("{name} is another volume"));
-            }
-            heard::note("made anew");
-            state.gone.insert(old);
-        }
-        let acknowledged = state.part.acknowledged;
-        (state.id, state.leaving) = (Some(id), self.removing.lock().contains(&at));
-        state.part = Part::new(BLOCKS);
-        state.part.acknowledged = acknowledged;
-        Ok(())
-    }
-
-    /// What a new life shows is what was acknowledged; `false`: it went away under the look.
-    async fn judge(&self, at: usize, id: VolumeId, device: &Device) -> Result<bool, String> {
-        let Subject { name, state, .. } = &self.run.subjects[at];
-        let mut found = Vec::new();
-        for block in 0..BLOCKS {
-            let mut bytes = vec![0xee; BLOCK];
-            match device.read((block * BLOCK) as u64, &mut bytes).await {
-                Ok(()) => found.push(Some(bytes)),
-                Err(error) if self.expects(at, id, error.kind()) => {
-                    self.env.sleep(Duration::from_millis(50)).await;
-                    return Ok(false);
-                }
-                Err(error) => return Err(format!("{name}, block {block}: {error}")),
-            }
-        }
-        let mut state = state.lock();
-        if state.id != Some(id) {
-            return Ok(false);
-        }
-        state.part.judge(&found).map_err(|why| format!("{name} in a new life: {why}"))?;
-        self.seen.lock().insert(id);
-        Ok(true)
-    }
-
-    /// Whether a client of this volume may be told this.
-    fn expects(&self, at: usize, id: VolumeId, kind: Kind) -> bool {
-        let state = self.run.subjects[at].state.lock();
-        let is_removed = state.leaving || state.id != Some(id);
-        kind.is_retryable() || (is_removed && matches!(kind, Kind::Fenced | Kind::NotFound))
-    }
-
-    /// Comes again and again, reads and writes, and goes.
-    async fn client(self, at: usize, mut dice: Dice) -> Result<(), String> {
-        let Subject { name, state, .. } = &self.run.subjects[at];
-        while !self.run.is_ending() {
-            let device = self.enter(at).await?;
-            let id = device.handle().vault().id;
-            for _ in 0..1 + dice.below(6) {
-                // A client that was not told what became of its change waits for a new life, or a new volume.
-                if state.lock().part.is_open() {
-                    break;
-                }
-                let done = self.step(at, id, &device, &mut dice).await;
-                done.map_err(|why| format!("{name}: {why}"))?;
-                self.pause(&mut dice, 200).await;
-            }
-            if dice.below(8) == 0 {
-                match device.handle().staged().drain().await {
-                    Ok(_) => heard::note("drained"),
-                    Err(error) if self.expects(at, id, error.kind()) => {}
-                    Err(error) => return Err(format!("{name}, drain: {error}")),
-                }
-            }
-            drop(device);
-            self.pause(&mut dice, 1000).await;
-        }
-        Ok(())
-    }
-
-    async fn step(
-        &self,
-        at: usize,
-        id: VolumeId,
-        device: &Device,
-        dice: &mut Dice,
-    ) -> Result<(), String> {
-        self.run.begun.fetch_add(1, Ordering::Relaxed);
-        let state = &self.run.subjects[at].state;
-        if dice.below(3) == 0 {
-            let block = dice.below(BLOCKS as u64) as usize;
-            let mut found = vec![0xee; BLOCK];
-            let read = device.read((block * BLOCK) as u64, &mut found).await;
-            let state = state.lock();
-            return match read {
-                Ok(()) if state.id != Some(id) || state.part.allows(block, &found) => Ok(()),
-                Ok(()) => Err(format!("block {block} does not read as what was written")),
-                Err(error) => {
-                    drop(state);
-                    match self.expects(at, id, error.kind()) {
-                        true => Ok(()),
-                        false => Err(format!("read: {error}")),
-                    }
-                }
-            };
-        }
-        let (start, bytes) = some_bytes(dice);
-        {
-            let mut state = state.lock();
-            if state.id != Some(id) {
-                return Ok(());
-            }
-            state.part.submit(Change { start, bytes: bytes.clone() });
-        }
-        let told = match device.write(start as u64, &bytes, dice.below(4) == 0) {
-            Ok(Written::Done) => Ok(()),
-            Ok(Written::Staged(ticket)) => device.sync(ticket).await,
-            Ok(Written::Later(later)) => later.await.map_err(block::Error::from),
-            Err(error) => Err(error),
-        };
-        match told {
-            Ok(()) => {
-                let mut state = state.lock();
-                if state.id == Some(id) {
-                    state.part.acknowledge();
-                }
-                Ok(())
-            }
-            Err(error) if self.expects(at, id, error.kind()) => Ok(()),
-            Err(error) => Err(format!("write: {error}")),
-        }
-    }
-
-    async fn sweeps(self, mut dice: Dice) -> Result<(), String> {
-        while !self.run.is_ending() {
-            self.pause(&mut dice, 3000).await;
-            self.served.sweep().await?;
-            self.served.recover().await?;
-        }
-        Ok(())
-    }
-
-    /// Somebody removes volumes of this node, beside their clients.
-    async fn people(self, mut dice: Dice) -> Result<(), String> {
-        let volumes = &self.served.node.volumes;
-        while !self.run.is_ending() {
-            self.pause(&mut dice, 8000).await;
-            let subjects = 0..self.run.subjects.len();
-            let mine: Vec<_> =
-                subjects.filter(|&at| self.run.subjects[at].owner == self.who).collect();
-            let at = mine[dice.below(VOLUMES as u64) as usize];
-            let Subject { name, state, door, .. } = &self.run.subjects[at];
-            {
-                let _door = door.lock().await;
-                let mut state = state.lock();
-                if state.id.is_none() {
-                    continue;
-                }
-                state.leaving = true;
-                self.removing.lock().insert(at);
-            }
-            let (by_force, by_trash) = (dice.below(2) == 0, dice.below(3) == 0);
-            let removed = match by_trash {
-                true => match volumes.trash(name, by_force).await {
-                    Ok(()) => volumes.purge(name).await.map(drop),
-                    refused => refused,
-                },
-                false => volumes.remove(name, by_force).await,
-            };
-            self.removing.lock().remove(&at);
-            match removed {
-                Ok(()) => heard::note("removed"),
-                // Not there, or somebody has it.
-                Err(error)
-                    if error.kind().is_retryable()
-                        || matches!(error.kind(), Kind::NotFound | Kind::Fenced) => {}
-                Err(error) => return Err(format!("{name} cannot be removed: {error}")),
-            }
-        }
-        Ok(())
-    }
-
-    /// Somebody asks this node for what the other one has.
-    async fn stranger(self, mut dice: Dice) -> Result<(), String> {
-        let volumes = &self.served.node.volumes;
-        while !self.run.is_ending() {
-            self.pause(&mut dice, 2000).await;
-            let at = dice.below(self.run.subjects.len() as u64) as usize;
-            let Subject { name, owner, state, door } = &self.run.subjects[at];
-            let Ok(_door) = door.try_lock() else { continue };
-            let is_there = {
-                let state = state.lock();
-                state.id.is_some() && !state.leaving
-            };
-            if !is_there || *owner == self.who {
-                continue;
-            }
-            let refused = match dice.below(4) {
-                0 => volumes.remove(name, true).await,
-                1 => volumes.trash(name, true).await,
-                _ => volumes.attach(name).await.map(drop),
-            };
-            match refused {
-                Err(Error::Elsewhere(_, node)) if node == NODES[*owner] => {
-                    heard::note("another's volume refused");
-                }
-                Err(error) if error.kind() == Kind::Unavailable => {}
-                other => return Err(format!("{name} is another's, and it is told {other:?}")),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Where something is written, and what: often what others have written, too.
-fn some_bytes(dice: &mut Dice) -> (usize, Vec<u8>) {
-    if dice.below(2) == 0 {
-        let blocks = 1 + dice.below(2) as usize;
-        let start = dice.below((BLOCKS + 1 - blocks) as u64) as usize * BLOCK;
-        let pattern = 1 + dice.below(PATTERNS);
-        let block = (0..BLOCK as u64).map(|n| ((n * n * pattern) >> 4) as u8 | 1);
-        return (start, block.cycle().take(blocks * BLOCK).collect());
-    }
-    let start = dice.below((BLOCKS * BLOCK / 512) as u64) as usize * 512;
-    let length = (512 * (1 + dice.below(48) as usize)).min(BLOCKS * BLOCK - start);
-    let fill = dice.next();
-    let byte = |n: usize| (fill.wrapping_mul(n as u64 + 1).wrapping_add(fill >> 7) >> 11) as u8 | 1;
-    (start, (0..length).map(byte).collect())
 }

@@ -6,19 +6,19 @@
 //! met it, and meets it soon; each reads what was acknowledged there, never a mix; and the first folder, when it comes back,
 //! has all that the copy has brought into the store, and nothing that its own deposed life wrote.
 
+mod life;
+
 use crate::boot::{FLASH, NODE, Node, Record, Setup};
 use crate::dice::Dice;
 use crate::end::Begun;
 use crate::heard;
 use crate::oracle::BLOCK;
-use crate::region::{Excuse, Operation, Region, SharedRegion, judge};
+use crate::region::{Region, SharedRegion};
 use crate::remote::{self, Pace};
 use crate::scenario::Outcome;
 use crate::start::{self, Served, Start};
 use crate::trouble;
-use base::Kind;
 use base::units::{KIB, MIB};
-use block::Device;
 use content::sweep::{Budget, Options};
 use content::{Class, Content, tree};
 use datastore::Store;
@@ -31,17 +31,13 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use volume::{Ack, Policy, Written};
+use volume::{Ack, Policy};
 
 const VOLUMES: usize = 3;
 const BLOCKS: usize = 4;
 const REGION: usize = BLOCKS * BLOCK;
-/// Different contents of whole blocks: what was written and swept away comes again.
-const PATTERNS: u64 = 6;
 /// Nobody may wait for longer than this: no fault lasts.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// By then a life that goes on writing has met a newer one.
-const MEETS_WITHIN: Duration = Duration::from_secs(30);
 /// The hosts, in the order of the lives.
 const OLD: usize = 0;
 const NEW: usize = 1;
@@ -55,6 +51,8 @@ struct Volume {
     old: SharedRegion,
     /// The oldest of its states with which the copy may begin.
     floor: AtomicU64,
+    /// What they were promised before a crash, while the copy may be of that time: it may lack what only memory had.
+    earlier: Mutex<Vec<(Region, usize)>>,
     new: Mutex<Option<Seen>>,
 }
 
@@ -80,6 +78,8 @@ struct Run {
     /// The copy has been started once; and has taken the node.
     is_copied: AtomicBool,
     has_taken: AtomicBool,
+    /// When the copy is started, nobody does anything with the first folder's volumes for this long.
+    siesta: Duration,
     is_ending: AtomicBool,
     failure: Mutex<Option<String>>,
     begun: Begun,
@@ -144,6 +144,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
         name: format!("v{number}"),
         old: Arc::new(Mutex::new(Region::new(REGION))),
         floor: AtomicU64::new(0),
+        earlier: Mutex::default(),
         new: Mutex::default(),
     };
     let run = Arc::new(Run {
@@ -155,6 +156,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
         busy: Default::default(),
         is_copied: AtomicBool::new(false),
         has_taken: AtomicBool::new(false),
+        siesta: Duration::from_secs([0, 0, 100][dice.below(3) as usize]),
         is_ending: AtomicBool::new(false),
         failure: Mutex::default(),
         begun: Begun::default(),
@@ -200,6 +202,7 @@ impl Run {
             // What only memory has is not in the copy.
             if self.setup.ack == Ack::Flash {
                 volume.floor.store(volume.old.lock().mark() as u64, Ordering::Relaxed);
+                volume.earlier.lock().clear();
             }
         }
         if is_stopped {
@@ -400,276 +403,4 @@ impl Run {
         heard::note("taken back");
         self.compare_coldly(&life.env, &life.served).await
     }
-}
-
-/// What a client was told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
-    Fine,
-    /// Nobody knows what became of its change.
-    Nothing,
-    Fenced,
-}
-
-impl Life {
-    /// Sets somebody going.
-    fn act(
-        &self,
-        name: &'static str,
-        work: impl Future<Output = Result<(), String>> + Send + 'static,
-    ) {
-        self.run.busy[self.which].fetch_add(1, Ordering::Relaxed);
-        let (run, which) = (self.run.clone(), self.which);
-        self.env.spawn(name, async move {
-            if let Err(why) = work.await {
-                run.failure.lock().get_or_insert(format!("life {which}, {name}: {why}"));
-            }
-            run.busy[which].fetch_sub(1, Ordering::Relaxed);
-        });
-    }
-
-    async fn pause(&self, dice: &mut Dice, most_ms: u64) {
-        self.env.sleep(Duration::from_millis(dice.below(most_ms))).await;
-    }
-
-    /// Whether being fenced is right.
-    fn may_be_fenced(&self) -> bool {
-        self.which == OLD && self.run.is_copied.load(Ordering::Relaxed)
-    }
-
-    fn region(&self, at: usize) -> Result<SharedRegion, String> {
-        let volume = &self.run.volumes[at];
-        if self.which == OLD {
-            return Ok(volume.old.clone());
-        }
-        let new = volume.new.lock().clone();
-        new.map(|new| new.region).ok_or_else(|| "nobody looked".to_owned())
-    }
-
-    /// Attaches a volume and judges what it shows; `None`: this life is fenced.
-    async fn enter(&self, at: usize) -> Result<Option<Device>, String> {
-        let name = &self.run.volumes[at].name;
-        loop {
-            let volumes = &self.served.node.volumes;
-            let error = match volumes.attach(name).await {
-                Ok(handle) => {
-                    let device = Device::new(handle);
-                    return Ok(self.look(at, &device).await?.then_some(device));
-                }
-                Err(volume::Error::NotFound(_)) if self.which == OLD => {
-                    match self.served.node.create_as(name, &self.run.setup).await {
-                        Ok(()) => continue,
-                        Err(error) => error,
-                    }
-                }
-                Err(error) => error,
-            };
-            match error.kind() {
-                Kind::Fenced if self.may_be_fenced() => return Ok(None),
-                kind if kind.is_retryable() => self.env.sleep(Duration::from_millis(50)).await,
-                _ => return Err(format!("{name} cannot be attached: {error}")),
-            }
-        }
-    }
-
-    /// Judges what a volume shows at the beginning of a life; `false`: it is fenced.
-    async fn look(&self, at: usize, device: &Device) -> Result<bool, String> {
-        let volume = &self.run.volumes[at];
-        let mut found = vec![0xee; REGION];
-        while let Err(error) = device.read(0, &mut found).await {
-            match error.kind() {
-                Kind::Fenced if self.may_be_fenced() => return Ok(false),
-                kind if kind.is_retryable() => self.env.sleep(Duration::from_millis(50)).await,
-                _ => return Err(format!("{}: {error}", volume.name)),
-            }
-        }
-        let told = |why| format!("{} in a new life: {why}", volume.name);
-        let known = volume.new.lock().clone();
-        let (region, excuse) = match (self.which, known) {
-            (OLD, _) => (volume.old.clone(), Excuse::Nothing),
-            (_, Some(new)) => (new.region, Excuse::Nothing),
-            (_, None) => {
-                let mut region = volume.old.lock().clone();
-                // What a home must have before it is acknowledged is there, whoever was told.
-                let floor = match self.run.setup.policy {
-                    Policy::Back => volume.floor.load(Ordering::Relaxed) as usize,
-                    _ => region.mark(),
-                };
-                region.flushed(floor);
-                region.acknowledged = 0;
-                (Arc::new(Mutex::new(region)), Excuse::Unflushed)
-            }
-        };
-        if judge(std::slice::from_ref(&region), std::slice::from_ref(&found), excuse)
-            .map_err(told)?
-        {
-            heard::note("the newer life goes on from less");
-        }
-        if self.which == OLD {
-            // What it was before is not looked for any more.
-            volume.floor.store(0, Ordering::Relaxed);
-        }
-        if self.which == NEW {
-            volume.new.lock().get_or_insert(Seen { base: found, region });
-        }
-        Ok(true)
-    }
-
-    /// Reads and writes, as long as it is served; now and then it does nothing for long.
-    async fn client(self, at: usize, mut dice: Dice) -> Result<(), String> {
-        let name = &self.run.volumes[at].name;
-        if self.which == NEW && dice.below(2) == 0 {
-            // Some clients come late to the copy; until then, the first one may have the volume.
-            self.pause(&mut dice, 60_000).await;
-        }
-        let Some(device) = self.enter(at).await? else { return Ok(()) };
-        while !self.run.is_ending.load(Ordering::Relaxed) {
-            let told = self.step(at, &device, &mut dice).await;
-            match told.map_err(|why| format!("{name}: {why}"))? {
-                Told::Fine => {}
-                Told::Nothing => return Ok(()),
-                Told::Fenced => return self.stay_fenced(&device).await,
-            }
-            let idle = if dice.below(24) == 0 { 60_000 } else { 400 };
-            self.pause(&mut dice, idle).await;
-        }
-        Ok(())
-    }
-
-    /// Whoever is fenced is told so again and again.
-    async fn stay_fenced(&self, device: &Device) -> Result<(), String> {
-        heard::note("fenced: told");
-        for _ in 0..3 {
-            self.env.sleep(Duration::from_millis(200)).await;
-            let written = match device.write(0, &[9; 512], false) {
-                Ok(Written::Done) => Ok(()),
-                Ok(Written::Staged(ticket)) => device.sync(ticket).await,
-                Ok(Written::Later(later)) => later.await.map_err(block::Error::from),
-                Err(error) => Err(error),
-            };
-            let read = device.read(0, &mut [0; 512]).await;
-            if written.is_ok() || read.is_ok() || device.flush().await.is_ok() {
-                return Err(format!("it is fenced and goes on: {written:?}, {read:?}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// The older life goes on writing until it has met the newer one, which must be soon.
-    async fn meet(&self) -> Result<(), String> {
-        let until = self.env.now() + MEETS_WITHIN;
-        let mut dice = Dice::new(7);
-        for at in 0..VOLUMES {
-            let Some(device) = self.enter_again(at).await? else { continue };
-            while self.step(at, &device, &mut dice).await? == Told::Fine {
-                if self.env.now() > until {
-                    return Err("the older life never meets the newer one".to_owned());
-                }
-                self.env.sleep(Duration::from_millis(500)).await;
-            }
-        }
-        Ok(())
-    }
-
-    /// A volume of the older life, if it still serves it and its client knows what became of all that it wrote.
-    async fn enter_again(&self, at: usize) -> Result<Option<Device>, String> {
-        let volume = &self.run.volumes[at];
-        if volume.old.lock().is_open() {
-            return Ok(None);
-        }
-        match self.served.node.volumes.attach(&volume.name).await {
-            Ok(handle) => Ok(Some(Device::new(handle))),
-            Err(error) if error.kind() == Kind::Fenced || error.kind().is_retryable() => Ok(None),
-            Err(error) => Err(format!("{}: {error}", volume.name)),
-        }
-    }
-
-    async fn step(&self, at: usize, device: &Device, dice: &mut Dice) -> Result<Told, String> {
-        self.run.begun.fetch_add(1, Ordering::Relaxed);
-        let (region, staging) = (self.region(at)?, &self.served.node.staging);
-        let told = |what: &str, error: &block::Error| match error.kind() {
-            Kind::Fenced if self.may_be_fenced() => Ok(Told::Fenced),
-            kind if kind.is_retryable() => Ok(Told::Nothing),
-            _ => Err(format!("{what}: {error}")),
-        };
-        let was_fenced = staging.fenced().is_some();
-        match dice.below(8) {
-            0..=1 => {
-                let mut found = vec![0xee; REGION];
-                return match device.read(0, &mut found).await {
-                    Ok(()) if found == region.lock().expected() => Ok(Told::Fine),
-                    Ok(()) => Err("it does not read as what was written there".to_owned()),
-                    Err(error) => match told("read", &error)? {
-                        Told::Nothing => Ok(Told::Fine),
-                        told => Ok(told),
-                    },
-                };
-            }
-            2 => {
-                let mark = region.lock().mark() as u64;
-                match device.handle().staged().drain().await {
-                    // The store had it before the newer life looked: that must have it, too.
-                    Ok(_) if self.which == OLD && self.run.volumes[at].new.lock().is_none() => {
-                        self.run.volumes[at].floor.fetch_max(mark, Ordering::Relaxed);
-                    }
-                    Ok(_) => {}
-                    Err(error) => {
-                        let told = told("drain", &error.into())?;
-                        return Ok(if told == Told::Fenced { told } else { Told::Fine });
-                    }
-                }
-                return Ok(Told::Fine);
-            }
-            _ => {}
-        }
-        let (start, bytes) = some_bytes(dice);
-        region.lock().submit(&Operation { start, bytes: bytes.clone() });
-        let written = match device.write(start as u64, &bytes, dice.below(4) == 0) {
-            Ok(Written::Done) => Ok(()),
-            Ok(Written::Staged(ticket)) => device.sync(ticket).await,
-            Ok(Written::Later(later)) => later.await.map_err(block::Error::from),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = written {
-            return told("write", &error);
-        }
-        region.lock().acknowledge(false, self.served.node.log.view().head.segment);
-        if was_fenced {
-            return Err("it acknowledges although it is fenced".to_owned());
-        }
-        let new = self.run.volumes[at].new.lock().clone().filter(|_| self.which == OLD);
-        if let Some(new) = new {
-            heard::note("acknowledged beside the newer life");
-            let is_there = new.base == region.lock().expected();
-            if self.run.setup.policy != Policy::Back && !is_there {
-                return Err("it acknowledges what the newer life does not have".to_owned());
-            }
-        }
-        Ok(Told::Fine)
-    }
-
-    async fn sweeps(self, mut dice: Dice) -> Result<(), String> {
-        while !self.run.is_ending.load(Ordering::Relaxed) {
-            self.pause(&mut dice, 8000).await;
-            if self.may_be_fenced() && self.served.node.staging.fenced().is_some() {
-                return Ok(());
-            }
-            self.served.sweep().await?;
-        }
-        Ok(())
-    }
-}
-
-/// Where something is written, and what: often what was written before.
-fn some_bytes(dice: &mut Dice) -> (usize, Vec<u8>) {
-    if dice.below(2) == 0 {
-        let start = dice.below(BLOCKS as u64) as usize * BLOCK;
-        let pattern = 1 + dice.below(PATTERNS);
-        return (start, (0..BLOCK as u64).map(|n| ((n * n * pattern) >> 4) as u8 | 1).collect());
-    }
-    let start = dice.below((REGION / 512) as u64) as usize * 512;
-    let length = (512 * (1 + dice.below(48) as usize)).min(REGION - start);
-    let fill = dice.next();
-    let byte = |n: usize| (fill.wrapping_mul(n as u64 + 1).wrapping_add(fill >> 7) >> 11) as u8 | 1;
-    (start, (0..length).map(byte).collect())
 }
