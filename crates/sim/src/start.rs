@@ -104,7 +104,7 @@ pub async fn start(env: &Env, store: Store, start: Start<'_>) -> Result<Served, 
 
 impl Served {
     /// Says yes to the sweeps of others, and learns what they have in the store, for as long as it lives.
-    pub async fn agree(self) {
+    pub async fn agree(self, interval: Duration) {
         let env = &self.node.writer.env;
         let mut rounds = 0_u64;
         loop {
@@ -113,7 +113,8 @@ impl Served {
                 let _ = self.node.content.warm_index().await;
             }
             rounds += 1;
-            env.sleep(Duration::from_millis(100 + env.random_u64() % 400)).await;
+            env.sleep(interval / 2 + interval.mul_f64((env.random_u64() % 1000) as f64 / 1000.0))
+                .await;
         }
     }
 

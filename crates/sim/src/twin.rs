@@ -38,6 +38,8 @@ const BLOCKS: usize = 4;
 const REGION: usize = BLOCKS * BLOCK;
 /// Nobody may wait for longer than this: no fault lasts.
 const PATIENCE: Duration = Duration::from_secs(3600);
+/// How often a node looks whether another one sweeps.
+const LOOK: Duration = Duration::from_secs(60);
 /// The hosts, in the order of the lives.
 const OLD: usize = 0;
 const NEW: usize = 1;
@@ -213,6 +215,8 @@ impl Run {
             self.crash(&hosts[OLD], OLD, dice, outcome);
         }
         self.is_copied.store(true, Ordering::Relaxed);
+        // Who has not acknowledged anything for a while does not look whether it is replaced.
+        world.run_until(Stop::Time(self.siesta / 4));
         self.begin(&hosts[NEW], NEW, dice);
         for _ in 0..dice.below(3) {
             self.work(world, 1 + dice.below(40))?;
@@ -304,7 +308,7 @@ impl Run {
                 served.lists.set("stale=20%".parse().expect("ours"));
             }
         }
-        env.spawn("agree", served.clone().agree());
+        env.spawn("agree", served.clone().agree(LOOK));
         self.serving.lock()[which] = Some(served.clone());
         let life = Life { run: self.clone(), which, served, env: env.clone() };
         for at in 0..VOLUMES {

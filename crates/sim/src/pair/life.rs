@@ -55,13 +55,6 @@ impl Life {
                     self.env.sleep(Duration::from_millis(50)).await;
                     continue;
                 }
-                Err(error) if self.is_trace(at, &error) => {
-                    heard::note("a name of a removed volume");
-                    match self.served.node.volumes.remove(name, true).await {
-                        Err(error) if !error.kind().is_retryable() => return Err(told(error)),
-                        _ => continue,
-                    }
-                }
                 Err(error) => return Err(told(error)),
             };
             let id = handle.vault().id;
@@ -71,15 +64,6 @@ impl Life {
                 return Ok(device);
             }
         }
-    }
-
-    /// Whether the store has carried out a creation once more, after the removal of what was made: nobody can tell that from a
-    /// vault that is lost or was set back, so it takes a person.
-    fn is_trace(&self, at: usize, error: &Error) -> bool {
-        let state = self.run.subjects[at].state.lock();
-        let leads_to_it =
-            || state.gone.iter().any(|id| error.to_string().contains(&id.to_string()));
-        error.kind() == Kind::Damaged && (state.leaving || leads_to_it())
     }
 
     /// A volume is there under a name.
