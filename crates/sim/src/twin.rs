@@ -394,12 +394,16 @@ impl Run {
     async fn take_back(self: Arc<Self>, env: Env) -> Result<(), String> {
         let served = self.start(&env, true).await?;
         let life = Life { run: self.clone(), which: NEW, served, env };
+        let told = |why| format!("taken back: {why}");
+        // All of them before any is written to: what the log has of each may be in the way of the others.
+        let mut devices = Vec::new();
         for at in 0..VOLUMES {
-            let told = |why| format!("taken back: {why}");
-            let device = life.enter(at).await.map_err(told)?.ok_or("taken back and fenced")?;
+            devices.push(life.enter(at).await.map_err(told)?.ok_or("taken back and fenced")?);
+        }
+        for (at, device) in devices.iter().enumerate() {
             let mut dice = Dice::new(at as u64);
             for _ in 0..4 {
-                life.step(at, &device, &mut dice).await.map_err(told)?;
+                life.step(at, device, &mut dice).await.map_err(told)?;
             }
             let drained = device.handle().staged().drain().await;
             drained.map_err(|error| format!("taken back: drain: {error}"))?;
