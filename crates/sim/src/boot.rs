@@ -54,6 +54,15 @@ pub struct Setup {
     pub index_at_once: usize,
 }
 
+/// A start of a node.
+#[derive(Debug, Clone, Copy)]
+pub struct Who {
+    pub node: NodeId,
+    pub incarnation: Incarnation,
+    /// The last start by which a folder took the node from a copy of it.
+    pub taken: Incarnation,
+}
+
 /// What the node's record in the datastore says of its last start, as far as a run needs it.
 #[derive(Debug, Default)]
 pub struct Record(Mutex<Last>);
@@ -108,22 +117,35 @@ impl Node {
         incarnation: u64,
         record: &Record,
     ) -> Result<Self, String> {
+        let incarnation = Incarnation(incarnation);
+        let who = Who { node: NODE, incarnation, taken: Incarnation(0) };
+        Self::boot_as(env, store, setup, who, record).await
+    }
+
+    /// The same, as any node.
+    pub async fn boot_as(
+        env: Env,
+        store: Store,
+        setup: &Setup,
+        who: Who,
+        record: &Record,
+    ) -> Result<Self, String> {
+        let Who { node, incarnation, taken } = who;
         let frames = warm::FramesShape { bytes: FRAMES_BYTES, store: StoreId([4; 16]) };
         let shape = warm::Shape {
             slots: setup.warm_slots,
             slot_bytes: u32::try_from(setup.segment_bytes).expect("a segment is small"),
             frames: Some(frames),
         };
-        let arena = warm::Arena::open_shaped(&env, Path::new(WARM), NODE, shape)
+        let arena = warm::Arena::open_shaped(&env, Path::new(WARM), node, shape)
             .map_err(|error| format!("memory: {error}"))?;
         let frames = arena.frames();
         let log_config = log::Config {
             folder: FLASH.into(),
-            node: NODE,
+            node,
             flash_bytes: setup.flash_bytes,
             flush_interval: Duration::from_millis(20),
         };
-        let incarnation = Incarnation(incarnation);
         let salt = arena.salt();
         let trusted = record.trusts(salt);
         let found = Log::find(&env, arena, log_config, trusted, None).await;
@@ -137,7 +159,7 @@ impl Node {
         let config = content::Config { parity, cache_bytes, ..Self::content_config() };
         let content = Content::open_warm(env.clone(), store.clone(), config, frames.clone());
         // One life to the log and to the vaults: who logged a change is judged by who wrote its vault.
-        let writer = Writer::new(env.clone(), store, NODE);
+        let writer = Writer::new(env.clone(), store, node);
         let identity = Self::found_store(&writer).await?;
         let mut writer = writer.with_secret(identity.secret).with_incarnation(incarnation);
         if let Some(frames) = frames {
@@ -161,6 +183,7 @@ impl Node {
             },
         );
         staging.copied_since(started.since);
+        staging.taken(taken);
         let homes_content = content.clone();
         let homes: volume::HomeMaker = Arc::new(move |vault| {
             Ok(Arc::new(Extents::new(homes_content.clone(), vault.size, vault.block_size)))

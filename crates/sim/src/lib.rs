@@ -5,7 +5,9 @@
 //! - [`region`] is the oracle: what a client was promised, region by region.
 //! - [`lives`] is one run of another kind: a few volumes through attach, collector, salvage, stop and crash, over a store whose
 //!   packs are damaged; [`oracle`] judges it.
+//! - [`pair`] is one run of a third kind: two nodes on one store, which write, sweep, remove and make anew beside each other.
 //! - [`scenario`] is one run: clients work, the process dies or the power goes, the node comes back, the oracle judges.
+//! - [`twin`] is one run of a fourth kind: a node's folder is copied, and both go on as the same node.
 //!
 //! What the fault injector may do, and why the system must survive it: end the process between any two polls or in the
 //! middle of any disk operation (`kill -9`, panic); cut the power (sectors that were not synced are kept or lost one by one,
@@ -18,9 +20,13 @@ mod dice;
 mod end;
 mod harm;
 mod heard;
+mod lists;
 pub mod lives;
 pub mod oracle;
+pub mod pair;
 pub mod region;
 mod remote;
 pub mod scenario;
+mod start;
 mod trouble;
+pub mod twin;

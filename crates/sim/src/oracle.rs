@@ -1,6 +1,8 @@
 //! What a client was promised about its part of a volume whose store may be damaged: every byte is what was acknowledged, or
 //! an error; never anything else.
 
+use crate::dice::Dice;
+
 /// Bytes of a block of the volume.
 pub const BLOCK: usize = base::limits::BLOCK_BYTES_DEFAULT as usize;
 
@@ -154,6 +156,26 @@ pub fn check_prefix(fates: &[Fate]) -> Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+/// Different contents of whole blocks. So few, that what was written comes again, on other nodes, too, and while a sweep is
+/// about to delete the pack that has it.
+const PATTERNS: u64 = 6;
+
+/// A change to so many blocks, as clients make them.
+pub fn some_change(dice: &mut Dice, blocks: usize) -> Change {
+    if dice.below(2) == 0 {
+        let count = 1 + dice.below(2) as usize;
+        let start = dice.below((blocks + 1 - count) as u64) as usize * BLOCK;
+        let pattern = 1 + dice.below(PATTERNS);
+        let block = (0..BLOCK as u64).map(|n| ((n * n * pattern) >> 4) as u8 | 1);
+        return Change { start, bytes: block.cycle().take(count * BLOCK).collect() };
+    }
+    let start = dice.below((blocks * BLOCK / 512) as u64) as usize * 512;
+    let length = (512 * (1 + dice.below(48) as usize)).min(blocks * BLOCK - start);
+    let fill = dice.next();
+    let byte = |n: usize| (fill.wrapping_mul(n as u64 + 1).wrapping_add(fill >> 7) >> 11) as u8 | 1;
+    Change { start, bytes: (0..length).map(byte).collect() }
 }
 
 #[cfg(test)]

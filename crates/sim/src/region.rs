@@ -18,7 +18,7 @@ pub struct Operation {
 }
 
 /// A state that the region was in.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct State {
     bytes: Vec<u8>,
     /// The change that led here; `None`: flow control gave it its place when nobody looked.
@@ -46,7 +46,7 @@ pub enum Excuse {
 }
 
 /// One client's region.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Region {
     /// Since the last judgement, the oldest first; the last one may be in flight.
     states: Vec<State>,
@@ -79,6 +79,12 @@ impl Region {
     pub fn expected(&self) -> &[u8] {
         assert!(!self.in_flight, "a client has one change at a time");
         &self.last().bytes
+    }
+
+    /// Whether a change is in flight of which nobody has said what became of it.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.in_flight
     }
 
     /// A change goes out.

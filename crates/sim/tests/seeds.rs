@@ -1,7 +1,7 @@
 //! Many seeds, and that a seed is one run. `REKINDLE_SEEDS` says how many, `REKINDLE_SEED` repeats one.
 
-use rekindle_sim::lives;
 use rekindle_sim::scenario::{Outcome, run};
+use rekindle_sim::{lives, pair, twin};
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -161,5 +161,69 @@ fn a_seed_of_lives_repeats_itself_exactly() {
     for seed in 0..5 {
         let first = lives::run(seed).expect("no promise is broken");
         assert_eq!(first, lives::run(seed).expect("no promise is broken"), "seed {seed}");
+    }
+}
+
+/// Of the seeds that are wanted one in so many is a run of two nodes.
+const PAIR_SHARE: u64 = 40;
+/// With so many of these, what they are there for has happened.
+const PAIR_TELLING: u64 = 200;
+const PAIR_WANTED: &[&str] = &[
+    "a pack of both",
+    "another's volume refused",
+    "compaction",
+    "deleted",
+    "drained",
+    "made anew",
+    "reaped",
+    "removed",
+    "rescue",
+    "stale lists",
+    "sweep refused",
+];
+
+#[test]
+fn two_nodes_on_one_store_take_nothing_from_each_other() {
+    check_runs("REKINDLE_PAIR_SEED", PAIR_SHARE, pair::run, (PAIR_TELLING, PAIR_WANTED));
+}
+
+/// Of the seeds that are wanted one in so many is a run of a copied folder.
+const TWIN_SHARE: u64 = 40;
+const TWIN_WANTED: &[&str] = &[
+    "acknowledged beside the newer life",
+    "deleted",
+    "fenced: by a look",
+    "fenced: by a vault",
+    "fenced: told",
+    "stale lists",
+    "taken back",
+    "the newer life goes on from less",
+];
+
+#[test]
+fn of_two_copies_of_a_node_the_newer_is_right_and_the_older_is_fenced() {
+    check_runs("REKINDLE_TWIN_SEED", TWIN_SHARE, twin::run, (PAIR_TELLING, TWIN_WANTED));
+}
+
+/// One run if its seed is given, else many; what they are there for must have happened.
+fn check_runs(
+    name: &str,
+    share: u64,
+    run: fn(u64) -> Result<Outcome, String>,
+    (telling, wanted_counts): (u64, &[&str]),
+) {
+    if let Some(seed) = wanted(name) {
+        println!("{:?}", run(seed).unwrap_or_else(|why| panic!("{why}")));
+        return;
+    }
+    let seeds = wanted("REKINDLE_SEEDS").unwrap_or(500) / share;
+    let sum = many(name, seeds, run, |sum: &mut Outcome, one| sum.add(&one));
+    println!("{name}, {seeds} seeds: {sum:?}");
+    if seeds >= telling {
+        assert!(sum.acknowledged > seeds, "the clients hardly did anything");
+        assert!(sum.amid_work > seeds / 4, "hardly a crash among unfinished work: {sum:?}");
+        let never: Vec<_> =
+            wanted_counts.iter().filter(|what| !sum.counts.contains_key(*what)).collect();
+        assert!(never.is_empty(), "never happened: {never:?}; {:?}", sum.counts);
     }
 }

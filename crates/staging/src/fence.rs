@@ -25,8 +25,8 @@ pub(crate) struct Fence {
     taken: AtomicU64,
     /// The first life that kept copies of vaults where this one finds them.
     copied_since: AtomicU64,
-    /// When it was known last that nobody has dismissed this start: by the clock that never goes back, and by that which
-    /// goes on while the machine sleeps, microseconds.
+    /// When it was known last that nobody has dismissed or replaced this start: by the clock that never goes back, and by
+    /// that which goes on while the machine sleeps, microseconds.
     undismissed: Mutex<Option<(Moment, u64)>>,
 }
 
@@ -103,8 +103,9 @@ impl Inner {
         }
     }
 
-    /// An error when somebody has dismissed this start of the node: then sweeps have not waited for it, and what a batch
-    /// found in the store may be deleted. Before each commit.
+    /// An error when somebody has dismissed this start of the node, or a newer one has replaced it: then sweeps have not
+    /// waited for it, and what a batch found in the store may be deleted. Before each commit, since a volume that the newer
+    /// start has not claimed yet says nothing of it.
     pub(crate) async fn not_dismissed(&self) -> Result<(), Error> {
         let clocks = || (self.env.now(), self.env.wall_clock().0);
         let (now, wall) = clocks();
@@ -116,21 +117,37 @@ impl Inner {
         if is_fresh {
             return Ok(());
         }
-        match content::sweep::is_dismissed(&self.writer).await {
-            Ok(true) => {
-                let error = content::Error::Dismissed.to_string();
-                self.fence_all(&error);
-                return Err(Error::Deposed(error));
+        match self.why_over().await {
+            Ok(Some(reason)) => {
+                self.fence_all(&reason);
+                return Err(Error::Deposed(reason));
             }
-            Ok(false) => {}
+            Ok(None) => {}
             // Who dismisses writes a record that can be read.
             Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
-                tracing::warn!(%error, "it cannot be read whether this start was dismissed");
+                tracing::warn!(%error, "it cannot be read whether this start was dismissed or replaced");
             }
             Err(error) => return Err(error.into()),
         }
         *self.fence.undismissed.lock() = Some((now, wall));
         Ok(())
+    }
+
+    /// Why this start is over, if the store says so.
+    async fn why_over(&self) -> Result<Option<String>, content::Error> {
+        // Both at once: a commit waits for it.
+        let dismissed = content::sweep::is_dismissed(&self.writer);
+        let replaced = content::sweep::replaced_by(&self.writer);
+        let (dismissed, newer) = futures_util::future::join(dismissed, replaced).await;
+        if dismissed? {
+            return Ok(Some(content::Error::Dismissed.to_string()));
+        }
+        Ok(newer?.map(|newer| {
+            format!(
+                "start {newer} of this node is in its record, and this is start {}: another copy of its folder was started",
+                self.writer.life().incarnation
+            )
+        }))
     }
 
     /// A vault names a newer life of this node.

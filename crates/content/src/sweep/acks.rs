@@ -89,6 +89,20 @@ pub async fn is_dismissed(writer: &Writer) -> Result<bool, Error> {
     has_left(writer, life.node, Some(life.incarnation)).await
 }
 
+/// The newer start that the node's record names, if it does: from another copy of its folder. That one sweeps as this node, and
+/// asks nobody whether this start takes anything for granted of the store, so this one must write nothing more that leads there.
+pub async fn replaced_by(writer: &Writer) -> Result<Option<Incarnation>, Error> {
+    let key = key::node_key(writer.node);
+    let bytes = match writer.store.get(&key).await {
+        Ok((bytes, _)) => bytes,
+        Err(datastore::Error::NotFound(_)) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let body = record::decode(&key, &bytes)?.body;
+    let newest = body.get("incarnation").and_then(|number| number.as_u64()).map(Incarnation);
+    Ok(newest.filter(|newest| *newest > writer.life().incarnation))
+}
+
 /// The start of another node that is over, by somebody's word: the one that its record names.
 pub(super) async fn dismissed(writer: &Writer, node: NodeId) -> Result<Incarnation, Error> {
     let key = format!("{}{node}", key::NODES);

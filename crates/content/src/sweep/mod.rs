@@ -26,7 +26,7 @@ mod mark;
 pub(crate) mod pace;
 mod status;
 
-pub use acks::{Ack, is_dismissed};
+pub use acks::{Ack, is_dismissed, replaced_by};
 pub use lease::{EXPIRY, Lease};
 pub use machine::Phase;
 pub use pace::Budget;
@@ -477,6 +477,12 @@ impl Sweeper {
     /// Waits until every other node has acknowledged the set.
     async fn agreed(&self, set: u64) -> Result<(), Error> {
         let env = &self.writer.env;
+        // It writes, and is not among the others. One that starts later finds the set.
+        if let Some(newer) = acks::replaced_by(&self.writer).await? {
+            return Err(Error::Stopped(format!(
+                "start {newer} of this node is in its record: another copy of its folder was started, and has not been asked"
+            )));
+        }
         let begun = env.now();
         loop {
             let missing = acks::missing(&self.writer, set).await?;

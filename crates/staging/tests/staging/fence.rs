@@ -1,7 +1,7 @@
 //! The vault is the one truth: who lost it stops; who only thinks so goes on.
 
 use crate::bed::{Node, Setup, done, read, until};
-use base::{Generation, NodeId, Serial};
+use base::{Generation, Incarnation, NodeId, Serial};
 use content::Class;
 use content::tree;
 use datastore::backend::mem::Mem;
@@ -251,4 +251,42 @@ fn a_start_that_was_dismissed_commits_nothing_more() {
         let error = done(&volume, volume.write(0, &[3; 4096], false)).await.unwrap_err();
         assert!(matches!(error, Error::Deposed(_)), "{error}");
     });
+}
+
+/// As much of a node's record as the fence looks at.
+#[derive(Clone, serde::Serialize, serde::Deserialize)]
+struct NodeRecord {
+    incarnation: Incarnation,
+}
+
+impl datastore::record::Body for NodeRecord {
+    const WHAT: &'static str = "node";
+    const FORMAT: u32 = 2;
+}
+
+#[test]
+fn a_start_that_a_newer_one_has_replaced_commits_nothing_on_volumes_that_this_has_not_claimed() {
+    for policy in [Policy::Back, Policy::Through] {
+        run(policy, async |env, node| {
+            let volume = node.open(1).await.unwrap();
+            let (key, life) = (datastore::key::node_key(node.writer.node), node.writer.life());
+            let ours = NodeRecord { incarnation: life.incarnation };
+            let held = node.writer.create(&key, ours).await.unwrap();
+            done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
+            volume.drain().await.unwrap();
+            let before = node.vault(1).await;
+            // A copy of the folder is started, and sweeps what this start still knows to be in the store.
+            let newer = NodeRecord { incarnation: life.incarnation.next() };
+            node.writer.replace(&held, newer).await.unwrap();
+            env.sleep(std::time::Duration::from_secs(6)).await;
+            let written = done(&volume, volume.write(0, &[2; 4096], false)).await;
+            let error = match written {
+                Ok(()) => volume.drain().await.unwrap_err(),
+                Err(error) => error,
+            };
+            assert!(matches!(error, Error::Deposed(_)), "{error}");
+            assert_eq!(node.vault(1).await, before);
+            assert!(node.staging.fenced().is_some(), "and no other volume does");
+        });
+    }
 }

@@ -149,6 +149,24 @@ fn whoever_is_fenced_has_left_or_was_dismissed_is_not_waited_for_and_a_new_start
 }
 
 #[test]
+fn a_start_that_a_newer_one_of_its_node_has_replaced_deletes_nothing() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let (store, vaults) = (Mem::store(), Arc::new(Vaults::default()));
+        let old = start(&env, &store, &vaults, 1, 1).await;
+        let dead = garbage(&old.content).await;
+        // A copy of its folder, which has not swept yet: the lease is nobody's.
+        let new = start(&env, &store, &vaults, 1, 2).await;
+        let error = old.sweeper.run().await.unwrap_err();
+        assert!(error.to_string().contains("start 2 of this node"), "{error}");
+        let there: BTreeSet<_> = list_packs(&new.content).await.unwrap().into_keys().collect();
+        assert!(dead.is_subset(&there));
+        assert_eq!(new.sweeper.run().await.unwrap().packs_deleted, dead.len() as u64);
+    });
+}
+
+#[test]
 fn a_node_that_has_left_acknowledges_nothing_more() {
     let world = World::new(1, Faults::none());
     let env = world.env();

@@ -1,0 +1,286 @@
+//! Who acts in a life of one of two nodes: clients, people, a sweep, and somebody who asks for what the other one has.
+
+use super::{BLOCKS, Life, NODES, Subject, VOLUMES};
+use crate::dice::Dice;
+use crate::heard;
+use crate::oracle::{BLOCK, Change, Part, some_change};
+use base::{Kind, VolumeId};
+use block::Device;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use volume::{Error, Written};
+
+impl Life {
+    /// Sets somebody going.
+    pub(super) fn act(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = Result<(), String>> + Send + 'static,
+    ) {
+        self.run.busy[self.who].fetch_add(1, Ordering::Relaxed);
+        let (run, who) = (self.run.clone(), self.who);
+        self.env.spawn(name, async move {
+            if let Err(why) = work.await {
+                run.failure.lock().get_or_insert(format!("node {who}, {name}: {why}"));
+            }
+            run.busy[who].fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    async fn pause(&self, dice: &mut Dice, most_ms: u64) {
+        self.env.sleep(Duration::from_millis(dice.below(most_ms))).await;
+    }
+
+    /// The volume under this name, which is the one that was there, or a new one if that may be gone.
+    pub(super) async fn enter(&self, at: usize) -> Result<Device, String> {
+        let Subject { name, state, .. } = &self.run.subjects[at];
+        let told = |error: Error| format!("{name} cannot be attached: {error}");
+        loop {
+            let handle = match self.served.node.volumes.attach(name).await {
+                Ok(handle) => handle,
+                Err(Error::NotFound(_)) => {
+                    let is_lost = {
+                        let state = state.lock();
+                        state.id.is_some() && !state.leaving
+                    };
+                    if is_lost {
+                        return Err(format!("{name} is gone"));
+                    }
+                    let made = self.served.node.create_as(name, &self.run.setups[self.who]).await;
+                    made.map_err(told)?;
+                    continue;
+                }
+                // One that is being removed ends under whoever has it.
+                Err(error) if error.kind().is_retryable() || error.kind() == Kind::Fenced => {
+                    self.env.sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+                Err(error) => return Err(told(error)),
+            };
+            let id = handle.vault().id;
+            let device = Device::new(handle);
+            self.meet(at, id)?;
+            if self.seen.lock().contains(&id) || self.judge(at, id, &device).await? {
+                return Ok(device);
+            }
+        }
+    }
+
+    /// A volume is there under a name.
+    fn meet(&self, at: usize, id: VolumeId) -> Result<(), String> {
+        let Subject { name, state, .. } = &self.run.subjects[at];
+        let mut state = state.lock();
+        if state.gone.contains(&id) {
+            return Err(format!("{name} is a volume that was removed"));
+        }
+        if state.id == Some(id) {
+            return Ok(());
+        }
+        if let Some(old) = state.id {
+            if !state.leaving {
+                return Err(format!("{name} is another volume"));
+            }
+            heard::note("made anew");
+            state.gone.insert(old);
+        }
+        let acknowledged = state.part.acknowledged;
+        (state.id, state.leaving) = (Some(id), self.removing.lock().contains(&at));
+        state.part = Part::new(BLOCKS);
+        state.part.acknowledged = acknowledged;
+        Ok(())
+    }
+
+    /// What a new life shows is what was acknowledged; `false`: it went away under the look.
+    async fn judge(&self, at: usize, id: VolumeId, device: &Device) -> Result<bool, String> {
+        let Subject { name, state, .. } = &self.run.subjects[at];
+        let mut found = Vec::new();
+        for block in 0..BLOCKS {
+            let mut bytes = vec![0xee; BLOCK];
+            match device.read((block * BLOCK) as u64, &mut bytes).await {
+                Ok(()) => found.push(Some(bytes)),
+                Err(error) if self.expects(at, id, error.kind()) => {
+                    self.env.sleep(Duration::from_millis(50)).await;
+                    return Ok(false);
+                }
+                Err(error) => return Err(format!("{name}, block {block}: {error}")),
+            }
+        }
+        let mut state = state.lock();
+        if state.id != Some(id) {
+            return Ok(false);
+        }
+        state.part.judge(&found).map_err(|why| format!("{name} in a new life: {why}"))?;
+        self.seen.lock().insert(id);
+        Ok(true)
+    }
+
+    /// Whether a client of this volume may be told this.
+    fn expects(&self, at: usize, id: VolumeId, kind: Kind) -> bool {
+        let state = self.run.subjects[at].state.lock();
+        let is_removed = state.leaving || state.id != Some(id);
+        kind.is_retryable() || (is_removed && matches!(kind, Kind::Fenced | Kind::NotFound))
+    }
+
+    /// Comes again and again, reads and writes, and goes.
+    pub(super) async fn client(self, at: usize, mut dice: Dice) -> Result<(), String> {
+        let Subject { name, state, .. } = &self.run.subjects[at];
+        while !self.run.is_ending() {
+            let device = self.enter(at).await?;
+            let id = device.handle().vault().id;
+            for _ in 0..1 + dice.below(6) {
+                // A client that was not told what became of its change waits for a new life, or a new volume.
+                if state.lock().part.is_open() {
+                    break;
+                }
+                let done = self.step(at, id, &device, &mut dice).await;
+                done.map_err(|why| format!("{name}: {why}"))?;
+                self.pause(&mut dice, 200).await;
+            }
+            if dice.below(8) == 0 {
+                match device.handle().staged().drain().await {
+                    Ok(_) => heard::note("drained"),
+                    Err(error) if self.expects(at, id, error.kind()) => {}
+                    Err(error) => return Err(format!("{name}, drain: {error}")),
+                }
+            }
+            drop(device);
+            self.pause(&mut dice, 1000).await;
+        }
+        Ok(())
+    }
+
+    async fn step(
+        &self,
+        at: usize,
+        id: VolumeId,
+        device: &Device,
+        dice: &mut Dice,
+    ) -> Result<(), String> {
+        self.run.begun.fetch_add(1, Ordering::Relaxed);
+        let state = &self.run.subjects[at].state;
+        if dice.below(3) == 0 {
+            let block = dice.below(BLOCKS as u64) as usize;
+            let mut found = vec![0xee; BLOCK];
+            let read = device.read((block * BLOCK) as u64, &mut found).await;
+            let state = state.lock();
+            return match read {
+                Ok(()) if state.id != Some(id) || state.part.allows(block, &found) => Ok(()),
+                Ok(()) => Err(format!("block {block} does not read as what was written")),
+                Err(error) => {
+                    drop(state);
+                    match self.expects(at, id, error.kind()) {
+                        true => Ok(()),
+                        false => Err(format!("read: {error}")),
+                    }
+                }
+            };
+        }
+        let Change { start, bytes } = some_change(dice, BLOCKS);
+        {
+            let mut state = state.lock();
+            if state.id != Some(id) {
+                return Ok(());
+            }
+            state.part.submit(Change { start, bytes: bytes.clone() });
+        }
+        let told = match device.write(start as u64, &bytes, dice.below(4) == 0) {
+            Ok(Written::Done) => Ok(()),
+            Ok(Written::Staged(ticket)) => device.sync(ticket).await,
+            Ok(Written::Later(later)) => later.await.map_err(block::Error::from),
+            Err(error) => Err(error),
+        };
+        match told {
+            Ok(()) => {
+                let mut state = state.lock();
+                if state.id == Some(id) {
+                    state.part.acknowledge();
+                }
+                Ok(())
+            }
+            Err(error) if self.expects(at, id, error.kind()) => Ok(()),
+            Err(error) => Err(format!("write: {error}")),
+        }
+    }
+
+    pub(super) async fn sweeps(self, mut dice: Dice) -> Result<(), String> {
+        while !self.run.is_ending() {
+            self.pause(&mut dice, 3000).await;
+            self.served.sweep().await?;
+            self.served.recover().await?;
+        }
+        Ok(())
+    }
+
+    /// Somebody removes volumes of this node, beside their clients.
+    pub(super) async fn people(self, mut dice: Dice) -> Result<(), String> {
+        let volumes = &self.served.node.volumes;
+        while !self.run.is_ending() {
+            self.pause(&mut dice, 8000).await;
+            let subjects = 0..self.run.subjects.len();
+            let mine: Vec<_> =
+                subjects.filter(|&at| self.run.subjects[at].owner == self.who).collect();
+            let at = mine[dice.below(VOLUMES as u64) as usize];
+            let Subject { name, state, door, .. } = &self.run.subjects[at];
+            {
+                let _door = door.lock().await;
+                let mut state = state.lock();
+                if state.id.is_none() {
+                    continue;
+                }
+                state.leaving = true;
+                self.removing.lock().insert(at);
+            }
+            // So that many a crash falls into it.
+            self.run.begun.fetch_add(10, Ordering::Relaxed);
+            let (by_force, by_trash) = (dice.below(2) == 0, dice.below(3) == 0);
+            let removed = match by_trash {
+                true => match volumes.trash(name, by_force).await {
+                    Ok(()) => volumes.purge(name).await.map(drop),
+                    refused => refused,
+                },
+                false => volumes.remove(name, by_force).await,
+            };
+            self.removing.lock().remove(&at);
+            match removed {
+                Ok(()) => heard::note("removed"),
+                // Not there, or somebody has it.
+                Err(error)
+                    if error.kind().is_retryable()
+                        || matches!(error.kind(), Kind::NotFound | Kind::Fenced) => {}
+                Err(error) => return Err(format!("{name} cannot be removed: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody asks this node for what the other one has.
+    pub(super) async fn stranger(self, mut dice: Dice) -> Result<(), String> {
+        let volumes = &self.served.node.volumes;
+        while !self.run.is_ending() {
+            self.pause(&mut dice, 2000).await;
+            let at = dice.below(self.run.subjects.len() as u64) as usize;
+            let Subject { name, owner, state, door } = &self.run.subjects[at];
+            let Ok(_door) = door.try_lock() else { continue };
+            let is_there = {
+                let state = state.lock();
+                state.id.is_some() && !state.leaving
+            };
+            if !is_there || *owner == self.who {
+                continue;
+            }
+            let refused = match dice.below(4) {
+                0 => volumes.remove(name, true).await,
+                1 => volumes.trash(name, true).await,
+                _ => volumes.attach(name).await.map(drop),
+            };
+            match refused {
+                Err(Error::Elsewhere(_, node)) if node == NODES[*owner] => {
+                    heard::note("another's volume refused");
+                }
+                Err(error) if error.kind() == Kind::Unavailable => {}
+                other => return Err(format!("{name} is another's, and it is told {other:?}")),
+            }
+        }
+        Ok(())
+    }
+}

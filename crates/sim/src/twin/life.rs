@@ -1,0 +1,317 @@
+//! Who acts in one of two lives of a node: clients and a sweep.
+
+use super::{BLOCKS, Life, NEW, OLD, REGION, Seen, VOLUMES};
+use crate::dice::Dice;
+use crate::heard;
+use crate::oracle::{Change, some_change};
+use crate::region::{Excuse, Operation, SharedRegion, judge};
+use base::Kind;
+use block::Device;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use volume::{Policy, Written};
+
+/// By then a life that goes on writing has met a newer one.
+const MEETS_WITHIN: Duration = Duration::from_secs(30);
+
+/// What a client was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    Fine,
+    /// Nobody knows what became of its change.
+    Nothing,
+    Fenced,
+}
+
+impl Life {
+    /// Sets somebody going.
+    pub(super) fn act(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = Result<(), String>> + Send + 'static,
+    ) {
+        self.run.busy[self.which].fetch_add(1, Ordering::Relaxed);
+        let (run, which) = (self.run.clone(), self.which);
+        self.env.spawn(name, async move {
+            if let Err(why) = work.await {
+                run.failure.lock().get_or_insert(format!("life {which}, {name}: {why}"));
+            }
+            run.busy[which].fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    async fn pause(&self, dice: &mut Dice, most_ms: u64) {
+        self.env.sleep(Duration::from_millis(dice.below(most_ms))).await;
+    }
+
+    /// Whether being fenced is right.
+    fn may_be_fenced(&self) -> bool {
+        self.which == OLD && self.run.is_copied.load(Ordering::Relaxed)
+    }
+
+    fn region(&self, at: usize) -> Result<SharedRegion, String> {
+        let volume = &self.run.volumes[at];
+        if self.which == OLD {
+            return Ok(volume.old.clone());
+        }
+        let new = volume.new.lock().clone();
+        new.map(|new| new.region).ok_or_else(|| "nobody looked".to_owned())
+    }
+
+    /// Attaches a volume and judges what it shows; `None`: this life is fenced.
+    pub(super) async fn enter(&self, at: usize) -> Result<Option<Device>, String> {
+        let name = &self.run.volumes[at].name;
+        loop {
+            let volumes = &self.served.node.volumes;
+            let error = match volumes.attach(name).await {
+                Ok(handle) => {
+                    let device = Device::new(handle);
+                    return Ok(self.look(at, &device).await?.then_some(device));
+                }
+                Err(volume::Error::NotFound(_)) if self.which == OLD => {
+                    match self.served.node.create_as(name, &self.run.setup).await {
+                        Ok(()) => continue,
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            match error.kind() {
+                Kind::Fenced if self.may_be_fenced() => return Ok(None),
+                kind if kind.is_retryable() => self.env.sleep(Duration::from_millis(50)).await,
+                _ => return Err(format!("{name} cannot be attached: {error}")),
+            }
+        }
+    }
+
+    /// Judges what a volume shows at the beginning of a life; `false`: it is fenced.
+    async fn look(&self, at: usize, device: &Device) -> Result<bool, String> {
+        let volume = &self.run.volumes[at];
+        let mut found = vec![0xee; REGION];
+        while let Err(error) = device.read(0, &mut found).await {
+            match error.kind() {
+                Kind::Fenced if self.may_be_fenced() => return Ok(false),
+                kind if kind.is_retryable() => self.env.sleep(Duration::from_millis(50)).await,
+                _ => return Err(format!("{}: {error}", volume.name)),
+            }
+        }
+        let told = |why| format!("{} in a new life: {why}", volume.name);
+        let fell_back = |region: &SharedRegion, excuse| {
+            judge(std::slice::from_ref(region), std::slice::from_ref(&found), excuse)
+        };
+        let known = volume.new.lock().clone();
+        if self.which == OLD {
+            let before =
+                (volume.old.lock().clone(), volume.floor.swap(0, Ordering::Relaxed) as usize);
+            volume.earlier.lock().push(before);
+            fell_back(&volume.old, Excuse::Nothing).map_err(told)?;
+            return Ok(true);
+        }
+        if let Some(known) = known {
+            fell_back(&known.region, Excuse::Nothing).map_err(told)?;
+            return Ok(true);
+        }
+        let region = volume.old.lock().clone();
+        let floor = volume.floor.load(Ordering::Relaxed) as usize;
+        let mut begins = vec![(region, floor)];
+        if self.run.setup.policy == Policy::Back {
+            begins.extend(volume.earlier.lock().clone());
+        } else {
+            // What the store must have before it is acknowledged is there, whoever was told.
+            begins[0].1 = begins[0].0.mark();
+        }
+        let mut judged = Err("nothing to compare it with".to_owned());
+        for (mut region, floor) in begins {
+            region.flushed(floor);
+            region.acknowledged = 0;
+            let region = Arc::new(Mutex::new(region));
+            judged = fell_back(&region, Excuse::Unflushed).map(|fell_back| (fell_back, region));
+            if judged.is_ok() {
+                break;
+            }
+        }
+        let (fell_back, region) = judged.map_err(told)?;
+        if fell_back {
+            heard::note("the newer life goes on from less");
+        }
+        volume.new.lock().get_or_insert(Seen { base: found.clone(), region });
+        Ok(true)
+    }
+
+    /// Reads and writes, as long as it is served; now and then it does nothing for long.
+    pub(super) async fn client(self, at: usize, mut dice: Dice) -> Result<(), String> {
+        let name = &self.run.volumes[at].name;
+        if self.which == NEW && dice.below(2) == 0 {
+            // Some clients come late to the copy; until then, the first one may have the volume.
+            self.pause(&mut dice, 200_000).await;
+        }
+        let mut siesta = self.run.siesta;
+        let Some(mut device) = self.enter(at).await? else { return Ok(()) };
+        while !self.run.is_ending.load(Ordering::Relaxed) {
+            let told = self.step(at, &device, &mut dice).await;
+            match told.map_err(|why| format!("{name}: {why}"))? {
+                Told::Fine => {}
+                Told::Nothing => return Ok(()),
+                Told::Fenced => return self.stay_fenced(&device).await,
+            }
+            if dice.below(16) == 0 {
+                drop(device);
+                // A volume that somebody drains stays.
+                let _ = self.served.node.volumes.detach(name).await;
+                match self.enter(at).await? {
+                    Some(again) => device = again,
+                    None => return Ok(()),
+                }
+            }
+            if self.may_be_fenced() {
+                self.env.sleep(std::mem::take(&mut siesta)).await;
+            }
+            let idle = if dice.below(24) == 0 { 60_000 } else { 400 };
+            self.pause(&mut dice, idle).await;
+        }
+        Ok(())
+    }
+
+    /// Whoever is fenced is told so again and again.
+    async fn stay_fenced(&self, device: &Device) -> Result<(), String> {
+        heard::note("fenced: told");
+        for _ in 0..3 {
+            self.env.sleep(Duration::from_millis(200)).await;
+            let written = match device.write(0, &[9; 512], false) {
+                Ok(Written::Done) => Ok(()),
+                Ok(Written::Staged(ticket)) => device.sync(ticket).await,
+                Ok(Written::Later(later)) => later.await.map_err(block::Error::from),
+                Err(error) => Err(error),
+            };
+            let read = device.read(0, &mut [0; 512]).await;
+            if written.is_ok() || read.is_ok() || device.flush().await.is_ok() {
+                return Err(format!("it is fenced and goes on: {written:?}, {read:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The older life goes on writing until it has met the newer one, which must be soon.
+    pub(super) async fn meet(&self) -> Result<(), String> {
+        let until = self.env.now() + MEETS_WITHIN;
+        let mut dice = Dice::new(7);
+        for at in 0..VOLUMES {
+            let Some(device) = self.enter_again(at).await? else { continue };
+            while self.step(at, &device, &mut dice).await? == Told::Fine {
+                if self.env.now() > until {
+                    return Err("the older life never meets the newer one".to_owned());
+                }
+                self.env.sleep(Duration::from_millis(500)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// A volume of the older life, if it still serves it and its client knows what became of all that it wrote.
+    async fn enter_again(&self, at: usize) -> Result<Option<Device>, String> {
+        let volume = &self.run.volumes[at];
+        if volume.old.lock().is_open() {
+            return Ok(None);
+        }
+        match self.served.node.volumes.attach(&volume.name).await {
+            Ok(handle) => Ok(Some(Device::new(handle))),
+            Err(error) if error.kind() == Kind::Fenced || error.kind().is_retryable() => Ok(None),
+            Err(error) => Err(format!("{}: {error}", volume.name)),
+        }
+    }
+
+    pub(super) async fn step(
+        &self,
+        at: usize,
+        device: &Device,
+        dice: &mut Dice,
+    ) -> Result<Told, String> {
+        self.run.begun.fetch_add(1, Ordering::Relaxed);
+        let (region, staging) = (self.region(at)?, &self.served.node.staging);
+        let told = |what: &str, error: &block::Error| match error.kind() {
+            Kind::Fenced if self.may_be_fenced() => Ok(Told::Fenced),
+            kind if kind.is_retryable() => Ok(Told::Nothing),
+            _ => Err(format!("{what}: {error}")),
+        };
+        match dice.below(8) {
+            0..=1 => {
+                let mut found = vec![0xee; REGION];
+                return match device.read(0, &mut found).await {
+                    Ok(()) if found == region.lock().expected() => Ok(Told::Fine),
+                    Ok(()) => Err("it does not read as what was written there".to_owned()),
+                    Err(error) => match told("read", &error)? {
+                        Told::Nothing => Ok(Told::Fine),
+                        told => Ok(told),
+                    },
+                };
+            }
+            2 => {
+                let mark = region.lock().mark() as u64;
+                match device.handle().staged().drain().await {
+                    // The store had it before the newer life looked: that must have it, too.
+                    Ok(_) if self.which == OLD && self.run.volumes[at].new.lock().is_none() => {
+                        self.run.volumes[at].floor.fetch_max(mark, Ordering::Relaxed);
+                        self.run.volumes[at].earlier.lock().clear();
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        let told = told("drain", &error.into())?;
+                        return Ok(if told == Told::Fenced { told } else { Told::Fine });
+                    }
+                }
+                return Ok(Told::Fine);
+            }
+            _ => {}
+        }
+        let Change { start, bytes } = some_change(dice, BLOCKS);
+        region.lock().submit(&Operation { start, bytes: bytes.clone() });
+        let mut was_fenced = staging.fenced().is_some();
+        let written = device.write(start as u64, &bytes, dice.below(4) == 0);
+        if dice.below(4) == 0 {
+            // A client that takes its time until it asks whether it is done.
+            self.pause(dice, 8000).await;
+        }
+        let written = match written {
+            Ok(Written::Done) => Ok(()),
+            Ok(Written::Staged(ticket)) => {
+                was_fenced = staging.fenced().is_some();
+                device.sync(ticket).await
+            }
+            Ok(Written::Later(later)) => later.await.map_err(block::Error::from),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
+            return told("write", &error);
+        }
+        region.lock().acknowledge(false, self.served.node.log.view().head.segment);
+        if was_fenced {
+            return Err("it acknowledges although it is fenced".to_owned());
+        }
+        let new = self.run.volumes[at].new.lock().clone().filter(|_| self.which == OLD);
+        if let Some(new) = new {
+            heard::note("acknowledged beside the newer life");
+            let is_there = new.base == region.lock().expected();
+            if self.run.setup.policy != Policy::Back && !is_there {
+                return Err("it acknowledges what the newer life does not have".to_owned());
+            }
+        }
+        Ok(Told::Fine)
+    }
+
+    pub(super) async fn sweeps(self, mut dice: Dice) -> Result<(), String> {
+        while !self.run.is_ending.load(Ordering::Relaxed) {
+            self.pause(&mut dice, 8000).await;
+            if self.may_be_fenced() && !self.run.siesta.is_zero() {
+                return Ok(());
+            }
+            match self.served.sweep().await {
+                // The newer life sweeps, too, and asks nobody of its own node.
+                Err(why) if self.may_be_fenced() => tracing::debug!("not swept: {why}"),
+                swept => drop(swept?),
+            }
+        }
+        Ok(())
+    }
+}
