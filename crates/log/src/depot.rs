@@ -26,6 +26,8 @@ pub(crate) struct Depot {
     making: AtomicBool,
     /// Why the last one was not.
     trouble: Mutex<Option<io::Error>>,
+    /// Why a head that is needed waits for a file, in words.
+    wait: Mutex<Option<String>>,
     /// A file or slot has come back, or making one has ended.
     changed: Notify,
 }
@@ -58,6 +60,7 @@ impl Depot {
             slots: Mutex::new(Vec::new()),
             making: AtomicBool::new(false),
             trouble: Mutex::new(None),
+            wait: Mutex::new(None),
             changed: Notify::new(),
         }
     }
@@ -79,6 +82,11 @@ impl Depot {
             self.slots.lock().push(slot);
         }
         self.changed.notify_waiters();
+    }
+
+    /// Why a head waits for a file, if one does.
+    pub(crate) fn why_it_waits(&self) -> Option<String> {
+        self.wait.lock().clone()
     }
 
     pub(crate) fn take_slot(&self) -> Option<Slot> {
@@ -147,6 +155,7 @@ impl Depot {
             {
                 let mut files = self.files.lock();
                 if files.free.len() > leave {
+                    self.wait.lock().take();
                     return Ok(files.free.pop().expect("more than some"));
                 }
             }
@@ -158,6 +167,7 @@ impl Depot {
                 }
                 Some(error) if patient && is_exhaustion(&error) => {
                     tracing::warn!(folder = %self.folder.display(), %error, "no other segment file can be made now: waiting");
+                    *self.wait.lock() = Some(error.to_string());
                     let _ = self.env.timeout(FULL_RETRY, changed).await;
                 }
                 Some(error) => return Err(self.flash_error("making a segment file", &error)),

@@ -381,6 +381,12 @@ impl Log {
         self.inner.check().err()
     }
 
+    /// Why [`Log::roll`] waits though the log is not full, if it does: no segment file can be made now.
+    #[must_use]
+    pub fn why_it_waits(&self) -> Option<String> {
+        self.inner.depot.why_it_waits()
+    }
+
     /// How full.
     #[must_use]
     pub fn usage(&self) -> Usage {

@@ -11,7 +11,7 @@ use crate::limits::{
     RESERVE_FILES, SECTOR_BYTES, SECTOR_BYTES_MAX, SEGMENTS_MAX, SEGMENTS_MIN, SLOTS_MIN,
     STATISTICS_MAX,
 };
-use crate::machine::history::{End, History, Present, what_is_the_log};
+use crate::machine::history::{End, History, Present, Probe, what_is_the_log};
 use crate::machine::table::Table;
 use crate::scan::{Looked, Scan, look, read_foot};
 use crate::segment::Segment;
@@ -33,6 +33,7 @@ pub struct Discovery {
     flush_interval: Duration,
     inventory: Inventory,
     folder_lock: Arc<dyn File>,
+    was_closed: bool,
 }
 
 /// Finds the log of `config`, with `arena` for its open segments.
@@ -70,7 +71,8 @@ pub(crate) async fn find(
     }
     env.boot_phase("scanned", Some("log"), watch);
     let watch = env.watch();
-    let Decided { mut history, newest, counted, closed } = decide(&depot, &mut scan).await?;
+    let Decided { mut history, newest, counted, closed, was_closed } =
+        decide(&depot, &mut scan).await?;
     let found = newest.map(|id| (scan.segments[&id].header().incarnation, id));
     let absent = known
         .filter(|known| history.compare(*known, found))
@@ -130,10 +132,26 @@ pub(crate) async fn find(
     starting.report_damage(&opened);
     env.boot_phase("old-heads", Some("log"), watch);
     let flush_interval = config.flush_interval;
-    Ok(Discovery { scan, starting, opened, segments_max, flush_interval, inventory, folder_lock })
+    let was_closed = was_closed && !opened.is_absent;
+    Ok(Discovery {
+        scan,
+        starting,
+        opened,
+        segments_max,
+        flush_interval,
+        inventory,
+        folder_lock,
+        was_closed,
+    })
 }
 
 impl Discovery {
+    /// Whether the last life closed the log in good order, or there was none. If not, memory may have had more than flash.
+    #[must_use]
+    pub fn was_closed(&self) -> bool {
+        self.was_closed
+    }
+
     /// Opens a new head and makes it durable; the log begins there. No other life of the log may have had
     /// `incarnation`, in any folder: it is written down elsewhere by now.
     pub async fn open(self, incarnation: Incarnation) -> Result<(Log, Opened), Error> {
@@ -193,6 +211,8 @@ struct Decided {
     counted: Option<(SegmentId, Statistics)>,
     /// The newest segment with anything in it, if the log was closed there.
     closed: Option<(u32, Foot)>,
+    /// Nothing was begun after that.
+    was_closed: bool,
 }
 
 /// Looks at heads, the newest first, until one can be read; then decides.
@@ -272,8 +292,10 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<Decided, Error> {
     let last = newest.as_ref().filter(|probe| probe.end != End::Open || probe.has_changes);
     let last = last.map_or(before_end, |probe| Some((probe.segment, probe.end)));
     let closed = closed_foot(depot, scan, last).await?;
+    let is_closed = |probe: &Probe| probe.end == End::Sealed { successor: None };
+    let was_closed = newest.as_ref().map_or(present.is_empty(), is_closed);
     let newest = newest.map(|probe| probe.segment);
-    Ok(Decided { history, newest, counted: statistics, closed })
+    Ok(Decided { history, newest, counted: statistics, closed, was_closed })
 }
 
 /// What it means that the log that was used last is not here, and what to do.

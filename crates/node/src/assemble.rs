@@ -146,16 +146,18 @@ impl Node {
             arena: arena.salt(),
             copies: warm.frames.is_some(),
             trusted,
+            lost: false,
         };
-        let start = record::start(&writer, &beginning, record);
         let find = Log::find(env, arena, log_config(&config, id, sizes), trusted, known_log);
         let (held, found) = if trusted {
             // The log is found while the store writes; its new head needs to know which life this is.
-            futures_util::join!(start, find)
+            futures_util::join!(record::start(&writer, &beginning, record), find)
         } else {
             // What lies in another memory is forgotten before the record names it.
             let found = find.await;
-            (start.await, found)
+            let lost = found.as_ref().is_ok_and(|found| !found.was_closed());
+            let beginning = Beginning { lost, ..beginning };
+            (record::start(&writer, &beginning, record).await, found)
         };
         let held = held?;
         let writer = writer.with_incarnation(held.value.incarnation);

@@ -36,7 +36,8 @@ pub struct NodeRecord {
     /// and the next one begins a new era.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<u64>,
-    /// The start with which that era began.
+    /// The start that found warm memory lost after a life that had not ended in good order, if one did: lives before it may
+    /// have had changes that nobody else has. Warm memory, and that era, begin there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_since: Option<Incarnation>,
 }
@@ -72,6 +73,8 @@ pub struct Beginning<'a> {
     /// This life keeps copies of vaults, in memory that the last one kept them in.
     pub copies: bool,
     pub trusted: bool,
+    /// Warm memory is another one, and the last life did not close its log.
+    pub lost: bool,
 }
 
 /// Whether the warm memory with this salt is the one that the node used last.
@@ -128,11 +131,10 @@ pub async fn start(
             arena: Some(beginning.arena),
             taken,
             copies: beginning.copies.then(|| era.unwrap_or_else(|| writer.env.random_u64())),
-            copied_since: match era {
-                Some(_) => last.and_then(|last| last.copied_since),
-                None => Some(incarnation),
-            }
-            .filter(|_| beginning.copies),
+            copied_since: match beginning.lost {
+                true => Some(incarnation),
+                false => last.and_then(|last| last.copied_since),
+            },
         };
         let watch = writer.env.watch();
         let signed = writer.clone().with_incarnation(incarnation);

@@ -71,7 +71,7 @@ pub struct Record(Mutex<Last>);
 struct Last {
     /// Its warm memory.
     salt: Option<u64>,
-    /// Of the copies of vaults there, and the start with which it began.
+    /// Of the copies of vaults there, and the start that found memory lost after a life that had not ended in good order.
     era: u64,
     since: Incarnation,
 }
@@ -82,13 +82,16 @@ impl Record {
         self.0.lock().salt.is_none_or(|last| last == salt)
     }
 
-    /// A start with this memory.
-    fn start(&self, salt: u64, incarnation: Incarnation) -> Last {
-        let goes_on = self.trusts(salt) && self.0.lock().salt.is_some();
+    /// A start with this memory, over a log that `was_closed`.
+    fn start(&self, salt: u64, incarnation: Incarnation, was_closed: bool) -> Last {
+        let trusted = self.trusts(salt);
         let mut record = self.0.lock();
         record.salt = Some(salt);
-        if !goes_on {
-            (record.era, record.since) = (record.era + 1, incarnation);
+        if !trusted {
+            record.era += 1;
+            if !was_closed {
+                record.since = incarnation;
+            }
         }
         *record
     }
@@ -150,7 +153,7 @@ impl Node {
         let trusted = record.trusts(salt);
         let found = Log::find(&env, arena, log_config, trusted, None).await;
         let found = found.map_err(|error| format!("log: {error}"))?;
-        let started = record.start(salt, incarnation);
+        let started = record.start(salt, incarnation, found.was_closed());
         let (log, opened) =
             found.open(incarnation).await.map_err(|error| format!("log: {error}"))?;
         // Each life as it likes: a store is switched at any time.

@@ -68,8 +68,13 @@ impl Staged {
                 size(share.total)
             ));
         }
-        if self.rolling.load(Ordering::Relaxed) > 0 && usage.flash_bytes >= usage.flash_bytes_max {
-            return Some(format!("the log is full ({}){because}", size(usage.flash_bytes)));
+        if self.rolling.load(Ordering::Relaxed) > 0 {
+            if usage.flash_bytes >= usage.flash_bytes_max {
+                return Some(format!("the log is full ({}){because}", size(usage.flash_bytes)));
+            }
+            if let Some(why) = self.inner.log.why_it_waits() {
+                return Some(format!("the log cannot make another segment file: {why}{because}"));
+            }
         }
         let waiting = self.memory_waiting.load(Ordering::Relaxed);
         (waiting > 0).then(|| {

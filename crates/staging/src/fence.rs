@@ -23,7 +23,7 @@ pub(crate) struct Fence {
     met: watch::Sender<Incarnation>,
     /// The last start for which the node's folder took the node from a copy of it.
     taken: AtomicU64,
-    /// The first life that kept copies of vaults where this one finds them.
+    /// The first life with this warm memory, which keeps copies of vaults there.
     copied_since: AtomicU64,
     /// When it was known last that nobody has dismissed or replaced this start: by the clock that never goes back, and by
     /// that which goes on while the machine sleeps, microseconds.
@@ -67,8 +67,9 @@ impl Staging {
         self.inner.fence.taken.store(life.0, Ordering::Relaxed);
     }
 
-    /// Copies of vaults that this life finds were made by the life `life` or a later one. What an older life has committed
-    /// and such a copy does not show has landed since.
+    /// Warm memory, and the copies of vaults in it, begin with the life `life`. What an older life has committed and such a copy
+    /// does not show has landed since. That life may have had changes in memory that flash never had, and a commit of them may
+    /// still be on its way: no volume is served before its vault says that it is over.
     pub fn copied_since(&self, life: Incarnation) {
         self.inner.fence.copied_since.store(life.0, Ordering::Relaxed);
     }
@@ -167,8 +168,9 @@ impl Inner {
         ours: (Serial, &Runs),
         seen: bool,
     ) -> Result<Held<Vault>, Error> {
-        let taken = Incarnation(self.fence.taken.load(Ordering::Relaxed));
-        if !lives::needs_claim(&vault.value, taken, self.writer.life().incarnation) {
+        let since = |life: &AtomicU64| Incarnation(life.load(Ordering::Relaxed));
+        let since = since(&self.fence.taken).max(since(&self.fence.copied_since));
+        if !lives::needs_claim(&vault.value, since, self.writer.life().incarnation) {
             return Ok(vault);
         }
         if !seen {

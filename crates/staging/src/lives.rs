@@ -105,15 +105,16 @@ pub(crate) fn is_claimed_wrongly(
         && serial <= vault.checkpoint
 }
 
-/// Whether this life has to write the vault before it serves the volume: a copy of the folder was in use before the start
-/// `taken`, its process may still be there, and the vault has not been written since. It may go on from other changes than
-/// this folder has, and only a write of the vault keeps it from committing them under ours.
+/// Whether this life has to write the vault before it serves the volume: what a life before the start `since` had may be more
+/// than this folder has, and the vault has not been written since. A copy of the folder was in use, whose process may still be
+/// there, or warm memory was lost, and with it what flash never had. A commit of that may still come, and only a write of the
+/// vault keeps it from landing under ours.
 ///
 /// So it is after any start with a volume that keeps nothing in the log: a commit of the last life may still be on its way,
 /// with changes that nobody was told of. It must not land once somebody has read what was there before.
-pub(crate) fn needs_claim(vault: &Vault, taken: Incarnation, life: Incarnation) -> bool {
+pub(crate) fn needs_claim(vault: &Vault, since: Incarnation, life: Incarnation) -> bool {
     let is_logged = vault.policy == Policy::Back;
-    vault.incarnation < if is_logged { taken } else { life }
+    vault.incarnation < if is_logged { since } else { life }
 }
 
 /// The vault as this life writes it, with a new checkpoint: it says which life that is, behind which serial it began, and who

@@ -383,3 +383,26 @@ fn sessions_on_threads_of_their_own_share_a_log() {
         }
     });
 }
+
+#[test]
+fn a_log_was_closed_only_when_no_later_life_began() {
+    let world = world(1);
+    let find = async |env: &Env| {
+        let arena = Arena::open_sized(env, Path::new(ARENA), NODE, 4, SEGMENT).unwrap();
+        Log::find(env, arena, config(8), true, None).await.unwrap()
+    };
+    // Whether it is closed in good order.
+    for (closes, was_closed) in [(true, true), (false, true), (true, false), (false, true)] {
+        let env = world.env();
+        world.block_on(async {
+            let found = find(&env).await;
+            assert_eq!(found.was_closed(), was_closed);
+            let (log, _) = found.open(Incarnation(1)).await.unwrap();
+            if closes {
+                append(&log, volume(1), 1, 600).await.unwrap();
+                log.close().await.unwrap();
+            }
+        });
+        world.cut_power();
+    }
+}

@@ -24,6 +24,7 @@ fn beginning(starts: &Starts, nonce: u64) -> Beginning<'_> {
         arena: 5,
         copies: true,
         trusted: true,
+        lost: false,
     }
 }
 
@@ -105,6 +106,22 @@ fn sample() -> NodeRecord {
         copies: Some(9),
         copied_since: None,
     }
+}
+
+#[test]
+fn the_last_start_that_found_memory_lost_stays_written_down() {
+    with_writer(async |writer| {
+        let mut folder = Starts::default();
+        let mut said = Vec::new();
+        for (nonce, lost) in [(1, false), (2, true), (3, false), (4, true)] {
+            let found = read(&writer).await.unwrap();
+            let beginning = Beginning { lost, ..beginning(&folder, nonce) };
+            let held = start(&writer, &beginning, found).await.unwrap();
+            folder = folder.landed(Landed { incarnation: held.value.incarnation, nonce });
+            said.push(held.value.copied_since.map(|start| start.0));
+        }
+        assert_eq!(said, [None, Some(2), Some(2), Some(4)]);
+    });
 }
 
 #[test]
