@@ -22,6 +22,17 @@ pub struct Options {
     pub dir: Option<PathBuf>,
 }
 
+impl Options {
+    /// With a settings file that has `text`, and further arguments.
+    pub fn with_settings(name: &str, text: &str, more: &[&str]) -> Result<Self> {
+        let file = scratch(&format!("{name}-settings"))?.join("settings.toml");
+        std::fs::write(&file, text)?;
+        let mut arguments = vec!["--config".to_owned(), file.display().to_string()];
+        arguments.extend(more.iter().map(|word| (*word).to_owned()));
+        Ok(Self { arguments, ..Self::default() })
+    }
+}
+
 /// A running `rekindle up`; killed on drop, its scratch folder removed.
 pub struct Daemon {
     pub dir: PathBuf,
@@ -177,6 +188,11 @@ impl Daemon {
         Ok(std::fs::rename(self.dir.join("store-away"), self.dir.join("store"))?)
     }
 
+    /// A pack of data in the folder store.
+    pub fn data_pack(&self) -> Result<PathBuf> {
+        objects(&self.dir.join("store/packs/data"))?.pop().context("a pack")
+    }
+
     /// Makes a volume.
     pub fn create(&self, name: &str, size: &str, more: &[&str]) -> Result<()> {
         let mut arguments = vec!["volume", "create", name, "--size", size];
@@ -265,6 +281,16 @@ fn alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('Z'))
         && !stat.is_empty()
+}
+
+/// Turns a bit of a chunk in a pack.
+///
+/// # Errors
+/// When the file cannot be read or written.
+pub fn damage(pack: &Path) -> std::io::Result<()> {
+    let mut object = std::fs::read(pack)?;
+    object[400] ^= 1;
+    std::fs::write(pack, object)
 }
 
 /// The objects in a folder of a store, without the marker.

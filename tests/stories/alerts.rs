@@ -1,7 +1,7 @@
 //! Metrics as Prometheus wants them, and alert rules that fire when something is broken and are silent when it is not.
 
 use anyhow::{Context, Result, ensure};
-use e2e::daemon::{objects, scratch};
+use e2e::daemon::{damage, scratch};
 use e2e::mount::Mount;
 use e2e::nbd_client::NbdClient;
 use e2e::prometheus::{self, Scrape, alerts, firing, promtool, scrape, value};
@@ -30,14 +30,6 @@ fn scrape_when(what: &str, daemon: &Daemon, holds: impl Fn(&Scrape) -> bool) -> 
         holds(&seen)
     })?;
     Ok(seen)
-}
-
-fn settings(name: &str, text: &str, more: &[&str]) -> Result<Options> {
-    let file = scratch(&format!("{name}-settings"))?.join("settings.toml");
-    std::fs::write(&file, text)?;
-    let mut arguments = vec!["--config".to_owned(), file.display().to_string()];
-    arguments.extend(more.iter().map(|word| (*word).to_owned()));
-    Ok(Options { arguments, ..Options::default() })
 }
 
 #[test]
@@ -90,7 +82,7 @@ fn a_store_that_is_gone_alerts_for_all_that_follows_from_it() -> Result<()> {
         return Ok(());
     }
     let text = "[destage]\nage = '1s'\ndeadline = '2s'\n";
-    let options = settings("alerts-store", text, &["--flash-budget", "64M"])?;
+    let options = Options::with_settings("alerts-store", text, &["--flash-budget", "64M"])?;
     let daemon = Daemon::start_with("alerts-store", options)?;
     daemon.create("disk", "512M", &[])?;
     let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
@@ -148,7 +140,7 @@ fn a_volume_that_takes_too_long_alerts() -> Result<()> {
     // What this node knew of the volume by heart is gone: attaching asks the store.
     std::fs::remove_file(daemon.warm())?;
     let slow = ["--store-fault", "latency=1500ms"];
-    daemon.set_options(settings("alerts-stuck", "stuck_after = '1s'", &slow)?);
+    daemon.set_options(Options::with_settings("alerts-stuck", "stuck_after = '1s'", &slow)?);
     daemon.up()?;
     let socket = daemon.socket();
     let client = std::thread::spawn(move || NbdClient::connect(&socket, "disk").map(drop));
@@ -171,10 +163,7 @@ fn damage_that_waits_for_a_person_alerts() -> Result<()> {
     NbdClient::connect(&daemon.socket(), "disk")?.write(0, &Random::new(1).bytes(64 << 10))?;
     daemon.drain("disk")?;
     daemon.stop()?;
-    let pack = objects(&daemon.dir.join("store/packs/data"))?.pop().context("a pack")?;
-    let mut object = std::fs::read(&pack)?;
-    object[400] ^= 1;
-    std::fs::write(&pack, object)?;
+    damage(&daemon.data_pack()?)?;
     daemon.up()?;
     let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
     ensure!((0..4).any(|block| client.read(block << 14, 1 << 14).is_err()), "no block is damaged");

@@ -1,7 +1,7 @@
 //! What is wrong is said: with its age, and with what still works. What is not known is not said.
 
 use anyhow::{Context, Result, ensure};
-use e2e::daemon::objects;
+use e2e::daemon::damage;
 use e2e::nbd_client::NbdClient;
 use e2e::random::Random;
 use e2e::shell::wait_until;
@@ -132,10 +132,7 @@ fn bytes_that_cannot_be_read_are_said_before_and_after_a_restart_and_once_they_a
     NbdClient::connect(&daemon.socket(), "disk")?.write(0, &Random::new(1).bytes(64 << 10))?;
     daemon.drain("disk")?;
     daemon.stop()?;
-    let pack = objects(&daemon.dir.join("store/packs/data"))?.pop().context("a pack")?;
-    let mut object = std::fs::read(&pack)?;
-    object[400] ^= 1;
-    std::fs::write(&pack, object)?;
+    damage(&daemon.data_pack()?)?;
     daemon.up()?;
     let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
     ensure!((0..4).any(|block| client.read(block << 14, 1 << 14).is_err()), "no block is damaged");

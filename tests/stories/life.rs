@@ -10,17 +10,10 @@ use std::io::Read;
 use std::time::Duration;
 
 /// Arguments of `up` with these settings in a file.
-fn settings(name: &str, text: &str, more: &[&str]) -> Result<Options> {
-    let file = e2e::daemon::scratch(&format!("{name}-settings"))?.join("settings.toml");
-    std::fs::write(&file, text)?;
-    let mut arguments = vec!["--config".to_owned(), file.display().to_string()];
-    arguments.extend(more.iter().map(|word| (*word).to_owned()));
-    Ok(Options { arguments, ..Options::default() })
-}
-
 #[test]
 fn a_volume_that_hangs_is_named_with_what_it_waits_for() -> Result<()> {
-    let options = settings("hangs", "stuck_after = '1s'", &["--store-fault", "latency=2s"])?;
+    let options =
+        Options::with_settings("hangs", "stuck_after = '1s'", &["--store-fault", "latency=2s"])?;
     let daemon = Daemon::start_with("hangs", options)?;
     daemon.create("vm1", "64M", &[])?;
     let socket = daemon.socket();
@@ -49,7 +42,7 @@ fn a_volume_that_hangs_is_named_with_what_it_waits_for() -> Result<()> {
 
 #[test]
 fn an_idle_volume_goes_out_of_service_a_pinned_one_stays() -> Result<()> {
-    let options = settings(
+    let options = Options::with_settings(
         "idle",
         "[collector]\nidle = '1s'\ninterval = '100ms'\n[destage]\nage = '100ms'\n",
         &[],
@@ -94,7 +87,7 @@ fn an_idle_volume_goes_out_of_service_a_pinned_one_stays() -> Result<()> {
 
 #[test]
 fn the_inside_of_a_live_daemon_can_be_seen() -> Result<()> {
-    let options = settings("debug", "[destage]\nage = '1h'\n", &[])?;
+    let options = Options::with_settings("debug", "[destage]\nage = '1h'\n", &[])?;
     let daemon = Daemon::start_with("debug", options)?;
     daemon.create("vm1", "16M", &[])?;
     let mut client = NbdClient::connect(&daemon.socket(), "vm1")?;
@@ -130,7 +123,8 @@ fn the_inside_of_a_live_daemon_can_be_seen() -> Result<()> {
 
 /// A daemon that brings nothing into the store by itself, with a volume that owes some blocks.
 fn owing(name: &str, more: &[&str]) -> Result<Daemon> {
-    let daemon = Daemon::start_with(name, settings(name, "[destage]\nage = '1h'\n", more)?)?;
+    let daemon =
+        Daemon::start_with(name, Options::with_settings(name, "[destage]\nage = '1h'\n", more)?)?;
     daemon.create("vm1", "16M", &[])?;
     let mut client = NbdClient::connect(&daemon.socket(), "vm1")?;
     for block in 0..64 {
@@ -205,7 +199,7 @@ fn ctrl_c_makes_a_quick_stop_of_one_that_drains_into_a_store_that_is_away() -> R
 
 #[test]
 fn a_client_that_comes_back_while_its_volume_is_collected_never_notices() -> Result<()> {
-    let options = settings(
+    let options = Options::with_settings(
         "collected",
         "[collector]\nidle = '1ms'\ninterval = '1ms'\n[destage]\nage = '10ms'\n",
         &["--store-fault", "latency=2ms"],

@@ -1,7 +1,7 @@
 //! Damage in the store costs the bytes that are lost, and nothing else.
 
 use anyhow::{Context, Result, ensure};
-use e2e::daemon::{binary, objects};
+use e2e::daemon::{binary, damage, objects};
 use e2e::nbd_client::NbdClient;
 use e2e::random::Random;
 use e2e::shell::{Shell, wait_until};
@@ -38,8 +38,7 @@ fn a_damaged_pack_costs_one_volume_one_block_while_twenty_others_serve() -> Resu
     daemon.create("hurt", "1M", &[])?;
     NbdClient::connect(&daemon.socket(), "hurt")?.write(0, &image)?;
     daemon.drain("hurt")?;
-    let folder = daemon.dir.join("store/packs/data");
-    let pack = objects(&folder)?.pop().context("a pack")?;
+    let pack = daemon.data_pack()?;
     let others: Vec<(String, Vec<u8>)> =
         (0..OTHERS).map(|number| (format!("other{number}"), random.bytes(BLOCK))).collect();
     for (name, bytes) in &others {
@@ -47,9 +46,7 @@ fn a_damaged_pack_costs_one_volume_one_block_while_twenty_others_serve() -> Resu
         NbdClient::connect(&daemon.socket(), name)?.write(0, bytes)?;
     }
     daemon.stop()?;
-    let mut object = std::fs::read(&pack)?;
-    object[400] ^= 1;
-    std::fs::write(&pack, object)?;
+    damage(&pack)?;
     daemon.up()?;
 
     let mut client = NbdClient::connect(&daemon.socket(), "hurt")?;
@@ -115,10 +112,7 @@ fn hurt_and_slow(name: &str) -> Result<(Daemon, Vec<u8>)> {
     }
     daemon.create("other", "1M", &[])?;
     daemon.stop()?;
-    let pack = objects(&daemon.dir.join("store/packs/data"))?.pop().context("a pack")?;
-    let mut object = std::fs::read(&pack)?;
-    object[400] ^= 1;
-    std::fs::write(&pack, object)?;
+    damage(&daemon.data_pack()?)?;
     daemon.set_arguments(SLOW);
     daemon.up()?;
     Ok((daemon, image))
@@ -207,10 +201,8 @@ fn two_clients_are_served_while_one_salvage_of_their_volume_runs_for_two_people(
 
 #[test]
 fn a_salvage_in_vain_is_not_tried_for_ever_and_a_person_decides_what_is_given_up() -> Result<()> {
-    let file = e2e::daemon::scratch("salvage-vain-settings")?.join("settings.toml");
-    std::fs::write(&file, "[destage]\nage = '1h'\nbytes = '1G'\n")?;
-    let arguments = vec!["--config".to_owned(), file.display().to_string()];
-    let options = Options { arguments, ..Options::default() };
+    let text = "[destage]\nage = '1h'\nbytes = '1G'\n";
+    let options = Options::with_settings("salvage-vain", text, &[])?;
     let mut daemon = Daemon::start_with("salvage-vain", options)?;
     daemon.create("other", "1M", &[])?;
     NbdClient::connect(&daemon.socket(), "other")?.write(0, &[9; 4096])?;
@@ -352,10 +344,8 @@ fn a_scrub_finds_what_nobody_reads_and_has_it_salvaged() -> Result<()> {
 fn a_scrub_begins_by_the_clock_and_nobody_has_to_ask() -> Result<()> {
     let (mut daemon, image) = hurt_and_slow("salvage-clock")?;
     daemon.stop()?;
-    let file = e2e::daemon::scratch("salvage-clock-settings")?.join("settings.toml");
-    std::fs::write(&file, "[scrub]\ninterval = '1s'\nrate = '100M'\n")?;
-    let path = file.display().to_string();
-    daemon.set_arguments(["--config", &path]);
+    let text = "[scrub]\ninterval = '1s'\nrate = '100M'\n";
+    daemon.set_options(Options::with_settings("salvage-clock", text, &[])?);
     daemon.up()?;
     let waits = |outcome: &String| outcome == "waiting";
     wait_until("the salvage", || outcomes(&daemon).iter().any(waits))?;

@@ -109,10 +109,8 @@ const DAMAGES: [(&str, &str, Damage); 6] = [
 #[test]
 fn damaged_memory_of_every_kind_leads_to_a_correct_start_and_correct_data() -> Result<()> {
     // What is destaged meanwhile, by the clock, would be a miss of its own.
-    let settings = e2e::daemon::scratch("warm-damage-settings")?.join("settings.toml");
-    std::fs::write(&settings, "[destage]\nage = '1h'\nbytes = '1G'\n")?;
-    let arguments = vec!["--config".to_owned(), settings.display().to_string()];
-    let options = e2e::Options { arguments, ..e2e::Options::default() };
+    let text = "[destage]\nage = '1h'\nbytes = '1G'\n";
+    let options = e2e::Options::with_settings("warm-damage", text, &[])?;
     let mut daemon = Daemon::start_with("warm-damage", options)?;
     fill(&daemon)?;
     for (round, (what, began, damage)) in DAMAGES.into_iter().enumerate() {
