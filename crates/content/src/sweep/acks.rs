@@ -92,32 +92,35 @@ pub async fn is_dismissed(writer: &Writer) -> Result<bool, Error> {
 /// The newer start that the node's record names, if it does: from another copy of its folder. That one sweeps as this node, and
 /// asks nobody whether this start takes anything for granted of the store, so this one must write nothing more that leads there.
 pub async fn replaced_by(writer: &Writer) -> Result<Option<Incarnation>, Error> {
-    let key = key::node_key(writer.node);
-    let bytes = match writer.store.get(&key).await {
-        Ok((bytes, _)) => bytes,
-        Err(datastore::Error::NotFound(_)) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
+    match last_start(writer, writer.node).await {
+        Ok(newest) => Ok(newest.filter(|newest| *newest > writer.life().incarnation)),
+        Err(datastore::Error::NotFound(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The start that a node's record names; `None` when the record names none.
+async fn last_start(
+    writer: &Writer,
+    node: NodeId,
+) -> Result<Option<Incarnation>, datastore::Error> {
+    let key = key::node_key(node);
+    let (bytes, _) = writer.store.get(&key).await?;
     let body = record::decode(&key, &bytes)?.body;
-    let newest = body.get("incarnation").and_then(|number| number.as_u64()).map(Incarnation);
-    Ok(newest.filter(|newest| *newest > writer.life().incarnation))
+    Ok(body.get("incarnation").and_then(|number| number.as_u64()).map(Incarnation))
 }
 
 /// The start of another node that is over, by somebody's word: the one that its record names.
 pub(super) async fn dismissed(writer: &Writer, node: NodeId) -> Result<Incarnation, Error> {
-    let key = format!("{}{node}", key::NODES);
     if node == writer.node {
         let reason = "this is the node that was asked: it is not gone".to_owned();
         return Err(Error::Invalid(reason));
     }
-    let (bytes, _) = writer.store.get(&key).await?;
-    let body = record::decode(&key, &bytes)?.body;
-    let incarnation = body.get("incarnation").and_then(|number| number.as_u64());
     let unclear = || datastore::Error::Damaged {
         reason: "it does not say which start of the node is the last one".to_owned(),
-        key,
+        key: key::node_key(node),
     };
-    Ok(Incarnation(incarnation.ok_or_else(unclear)?))
+    Ok(last_start(writer, node).await?.ok_or_else(unclear)?)
 }
 
 /// An error when that start of a node has answered the sweep at hand: it lives.
