@@ -18,10 +18,10 @@ cargo x bench SUITE [OPTIONS]
   --nightly          also what takes very long: a million volumes
 ";
 
-/// What was asked for.
+/// The parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arguments {
-    /// Its name.
+    /// Name of the suite.
     pub suite: &'static str,
     pub only: Vec<String>,
     pub rounds: usize,
@@ -31,18 +31,18 @@ pub struct Arguments {
     pub json: bool,
     pub no_write: bool,
     pub nightly: bool,
-    /// As it was typed.
+    /// The command line as it was typed.
     pub command: String,
 }
 
 impl Arguments {
-    /// Whether the document is written: only a whole run may replace a whole run.
+    /// Whether docs/benchmarks.md is written: only a whole run may replace a whole run.
     pub fn writes(&self) -> bool {
         !self.no_write && self.only.is_empty()
     }
 }
 
-/// Reads the command line; `None` when help was printed instead.
+/// Parses the command line; `None` when help was printed instead.
 pub fn parse(words: &[String]) -> Result<Option<Arguments>> {
     let mut words_left = words.iter();
     let suite = match words_left.next().map(String::as_str) {

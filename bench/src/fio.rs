@@ -1,4 +1,4 @@
-//! fio: one job, and the figures of it that we use.
+//! fio: one job, and the figures of it that the tables use.
 
 use crate::machine::pinned;
 use crate::rounds::Layout;
@@ -6,12 +6,12 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::path::Path;
 
-/// What a job works on.
+/// Target of a job.
 #[derive(Debug, Clone)]
 pub enum Target {
     /// An export, by its URI.
     Nbd(String),
-    /// A file, with system calls.
+    /// A file, accessed with system calls.
     File(String),
 }
 
@@ -28,7 +28,7 @@ pub struct Job {
     pub more: Vec<String>,
 }
 
-/// What came out.
+/// Result of a job.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
     pub iops: f64,
@@ -37,7 +37,7 @@ pub struct Figures {
 }
 
 impl Job {
-    /// 4 KiB at random places of a volume.
+    /// Makes a job of 4 KiB requests at random places of a volume.
     pub fn nbd(
         uri: String,
         pattern: &'static str,
@@ -48,19 +48,19 @@ impl Job {
         Self { target: Target::Nbd(uri), pattern, depth, seconds, mebibytes, more: Vec::new() }
     }
 
-    /// 4 KiB at random places of a file, each with one system call.
+    /// Makes a job of 4 KiB requests at random places of a file, each with one system call.
     pub fn file(path: &Path, pattern: &'static str, seconds: u64, mebibytes: u64) -> Self {
         let target = Target::File(path.display().to_string());
         Self { target, pattern, depth: 1, seconds, mebibytes, more: Vec::new() }
     }
 
-    /// With another option.
+    /// Adds an option.
     pub fn with(mut self, option: &str) -> Self {
         self.more.push(option.to_owned());
         self
     }
 
-    /// Runs it on the client's cores.
+    /// Runs the job on the client's cores.
     pub fn run(&self, layout: &Layout) -> Result<Figures> {
         let mut command = pinned(&layout.client, "fio");
         command.args(["--name=bench", "--output-format=json", "--percentile_list=50:99"]);
@@ -81,7 +81,7 @@ impl Job {
     }
 }
 
-/// Reads fio's answer. Notes may stand before it.
+/// Parses fio's output. Notes may stand before the JSON.
 fn figures(text: &str, pattern: &str) -> Result<Figures> {
     let begin = text.find('{').context("no JSON")?;
     let mut values = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();

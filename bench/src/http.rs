@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Sends a request and gives the answer's body.
+/// Sends a request and returns the body of the answer.
 pub fn request(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
     let mut stream = UnixStream::connect(socket).context("the daemon's API")?;
     stream.set_read_timeout(Some(Duration::from_secs(120)))?;

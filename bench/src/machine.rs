@@ -1,4 +1,4 @@
-//! The machine: what it is, what others do to it meanwhile, and where our threads may run.
+//! The machine: its description, the load of other processes, and the cores of our threads.
 
 use anyhow::{Context, Result};
 use std::collections::HashMap;
@@ -6,14 +6,14 @@ use std::fs::read_to_string;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Ticks of `/proc` a second; the same on every Linux that we meet.
+/// Ticks of `/proc` a second; the same on all common Linux systems.
 const TICKS: f64 = 100.0;
-/// Others may use this share of one core before a run counts as disturbed.
+/// Share of one core that other processes may use before a run counts as disturbed.
 pub const DISTURBED: f64 = 0.10;
-/// How long a look for quiet takes.
+/// Time of one look for quiet.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// One line about the machine.
+/// Describes the machine in one line.
 pub fn describe() -> String {
     let cpu = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu
@@ -31,7 +31,7 @@ pub fn describe() -> String {
     )
 }
 
-/// The day, for people.
+/// Returns the time of day in UTC, for the document.
 pub fn today() -> String {
     let output = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output();
     output.map_or_else(
@@ -40,15 +40,15 @@ pub fn today() -> String {
     )
 }
 
-/// `some avg10` of CPU pressure.
+/// Returns `some avg10` of CPU pressure.
 pub fn pressure() -> f64 {
     let text = read_to_string("/proc/pressure/cpu").unwrap_or_default();
     let value = text.split_whitespace().find_map(|word| word.strip_prefix("avg10="));
     value.and_then(|value| value.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// Waits until others leave the machine alone, but no longer than `bound`. The kernel's averages would not do: they
-/// still remember our own last run.
+/// Waits until other processes leave the machine alone, but no longer than `bound`. The kernel's
+/// averages would not do: they still include our own last run.
 pub fn wait_for_quiet(bound: Duration) {
     let begin = Instant::now();
     while begin.elapsed() < bound {
@@ -60,7 +60,8 @@ pub fn wait_for_quiet(bound: Duration) {
     }
 }
 
-/// Counts the CPU time of others: what was used, without this process, its descendants and the kernel's threads.
+/// A counter of the CPU time of others: the time used, without this process, its descendants and
+/// the kernel's threads.
 pub struct Watch {
     begin: Instant,
     used: f64,
@@ -73,14 +74,14 @@ impl Watch {
         Self { begin: Instant::now(), used: used(), ours: ours() }
     }
 
-    /// The share of one core that others used since the start.
+    /// Returns the share of one core that others used since the start.
     pub fn others(&self) -> f64 {
         let others = (used() - self.used) - (ours() - self.ours);
         (others / self.begin.elapsed().as_secs_f64()).max(0.0)
     }
 }
 
-/// Seconds that all processes used, and that the hypervisor gave to somebody else.
+/// Counts the seconds that all processes used, and that the hypervisor gave to other guests.
 fn used() -> f64 {
     let text = read_to_string("/proc/stat").unwrap_or_default();
     let fields: Vec<f64> =
@@ -90,7 +91,7 @@ fn used() -> f64 {
     (get(0) + get(1) + get(2) + get(7)) / TICKS
 }
 
-/// Seconds that this process, its descendants and the kernel's threads used.
+/// Counts the seconds that this process, its descendants and the kernel's threads used.
 fn ours() -> f64 {
     let own = std::process::id();
     let mut parents = HashMap::new();
@@ -106,7 +107,7 @@ fn ours() -> f64 {
         let field =
             |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
         parents.insert(pid, field(1) as u32);
-        // utime, stime, and those of children that were waited for
+        // utime, stime, and those of reaped children
         times.insert(pid, (11..15).map(field).sum::<f64>());
     }
     let is_ours = |mut pid: u32| {
@@ -124,14 +125,14 @@ fn ours() -> f64 {
     times.iter().filter(|(pid, _)| is_ours(**pid)).map(|(_, time)| time).sum::<f64>() / TICKS
 }
 
-/// A command that runs on these cores only.
+/// Prepares a command that runs on these cores only.
 pub fn pinned(cores: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("taskset");
     command.arg("-c").arg(cores).arg(program);
     command
 }
 
-/// Puts the calling thread, and what it starts from now on, on these cores.
+/// Puts the calling thread, and its later children, on these cores.
 pub fn pin_this_thread(cores: &str) -> Result<()> {
     let link = std::fs::read_link("/proc/thread-self")?;
     let id = link.file_name().context("a thread has a number")?;

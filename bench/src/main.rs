@@ -1,8 +1,9 @@
-//! `cargo x bench SUITE`: how fast, as ratios against what one would use instead, taken side by side in one run.
+//! `cargo x bench SUITE`: speed as ratios against the usual alternatives, measured side by side in
+//! one run.
 //!
-//! Each file of `experiments/` answers one question. Sides alternate, are pinned alike, and the middle of several
-//! rounds counts, with the best one beside it. Nothing here fails because it was slow: the table says
-//! what was wanted and whether it was reached.
+//! Each file of `experiments/` answers one question. Sides alternate and are pinned alike. The
+//! middle of several rounds counts, with the best one beside it. No run fails because it was slow:
+//! the table says which figure was wanted and whether it was reached.
 #![expect(clippy::disallowed_methods, reason = "a benchmark works on the real machine")]
 
 mod arguments;
@@ -21,7 +22,7 @@ use rounds::Bench;
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    // Measured in a process of its own, so that it can be pinned as a whole.
+    // Ingest is measured in a process of its own, so that it can be pinned as a whole.
     if words.first().is_some_and(|word| word == experiments::ingest::WORKER) {
         return experiments::ingest::work(&words[1..]);
     }
@@ -40,7 +41,7 @@ fn main() -> Result<()> {
                 found.iter().for_each(table::Row::print);
                 rows.extend(found);
             }
-            // The others are worth having.
+            // A failed experiment does not end the run, since the others are worth having.
             Err(error) => rows.push(table::Row::failed(experiment.name, &error)),
         }
     }

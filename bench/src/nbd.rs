@@ -1,7 +1,7 @@
-//! A small NBD client that knows when each reply came.
+//! A small NBD client that records the time of each reply.
 
-use crate::data::Random;
 use anyhow::{Context, Result, bail};
+use rekindle_base::random::Random;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 /// Bytes of a request.
 pub const BLOCK: usize = 4096;
 
-/// One connection.
+/// A connection to an export.
 pub struct Client {
     stream: UnixStream,
-    /// When the server greeted.
+    /// Time of the server's greeting.
     pub greeted: Instant,
-    /// When the server said that the export is open.
+    /// Time at which the server said that the export is open.
     pub opened: Instant,
 }
 
 /// A reply.
 #[derive(Debug, Clone, Copy)]
 pub struct Reply {
-    /// Since the begin of the load.
+    /// Time since the begin of the load.
     pub at: Duration,
     pub latency: Duration,
 }
 
-/// When a load ends.
+/// End of a load.
 #[derive(Debug, Clone, Copy)]
 pub enum Until {
     Passed(Duration),
@@ -68,7 +68,7 @@ impl Client {
         }
     }
 
-    /// Tries again until somebody answers.
+    /// Connects again and again until a server answers.
     pub fn connect_soon(socket: &Path, export: &str, patience: Duration) -> Result<Self> {
         let begin = Instant::now();
         loop {
@@ -113,7 +113,7 @@ impl Client {
         Ok(())
     }
 
-    /// Writes blocks at random places, `depth` at a time, and says when each was acknowledged.
+    /// Writes blocks at random places, `depth` at a time, and returns the time of each reply.
     pub fn write_randomly(
         &mut self,
         depth: usize,
@@ -141,7 +141,7 @@ impl Client {
                 && let Some(slot) = free.pop()
             {
                 encode(&mut requests, 1, slot as u64, random.below(blocks) * BLOCK as u64);
-                // Numbered, so that no two are alike.
+                // Blocks are numbered, so that no two are alike.
                 let from = random.below((noise.len() - BLOCK) as u64) as usize;
                 requests.extend((seed ^ sent as u64).to_le_bytes());
                 requests.extend(&noise[from..from + BLOCK - 8]);
@@ -190,7 +190,7 @@ fn slot_of(header: &[u8; 16]) -> Result<usize> {
     Ok(word(12) as usize)
 }
 
-/// Latency below which `percent` of the replies stay.
+/// Returns the latency below which `percent` of the replies stay.
 pub fn percentile<'a>(replies: impl IntoIterator<Item = &'a Reply>, percent: f64) -> Duration {
     let mut latencies: Vec<Duration> = replies.into_iter().map(|reply| reply.latency).collect();
     latencies.sort_unstable();

@@ -1,4 +1,5 @@
-//! Rounds: sides take turns. The middle run of each side counts, the best one is shown beside it.
+//! Rounds: the sides take turns. The middle run of each side counts, and the best one is shown
+//! beside it.
 
 use crate::arguments::Arguments;
 use crate::machine::{self, Watch};
@@ -6,25 +7,25 @@ use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Which cores clients and servers may use: the same for both sides of every comparison.
+/// Cores of clients and servers: the same for both sides of every comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     pub client: String,
     pub server: String,
 }
 
-/// What every experiment is given.
+/// Context of every experiment.
 pub struct Bench {
     pub rounds: usize,
     pub seconds: u64,
     pub layout: Layout,
-    /// How long a run waits for others to leave the machine alone.
+    /// Longest wait of a run for other processes to leave the machine alone.
     pub patience: Duration,
     /// A folder on the real disk; emptied at the start.
     pub scratch: PathBuf,
     /// The released binary.
     pub binary: PathBuf,
-    /// Whether there is time for what takes very long.
+    /// Whether experiments that take very long are run.
     pub nightly: bool,
 }
 
@@ -43,7 +44,7 @@ pub struct Sides<A, B> {
 }
 
 impl Bench {
-    /// As the command line says.
+    /// Creates the context that the command line asks for.
     pub fn new(arguments: &Arguments) -> Result<Self> {
         let repository = repository();
         let scratch = repository.join("target/bench");
@@ -66,7 +67,7 @@ impl Bench {
         })
     }
 
-    /// One run, when the machine is quiet.
+    /// Runs once, when the machine is quiet.
     pub fn run<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<Run<T>> {
         machine::wait_for_quiet(self.patience);
         let watch = Watch::start();
@@ -74,8 +75,8 @@ impl Bench {
         Ok(Run { value, others: watch.others() })
     }
 
-    /// Runs of two sides in turns. A disturbed run does not count, and is made up for as long as there are not twice as
-    /// many runs as rounds.
+    /// Runs two sides in turns. A disturbed run does not count, and is made up for as long as there
+    /// are not twice as many runs as rounds.
     pub fn alternate<A, B>(
         &self,
         mut ours: impl FnMut() -> Result<A>,
@@ -92,7 +93,7 @@ impl Bench {
         Ok(sides)
     }
 
-    /// Runs of one side.
+    /// Runs one side, with the same rule for disturbed runs.
     pub fn repeat<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<Vec<Run<T>>> {
         let mut runs = Vec::new();
         for _ in 0..self.rounds * 2 {
@@ -113,13 +114,13 @@ fn enough<T>(runs: &[Run<T>], rounds: usize) -> bool {
     runs.iter().filter(|run| is_quiet(run)).count() >= rounds
 }
 
-/// The undisturbed runs; all of them when each was disturbed.
+/// Selects the undisturbed runs; all of them when each was disturbed.
 fn counted<T>(runs: &[Run<T>]) -> Vec<&Run<T>> {
     let quiet = runs.iter().any(is_quiet);
     runs.iter().filter(|run| !quiet || is_quiet(run)).collect()
 }
 
-/// The run with the largest measure: of the undisturbed ones, when there are some.
+/// Finds the run with the largest measure: of the undisturbed ones, when there are some.
 pub fn best<T>(runs: &[Run<T>], measure: impl Fn(&T) -> f64) -> &Run<T> {
     counted(runs)
         .into_iter()
@@ -127,20 +128,21 @@ pub fn best<T>(runs: &[Run<T>], measure: impl Fn(&T) -> f64) -> &Run<T> {
         .expect("there is at least one round")
 }
 
-/// The run in the middle: of the undisturbed ones, when there are some. Of an even number, the one with the smaller
-/// measure.
+/// Finds the run in the middle: of the undisturbed ones, when there are some. Of an even number,
+/// the one with the smaller measure.
 pub fn middle<T>(runs: &[Run<T>], measure: impl Fn(&T) -> f64) -> &Run<T> {
     let mut counted = counted(runs);
     counted.sort_by(|a, b| measure(&a.value).total_cmp(&measure(&b.value)));
     counted[(counted.len() - 1) / 2]
 }
 
-/// The middle value of a measure.
+/// Returns the middle value of a measure.
 pub fn median<T>(runs: &[Run<T>], measure: impl Fn(&T) -> f64) -> f64 {
     measure(&middle(runs, &measure).value)
 }
 
-/// For a note: the best ratio and how many rounds there were, beside a verdict that comes from the middle ones.
+/// Formats a note beside a verdict that comes from the middle runs: the best ratio, and the number
+/// of rounds.
 pub fn beside<A, B>(
     sides: &Sides<A, B>,
     ours: impl Fn(&A) -> f64,
@@ -151,21 +153,21 @@ pub fn beside<A, B>(
     format!("best against best {ratio:.2}x; {} against {} rounds", rounds.0, rounds.1)
 }
 
-/// Times of several rounds, ms, in words.
+/// Formats the times of several rounds, ms.
 pub fn times(runs: &[Run<f64>]) -> String {
     let (middle, best) = (median(runs, |ms| *ms), best(runs, |ms| -ms).value);
     let short = crate::table::short;
     format!("median {} ms, best {} ms, {} rounds", short(middle), short(best), runs.len())
 }
 
-/// All values, for a note: how far apart the runs are.
+/// Formats all values for a note, which shows how far apart the runs are.
 pub fn spread<T>(runs: &[Run<T>], measure: impl Fn(&T) -> f64) -> String {
     let values: Vec<String> =
         runs.iter().map(|run| crate::table::short(measure(&run.value))).collect();
     values.join(" ")
 }
 
-/// The repository.
+/// Returns the folder of the repository.
 pub fn repository() -> PathBuf {
     let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().expect("bench lies in the repository").to_owned()

@@ -1,4 +1,5 @@
-//! The servers that are compared: started pinned, in the scratch folder, stopped and cleaned up on drop.
+//! The servers that are compared: started pinned, in the scratch folder, stopped and cleaned up on
+//! drop.
 
 use crate::http;
 use crate::machine::pinned;
@@ -11,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a server may take to serve.
+/// Longest time of a server until it serves.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A process that dies with whoever started it.
+/// A process that is killed on drop.
 pub struct Process(Child);
 
 impl Process {
@@ -22,7 +23,7 @@ impl Process {
         Ok(Self(command.spawn().with_context(|| format!("cannot start {command:?}"))?))
     }
 
-    /// `kill -9`, until it is gone.
+    /// Kills the process by `kill -9`, and waits until it is gone.
     pub fn kill(&mut self) -> Result<()> {
         self.0.kill()?;
         Ok(self.0.wait().map(drop)?)
@@ -46,7 +47,7 @@ pub struct Simple {
 }
 
 impl Simple {
-    /// `nbdkit memory`.
+    /// Starts `nbdkit memory`.
     pub fn nbdkit_memory(bench: &Bench, mebibytes: u64) -> Result<Self> {
         let socket = bench.scratch.join("nbdkit.sock");
         let mut command = pinned(&bench.layout.server, "nbdkit");
@@ -54,7 +55,7 @@ impl Simple {
         Self::start(command, socket)
     }
 
-    /// `qemu-nbd` on a raw file that is written already.
+    /// Starts `qemu-nbd` on a raw file that is written already.
     pub fn qemu_nbd(bench: &Bench, file: &Path) -> Result<Self> {
         let socket = bench.scratch.join("qemu-nbd.sock");
         let mut command = pinned(&bench.layout.server, "qemu-nbd");
@@ -86,18 +87,18 @@ impl Drop for Simple {
     }
 }
 
-/// A file of that many MiB, all of it written.
+/// Writes a file of that many MiB.
 pub fn written_file(path: &Path, mebibytes: usize) -> Result<()> {
     use std::io::Write;
     let mut file = std::fs::File::create(path)?;
-    let noise = crate::data::Random::new(1).bytes(1 << 20);
+    let noise = rekindle_base::random::Random::new(1).bytes(1 << 20);
     for _ in 0..mebibytes {
         file.write_all(&noise)?;
     }
     Ok(file.sync_all()?)
 }
 
-/// `rekindle up` and its folder.
+/// A running `rekindle up` and its folder.
 pub struct Rekindle {
     dir: PathBuf,
     warm: PathBuf,
@@ -108,7 +109,7 @@ pub struct Rekindle {
 }
 
 impl Rekindle {
-    /// Starts in a fresh folder.
+    /// Starts a daemon in a fresh folder.
     pub fn start(bench: &Bench, name: &str, arguments: &[&str]) -> Result<Self> {
         let dir = bench.scratch.join(name);
         let _ = std::fs::remove_dir_all(&dir);
@@ -142,7 +143,7 @@ impl Rekindle {
         Ok(())
     }
 
-    /// Until the API answers and says so.
+    /// Waits until the API answers that the daemon serves.
     pub fn wait_until_it_serves(&mut self) -> Result<()> {
         let begin = Instant::now();
         loop {
@@ -162,12 +163,12 @@ impl Rekindle {
         }
     }
 
-    /// Asks the API.
+    /// Sends a request to the API.
     pub fn api(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
         http::request(&self.dir.join("rekindle.sock"), method, path, body)
     }
 
-    /// Makes a volume; `ack` is `flash`, `memory`, or another policy than `back`.
+    /// Creates a volume; `ack` is `flash`, `memory`, or another policy than `back`.
     pub fn create(&self, name: &str, mebibytes: u64, ack: &str) -> Result<()> {
         let mut body = json!({ "name": name, "size": mebibytes << 20 });
         let key = if matches!(ack, "flash" | "memory") { "ack" } else { "policy" };
@@ -175,7 +176,7 @@ impl Rekindle {
         self.api("POST", "/api/v1/volumes", Some(&body)).map(drop)
     }
 
-    /// Destages all of a volume.
+    /// Drains a volume.
     pub fn drain(&self, name: &str) -> Result<()> {
         let job = self.api("POST", &format!("/api/v1/volumes/{name}/drain"), Some(&json!({})))?;
         let path = format!("/api/v1/jobs/{}", job["id"].as_str().context("a job has an id")?);
@@ -189,7 +190,8 @@ impl Rekindle {
         }
     }
 
-    /// Fills a volume from begin to end, so that both sides work on memory that was touched, and drains it.
+    /// Fills a volume from begin to end, so that both sides work on memory that was touched, and
+    /// drains it.
     pub fn fill(&self, bench: &Bench, name: &str, mebibytes: u64) -> Result<()> {
         fill(bench, &self.uri(name), mebibytes)?;
         self.drain(name)
@@ -211,32 +213,33 @@ impl Rekindle {
         self.dir.join("trace.txt")
     }
 
-    /// The worker's process.
+    /// Returns the pid of the worker.
     pub fn worker(&self) -> Result<Pid> {
         let status = self.api("GET", "/api/v1/status", None)?;
         let pid = status["detail"]["pid"].as_i64().context("status names no process")?;
         Pid::from_raw(i32::try_from(pid)?).context("not a process")
     }
 
-    /// `kill -9` of the worker; the supervisor starts another.
+    /// Kills the worker by `kill -9`; the supervisor starts another.
     pub fn kill_worker(&self) -> Result<()> {
         Ok(kill_process(self.worker()?, Signal::KILL)?)
     }
 
-    /// A clean stop.
+    /// Stops the daemon in good order.
     pub fn stop(&mut self) -> Result<()> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         kill_process(Pid::from_child(&child), Signal::TERM)?;
         Ok(child.wait().map(drop)?)
     }
 
-    /// `kill -9` of supervisor and worker.
+    /// Kills supervisor and worker by `kill -9`.
     pub fn kill(&mut self) -> Result<()> {
         let worker = self.worker().ok();
         let Some(mut child) = self.child.take() else { return Ok(()) };
         child.kill()?;
         child.wait()?;
-        // It dies with its parent; a dead process has no memory to measure or locks to hold.
+        // The worker dies with its parent. Once it is gone, it has no memory to measure and no
+        // locks.
         let alive = |pid: Pid| Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists();
         let begin = Instant::now();
         while worker.is_some_and(alive) && begin.elapsed() < PATIENCE {
@@ -245,7 +248,7 @@ impl Rekindle {
         Ok(())
     }
 
-    /// As if the host had lost its memory.
+    /// Removes warm memory, as if the host had lost it.
     pub fn forget_warm_memory(&self) -> Result<()> {
         Ok(std::fs::remove_file(&self.warm)?)
     }

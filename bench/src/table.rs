@@ -1,4 +1,4 @@
-//! The table: one row a comparison, for people, as JSON, and into docs/benchmarks.md.
+//! The table: one row a comparison, as text, as JSON, and into docs/benchmarks.md.
 
 use crate::arguments::Arguments;
 use crate::machine;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// What is wanted of a figure.
+/// Bound that a figure should reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Wanted {
     AtLeast(f64),
@@ -35,14 +35,14 @@ pub struct Row {
     /// The figure that counts, and its unit (`x` for a ratio).
     pub value: Option<(f64, &'static str)>,
     pub wanted: Option<Wanted>,
-    /// What a reader must know to believe it.
+    /// Facts that a reader must know to believe the figure.
     pub notes: Vec<String>,
     /// The larger share of one core that others used during the runs that count.
     pub others: f64,
 }
 
 impl Row {
-    /// A row for information.
+    /// Creates a row for information.
     pub fn new(experiment: &'static str, what: impl Into<String>) -> Self {
         Self {
             experiment,
@@ -56,7 +56,7 @@ impl Row {
         }
     }
 
-    /// A row for an experiment that could not be carried out.
+    /// Creates a row for an experiment that could not be carried out.
     pub fn failed(experiment: &'static str, error: &anyhow::Error) -> Self {
         eprintln!("{experiment} failed: {error:#}");
         let text = format!("{error:#}");
@@ -116,7 +116,7 @@ impl Row {
         }
     }
 
-    /// For the terminal.
+    /// Prints the row to the terminal.
     pub fn print(&self) {
         println!(
             "{:<12} {}: {} | {} | {} {} {}",
@@ -139,7 +139,7 @@ fn with_unit(value: f64, unit: &str) -> String {
     }
 }
 
-/// Three digits or so.
+/// Formats a number with three digits or so.
 pub fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 10_000.0 => format!("{:.1}k", value / 1000.0),
@@ -149,7 +149,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// The table in Markdown, and the notes below it.
+/// Formats the table in Markdown, with the notes below it.
 pub fn markdown(rows: &[Row]) -> String {
     let mut text = String::from(
         "| experiment | what | Rekindle | against | figure | wanted | reached | others |\n\
@@ -178,7 +178,7 @@ pub fn markdown(rows: &[Row]) -> String {
     text
 }
 
-/// All rows as JSON.
+/// Formats all rows as JSON.
 pub fn json(rows: &[Row]) -> Value {
     let one = |row: &Row| {
         json!({
@@ -191,7 +191,7 @@ pub fn json(rows: &[Row]) -> Value {
     rows.iter().map(one).collect()
 }
 
-/// What goes between the markers of docs/benchmarks.md.
+/// Formats the text between the markers of docs/benchmarks.md.
 pub fn section(bench: &Bench, arguments: &Arguments, rows: &[Row]) -> String {
     format!(
         "Command: `{}`  \nMachine: {}  \nDate: {}; medians of {} rounds a side, {} s each; clients on core {}, servers on \

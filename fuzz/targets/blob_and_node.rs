@@ -1,4 +1,4 @@
-//! libFuzzer's way in; what is checked is in the library.
+//! The entry for libFuzzer; the checks are in the library.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| rekindle_fuzz::blob_and_node(data));

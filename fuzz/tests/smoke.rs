@@ -1,24 +1,10 @@
-//! Every fuzz target on golden images with random damage: a short run of what `cargo x fuzz` does for long.
+//! Every fuzz target on golden images with random damage: a short run of `cargo x fuzz`.
 
+use rekindle_base::random::Random;
 use rekindle_fuzz as targets;
 use std::path::Path;
 
 const ROUNDS: u64 = 20_000;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
 
 /// Golden images of all crates: where mutation starts.
 #[expect(clippy::disallowed_methods, reason = "a test reads golden images")]
@@ -48,18 +34,18 @@ fn damage(seed: &[u8], random: &mut Random) -> Vec<u8> {
     for _ in 0..random.below(6) {
         match random.below(5) {
             0 if !bytes.is_empty() => {
-                let at = random.below(bytes.len());
+                let at = random.index(bytes.len());
                 bytes[at] ^= 1 << random.below(8);
             }
             1 if !bytes.is_empty() => {
-                let at = random.below(bytes.len());
-                bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)];
+                let at = random.index(bytes.len());
+                bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.index(5)];
             }
-            2 => bytes.truncate(random.below(bytes.len() + 1)),
-            3 => bytes.extend((0..random.below(80)).map(|n| (n as u64 ^ random.0) as u8)),
+            2 => bytes.truncate(random.index(bytes.len() + 1)),
+            3 => bytes.extend((0..random.below(80)).map(|_| random.next_u64() as u8)),
             _ if bytes.len() >= 8 => {
-                let at = random.below(bytes.len() - 7);
-                let value = [0, u64::MAX, u64::from(u32::MAX), 1 << 31][random.below(4)];
+                let at = random.index(bytes.len() - 7);
+                let value = [0, u64::MAX, u64::from(u32::MAX), 1 << 31][random.index(4)];
                 bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
             }
             _ => {}
@@ -83,9 +69,9 @@ fn no_parser_panics_on_damaged_bytes() {
         targets::words,
     ];
     let seeds = seeds();
-    let mut random = Random(0x5eed);
+    let mut random = Random::new(0x5eed);
     for _ in 0..ROUNDS {
-        let seed = &seeds[random.below(seeds.len())];
+        let seed = &seeds[random.index(seeds.len())];
         let bytes = damage(seed, &mut random);
         for target in all {
             target(&bytes);

@@ -1,15 +1,16 @@
-//! A daemon whose clock is late: what it makes is as old as it would be if the story had begun so long ago.
+//! A daemon whose clock is late: its packs look as old as if the story had begun so long ago.
 
 use crate::shell::skip;
 
-/// libfaketime's library, which the loader puts in front of the C library's clock.
+/// Finds libfaketime's library, which the loader puts in front of the C library's clock.
 fn library() -> Option<String> {
     let folders = std::fs::read_dir("/usr/lib").ok()?.flatten();
     let mut libraries = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
     libraries.find(|library| library.is_file()).map(|library| library.display().to_string())
 }
 
-/// The environment of a daemon that lives an hour ago. Nothing, and SKIPPED, when that cannot be had here.
+/// Returns the environment of a daemon whose clock is an hour late. Without libfaketime, prints
+/// SKIPPED and returns `None`.
 #[must_use]
 pub fn an_hour_ago() -> Option<Vec<(String, String)>> {
     let Some(library) = library() else {

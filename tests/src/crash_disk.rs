@@ -1,10 +1,10 @@
 //! A disk with a volatile write cache that can lose power: an NBD server in this process.
 //!
-//! Writes stay in memory until a flush (or carry FUA). A power cut keeps each un-flushed 512-byte sector with a
-//! given chance, in the newest or an older un-flushed version, and loses the rest.
+//! Writes stay in memory until a flush (or carry FUA). A power cut keeps each un-flushed 512-byte
+//! sector with a given chance, in the newest or an older un-flushed version, and loses the rest.
 
-use crate::random::Random;
 use anyhow::Result;
+use rekindle_base::random::Random;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -14,12 +14,12 @@ use std::sync::{Arc, Mutex};
 
 const SECTOR: u64 = 512;
 
-/// What a power cut met.
+/// Sectors that a power cut met.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Torn {
     /// Sectors that were not flushed.
     pub unflushed: usize,
-    /// Of these, those that survived, and among them those that an older version survived of.
+    /// Number of these that survived, and of those that survived in an older version.
     pub kept: usize,
     pub outdated: usize,
 }
@@ -32,7 +32,7 @@ struct State {
     connections: Vec<UnixStream>,
 }
 
-/// The disk.
+/// A disk with a write cache, served over NBD.
 pub struct CrashDisk {
     pub socket: PathBuf,
     size: u64,
@@ -40,7 +40,7 @@ pub struct CrashDisk {
 }
 
 impl CrashDisk {
-    /// A disk of `size` bytes, in files of `folder`.
+    /// Creates a disk of `size` bytes, with its files in `folder`.
     pub fn new(folder: &Path, size: u64) -> Result<Self> {
         let file = std::fs::File::options()
             .create(true)
@@ -74,7 +74,7 @@ impl CrashDisk {
         Ok(Self { socket, size, state })
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
@@ -100,7 +100,7 @@ impl CrashDisk {
         Ok(torn)
     }
 
-    /// Power is back.
+    /// Turns the power on again.
     pub fn power_on(&self) {
         self.state.lock().expect("no panic under the lock").power = true;
     }
@@ -150,7 +150,7 @@ impl State {
     }
 }
 
-/// Old-fashioned fixed newstyle with simple replies is all that nbdfuse needs.
+/// Serves one connection. Fixed newstyle with simple replies is all that nbdfuse needs.
 fn serve(mut stream: UnixStream, size: u64, state: &Mutex<State>) {
     let _ = handshake(&mut stream, size).and_then(|()| {
         while requests(&mut stream, size, state)? {}

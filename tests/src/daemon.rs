@@ -9,21 +9,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How to start it.
+/// Options of a start.
 #[derive(Clone, Default)]
 pub struct Options {
     /// Further arguments of `up`.
     pub arguments: Vec<String>,
     /// Environment (credentials of a store).
     pub environment: Vec<(String, String)>,
-    /// What goes before the binary: `ip netns exec NAME`.
+    /// Words in front of the binary: `ip netns exec NAME`.
     pub prefix: Vec<String>,
-    /// A folder for `--dir` that is not to be made in the scratch folder.
+    /// A folder for `--dir` in place of one in the scratch folder.
     pub dir: Option<PathBuf>,
 }
 
 impl Options {
-    /// With a settings file that has `text`, and further arguments.
+    /// Writes a settings file with `text`, and adds further arguments.
     pub fn with_settings(name: &str, text: &str, more: &[&str]) -> Result<Self> {
         let file = scratch(&format!("{name}-settings"))?.join("settings.toml");
         std::fs::write(&file, text)?;
@@ -41,7 +41,7 @@ pub struct Daemon {
     supervisor: Option<Child>,
 }
 
-/// A folder for one story, on the disk of the repository's target folder.
+/// Makes a folder for one story, on the disk of the repository's target folder.
 pub fn scratch(name: &str) -> Result<PathBuf> {
     let folder = repository().join("target/stories").join(format!("{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
@@ -49,7 +49,7 @@ pub fn scratch(name: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The binary under test.
+/// Returns the path of the binary under test.
 #[must_use]
 pub fn binary() -> PathBuf {
     std::env::var_os("REKINDLE_BINARY")
@@ -57,12 +57,12 @@ pub fn binary() -> PathBuf {
 }
 
 impl Daemon {
-    /// Starts with a folder store in a fresh folder.
+    /// Starts a daemon with a folder store in a fresh folder.
     pub fn start(name: &str) -> Result<Self> {
         Self::start_with(name, Options::default())
     }
 
-    /// Starts as told, and waits until it serves.
+    /// Starts a daemon with these options, and waits until it serves.
     pub fn start_with(name: &str, options: Options) -> Result<Self> {
         let scratch = scratch(name)?;
         let dir = options.dir.clone().unwrap_or_else(|| scratch.join("data"));
@@ -71,7 +71,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// The story's own folder, beside the daemon's.
+    /// Returns the story's own folder, beside the daemon's.
     #[must_use]
     pub fn scratch(&self) -> &Path {
         &self.scratch
@@ -82,7 +82,7 @@ impl Daemon {
         self.options.arguments = arguments.map(str::to_owned).to_vec();
     }
 
-    /// Changes how it is started later; its folder stays.
+    /// Changes the options of later starts; the folder stays.
     pub fn set_options(&mut self, options: Options) {
         self.options = options;
     }
@@ -124,13 +124,13 @@ impl Daemon {
         served.with_context(|| self.trace())
     }
 
-    /// What the daemon printed.
+    /// Returns what the daemon has printed.
     #[must_use]
     pub fn trace(&self) -> String {
         std::fs::read_to_string(self.scratch.join("trace.txt")).unwrap_or_default()
     }
 
-    /// Its warm memory: real memory, gone after the story.
+    /// Returns the path of the warm memory: real memory, gone after the story.
     #[must_use]
     pub fn warm(&self) -> PathBuf {
         let name = self
@@ -140,19 +140,19 @@ impl Daemon {
         Path::new("/dev/shm").join(format!("rekindle-story-{name}.warm"))
     }
 
-    /// The NBD socket.
+    /// Returns the path of the NBD socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.join("nbd.sock")
     }
 
-    /// The URI of a volume for NBD clients.
+    /// Returns the URI of a volume for NBD clients.
     #[must_use]
     pub fn uri(&self, volume: &str) -> String {
         format!("nbd+unix:///{volume}?socket={}", self.socket().display())
     }
 
-    /// Runs a command against it and gives its `--json` answer.
+    /// Runs a command against the daemon and returns its `--json` answer.
     pub fn cli(&self, arguments: &[&str]) -> Result<Value> {
         let text =
             Shell::new(binary()).args(arguments).arg("--json").arg("--dir").arg(&self.dir).run()?;
@@ -160,7 +160,7 @@ impl Daemon {
             .with_context(|| format!("{arguments:?} did not print JSON: {text}"))
     }
 
-    /// What `status` says, whether it serves or not.
+    /// Returns the answer of `status`, whether the daemon serves or not.
     pub fn status(&self) -> Result<Value> {
         let command = Shell::new(binary()).args(["status", "--json", "--dir"]).arg(&self.dir);
         let output = command.output()?;
@@ -169,7 +169,7 @@ impl Daemon {
         })
     }
 
-    /// What the socket for commands answers to a GET, with its head.
+    /// Sends a GET to the API socket and returns the answer with its head.
     pub fn get(&self, path: &str) -> Result<String> {
         let mut stream = UnixStream::connect(self.dir.join("rekindle.sock"))?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
@@ -178,52 +178,52 @@ impl Daemon {
         Ok(text)
     }
 
-    /// The store in the daemon's folder is not there any more, until it comes back.
+    /// Moves the store in the daemon's folder away, until it comes back.
     pub fn store_goes(&self) -> Result<()> {
         Ok(std::fs::rename(self.dir.join("store"), self.dir.join("store-away"))?)
     }
 
-    /// It is where it was.
+    /// Moves the store back to its place.
     pub fn store_comes_back(&self) -> Result<()> {
         Ok(std::fs::rename(self.dir.join("store-away"), self.dir.join("store"))?)
     }
 
-    /// A pack of data in the folder store.
+    /// Returns the path of a pack of data in the folder store.
     pub fn data_pack(&self) -> Result<PathBuf> {
         objects(&self.dir.join("store/packs/data"))?.pop().context("a pack")
     }
 
-    /// Makes a volume.
+    /// Creates a volume.
     pub fn create(&self, name: &str, size: &str, more: &[&str]) -> Result<()> {
         let mut arguments = vec!["volume", "create", name, "--size", size];
         arguments.extend(more);
         self.cli(&arguments).map(|_| ())
     }
 
-    /// Destages everything of a volume.
+    /// Drains a volume.
     pub fn drain(&self, name: &str) -> Result<()> {
         self.cli(&["volume", "drain", name]).map(|_| ())
     }
 
-    /// The worker's process.
+    /// Returns the pid of the worker.
     pub fn worker(&self) -> Result<u32> {
         let status = self.cli(&["status"])?;
         status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).context("status has no pid")
     }
 
-    /// `kill -9` of the worker; the supervisor starts another.
+    /// Kills the worker by `kill -9`; the supervisor starts another.
     pub fn kill_worker(&self) -> Result<()> {
         kill(self.worker()?)
     }
 
-    /// Waits until another worker than `old` serves.
+    /// Waits until another worker than `old` serves; returns the time that took.
     pub fn wait_for_worker_after(&self, old: u32) -> Result<Duration> {
         let begin = Instant::now();
         wait_until("another worker", || self.worker().is_ok_and(|pid| pid != old))?;
         Ok(begin.elapsed())
     }
 
-    /// `kill -9` of supervisor and worker, as if the host had died (its memory lives on).
+    /// Kills supervisor and worker by `kill -9`, as if the host had died (its memory lives on).
     pub fn kill_all(&mut self) -> Result<()> {
         let worker = self.worker().ok();
         if let Some(mut supervisor) = self.supervisor.take() {
@@ -237,7 +237,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// A clean stop.
+    /// Stops the daemon in good order.
     pub fn stop(&mut self) -> Result<()> {
         let Some(mut supervisor) = self.supervisor.take() else { return Ok(()) };
         let pid = rustix::process::Pid::from_child(&supervisor);
@@ -247,7 +247,7 @@ impl Daemon {
         })
     }
 
-    /// The backlog of a volume, bytes.
+    /// Returns the backlog of a volume, in bytes.
     pub fn backlog_bytes(&self, volume: &str) -> Result<u64> {
         let info = self.cli(&["volume", "show", volume])?;
         info["backlog"]["bytes"].as_u64().context("no backlog in volume show")
@@ -293,7 +293,7 @@ pub fn damage(pack: &Path) -> std::io::Result<()> {
     std::fs::write(pack, object)
 }
 
-/// The objects in a folder of a store, without the marker.
+/// Lists the objects in a folder of a store, without the marker.
 ///
 /// # Errors
 /// When the folder cannot be read.
@@ -308,7 +308,8 @@ pub fn objects(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A record as text without what vouches for it, so that it may be changed: as older versions wrote records.
+/// Returns a record's text without its seal, so that it may be changed: older versions wrote
+/// records like that.
 #[must_use]
 pub fn unsealed(record: &str) -> String {
     let sealed = |line: &&str| {
@@ -319,7 +320,7 @@ pub fn unsealed(record: &str) -> String {
     record.lines().filter(sealed).collect::<Vec<_>>().join("\n").replace("},\n}", "}\n}")
 }
 
-/// Bytes that the data packs of a folder store take.
+/// Counts the bytes that the packs of a folder store take.
 #[must_use]
 pub fn stored_bytes(store: &Path) -> u64 {
     let mut total = 0;

@@ -1,6 +1,8 @@
-//! What the stories share: the daemon as a user starts it, the tools of the trade, a disk that can lose power.
+//! Shared means of the stories: the daemon as a user starts it, external programs, and a disk that
+//! can lose power.
 //!
-//! Nothing here links Rekindle: a story sees the released binary, sockets and files, as a user does.
+//! Nothing here links Rekindle: a story sees the released binary, sockets and files, as a user
+//! does.
 #![expect(clippy::disallowed_methods, reason = "stories run on the real machine")]
 
 pub mod clock;

@@ -1,4 +1,4 @@
-//! A kernel block device on this kernel without a kernel NBD client: nbdfuse, then a loop device.
+//! A kernel block device without a kernel NBD client: nbdfuse, then a loop device.
 
 use crate::shell::{Shell, wait_until};
 use anyhow::{Context, Result};
@@ -14,7 +14,7 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches the export; `folder` is for the files in between.
+    /// Attaches the export; `folder` is for intermediate files.
     pub fn attach(uri: &str, folder: &Path) -> Result<Self> {
         let file = folder.join("dev.img");
         std::fs::write(&file, b"")?;
@@ -69,7 +69,7 @@ impl Mount {
         Ok(Self { folder: folder.to_owned() })
     }
 
-    /// Unmounts, and says when that fails.
+    /// Unmounts the file system; an error says when that fails.
     pub fn unmount(self) -> Result<()> {
         let folder = self.folder.clone();
         std::mem::forget(self);

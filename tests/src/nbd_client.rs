@@ -1,7 +1,7 @@
-//! A small blocking NBD client, and a writer that knows what it was promised.
+//! A small blocking NBD client, and a writer that checks the server's promises.
 
-use crate::random::Random;
 use anyhow::{Context, Result, bail};
+use rekindle_base::random::Random;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -10,13 +10,13 @@ use std::time::Duration;
 /// Bytes of the blocks that the checking writer writes.
 pub const BLOCK: usize = 4096;
 
-/// One connection.
+/// A connection to an export.
 pub struct NbdClient {
     stream: UnixStream,
     pub size: u64,
 }
 
-/// A reply: which request, and its error (0 is none).
+/// A reply: the cookie of the request, and its error (0 is none).
 pub struct Reply {
     pub cookie: u64,
     pub error: u32,
@@ -101,13 +101,13 @@ impl NbdClient {
         Ok(Reply { cookie: u64::from_be_bytes(header[8..16].try_into()?), error })
     }
 
-    /// Writes and waits.
+    /// Writes, and waits for the reply.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         self.send(1, offset, offset, data.len() as u32, data)?;
         self.expect_success()
     }
 
-    /// Reads and waits.
+    /// Reads, and waits for the reply.
     pub fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>> {
         self.send(0, offset, offset, length as u32, &[])?;
         self.expect_success()?;
@@ -116,19 +116,19 @@ impl NbdClient {
         Ok(data)
     }
 
-    /// Flushes and waits.
+    /// Flushes, and waits for the reply.
     pub fn flush(&mut self) -> Result<()> {
         self.send(3, 0, 0, 0, &[])?;
         self.expect_success()
     }
 
-    /// Trims and waits.
+    /// Trims, and waits for the reply.
     pub fn trim(&mut self, offset: u64, length: u32) -> Result<()> {
         self.send(4, 0, offset, length, &[])?;
         self.expect_success()
     }
 
-    /// Anything at all, for tests of bad clients.
+    /// Returns the stream, for tests of bad clients.
     pub fn raw(&mut self) -> &mut UnixStream {
         &mut self.stream
     }
@@ -145,11 +145,11 @@ impl NbdClient {
 /// The flag of a write whose reply says that it is durable.
 pub const FUA: u16 = 1;
 
-/// In place of a block: the write was lost in a crash before it was acknowledged.
+/// Mark in place of a block: the write was lost in a crash before it was acknowledged.
 const LOST: u64 = u64::MAX;
 
-/// What a crash is judged by: every write that was sent, and which of them were acknowledged. (That what is there is a
-/// prefix by serial is judged by the simulation, which knows the serials.)
+/// The writes that were sent, and which of them were acknowledged: a crash is judged by these. The
+/// simulation, which knows the serials, judges whether the surviving changes are a prefix.
 #[derive(Default)]
 pub struct Promises {
     /// Block of the n-th write (numbered from 1).
@@ -159,13 +159,13 @@ pub struct Promises {
 }
 
 impl Promises {
-    /// For a volume of which the first `blocks` blocks are used.
+    /// Creates the promises of a volume whose first `blocks` blocks are used.
     #[must_use]
     pub fn new(blocks: u64) -> Self {
         Self { sent: Vec::new(), acknowledged: Vec::new(), blocks }
     }
 
-    /// How many writes were acknowledged.
+    /// Counts the acknowledged writes.
     #[must_use]
     pub fn acknowledged(&self) -> usize {
         self.sent
@@ -175,19 +175,20 @@ impl Promises {
             .count()
     }
 
-    /// How many writes were sent.
+    /// Counts the writes that were sent.
     #[must_use]
     pub fn sent(&self) -> usize {
         self.sent.len()
     }
 
-    /// What was acknowledged after the n-th write is promised by nobody any more: it may be there or not.
+    /// Drops the promises for all writes after the n-th: each may be there or not.
     pub fn release_after(&mut self, number: usize) {
         self.acknowledged[number..].fill(false);
     }
 
-    /// Writes random blocks at `depth` until `stop` says so or the connection breaks. A server error is a failure.
-    /// No two writes in flight are to the same block: their order would be nobody's promise.
+    /// Writes random blocks at `depth` until `stop` says so or the connection breaks. A server
+    /// error is a failure. No two writes in flight are to the same block, since NBD promises no
+    /// order of these.
     pub fn write_until(
         &mut self,
         client: &mut NbdClient,
@@ -207,7 +208,7 @@ impl Promises {
                 self.acknowledged.push(false);
                 let number = self.sent.len() as u64;
                 let bytes = payload(number, block);
-                // Every fourth one by itself, the others in groups.
+                // Every fourth write is durable by itself; the others are synced in groups.
                 let flags = if number.is_multiple_of(4) { FUA } else { 0 };
                 let at = block * BLOCK as u64;
                 if client.send_with(flags, 1, number, at, BLOCK as u32, &bytes).is_err() {
@@ -228,8 +229,9 @@ impl Promises {
         }
     }
 
-    /// After the crash: each block shows its last acknowledged write, or a later one that was in flight. Takes what is
-    /// there as the new truth. Returns how many writes in flight were lost.
+    /// Checks after a crash that each block shows its last acknowledged write, or a later one that
+    /// was in flight. Takes the blocks as the new truth. Returns how many writes in flight were
+    /// lost.
     pub fn check(&mut self, client: &mut NbdClient) -> Result<usize> {
         let mut promised = vec![0u64; self.blocks as usize];
         let done = |index: &usize| self.acknowledged[*index] && self.sent[*index] != LOST;
@@ -279,7 +281,7 @@ impl Promises {
     }
 }
 
-/// The bytes of the n-th write, to this block.
+/// Builds the bytes of the n-th write, to this block.
 fn payload(number: u64, block: u64) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.extend(block.to_le_bytes());

@@ -2,12 +2,12 @@
 
 use crate::crash_disk::{CrashDisk, Torn};
 use crate::mount::{LoopDevice, Mount};
-use crate::random::Random;
 use crate::shell::Shell;
 use anyhow::{Context, Result};
+use rekindle_base::random::Random;
 use std::path::{Path, PathBuf};
 
-/// The machine's disk; the daemon's folder goes on [`PowerLab::folder`].
+/// Disk of the machine; the daemon's folder goes on [`PowerLab::folder`].
 pub struct PowerLab {
     disk: CrashDisk,
     scratch: PathBuf,
@@ -25,13 +25,14 @@ impl PowerLab {
         Ok(lab)
     }
 
-    /// Where the file system is mounted.
+    /// Returns the mount point of the file system.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
         self.scratch.join("mnt")
     }
 
-    /// Cuts the power and brings it back: the file system recovers from its journal. Whoever uses it must be dead.
+    /// Cuts the power and brings it back: the file system recovers from its journal. Its users must
+    /// be dead.
     pub fn cut(&mut self, percent: u64, random: &mut Random) -> Result<Torn> {
         let torn = self.disk.cut(percent, random)?;
         self.mounted = None;

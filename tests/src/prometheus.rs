@@ -1,4 +1,4 @@
-//! What Prometheus makes of the daemon's metrics and of the alert rules, by its own promtool.
+//! Prometheus's view of the daemon's metrics and of the alert rules, by its own promtool.
 
 use crate::daemon::Daemon;
 use crate::shell::{Shell, find, repository, tools};
@@ -7,32 +7,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Minutes for which the last scrape holds: longer than any rule waits.
+/// Minutes for which the last scrape is held: longer than any rule waits.
 const HELD: usize = 90;
 
 /// Samples by series.
 pub type Scrape = BTreeMap<String, String>;
 
-/// Where promtool is.
+/// Finds promtool.
 #[must_use]
 pub fn promtool() -> Option<PathBuf> {
     let fetched = tools().join("bin/promtool");
     if fetched.is_file() { Some(fetched) } else { find("promtool") }
 }
 
-/// What is missing for a story with it.
+/// Lists what a story with promtool lacks.
 #[must_use]
 pub fn missing() -> Vec<String> {
     if promtool().is_some() { Vec::new() } else { vec!["promtool (cargo x tools)".to_owned()] }
 }
 
-/// The alert rules that the project hands out.
+/// Returns the path of the alert rules that the project ships.
 #[must_use]
 pub fn rules() -> PathBuf {
     repository().join("contrib/alerts.yml")
 }
 
-/// The names of the alerts.
+/// Lists the names of the alerts.
 pub fn alerts() -> Result<BTreeSet<String>> {
     let text = std::fs::read_to_string(rules())?;
     Ok(text
@@ -41,14 +41,14 @@ pub fn alerts() -> Result<BTreeSet<String>> {
         .collect())
 }
 
-/// The body of `/metrics`.
+/// Fetches the body of `/metrics`.
 pub fn metrics(daemon: &Daemon) -> Result<String> {
     let answer = daemon.get("/metrics")?;
     let (_, body) = answer.split_once("\r\n\r\n").context("no head")?;
     Ok(body.to_owned())
 }
 
-/// What Prometheus would keep of the metrics now; nothing when nobody answers.
+/// Scrapes the metrics as Prometheus does; empty if the daemon does not answer.
 #[must_use]
 pub fn scrape(daemon: &Daemon) -> Scrape {
     let body = metrics(daemon).unwrap_or_default();
@@ -59,14 +59,14 @@ pub fn scrape(daemon: &Daemon) -> Scrape {
         .collect()
 }
 
-/// The value of a series in a scrape.
+/// Returns the value of a series in a scrape.
 #[must_use]
 pub fn value(scrape: &Scrape, series: &str) -> f64 {
     scrape.get(series).and_then(|value| value.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// The alerts that fire when these scrapes were made a minute apart, and the last one held for an hour and a half; `minutes`
-/// after the first. `folder` is for the files in between.
+/// Returns the alerts that fire `minutes` after the first of these scrapes, which are a minute
+/// apart; the last one holds for an hour and a half. `folder` is for intermediate files.
 pub fn firing(folder: &Path, scrapes: &[Scrape], minutes: usize) -> Result<BTreeSet<String>> {
     let mut firing = BTreeSet::new();
     for alert in alerts()? {
@@ -81,7 +81,7 @@ pub fn firing(folder: &Path, scrapes: &[Scrape], minutes: usize) -> Result<BTree
     Ok(firing)
 }
 
-/// Whether an alert is as expected; what promtool says when it is not.
+/// Judges one alert by promtool; returns what promtool says when the alert is not as expected.
 fn judged(
     folder: &Path,
     scrapes: &[Scrape],

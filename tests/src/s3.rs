@@ -5,13 +5,13 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The server; killed on drop.
+/// An S3 server; killed on drop.
 pub struct S3Server {
     process: Child,
     port: u16,
 }
 
-/// Where its program is.
+/// Finds the server's program.
 #[must_use]
 pub fn program() -> Option<PathBuf> {
     let fetched = tools().join("bin/versitygw");
@@ -19,7 +19,7 @@ pub fn program() -> Option<PathBuf> {
 }
 
 impl S3Server {
-    /// Starts it with a bucket `rekindle` in `folder`.
+    /// Starts a server with a bucket `rekindle` in `folder`.
     pub fn start(folder: &Path) -> Result<Self> {
         let program = program().context("versitygw is missing")?;
         let port = free_port()?;
@@ -45,7 +45,7 @@ impl S3Server {
         Ok(server)
     }
 
-    /// Environment for the daemon.
+    /// Returns the environment for a daemon that uses the server.
     #[must_use]
     pub fn environment(&self) -> Vec<(String, String)> {
         [
@@ -67,7 +67,7 @@ impl Drop for S3Server {
     }
 }
 
-/// A TCP port nobody has.
+/// Returns a TCP port that is not in use.
 pub fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

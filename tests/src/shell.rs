@@ -1,11 +1,11 @@
-//! Running programs, and saying so when one is missing.
+//! Runs programs, and tells when one is missing.
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A program to run, with errors that show what it printed.
+/// A program to run, with errors that show its output.
 pub struct Shell(Command);
 
 impl Shell {
@@ -17,7 +17,7 @@ impl Shell {
         Self(command)
     }
 
-    /// `sh -c script`.
+    /// Prepares to run `sh -euc script`.
     #[must_use]
     pub fn script(script: &str) -> Self {
         Self::new("sh").args(["-euc", script])
@@ -47,12 +47,12 @@ impl Shell {
         self
     }
 
-    /// Runs it to its end, whatever that is.
+    /// Runs the program, and returns its output whether it fails or not.
     pub fn output(mut self) -> Result<Output> {
         self.0.output().with_context(|| format!("cannot run {:?}", self.0))
     }
 
-    /// Runs it; gives what it printed; a failure is an error that shows all.
+    /// Runs the program and returns its output; a failure is an error that shows all.
     pub fn run(self) -> Result<String> {
         let shown = format!("{:?}", self.0);
         let output = self.output()?;
@@ -64,27 +64,27 @@ impl Shell {
     }
 }
 
-/// Where a program is, also in the folders that only root has in its path.
+/// Finds a program, also in the folders that only root has in its path.
 #[must_use]
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     path.split(':').map(|folder| Path::new(folder).join(program)).find(|file| file.is_file())
 }
 
-/// The folder of fetched tools (an S3 server, kernels).
+/// Returns the folder of fetched tools (an S3 server, kernels).
 #[must_use]
 pub fn tools() -> PathBuf {
     std::env::var_os("REKINDLE_TOOLS")
         .map_or_else(|| repository().join("target/tools"), PathBuf::from)
 }
 
-/// The repository.
+/// Returns the folder of the repository.
 #[must_use]
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests lie in the repository").to_owned()
 }
 
-/// Whether a story can run; if not, says SKIPPED and why. In CI everything must be there.
+/// Whether a story must be skipped; then prints SKIPPED and why. In CI nothing may be missing.
 #[must_use]
 pub fn skip_without(programs: &[&str], root: bool) -> bool {
     let mut missing: Vec<String> = programs
@@ -98,7 +98,7 @@ pub fn skip_without(programs: &[&str], root: bool) -> bool {
     skip(&missing)
 }
 
-/// As [`skip_without`], for what is missing by other names.
+/// As [`skip_without`], for a list of what is missing.
 #[must_use]
 pub fn skip(missing: &[String]) -> bool {
     if missing.is_empty() {
@@ -110,7 +110,8 @@ pub fn skip(missing: &[String]) -> bool {
     true
 }
 
-/// `program`, with Ctrl-C as in a terminal: who runs the tests in the background may have it ignored.
+/// Prepares to run `program` so that Ctrl-C ends it: a shell that runs the tests in the background
+/// may have it ignored.
 #[must_use]
 pub fn interruptible(program: &Path) -> Command {
     let mut command = Command::new("env");
@@ -118,10 +119,10 @@ pub fn interruptible(program: &Path) -> Command {
     command
 }
 
-/// How long anything may take, on a machine that does much else: whoever waits for an event waits so long for it.
+/// Longest wait for any event, on a machine with much other load.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Polls until `done` says so.
+/// Polls until `done` returns true.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) -> Result<()> {
     let end = Instant::now() + PATIENCE;
     while !done() {

@@ -4,7 +4,8 @@ use crate::shell::{Shell, tools};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
-/// A real tree of at least 500 MB that every machine with a Rust toolchain has: the toolchain.
+/// Finds a real tree of at least 500 MB that every machine with a Rust toolchain has: the
+/// toolchain.
 pub fn real_tree() -> Result<PathBuf> {
     let sysroot = PathBuf::from(Shell::new("rustc").args(["--print", "sysroot"]).run()?.trim());
     let tree = sysroot.join("lib");
@@ -22,7 +23,7 @@ pub fn real_tree() -> Result<PathBuf> {
     Ok(tree)
 }
 
-/// An ext4 image with a real tree in it; made once, kept beside the fetched tools.
+/// Returns an ext4 image with a real tree in it; made once, kept beside the fetched tools.
 pub fn real_image() -> Result<PathBuf> {
     let image = tools().join("tree.img");
     if image.is_file() {
@@ -52,7 +53,7 @@ pub fn real_image() -> Result<PathBuf> {
     Ok(image)
 }
 
-/// Whether two files have the same bytes.
+/// Checks that two files have the same bytes.
 pub fn same(left: &Path, right: &Path) -> Result<()> {
     Shell::new("cmp").arg(left).arg(right).run().map(|_| ())
 }

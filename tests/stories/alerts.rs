@@ -1,17 +1,18 @@
-//! Metrics as Prometheus wants them, and alert rules that fire when something is broken and are silent when it is not.
+//! Metrics in Prometheus's format, and alert rules that fire when a part is broken and are silent
+//! when all is well.
 
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::{damage, scratch};
 use e2e::mount::Mount;
 use e2e::nbd_client::NbdClient;
 use e2e::prometheus::{self, Scrape, alerts, firing, promtool, scrape, value};
-use e2e::random::Random;
 use e2e::shell::{Shell, skip, skip_without, wait_until};
 use e2e::{Daemon, Options};
+use rekindle_base::random::Random;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Minutes after which every rule has waited for as long as it waits.
+/// Minutes after which the wait of every rule is over.
 const LATE: usize = 80;
 
 fn is_missing() -> bool {
@@ -22,7 +23,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Waits for a scrape of which `holds`.
+/// Scrapes until `holds` is true of a scrape.
 fn scrape_when(what: &str, daemon: &Daemon, holds: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
     let mut seen = Scrape::new();
     wait_until(what, || {
@@ -137,7 +138,7 @@ fn a_volume_that_takes_too_long_alerts() -> Result<()> {
     let mut daemon = Daemon::start("alerts-stuck")?;
     daemon.create("disk", "16M", &[])?;
     daemon.kill_all()?;
-    // What this node knew of the volume by heart is gone: attaching asks the store.
+    // The record cache and the node's other warm memory are gone: attaching asks the store.
     std::fs::remove_file(daemon.warm())?;
     let slow = ["--store-fault", "latency=1500ms"];
     daemon.set_options(Options::with_settings("alerts-stuck", "stuck_after = '1s'", &slow)?);
@@ -203,7 +204,7 @@ fn a_daemon_that_keeps_dying_alerts() -> Result<()> {
     Ok(())
 }
 
-/// A file system of two gigabytes, of which the daemon's folder is a part.
+/// Mounts a file system of two gigabytes, for the daemon's folder.
 fn small_disk(folder: &Path) -> Result<Mount> {
     let image = folder.join("disk.img");
     std::fs::File::create(&image)?.set_len(2 << 30)?;

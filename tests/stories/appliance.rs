@@ -1,11 +1,11 @@
-//! The appliance in a guest: a panic or a reset of the whole machine is a warm start when the host's RAM is kept, and a right
-//! one when it is gone.
+//! The appliance in a guest: a panic or a reset of the whole machine is a warm start when the
+//! host's RAM is kept, and a correct one when it is gone.
 
 use anyhow::{Context, Result, bail};
 use e2e::daemon::{binary, scratch};
 use e2e::nbd_client::{NbdClient, Promises};
-use e2e::random::Random;
 use e2e::shell::{Shell, skip, skip_without, tools, wait_until};
+use rekindle_base::random::Random;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::time::Duration;
 const BLOCKS: u64 = 2048;
 const DEPTH: usize = 8;
 
-/// `rekindle appliance run`; stopped on drop, with everything it leaves.
+/// A running `rekindle appliance run`; stopped on drop, and its files removed.
 struct Appliance {
     folder: PathBuf,
     scratch: PathBuf,
@@ -23,7 +23,7 @@ struct Appliance {
     runner: Option<Child>,
 }
 
-/// Whether one can be built and run here.
+/// Whether an appliance cannot be built and run here; then prints SKIPPED and why.
 fn is_missing() -> bool {
     let mut missing = Vec::new();
     if !tools().join("kernel/boot").is_dir() {
@@ -71,7 +71,7 @@ impl Appliance {
         self.wait_for_service(1)
     }
 
-    /// What `run` said: one object a line.
+    /// Returns the output of `run`: one object a line.
     fn said(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.scratch.join("said.txt")).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -81,7 +81,7 @@ impl Appliance {
         self.said().iter().filter(|line| line["event"] == "serves").count()
     }
 
-    /// Until the guest has begun to serve that many times.
+    /// Waits until the guest has begun to serve that many times.
     fn wait_for_service(&self, times: usize) -> Result<()> {
         wait_until("the guest to serve", || self.services() >= times).with_context(|| {
             let console = std::fs::read(self.folder.join("console.log")).unwrap_or_default();
@@ -112,7 +112,7 @@ impl Appliance {
             .map(drop)
     }
 
-    /// `kill -9` of the guest's QEMU, which is a power cut for the guest.
+    /// Kills the guest's QEMU by `kill -9`, which is a power cut for the guest.
     fn kill_qemu(&self) -> Result<()> {
         let runner = self.runner.as_ref().context("it runs")?.id();
         let children = std::fs::read_to_string(format!("/proc/{runner}/task/{runner}/children"))?;
@@ -125,7 +125,7 @@ impl Appliance {
         Ok(self.cli(&["warm", "show"])?["frames"].clone())
     }
 
-    /// `rekindle stop`: the machine is off after it.
+    /// Runs `rekindle stop`: the machine is off after it.
     fn stop(&mut self) -> Result<()> {
         self.cli(&["stop"])?;
         let mut runner = self.runner.take().context("it runs")?;
@@ -143,7 +143,7 @@ impl Appliance {
 impl Drop for Appliance {
     fn drop(&mut self) {
         if let Some(mut runner) = self.runner.take() {
-            // QEMU goes with it.
+            // QEMU dies with the runner.
             let _ = runner.kill();
             let _ = runner.wait();
         }
@@ -197,7 +197,8 @@ impl Written {
     }
 }
 
-/// Two volumes, one of them with a tree in the store, are written to until the machine stops in the middle.
+/// Writes to two volumes, one of them with a tree in the store, until each blow stops the machine,
+/// and checks that every start after it is warm.
 fn is_warm_after(name: &str, kind: &str, blows: &[&[&str]]) -> Result<()> {
     if is_missing() {
         return Ok(());

@@ -1,11 +1,12 @@
-//! Bad input gets an error that says what to do; nothing is lost, nothing panics, others are unaffected.
+//! Bad input gets an error that says what to do. No data is lost, no process panics, and other
+//! volumes are unaffected.
 
 use anyhow::{Context, Result};
 use e2e::daemon::{binary, scratch};
 use e2e::nbd_client::NbdClient;
-use e2e::random::Random;
 use e2e::shell::Shell;
 use e2e::{Daemon, Options};
+use rekindle_base::random::Random;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -173,7 +174,7 @@ fn a_damaged_vault_affects_its_volume_only() -> Result<()> {
 fn a_damaged_segment_is_reported_exactly_and_never_believed() -> Result<()> {
     let folder = scratch("damaged-segment-warm")?;
     let (warm, settings) = (folder.join("warm"), folder.join("settings.toml"));
-    // What is not drained by hand stays in the log.
+    // Only what is drained by hand leaves the log.
     std::fs::write(&settings, "[destage]\nage = '1h'\n")?;
     let options = Options {
         arguments: [
@@ -238,7 +239,7 @@ fn a_damaged_segment_is_reported_exactly_and_never_believed() -> Result<()> {
     Ok(())
 }
 
-/// Runs `up` and expects it to refuse at once, with exit status 1 or 2; gives what it said.
+/// Runs `up` and expects it to refuse at once, with exit status 1 or 2; returns its message.
 fn up_fails(dir: &Path, arguments: &[&str]) -> Result<String> {
     let output = Shell::new("timeout")
         .arg("20")
@@ -284,7 +285,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Flips a byte.
+/// Flips a bit of a file.
 fn damage(path: &Path, at: u64) -> Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     let file = std::fs::File::options().read(true).write(true).open(path)?;

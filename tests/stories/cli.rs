@@ -1,4 +1,4 @@
-//! The commands a stranger types in the first five minutes.
+//! The commands that a new user types in the first five minutes.
 
 use anyhow::{Context, Result};
 use e2e::Daemon;

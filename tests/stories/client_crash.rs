@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use e2e::nbd_client::{NbdClient, Promises};
-use e2e::random::Random;
+use e2e::random::for_story;
 use e2e::{Daemon, Options};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ fn nothing_acknowledged_is_lost_by_kill_9() -> Result<()> {
 
 #[test]
 fn the_same_without_a_supervisor_and_without_warm_memory() -> Result<()> {
-    let mut random = Random::for_story("kill-all");
+    let mut random = for_story("kill-all");
     let mut daemon = Daemon::start("kill-all")?;
     daemon.create("disk", "64M", &[])?;
     let mut promises = Promises::new(2048);
@@ -28,7 +28,7 @@ fn the_same_without_a_supervisor_and_without_warm_memory() -> Result<()> {
         promises.write_until(&mut client, 16, &mut random, |_| Instant::now() > end)?;
         daemon.kill_all()?;
         if round % 2 == 1 {
-            // As after a reboot of the host: only flash is left.
+            // Only flash is left, as after a reboot of the host.
             let _ = std::fs::remove_file(daemon.warm());
         }
         daemon.up()?;
@@ -75,9 +75,10 @@ fn destaging_all_the_while() -> Result<()> {
     Ok(())
 }
 
-/// Write, kill at a random moment, reconnect, check; on the same volume again and again.
+/// Writes, kills the worker at a random moment, reconnects and checks, again and again on the same
+/// volume.
 fn rounds(daemon: &Daemon, story: &str, rounds: usize) -> Result<()> {
-    let mut random = Random::for_story(story);
+    let mut random = for_story(story);
     let mut promises = Promises::new(4096);
     for round in 0..rounds {
         let mut client = NbdClient::connect(&daemon.socket(), "disk")?;

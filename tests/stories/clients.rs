@@ -1,10 +1,11 @@
-//! The clients that people use: qemu-img, qemu-io, fio, nbdinfo, several at once, and bad ones.
+//! Common clients: qemu-img, qemu-io, fio, nbdinfo, several at once, and bad ones.
 
 use anyhow::{Result, bail};
 use e2e::nbd_client::NbdClient;
-use e2e::random::Random;
+use e2e::random::for_story;
 use e2e::shell::{Shell, skip_without};
 use e2e::{Daemon, tree};
+use rekindle_base::random::Random;
 use std::io::{Read, Write};
 
 #[test]
@@ -141,7 +142,7 @@ fn garbage_drops_that_client_only() -> Result<()> {
     let daemon = Daemon::start("garbage")?;
     daemon.create("disk", "16M", &[])?;
     let mut good = NbdClient::connect(&daemon.socket(), "disk")?;
-    let mut random = Random::for_story("garbage");
+    let mut random = for_story("garbage");
     for _ in 0..100 {
         if let Ok(mut bad) = NbdClient::connect(&daemon.socket(), "disk") {
             let length = 1 + random.below(200) as usize;
@@ -158,7 +159,7 @@ fn garbage_drops_that_client_only() -> Result<()> {
     bad.raw().write_all(&[0xff; 28])?;
     let mut rest = Vec::new();
     let _ = bad.raw().read_to_end(&mut rest);
-    // Out of bounds is answered with an error, and the connection lives on.
+    // A request out of bounds is answered with an error, and the connection lives on.
     let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
     assert!(client.write((16 << 20) - 4096, &[1; 8192]).is_err());
     client.write(0, &[9; 512])?;

@@ -1,8 +1,9 @@
-//! The datastore is slow, fails, or is gone for a minute: no client error, no loss, and the backlog is reported.
+//! The datastore is slow, fails, or is gone for a minute: no client error, no loss, and the backlog
+//! is reported.
 
 use anyhow::Result;
 use e2e::nbd_client::{NbdClient, Promises};
-use e2e::random::Random;
+use e2e::random::for_story;
 use e2e::shell::wait_until;
 use e2e::{Daemon, Options};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ fn a_datastore_that_is_gone_for_a_minute_is_not_felt() -> Result<()> {
 }
 
 fn ride_through(fault: &str, duration: Duration) -> Result<()> {
-    let mut random = Random::for_story(fault);
+    let mut random = for_story(fault);
     let options = Options {
         arguments: ["--store-fault", fault].map(str::to_owned).to_vec(),
         ..Options::default()
@@ -41,7 +42,7 @@ fn ride_through(fault: &str, duration: Duration) -> Result<()> {
     }
     let show = daemon.cli(&["volume", "show", "disk"])?;
     println!("{fault}: {} acknowledged, backlog {}", promises.acknowledged(), show["backlog"]);
-    // It drains once the store is well again, or well enough.
+    // The backlog drains once the store is well again, or well enough.
     wait_until("the backlog to drain", || {
         daemon.backlog_bytes("disk").is_ok_and(|bytes| bytes == 0)
     })?;
@@ -80,7 +81,7 @@ fn a_worker_that_dies_while_the_store_is_away_comes_back_with_it() -> Result<()>
         })?;
         println!("{said}");
         anyhow::ensure!(said.contains("is it mounted"), "{said}");
-        // What is there is left as it is.
+        // The empty mount point is left as it is.
         if is_mount_point {
             anyhow::ensure!(std::fs::read_dir(&place)?.count() == 0, "something was made in it");
             std::fs::remove_dir(&place)?;

@@ -1,12 +1,12 @@
-//! Two images with 80 % in common take about 1.2x one, and deleting one gives its share back while the other is
-//! written.
+//! Two images with 80 % in common take about 1.2 times the space of one. Deleting one gives its
+//! share back while the other is written.
 
 use anyhow::{Context, Result};
 use e2e::Daemon;
 use e2e::daemon::stored_bytes;
 use e2e::nbd_client::NbdClient;
-use e2e::random::Random;
 use e2e::shell::wait_until;
+use rekindle_base::random::Random;
 use std::time::Duration;
 
 const BLOCK: usize = 64 << 10;
@@ -27,7 +27,8 @@ fn what_two_images_have_in_common_is_stored_once() -> Result<()> {
     println!("one image {alone} bytes, both {both}: {ratio:.3}x");
     assert!((1.15..1.30).contains(&ratio), "{ratio}");
 
-    // Remove the first; what only it had comes back while the second is written on.
+    // The first image is removed: the space of its own chunks comes back while the second is
+    // written on.
     daemon.cli(&["volume", "rm", "one", "--now"])?;
     let stop = std::sync::atomic::AtomicBool::new(false);
     let writes = std::thread::scope(|scope| -> Result<usize> {
@@ -74,7 +75,7 @@ fn fill(daemon: &Daemon, name: &str, image: u64) -> Result<()> {
     daemon.drain(name)
 }
 
-/// Incompressible; one block in five differs between the images.
+/// Builds an incompressible block; one block in five differs between the images.
 fn image_block(image: u64, block: u64) -> Vec<u8> {
     let seed = if block.is_multiple_of(5) { image << 32 | block } else { block };
     Random::new(seed).bytes(BLOCK)

@@ -1,11 +1,13 @@
-//! Real file systems on a kernel block device ride over `kill -9`: fsck is clean, every fsync'ed file is intact.
+//! Real file systems on a kernel block device ride over `kill -9`: fsck is clean, every fsync'ed
+//! file is intact.
 
 use anyhow::{Context, Result, bail};
 use e2e::mount::{LoopDevice, Mount};
-use e2e::random::Random;
+use e2e::random::for_story;
 use e2e::s3::S3Server;
 use e2e::shell::{Shell, skip, skip_without};
 use e2e::{Daemon, Options};
+use rekindle_base::random::Random;
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +51,7 @@ fn ext4_survives_on_an_s3_server() -> Result<()> {
 }
 
 fn survive(daemon: &mut Daemon, kind: &str, rounds: usize) -> Result<()> {
-    let mut random = Random::for_story(kind);
+    let mut random = for_story(kind);
     daemon.create("disk", "512M", &[])?;
     let folder = daemon.scratch().join("mnt");
     let mut kept: Vec<String> = Vec::new();
@@ -78,8 +80,8 @@ fn survive(daemon: &mut Daemon, kind: &str, rounds: usize) -> Result<()> {
     check_files(&folder, &kept)
 }
 
-/// Makes, renames and removes files, with fsync, until the daemon is killed under it. Returns the names of files
-/// that were durable (file and folder fsync'ed) before.
+/// Makes, renames and removes files, with fsync, until the daemon is killed under it. Returns the
+/// names of files that were durable (file and folder fsync'ed) before the kill.
 fn work_until_killed(
     daemon: &Daemon,
     folder: &Path,
@@ -147,7 +149,7 @@ fn check_files(folder: &Path, kept: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The journal replays on mount; afterwards the checker finds nothing to mend.
+/// Mounts the file system, which replays its journal, and expects the checker to find no errors.
 fn fsck(daemon: &Daemon, kind: &str, folder: &Path) -> Result<()> {
     let device = LoopDevice::attach(&daemon.uri("disk"), daemon.scratch())?;
     let options = if kind == "xfs" { "nouuid" } else { "" };

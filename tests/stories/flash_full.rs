@@ -1,10 +1,11 @@
-//! The flash budget is full: flow control, then a stall with its reason, then recovery. Never a client error.
+//! The flash budget is full: flow control, then a stall with its reason, then recovery. The client
+//! never gets an error.
 
 use anyhow::{Context, Result};
 use e2e::nbd_client::NbdClient;
-use e2e::random::Random;
 use e2e::shell::wait_until;
 use e2e::{Daemon, Options};
+use rekindle_base::random::Random;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -16,7 +17,7 @@ fn a_full_flash_budget_delays_then_stalls_then_recovers() -> Result<()> {
     let daemon = Daemon::start_with("flash-full", options)?;
     daemon.create("disk", "512M", &[])?;
     let begin = Instant::now();
-    // In service before the store goes away: attaching needs it.
+    // The client attaches before the store goes away, since attaching needs the store.
     let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
     daemon.store_goes()?;
     let (delayed, stalled) = std::thread::scope(|scope| -> Result<(bool, Option<String>)> {
@@ -33,7 +34,7 @@ fn a_full_flash_budget_delays_then_stalls_then_recovers() -> Result<()> {
             let show = daemon.cli(&["volume", "show", "disk"])?;
             delayed |= show["backlog"]["delay_ms"].as_u64().unwrap_or(0) > 0;
             if let Some(reason) = show["backlog"]["stalled"].as_str() {
-                // 100 MB do not go into 64 MB: this comes before the writer's end.
+                // 100 MB do not go into 64 MB, so the stall comes before the writer's end.
                 if stalled.is_none() {
                     daemon.store_comes_back()?;
                 }

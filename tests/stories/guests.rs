@@ -1,8 +1,10 @@
-//! Real kernels ride through daemon kills without an I/O error: the kernel's own NBD client in a user-mode Linux with a
-//! file system over two connections, and a QEMU guest with its disk on a volume.
+//! Real kernels ride through daemon kills without an I/O error: the kernel's own NBD client in a
+//! user-mode Linux with a file system over two connections, and a QEMU guest with its disk on a
+//! volume.
 //!
-//! Debian's `nbd-client -persist` cannot set the kernel's dead-connection timeout, without which the kernel fails what
-//! it has queued as soon as no connection is left; so the device is made by `rekindle map`, which sets it.
+//! Debian's `nbd-client -persist` cannot set the kernel's dead-connection timeout. Without that,
+//! the kernel fails all queued requests as soon as no connection is left. So the device is made by
+//! `rekindle map`, which sets it.
 
 use anyhow::{Context, Result};
 use e2e::shell::{Shell, find, skip, skip_without, tools, wait_until};
@@ -50,7 +52,7 @@ fn executable(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the user-mode guest runs as its init. Its root is this machine's, read-only.
+/// Init script of the user-mode guest. Its root is this machine's, read-only.
 const UML_INIT: &str = r#"#!/bin/sh
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 mount -t proc p /proc; mount -t sysfs s /sys
@@ -135,7 +137,8 @@ fn the_kernel_nbd_client_rides_through_daemon_kills() -> Result<()> {
     command.arg(format!("init={}", init.display()));
     command.arg(format!("uml_dir={}/", daemon.scratch().display()));
     command.arg(format!("U_DIR={}", uml.display())).arg(format!("U_OUT={}", out.display()));
-    // Beside what it writes: the guest hides the folders for temporary files, where the checkout may be.
+    // The binary goes beside the guest's output: the guest hides the folders for temporary files,
+    // where the checkout may be.
     std::fs::copy(e2e::daemon::binary(), out.join("rekindle"))?;
     command
         .env("TMPDIR", "/dev/shm")
@@ -172,7 +175,7 @@ fn the_kernel_nbd_client_rides_through_daemon_kills() -> Result<()> {
     Ok(())
 }
 
-/// What the QEMU guest runs: raw writes to its disk, each synced, then all are read back.
+/// Init script of the QEMU guest: raw writes to its disk, each synced, then all are read back.
 const QEMU_INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin
@@ -269,7 +272,7 @@ fn first_match(folder: &Path, prefix: &str) -> Option<PathBuf> {
     })
 }
 
-/// busybox, the modules of a virtio disk, and [`QEMU_INIT`].
+/// Builds an initramfs of busybox, the modules of a virtio disk, and [`QEMU_INIT`].
 fn build_initramfs(kernel: &Path, scratch: &Path) -> Result<PathBuf> {
     let version_folder = first_match(&kernel.join("lib/modules"), "").context("no modules")?;
     let version = version_folder.file_name().context("a version")?.to_string_lossy().into_owned();
@@ -304,7 +307,8 @@ fn build_initramfs(kernel: &Path, scratch: &Path) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Modules in the order in which they can be loaded.
+/// Adds a module to `wanted` after the modules that it needs: the order in which they can be
+/// loaded.
 fn add_module(dependencies: &str, suffix: &str, wanted: &mut Vec<String>) {
     let found = dependencies.lines().find_map(|line| {
         let (module, needs) = line.split_once(':')?;

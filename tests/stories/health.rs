@@ -1,11 +1,11 @@
-//! What is wrong is said: with its age, and with what still works. What is not known is not said.
+//! Health reports what is wrong, with its age, and what still works. What is not known is not said.
 
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::damage;
 use e2e::nbd_client::NbdClient;
-use e2e::random::Random;
 use e2e::shell::wait_until;
 use e2e::{Daemon, Options};
+use rekindle_base::random::Random;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn a_store_that_is_away_is_never_well_and_no_time_is_promised() -> Result<()> {
     for word in ["has not answered for", "wait safely on flash", "room for"] {
         assert!(message.contains(word), "{word}: {message}");
     }
-    // Writes go on, and no time is named until they are in the store.
+    // Writes go on, and no time until they are in the store is promised.
     client.write(1 << 20, &Random::new(2).bytes(1 << 20))?;
     let show = daemon.cli(&["volume", "show", "disk"])?;
     assert!(show["backlog"]["eta_ms"].is_null(), "{show}");
@@ -59,7 +59,7 @@ fn while_a_write_waits_the_health_is_failing() -> Result<()> {
     let daemon = Daemon::start_with("health-flash", options)?;
     daemon.create("disk", "512M", &[])?;
     let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
-    // Attached before: that needs the store.
+    // The client attaches before the store goes away, since attaching needs the store.
     daemon.store_goes()?;
     let said = std::thread::scope(|scope| -> Result<String> {
         let client = &mut client;
@@ -102,7 +102,7 @@ fn a_client_that_waits_for_the_store_makes_the_health_failing_and_nothing_is_cal
     let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
     client.write(0, &[1; 4096])?;
     daemon.store_goes()?;
-    // The first answer is of now, although the store has answered a moment ago.
+    // The first answer already shows the outage, although the store has answered a moment ago.
     let first = health(&daemon)?;
     ensure!(says(&first, "store-away").is_some(), "{first}");
     std::thread::scope(|scope| -> Result<()> {

@@ -3,10 +3,10 @@
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::{Daemon, Options, binary, stored_bytes};
 use e2e::nbd_client::NbdClient;
-use e2e::random::Random;
 use e2e::s3::{self, S3Server};
 use e2e::shell::{Shell, interruptible, skip, skip_without, wait_until};
 use e2e::tree;
+use rekindle_base::random::Random;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ fn the_same_on_an_s3_server() -> Result<()> {
     Ok(())
 }
 
-/// What is missing for a story on S3.
+/// Lists what a story on S3 lacks.
 pub fn s3_missing() -> Vec<String> {
     if s3::program().is_some() { Vec::new() } else { vec!["versitygw (cargo x tools)".to_owned()] }
 }
@@ -55,7 +55,7 @@ fn round_trip(mut daemon: Daemon) -> Result<()> {
     comes_out(&daemon, &image, "before anything is in the store")?;
     daemon.drain("tree")?;
     assert_eq!(daemon.backlog_bytes("tree")?, 0);
-    // Nothing is left here but what the store has.
+    // After a restart only the store has the image.
     daemon.stop()?;
     daemon.up()?;
     comes_out(&daemon, &image, "from the store")?;
@@ -84,7 +84,7 @@ fn comes_out(daemon: &Daemon, image: &Path, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// A sparse image: two stretches of data, much nothing.
+/// Makes a sparse image: two stretches of data, the rest a hole.
 fn sparse_image(folder: &Path) -> Result<PathBuf> {
     let path = folder.join("disk.img");
     let file = std::fs::File::create(&path)?;
@@ -94,15 +94,15 @@ fn sparse_image(folder: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Bytes that a file takes on its disk.
+/// Returns the bytes that a file takes on its disk.
 fn allocated(file: &Path) -> Result<u64> {
     Ok(std::fs::metadata(file)?.blocks() * 512)
 }
 
-/// Begins an import of more than the log holds while the store is away, and breaks it off by Ctrl-C in its middle; the whole
-/// group hears that, as in a terminal.
+/// Begins an import of more than the log holds while the store is away, and stops it in the middle.
+/// Ctrl-C reaches the whole process group, as in a terminal.
 fn break_off(daemon: &Daemon, image: &Path) -> Result<()> {
-    // In service before the store goes away: attaching needs it.
+    // The client attaches before the store goes away, since attaching needs the store.
     let client = NbdClient::connect(&daemon.socket(), "disk")?;
     daemon.store_goes()?;
     let mut import = interruptible(&binary())
@@ -140,7 +140,7 @@ fn a_qcow2_image_goes_in_and_comes_out_sparse_and_the_same() -> Result<()> {
     let qemu_img = |words: &[&str]| Shell::new("qemu-img").args(words).run();
     qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &text("disk.img"), &text("in.qcow2")])?;
     daemon.cli(&["volume", "import", &text("in.qcow2"), "disk"])?;
-    // Neither the log nor the store holds what is not there.
+    // Neither the log nor the store holds the holes.
     ensure!(daemon.backlog_bytes("disk")? < 80 << 20, "{}", daemon.backlog_bytes("disk")?);
     daemon.drain("disk")?;
     for (out, format) in [("out.qcow2", "qcow2"), ("out.img", "raw")] {
@@ -172,7 +172,7 @@ fn an_import_that_was_broken_off_by_ctrl_c_goes_on_or_begins_again() -> Result<(
         break_off(&daemon, &daemon.scratch().join(image))?;
         let told = daemon.cli(&["volume", "import", &text(image), "disk", again])?;
         if again == "--resume" {
-            // What is there already is not written once more.
+            // The part that is there already is not written once more.
             ensure!(told["written_bytes"].as_u64() < Some(130 << 20), "{told}");
         }
         daemon.cli(&["volume", "export", "disk", &text("out.img"), "--force"])?;

@@ -1,19 +1,21 @@
-//! One folder is one node: a copy of it, or a backup put back, never serves beside the original, and no memory of an
-//! older time is believed.
+//! One folder is one node: a copy of it, or a restored backup, never serves beside the original,
+//! and no memory of an older time is believed.
 
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::scratch;
 use e2e::nbd_client::{NbdClient, Promises};
-use e2e::random::Random;
+use e2e::random::for_story;
 use e2e::shell::{PATIENCE, Shell, wait_until};
 use e2e::{Daemon, Options};
+use rekindle_base::random::Random;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const BLOCK: usize = 4096;
 pub(crate) const BLOCKS: u64 = 512;
 
-/// A store of its own beside the node's folder, so that copies of the folder share it; nothing goes there by itself.
+/// A store of its own beside the node's folder, so that copies of the folder share it. It is filled
+/// by drains only.
 pub(crate) struct Shared(PathBuf);
 
 impl Shared {
@@ -39,14 +41,15 @@ impl Shared {
     }
 }
 
-/// Copies a node's folder as a person does, but for what says where the daemon of the original answers.
+/// Copies a node's folder as a user would, but without the file that names the sockets of the
+/// original daemon.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     Shell::new("cp").arg("-a").arg(from).arg(to).run()?;
     let _ = std::fs::remove_file(to.join("endpoints.json"));
     Ok(())
 }
 
-/// The bytes of a block in a round of writes.
+/// Builds the bytes of a block in a round of writes.
 pub(crate) fn content(round: u64, block: u64) -> Vec<u8> {
     Random::new(round << 32 | block).bytes(BLOCK)
 }
@@ -79,18 +82,19 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Why it does not start.
+/// Returns the error of a start that must be refused.
 fn refused(name: &str, options: Options) -> Result<String> {
     let refused = Daemon::start_with(name, options).err().context("it was started")?;
     Ok(format!("{refused:#}"))
 }
 
-/// Writes until it is hung up on. An error in a reply is a failure, and so is whoever goes on acknowledging.
+/// Writes until the server hangs up. An error in a reply is a failure, and so is a server that goes
+/// on acknowledging.
 fn write_to_the_end(daemon: &Daemon, volume: &str, promises: &mut Promises) -> Result<()> {
     let mut client = NbdClient::connect(&daemon.socket(), volume)?;
     let end = Instant::now() + PATIENCE;
     let mut late = false;
-    promises.write_until(&mut client, 16, &mut Random::for_story(volume), |_| {
+    promises.write_until(&mut client, 16, &mut for_story(volume), |_| {
         late = Instant::now() > end;
         late
     })?;
@@ -98,7 +102,8 @@ fn write_to_the_end(daemon: &Daemon, volume: &str, promises: &mut Promises) -> R
     Ok(())
 }
 
-/// The original is replaced while a client writes: it says so everywhere, and serves nobody.
+/// Checks that an original that was replaced while a client writes says so everywhere, and serves
+/// no client.
 fn is_deposed(daemon: &Daemon) -> Result<()> {
     let why = "another copy of this folder was started as the same node";
     wait_until("the original to know", || {
@@ -124,7 +129,7 @@ fn a_copied_folder_is_refused_and_with_permission_the_original_is_deposed() -> R
     let mut first = Daemon::start_with("lives-first", shared.options(None, &[]))?;
     first.create("disk", "16M", &[])?;
     let mut promises = Promises::new(BLOCKS);
-    let mut random = Random::for_story("lives");
+    let mut random = for_story("lives");
     let mut client = NbdClient::connect(&first.socket(), "disk")?;
     promises.write_until(&mut client, 16, &mut random, |sent| sent >= 2000)?;
     drop(client);
@@ -139,12 +144,14 @@ fn a_copied_folder_is_refused_and_with_permission_the_original_is_deposed() -> R
         ensure!(said.contains(word), "{word}: {said}");
     }
 
-    // More than the copy will write: no checkpoint of it reaches the end of what only the original has.
+    // These are more writes than the copy will make: no checkpoint of it reaches the end of what
+    // only the original has.
     let mut client = NbdClient::connect(&first.socket(), "disk")?;
     let ahead = drained + 4 * BLOCKS as usize;
     promises.write_until(&mut client, 16, &mut random, |sent| sent >= ahead)?;
     drop(client);
-    // Nothing of this goes to the store, so only the look into the node's record can tell the original.
+    // None of this goes to the store, so only the look into the node's record can tell the
+    // original.
     let taking = shared.options(Some(&twin), &["--take-identity"]);
     let mut second = std::thread::scope(|scope| -> Result<Daemon> {
         let writer = scope.spawn(|| write_to_the_end(&first, "disk", &mut promises));
@@ -156,7 +163,8 @@ fn a_copied_folder_is_refused_and_with_permission_the_original_is_deposed() -> R
     promises.release_after(drained);
     promises.check(&mut NbdClient::connect(&second.socket(), "disk")?)?;
 
-    // The original comes back: refused; with permission, what only it has is not laid over what was written since.
+    // The original comes back and is refused. With permission it starts, and what only it has is
+    // not laid over what was written since.
     fill(&second, "disk", 1, 0..BLOCKS)?;
     second.drain("disk")?;
     first.stop()?;
@@ -183,16 +191,17 @@ fn a_copy_that_is_started_beside_a_running_original_loses_nothing_that_is_acknow
     first.create("disk", "16M", &["--policy", "through"])?;
     let mut promises = Promises::new(BLOCKS);
     let mut client = NbdClient::connect(&first.socket(), "disk")?;
-    let mut random = Random::for_story("lives-running");
+    let mut random = for_story("lives-running");
     promises.write_until(&mut client, 16, &mut random, |sent| sent >= 64)?;
     drop(client);
-    // In the middle of a life: nothing tells it from what a crash leaves behind, and so it is the one that goes on.
+    // This copy is from the middle of a life. It looks like the state after a crash, so the copy is
+    // the one that goes on.
     let twin = shared.0.join("twin");
     copy(&first.dir, &twin)?;
     let second = std::thread::scope(|scope| -> Result<Daemon> {
         let writer = scope.spawn(|| write_to_the_end(&first, "disk", &mut promises));
         let second = Daemon::start_with("lives-running-second", shared.options(Some(&twin), &[]))?;
-        // Its first client brings the volume into service there, while the original still writes.
+        // The first client of the copy attaches the volume there, while the original still writes.
         fill(&second, "disk", 0, BLOCKS..BLOCKS + 8)?;
         writer.join().expect("it does not panic")?;
         Ok(second)
@@ -220,7 +229,7 @@ fn a_restored_backup_is_refused_then_taken_and_replays_nothing_over_newer_writes
     fill(&daemon, "disk", 3, 0..BLOCKS)?;
     daemon.drain("disk")?;
     daemon.stop()?;
-    // The memory goes with the disk that is replaced.
+    // The memory is lost with the disk that is replaced.
     std::fs::rename(&daemon.dir, shared.0.join("broken"))?;
     std::fs::remove_file(daemon.warm())?;
     std::fs::rename(&backup, &daemon.dir)?;
@@ -232,7 +241,7 @@ fn a_restored_backup_is_refused_then_taken_and_replays_nothing_over_newer_writes
     daemon.up()?;
     check(&daemon, "disk", 3, 0..BLOCKS)?;
     fill(&daemon, "disk", 4, 0..BLOCKS / 2)?;
-    // A worker that dies does not take the node once more, nor need it be allowed to.
+    // A worker that dies does not take the node once more, and needs no permission.
     let worker = daemon.worker()?;
     daemon.kill_worker()?;
     daemon.wait_for_worker_after(worker)?;
@@ -254,7 +263,8 @@ fn warm_memory_of_an_older_time_is_not_believed() -> Result<()> {
     for between in [other.as_str(), "memfd"] {
         let mut daemon = Daemon::start("lives-warm")?;
         daemon.create("disk", "16M", &[])?;
-        // The harness's memory, another one, the first one again; all drained.
+        // The rounds use the harness's memory, another one, and the first one again; all is
+        // drained.
         for (round, memory) in [None, Some(between), None].into_iter().enumerate() {
             let round = round as u64;
             if round > 0 {
@@ -271,7 +281,8 @@ fn warm_memory_of_an_older_time_is_not_believed() -> Result<()> {
         }
         daemon.up()?;
         check(&daemon, "disk", 2, 0..BLOCKS).context("after the third")?;
-        // What is acknowledged from here on outlives a crash, before it is in the store and afterwards.
+        // Writes that are acknowledged from here on outlive a crash, before they are in the store
+        // and afterwards.
         fill(&daemon, "disk", 3, 0..BLOCKS / 2)?;
         daemon.kill_all()?;
         daemon.up()?;
@@ -284,5 +295,43 @@ fn warm_memory_of_an_older_time_is_not_believed() -> Result<()> {
         ensure!(daemon.status()?["health"]["state"] == "well", "{}", daemon.status()?);
     }
     let _ = std::fs::remove_file(&other);
+    Ok(())
+}
+
+/// The store lies in the folder, so record, log and content agree: only warm memory knows the
+/// future that was given up.
+#[test]
+fn a_folder_put_back_with_its_store_serves_what_it_had_then_and_keeps_what_is_written_since()
+-> Result<()> {
+    for is_killed in [true, false] {
+        let mut daemon = Daemon::start_with("lives-whole", Options::default())?;
+        daemon.create("disk", "16M", &[])?;
+        fill(&daemon, "disk", 1, 0..64)?;
+        daemon.drain("disk")?;
+        daemon.stop()?;
+        let backup = scratch("lives-whole-backup")?.join("node");
+        copy(&daemon.dir, &backup)?;
+        daemon.up()?;
+        fill(&daemon, "disk", 2, 0..64)?;
+        daemon.drain("disk")?;
+        fill(&daemon, "disk", 3, 0..32)?;
+        if is_killed {
+            daemon.kill_all()?
+        } else {
+            daemon.stop()?
+        }
+        std::fs::remove_dir_all(&daemon.dir)?;
+        std::fs::rename(&backup, &daemon.dir)?;
+        daemon.up()?;
+        check(&daemon, "disk", 1, 0..64)?;
+        fill(&daemon, "disk", 4, 8..24)?;
+        daemon.drain("disk")?;
+        daemon.kill_all()?;
+        daemon.up()?;
+        check(&daemon, "disk", 1, 0..8)?;
+        check(&daemon, "disk", 4, 8..24)?;
+        check(&daemon, "disk", 1, 24..64)?;
+        ensure!(daemon.status()?["health"]["state"] == "well", "{}", daemon.status()?);
+    }
     Ok(())
 }

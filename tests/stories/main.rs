@@ -1,4 +1,5 @@
-//! What Rekindle promises, told through the released binary with real clients, real kills and a real S3 server.
+//! Rekindle's promises, told through the released binary with real clients, real kills and a real
+//! S3 server.
 #![expect(clippy::disallowed_methods, reason = "stories run on the real machine")]
 
 mod alerts;

@@ -1,9 +1,9 @@
-//! Packs with parity get back what a disk of the store loses; packs without do not.
+//! Packs with parity get back what a disk of the store loses; packs without parity do not.
 
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::objects;
 use e2e::nbd_client::NbdClient;
-use e2e::random::Random;
+use e2e::random::for_story;
 use e2e::{Daemon, Options};
 use std::path::PathBuf;
 
@@ -11,14 +11,15 @@ const BLOCK: usize = 16 << 10;
 const BLOCKS: usize = 160;
 const PARITY: [&str; 2] = ["--parity", "4+1"];
 
-/// The packs of a class in the folder store.
+/// Lists the packs of a class in the folder store.
 fn packs(daemon: &Daemon, class: &str) -> Result<Vec<PathBuf>> {
     let folder = daemon.dir.join("store/packs").join(class);
     Ok(objects(&folder)?)
 }
 
-/// A stretch of zeros, a sixteenth of the pack, in each pack of data, and a wrong byte in each pack of tree nodes. Nothing
-/// in memory knows better. What the packs were before.
+/// Damages the packs: in each pack of data a stretch of zeros, a sixteenth of the pack, and a wrong
+/// byte in each pack of tree nodes. Warm memory is removed, so that no cache has the lost bytes.
+/// Returns the packs as they were before.
 fn damage(daemon: &mut Daemon) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     daemon.stop()?;
     std::fs::remove_file(daemon.warm())?;
@@ -47,7 +48,7 @@ fn what_a_disk_of_the_store_loses_comes_back_from_parity_and_without_it_is_quara
         let arguments = if parity { arguments } else { Vec::new() };
         let options = Options { arguments, ..Options::default() };
         let mut daemon = Daemon::start_with("parity", options)?;
-        let image = Random::for_story("parity").bytes(BLOCKS * BLOCK);
+        let image = for_story("parity").bytes(BLOCKS * BLOCK);
         daemon.create("hurt", "64M", &[])?;
         NbdClient::connect(&daemon.socket(), "hurt")?.write(0, &image)?;
         daemon.drain("hurt")?;
@@ -72,7 +73,7 @@ fn what_a_disk_of_the_store_loses_comes_back_from_parity_and_without_it_is_quara
             ensure!(std::fs::read(path)? == *whole, "{} is whole again", path.display());
         }
         assert_eq!(daemon.cli(&["verify"])?["result"]["damaged"], 0);
-        // Also for who knows the store only.
+        // A daemon that knows the store only finds all of it sound, too.
         drop(client);
         daemon.stop()?;
         std::fs::remove_file(daemon.warm())?;
@@ -86,7 +87,7 @@ fn what_a_disk_of_the_store_loses_comes_back_from_parity_and_without_it_is_quara
 #[test]
 fn parity_is_switched_on_and_off_for_new_packs_and_old_ones_go_on_being_read() -> Result<()> {
     let mut daemon = Daemon::start("parity-switch")?;
-    let mut random = Random::for_story("parity-switch");
+    let mut random = for_story("parity-switch");
     let mut volumes = Vec::new();
     let mut seen = packs(&daemon, "data").unwrap_or_default();
     for (name, parity) in [("before", "none"), ("with", "4+1"), ("after", "none")] {
@@ -113,7 +114,7 @@ fn parity_is_switched_on_and_off_for_new_packs_and_old_ones_go_on_being_read() -
             assert!(client.read(0, image.len())? == *image, "{name}");
         }
     }
-    // The sweep copies what is alive out of packs of either kind, and comes to rest.
+    // The sweep copies the live chunks out of packs of either kind, and comes to rest.
     daemon.cli(&["volume", "rm", "with", "--now"])?;
     for _ in 0..3 {
         daemon.cli(&["sweep", "run"])?;

@@ -1,9 +1,10 @@
-//! Power loss: the daemon's folder is on a disk that forgets what was not flushed and tears sectors.
+//! Power loss: the daemon's folder is on a disk that forgets what was not flushed and tears
+//! sectors.
 
 use anyhow::Result;
 use e2e::nbd_client::{NbdClient, Promises};
 use e2e::power::PowerLab;
-use e2e::random::Random;
+use e2e::random::for_story;
 use e2e::shell::skip_without;
 use e2e::{Daemon, Options};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ fn nothing_acknowledged_with_ack_flash_is_lost_when_the_power_goes() -> Result<(
     if skip_without(&["nbdfuse", "fusermount3", "losetup", "mkfs.ext4"], true) {
         return Ok(());
     }
-    let mut random = Random::for_story("power-loss");
+    let mut random = for_story("power-loss");
     let scratch = e2e::daemon::scratch("power-loss-disk")?;
     let mut lab = PowerLab::new(&scratch, 2 << 30)?;
     let options = Options {
@@ -36,7 +37,7 @@ fn nothing_acknowledged_with_ack_flash_is_lost_when_the_power_goes() -> Result<(
         let _ = std::fs::remove_file(daemon.warm());
         let percent = [0, 50, 100, 30, 0][round];
         let cut = lab.cut(percent, &mut random)?;
-        // Some of them there and some not is what tears a write.
+        // A write is torn if some of its sectors survive and some do not.
         torn += if cut.kept < cut.unflushed { cut.kept } else { cut.outdated };
         daemon.up()?;
         let mut client = NbdClient::connect(&daemon.socket(), "disk")?;

@@ -1,10 +1,10 @@
-//! Volumes that are removed leave nothing behind: not in the log, not after restarts, however often.
+//! Removed volumes leave nothing behind: not in the log, not after restarts, however often.
 
 use anyhow::{Context, Result, ensure};
 use e2e::nbd_client::NbdClient;
-use e2e::random::Random;
 use e2e::shell::{Shell, wait_until};
 use e2e::{Daemon, Options};
+use rekindle_base::random::Random;
 
 const BLOCK: u64 = 1 << 20;
 
@@ -25,7 +25,7 @@ fn removals_and_restarts_leave_the_log_empty_and_writable() -> Result<()> {
             daemon.kill_all()?;
         }
         daemon.up()?;
-        // What is left of it is looked for beside the first clients.
+        // The log's remains of the volume are looked for beside the first clients.
         let empty = || flash_bytes(&daemon).is_ok_and(|used| used <= 16 << 20);
         wait_until("the log to be empty", empty).with_context(|| {
             format!("round {round}: {:?} bytes of flash for no volume at all", flash_bytes(&daemon))
@@ -36,7 +36,7 @@ fn removals_and_restarts_leave_the_log_empty_and_writable() -> Result<()> {
         "changes of removed volumes came back: {}",
         daemon.trace()
     );
-    // All of the flash is there for whoever writes now.
+    // All of the flash is free for new writes.
     daemon.create("disk", "64M", &[])?;
     fill(&daemon, 9)?;
     let mut client = NbdClient::connect(&daemon.socket(), "disk")?;

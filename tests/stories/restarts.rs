@@ -1,12 +1,13 @@
-//! Back before the client notices: kills at random under load, starts that read nothing, attaches that ask nobody.
+//! Back before the client notices: kills at random under load, starts that read nothing, attaches
+//! that ask no other node.
 //!
-//! `REKINDLE_NIGHTLY=1` makes the long versions of it: 1,000 kills, a million volumes.
+//! `REKINDLE_NIGHTLY=1` makes the long versions: 1,000 kills, a million volumes.
 
 use anyhow::{Context, Result};
-use e2e::Daemon;
 use e2e::daemon::{objects, unsealed};
 use e2e::nbd_client::{NbdClient, Promises};
-use e2e::random::Random;
+use e2e::random::for_story;
+use e2e::{Daemon, Options};
 use std::fs;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ fn is_nightly() -> bool {
 fn kills_at_random_under_load_lose_nothing() -> Result<()> {
     const BLOCKS: u64 = 4096;
     let kills = if is_nightly() { 1000 } else { 30 };
-    let mut random = Random::for_story("kills");
+    let mut random = for_story("kills");
     for ack in ["flash", "memory"] {
         let daemon = Daemon::start(&format!("kills-{ack}"))?;
         daemon.create("vm1", "16M", &["--ack", ack])?;
@@ -27,7 +28,8 @@ fn kills_at_random_under_load_lose_nothing() -> Result<()> {
             let worker = daemon.worker()?;
             let mut client = NbdClient::connect(&daemon.socket(), "vm1")?;
             promises.check(&mut client)?;
-            // The supervisor takes the third short life in a row for a worker that cannot live, and waits.
+            // The supervisor takes the third short life in a row for a worker that cannot live, and
+            // waits before the next start.
             let least = if kill % 3 == 2 { 1000 } else { 20 };
             let time = Duration::from_millis(least + random.below(400));
             std::thread::scope(|scope| {
@@ -35,7 +37,7 @@ fn kills_at_random_under_load_lose_nothing() -> Result<()> {
                     std::thread::sleep(time);
                     daemon.kill_worker()
                 });
-                // Until the connection breaks.
+                // The writer goes on until the connection breaks.
                 promises.write_until(&mut client, 16, &mut random, |_| false)
             })?;
             daemon.wait_for_worker_after(worker)?;
@@ -48,8 +50,8 @@ fn kills_at_random_under_load_lose_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A start makes the same few calls to the store, however many volumes there are, and a volume's first client brings
-/// in that volume only.
+/// A start makes the same few calls to the store, however many volumes there are, and a volume's
+/// first client attaches that volume only.
 #[test]
 fn a_start_with_sixty_thousand_volumes_reads_none_of_them() -> Result<()> {
     let volumes: u64 = if is_nightly() { 1_000_000 } else { 60_000 };
@@ -60,7 +62,7 @@ fn a_start_with_sixty_thousand_volumes_reads_none_of_them() -> Result<()> {
     drop(client);
     daemon.drain("volume-0")?;
     daemon.stop()?;
-    // As records are in the store: through the API it would take minutes.
+    // The records are written into the store as they are: through the API it would take minutes.
     let store = daemon.dir.join("store");
     let name = unsealed(&fs::read_to_string(store.join("names/volume-0"))?);
     let vaults = objects(&store.join("volumes"))?;
@@ -76,7 +78,7 @@ fn a_start_with_sixty_thousand_volumes_reads_none_of_them() -> Result<()> {
         fs::write(store.join("volumes").join(&other_id), renamed(&vault))?;
     }
     daemon.up()?;
-    let mut random = Random::for_story("many-volumes");
+    let mut random = for_story("many-volumes");
     for _ in 0..20 {
         let name = format!("volume-{}", random.below(volumes));
         let mut client = NbdClient::connect(&daemon.socket(), &name)?;
@@ -84,7 +86,8 @@ fn a_start_with_sixty_thousand_volumes_reads_none_of_them() -> Result<()> {
     }
     let calls = store_calls(&daemon)?;
     println!("{volumes} volumes, 20 of them used: {calls} calls to the store");
-    // Identity, node record, its write; name, vault, tree and chunk of each; nothing is listed.
+    // The calls are: identity, node record and its write; for each volume, name, vault, tree and
+    // chunk. Nothing is listed.
     anyhow::ensure!(
         calls < 200,
         "{calls} calls to the store are more than a start and 20 attaches need"
@@ -103,11 +106,14 @@ fn store_calls(daemon: &Daemon) -> Result<u64> {
     Ok(calls.iter().sum())
 }
 
-/// After a kill the volumes that a node owned are served while the store is away: their vaults, trees and unfinished
-/// changes are in warm memory.
+/// After a kill, the volumes that a node owned are served while the store is away: their vaults,
+/// trees and unfinished changes are in warm memory.
 #[test]
 fn after_a_kill_owned_volumes_are_served_while_the_store_is_away() -> Result<()> {
-    let daemon = Daemon::start("store-away")?;
+    // The changes stay in the log: bytes that are only in the store cannot be read while it is
+    // away.
+    let settings = Options::with_settings("store-away", "[destage]\nage = '1h'\n", &[])?;
+    let daemon = Daemon::start_with("store-away", settings)?;
     let name = |number: u8| format!("vm{number}");
     for number in 0..20 {
         daemon.create(&name(number), "16M", &[])?;

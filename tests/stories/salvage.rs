@@ -1,9 +1,9 @@
-//! Damage in the store costs the bytes that are lost, and nothing else.
+//! Damage in the store costs the lost bytes, and nothing else.
 
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::{binary, damage, objects};
 use e2e::nbd_client::NbdClient;
-use e2e::random::Random;
+use e2e::random::for_story;
 use e2e::shell::{Shell, wait_until};
 use e2e::{Daemon, Options};
 use serde_json::Value;
@@ -14,7 +14,7 @@ const BLOCK: usize = 16 << 10;
 const BLOCKS: usize = 4;
 const OTHERS: usize = 20;
 
-/// Which blocks of the volume can be read and are what was written.
+/// Returns which blocks of the volume can be read; these must be what was written.
 fn whole(client: &mut NbdClient, image: &[u8]) -> Vec<bool> {
     (0..BLOCKS)
         .map(|block| {
@@ -33,7 +33,7 @@ fn whole(client: &mut NbdClient, image: &[u8]) -> Vec<bool> {
 #[test]
 fn a_damaged_pack_costs_one_volume_one_block_while_twenty_others_serve() -> Result<()> {
     let mut daemon = Daemon::start("salvage")?;
-    let mut random = Random::for_story("salvage");
+    let mut random = for_story("salvage");
     let image = random.bytes(BLOCKS * BLOCK);
     daemon.create("hurt", "1M", &[])?;
     NbdClient::connect(&daemon.socket(), "hurt")?.write(0, &image)?;
@@ -64,7 +64,7 @@ fn a_damaged_pack_costs_one_volume_one_block_while_twenty_others_serve() -> Resu
             .cli(&["salvage", "history", "hurt"])
             .is_ok_and(|history| history[0]["outcome"] == "waiting")
     })?;
-    // Nothing is given up before a person says so; what would be is told.
+    // Nothing is given up before the user says so; the plan tells what would be.
     let plan = daemon.cli(&["salvage", "run", "hurt"])?["result"]["done"].to_string();
     ensure!(plan.contains("nothing was given up") && plan.contains("--accept-losses"), "{plan}");
     let shown = daemon.cli(&["volume", "show", "hurt"])?;
@@ -77,7 +77,8 @@ fn a_damaged_pack_costs_one_volume_one_block_while_twenty_others_serve() -> Resu
     assert_eq!(whole(&mut client, &image), before, "the same block, no other");
     assert_eq!(daemon.cli(&["salvage", "queue"])?.as_array().map(Vec::len), Some(0));
 
-    // What is lost stays lost over a crash, and is whole again once it is written; also with the bytes of before.
+    // A lost block stays lost over a crash, and is whole again once it is written, also with the
+    // bytes of before.
     drop((client, clients));
     daemon.kill_all()?;
     daemon.up()?;
@@ -96,15 +97,16 @@ fn a_damaged_pack_costs_one_volume_one_block_while_twenty_others_serve() -> Resu
     Ok(())
 }
 
-/// A store that answers so slowly that a salvage takes a while.
+/// Faults of a store that answers so slowly that a salvage takes a while.
 const SLOW: [&str; 2] = ["--store-fault", "latency=400ms"];
 
-/// A daemon over a slow store, with a volume of which one chunk is damaged; nobody has asked for it yet.
+/// Starts a daemon over a slow store, with a volume of which one chunk is damaged and no client has
+/// read any yet.
 fn hurt_and_slow(name: &str) -> Result<(Daemon, Vec<u8>)> {
     let mut daemon = Daemon::start(name)?;
-    let image = Random::for_story(name).bytes(BLOCKS * BLOCK);
+    let image = for_story(name).bytes(BLOCKS * BLOCK);
     daemon.create("hurt", "1M", &[])?;
-    // A batch and a pack a block, so that there is something to read.
+    // Each block gets its own batch and pack, so that a salvage has many packs to read.
     for block in 0..BLOCKS {
         let bytes = &image[block * BLOCK..(block + 1) * BLOCK];
         NbdClient::connect(&daemon.socket(), "hurt")?.write((block * BLOCK) as u64, bytes)?;
@@ -118,7 +120,7 @@ fn hurt_and_slow(name: &str) -> Result<(Daemon, Vec<u8>)> {
     Ok((daemon, image))
 }
 
-/// Waits until a worker has begun with it.
+/// Waits until a worker has begun with the salvage.
 fn wait_for_worker(daemon: &Daemon) -> Result<()> {
     wait_until("a salvage worker", || {
         daemon.cli(&["salvage", "queue"]).is_ok_and(|queue| {
@@ -150,13 +152,14 @@ fn a_salvage_that_is_killed_or_stopped_in_its_middle_goes_on_in_the_next_life() 
             daemon.stop()?;
             daemon.up()?;
         }
-        // Nobody touches it.
+        // The salvage goes on without any client.
         wait_until("it to go on", || {
             outcomes(&daemon).last().is_some_and(|last| last == "waiting")
         })?;
         assert_eq!(outcomes(&daemon), ["interrupted", "waiting"], "kill: {kill}");
         let history = daemon.cli(&["salvage", "history", "hurt"])?;
-        // A process that dies has tried; one that stops in good order has not, if the store lets it say so.
+        // A process that dies has used an attempt. One that stops in good order has not, if the
+        // store lets it say so.
         let attempt = history[1]["attempt"].as_u64().context("attempt")?;
         ensure!(attempt == 2 || (!kill && attempt == 1), "{history}");
         let mut client = NbdClient::connect(&daemon.socket(), "hurt")?;
@@ -182,7 +185,7 @@ fn two_clients_are_served_while_one_salvage_of_their_volume_runs_for_two_people(
             })
         })
         .collect();
-    // Others are served meanwhile.
+    // Other volumes are served meanwhile.
     NbdClient::connect(&daemon.socket(), "other")?.write(0, &[1; 512])?;
     let seen: Vec<Vec<bool>> = clients
         .into_iter()
@@ -217,7 +220,7 @@ fn a_salvage_in_vain_is_not_tried_for_ever_and_a_person_decides_what_is_given_up
         segments.sort();
         Ok(segments)
     };
-    // Three segments and a bit; the store has none of it.
+    // The writes take three segments and a bit, and the store has none of it.
     let mut client = NbdClient::connect(&daemon.socket(), "hurt")?;
     let blocks = 7 * 64_u64;
     for block in 0..blocks {
@@ -248,7 +251,7 @@ fn a_salvage_in_vain_is_not_tried_for_ever_and_a_person_decides_what_is_given_up
         told(&daemon).is_ok_and(|reason| reason.contains("could change nothing"))
     })
     .with_context(|| format!("{:?}, {:?}", told(&daemon), outcomes(&daemon)))?;
-    // No client who asks makes another one.
+    // Further clients do not start another attempt.
     for _ in 0..3 {
         in_vain(&daemon);
         std::thread::sleep(Duration::from_secs(1));
@@ -265,13 +268,13 @@ fn a_salvage_in_vain_is_not_tried_for_ever_and_a_person_decides_what_is_given_up
     let mut other = NbdClient::connect(&daemon.socket(), "other")?;
     assert_eq!(other.read(0, 4096)?, [9; 4096], "others serve");
 
-    // A person tries again, in vain; then decides.
+    // The user tries again, in vain, and then accepts the losses.
     ensure!(daemon.cli(&["salvage", "run", "hurt"]).is_err());
     let done = daemon.cli(&["salvage", "run", "hurt", "--accept-losses"])?;
     let done = done["result"]["done"].to_string();
     ensure!(done.contains("were in segment") && done.contains("given up: serials"), "{done}");
     let kept_of = |client: &mut NbdClient| -> Result<u64> {
-        // A prefix of what was written in order, and nothing after it.
+        // A prefix of the writes is kept, in order, and nothing after it.
         let mut kept = 0;
         for block in 0..blocks {
             let found = client.read(block * (64 << 10), 64 << 10)?;
@@ -318,7 +321,7 @@ fn a_scrub_finds_what_nobody_reads_and_has_it_salvaged() -> Result<()> {
     ensure!(history.contains("a check found"), "{history}");
     daemon.cli(&["salvage", "run", "hurt", "--accept-losses"])?;
     let before = outcomes(&daemon).len();
-    // The footer of another pack: nothing is lost by that.
+    // The footer of another pack is damaged: nothing is lost by that.
     for path in objects(&daemon.dir.join("store/packs/data"))? {
         let mut object = std::fs::read(&path)?;
         let last = object.len() - 30;

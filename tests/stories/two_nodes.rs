@@ -1,6 +1,8 @@
-//! Two daemons on one store: neither's sweep takes anything from the other, and one that died is waited for.
+//! Two daemons on one store: neither's sweep takes anything from the other, and a sweep waits for a
+//! node that died.
 //!
-//! A sweep leaves young packs alone where other nodes are, so the stories begin an hour ago, by the daemons' clocks.
+//! A sweep leaves young packs alone where other nodes are, so the stories begin an hour ago, by the
+//! daemons' clocks.
 
 use crate::lives::{BLOCKS, Shared, check, content, fill};
 use anyhow::{Context, Result, ensure};
@@ -12,7 +14,8 @@ use serde_json::Value;
 
 const HALF: u64 = BLOCKS / 2;
 
-/// Two nodes an hour ago. Each has a volume with the round of writes of its number, and one that will be removed, all drained.
+/// Starts two nodes an hour ago. Each has a volume with the round of writes of its number, and one
+/// that will be removed, all drained.
 fn two_nodes(name: &str, shared: &Shared, clock: &[(String, String)]) -> Result<[Daemon; 2]> {
     let node = |number: u64| -> Result<Daemon> {
         let options = Options { environment: clock.to_vec(), ..shared.options(None, &[]) };
@@ -30,7 +33,7 @@ fn two_nodes(name: &str, shared: &Shared, clock: &[(String, String)]) -> Result<
     Ok([node(1)?, node(2)?])
 }
 
-/// What a sweep did.
+/// Sweeps, and returns the count named `what`.
 fn swept(daemon: &Daemon, what: &str) -> Result<u64> {
     let done = daemon.cli(&["sweep", "run"])?;
     done["result"][what].as_u64().with_context(|| format!("{what} of {done}"))
@@ -48,11 +51,12 @@ fn sweeps_of_two_nodes_leave_each_other_what_they_have() -> Result<()> {
     let shared = Shared::new("two-sweeps")?;
     let [mut one, mut two] = two_nodes("two-sweeps", &shared, &clock)?;
     one.set_options(shared.options(None, &[]));
-    // Slow, so that a sweep of the other finds it in the middle of a batch.
-    two.set_options(shared.options(None, &["--store-fault", "latency=2s"]));
+    // The second node is slow, so that a sweep of the other finds it in the middle of a batch.
+    two.set_options(shared.options(None, &["--store-fault", "latency=1s"]));
     one.up()?;
     two.up()?;
-    // The same bytes as in the volume that goes: a batch of this node may point where the other is about to delete.
+    // These are the bytes of the volume that goes: a batch of this node may point where the other
+    // is about to delete.
     let mut client = NbdClient::connect(&two.socket(), "kept2")?;
     for block in 0..HALF {
         client.write((HALF + block) * 4096, &content(5, block))?;
@@ -66,12 +70,14 @@ fn sweeps_of_two_nodes_leave_each_other_what_they_have() -> Result<()> {
         ensure!(deleted > 0, "the packs of the volume that went are there");
         Ok(())
     })?;
-    two.cli(&["volume", "rm", "gone2", "--now"])?;
-    ensure!(swept(&two, "packs_deleted")? > 0);
-    // Nothing in the caches helps.
-    one.stop()?;
     two.stop()?;
     two.set_options(shared.options(None, &[]));
+    two.up()?;
+    two.cli(&["volume", "rm", "gone2", "--now"])?;
+    ensure!(swept(&two, "packs_deleted")? > 0);
+    // After a restart the caches of the processes do not help.
+    one.stop()?;
+    two.stop()?;
     one.up()?;
     two.up()?;
     check(&one, "kept1", 1, 0..HALF)?;
@@ -95,7 +101,7 @@ fn a_sweep_waits_for_a_node_that_died_until_somebody_says_that_it_is_gone() -> R
     two.set_options(shared.options(None, &[]));
     two.up()?;
     let node = two.status()?["node"].as_str().context("a node")?.to_owned();
-    // Acknowledged, and in its log only, when it dies.
+    // The writes are acknowledged, and in the node's log only, when it dies.
     fill(&two, "kept2", 3, 0..HALF)?;
     two.kill_all()?;
     one.up()?;
@@ -117,7 +123,8 @@ fn a_sweep_waits_for_a_node_that_died_until_somebody_says_that_it_is_gone() -> R
     })?;
     ensure!(ended["state"] == "done", "{ended}");
     ensure!(ended["result"]["packs_deleted"].as_u64() > Some(0), "{ended}");
-    // It was not gone after all: it comes back as another start of the node, and misses nothing.
+    // The second node was not gone after all: it comes back as another start of the node, and
+    // misses nothing.
     two.up()?;
     check(&two, "kept2", 3, 0..HALF)?;
     two.drain("kept2")?;

@@ -1,11 +1,13 @@
-//! Another binary takes over under load: every connection is taken, every acknowledged write is there.
+//! Another binary takes over under load: every connection is taken, every acknowledged write is
+//! there.
 
 use anyhow::{Context, Result};
 use e2e::daemon::binary;
 use e2e::nbd_client::{NbdClient, Promises};
-use e2e::random::Random;
+use e2e::random::for_story;
 use e2e::shell::{PATIENCE, Shell};
 use e2e::{Daemon, Options};
+use rekindle_base::random::Random;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -27,9 +29,9 @@ fn a_bad_binary_leaves_the_service_as_it_is() -> Result<()> {
     let daemon = Daemon::start("upgrade-bad")?;
     daemon.create("disk", "64M", &[])?;
     let worker = daemon.worker()?;
-    let mut random = Random::for_story("upgrade-bad");
+    let mut random = for_story("upgrade-bad");
     let mut promises = Promises::new(2048);
-    // One connection from beginning to end: nothing may break it.
+    // One connection lives from beginning to end: nothing may break it.
     let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
     for (round, bad) in ["/no/such/file", "/bin/true", "/etc/hostname"].into_iter().enumerate() {
         let upgrade = || daemon.cli(&["upgrade", "--binary", bad]);
@@ -53,7 +55,7 @@ fn a_bad_binary_leaves_the_service_as_it_is() -> Result<()> {
 
 /// Upgrades to a fresh copy of the binary, again and again, under load.
 fn rounds(daemon: &Daemon, story: &str, rounds: usize) -> Result<()> {
-    let mut random = Random::for_story(story);
+    let mut random = for_story(story);
     let mut promises = Promises::new(4096);
     let endpoints = std::fs::read_to_string(daemon.dir.join("endpoints.json"))?;
     let supervisor = serde_json::from_str::<serde_json::Value>(&endpoints)?["pid"].clone();
@@ -77,7 +79,7 @@ fn rounds(daemon: &Daemon, story: &str, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// One upgrade in the middle of writing; gives the milliseconds without a worker.
+/// Upgrades once in the middle of writing; returns the milliseconds without a worker.
 fn upgrade(
     daemon: &Daemon,
     round: usize,
@@ -95,9 +97,9 @@ fn upgrade(
             daemon.cli(&["upgrade", "--binary", copy.to_str().context("text")?])
         });
         let end = Instant::now() + PATIENCE;
-        // Until the old worker hangs up; an error in a reply is a failure.
+        // The client writes until the old worker hangs up; an error in a reply is a failure.
         promises.write_until(&mut client, 16, random, |_| Instant::now() > end)?;
-        // Before the command has said anything: whoever connects now waits.
+        // A client that connects now, before the command has said anything, waits.
         let mut client = connect(daemon)?;
         let end = Instant::now() + Duration::from_millis(200);
         promises.check(&mut client)?;
@@ -113,7 +115,8 @@ fn upgrade(
     answer["stalled_ms"].as_u64().context("stalled_ms")
 }
 
-/// A client that comes back: the connection is always taken, but the old worker may hang up on it while it stops.
+/// Connects as a client that comes back: the connection is always taken, but the old worker may
+/// hang up on it while it stops.
 fn connect(daemon: &Daemon) -> Result<NbdClient> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -126,7 +129,7 @@ fn connect(daemon: &Daemon) -> Result<NbdClient> {
     }
 }
 
-/// Connects all the while; not one connection may be refused. Gives how many there were.
+/// Connects all the while, and returns how many times; not one connection may be refused.
 fn knock(daemon: &Daemon, stop: &AtomicBool, served: &AtomicUsize) -> Result<usize> {
     let mut knocks = 0;
     while !stop.load(Ordering::Relaxed) {

@@ -1,15 +1,16 @@
-//! Memory that outlives the daemon: a restart is warm, and whatever happens to that memory, the data is right.
+//! Memory that outlives the daemon: a restart is warm, and whatever happens to that memory, the
+//! data is right.
 
 use anyhow::{Context, Result, ensure};
-use base::checksum::crc32c;
 use e2e::Daemon;
 use e2e::nbd_client::NbdClient;
-use e2e::random::Random;
+use rekindle_base::checksum::crc32c;
+use rekindle_base::random::Random;
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 
 const BLOCK: u64 = 16 << 10;
-/// Far apart, so that the tree has many nodes for little data.
+/// Distance of the written blocks, so that the tree has many nodes for little data.
 const STRIDE: u64 = 5;
 const BLOCKS: u64 = 3000;
 
@@ -17,7 +18,7 @@ fn content(block: u64) -> Vec<u8> {
     Random::new(block).bytes(4096)
 }
 
-/// A daemon with a volume whose tree has many nodes, all in the store.
+/// Starts a daemon with a volume whose tree has many nodes, all in the store.
 fn filled(name: &str) -> Result<Daemon> {
     let daemon = Daemon::start(name)?;
     fill(&daemon)?;
@@ -89,10 +90,10 @@ fn dropped_frames_are_cold_once_and_segments_stay() -> Result<()> {
     Ok(())
 }
 
-/// Damages the file of the warm memory, given where its frames lie and how long it is.
+/// A damage of the file of the warm memory, given where its frames lie and how long it is.
 type Damage = fn(&std::fs::File, u64, u64) -> Result<()>;
 
-/// What is done to the memory while the daemon is dead, and how the frames begin afterwards.
+/// Damages of the memory while the daemon is dead, and how the frames begin afterwards.
 const DAMAGES: [(&str, &str, Damage); 6] = [
     ("a flipped byte in every kilobyte of the frames", "kept", |file, start, end| {
         (start..end).step_by(1000).try_for_each(|at| flip(file, at))
@@ -108,17 +109,17 @@ const DAMAGES: [(&str, &str, Damage); 6] = [
 
 #[test]
 fn damaged_memory_of_every_kind_leads_to_a_correct_start_and_correct_data() -> Result<()> {
-    // What is destaged meanwhile, by the clock, would be a miss of its own.
+    // A change that is destaged meanwhile, by the clock, would be a miss of its own.
     let text = "[destage]\nage = '1h'\nbytes = '1G'\n";
     let options = e2e::Options::with_settings("warm-damage", text, &[])?;
     let mut daemon = Daemon::start_with("warm-damage", options)?;
     fill(&daemon)?;
     for (round, (what, began, damage)) in DAMAGES.into_iter().enumerate() {
-        // Acknowledged from memory; perhaps nowhere else.
+        // This write is acknowledged from memory, and perhaps nowhere else.
         let tail = content(round as u64 + 100);
         NbdClient::connect(&daemon.socket(), "tail")?.write(round as u64 * 4096, &tail)?;
         if what.contains("header page") {
-            // This takes the segments as well: only what is on flash by itself can be there.
+            // This damage takes the segments in memory as well, so the write is drained first.
             daemon.drain("tail")?;
         }
         daemon.kill_all()?;
@@ -135,7 +136,7 @@ fn damaged_memory_of_every_kind_leads_to_a_correct_start_and_correct_data() -> R
         assert!(misses(&found) > 0, "{what}: {found}");
         let read = NbdClient::connect(&daemon.socket(), "tail")?.read(round as u64 * 4096, 4096)?;
         assert_eq!(read, tail, "{what}");
-        // And warm again.
+        // The next start is warm again.
         daemon.kill_all()?;
         daemon.up()?;
         check(&daemon)?;
@@ -225,7 +226,7 @@ fn flip(file: &std::fs::File, at: u64) -> Result<()> {
     Ok(file.write_all_at(&[byte[0] ^ 0x10], at)?)
 }
 
-/// Gives a header another version, with a sound checksum: as another binary writes it.
+/// Gives a header another version, with a sound checksum, as another binary would write it.
 fn version(file: &std::fs::File, at: u64, length: usize, version: u32) -> Result<()> {
     let mut header = vec![0; length];
     file.read_exact_at(&mut header, at)?;

@@ -64,7 +64,8 @@ fn check() -> Result<()> {
     tidy::tidy()
 }
 
-/// In CI everything together may take so long; what hangs is named. `REKINDLE_MINUTES` says otherwise.
+/// Most minutes for everything together in CI; the step that hangs is named. `REKINDLE_MINUTES`
+/// overrides it.
 const MINUTES_MAX: u64 = 75;
 
 fn test() -> Result<()> {
@@ -135,7 +136,7 @@ fn e2e(filter: &[String]) -> Result<()> {
 
 fn fuzz(seconds: &str) -> Result<()> {
     tools::cargo_fuzz()?;
-    // Checksums stop what is made up of nothing: every target starts from the golden images of all formats.
+    // Checksums stop made-up inputs: every target starts from the golden images of all formats.
     let mut golden = Vec::new();
     for folder in std::fs::read_dir("crates")?.flatten() {
         let images = folder.path().join("golden");
@@ -143,13 +144,13 @@ fn fuzz(seconds: &str) -> Result<()> {
             golden.push(images.display().to_string());
         }
     }
-    // What once made a target do something new or bad, by target.
+    // Inputs that once made a target do something new or bad, by target.
     let kept = |target: &str| format!("fuzz/kept/{target}");
     golden.sort_unstable();
     let time = format!("-max_total_time={seconds}");
     for target in run::output("cargo", &["fuzz", "list", "--fuzz-dir", "fuzz"])?.lines() {
         step(&format!("fuzz {target}, {seconds} s"));
-        // What it finds interesting goes to the first folder.
+        // libFuzzer adds interesting inputs to the first folder.
         let corpus = format!("fuzz/corpus/{target}");
         std::fs::create_dir_all(&corpus)?;
         let mut arguments =

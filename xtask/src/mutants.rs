@@ -1,5 +1,5 @@
-//! Faults that were once put into the code and that nothing noticed, kept as patches. Each is put in again, into a copy,
-//! and the suite that its first line names must fail.
+//! Faults that were once put into the code and that no test noticed, kept as patches. Each is put
+//! into a copy again, and the suite that its first line names must fail.
 
 use crate::run::{self, root, step};
 use anyhow::{Context, Result, bail};
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where the patches are.
+/// Folder of the patches.
 const FOLDER: &str = "tests/mutants";
 /// A suite that runs longer than this hangs, which is noticed too.
 const SUITE_TIME_MAX: Duration = Duration::from_secs(600);
-/// After this no further mutant is begun, unless all are wanted.
+/// Time after which no further mutant is begun, unless all are wanted.
 const TIME_MAX: Duration = Duration::from_secs(240);
-/// One of so many is tried a day, unless all are wanted.
+/// Days in which each mutant is tried once, unless all are wanted.
 const TURNS: u64 = 10;
 
 /// A patch and the suite that must see it.
@@ -25,15 +25,16 @@ struct Mutant {
     suite: Vec<String>,
 }
 
-/// How it went with one.
+/// The result of a mutant.
 enum Outcome {
     Caught,
     Survived,
-    /// It says nothing: the patch does not fit, or does not compile.
+    /// No result: the patch does not fit, or does not compile.
     Useless(String),
 }
 
-/// Tries those whose turn it is, all of them with `--all`, or those whose names contain one of the arguments.
+/// Tries the mutants whose turn it is, all of them with `--all`, or those whose names contain one
+/// of the arguments.
 pub fn mutants(arguments: &[String]) -> Result<()> {
     let all = list()?;
     let names: Vec<&String> = arguments.iter().filter(|word| !word.starts_with("--")).collect();
@@ -72,7 +73,8 @@ pub fn mutants(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Which share of them has its turn: another one each day, the same for all runs of a day.
+/// Returns which share of the mutants has its turn: another one each day, the same for all runs of
+/// a day.
 fn turn() -> Result<u64> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     Ok(now.as_secs() / 86_400 % TURNS)
@@ -112,11 +114,12 @@ struct Copy {
     build: Build,
 }
 
-/// Where and how its suites are built.
+/// The place in which suites are built.
 enum Build {
     /// In a folder of its own that is kept, so that the next mutant builds little.
     Kept(PathBuf),
-    /// In the profile and the folder of all other tests, where the dependencies are built already: a clean clone.
+    /// The profile and the folder of all other tests, where a clean clone has built the
+    /// dependencies already.
     Shared(PathBuf),
 }
 
@@ -133,7 +136,8 @@ impl Copy {
         Ok(copy)
     }
 
-    /// Makes the copy what the checkout is. What is the same already keeps its time, so that it is not built again.
+    /// Makes the copy equal to the checkout. Files that are equal already keep their time, so that
+    /// they are not built again.
     fn refresh(&self) -> Result<()> {
         let listed =
             run::output("git", &["ls-files", "--cached", "--others", "--exclude-standard"])?;
@@ -152,7 +156,7 @@ impl Copy {
         self.remove_others(&self.tree, &wanted)
     }
 
-    /// Removes what the checkout does not have.
+    /// Removes files that the checkout does not have.
     fn remove_others(&self, folder: &Path, wanted: &[&str]) -> Result<()> {
         for entry in std::fs::read_dir(folder)?.flatten() {
             let path = entry.path();
@@ -168,7 +172,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Puts one in, runs its suite, and takes it out again.
+    /// Puts a mutant in, runs its suite, and takes the mutant out again.
     fn attempt(&self, mutant: &Mutant) -> Result<Outcome> {
         let outcome = self.put_in_and_run(mutant);
         self.refresh()?;
@@ -180,7 +184,8 @@ impl Copy {
             .args(["apply", "-C1", "--recount"])
             .arg(&mutant.patch)
             .current_dir(&self.tree)
-            // Else git takes the copy for a part of the checkout, and skips what is ignored there.
+            // Otherwise git takes the copy for a part of the checkout, and skips what is ignored
+            // there.
             .env("GIT_CEILING_DIRECTORIES", self.tree.parent().unwrap_or(&self.tree))
             .output()?;
         if !applied.status.success() {

@@ -7,16 +7,17 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// When everything must have ended, and what was said last of what goes on.
+/// The time at which everything must have ended, with its limit. [`STEP`] is the step that was
+/// printed last.
 static DEADLINE: OnceLock<(Instant, Duration)> = OnceLock::new();
 static STEP: Mutex<String> = Mutex::new(String::new());
 
-/// From now on everything together may take so long.
+/// Limits the time of everything together, from now on.
 pub fn set_limit(limit: Duration) {
     let _ = DEADLINE.set((Instant::now() + limit, limit));
 }
 
-/// The repository.
+/// Returns the folder of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_owned()
 }
@@ -26,7 +27,7 @@ pub fn is_ci() -> bool {
     std::env::var_os("CI").is_some()
 }
 
-/// Says what comes next.
+/// Prints the step that comes next.
 pub fn step(what: &str) {
     println!("\n== {what}");
     *STEP.lock().expect("nobody panics with it") = what.to_owned();
@@ -43,7 +44,7 @@ pub fn cargo_with(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()
     run(Command::new(cargo).args(arguments).envs(environment.iter().copied()))
 }
 
-/// Runs a program to its end, or to the end of the time; its failure is ours.
+/// Runs a program to its end, or to the deadline; fails when the program fails.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = match DEADLINE.get() {
         None => command.status(),
@@ -74,7 +75,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// What a program prints.
+/// Runs a program, and returns its standard output.
 pub fn output(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program)
         .args(arguments)

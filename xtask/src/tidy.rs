@@ -5,10 +5,14 @@ use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Lines a file may have before nobody reads it in one sitting.
+/// Most lines of a file that is read in one sitting.
 const FILE_LINES_MAX: usize = 800;
-/// Lines that are too long to read.
+/// Most characters of a line that can be read.
 const LINE_CHARS_MAX: usize = 160;
+/// Most columns of a line that is a comment (STYLE.md).
+const COMMENT_COLUMNS_MAX: usize = 100;
+/// Words that hide the actor of a sentence (STYLE.md).
+const NO_ACTORS: [&str; 4] = ["nobody", "somebody", "whoever", "what came of"];
 
 /// Checks everything; prints all findings before it fails.
 pub fn tidy() -> Result<()> {
@@ -27,7 +31,7 @@ pub fn tidy() -> Result<()> {
     Ok(())
 }
 
-/// The edges between crates are those of the table in ARCHITECTURE.md, and no others.
+/// Checks that the edges between crates are those of the table in ARCHITECTURE.md, and no others.
 fn edges(findings: &mut Vec<String>) -> Result<()> {
     let permitted = permitted_edges()?;
     let metadata: serde_json::Value = serde_json::from_str(&output(
@@ -68,7 +72,7 @@ fn short(package: &str) -> &str {
     }
 }
 
-/// Rows `| crate | may use |` between the markers `<!-- edges -->` and `<!-- /edges -->`.
+/// Reads the rows `| crate | may use |` between the markers `<!-- edges -->` and `<!-- /edges -->`.
 fn permitted_edges() -> Result<BTreeMap<String, Vec<String>>> {
     let text =
         std::fs::read_to_string(root().join("ARCHITECTURE.md")).context("ARCHITECTURE.md")?;
@@ -92,7 +96,7 @@ fn permitted_edges() -> Result<BTreeMap<String, Vec<String>>> {
     Ok(edges)
 }
 
-/// Each source opens with what it is, and can be read in one sitting.
+/// Checks that each source opens with what it is, and can be read in one sitting.
 fn sources(findings: &mut Vec<String>) -> Result<()> {
     for path in files("rs")? {
         let text = std::fs::read_to_string(root().join(&path)).unwrap_or_default();
@@ -110,6 +114,9 @@ fn sources(findings: &mut Vec<String>) -> Result<()> {
             .components()
             .any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs");
         for (number, line) in text.lines().enumerate() {
+            if let Some(why) = breaks_style(line) {
+                findings.push(format!("{shown}:{}: {why}: see STYLE.md", number + 1));
+            }
             if line.chars().count() > LINE_CHARS_MAX {
                 findings.push(format!(
                     "{shown}:{}: longer than {LINE_CHARS_MAX} characters",
@@ -127,7 +134,17 @@ fn sources(findings: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Every format has a page, and every link between documents leads somewhere.
+/// Says how a line that is a comment breaks STYLE.md, if it does.
+fn breaks_style(line: &str) -> Option<String> {
+    let comment = line.trim_start().strip_prefix("//")?.to_lowercase();
+    if line.chars().count() > COMMENT_COLUMNS_MAX {
+        return Some(format!("a comment beyond column {COMMENT_COLUMNS_MAX}"));
+    }
+    let found = NO_ACTORS.iter().find(|word| comment.contains(**word));
+    found.map(|word| format!("\"{word}\" hides the actor"))
+}
+
+/// Checks that every format has a page, and that every link between documents leads somewhere.
 fn documents(findings: &mut Vec<String>) -> Result<()> {
     for path in files("rs")?
         .iter()

@@ -1,7 +1,8 @@
-//! What the tests need beside Rust: Debian packages, an S3 server, promtool, kernels for guests.
+//! Tools that the tests need beside Rust: Debian packages, an S3 server, promtool, kernels for
+//! guests.
 //!
-//! Everything is installed when it may be (root, apt-get), else named. A story whose tool is missing says SKIPPED and
-//! why, so a laptop without root still runs the rest.
+//! Everything is installed when it may be (root, apt-get), else named. A story whose tool is
+//! missing says SKIPPED and why, so a laptop without root still runs the rest.
 
 use crate::run::{self, root, step};
 use anyhow::{Result, bail};
@@ -32,11 +33,12 @@ const PROGRAMS: &[(&str, &str)] = &[
     // libFuzzer.
     ("c++", "g++"),
 ];
-/// What builds the S3 server when the machine's Go is too old to fetch a newer one by itself.
+/// The Go that builds the S3 server when the machine's own is too old to fetch a newer one by
+/// itself.
 const GO: &str = "golang.org/toolchain@v0.0.1-go1.24.4.linux-amd64";
 const S3_SERVER: &str = "github.com/versity/versitygw/cmd/versitygw@v1.8.0";
 
-/// Where what we fetch lies, and how to find it.
+/// The folder of the tools that are fetched.
 pub struct Tools {
     folder: PathBuf,
 }
@@ -58,7 +60,7 @@ impl Tools {
     }
 }
 
-/// Installs what is missing if that is allowed; names what stays missing.
+/// Installs missing tools if that is allowed; names those that stay missing.
 pub fn install() -> Result<Tools> {
     let tools = Tools { folder: root().join("target/tools") };
     std::fs::create_dir_all(tools.folder.join("bin"))?;
@@ -86,7 +88,7 @@ pub fn install() -> Result<Tools> {
     Ok(tools)
 }
 
-/// Says what is missing. In CI nothing may be.
+/// Prints what is missing. In CI that is an error.
 fn missing(what: &str) -> Result<()> {
     if run::is_ci() {
         bail!("CI must have everything; missing: {what}");
@@ -135,7 +137,7 @@ fn apt() -> Command {
     command
 }
 
-/// versitygw: an S3 server over a folder with honest conditional writes.
+/// Builds versitygw: an S3 server over a folder with honest conditional writes.
 fn s3_server(folder: &Path) -> Result<()> {
     let binary = folder.join("bin/versitygw");
     if binary.exists() || has("versitygw") {
@@ -163,7 +165,8 @@ fn s3_server(folder: &Path) -> Result<()> {
     }
 }
 
-/// Go as the machine has it; before 1.21 it cannot fetch what a module asks for, so that is fetched as a module.
+/// Returns Go as the machine has it. Before 1.21 it cannot fetch the version that a module asks
+/// for, so that one is fetched as a module.
 fn recent_go(folder: &Path) -> Result<PathBuf> {
     let version = run::output("go", &["version"])?;
     let minor = version.split("go1.").nth(1).and_then(|rest| {
@@ -201,7 +204,8 @@ fn guest_kernel() -> Option<String> {
     Some(line.split_whitespace().last()?.to_owned())
 }
 
-/// promtool, which checks metrics and alert rules. Its package is a server with its service: only unpacked.
+/// Unpacks promtool, which checks metrics and alert rules. Its package is a server with its
+/// service, and is not installed.
 fn promtool(folder: &Path) -> Result<()> {
     if has("promtool") {
         return Ok(());
@@ -246,7 +250,7 @@ fn unpack(target: &Path, package: &str) -> Result<()> {
     Ok(())
 }
 
-/// cargo-fuzz, from its sources.
+/// Installs cargo-fuzz, from its sources.
 pub fn cargo_fuzz() -> Result<()> {
     if run::output("cargo", &["fuzz", "--version"]).is_ok() {
         return Ok(());

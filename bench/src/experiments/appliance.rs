@@ -1,9 +1,11 @@
-//! The appliance paper's experiment in a real virtual machine: how long a start takes until 50 to 400 volumes have answered
-//! their first reads, without and with RAM of the host that has outlived the machine.
+//! The appliance paper's experiment in a real virtual machine: the time of a start until 50 to 400
+//! volumes have answered their first reads, without and with RAM of the host that has outlived the
+//! machine.
 //!
-//! The *storage part* is the daemon's own start plus, right after it, the time until every volume is open and has answered
-//! reads spread over it, which need all of its tree's nodes and none of its data. The daemon asks itself, so that neither
-//! clients nor the guest's network have a part in it. The *whole boot* is from QEMU's start to the first reply of the API outside.
+//! The *storage part* is the daemon's own start and the time right after it, until every volume is
+//! open and has answered reads spread over it. These need all of the tree's nodes and none of the
+//! data. The daemon sends the reads to itself, so that neither clients nor the guest's network have
+//! a part in it. The *whole boot* is from QEMU's start to the first reply of the API outside.
 
 use crate::http;
 use crate::machine::pinned;
@@ -23,15 +25,16 @@ const MEBIBYTES: u64 = 32;
 const VOLUME_BLOCK: u64 = 16 << 10;
 /// Every second block of a volume is written: a tree of four leaves and a root.
 const BLOCKS: u64 = (MEBIBYTES << 20) / VOLUME_BLOCK / 2;
-/// At places that were not written, so that the tree is asked and no data is read; at least one a leaf.
+/// Reads of a volume, at places that were not written, so that the tree is asked and no data is
+/// read; at least one a leaf.
 const READS: u64 = 16;
-/// A guest without help of the processor, on a busy machine.
+/// Patience for a guest without help of the processor, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// The paper's appliance came to 22 %, and to a hit rate of 89 %.
 const CUT_WANTED: f64 = 90.0;
 const HITS_WANTED: f64 = 99.0;
 
-/// A way to start: its name, further arguments of `up`, whether the RAM is kept.
+/// A way to start: its name, further arguments of `up`, and whether the RAM is kept.
 struct Way {
     name: &'static str,
     arguments: &'static [&'static str],
@@ -49,14 +52,14 @@ const WAYS: [Way; 4] = [
     Way { name: "warm with read-ahead", arguments: &["--read-ahead", "on"], keeps_memory: true },
 ];
 
-/// Where the store is when memory has not outlived the machine.
+/// Place of the store when memory has not outlived the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Store {
-    /// On the data disk, which the host has in its page cache.
+    /// On the data disk, and in the host's page cache.
     Cached,
-    /// On the data disk.
+    /// On the data disk only.
     Disk,
-    /// Elsewhere: each call takes 5 ms.
+    /// At a distance: each call takes 5 ms.
     Distant,
 }
 
@@ -74,7 +77,7 @@ impl Store {
     }
 }
 
-/// What one start took, ms, and how often warm memory had what was asked for, %.
+/// Times of one start, ms, and the hit rate of warm memory, %.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     storage: f64,
@@ -107,7 +110,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The middle of several starts where a verdict is given, one start elsewhere.
+/// Measures a start: the middle of several starts where a verdict is given, one start elsewhere.
 fn measured(bench: &Bench, folder: &Path, way: &Way, volumes: usize, store: Store) -> Result<Seen> {
     let is_judged = VOLUMES.iter().all(|&number| number <= volumes);
     let rounds = if is_judged { bench.rounds } else { 1 };
@@ -116,7 +119,8 @@ fn measured(bench: &Bench, folder: &Path, way: &Way, volumes: usize, store: Stor
     Ok(middle(&runs?, |seen| seen.storage).value)
 }
 
-/// An appliance whose disk holds all the volumes. They are written by a daemon of this machine, which is faster.
+/// Builds an appliance whose disk holds all the volumes. A daemon of this machine writes them,
+/// which is faster.
 fn built(bench: &Bench) -> Result<PathBuf> {
     let most = VOLUMES.into_iter().max().unwrap_or_default();
     let mut server = Rekindle::start(bench, "rekindle", &[])?;
@@ -124,7 +128,7 @@ fn built(bench: &Bench) -> Result<PathBuf> {
         let name = format!("volume-{number:03}");
         server.create(&name, MEBIBYTES, "memory")?;
         let mut block = [0; BLOCK];
-        // No two volumes share a node of their trees.
+        // Each volume has its own bytes, so that no two share a node of their trees.
         block[..8].copy_from_slice(&(number as u64 + 1).to_le_bytes());
         let offsets: Vec<u64> = (0..BLOCKS).map(|at| (at * 2 + 1) * VOLUME_BLOCK).collect();
         Client::connect(&server.socket(), &name)?.write_each(&offsets, &block)?;
@@ -148,7 +152,7 @@ fn built(bench: &Bench) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// What `cargo x tools` has unpacked; else the one that is installed.
+/// Finds the kernel that `cargo x tools` has unpacked; `None` means the installed one.
 fn kernel() -> Option<PathBuf> {
     let tools = PathBuf::from(std::env::var_os("REKINDLE_TOOLS")?).join("kernel");
     tools.join("boot").is_dir().then_some(tools)
@@ -161,13 +165,13 @@ fn tool(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// `rekindle appliance run`; its QEMU dies with it.
+/// A running `rekindle appliance run`; its QEMU dies with it.
 struct Running {
     process: Process,
     said: PathBuf,
 }
 
-/// One start, after the machine before has died without notice.
+/// Measures one start, after the machine before has died without notice.
 fn start(bench: &Bench, folder: &Path, way: &Way, volumes: usize, store: Store) -> Result<Seen> {
     if !way.keeps_memory {
         forget(folder)?;
@@ -207,13 +211,13 @@ fn start(bench: &Bench, folder: &Path, way: &Way, volumes: usize, store: Store) 
 }
 
 impl Running {
-    /// The first line of JSON in a file that is the one.
+    /// Waits for the first JSON line of a file of which `is_it` is true.
     fn wait_for(&mut self, path: &Path, is_it: impl Fn(&Value) -> bool) -> Result<Value> {
         let begin = Instant::now();
         loop {
             let text =
                 String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
-            // On a console a progress bar may stand before it.
+            // On a console a progress bar may stand before the object.
             let objects = text.lines().filter_map(|line| Some(&line[line.find('{')?..]));
             let mut values = objects.filter_map(|text| serde_json::from_str(text.trim()).ok());
             let found = values.find(&is_it);
@@ -232,7 +236,7 @@ impl Running {
     }
 }
 
-/// Cached blocks of those that were asked for, %.
+/// Computes the share of requested blocks that were cached, %.
 fn hit_rate(frames: &Value) -> f64 {
     let count = |value: &Value| value.as_f64().unwrap_or(0.0);
     let hits = count(&frames["hits"]);
@@ -241,7 +245,7 @@ fn hit_rate(frames: &Value) -> f64 {
     if hits > 0.0 { hits / (hits + misses) * 100.0 } else { 0.0 }
 }
 
-/// As if the host had lost its memory.
+/// Removes the memory, as if the host had lost it.
 fn forget(folder: &Path) -> Result<()> {
     let text = std::fs::read(folder.join("appliance.json"))?;
     let description: Value = serde_json::from_slice(&text)?;

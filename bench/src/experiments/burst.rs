@@ -1,4 +1,4 @@
-//! A burst into a store that answers after 10 ms: what write-back is for.
+//! A burst into a store that answers after 10 ms: the purpose of write-back.
 
 use crate::machine;
 use crate::nbd::{Client, Reply, Until, percentile};
@@ -12,12 +12,12 @@ const NAME: &str = "burst";
 const MEBIBYTES: u64 = 1024;
 const BLOCKS: u64 = MEBIBYTES << 8;
 pub const DEPTH: usize = 32;
-/// What the fault layer adds to each call of the store, give or take a half.
+/// Latency that the fault layer adds to each call of the store, give or take a half.
 pub const LATENCY: Duration = Duration::from_millis(10);
-/// Seconds of the run that is looked at second by second.
+/// Seconds of the run that is measured second by second.
 const LONG: u64 = 10;
 
-/// `back` against `uncached` in the same daemon, then `back` second by second.
+/// Compares `back` with `uncached` in the same daemon, then measures `back` second by second.
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let fault = format!("latency={}ms", LATENCY.as_millis());
     let server = Rekindle::start(bench, NAME, &["--store-fault", &fault, "--flash-budget", "16G"])?;
@@ -79,13 +79,13 @@ pub fn load(
     work.join().expect("no panic")
 }
 
-/// Replies a second.
+/// Computes the replies a second.
 pub fn rate(replies: &[Reply]) -> f64 {
     let time = replies.last().map_or(1.0, |reply| reply.at.as_secs_f64());
     replies.len() as f64 / time
 }
 
-/// Replies of each whole second.
+/// Groups replies by whole second.
 pub fn by_second(replies: &[Reply]) -> Vec<Vec<Reply>> {
     let mut seconds: Vec<Vec<Reply>> = Vec::new();
     for reply in replies {

@@ -1,4 +1,5 @@
-//! How many times a volume waits for a distant store, one after the other, until it is open.
+//! The number of times that an attach waits for a distant store, one after the other, until the
+//! volume is open.
 
 use crate::nbd::Client;
 use crate::rounds::{Bench, Run, best, middle};
@@ -11,7 +12,7 @@ const NAME: &str = "cold-attach";
 const LATENCY_MS: f64 = 30.0;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a client waits for, ms.
+/// Waiting times of a client, ms.
 #[derive(Debug, Clone, Copy)]
 struct Waited {
     open: f64,
@@ -28,7 +29,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
         server.forget_warm_memory()?;
         server.up()?;
         cold.push(bench.run(|| attach(&mut server))?);
-        // The same again, after a kill: memory has outlived it.
+        // The same attach after a kill: memory has outlived the process.
         std::thread::sleep(Duration::from_millis(1200));
         server.kill_worker()?;
         warm.push(bench.run(|| attach(&mut server))?);

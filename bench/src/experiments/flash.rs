@@ -9,7 +9,7 @@ use anyhow::Result;
 
 const MEBIBYTES: u64 = 256;
 
-/// One at a time: the latency that a database's commit sees.
+/// Measures one write at a time: the latency that a database's commit sees.
 pub fn one(bench: &Bench) -> Result<Vec<Row>> {
     const NAME: &str = "flash-qd1";
     let file = bench.scratch.join("flash.raw");
@@ -48,7 +48,7 @@ pub fn one(bench: &Bench) -> Result<Vec<Row>> {
     Ok(vec![row])
 }
 
-/// 32 at a time: what group commit makes of the disk.
+/// Measures 32 writes at a time: the effect of group commit.
 pub fn many(bench: &Bench) -> Result<Vec<Row>> {
     const NAME: &str = "flash-qd32";
     let file = bench.scratch.join("bare.log");

@@ -1,4 +1,4 @@
-//! A client that trusts nobody: FLUSH after each write.
+//! A client that sends FLUSH after each write.
 
 use crate::fio::Job;
 use crate::rounds::{Bench, beside, middle, spread};
@@ -8,7 +8,7 @@ use anyhow::Result;
 
 const MEBIBYTES: u64 = 256;
 
-/// `ack=memory` against `qemu-nbd` on a raw file, as people run it.
+/// Compares `ack=memory` with `qemu-nbd` on a raw file, in its usual configuration.
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let file = bench.scratch.join("flush.raw");
     written_file(&file, MEBIBYTES as usize)?;

@@ -1,5 +1,6 @@
-//! Killed while a client has state: an NFS server first lets clients reclaim what they had, and until that time is over
-//! nobody opens a file. nfs-ganesha with its own defaults, spoken to by libnfs.
+//! Killed while a client has state. An NFS server first lets clients reclaim their state, and no
+//! client opens a file until that time is over. Measured is nfs-ganesha with its own defaults,
+//! through libnfs.
 
 use crate::machine::pinned;
 use crate::rounds::Bench;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const NAME: &str = "ganesha";
 const PORT: u16 = 22_049;
-/// Its grace period is 90 s.
+/// Longest wait; the server's grace period is 90 s.
 const PATIENCE: Duration = Duration::from_secs(180);
 const FILE_BYTES: usize = 1 << 20;
 
@@ -21,7 +22,7 @@ struct Ganesha {
     folder: PathBuf,
 }
 
-/// One round: it is a minute and a half of waiting.
+/// Measures one round, which is a minute and a half of waiting.
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let folder = bench.scratch.join(NAME);
     std::fs::create_dir_all(folder.join("export"))?;
@@ -65,7 +66,7 @@ impl Ganesha {
         Ok(Self { process, folder: folder.to_owned() })
     }
 
-    /// Until a client's program succeeds, ms.
+    /// Waits until a client's program succeeds; returns the time since `begin`, ms.
     fn until(&self, begin: Instant, program: &str, path: &str) -> Result<f64> {
         let url = format!("nfs://127.0.0.1{path}?version=4&nfsport={PORT}");
         loop {
@@ -73,7 +74,7 @@ impl Ganesha {
             let said = command.arg(&url).stdin(Stdio::null()).output();
             let said = said
                 .with_context(|| format!("cannot start {}: is libnfs-utils installed?", program))?;
-            // Some say so only in words.
+            // Some programs report a failure in words only.
             let enough = program == "nfs-ls" || said.stdout.len() == FILE_BYTES;
             if said.status.success() && enough {
                 return Ok(begin.elapsed().as_secs_f64() * 1e3);

@@ -1,6 +1,6 @@
-//! The rival of group commit: a bare log thread. Writers hand it 4 KiB each through a channel; it takes all that has
-//! arrived, writes it with one synced write into a preallocated file, and answers each writer. No network, no
-//! checksums, no index, nothing of Rekindle's.
+//! The rival of group commit: a bare log thread. Writers hand it 4 KiB each through a channel. The
+//! thread takes all that has arrived, writes it with one synced write into a preallocated file, and
+//! answers each writer. It has no network, no checksums, no index and none of Rekindle's code.
 
 use crate::machine;
 use crate::rounds::Bench;
@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 
-/// What a writer hands over.
+/// A write that a writer hands over.
 struct Request {
     payload: Box<[u8; BLOCK]>,
     reply: mpsc::SyncSender<Box<[u8; BLOCK]>>,
 }
 
-/// Writes a second with that many writers on the client's cores and the log thread on the server's.
+/// Measures the writes a second of that many writers on the client's cores, with the log thread on
+/// the server's.
 pub fn writes_per_second(bench: &Bench, file: &Path, writers: usize) -> Result<f64> {
     let bytes = std::fs::metadata(file)?.len();
     let flags = rustix::fs::OFlags::DSYNC.bits().cast_signed();

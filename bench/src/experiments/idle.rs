@@ -1,4 +1,4 @@
-//! What a thousand volumes cost that nobody uses.
+//! The cost of a thousand volumes without use.
 
 use crate::nbd::Client;
 use crate::rounds::Bench;
@@ -11,7 +11,8 @@ const NAME: &str = "idle";
 const VOLUMES: usize = 1000;
 const WANTED: Wanted = Wanted::AtMost(64.0);
 
-/// Known to the daemon; then attached once by a client that has left; then with a connected client each.
+/// Measures the daemon when it knows the volumes; when each was attached once by a client that has
+/// left; then with a connected client each.
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let mut server = Rekindle::start(bench, NAME, &[])?;
     for number in 0..VOLUMES {
@@ -34,7 +35,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
 }
 
 fn row(server: &Rekindle, what: &str) -> Result<Row> {
-    // What was in use for a moment is given back.
+    // The allocator gives memory back that was in use for a moment.
     std::thread::sleep(Duration::from_secs(1));
     let status =
         std::fs::read_to_string(format!("/proc/{}/status", server.worker()?.as_raw_nonzero()))?;

@@ -1,23 +1,26 @@
-//! What packing, indexing, caching and uploading cost beside the work that must be done: cutting, hashing, compressing.
+//! The cost of packing, indexing, caching and uploading beside the unavoidable work: cutting,
+//! hashing, compressing.
 //!
-//! Both sides run on one core, in a process that is pinned to it with all its threads, over the same bytes cut by the same
-//! chunker. The **bare pipeline** hashes each chunk (keyed BLAKE3), looks the hash up in a set, and compresses what is
-//! new (zstd level 1, thrown away when it saves less than a sixteenth) into one buffer that it uses again. **Ingest** is
-//! [`content::Batch`]: write each chunk, flush; its packs go to a store that discards them, so that what differs is our own
-//! code. The note has the rate into the in-memory store, which keeps every pack: each takes memory that nobody has touched,
-//! and is hashed for its version.
+//! Both sides run on one core, in a process that is pinned to it with all its threads, over the
+//! same bytes cut by the same chunker. The **bare pipeline** hashes each chunk (keyed BLAKE3),
+//! looks the hash up in a set, and compresses new chunks (zstd level 1, thrown away when it saves
+//! less than a sixteenth) into one buffer that it uses again. **Ingest** is
+//! [`rekindle_content::Batch`]: write each chunk, flush. Its packs go to a store that discards
+//! them, so that the difference is our own code. The note has the rate into the in-memory store,
+//! which keeps every pack: each takes memory that was never touched, and is hashed for its version.
 
-use crate::data::Random;
+use crate::data::mixture;
 use crate::machine::pinned;
 use crate::rounds::{Bench, Run, best, middle};
 use crate::table::{Row, Wanted, short};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use content::chunker::{Chunker, Fixed, MinCdc, cuts};
-use content::{Class, Compression, Config, Content};
-use datastore::backend::mem::Mem;
-use datastore::{Datastore, Error, Listed, Store, Version};
-use env::{BoxFuture, Env};
+use rekindle_base::random::Random;
+use rekindle_content::chunker::{Chunker, Fixed, MinCdc, cuts};
+use rekindle_content::{Class, Compression, Config, Content};
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::{Datastore, Error, Listed, Store, Version};
+use rekindle_env::{BoxFuture, Env};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::ops::Range;
@@ -30,17 +33,17 @@ const NAME: &str = "ingest";
 const SECRET: [u8; 32] = [7; 32];
 const MEBIBYTES: usize = 256;
 
-/// A rate of each side, bytes a second.
+/// Rates of each side, bytes a second.
 #[derive(Debug, Clone, Copy)]
 struct Rates {
     bare: f64,
-    /// Into a store that discards packs.
+    /// The rate into a store that discards packs.
     batch: f64,
-    /// Into the store that keeps them in memory.
+    /// The rate into the store that keeps packs in memory.
     kept: f64,
 }
 
-/// Both chunkers, unique data and 80 % duplicates.
+/// Measures both chunkers, on unique data and on 80 % duplicates.
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (chunker, title) in [("fixed", "16 KiB blocks"), ("mincdc", "MinCDC 64 KiB")] {
@@ -78,7 +81,7 @@ fn row(title: &str, share: &str, wanted: f64, runs: &[Run<Rates>]) -> Row {
         ))
 }
 
-/// One round in a process of its own, on one core.
+/// Measures one round in a process of its own, on one core.
 fn measure(bench: &Bench, chunker: &str, share: &str) -> Result<Rates> {
     let core = bench.layout.client.split([',', '-']).next().unwrap_or("0");
     let output = pinned(core, std::env::current_exe()?).args([WORKER, chunker, share]).output()?;
@@ -91,7 +94,7 @@ fn measure(bench: &Bench, chunker: &str, share: &str) -> Result<Rates> {
     Ok(Rates { bare: rate("bare")?, batch: rate("batch")?, kept: rate("kept")? })
 }
 
-/// The process that measures: `ingest-worker CHUNKER SHARE`.
+/// Runs the process that measures: `ingest-worker CHUNKER SHARE`.
 pub fn work(words: &[String]) -> Result<()> {
     let [chunker, share] = words else { bail!("ingest-worker CHUNKER SHARE") };
     let chunker: Box<dyn Chunker> = match chunker.as_str() {
@@ -100,9 +103,9 @@ pub fn work(words: &[String]) -> Result<()> {
     };
     let (old, new) = generations(share == "duplicates");
     let input = Input { chunker: &*chunker, old, new };
-    let (env, runtime) = env::real::env()?;
+    let (env, runtime) = rekindle_env::real::env()?;
     let mut rates = Rates { bare: 0.0, batch: 0.0, kept: 0.0 };
-    // In turns, twice: the first turn also touches the memory.
+    // The sides take turns, twice: the first turn also touches the memory.
     for _ in 0..2 {
         rates.bare = rates.bare.max(bare(&input));
         let discarded = runtime.block_on(batch(&env, Arc::new(Discard), &input))?;
@@ -115,27 +118,28 @@ pub fn work(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What comes in: a generation that is stored already (not timed), and the one that is timed.
+/// Input of both sides: a generation that is stored already (not timed), and the timed one.
 struct Input<'a> {
     chunker: &'a dyn Chunker,
     old: Bytes,
     new: Bytes,
 }
 
-/// With `duplicates`, four fifths of the new generation stand in the old one, in long runs in another order.
+/// Builds both generations. With `duplicates`, four fifths of the new one stand in the old one, in
+/// long runs in another order.
 fn generations(duplicates: bool) -> (Bytes, Bytes) {
     let mut random = Random::new(1);
     if !duplicates {
-        return (Bytes::new(), random.mixture(MEBIBYTES).into());
+        return (Bytes::new(), mixture(&mut random, MEBIBYTES).into());
     }
     const RUN: usize = 8 << 20;
-    let old = random.mixture(MEBIBYTES / 5 * 4);
+    let old = mixture(&mut random, MEBIBYTES / 5 * 4);
     let mut new = Vec::with_capacity(MEBIBYTES << 20);
     for (at, run) in old.chunks(RUN).enumerate().collect::<Vec<_>>().into_iter().rev() {
         new.extend_from_slice(run);
-        // A quarter of what was there before: a fifth of all.
+        // A quarter of the old size is added, which is a fifth of all.
         if at % 4 == 0 {
-            new.extend(random.mixture(RUN >> 20));
+            new.extend(mixture(&mut random, RUN >> 20));
         }
     }
     (old.into(), new.into())
@@ -153,7 +157,7 @@ fn bare(input: &Input<'_>) -> f64 {
     for cut in cuts(input.chunker, &input.new, true) {
         let chunk = &input.new[cut];
         if seen.insert(*blake3::keyed_hash(&SECRET, chunk).as_bytes()) {
-            // A target that is too short for what does not pay: zstd gives up early.
+            // The target is too short for a result that does not pay, so that zstd gives up early.
             let most = chunk.len() - chunk.len() / 16;
             let length = compressor.compress_to_buffer(chunk, &mut packed[..most]);
             bytes += length.unwrap_or(chunk.len());
@@ -164,7 +168,7 @@ fn bare(input: &Input<'_>) -> f64 {
 }
 
 async fn batch(env: &Env, store: Store, input: &Input<'_>) -> Result<f64> {
-    // As the node sets it.
+    // The same settings as the node's.
     let config = Config {
         secret: SECRET,
         compression: Compression::Zstd,
@@ -192,7 +196,7 @@ async fn ingest(content: &Content, chunker: &dyn Chunker, data: &Bytes) -> Resul
     Ok(())
 }
 
-/// A store that throws everything away: what is left is what our own code costs.
+/// A store that throws everything away, so that only the cost of our own code is left.
 struct Discard;
 
 fn gone<T: Send>(key: &str) -> BoxFuture<'_, Result<T, Error>> {

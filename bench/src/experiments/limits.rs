@@ -1,12 +1,13 @@
-//! The machine's own limits, in the same run: a ratio means little to whoever does not know what it is a ratio of.
+//! The machine's own limits, in the same run: a ratio means little without the value that it is a
+//! ratio of.
 
-use crate::data::Random;
 use crate::fio::Job;
 use crate::machine;
 use crate::rounds::{Bench, middle};
 use crate::servers::written_file;
 use crate::table::{Row, short};
 use anyhow::Result;
+use rekindle_base::random::Random;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 const NAME: &str = "limits";
 const ROUNDS: u32 = 20_000;
 
-/// Disk, socket and memory.
+/// Measures disk, socket and memory.
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let file = bench.scratch.join("limits.raw");
     written_file(&file, 256)?;
@@ -50,7 +51,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Mean time of a round trip between two threads.
+/// Measures the mean time of a round trip between two threads.
 fn ping_pong(client: &str, server: &str) -> Result<Duration> {
     let (mut ours, mut theirs) = UnixStream::pair()?;
     let server = server.to_owned();

@@ -1,5 +1,5 @@
-//! From exec to the first reply of any volume, on a node with few volumes and with very many: a start must not read its
-//! world.
+//! From exec to the first reply of any volume, on a node with few volumes and with very many: a
+//! start must not read all of them.
 
 use crate::nbd::Client;
 use crate::rounds::{Bench, Run, median, middle, times};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const NAME: &str = "many";
 const FEW: u64 = 60;
-/// What the file server that invented attaching on demand started with.
+/// The number of volumes with which the file server that invented attaching on demand started.
 const MANY: u64 = 60_000;
 const VERY_MANY: u64 = 1_000_000;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,8 +37,9 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A node whose store has that many volumes. They are written as what they are in the store, records, all with the
-/// content of the first: making them one by one through the API would take minutes.
+/// Starts a node whose store has that many volumes. Their records are written into the store
+/// directly, all with the content of the first: creating them one by one through the API would take
+/// minutes.
 fn populated(bench: &Bench, count: u64) -> Result<Rekindle> {
     let name = format!("{NAME}{count}");
     let mut server = Rekindle::start(bench, &name, &[])?;
@@ -64,7 +65,7 @@ fn populated(bench: &Bench, count: u64) -> Result<Rekindle> {
     Ok(server)
 }
 
-/// Exec to the reply, ms. Another volume each time.
+/// Measures the time from exec to the reply, ms, of another volume each time.
 fn first_reply(server: &mut Rekindle, count: u64, round: u64) -> Result<f64> {
     server.stop()?;
     let volume = format!("volume-{}", (round + 1) * 7_919 % count);
@@ -92,7 +93,8 @@ fn ratio(few: &[Run<f64>], many: &[Run<f64>]) -> Row {
         .others(others)
 }
 
-/// A record without what vouches for it, so that it may be changed: as older versions wrote records.
+/// Returns a record's text without its seal, so that it may be changed: older versions wrote
+/// records like that.
 fn unsealed(record: &str) -> String {
     let sealed = |line: &&str| {
         !["  \"incarnation\": ", "  \"proof\": ", "  \"sum\": "]

@@ -1,5 +1,5 @@
-//! What never waits for the disk: writes acknowledged from memory, and reads from the cache, against a server that does
-//! nothing but copy.
+//! Requests that never wait for the disk (writes acknowledged from memory, and reads from the
+//! cache) against a server that does nothing but copy.
 
 use crate::fio::Job;
 use crate::rounds::{Bench, beside, middle, spread};
@@ -9,14 +9,15 @@ use anyhow::Result;
 
 const MEBIBYTES: u64 = 256;
 
-/// One pattern at one depth.
+/// Measures one pattern at one depth.
 pub fn run(
     bench: &Bench,
     name: &'static str,
     pattern: &'static str,
     depth: u32,
 ) -> Result<Vec<Row>> {
-    // Room for all that the runs write, so that no flow control sets in, and a cache that holds the whole volume.
+    // There is room for all that the runs write, so that no flow control sets in, and the cache
+    // holds the whole volume.
     let arguments = ["--flash-budget", "16G", "--cache", "1G"];
     let server = Rekindle::start(bench, name, &arguments)?;
     server.create("v", MEBIBYTES, "memory")?;
@@ -26,13 +27,13 @@ pub fn run(
     let job = |uri: String| Job::nbd(uri, pattern, depth, bench.seconds, MEBIBYTES);
     let (ours, theirs) = (job(server.uri("v")), job(rival.uri()));
     if pattern == "randread" {
-        // Everything has been in the cache since it was written; this one touches it.
+        // Everything has been in the cache since it was written; this run touches it.
         ours.run(&bench.layout)?;
     }
     let sides = bench.alternate(
         || {
             let figures = ours.run(&bench.layout)?;
-            // What is destaged later must not disturb the other side.
+            // Without a drain, later destaging would disturb the other side.
             server.drain("v")?;
             Ok(figures)
         },

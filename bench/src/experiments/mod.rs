@@ -1,4 +1,4 @@
-//! What is measured, one file a question.
+//! The experiments, one file a question.
 
 mod appliance;
 mod burst;
@@ -30,15 +30,15 @@ pub struct Experiment {
     pub run: fn(&Bench) -> Result<Vec<Row>>,
 }
 
-/// Experiments that belong together: a run of them, a section of docs/benchmarks.md.
+/// Experiments that belong together: one run, and one section of docs/benchmarks.md.
 pub struct Suite {
     pub name: &'static str,
     pub question: &'static str,
-    /// In the order of the table.
+    /// The experiments in the order of the table.
     pub experiments: &'static [Experiment],
 }
 
-/// All of them.
+/// All suites.
 pub const SUITES: &[Suite] = &[
     Suite { name: "block", question: "how fast a virtual disk is", experiments: BLOCK },
     Suite { name: "restart", question: "how soon it is back", experiments: RESTART },

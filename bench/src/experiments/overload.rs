@@ -1,4 +1,5 @@
-//! More than the flash budget holds, into a slow store: it must end at the store's speed, without long waits.
+//! More writes than the flash budget holds, into a slow store: acknowledgements must end at the
+//! store's speed, without long waits.
 
 use super::burst::{self, LATENCY, by_second};
 use crate::nbd::{Reply, percentile};
@@ -20,7 +21,7 @@ const END: Duration = Duration::from_secs(8);
 /// How often the daemon is asked about its backlog.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What the daemon said of its backlog.
+/// The daemon's answer about its backlog.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     at: Duration,
@@ -30,11 +31,11 @@ struct Look {
     is_stalled: bool,
 }
 
-/// One long run.
+/// Measures one long run.
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let fault = format!("latency={}ms", LATENCY.as_millis());
-    // Not on the disk of the log: the packs would be written in the way of the acknowledgements, which no store does that
-    // is somewhere else.
+    // The store is not on the disk of the log: there, writing packs would slow the
+    // acknowledgements, which a store on another machine does not.
     let store = MemoryFolder::new()?;
     let url = format!("file://{}", store.0.display());
     let arguments = ["--store-fault", &fault, "--flash-budget", BUDGET, "--store", &url];

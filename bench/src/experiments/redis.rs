@@ -1,5 +1,5 @@
-//! Killed with a gigabyte of data: redis reads its file before it answers; a volume with a gigabyte of unfinished
-//! changes (experiment `overlay`) reads what it needs.
+//! Killed with a gigabyte of data: redis reads its file before it answers; a volume with a gigabyte
+//! of unfinished changes (experiment `overlay`) reads what it needs.
 
 use crate::machine::pinned;
 use crate::rounds::{Bench, middle, times};
@@ -68,10 +68,10 @@ impl Redis {
         Ok(String::from_utf8_lossy(&answer[..count]).into_owned())
     }
 
-    /// Until a key is answered, ms.
+    /// Waits until a key is answered; returns the time since `begin`, ms.
     fn wait(&self, begin: Instant) -> Result<f64> {
         loop {
-            // While it loads it answers with an error.
+            // While redis loads, it answers with an error.
             if self.ask("GET key:0\r\n").is_ok_and(|answer| answer.starts_with('$')) {
                 return Ok(begin.elapsed().as_secs_f64() * 1e3);
             }

@@ -1,4 +1,4 @@
-//! Killed with 1 GiB of unfinished 4 KiB writes: how long until the volume serves again.
+//! Killed with 1 GiB of unfinished 4 KiB writes: the time until the volume serves again.
 
 use crate::machine;
 use crate::nbd::{Client, Until};
@@ -9,18 +9,18 @@ use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 
 const NAME: &str = "restart";
-/// 1 GiB of them.
+/// Number of writes that make 1 GiB.
 const WRITES: usize = 1 << 18;
-/// Over a larger volume, so that most of them stay apart.
+/// Size of the volume, so large that most writes stay apart.
 const MEBIBYTES: u64 = 4096;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a client saw of a restart, ms.
+/// Times of a restart as a client saw them, ms.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     /// From the kill (or exec) to the greeting of the new worker.
     greeted: f64,
-    /// From the greeting until the export was open: from here on writes are taken.
+    /// From the greeting until the export was open: from then on writes are taken.
     opened: f64,
     /// From the greeting to the reply to a read, which needs the overlay.
     indexed: f64,
@@ -28,10 +28,11 @@ struct Seen {
     replied: f64,
 }
 
-/// From warm memory, then from flash alone.
+/// Measures restarts from warm memory, then from flash alone.
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let config = bench.scratch.join("restart.toml");
-    // Nothing is destaged: not for its age, not for its size, and three seconds after each start the store is gone.
+    // Nothing is destaged: not for its age, not for its size, and three seconds after each start
+    // the store is gone.
     std::fs::write(&config, "[destage]\nage = \"1h\"\nbytes = \"64G\"\ndeadline = \"2h\"\n")?;
     let config = config.display().to_string();
     let arguments = [
@@ -49,7 +50,8 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     write(bench, &server)?;
     let backlog = backlog(&server)?;
     let warm = bench.repeat(|| {
-        // A worker that dies young again and again is not replaced at once, and that is not the question here.
+        // A worker that dies young again and again is not replaced at once, and that delay is not
+        // measured here.
         std::thread::sleep(Duration::from_millis(1200));
         let begin = Instant::now();
         server.kill_worker()?;
@@ -58,7 +60,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     anyhow::ensure!(self::backlog(&server)? >= backlog, "something was destaged or lost");
     let mut flash = Vec::new();
     for _ in 0..bench.rounds {
-        // All of it is on flash by now, and must not come from the page cache.
+        // All writes are on flash by now, and must not come from the page cache.
         std::thread::sleep(Duration::from_secs(1));
         server.kill()?;
         server.forget_warm_memory()?;
@@ -95,7 +97,7 @@ fn backlog(server: &Rekindle) -> Result<f64> {
     volume["backlog"]["bytes"].as_f64().context("a volume in service has a backlog")
 }
 
-/// Waits for the first reply as a client that comes back.
+/// Waits for the first reply, as a client that comes back.
 fn watch(server: &Rekindle, begin: Instant) -> Result<Seen> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let mut client = Client::connect_soon(&server.socket(), "v", PATIENCE)?;

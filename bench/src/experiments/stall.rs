@@ -1,5 +1,5 @@
-//! What a client sees of a worker's death under load: `rekindle drill restart`, which reconnects, sends again what was
-//! not acknowledged, and reads everything back at the end.
+//! A client's view of a worker's death under load: `rekindle drill restart` reconnects, sends again
+//! what was not acknowledged, and reads everything back at the end.
 
 use crate::machine::pinned;
 use crate::rounds::Bench;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 const NAME: &str = "stall";
-/// Kills a round of the benchmark.
+/// Number of kills in a round of the benchmark.
 const KILLS: usize = 5;
 
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {

@@ -1,4 +1,4 @@
-//! From exec to the first reply: a clean volume, and what others need.
+//! From exec to the first reply: a clean volume, and two other servers.
 
 use crate::nbd::Client;
 use crate::rounds::{Bench, middle, times};
@@ -11,7 +11,7 @@ const NAME: &str = "start";
 const MEBIBYTES: u64 = 256;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Rekindle, qemu-nbd and nbdkit in turns.
+/// Measures Rekindle, qemu-nbd and nbdkit in turns.
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let mut server = Rekindle::start(bench, NAME, &[])?;
     server.create("v", MEBIBYTES, "flash")?;

@@ -1,5 +1,5 @@
-//! A stop with as many attached volumes as the file server had that first stopped them in parallel: 49.5 s with one
-//! thread, 6.3 s with 32, on its machine.
+//! A stop with as many attached volumes as the file server had that first stopped them in parallel.
+//! That took 49.5 s with one thread and 6.3 s with 32, on its machine.
 
 use crate::nbd::Client;
 use crate::rounds::{Bench, middle, times};
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 const NAME: &str = "stop";
 const VOLUMES: usize = 7_168;
-/// Volumes that are taken out of service at once.
+/// Numbers of volumes that are detached at once.
 const AT_ONCE: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
@@ -26,7 +26,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     for at_once in AT_ONCE {
         let mut runs = Vec::new();
         for _ in 0..bench.rounds {
-            // The last stop was by the setting before.
+            // The last stop had the previous setting.
             server.stop()?;
             set(at_once)?;
             server.up()?;

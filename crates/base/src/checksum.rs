@@ -8,16 +8,18 @@ pub fn crc32c(data: &[u8]) -> u32 {
     narrow(crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, data))
 }
 
-/// CRC-32C of `seed` (8 bytes, little-endian) followed by `data`: bytes that are valid in one place only.
+/// Returns the CRC-32C of `seed` (8 bytes, little-endian) followed by `data`, so that the bytes are
+/// valid in one place only.
 ///
-/// A reused segment file still holds entries of its earlier life, and payloads that clients chose; seeded with what
-/// is drawn anew for each use they do not verify.
+/// A reused segment file still holds entries of its earlier life, and payloads that clients chose.
+/// The seed is drawn anew for each use of the file, so that none of them verifies.
 #[must_use]
 pub fn crc32c_seeded(seed: u64, data: &[u8]) -> u32 {
     crc32c_parts(seed, &[data])
 }
 
-/// As [`crc32c_seeded`], of bytes that lie in several places: the parts count as if they were joined.
+/// As [`crc32c_seeded`], of bytes that lie in several places: the parts count as if they were
+/// joined.
 #[must_use]
 pub fn crc32c_parts(seed: u64, parts: &[&[u8]]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);

@@ -1,17 +1,18 @@
-//! The few kinds of error that leave a crate. Each says what the caller shall do; the rich error stays within.
+//! The few kinds of error that leave a crate. Each tells the caller what to do; the detailed error
+//! stays within the crate.
 
 use std::fmt;
 
-/// What to do about an error.
+/// A kind of error, by what the caller shall do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The request itself is wrong: change it.
     Invalid,
-    /// What was named does not exist.
+    /// The named thing does not exist.
     NotFound,
-    /// What was to be created exists already.
+    /// The thing to create exists already.
     Exists,
-    /// Somebody else changed it first: look again, then decide.
+    /// Another writer changed the thing first: look again, then decide.
     Conflict,
     /// Another owner or a newer generation has taken over: stop.
     Fenced,
@@ -19,18 +20,20 @@ pub enum Kind {
     Full,
     /// Bytes fail their checksum or hash: salvage.
     Damaged,
-    /// It cannot be reached now: try again later.
+    /// The other side cannot be reached now: try again later.
     Unavailable,
-    /// The store does not let us in (credentials, permissions, its address): somebody has to change that.
+    /// The store does not let this node in (credentials, permissions, its address): the user has to
+    /// change that.
     Refused,
     /// A version or feature that this binary does not know: upgrade.
     Unsupported,
-    /// The machine refused an I/O, or the like.
+    /// The machine refused an I/O or a similar call.
     Io,
 }
 
 impl Kind {
-    /// Whether the same request may succeed later without anybody changing anything.
+    /// Whether the same request may succeed later, although neither the caller nor the user changes
+    /// anything.
     #[must_use]
     pub fn is_retryable(self) -> bool {
         matches!(self, Kind::Unavailable | Kind::Full | Kind::Conflict)

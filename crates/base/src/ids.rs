@@ -1,4 +1,5 @@
-//! Identifiers and counters. Random ones are 16 bytes and print as 32 hex digits; counted ones are `u64`.
+//! Identifiers and counters. Random identifiers are 16 bytes and print as 32 hex digits; counters
+//! are `u64`.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -54,7 +55,8 @@ random_id!(
     VolumeId
 );
 random_id!(
-    /// A datastore: written once into `rekindle.json`, so that a node notices somebody else's.
+    /// A datastore. The id is written once into `rekindle.json`, so that a node notices a datastore
+    /// that is not its own.
     StoreId
 );
 random_id!(
@@ -84,7 +86,7 @@ macro_rules! counter {
         pub struct $name(pub u64);
 
         impl $name {
-            /// The one after this.
+            /// The next number.
             #[must_use]
             pub fn next(self) -> Self {
                 Self(self.0 + 1)
@@ -108,11 +110,12 @@ counter!(
     Serial
 );
 counter!(
-    /// Counts changes of a volume's owner and policy. Old generations are refused everywhere.
+    /// Number of the changes of a volume's owner and policy. Old generations are refused
+    /// everywhere.
     Generation
 );
 counter!(
-    /// Counts the starts of a node.
+    /// Number of a node's start.
     Incarnation
 );
 counter!(
@@ -120,13 +123,14 @@ counter!(
     SegmentId
 );
 
-/// One start of a node: the only thing that owns, writes or promises. Two processes may share a node id (a copied
-/// folder); they never share a life, because each start takes its incarnation by a conditional write.
+/// One start of a node: the only thing that owns, writes or promises. Two processes may share a
+/// node id (a copied folder); they never share a life, because each start takes its incarnation by
+/// a conditional write.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct Life {
     /// The node.
     pub node: NodeId,
-    /// Which of its starts.
+    /// The number of the node's start.
     pub incarnation: Incarnation,
 }
 

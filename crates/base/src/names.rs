@@ -1,4 +1,4 @@
-//! Names that people give to volumes.
+//! Names that users give to volumes.
 
 /// A name that cannot be used, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -9,12 +9,12 @@ pub enum BadName {
     /// Longer than 255 bytes.
     #[error("a volume name has at most 255 bytes, this one has {0}")]
     TooLong(usize),
-    /// `/`, `\`, a control character, or (in a new name) one that cannot be seen.
+    /// `/`, `\`, a control character, or (in a new name) an invisible character.
     #[error(
         "a volume name must not contain {0:?}: use letters, digits, '.', '-', '_' and other printable characters"
     )]
     Character(char),
-    /// `.` or `..`, or one that starts with a dot.
+    /// A leading dot, as in `.` and `..`.
     #[error("a volume name must not begin with '.'")]
     Dot,
     /// White space at an end.
@@ -42,8 +42,8 @@ pub fn check(name: &str) -> Result<(), BadName> {
     Ok(())
 }
 
-/// Checks a name that is given anew (to a volume that is made or renamed): besides, nothing that cannot be seen. Volumes of
-/// earlier versions may have such names, and are found by them.
+/// Checks the name of a volume that is made or renamed: as [`check`], and every character must be
+/// visible. A volume of an earlier version may have another name, by which it is still found.
 pub fn check_new(name: &str) -> Result<(), BadName> {
     check(name)?;
     match name.chars().find(|&c| !is_seen(c)) {
@@ -52,8 +52,9 @@ pub fn check_new(name: &str) -> Result<(), BadName> {
     }
 }
 
-/// Whether a character can be seen and leaves its neighbours where they are. Others make one name look like another: those
-/// of no width, those that turn the direction of writing, separators and blanks that are no space, fillers and tags.
+/// Whether a character is visible and leaves its neighbours in place. The others make one name look
+/// like another: characters without width, those that turn the direction of writing, separators and
+/// blanks other than the space, fillers and tags.
 fn is_seen(c: char) -> bool {
     !c.is_control()
         && (c == ' ' || !c.is_whitespace())

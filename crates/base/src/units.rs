@@ -1,4 +1,4 @@
-//! Sizes in bytes, as people write and read them.
+//! Sizes in bytes, as users write and read them.
 
 /// 1024 bytes.
 pub const KIB: u64 = 1 << 10;
@@ -9,7 +9,7 @@ pub const GIB: u64 = 1 << 30;
 /// 1024 GiB.
 pub const TIB: u64 = 1 << 40;
 
-/// A size that cannot be read.
+/// Text that is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a size: write a whole number with K, M, G or T (powers of 1024), as in 20G")]
 pub struct BadSize(pub String);
@@ -31,7 +31,7 @@ pub fn parse_size(text: &str) -> Result<u64, BadSize> {
     number.checked_mul(unit).ok_or_else(bad)
 }
 
-/// Writes a size for people: `20 GiB`, `1.5 MiB`, `512 B`.
+/// Writes a size for messages: `20 GiB`, `1.5 MiB`, `512 B`.
 #[must_use]
 pub fn format_size(bytes: u64) -> String {
     for (unit, name) in [(TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {

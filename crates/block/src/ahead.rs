@@ -1,7 +1,9 @@
-//! Read-ahead: notices sequential reads and says what to fetch before it is asked for. No I/O.
+//! Read-ahead: notices sequential reads and tells what to fetch before a client asks for it. No
+//! I/O.
 //!
-//! Only reads that miss the cache are noted, and those hits that reach the mark of a stream (half of what has been
-//! fetched for it is used up), so that a hit costs a few comparisons and a sequential reader never runs dry.
+//! Two kinds of reads are noted: those that miss the cache, and hits that reach the mark of a
+//! stream (half of what has been fetched for it is used up). So a hit costs a few comparisons, and
+//! the data ahead of a sequential reader never runs out.
 
 use crate::limits::{AHEAD_BYTES_MAX, AHEAD_BYTES_MIN, AHEAD_SLACK_BYTES, STREAMS_MAX};
 use parking_lot::Mutex;
@@ -15,26 +17,26 @@ const NEVER: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct Ahead {
     streams: Mutex<Streams>,
-    /// Of each stream: a hit that covers this byte is noted.
+    /// The mark of each stream: a hit that covers this byte is noted.
     marks: [AtomicU64; STREAMS_MAX],
 }
 
 #[derive(Debug, Default)]
 struct Streams {
     streams: [Stream; STREAMS_MAX],
-    /// Counts reads noted.
+    /// Number of noted reads.
     noted: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Stream {
-    /// When it was last noted; 0: never.
+    /// Number of its last noted read; 0: never.
     used: u64,
-    /// Where the next read is expected.
+    /// Position at which the next read is expected.
     next: u64,
-    /// Fetched, or being fetched, up to here.
+    /// End of the range that is fetched, or being fetched.
     until: u64,
-    /// Bytes to be ahead.
+    /// Length of the next fetch, bytes.
     window: u64,
 }
 
@@ -45,12 +47,13 @@ impl Default for Ahead {
 }
 
 impl Ahead {
-    /// Whether a hit is to be noted.
+    /// Whether a hit must be noted.
     pub fn is_marked(&self, position: u64, length: u64) -> bool {
         self.marks.iter().any(|mark| mark.load(Ordering::Relaxed).wrapping_sub(position) < length)
     }
 
-    /// What was to be fetched ends at `until` already: the reader that gets there shall miss, and look further.
+    /// Notes that a fetch ended short, at `until`. The mark is taken away, so that the reader
+    /// misses there and its read is noted.
     pub fn fell_short(&self, fetch: &Range<u64>, until: u64) {
         let mut streams = self.streams.lock();
         let Some(index) = streams.streams.iter().position(|stream| stream.until == fetch.end)
@@ -61,7 +64,7 @@ impl Ahead {
         self.marks[index].store(NEVER, Ordering::Relaxed);
     }
 
-    /// Notes a read and returns what should be fetched now, if anything.
+    /// Notes a read and returns the range to fetch now, if any.
     pub fn note(&self, position: u64, length: u64) -> Option<Range<u64>> {
         let mut streams = self.streams.lock();
         let (index, fetch) = streams.note(position, position.saturating_add(length));
@@ -108,7 +111,7 @@ mod tests {
 
     const READ: u64 = 64 * 1024;
 
-    /// Reads on from `position`; hits what has been fetched. Returns what is fetched now.
+    /// Reads at `position`; the read is a hit below `fetched`. Returns the range to fetch now.
     fn read(ahead: &Ahead, fetched: u64, position: u64) -> Option<Range<u64>> {
         let hit = position + READ <= fetched;
         if hit && !ahead.is_marked(position, READ) { None } else { ahead.note(position, READ) }

@@ -1,65 +1,66 @@
-//! What a protocol sees of a block volume.
+//! The device: a protocol's view of a block volume.
 
-use base::limits::CHANGE_BYTES_MAX;
-use env::BoxFuture;
 use futures_util::future;
+use rekindle_base::limits::CHANGE_BYTES_MAX;
+use rekindle_env::BoxFuture;
+use rekindle_volume::{Backlog, Error, Extent, Handle, Staged, StagingError, Ticket, Written};
 use std::sync::Arc;
-use volume::{Backlog, Error, Extent, Handle, Staged, StagingError, Ticket, Written};
 
-/// A volume as a block device. Offsets and lengths are in bytes, any alignment; what is out of bounds is refused.
+/// A volume as a block device. Offsets and lengths are in bytes, any alignment; a range out of
+/// bounds is refused.
 #[derive(Clone)]
 pub struct Device {
     staged: Arc<Staged>,
-    /// At hand, because every request is checked against it.
+    /// The size, cached because every request is checked against it.
     size: u64,
     handle: Handle,
 }
 
-/// The one outcome of several changes.
+/// The common outcome of several changes.
 enum Gathered {
-    Done,
-    Staged(Ticket),
-    Later(Option<Ticket>, Vec<BoxFuture<'static, Result<(), StagingError>>>),
+    Acked,
+    NeedsSync(Ticket),
+    Pending(Option<Ticket>, Vec<BoxFuture<'static, Result<(), StagingError>>>),
 }
 
 impl Device {
-    /// The device of an attached volume.
+    /// Makes the device of an attached volume.
     #[must_use]
     pub fn new(handle: Handle) -> Self {
         Self { staged: handle.staged().clone(), size: handle.vault().size, handle }
     }
 
-    /// The volume's name.
+    /// Returns the volume's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.handle.vault().name
     }
 
-    /// Bytes.
+    /// Returns the volume's size, bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The size that suits it best for I/O, bytes (its chunk).
+    /// Returns the preferred size of a request, bytes (the volume's chunk).
     #[must_use]
     pub fn block_size(&self) -> u64 {
         self.handle.vault().block_size
     }
 
-    /// The hold on the volume.
+    /// Returns the handle that keeps the volume in service.
     #[must_use]
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// What the volume owes to the datastore.
+    /// Returns the changes that the volume owes to the datastore.
     #[must_use]
     pub fn backlog(&self) -> Backlog {
         self.staged.backlog()
     }
 
-    /// Reads from memory only, `false` when some byte is not there. A plain call.
+    /// Reads from memory only; `false` when some byte is not there. A plain call.
     pub fn read_now(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
         self.check("a read", offset, out.len() as u64)?;
         if out.is_empty() {
@@ -68,7 +69,7 @@ impl Device {
         Ok(self.staged.read_now(offset, out)?)
     }
 
-    /// Reads.
+    /// Reads a range.
     pub async fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
         self.check("a read", offset, out.len() as u64)?;
         if out.is_empty() {
@@ -83,12 +84,12 @@ impl Device {
         let most = usize::try_from(CHANGE_BYTES_MAX).expect("a change fits into memory");
         if data.len() <= most {
             return Ok(if data.is_empty() {
-                Written::Done
+                Written::Acked
             } else {
                 self.staged.write(offset, data, durable)
             });
         }
-        let mut gathered = Gathered::Done;
+        let mut gathered = Gathered::Acked;
         let mut position = offset;
         for piece in data.chunks(most) {
             gathered.add(self.staged.write(position, piece, durable));
@@ -107,7 +108,7 @@ impl Device {
     ) -> Result<Written, Error> {
         self.check(if trim { "a trim" } else { "a write of zeros" }, offset, length)?;
         Ok(if length == 0 {
-            Written::Done
+            Written::Acked
         } else {
             self.staged.clear(offset, length, trim, durable)
         })
@@ -118,12 +119,12 @@ impl Device {
         Ok(self.staged.sync(ticket).await?)
     }
 
-    /// Everything acknowledged so far is durable.
+    /// Makes everything acknowledged so far durable.
     pub async fn flush(&self) -> Result<(), Error> {
         Ok(self.staged.flush().await?)
     }
 
-    /// Data and holes of a range.
+    /// Returns the data and holes of a range.
     pub async fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
         self.check("a query of extents", offset, length)?;
         if length == 0 {
@@ -150,34 +151,38 @@ impl Device {
 
 impl Gathered {
     fn add(&mut self, written: Written) {
-        let this = std::mem::replace(self, Gathered::Done);
+        let this = std::mem::replace(self, Gathered::Acked);
         *self = match (this, written) {
-            (this, Written::Done) => this,
-            (Gathered::Done, Written::Staged(ticket)) => Gathered::Staged(ticket),
-            (Gathered::Staged(one), Written::Staged(other)) => Gathered::Staged(one.max(other)),
-            (Gathered::Later(ticket, later), Written::Staged(other)) => {
-                Gathered::Later(ticket.max(Some(other)), later)
+            (this, Written::Acked) => this,
+            (Gathered::Acked, Written::NeedsSync(ticket)) => Gathered::NeedsSync(ticket),
+            (Gathered::NeedsSync(one), Written::NeedsSync(other)) => {
+                Gathered::NeedsSync(one.max(other))
             }
-            (Gathered::Done, Written::Later(wait)) => Gathered::Later(None, vec![wait]),
-            (Gathered::Staged(ticket), Written::Later(wait)) => {
-                Gathered::Later(Some(ticket), vec![wait])
+            (Gathered::Pending(ticket, later), Written::NeedsSync(other)) => {
+                Gathered::Pending(ticket.max(Some(other)), later)
             }
-            (Gathered::Later(ticket, mut later), Written::Later(wait)) => {
+            (Gathered::Acked, Written::Pending(wait)) => Gathered::Pending(None, vec![wait]),
+            (Gathered::NeedsSync(ticket), Written::Pending(wait)) => {
+                Gathered::Pending(Some(ticket), vec![wait])
+            }
+            (Gathered::Pending(ticket, mut later), Written::Pending(wait)) => {
                 later.push(wait);
-                Gathered::Later(ticket, later)
+                Gathered::Pending(ticket, later)
             }
         };
     }
 
-    /// All of them: staged ones are synced only when the others make the caller wait anyway.
+    /// Combines the outcomes. A staged change is synced here only when other changes make the
+    /// caller wait anyway.
     fn into_written(self, staged: &Arc<Staged>) -> Written {
         match self {
-            Gathered::Done => Written::Done,
-            Gathered::Staged(ticket) => Written::Staged(ticket),
-            Gathered::Later(ticket, later) => {
+            Gathered::Acked => Written::Acked,
+            Gathered::NeedsSync(ticket) => Written::NeedsSync(ticket),
+            Gathered::Pending(ticket, later) => {
                 let staged = staged.clone();
-                Written::Later(Box::pin(async move {
-                    // All are polled at once, in order, so that all are on their way after the first poll.
+                Written::Pending(Box::pin(async move {
+                    // All futures are polled at once, in order, so that all changes are under way
+                    // after the first poll.
                     let waits = future::join_all(later);
                     let sync = async {
                         match ticket {

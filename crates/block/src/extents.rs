@@ -1,27 +1,27 @@
-//! Reading: blocks in a tree, holes where there are none. Writing is in `fold`.
+//! Reading: blocks in a tree, and holes between them. Writing is in `fold`.
 //!
-//! Every chunk has exactly `block_size` bytes, also the last one of a volume whose size is no multiple of that: what
-//! lies beyond the size is zero there, so that a volume may grow without touching a block. A reader takes a
-//! chunk that ends early as followed by zeros, and a longer one as damage.
+//! Every chunk has exactly `block_size` bytes, also the last one of a volume whose size is no
+//! multiple of that. Its bytes beyond the size are zero, so that a volume may grow without touching
+//! a block. A reader pads a chunk that ends early with zeros, and treats a longer one as damage.
 
 use crate::ahead::Ahead;
 use crate::limits;
 use bytes::Bytes;
-use content::tree::{self, Lookup, Root};
-use content::{Batch, Class, Content, Pointer};
-use env::BoxFuture;
 use futures_util::future;
+use rekindle_content::tree::{self, Lookup, Root};
+use rekindle_content::{Batch, Class, Content, Pointer};
+use rekindle_env::BoxFuture;
+use rekindle_volume::{Extent, Fold, Home, StagingError};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use volume::{Extent, Fold, Home, StagingError};
 
 /// Fixed blocks in a tree: key = block number, value = chunk. A missing key is a hole.
 pub struct Extents {
     pub(crate) content: Content,
-    /// Grows only.
+    /// The volume's size, bytes; it only grows.
     size: AtomicU64,
     pub(crate) block_size: u64,
-    /// `block_size` is a power of two.
+    /// The binary logarithm of `block_size`.
     shift: u32,
     ahead: Ahead,
 }
@@ -35,7 +35,7 @@ struct Piece<'a> {
 }
 
 impl Extents {
-    /// The home of a block volume. `block_size` is a power of two (creation checks that).
+    /// Makes the home of a block volume. `block_size` is a power of two (creation checks that).
     #[must_use]
     pub fn new(content: Content, size: u64, block_size: u64) -> Self {
         let block_size = block_size.max(1).next_power_of_two();
@@ -48,7 +48,7 @@ impl Extents {
         }
     }
 
-    /// Bytes of the volume.
+    /// Returns the volume's size, bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
@@ -74,7 +74,7 @@ impl Extents {
         })
     }
 
-    /// The blocks that a range touches.
+    /// Returns the blocks that a range touches.
     fn blocks(&self, position: u64, span: u64) -> Range<u64> {
         let end = position.saturating_add(span);
         position >> self.shift..(end >> self.shift) + u64::from(end & (self.block_size - 1) != 0)
@@ -107,16 +107,22 @@ impl Extents {
     fn too_long(&self, pointer: &Pointer, length: usize) -> StagingError {
         let name: String = pointer.name[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         let reason = format!("it has {length} bytes, but a block has {}", self.block_size);
-        content::Error::Damaged { name, pack: pointer.pack, offset: pointer.offset, reason }.into()
+        rekindle_content::Error::Damaged {
+            name,
+            pack: pointer.pack,
+            offset: pointer.offset,
+            reason,
+        }
+        .into()
     }
 
-    /// Reads from the cache, block by block.
+    /// Reads from the cache, block by block; `false` when a block is not cached.
     fn copy_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, StagingError> {
         for piece in self.pieces(position, out) {
             match tree::get_now(&self.content, root, piece.block) {
                 Lookup::Absent => piece.out.fill(0),
                 Lookup::Unknown => return Ok(false),
-                Lookup::Present(pointer) => match self.content.read_now(&pointer, Class::Data) {
+                Lookup::Present(pointer) => match self.content.read_now(&pointer) {
                     Some(chunk) => self.fill(&pointer, &chunk, piece.at, piece.out)?,
                     None => return Ok(false),
                 },
@@ -125,7 +131,7 @@ impl Extents {
         Ok(true)
     }
 
-    /// A chunk; `keep`: in the cache, if it was not there.
+    /// Reads a chunk; with `keep`, the cache keeps it.
     pub(crate) async fn chunk(&self, pointer: &Pointer, keep: bool) -> Result<Bytes, StagingError> {
         let chunk = if keep {
             self.content.read(pointer, Class::Data).await
@@ -167,7 +173,7 @@ impl Extents {
         for piece in self.pieces(position, out) {
             match present.next_if(|(block, _)| *block == piece.block) {
                 None => piece.out.fill(0),
-                Some((_, pointer)) => match self.content.read_now(&pointer, Class::Data) {
+                Some((_, pointer)) => match self.content.read_now(&pointer) {
                     Some(chunk) => self.fill(&pointer, &chunk, piece.at, piece.out)?,
                     None => missing.push((pointer, piece)),
                 },
@@ -181,7 +187,7 @@ impl Extents {
         Ok(())
     }
 
-    /// Reads what is not all in the cache.
+    /// Reads a range that is not entirely in the cache.
     async fn copy(
         &self,
         root: &Root,
@@ -199,13 +205,14 @@ impl Extents {
         }
     }
 
-    /// Fetches what a sequential reader will want next: metadata, and further, then the chunks in the background.
+    /// Fetches the range that a sequential reader needs next: its metadata, and more, then its
+    /// chunks in the background.
     async fn fetch_ahead(&self, root: &Root, bytes: Range<u64>) {
         let end = bytes.end.min(self.size());
         let metadata_end = bytes.end.saturating_add(limits::AHEAD_METADATA_BYTES).min(self.size());
         let blocks = self.blocks(bytes.start, metadata_end.saturating_sub(bytes.start));
         let data_end = self.blocks(0, end).end;
-        // A hint: whoever reads there meets the error, if there is one.
+        // Only a hint: a read of that range returns the error, if there is one.
         if let Ok(present) = tree::range(&self.content, root, blocks).await {
             let wanted = present.into_iter().take_while(|(block, _)| *block < data_end);
             let pointers: Vec<Pointer> = wanted.map(|(_, pointer)| pointer).collect();
@@ -213,7 +220,7 @@ impl Extents {
         }
     }
 
-    /// The same where the reader was served from memory: as far as the tree's cached nodes tell, as a plain call.
+    /// Fetches ahead after a hit, as far as the cached tree nodes tell. A plain call.
     #[cold]
     fn fetch_ahead_now(&self, root: &Root, position: u64, length: u64) {
         let Some(bytes) = self.ahead.note(position, length) else { return };
@@ -232,7 +239,8 @@ impl Extents {
         self.content.prefetch(&pointers, Class::Data);
     }
 
-    /// Data and holes, in stretches, so that a large range does not become a large list of entries.
+    /// Lists data and holes. It reads the tree in stretches, so that a large range does not become
+    /// a large list of entries.
     async fn list(
         &self,
         root: &Root,
@@ -288,7 +296,7 @@ impl Home for Extents {
         Box::pin(async move {
             let ahead = if keep { self.ahead.note(position, out.len() as u64) } else { None };
             match ahead {
-                // What is asked for comes first.
+                // The client's own read is polled first.
                 Some(bytes) => {
                     let (read, ()) = future::join(
                         self.copy(root, position, out, keep),

@@ -1,18 +1,19 @@
 //! Writing: a batch of changes becomes new chunks and a new tree.
 //!
-//! Changes are planned block by block and carried out in windows of bounded bytes: while the blocks of one window are
-//! named and packed, those of the next are assembled, their old blocks fetched concurrently.
+//! Changes are planned block by block and carried out in windows of bounded bytes. While the blocks
+//! of one window are named and packed, those of the next are assembled; their old blocks are
+//! fetched concurrently.
 
 use crate::extents::Extents;
 use crate::limits;
 use crate::plan::{Part, Plan, Step};
 use bytes::Bytes;
-use content::tree::{self, Root};
-use content::{Batch, Class, Pointer};
 use futures_util::{StreamExt, TryStreamExt, future, stream};
+use rekindle_content::tree::{self, Root};
+use rekindle_content::{Batch, Class, Pointer};
+use rekindle_volume::{Fold, StagingError};
 use std::collections::HashMap;
 use std::ops::Range;
-use volume::{Fold, StagingError};
 
 /// A step that is ready to be written.
 enum Ready {
@@ -21,10 +22,10 @@ enum Ready {
     Clear(Range<u64>),
 }
 
-/// The tree as it changes.
+/// The tree under construction.
 struct Growing {
     root: Root,
-    /// Ascending; not in `root` yet.
+    /// Changes in ascending order, not in `root` yet.
     changes: Vec<(u64, Option<Pointer>)>,
 }
 
@@ -48,7 +49,7 @@ impl Extents {
         Ok(growing.root)
     }
 
-    /// The steps that fit into one window.
+    /// Takes the steps that fit into one window.
     fn window(&self, plan: &mut Plan<'_>) -> Vec<Step> {
         let (mut steps, mut bytes) = (Vec::new(), 0);
         while bytes < limits::WINDOW_BYTES
@@ -60,7 +61,7 @@ impl Extents {
         steps
     }
 
-    /// Assembles the blocks of a window, some at once, in order.
+    /// Assembles the blocks of a window, several concurrently, in order.
     async fn prepare(
         &self,
         root: &Root,
@@ -78,8 +79,8 @@ impl Extents {
         stream::iter(steps).map(prepare).buffered(limits::ASSEMBLED_MAX).try_collect().await
     }
 
-    /// The blocks of which something remains, where there are any. Those that were written together lie together, and are
-    /// fetched together.
+    /// Reads the old blocks that a step changes only in part, as far as they exist. Blocks that
+    /// were written together lie together, so they are fetched together.
     async fn old_blocks(
         &self,
         root: &Root,
@@ -97,7 +98,7 @@ impl Extents {
             .buffered(limits::ASSEMBLED_MAX)
             .try_collect::<Vec<_>>()
             .await
-            .map_err(|error: content::Error| StagingError::from(error))?;
+            .map_err(|error: rekindle_content::Error| StagingError::from(error))?;
         let present: Vec<(u64, Pointer)> =
             found.into_iter().filter_map(|(block, pointer)| Some((block, pointer?))).collect();
         let pointers: Vec<Pointer> = present.iter().map(|(_, pointer)| *pointer).collect();
@@ -142,14 +143,15 @@ impl Extents {
             }
             if growing.changes.len() >= limits::CHANGES_MAX {
                 self.apply(batch, growing).await?;
-                // What follows reads the tree that was just written.
+                // The next changes read the tree that was just written.
                 batch.flush().await?;
             }
         }
         Ok(())
     }
 
-    /// Removes the blocks of a range that there are: absent ones cost nothing but a look into ever larger stretches.
+    /// Removes the present blocks of a range. Absent ones cost only a look into ever larger
+    /// stretches.
     async fn clear(
         &self,
         batch: &mut Batch,

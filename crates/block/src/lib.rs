@@ -1,7 +1,7 @@
 //! A block volume: extents of fixed blocks over content. The smallest kind; read it first.
 //!
-//! [`Extents`] is its [`volume::Home`]: what the bytes in the datastore mean. [`Device`] is what a protocol sees: bytes by
-//! offset, trim, write-zeroes, flush, FUA.
+//! [`Extents`] is its [`rekindle_volume::Home`]: the meaning of the bytes in the datastore.
+//! [`Device`] is the view of a protocol: bytes by offset, trim, write-zeroes, flush, FUA.
 
 mod ahead;
 mod device;
@@ -12,4 +12,4 @@ mod plan;
 
 pub use device::Device;
 pub use extents::Extents;
-pub use volume::{Error, Extent, Ticket, Written};
+pub use rekindle_volume::{Error, Extent, Ticket, Written};

@@ -1,24 +1,26 @@
 //! Bounds of this crate.
 
-use base::units::{KIB, MIB};
+use rekindle_base::units::{KIB, MIB};
 
 /// Blocks that one fold assembles at once.
 pub const ASSEMBLED_MAX: usize = 32;
-/// Bytes of blocks that a fold holds in one window; the next window is made while this one is written.
+/// Bytes of blocks that a fold holds in one window; the next window is made while this one is
+/// written.
 pub const WINDOW_BYTES: u64 = 4 * MIB;
 /// Tree changes that a fold collects before it applies them.
 pub const CHANGES_MAX: usize = 64 * 1024;
-/// Keys of the first look into a large cleared range, ...
+/// Keys of the first look into a large cleared range.
 pub const STRETCH_KEYS_MIN: u64 = 4 * 1024;
-/// ... and of the largest: bounds the entries that one look may find.
+/// Keys of the largest such look: bounds the entries that one look may find.
 pub const STRETCH_KEYS_MAX: u64 = 256 * 1024;
 /// Sequential streams that read-ahead tells apart in one volume.
 pub const STREAMS_MAX: usize = 8;
-/// Read-ahead begins with so many bytes, ...
+/// Length of the first read-ahead of a stream; the next ones double.
 pub const AHEAD_BYTES_MIN: u64 = 128 * KIB;
-/// ... and doubles up to so many.
+/// Longest read-ahead.
 pub const AHEAD_BYTES_MAX: u64 = 4 * MIB;
-/// A read this far off the expected place still belongs to its stream.
+/// Distance from the expected position up to which a read still belongs to its stream.
 pub const AHEAD_SLACK_BYTES: u64 = 64 * KIB;
-/// Metadata is fetched this much further ahead than data, in bytes of the volume: hits find chunks only by cached nodes.
+/// Metadata is fetched this much further ahead than data, in bytes of the volume. A hit finds its
+/// chunks only by cached tree nodes.
 pub const AHEAD_METADATA_BYTES: u64 = 16 * MIB;

@@ -1,7 +1,7 @@
-//! Which blocks a batch of changes touches, and with what. Pure.
+//! The plan of a fold: the blocks that a batch of changes touches, and the parts of each. Pure.
 
+use rekindle_volume::{Fold, Source};
 use std::ops::Range;
-use volume::{Fold, Source};
 
 /// A piece of a change that falls into one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,29 +19,31 @@ pub(crate) struct Part {
 /// One step of a fold; steps ascend by block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// This block gets new bytes. `whole`: nothing of the old block remains.
+    /// The block gets new bytes. `whole`: no byte of the old block remains.
     Assemble { block: u64, parts: Vec<Part>, whole: bool },
     /// These blocks become holes.
     Clear(Range<u64>),
 }
 
-/// The steps of a batch, made as they are asked for.
+/// The steps of a batch, made on demand.
 pub(crate) struct Plan<'a> {
     changes: &'a [Fold],
     size: u64,
     block_size: u64,
-    /// The change that is next, and how much of it is planned.
+    /// The next change, and how many of its bytes are planned.
     index: usize,
     done: u64,
 }
 
 impl<'a> Plan<'a> {
-    /// `changes` ascend and do not overlap. What lies beyond `size` is left out: nobody can read it.
+    /// Plans `changes`, which ascend and do not overlap. Bytes beyond `size` are left out: no
+    /// reader can reach them.
     pub fn new(changes: &'a [Fold], size: u64, block_size: u64) -> Self {
         Self { changes, size, block_size, index: 0, done: 0 }
     }
 
-    /// The rest of the next change, in the volume: empty ones are passed over.
+    /// Returns the rest of the next change, as a range of the volume. Empty changes are passed
+    /// over.
     fn rest(&mut self) -> Option<(&'a Fold, Range<u64>)> {
         loop {
             let change = self.changes.get(self.index)?;
@@ -69,7 +71,7 @@ impl Iterator for Plan<'_> {
         let end = (begin + self.block_size).min(self.size);
 
         if matches!(change.source, Source::Zero) && rest.start == begin && rest.end >= end {
-            // The last block may be short; cleared to its end, it is cleared.
+            // The last block may be short; a clear up to the volume's end covers all of it.
             let until = if rest.end == self.size {
                 self.size.div_ceil(self.block_size)
             } else {
@@ -150,7 +152,7 @@ mod tests {
     }
 
     proptest! {
-        /// Painting by steps is painting by changes.
+        /// Painting by steps gives the same bytes as painting by changes.
         #[test]
         fn steps_do_what_changes_say(
             size in 1u64..300,
@@ -161,7 +163,8 @@ mod tests {
                 changes.push(fold(from + gap, span, zero));
                 from += gap + span;
             }
-            // Which change wrote a byte and where in it; clears leave `None` with the mark.
+            // For each byte: the change that wrote it and the position therein; a clear gives
+            // `Some(None)`.
             let mut expected = vec![None; size as usize];
             for (index, change) in changes.iter().enumerate() {
                 for byte in 0..change.span {

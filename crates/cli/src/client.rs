@@ -6,13 +6,13 @@ use crate::output::quoted;
 use crate::running;
 use crate::signals::StopSignals;
 use crate::supervise::endpoints;
-use base::Kind;
 use bytes::Bytes;
-use env::Address;
-use env::real::folder::Folder;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use rekindle_base::Kind;
+use rekindle_env::Address;
+use rekindle_env::real::folder::Folder;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -27,19 +27,18 @@ pub const SOCKET: &str = "rekindle.sock";
 pub struct Client {
     dir: PathBuf,
     runtime: tokio::runtime::Runtime,
-    /// Heard once somebody wants to be told of them.
+    /// Set by [`Client::interrupts`]; until then signals end the process.
     signals: RefCell<Option<StopSignals>>,
     interrupted: Cell<bool>,
 }
 
 impl Client {
-    /// A client of the daemon that serves from `dir`. Does not connect yet.
+    /// Makes a client of the daemon that serves from `dir`. Does not connect yet.
     pub fn new(dir: PathBuf) -> Outcome<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { dir, runtime, signals: RefCell::default(), interrupted: Cell::default() })
     }
 
-    /// The folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -59,13 +58,15 @@ impl Client {
         self.call(Method::DELETE, path, None)
     }
 
-    /// Whether anybody holds the daemon's socket, or its folder. Files say nothing: a killed daemon leaves them behind.
+    /// Whether a process holds the daemon's socket or its folder. Files say nothing: a killed
+    /// daemon leaves them behind.
     pub fn is_there(&self) -> bool {
         let connect = async { UnixStream::connect(self.dir.join(SOCKET)).await.is_ok() };
         self.runtime.block_on(connect) || endpoints::is_held(&self.dir)
     }
 
-    /// From now on Ctrl-C and SIGTERM are told by what this gives, and do not end the process.
+    /// Catches Ctrl-C and SIGTERM from now on: they do not end the process, and the result tells of
+    /// them.
     pub fn interrupts(&self) -> Outcome<Interrupts<'_>> {
         let _inside = self.runtime.enter();
         self.signals.replace(Some(StopSignals::new()?));
@@ -92,7 +93,8 @@ impl Client {
         serde_json::from_value(value).map_err(|error| self.strange(&error.to_string()))
     }
 
-    /// Waits for an answer; a daemon that gives none must not keep anybody from ending the command.
+    /// Waits for an answer or a signal: a daemon that does not answer must not keep the user from
+    /// ending the command.
     fn until_interrupted<T>(&self, exchange: impl Future<Output = Outcome<T>>) -> Outcome<T> {
         let Some(mut signals) = self.signals.take() else {
             return self.runtime.block_on(exchange);
@@ -112,7 +114,7 @@ impl Client {
         answer
     }
 
-    /// A name that nobody knows may be a slip: names the nearest that there is.
+    /// Adds the nearest existing name to a failure about an unknown volume: the name may be a slip.
     fn with_hint(&self, failure: Failure, path: &str, body: Option<&Value>) -> Failure {
         if failure.kind != Kind::NotFound.to_string() || failure.next.is_some() {
             return failure;
@@ -124,7 +126,7 @@ impl Client {
         let Some(name) = in_path.or_else(in_body) else { return failure };
         let names = self.volume_names();
         if names.contains(&name) {
-            // It is there; something else about it is not.
+            // The volume exists; something else was not found.
             return failure;
         }
         let known: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -134,7 +136,7 @@ impl Client {
         }
     }
 
-    /// Which volumes there are; none when the daemon does not say.
+    /// Returns the names of the volumes; none when the daemon does not answer.
     pub fn volume_names(&self) -> Vec<String> {
         let asked = self.exchange(Method::GET, "/api/v1/volumes", None);
         let answer = self.runtime.block_on(asked).ok();
@@ -165,7 +167,8 @@ impl Client {
             }
             Err(error) => error,
         };
-        // A folder with too long a path has no socket; the daemon then says in a file where it listens.
+        // A folder whose path is too long has no socket: the endpoints file says where the daemon
+        // listens.
         let elsewhere = endpoints::read(&self.dir).map(|found| found.http_places());
         for place in elsewhere.unwrap_or_default() {
             match place {
@@ -185,7 +188,8 @@ impl Client {
         Err(self.unreachable(&error))
     }
 
-    /// Whoever listens in the folder is its owner, root, or this user: others may have put a socket there.
+    /// Refuses a listener other than the folder's owner, root or this user: another user may have
+    /// put a socket there.
     fn check(&self, stream: &UnixStream, socket: &Path) -> Outcome {
         let listener = stream.peer_cred()?.uid();
         let owner = Folder::open(&self.dir)?.owner();
@@ -197,7 +201,7 @@ impl Client {
             "user {listener} listens at {}, in a folder of user {owner}",
             socket.display()
         ))
-        .next("remove that socket, and start the daemon in a folder that nobody else may write")
+        .next("remove that socket, and start the daemon in a folder that no other user may write")
         .kind(Kind::Conflict))
     }
 
@@ -270,11 +274,11 @@ pub struct Interrupts<'a> {
 }
 
 impl Interrupts<'_> {
-    /// Whether one has come since this was asked last.
+    /// Whether a signal has come since the last call.
     #[expect(clippy::disallowed_methods, reason = "the command line has no Env")]
     pub fn interrupted(&mut self) -> bool {
         let once_around = async {
-            // So that what has come is seen.
+            // A pass of the runtime, so that a signal that has come is seen.
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             Ok(())
         };
@@ -282,14 +286,13 @@ impl Interrupts<'_> {
         self.client.interrupted.take()
     }
 
-    /// Waits.
     #[expect(clippy::disallowed_methods, reason = "the command line has no Env")]
     pub fn pause(&mut self, time: std::time::Duration) {
         std::thread::sleep(time);
     }
 }
 
-/// The error object of the API: a kind, and a message that says what to do.
+/// Converts the error object of the API: a kind, and a message that says what to do.
 fn refused(status: StatusCode, value: &Value) -> Failure {
     let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
     let message = text("message").unwrap_or_else(|| format!("the daemon answered {status}"));
@@ -298,7 +301,7 @@ fn refused(status: StatusCode, value: &Value) -> Failure {
     failure
 }
 
-/// A part of a path that may hold any character.
+/// Percent-encodes a part of a path, which may hold any character.
 pub fn escape(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
@@ -310,7 +313,7 @@ pub fn escape(text: &str) -> String {
         .collect()
 }
 
-/// What [`escape`] made of it, back.
+/// Reverses [`escape`].
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();

@@ -1,18 +1,20 @@
-//! The settings file of `up`, in TOML. Weaker than the environment and the command line, stronger than the defaults.
+//! The settings file of `up`, in TOML. Weaker than the environment and the command line, stronger
+//! than the defaults.
 //!
-//! A key that nobody knows is refused: a slip of the pen in a settings file is otherwise found on the day of need.
+//! An unknown key is refused: a slip in a settings file would otherwise be found on the day when
+//! the setting is needed.
 
 use crate::failure::{Failure, Outcome};
 use crate::nearest::nearest;
 use crate::parse::{self, ParityChoice, Place};
 use crate::supervise::access;
-use base::Kind;
-use node::config::Compression;
+use rekindle_base::Kind;
+use rekindle_node::config::Compression;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::{Table, Value};
 
-/// Keys at the top, and what they are.
+/// Keys at the top level.
 const KEYS: [&str; 26] = [
     "dir",
     "store",
@@ -53,7 +55,7 @@ const COLLECTOR_KEYS: [&str; 3] = ["idle", "interval", "batch"];
 /// Keys under `[scrub]`.
 const SCRUB_KEYS: [&str; 2] = ["interval", "rate"];
 
-/// What a file says; the rest is left open.
+/// The settings of a file; `None` where the file says nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     pub dir: Option<PathBuf>,
@@ -84,7 +86,7 @@ pub struct Settings {
     pub scrub: Scrub,
 }
 
-/// What it says of the scrub.
+/// The settings under `[scrub]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scrub {
     /// Inner `None`: off.
@@ -93,7 +95,7 @@ pub struct Scrub {
     pub rate: Option<u64>,
 }
 
-/// What it says of the collector.
+/// The settings under `[collector]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Collector {
     /// Inner `None`: off.
@@ -102,7 +104,7 @@ pub struct Collector {
     pub batch: Option<u64>,
 }
 
-/// What it says of the sweep.
+/// The settings under `[sweep]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sweep {
     /// Inner `None`: off.
@@ -111,7 +113,7 @@ pub struct Sweep {
     pub grace: Option<Duration>,
 }
 
-/// What it says of destaging.
+/// The settings under `[destage]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Destage {
     pub age: Option<Duration>,
@@ -121,7 +123,7 @@ pub struct Destage {
     pub deadline: Option<Duration>,
 }
 
-/// Reads a file.
+/// Reads a settings file.
 #[expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 pub fn read(path: &Path) -> Outcome<Settings> {
     let refuse = |cause: String| {
@@ -188,7 +190,7 @@ fn parse(text: &str) -> Result<Settings, String> {
     })
 }
 
-/// A table of the file; empty when it is not there.
+/// Returns a table of the file; empty when the file lacks it.
 fn section(table: &Table, name: &str, known: &[&str]) -> Result<Table, String> {
     let section = match table.get(name) {
         None => Table::new(),
@@ -273,12 +275,12 @@ fn percent(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("'{text}' is not from 1 to 100"))
 }
 
-/// How often; `off` is never.
+/// Reads an interval; `off` is never.
 fn interval(text: &str) -> Result<Option<Duration>, String> {
     if text == "off" { Ok(None) } else { pause(text).map(Some) }
 }
 
-/// A time between two times: not none.
+/// Reads the pause between two runs, which is not zero.
 fn pause(text: &str) -> Result<Duration, String> {
     match parse::duration(text)? {
         Duration::ZERO => {
@@ -393,7 +395,7 @@ mod tests {
 
     const DOCUMENTED: &str = include_str!("../../../contrib/rekindle.toml");
 
-    /// The documented file with every setting switched on.
+    /// Returns the documented file with every setting switched on.
     fn switched_on() -> String {
         let is_setting = |line: &str| {
             let key = line.split([' ', '=']).next().unwrap_or_default();
@@ -429,7 +431,8 @@ mod tests {
 
     #[test]
     fn the_documented_defaults_are_the_defaults() {
-        // Where the default is nothing, or depends on the machine, the file shows an example and says so in brackets.
+        // Where the default is nothing, or depends on the machine, the file shows an example and
+        // says so in brackets.
         let text: String = DOCUMENTED
             .lines()
             .filter(|line| !line.contains("[example"))
@@ -439,7 +442,7 @@ mod tests {
             let kept: Vec<&str> = lines.lines().filter(|line| text.contains(line)).collect();
             parse(&kept.join("\n")).expect("a good file")
         };
-        let is = node::Config::new("/d".into());
+        let is = rekindle_node::Config::new("/d".into());
         assert_eq!(set.cache, Some(is.cache_bytes));
         assert_eq!(set.index, Some(is.index_bytes));
         assert_eq!((set.requests, set.held), (Some(is.requests_bytes), Some(is.held_bytes)));

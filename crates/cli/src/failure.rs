@@ -1,6 +1,6 @@
-//! What a command says when it cannot do what it was asked: what, why, and what to do next.
+//! The failure of a command: what failed, why, and what to do next.
 
-use base::Kind;
+use rekindle_base::Kind;
 use serde::Serialize;
 use std::fmt::Display;
 
@@ -9,21 +9,22 @@ pub const EXIT_USAGE: u8 = 2;
 /// Exit code of everything else that failed.
 pub const EXIT_FAILED: u8 = 1;
 
-/// Exit code of a daemon that another copy of its folder has replaced: to start it again as it is helps nobody.
+/// Exit code of a daemon that another copy of its folder has replaced: starting it again as it is
+/// does not help.
 pub const EXIT_FENCED: u8 = 3;
 
 /// A command that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// What could not be done.
+    /// The action that failed.
     pub error: String,
-    /// Why.
+    /// The reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// What to do next.
+    /// Advice: what to do next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// One of the few kinds.
+    /// The text of a [`Kind`].
     pub kind: String,
     #[serde(skip)]
     pub exit: u8,
@@ -33,7 +34,7 @@ pub struct Failure {
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// Something failed.
+    /// Makes a failure of kind `Io` with exit code [`EXIT_FAILED`].
     pub fn new(error: impl Display) -> Self {
         Self {
             error: error.to_string(),
@@ -44,7 +45,7 @@ impl Failure {
         }
     }
 
-    /// The request is wrong in itself.
+    /// Makes a failure for a request that is wrong in itself.
     pub fn usage(error: impl Display) -> Self {
         Self { kind: Kind::Invalid.to_string(), exit: EXIT_USAGE, ..Self::new(error) }
     }
@@ -70,7 +71,7 @@ impl Failure {
         self
     }
 
-    /// Prints it to standard error, for people or for programs.
+    /// Prints the failure to standard error, for users or, with `json`, for programs.
     pub fn print(&self, json: bool) {
         if json {
             let text = serde_json::to_string(self)

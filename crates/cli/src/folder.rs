@@ -1,18 +1,20 @@
-//! Which folder, and so which daemon.
+//! The choice of the daemon's folder, and so of the daemon.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use crate::failure::{Failure, Outcome};
-use base::Kind;
+use rekindle_base::Kind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Most links on the way to a folder.
 const LINKS_MAX: usize = 40;
 
-/// The folder of the daemon to talk to: the one named, else the default one that is there.
+/// Finds the folder of the daemon to talk to: the named one, else the default one that exists.
 ///
-/// A named one may be another user's, also when this user is root: a group may be let in, and only root can map another
-/// user's volumes. It is asked and answers; commands that write there refuse it. One that was not named must be our own.
+/// A named folder may belong to another user, even when this user is root: a daemon may let a group
+/// in, and only root can map another user's volumes. The daemon of the folder is asked and answers;
+/// commands that write files there refuse another user's folder. A folder that was not named must
+/// belong to this user or to root.
 pub fn of_client(named: Option<&Path>) -> Outcome<PathBuf> {
     let Some(dir) = named else {
         let dir = default(|beside| beside.is_dir())?;
@@ -25,7 +27,8 @@ pub fn of_client(named: Option<&Path>) -> Outcome<PathBuf> {
     absolute(dir)
 }
 
-/// Anybody may have put a folder of the default name into one that all users share.
+/// Refuses a folder of another user: any user may have made a folder of the default name in a
+/// directory that all users share.
 fn check_owner(dir: &Path) -> Outcome {
     let owner = std::fs::metadata(dir)?.uid();
     if is_trusted(owner) {
@@ -40,7 +43,7 @@ fn is_trusted(owner: u32) -> bool {
     owner == 0 || owner == rustix::process::geteuid().as_raw()
 }
 
-/// The same place without links, so that one folder has one name; another user's link is refused.
+/// Resolves all links of a path, so that one folder has one name. Refuses another user's link.
 fn resolve(dir: &Path) -> Outcome<PathBuf> {
     let failed = |error: std::io::Error| {
         Failure::new(format!("cannot read {}", dir.display())).because(error)
@@ -48,7 +51,7 @@ fn resolve(dir: &Path) -> Outcome<PathBuf> {
     let mut path = dir.to_owned();
     for _ in 0..LINKS_MAX {
         let mut found = None;
-        // From the top: what lies behind a link is looked at once that is resolved.
+        // From the root down: the part behind a link is checked after the link is resolved.
         for way in path.ancestors().collect::<Vec<_>>().into_iter().rev() {
             let is = std::fs::symlink_metadata(way).map_err(failed)?;
             if is.is_symlink() {
@@ -75,7 +78,8 @@ fn resolve(dir: &Path) -> Outcome<PathBuf> {
     Err(Failure::new(format!("too many links on the way to {}", dir.display())))
 }
 
-/// The folder to serve from: the one named, else the default; made if it is not there.
+/// Finds the folder to serve from: the named one, else the default. Makes the folder if it does not
+/// exist.
 pub fn of_server(named: Option<&Path>) -> Outcome<PathBuf> {
     let dir = match named {
         Some(dir) => absolute(dir)?,
@@ -95,11 +99,13 @@ fn default(usable: impl Fn(&Path) -> bool) -> Outcome<PathBuf> {
     let variable =
         |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let (data, home) = (variable("XDG_DATA_HOME"), variable("HOME"));
-    node::config::default_dir(&here, data.as_deref(), home.as_deref(), usable).ok_or_else(|| {
-        Failure::new("there is no folder to use: neither ./rekindle-data nor $HOME")
-            .next("name one with --dir")
-            .kind(Kind::NotFound)
-    })
+    rekindle_node::config::default_dir(&here, data.as_deref(), home.as_deref(), usable).ok_or_else(
+        || {
+            Failure::new("there is no folder to use: neither ./rekindle-data nor $HOME")
+                .next("name one with --dir")
+                .kind(Kind::NotFound)
+        },
+    )
 }
 
 fn absolute(path: &Path) -> Outcome<PathBuf> {

@@ -1,5 +1,5 @@
-//! What somebody probably meant, when the words are no command. clap's own guess goes by how words begin, and so takes
-//! `rename` for `remove`: a slip must not become a loss.
+//! Hints for words that are no command: the command that the user probably meant. clap's own guess
+//! goes by how words begin, and so takes `rename` for `remove`: a slip must not become a loss.
 
 use crate::arguments::Cli;
 use crate::failure::Failure;
@@ -7,9 +7,9 @@ use crate::nearest::{distance, nearest};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
-/// Commands that take something away: offered for the slip of one letter only.
+/// Commands that remove something: offered only for a slip of one letter.
 const TAKES_AWAY: [&str; 4] = ["rm", "remove", "purge", "drop"];
-/// What others call our commands.
+/// Words of other programs for our commands.
 const SYNONYMS: [(&str, &str); 8] = [
     ("delete", "rm"),
     ("del", "rm"),
@@ -21,11 +21,12 @@ const SYNONYMS: [(&str, &str); 8] = [
     ("down", "stop"),
 ];
 
-/// The command line of this process; ends it when the words are none.
+/// Parses the command line of this process; ends the process when the words are no command.
 pub fn parse() -> Cli {
     Cli::try_parse().unwrap_or_else(|error| {
         let error = with_hint(error);
-        // Nobody knows yet what the words mean; a program that asks for JSON must not be given anything else.
+        // The words are not parsed, so that `--json` is looked for by hand: a program that asks for
+        // JSON must get nothing else.
         if error.use_stderr() && std::env::args_os().any(|word| word == "--json") {
             let failure = for_programs(&error);
             failure.print(true);
@@ -35,7 +36,7 @@ pub fn parse() -> Cli {
     })
 }
 
-/// clap's text: what is wrong, tips, the usage.
+/// Converts clap's text (what is wrong, tips, the usage) into a failure of one line.
 fn for_programs(error: &clap::Error) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Failure::usage("a command is missing").next("`--help` shows which there are");
@@ -66,7 +67,7 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The commands that could stand where `wrong` stands.
+/// Returns the commands that could stand where `wrong` stands.
 fn known(words: &[String], wrong: &str) -> Vec<String> {
     let mut command = Cli::command();
     for word in words.iter().take_while(|word| *word != wrong) {

@@ -10,9 +10,9 @@ mod config_file;
 mod drill;
 mod failure;
 mod folder;
-mod heir;
 mod hints;
 mod inspect;
+mod memory_holder;
 mod nbd;
 mod nearest;
 mod netlink;
@@ -29,11 +29,11 @@ use failure::Outcome;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    env::real::first_instruction();
+    rekindle_env::real::first_instruction();
     if appliance::guest::is_first() {
         appliance::guest::run();
     }
-    if let Some(ended) = supervise::passage::arrive() {
+    if let Some(ended) = supervise::reexec::resume_after_exec() {
         return exit(ended, false);
     }
     if worker::is_meant() {

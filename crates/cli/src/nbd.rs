@@ -1,17 +1,20 @@
-//! A small NBD client: fixed newstyle, simple replies, many requests in flight. Enough to be a witness.
+//! A small NBD client for drills and transfers: fixed newstyle, simple replies, many requests in
+//! flight.
 //!
 //! ```text
 //! request  magic:u32 flags:u16 type:u16 cookie:u64 offset:u64 length:u32 [data]     big-endian
 //! reply    magic:u32 error:u32 cookie:u64 [data]
 //! ```
 
-use env::Address;
+use parking_lot::Mutex;
+use rekindle_env::Address;
 use rustix::net::sockopt::{self, Timeout};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 const GREETING: u64 = u64::from_be_bytes(*b"NBDMAGIC");
@@ -23,14 +26,14 @@ const OPTION_GO: u32 = 7;
 const OPTION_STRUCTURED: u32 = 8;
 const OPTION_SET_CONTEXT: u32 = 10;
 const REPLY_CONTEXT: u32 = 4;
-/// What is allocated, and what is zero.
+/// The metadata context that tells which stretches are allocated and which are zero.
 const CONTEXT: &str = "base:allocation";
 const CHUNK_MAGIC: u32 = 0x668e_33ef;
 const CHUNK_LAST: u64 = 1;
 const CHUNK_STATUS: u64 = 5;
 const CHUNK_ERROR: u64 = 1 << 15;
 const EXTENT_ZERO: u32 = 2;
-/// The server takes WRITE_ZEROES.
+/// The transmission flag of a server that takes WRITE_ZEROES.
 pub const FLAG_ZEROES: u16 = 1 << 6;
 const REPLY_ACK: u32 = 1;
 const REPLY_INFO: u32 = 3;
@@ -38,7 +41,7 @@ const INFO_EXPORT: u16 = 0;
 /// Longest payload of an option reply that we read, bytes.
 const OPTION_REPLY_BYTES_MAX: u32 = 64 * 1024;
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Read,
@@ -52,8 +55,47 @@ pub enum Verb {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     pub length: u64,
-    /// Nothing but zeros.
+    /// Whether the stretch is all zeros.
     pub zero: bool,
+}
+
+/// A switch that hangs up on connections when the user ends the command: they may be waiting for an
+/// answer.
+#[derive(Clone, Default)]
+pub struct Breaker {
+    state: Arc<Mutex<Wires>>,
+}
+
+#[derive(Default)]
+struct Wires {
+    is_broken: bool,
+    open: Vec<OwnedFd>,
+}
+
+impl Breaker {
+    /// Hangs up: from now on every wait ends with an error.
+    pub fn break_off(&self) {
+        let mut wires = self.state.lock();
+        wires.is_broken = true;
+        for wire in wires.open.drain(..) {
+            let _ = rustix::net::shutdown(&wire, rustix::net::Shutdown::Both);
+        }
+    }
+
+    /// Whether the connections were hung up on.
+    pub fn is_broken(&self) -> bool {
+        self.state.lock().is_broken
+    }
+
+    fn add(&self, wire: &OwnedFd) -> io::Result<()> {
+        let wire = wire.try_clone()?;
+        let mut wires = self.state.lock();
+        if wires.is_broken {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        wires.open.push(wire);
+        Ok(())
+    }
 }
 
 /// A connection to one export.
@@ -62,7 +104,7 @@ pub struct Export {
     wire: File,
     /// Bytes.
     pub size: u64,
-    /// What the server can do with it: the transmission flags of the NBD protocol.
+    /// The transmission flags of the NBD protocol: what the server can do with the export.
     pub flags: u16,
     /// Requests that were not sent yet.
     out: Vec<u8>,
@@ -79,19 +121,31 @@ pub struct Reply {
 impl Export {
     /// Connects and negotiates. No answer within `patience` is an error, then and later.
     pub fn connect(address: &Address, name: &str, patience: Duration) -> io::Result<Self> {
-        let mut export = Self::dial(address, patience)?;
+        Self::connect_until(address, name, patience, &Breaker::default())
+    }
+
+    /// As [`Export::connect`], until `breaker` hangs up.
+    pub fn connect_until(
+        address: &Address,
+        name: &str,
+        patience: Duration,
+        breaker: &Breaker,
+    ) -> io::Result<Self> {
+        let mut export = Self::dial(address, patience, breaker)?;
         export.greet()?;
         export.go(name)?;
         Ok(export)
     }
 
-    /// As [`Export::connect`], only to ask for [`Export::extents`]; `None` when the server does not tell them.
+    /// As [`Export::connect_until`], only to ask for [`Export::extents`]; `None` when the server
+    /// does not tell extents.
     pub fn connect_for_extents(
         address: &Address,
         name: &str,
         patience: Duration,
+        breaker: &Breaker,
     ) -> io::Result<Option<Self>> {
-        let mut export = Self::dial(address, patience)?;
+        let mut export = Self::dial(address, patience, breaker)?;
         export.greet()?;
         export.option(OPTION_STRUCTURED, &[]);
         export.send()?;
@@ -117,7 +171,8 @@ impl Export {
         Ok(Some(export))
     }
 
-    /// What the stretch is made of, from its beginning; maybe not to its end. Nothing: the server cannot tell.
+    /// Reads the extents of a stretch, from its beginning, maybe not to its end; none if the server
+    /// cannot tell.
     pub fn extents(&mut self, offset: u64, length: u32) -> io::Result<Vec<Extent>> {
         self.request_of(7, 0, offset, length, &[]);
         self.send()?;
@@ -144,7 +199,7 @@ impl Export {
         }
     }
 
-    fn dial(address: &Address, patience: Duration) -> io::Result<Self> {
+    fn dial(address: &Address, patience: Duration, breaker: &Breaker) -> io::Result<Self> {
         let wire: OwnedFd = match address {
             Address::Tcp(socket) => {
                 let stream = TcpStream::connect(socket)?;
@@ -160,6 +215,7 @@ impl Export {
                 stream.into()
             }
         };
+        breaker.add(&wire)?;
         Ok(Self { wire: wire.into(), size: 0, flags: 0, out: Vec::new() })
     }
 
@@ -225,7 +281,7 @@ impl Export {
         Ok((kind, payload))
     }
 
-    /// The socket, for somebody else to go on with; without limits of time.
+    /// Returns the socket, without timeouts, for another owner to go on with.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
         let socket = OwnedFd::from(self.wire);
         sockopt::set_socket_timeout(&socket, Timeout::Recv, None)?;
@@ -254,14 +310,14 @@ impl Export {
         self.out.extend(data);
     }
 
-    /// Sends what was prepared.
+    /// Sends all options and requests that were prepared.
     pub fn send(&mut self) -> io::Result<()> {
         self.wire.write_all(&self.out)?;
         self.out.clear();
         Ok(())
     }
 
-    /// The next answer.
+    /// Reads the next reply.
     pub fn reply(&mut self) -> io::Result<Reply> {
         if self.number::<4>()? != u64::from(REPLY_MAGIC) {
             return Err(strange("a request was answered with something else"));
@@ -270,12 +326,12 @@ impl Export {
         Ok(Reply { cookie: self.number::<8>()?, error })
     }
 
-    /// The data behind the answer to a read.
+    /// Reads the data that follows the reply to a read.
     pub fn data(&mut self, out: &mut [u8]) -> io::Result<()> {
         self.wire.read_exact(out)
     }
 
-    /// A big-endian number of `N` bytes.
+    /// Reads a big-endian number of `N` bytes.
     fn number<const N: usize>(&mut self) -> io::Result<u64> {
         let mut bytes = [0; N];
         self.wire.read_exact(&mut bytes)?;

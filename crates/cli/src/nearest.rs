@@ -1,6 +1,6 @@
-//! The word that somebody probably meant.
+//! The word that the user probably meant.
 
-/// The one of `known` that is nearest to `word`, if it is near enough to be a slip.
+/// Returns the one of `known` that is nearest to `word`, if it is near enough to be a slip.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     known
         .iter()
@@ -10,7 +10,7 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters may differ: a third, and a pair of neighbours that changed places in a short word.
+/// Returns how many letters may differ: a third, and a pair of swapped neighbours in a short word.
 fn slips(length: usize) -> usize {
     match length {
         0..=3 => 1,
@@ -19,7 +19,7 @@ fn slips(length: usize) -> usize {
     }
 }
 
-/// Letters to insert, remove or change.
+/// Counts the letters to insert, remove or change.
 pub fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();

@@ -1,7 +1,7 @@
-//! Netlink: messages to the kernel, and what it answers.
+//! Netlink: messages to the kernel, and its answers.
 //!
 //! ```text
-//! message    length:u32 type:u16 flags:u16 sequence:u32 port:u32  body                          (native byte order)
+//! message    length:u32 type:u16 flags:u16 sequence:u32 port:u32  body         (native byte order)
 //! attribute  length:u16 type:u16 payload, filled up to 4 bytes
 //! ```
 //! A body is a header that depends on the type, then attributes.
@@ -16,24 +16,24 @@ use std::time::Duration;
 const HEADER_BYTES: usize = 16;
 const ATTRIBUTE_HEADER_BYTES: usize = 4;
 
-/// The kernel answers a request with this, and an errno: 0 is an acknowledgement.
+/// Type of the kernel's answer that carries an errno; 0 is an acknowledgement.
 const MESSAGE_ERROR: u16 = 2;
 const FLAG_REQUEST: u16 = 1;
 const FLAG_ACK: u16 = 4;
 
 /// Longest answer that we expect, bytes; one that describes a family is about 300.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// The kernel answers at once, or never.
+/// Longest wait for an answer. The kernel answers at once, or never.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A way to a part of the kernel.
+/// A netlink socket to one part of the kernel.
 pub struct Socket {
     socket: OwnedFd,
     sequence: u32,
 }
 
 impl Socket {
-    /// `None`: routing.
+    /// Opens a socket for a protocol; `None` is routing.
     pub fn open(protocol: Option<Protocol>) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket =
@@ -43,8 +43,8 @@ impl Socket {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Sends a request, with these flags besides the usual ones. The body of the answer, if there is one besides the
-    /// acknowledgement.
+    /// Sends a request, with `flags` besides the usual ones. Returns the body of the answer, empty
+    /// if the kernel sends only an acknowledgement.
     pub fn call(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<u8>> {
         self.sequence += 1;
         let length = HEADER_BYTES + body.len();
@@ -81,13 +81,13 @@ impl Socket {
     }
 }
 
-/// Attributes of a request, one behind the other.
+/// Attributes of a request, one after the other.
 #[derive(Default)]
 pub struct Attributes(Vec<u8>);
 
 impl Attributes {
     pub fn put(&mut self, kind: u16, payload: &[u8]) {
-        // What we send is a few words long.
+        // Our payloads are a few words long.
         let length = u16::try_from(ATTRIBUTE_HEADER_BYTES + payload.len()).unwrap_or(u16::MAX);
         self.0.extend(length.to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());
@@ -139,7 +139,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// It answers, but not so that we understand it.
+/// Returns the error for an answer of the kernel that we do not understand.
 pub fn strange() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is not understood")
 }

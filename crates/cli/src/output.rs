@@ -1,4 +1,4 @@
-//! What a command prints: tables for people, JSON for programs, progress for terminals.
+//! The output of commands: tables for users, JSON for programs, progress for terminals.
 
 use comfy_table::{Table, presets};
 use serde::Serialize;
@@ -17,13 +17,14 @@ pub fn line(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{text}");
 }
 
-/// Tells people something on standard error. That it cannot be written (a full disk behind it, a terminal that is gone) is
-/// no failure: whoever keeps others alive must not die of what he has to say.
+/// Prints a line for the user on standard error. A failure to write (a full disk behind standard
+/// error, a terminal that is gone) is ignored: the supervisor keeps other processes alive and must
+/// not die of a message.
 pub fn tell(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Standard error for diagnostics, with the same forbearance: what cannot be written is left out.
+/// A writer to standard error for diagnostics. As in [`tell`], failures to write are ignored.
 #[derive(Debug, Clone, Copy)]
 pub struct Forgiving;
 
@@ -62,8 +63,8 @@ pub fn pairs(pairs: &[(&str, String)]) {
     }
 }
 
-/// Whether somebody looks at standard error: a terminal, and its foreground is ours. A process in the background would
-/// write into what another one shows.
+/// Whether a user watches standard error: it is a terminal, and this process is in its foreground.
+/// A process in the background would write into the output of another one.
 #[must_use]
 pub fn is_watched() -> bool {
     io::stderr().is_terminal() && foreground() == Some(rustix::process::getpgrp())
@@ -76,23 +77,25 @@ pub fn foreground() -> Option<rustix::process::Pid> {
     rustix::process::Pid::from_raw(unsafe { libc::tcgetpgrp(libc::STDERR_FILENO) }.max(0))
 }
 
-/// Progress on standard error, if somebody watches; shown by [`show_share`] and [`show_count`].
+/// Makes a progress bar on standard error, hidden unless a user watches. [`show_share`] and
+/// [`show_count`] draw it.
 #[must_use]
 pub fn progress() -> indicatif::ProgressBar {
     if is_watched() { indicatif::ProgressBar::new(0) } else { indicatif::ProgressBar::hidden() }
 }
 
-/// So much of so much.
+/// Draws `done` of `total`.
 pub fn show_share(bar: &indicatif::ProgressBar, line: &str, done: u64, total: u64) {
-    // What is wider than the terminal would leave lines behind.
+    // A line wider than the terminal would leave fragments behind: `wide_msg` cuts it.
     style(bar, "[{bar:30}] {percent:>3}%  {wide_msg}");
-    // Of nothing everything is done: each of these is drawn at once.
+    // Each of these calls draws at once, and a bar of length 0 looks complete: the length comes
+    // first.
     bar.set_length(total);
     bar.set_position(done);
     bar.set_message(line.to_owned());
 }
 
-/// Only what is done: nobody knows of how much.
+/// Draws only what is done: the total is not known.
 pub fn show_count(bar: &indicatif::ProgressBar, line: &str) {
     style(bar, "{spinner} {wide_msg}");
     bar.set_message(line.to_owned());
@@ -105,7 +108,7 @@ fn style(bar: &indicatif::ProgressBar, template: &str) {
     }
 }
 
-/// A path, or a name, as a shell takes it.
+/// Quotes a path or a name for a shell, if it needs quotes.
 #[must_use]
 pub fn quoted(text: impl AsRef<Path>) -> String {
     let text = text.as_ref().display().to_string();
@@ -117,7 +120,7 @@ pub fn quoted(text: impl AsRef<Path>) -> String {
     }
 }
 
-/// Milliseconds for people: `250 ms`, `12 s`, `3 min`.
+/// Formats milliseconds for users: `250 ms`, `12 s`, `3 min`.
 #[must_use]
 pub fn time(milliseconds: u64) -> String {
     match milliseconds {
@@ -127,7 +130,7 @@ pub fn time(milliseconds: u64) -> String {
     }
 }
 
-/// A moment (microseconds since 1970) for people, UTC.
+/// Formats a moment (microseconds since 1970) for users, in UTC.
 #[must_use]
 pub fn moment(microseconds: u64) -> String {
     i64::try_from(microseconds)

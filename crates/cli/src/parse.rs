@@ -1,7 +1,7 @@
 //! Words of the command line that are more than text: sizes, times, addresses.
 
-use env::Address;
-use node::config::Parity;
+use rekindle_env::Address;
+use rekindle_node::config::Parity;
 use std::time::Duration;
 
 /// A size: `20G`, `1.5T`, `16K`, `4096`; powers of 1024.
@@ -11,7 +11,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     if let Some(number) = upper.strip_suffix('B')
         && number.ends_with(['K', 'M', 'G', 'T'])
     {
-        // Others take it for a power of 1000.
+        // Other programs take KB, MB and so on for powers of 1000.
         let (short, long) = (&text[..text.len() - 1], &upper[..upper.len() - 2]);
         let unit = &upper[upper.len() - 2..upper.len() - 1];
         return Err(format!(
@@ -19,14 +19,14 @@ pub fn size(text: &str) -> Result<u64, String> {
         ));
     }
     match text.split_once('.') {
-        None => base::units::parse_size(text).map_err(|_| bad_size(text)),
+        None => rekindle_base::units::parse_size(text).map_err(|_| bad_size(text)),
         Some((whole, rest)) => {
             let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
             let (fraction, unit) = rest.split_at(digits);
             if digits == 0 || digits > 6 || unit.is_empty() || unit.eq_ignore_ascii_case("b") {
                 return Err(bad_size(text));
             }
-            let unit_bytes = base::units::parse_size(&format!("1{unit}"));
+            let unit_bytes = rekindle_base::units::parse_size(&format!("1{unit}"));
             let number: Option<u128> = format!("{whole}{fraction}").parse().ok();
             let (Ok(unit), Some(number)) = (unit_bytes, number.filter(|_| !whole.is_empty()))
             else {
@@ -45,10 +45,11 @@ fn bad_size(text: &str) -> String {
     )
 }
 
-/// A bare number below this was hardly meant as bytes.
+/// Least bare number that is taken for bytes: a smaller one probably lacks its unit.
 const BARE_MIN: u64 = 1 << 20;
 
-/// A size for a budget or a rate, not nothing by a missing unit: `256M`, or a number of bytes that can be meant; 0 is 0.
+/// A size for a budget or a rate: `256M`, 0, or a plausible number of bytes. A small number without
+/// a unit is refused.
 pub fn budget(text: &str) -> Result<u64, String> {
     let bytes = size(text)?;
     if bytes > 0 && bytes < BARE_MIN && text.trim().bytes().all(|byte| byte.is_ascii_digit()) {
@@ -59,10 +60,10 @@ pub fn budget(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// A size for a volume: not nothing, a multiple of 512, not past the limit. Also checked by the daemon; said here first
-/// because the request is wrong whatever the daemon thinks.
+/// A size for a volume: not 0, a multiple of 512, not past the limit. The daemon checks it too, but
+/// the request is wrong whatever the daemon says: refused here first.
 pub fn volume_size(text: &str) -> Result<u64, String> {
-    use base::limits::{SECTOR_BYTES, VOLUME_BYTES_MAX};
+    use rekindle_base::limits::{SECTOR_BYTES, VOLUME_BYTES_MAX};
     let bytes = size(text)?;
     if bytes == 0 {
         return Err("a volume of 0 bytes cannot hold anything: write a size such as 20G".to_owned());
@@ -73,11 +74,11 @@ pub fn volume_size(text: &str) -> Result<u64, String> {
         ));
     }
     if bytes > VOLUME_BYTES_MAX {
-        let most = base::units::format_size(VOLUME_BYTES_MAX);
+        let most = rekindle_base::units::format_size(VOLUME_BYTES_MAX);
         return Err(format!("a volume has at most {most}"));
     }
     if text.contains('.') {
-        // A fraction is seldom whole sectors.
+        // A fraction of a unit is seldom whole sectors.
         return Ok(bytes.next_multiple_of(SECTOR_BYTES));
     }
     if !bytes.is_multiple_of(SECTOR_BYTES) {
@@ -89,7 +90,7 @@ pub fn volume_size(text: &str) -> Result<u64, String> {
 
 /// A size for the blocks of a volume: a power of two from 4 KiB to 1 MiB.
 pub fn block_size(text: &str) -> Result<u64, String> {
-    use base::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
+    use rekindle_base::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
     let bytes = size(text)?;
     if bytes.is_power_of_two() && (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&bytes) {
         return Ok(bytes);
@@ -114,7 +115,7 @@ pub fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// What new packs get; `None`: off.
+/// The parity of new packs; `None` is off.
 pub type ParityChoice = Option<Parity>;
 
 /// `16+1`, or `off`.
@@ -130,7 +131,7 @@ pub fn nbd_device(text: &str) -> Result<u32, String> {
 
 /// A volume's name.
 pub fn volume_name(text: &str) -> Result<String, String> {
-    base::names::check(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+    rekindle_base::names::check(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// A time: `250ms`, `10s`, `5m`, `1h`.
@@ -149,7 +150,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(bad)
 }
 
-/// Where to listen; `None` is "nowhere".
+/// A place to listen at; `None` is nowhere.
 pub type Place = Option<Address>;
 
 /// `HOST:PORT`, `tcp:HOST:PORT`, `unix:PATH`, an absolute path, or `off`.

@@ -1,4 +1,4 @@
-//! Which daemons run on this machine.
+//! The daemons that run on this machine.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use crate::client::SOCKET;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 /// The kernel's list of Unix sockets.
 const SOCKETS: &str = "/proc/net/unix";
-/// Most that are named.
+/// Most folders that are returned.
 const MANY: usize = 5;
 
-/// The folders of daemons that this user can talk to, a few of them.
+/// Returns the folders of daemons that this user can talk to, a few of them.
 pub fn folders() -> Vec<PathBuf> {
     let text = std::fs::read(SOCKETS).unwrap_or_default();
     let mut found = listed(&String::from_utf8_lossy(&text));
@@ -19,7 +19,7 @@ pub fn folders() -> Vec<PathBuf> {
     found
 }
 
-/// Folders in which somebody listens at a socket of that name.
+/// Returns the folders in which a process listens at a socket named [`SOCKET`].
 fn listed(text: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = text
         .lines()

@@ -1,20 +1,20 @@
-//! The signals that ask for the end.
+//! The signals that ask a process to end.
 
 use rustix::process::Signal;
 use std::io;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
-/// Hears them from its making on; before that they end the process.
+/// A listener for these signals. Until it is made, they end the process.
 pub struct StopSignals {
     terminate: Signals,
-    /// As the next: `None` when whoever started us had it ignored.
+    /// As `hang_up`: `None` when the process that started this one ignores the signal.
     interrupt: Option<Signals>,
-    /// `nohup` has it ignored, so that the daemon outlives the terminal.
+    /// `None` under `nohup`, which ignores the signal so that the daemon outlives the terminal.
     hang_up: Option<Signals>,
 }
 
 impl StopSignals {
-    /// Wants a runtime.
+    /// Listens from now on. Must be called inside a runtime.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -23,18 +23,18 @@ impl StopSignals {
         })
     }
 
-    /// The next one.
+    /// Waits for the next signal; a hangup counts as TERM.
     pub async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.terminate.recv() => Signal::TERM,
             () = heard(&mut self.interrupt) => Signal::INT,
-            // The terminal is gone: an orderly end as well.
+            // A terminal that is gone asks for an orderly end as well.
             () = heard(&mut self.hang_up) => Signal::TERM,
         }
     }
 }
 
-/// To listen to a signal is to take back that it is ignored.
+/// Listens to a signal, unless it is ignored: listening would end the ignoring.
 fn unless_ignored(kind: SignalKind) -> io::Result<Option<Signals>> {
     if is_ignored(kind.as_raw_value()) { Ok(None) } else { signal(kind).map(Some) }
 }

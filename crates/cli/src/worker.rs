@@ -1,51 +1,52 @@
-//! The process that serves. Started by the supervisor with its sockets open, or by systemd through `up` itself.
+//! The process that serves. The supervisor starts it with its sockets open; under systemd `up`
+//! itself serves.
 
 use crate::arguments::LogFormat;
 use crate::failure::{EXIT_FENCED, EXIT_USAGE, Failure, Outcome};
-use crate::heir;
+use crate::memory_holder;
 use crate::supervise::sockets::{self, Listening, Passed, Role};
-use base::Kind;
+use rekindle_base::Kind;
 use rustix::process::{Pid, Signal, getpgid, getpgrp, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
-/// The command.
+/// The name of the hidden command that starts a worker.
 pub const COMMAND: &str = "worker";
 /// The environment variable that carries a [`Handover`].
 pub const VARIABLE: &str = "REKINDLE_WORKER";
-/// How long background work may finish after the node has stopped.
+/// Time for background work to finish after the node has stopped.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// What the supervisor tells the worker.
+/// Settings and sockets that the supervisor hands to the worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Handover {
-    pub config: node::Config,
+    pub config: rekindle_node::Config,
     pub sockets: Vec<Passed>,
-    /// Where to write one line ([`Ready`]) when it serves.
+    /// Descriptor for one line ([`Ready`]), written when the worker serves.
     pub report: Option<RawFd>,
-    /// When the process was born, by [`env::real::since_boot`].
+    /// Time of the process's birth, by [`rekindle_env::real::since_boot`].
     #[serde(default)]
     pub born: Option<Duration>,
-    /// The supervisor: without it the worker has no reason to live.
+    /// Process id of the supervisor, with which the worker dies.
     pub parent: u32,
     pub verbose: bool,
     pub log_format: LogFormat,
 }
 
-/// What the worker tells the supervisor when it serves.
+/// The worker's report to the supervisor when it serves.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Ready {
     pub pid: u32,
     pub node: String,
     pub store: String,
-    /// From the worker's first instruction.
+    /// Time to serve, from the worker's first instruction.
     pub start_ms: u64,
 }
 
 impl Handover {
-    /// For the environment variable.
+    /// Encodes the handover for [`VARIABLE`].
     pub fn encode(&self) -> Outcome<String> {
         serde_json::to_string(self).map_err(|error| {
             Failure::usage("a path in the settings is not text (UTF-8)")
@@ -55,14 +56,14 @@ impl Handover {
     }
 }
 
-/// Whether the words of this process are `rekindle worker`: clients wait, and the grammar of all the other commands takes
-/// longer to build than a worker to begin.
+/// Whether the words of this process are `rekindle worker`. Asked before the grammar of the other
+/// commands is built: clients wait, and the grammar takes longer to build than a worker to begin.
 pub fn is_meant() -> bool {
     let mut words = std::env::args_os().skip(1);
     words.next().is_some_and(|word| word == COMMAND) && words.next().is_none()
 }
 
-/// `rekindle worker`.
+/// Runs `rekindle worker`.
 pub fn run() -> Outcome {
     let by_hand = || {
         Failure::usage("the worker is started by `rekindle up`, not by hand").next("rekindle up")
@@ -70,32 +71,33 @@ pub fn run() -> Outcome {
     let text = std::env::var(VARIABLE).map_err(|_| by_hand())?;
     let handover: Handover =
         serde_json::from_str(&text).map_err(|error| by_hand().because(error))?;
-    // Without its sockets it would serve nobody, and would keep the folder from a new daemon.
+    // Without the supervisor's sockets the worker would serve no client, and would keep the folder
+    // from a new daemon.
     let parent = i32::try_from(handover.parent).ok().and_then(Pid::from_raw);
     die_with(parent.ok_or_else(by_hand)?).map_err(|error| {
         Failure::new("the supervisor is gone").because(error).kind(Kind::Unavailable)
     })?;
-    env::real::access::keep_private();
-    let heir = heir::appoint();
+    rekindle_env::real::access::keep_private();
+    let holder = memory_holder::spawn();
     let mut taken = Vec::new();
     for passed in &handover.sockets {
         taken.push((passed.role, sockets::take(passed.descriptor)?));
     }
     let report = handover.report.map(sockets::take).transpose()?;
     trace(&handover)?;
-    if let Err(error) = heir {
-        tracing::debug!(%error, "no heir: after a kill the next worker starts later");
+    if let Err(error) = holder {
+        tracing::debug!(%error, "no holder: after a kill the next worker starts later");
     }
     serve(&handover, taken, |ready| {
         let Some(report) = report else { return };
         let line = serde_json::to_string(&ready).unwrap_or_default();
-        // A supervisor that is gone has killed us already.
+        // If the supervisor is gone, the kernel has killed this process already.
         let _ = writeln!(std::fs::File::from(report), "{line}");
     })
 }
 
-/// Asks the kernel to kill this process when its parent dies, which must not be too late already (`NotConnected`). System
-/// calls only: it may stand between a fork and an exec.
+/// Asks the kernel to kill this process when its parent dies; `NotConnected` if the parent is gone
+/// already. Makes system calls only, so that it may run between a fork and an exec.
 pub fn die_with(parent: Pid) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotConnected.into()) }
@@ -121,21 +123,21 @@ fn serve(
     taken: Vec<(Role, OwnedFd)>,
     announce: impl FnOnce(Ready),
 ) -> Outcome {
-    env::real::panics::end_process();
-    let (env, runtime) = env::real::env()?;
-    if let Some((before, by)) = env::real::before_first_instruction(handover.born) {
+    rekindle_env::real::panics::end_process();
+    let (env, runtime) = rekindle_env::real::env()?;
+    if let Some((before, by)) = rekindle_env::real::before_first_instruction(handover.born) {
         env.boot_born(before, by);
     }
     let served = runtime.block_on(async {
-        let mut sockets = node::Sockets::default();
+        let mut sockets = rekindle_node::Sockets::default();
         for (role, socket) in taken {
-            let acceptor = env::real::net::from_listener(socket)?;
+            let acceptor = rekindle_env::real::net::from_listener(socket)?;
             match role {
                 Role::Nbd => sockets.nbd.push(acceptor),
                 Role::Http => sockets.http.push(acceptor),
             }
         }
-        let announce = |ready: &node::Ready| {
+        let announce = |ready: &rekindle_node::Ready| {
             announce(Ready {
                 pid: std::process::id(),
                 node: ready.node.to_string(),
@@ -143,7 +145,7 @@ fn serve(
                 start_ms: ready.start_ms,
             });
         };
-        node::run(env, handover.config.clone(), sockets, announce, say_progress)
+        rekindle_node::run(env, handover.config.clone(), sockets, announce, say_progress)
             .await
             .map_err(explain)
     });
@@ -151,10 +153,11 @@ fn serve(
     served
 }
 
-/// How far a stop is, for whoever watches `up`.
-fn say_progress(stopping: &node::Stopping) {
-    // A terminal that another process has in the foreground is not ours to write to: `up &`. (The worker has a group of
-    // its own; its supervisor is who would be in the foreground.)
+/// Prints the progress of a stop for the user who watches `up`.
+fn say_progress(stopping: &rekindle_node::Stopping) {
+    // Prints nothing into a terminal that another process has in the foreground (`up &`). The
+    // worker has a process group of its own: its supervisor's group is the one that would be in the
+    // foreground.
     if std::io::IsTerminal::is_terminal(&io::stderr()) {
         let of_parent = getppid().and_then(|parent| getpgid(Some(parent)).ok());
         let foreground = crate::output::foreground();
@@ -165,7 +168,7 @@ fn say_progress(stopping: &node::Stopping) {
     crate::output::tell(&format!("rekindle: {}", progress_line(stopping)));
 }
 
-fn progress_line(stopping: &node::Stopping) -> String {
+fn progress_line(stopping: &rekindle_node::Stopping) -> String {
     let (done, volumes) = (stopping.done, stopping.volumes);
     let mut line = match stopping.phase.as_str() {
         "volumes" | "log" => format!("stopping: {done} of {volumes} volume(s)"),
@@ -180,18 +183,18 @@ fn progress_line(stopping: &node::Stopping) -> String {
     line
 }
 
-fn explain(error: node::Error) -> Failure {
+fn explain(error: rekindle_node::Error) -> Failure {
     let mut failure = Failure::new("cannot serve").because(&error).kind(error.kind());
-    if matches!(error, node::Error::Usage(_)) {
+    if matches!(error, rekindle_node::Error::Usage(_)) {
         failure.exit = EXIT_USAGE;
     }
-    if matches!(error, node::Error::Copied(_) | node::Error::Fenced(_)) {
+    if matches!(error, rekindle_node::Error::Copied(_) | rekindle_node::Error::Fenced(_)) {
         failure.exit = EXIT_FENCED;
     }
     failure
 }
 
-/// Diagnostics go to standard error.
+/// Sends diagnostics to standard error.
 fn trace(handover: &Handover) -> Outcome {
     use tracing_subscriber::EnvFilter;
     let default = if handover.verbose { "info,rekindle=debug" } else { "warn" };
@@ -219,10 +222,10 @@ mod tests {
 
     #[test]
     fn a_stop_says_how_far_it_is_and_what_it_waits_for() {
-        let mut stopping = node::Stopping {
+        let mut stopping = rekindle_node::Stopping {
             phase: "sessions".to_owned(),
             waits_for: "3 session(s) to end".to_owned(),
-            ..node::Stopping::default()
+            ..rekindle_node::Stopping::default()
         };
         assert_eq!(progress_line(&stopping), "stopping; waiting for 3 session(s) to end");
         stopping.phase = "volumes".to_owned();

@@ -1,23 +1,23 @@
-//! Compressing a chunk when it pays, and the way back, bounded.
+//! Compression of chunks that gain by it, and the way back, bounded.
 
 use crate::format::blob::Codec;
 use crate::{Compression, limits};
 use std::cell::RefCell;
 
-/// Compresses chunks; one for each writer, because its tables are used again.
+/// A compressor of chunks; one for each writer, because its tables are used again.
 pub struct Compressor {
     compression: Compression,
     zstd: Option<zstd::bulk::Compressor<'static>>,
 }
 
 impl Compressor {
-    /// A compressor. Its tables come with the first chunk.
+    /// Creates a compressor. Its tables come with the first chunk.
     #[must_use]
     pub fn new(compression: Compression) -> Self {
         Self { compression, zstd: None }
     }
 
-    /// How many bytes [`Compressor::compress`] may write for a body of `length` bytes.
+    /// Bytes that [`Compressor::compress`] may write for a body of `length` bytes.
     #[must_use]
     pub fn room(&self, length: usize) -> usize {
         match self.compression {
@@ -26,8 +26,9 @@ impl Compressor {
         }
     }
 
-    /// Writes the payload to store for `body` to the begin of `target`, which has [`Compressor::room`] for it: compressed
-    /// when that saves a sixteenth, else as it is. Says how long it is.
+    /// Writes the payload of `body` to the begin of `target`, which has [`Compressor::room`] for
+    /// it. The payload is compressed when that saves a sixteenth, else it is the body. Returns
+    /// codec and length, in bytes.
     pub fn compress(&mut self, body: &[u8], target: &mut [u8]) -> (Codec, usize) {
         let most = body.len() - body.len() / limits::COMPRESS_SAVES_SHARE;
         let (codec, compressed) = match self.compression {
@@ -58,7 +59,8 @@ thread_local! {
     static ZSTD: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// The body of a payload: exactly `length` bytes, or the reason why not. `length` is within bounds already.
+/// Decompresses a payload into exactly `length` bytes, or says why it cannot. The caller has
+/// checked that `length` is within bounds.
 pub(crate) fn decompress(codec: Codec, payload: &[u8], length: usize) -> Result<Vec<u8>, String> {
     match codec {
         Codec::None => Ok(payload.to_vec()),

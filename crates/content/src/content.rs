@@ -1,25 +1,26 @@
 //! The content store of a node: its parts, and the read path.
 //!
-//! Read: cache -> warm memory (metadata) -> packs of this node that are still being uploaded, or one ranged read -> verify
-//! -> cache. When the pack is gone, its `moved/` note says where the chunk is now.
+//! Read: cache -> warm memory (metadata) -> packs of this node that are still being uploaded, or
+//! one ranged read -> verify -> cache. When the pack is gone, its `moved/` note says where the
+//! chunk is now.
 
 use crate::cache::Cache;
-use crate::flights::Flights;
 use crate::index::Index;
 use crate::live::{Hold, Live};
 use crate::moved::MovedNotes;
 use crate::name::{Name, Namer, PackMap};
 use crate::pack::reader::{self, Body};
 use crate::pack::writer::{Pool, Sealed};
+use crate::single_flight::SingleFlight;
 use crate::warm_nodes::WarmNodes;
 use crate::{Batch, Class, Compression, Error, Parity, Pointer, limits, pack};
-use base::PackId;
 use bytes::Bytes;
-use datastore::Store;
-use env::Env;
-use env::boot::{Source, Watch};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
+use rekindle_base::PackId;
+use rekindle_datastore::Store;
+use rekindle_env::Env;
+use rekindle_env::boot::{Source, Watch};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -42,12 +43,12 @@ pub struct Config {
     pub index_bytes: u64,
     /// Uploads in flight, at most.
     pub uploads: usize,
-    /// Whether what is at hand is given by a plain call. `false`: after a message to another thread and back, as most
-    /// servers do it; to show what that costs.
+    /// Whether a plain call returns chunks that are in RAM. `false`: only after a message to
+    /// another thread and back, as in most servers, to show what that costs.
     pub direct_path: bool,
 }
 
-/// The content store of one node. Clones mean the same one.
+/// The content store of one node. Clones share it.
 #[derive(Clone)]
 pub struct Content {
     pub(crate) inner: Arc<Inner>,
@@ -66,15 +67,16 @@ pub(crate) struct Inner {
     pub(crate) pool: Arc<Pool>,
     pub(crate) uploads: Arc<Semaphore>,
     pub(crate) counters: Counters,
-    /// The store had no room for the last pack.
+    /// Whether the store had no room for the last pack.
     pub(crate) full: AtomicBool,
     prefetches: Arc<Semaphore>,
-    flights: Flights,
-    /// Packs that are complete but perhaps not in the store yet, for as long as batch or upload have them.
+    flights: SingleFlight,
+    /// Packs that are complete but perhaps not in the store yet, as long as a batch or an upload
+    /// has them.
     sealed: Mutex<PackMap<Weak<Sealed>>>,
 }
 
-/// Counters, all since start.
+/// Counters since start, and sizes at the moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stats {
     pub chunks_written: u64,
@@ -87,7 +89,7 @@ pub struct Stats {
     pub cache_misses: u64,
     pub cache_bytes: u64,
     pub index_bytes: u64,
-    /// Holds at the moment: batches, uploads, and whoever reads below a root.
+    /// Holds at the moment: batches, uploads, and readers below a root.
     pub holds: u64,
 }
 
@@ -107,7 +109,7 @@ pub(crate) fn add(counter: &AtomicU64, number: u64) {
     counter.fetch_add(number, Ordering::Relaxed);
 }
 
-/// Whether what is read from the store stays in the cache.
+/// The choice whether a chunk that is read from the store stays in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     Yes,
@@ -121,14 +123,15 @@ impl Content {
         Self::open_warm(env, store, config, None)
     }
 
-    /// Opens the store's content; reads nothing. Metadata that is read or written is also kept in `frames`, and found
-    /// there by the next process; every chunk is verified against its name.
+    /// Opens the store's content; reads nothing. Metadata that is read or written is also kept in
+    /// `frames`, where the next process finds it; every chunk that is taken out is verified against
+    /// its name.
     #[must_use]
     pub fn open_warm(
         env: Env,
         store: Store,
         mut config: Config,
-        frames: Option<warm::Frames>,
+        frames: Option<rekindle_warm::Frames>,
     ) -> Self {
         config.pack_bytes = config.pack_bytes.clamp(limits::PACK_BYTES_MIN, limits::PACK_BYTES_MAX);
         config.uploads = config.uploads.clamp(1, 1024);
@@ -144,7 +147,7 @@ impl Content {
             counters: Counters::default(),
             full: AtomicBool::new(false),
             prefetches: Arc::new(Semaphore::new(limits::PREFETCH_MAX)),
-            flights: Flights::default(),
+            flights: SingleFlight::default(),
             sealed: Mutex::default(),
             env,
             store,
@@ -165,21 +168,21 @@ impl Content {
         self.inner.full.load(Ordering::Relaxed)
     }
 
-    /// Keeps the sweep from ending: see [`Hold`].
+    /// Keeps a sweep from ending: see [`Hold`].
     #[must_use]
     pub fn hold(&self) -> Hold {
         self.inner.live.hold()
     }
 
-    /// A chunk that is in the cache or, as metadata, in warm memory. A plain call: no I/O, no other thread.
+    /// Returns a chunk that is in the cache or, as metadata, in warm memory. A plain call: no I/O,
+    /// no other thread.
     #[must_use]
-    pub fn read_now(&self, pointer: &Pointer, class: Class) -> Option<Bytes> {
-        let _ = class;
+    pub fn read_now(&self, pointer: &Pointer) -> Option<Bytes> {
         self.inner.cached_now(pointer).map(|body| body.content())
     }
 
-    /// A chunk, verified against its name: from the cache or the store (following `moved/` notes). Concurrent reads
-    /// of one chunk make one request.
+    /// Reads a chunk, verified against its name, from the cache, warm memory or the store
+    /// (following `moved/` notes). Concurrent reads of one chunk make one request.
     pub async fn read(&self, pointer: &Pointer, class: Class) -> Result<Bytes, Error> {
         Ok(self.inner.read(pointer, class, Keep::Yes).await?.content())
     }
@@ -189,7 +192,7 @@ impl Content {
         Ok(self.inner.read(pointer, class, Keep::No).await?.content())
     }
 
-    /// A chunk with the children it declared.
+    /// Reads a chunk with the children that it declared.
     pub async fn read_with_children(
         &self,
         pointer: &Pointer,
@@ -199,8 +202,9 @@ impl Content {
         Ok((body.content(), body.children().collect()))
     }
 
-    /// Many chunks, each as [`Content::read`] (or, unless `keep`, [`Content::read_uncached`]) would give it, in the order
-    /// of `pointers`. What is not in the cache comes with one request for neighbours in a pack.
+    /// Reads many chunks, each as [`Content::read`] (or, unless `keep`, [`Content::read_uncached`])
+    /// does, in the order of `pointers`. Neighbours in a pack that are not in the cache come with
+    /// one request.
     pub async fn read_many(
         &self,
         pointers: &[Pointer],
@@ -232,8 +236,9 @@ impl Content {
             .collect())
     }
 
-    /// Fetches chunks into the cache in the background; neighbours in a pack with one request. A hint: what is too
-    /// much at once is not fetched, errors are left to the reader that meets them.
+    /// Fetches chunks into the cache in the background, neighbours in a pack with one request. A
+    /// hint: requests beyond [`limits::PREFETCH_MAX`] are not made, and errors are left to the
+    /// reader that meets them.
     pub fn prefetch(&self, pointers: &[Pointer], class: Class) {
         let missing = pointers
             .iter()
@@ -273,7 +278,7 @@ impl Content {
     }
 }
 
-/// Pointers in groups that one ranged read each can fetch.
+/// Groups pointers, so that one ranged read can fetch each group.
 fn neighbours(mut pointers: Vec<Pointer>) -> Vec<Vec<Pointer>> {
     pointers.sort_unstable_by_key(|pointer| (pointer.pack, pointer.offset));
     pointers.dedup();
@@ -297,13 +302,14 @@ fn neighbours(mut pointers: Vec<Pointer>) -> Vec<Vec<Pointer>> {
 }
 
 impl Inner {
-    /// A chunk that is at hand, in the cache or in warm memory.
+    /// Returns a chunk that is in the cache or in warm memory.
     pub(crate) fn cached(&self, pointer: &Pointer) -> Option<Body> {
         self.at_hand(pointer, Keep::Yes).ok()
     }
 
-    /// Hands a metadata chunk that is at hand to `look`, its body and its number of children; one in warm memory where
-    /// it lies. For those who have another way when it is not. A plain call.
+    /// Hands a metadata chunk that is in RAM to `look`: its body and its number of children. A
+    /// chunk in warm memory is shown where it lies. For callers that have another way when it is
+    /// not there. A plain call.
     pub(crate) fn look_now<R>(
         &self,
         pointer: &Pointer,
@@ -321,20 +327,21 @@ impl Inner {
         Some(found)
     }
 
-    /// As [`Inner::cached`], for those who have another way when it gives nothing.
+    /// Like [`Inner::cached`], with the direct path only: for callers that have another way.
     pub(crate) fn cached_now(&self, pointer: &Pointer) -> Option<Body> {
         if self.config.direct_path { self.cached(pointer) } else { None }
     }
 
-    /// What a read costs without the direct path, before it has read anything.
+    /// Sends a message to another thread and back, unless reads take the direct path.
     async fn message(&self) {
         if !self.config.direct_path {
             self.env.run("content-message", async {}).await;
         }
     }
 
-    /// A chunk that is at hand, else why it is not in warm memory.
-    fn at_hand(&self, pointer: &Pointer, keep: Keep) -> Result<Body, Option<warm::Miss>> {
+    /// Returns a chunk that is in the cache or in warm memory, else why warm memory does not have
+    /// it.
+    fn at_hand(&self, pointer: &Pointer, keep: Keep) -> Result<Body, Option<rekindle_warm::Miss>> {
         let watch = self.env.watch();
         if let Some(found) = self.in_cache(pointer, watch) {
             return Ok(found);
@@ -354,7 +361,7 @@ impl Inner {
         Some(found)
     }
 
-    /// For the report of the start.
+    /// Tells the report of the start where a chunk came from.
     fn fetched(&self, pointer: &Pointer, source: Source, watch: Watch) {
         let what = match pack::class(pointer.pack) {
             Class::Metadata => "node",
@@ -363,13 +370,13 @@ impl Inner {
         self.env.boot_fetch(what, || pointer.short_name(), source, watch);
     }
 
-    /// Keeps a verified chunk for the next reader, of this process and of the next.
+    /// Keeps a verified chunk for the next reader in this process, and in the next one.
     pub(crate) fn keep(&self, name: Name, class: Class, body: Body) {
         self.warm.keep(&name, class, &body);
         self.cache.insert(name, class, body);
     }
 
-    /// A chunk from wherever it is.
+    /// Reads a chunk from the cache, warm memory or the store.
     pub(crate) async fn read(
         self: &Arc<Self>,
         pointer: &Pointer,
@@ -392,7 +399,7 @@ impl Inner {
         }
         let pointer = *pointer;
         let read = || async {
-            // Whoever was a moment faster may have left it there.
+            // A reader that was a moment faster may have left the chunk there.
             if let Some(body) = self.cache.get(&pointer.name) {
                 return Ok(body);
             }
@@ -408,7 +415,7 @@ impl Inner {
         Ok(body)
     }
 
-    /// A chunk from its place, else from another copy that the dedup index knows.
+    /// Fetches a chunk from its place, else from another copy that the dedup index knows.
     async fn fetch_any(&self, pointer: &Pointer) -> Result<Body, Error> {
         let error = match self.fetch(pointer).await {
             Err(error) if error.missing().is_some() => error,
@@ -421,14 +428,14 @@ impl Inner {
         Ok(body)
     }
 
-    /// A chunk from the store, wherever compaction has taken it; no other copy of it.
+    /// Fetches a chunk from the store, wherever compaction has moved it; no other copy of it.
     pub(crate) async fn fetch(&self, pointer: &Pointer) -> Result<Body, Error> {
         let mut known = self.moved.known_places(pointer);
         let mut place = known.pop().unwrap_or(*pointer);
         let mut damage = None;
         for _ in 0..limits::MOVED_HOPS_MAX {
             match self.fetch_at(&place).await {
-                Err(Error::Store(datastore::Error::NotFound(_))) => {}
+                Err(Error::Store(rekindle_datastore::Error::NotFound(_))) => {}
                 Err(error) if error.missing().is_some() => {
                     damage = Some(error);
                     break;
@@ -447,7 +454,7 @@ impl Inner {
         // A note that leads nowhere is void as long as the chunk lies where it came from.
         while let Some(earlier) = known.pop() {
             match self.fetch_at(&earlier).await {
-                Err(Error::Store(datastore::Error::NotFound(_))) => {}
+                Err(Error::Store(rekindle_datastore::Error::NotFound(_))) => {}
                 Err(error) if error.missing().is_some() => drop(damage.get_or_insert(error)),
                 Err(error) => return Err(error),
                 Ok(body) => {
@@ -459,12 +466,15 @@ impl Inner {
         Err(damage.unwrap_or(Error::Gone { name: pointer.short_name(), pack: place.pack }))
     }
 
-    /// A chunk from this place and no other. Who writes the same bytes again is led there only if this has not failed.
+    /// Fetches a chunk from this place and no other. Tells the index whether that worked: a place
+    /// that failed gives no duplicates.
     async fn fetch_at(&self, place: &Pointer) -> Result<Body, Error> {
         let result = self.open_at(place).await;
         match &result {
             Ok(_) => self.index.believe(place),
-            Err(Error::Store(datastore::Error::NotFound(_))) => self.index.doubt_absent(place),
+            Err(Error::Store(rekindle_datastore::Error::NotFound(_))) => {
+                self.index.doubt_absent(place)
+            }
             Err(_) => self.index.doubt(place),
         }
         result
@@ -482,7 +492,7 @@ impl Inner {
         let key = pack::key(place.pack);
         let stored = self.store.get_range(&key, range.clone()).await?;
         match reader::open_blob(&self.namer, place, &stored) {
-            // Once more: what the store has may be sound and only the way here was not.
+            // The second read: the store's bytes may be sound, and only the way here was not.
             Err(error @ Error::Damaged { .. }) => {
                 tracing::warn!(%error, "a chunk is damaged: it is read once more");
                 let again = self.store.get_range(&key, range).await?;
@@ -506,8 +516,8 @@ impl Inner {
         sealed.insert(pack.id, Arc::downgrade(pack));
     }
 
-    /// Chunks that one ranged read can fetch. When it cannot (they were moved, are not uploaded yet, are damaged, or the
-    /// store failed), one by one.
+    /// Reads the chunks of a group with one ranged read. Those that it cannot give (they were
+    /// moved, are not uploaded yet or are damaged, or the store failed) are read one by one.
     async fn read_group(
         self: &Arc<Self>,
         group: &[Pointer],
@@ -542,7 +552,7 @@ impl Inner {
         stream::iter(each).map(read).buffered(limits::FETCH_WINDOW).try_collect().await
     }
 
-    /// Those chunks of a group that one ranged read gives.
+    /// Returns those chunks of a group that one ranged read gives.
     async fn fetch_group(&self, group: &[Pointer]) -> Vec<Option<Body>> {
         let (first, last) = (&group[0], &group[group.len() - 1]);
         let begin = u64::from(first.offset);

@@ -1,46 +1,47 @@
-//! What can go wrong with content.
+//! Errors of the content store.
 
 use crate::Pointer;
-use base::{Kind, PackId};
+use rekindle_base::{Kind, PackId};
 
 /// An error of the content store.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The datastore failed.
     #[error(transparent)]
-    Store(#[from] datastore::Error),
+    Store(#[from] rekindle_datastore::Error),
     /// A chunk's bytes are not what its name says.
     #[error("chunk {name} in pack {pack} at {offset} is damaged: {reason}")]
     Damaged {
-        /// First bytes of its name, in hex.
+        /// First bytes of the chunk's name, in hex.
         name: String,
-        /// Where it should be.
+        /// The pack in which the chunk should be.
         pack: PackId,
-        /// Where in the pack.
+        /// Offset in the pack, bytes.
         offset: u32,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
-    /// A chunk's pack does not exist now and no `moved/` note says where the chunk went. Absent is not lost: the store may
-    /// have its reasons (a folder that is not mounted), and a pointer out of an old root may lead to what was swept: read
-    /// the newest root and look again.
+    /// A chunk's pack is not in the store now, and no `moved/` note says where the chunk went.
+    /// Absent is not lost: the store may have its reasons (a folder that is not mounted). A pointer
+    /// out of an old root may lead to a pack that was swept: read the newest root and look again.
     #[error("chunk {name} is absent: pack {pack} is not in the store now")]
     Gone {
-        /// First bytes of its name, in hex.
+        /// First bytes of the chunk's name, in hex.
         name: String,
         /// The pack that is absent.
         pack: PackId,
     },
-    /// Two reads of a chunk gave different bytes, none of them its own: the way to the store is to blame, or its cache.
+    /// Two reads of a chunk gave different bytes, and both were wrong: the way to the store is to
+    /// blame, or the store's cache.
     #[error(
         "chunk {name} in pack {pack} at {offset} is read differently each time, and never right"
     )]
     Unsteady {
-        /// First bytes of its name, in hex.
+        /// First bytes of the chunk's name, in hex.
         name: String,
-        /// Where it should be.
+        /// The pack in which the chunk should be.
         pack: PackId,
-        /// Where in the pack.
+        /// Offset in the pack, bytes.
         offset: u32,
     },
     /// An object is not what its format says.
@@ -52,7 +53,8 @@ pub enum Error {
     /// A sweep was stopped, by its owner or because another sweeper took over.
     #[error("the sweep was stopped: {0}")]
     Stopped(String),
-    /// Somebody has said that this start of the node is over, and other nodes have not waited for it.
+    /// This start of the node was dismissed (`rekindle sweep dismiss`), and other nodes have not
+    /// waited for it.
     #[error(
         "this start of the node was dismissed, and what it wants to write may lead to what was deleted since: nothing more \
          is written; start it again"
@@ -60,17 +62,17 @@ pub enum Error {
     Dismissed,
 }
 
-/// Why a chunk cannot be had.
+/// The reason why a chunk cannot be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Missing {
-    /// It is not there now, or cannot be read twice alike. Nothing is known to be lost.
+    /// The chunk is not there now, or cannot be read twice alike. Nothing is known to be lost.
     Absent,
-    /// Its bytes are there, and wrong: two reads gave the same ones.
+    /// The chunk's bytes are there, and wrong: two reads gave the same ones.
     Damaged,
 }
 
 impl Error {
-    /// What to do about it.
+    /// The kind of the error, which says what to do about it.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -86,13 +88,14 @@ impl Error {
         }
     }
 
-    /// What this says of a chunk; `None` when it says nothing about it (the store is away).
+    /// Tells why a chunk is missing; `None` when the error says nothing about the chunk (the store
+    /// is away).
     #[must_use]
     pub fn missing(&self) -> Option<Missing> {
         match self {
             Error::Gone { .. }
             | Error::Unsteady { .. }
-            | Error::Store(datastore::Error::NotFound(_)) => Some(Missing::Absent),
+            | Error::Store(rekindle_datastore::Error::NotFound(_)) => Some(Missing::Absent),
             other if other.kind() == Kind::Damaged => Some(Missing::Damaged),
             _ => None,
         }

@@ -1,7 +1,7 @@
-//! A root that landed late: whether it may be gone on from.
+//! The check whether a volume may go on from a root that landed late.
 //!
-//! A commit whose outcome was open may land long after its life has ended. What it leads to was nobody's meanwhile, and a
-//! sweep may have deleted it.
+//! A commit whose outcome was open may land long after its life has ended. Until then no record
+//! named its root, so a sweep may have deleted what the root reaches.
 
 use crate::content::Keep;
 use crate::name::{PackMap, PackSet, PlaceSet};
@@ -10,12 +10,13 @@ use crate::tree::Root;
 use crate::{Class, Content, Error, Pointer, limits, pack};
 use futures_util::future::{join_all, try_join_all};
 
-/// Whether all is there, and stays, that `root` reaches and `known` does not. `false`: something is absent, or about to be
-/// deleted, or there is more of it than can be looked at. An error: nothing can be said now.
+/// Whether everything that `root` reaches and `known` does not is there, and stays. `false`:
+/// something is absent or about to be deleted, or there is too much of it to look at. An error: no
+/// answer is possible now.
 ///
 /// `root` is in its record already: a sweep that marks from now on sees it.
 pub async fn is_whole(content: &Content, root: &Root, known: &Root) -> Result<bool, Error> {
-    // A sweep that condemns from now on waits for this, and marks again afterwards.
+    // A sweep that condemns from now on waits for this hold, and marks again afterwards.
     let _hold = content.hold();
     let condemned = condemned::read(&content.inner.store).await?;
     let refused: PackSet = condemned.refused().collect();
@@ -33,8 +34,8 @@ pub async fn is_whole(content: &Content, root: &Root, known: &Root) -> Result<bo
     Ok(true)
 }
 
-/// What `root` reaches and `known` does not, by pack: level by level, and only where the two differ. `None`: it cannot be
-/// read, or there is too much of it.
+/// Finds what `root` reaches and `known` does not, by pack: level by level, and only where the two
+/// differ. `None`: a node cannot be read, or there is too much to look at.
 async fn apart(
     content: &Content,
     root: &Root,
@@ -58,13 +59,13 @@ async fn apart(
         old.truncate(limits::LANDED_CHUNKS_MAX);
         new.iter().for_each(|pointer| reached.entry(pointer.pack).or_default().push(*pointer));
         let Some(below) = children(content, &new).await? else { return Ok(None) };
-        // What cannot be read of the old one spares no look at the new one.
+        // If the known tree cannot be read, nothing of the new tree is skipped.
         old = children(content, &old).await?.unwrap_or_default();
         new = below;
     }
 }
 
-/// What these declare. `None`: one of them cannot be had.
+/// Reads the children that these chunks declare. `None`: one of the chunks cannot be had.
 async fn children(content: &Content, of: &[Pointer]) -> Result<Option<Vec<Pointer>>, Error> {
     let mut children = Vec::new();
     let is_node = |pointer: &&Pointer| pack::class(pointer.pack) == Class::Metadata;
@@ -83,10 +84,10 @@ async fn children(content: &Content, of: &[Pointer]) -> Result<Option<Vec<Pointe
     Ok(Some(children))
 }
 
-/// Whether the pack is there, or else each of these chunks where a note says.
+/// Whether the pack is there, or else each of these chunks where a note leads.
 async fn are_there(
     content: &Content,
-    pack: base::PackId,
+    pack: rekindle_base::PackId,
     chunks: &[Pointer],
 ) -> Result<bool, Error> {
     let inner = content.inner.clone();
@@ -94,7 +95,7 @@ async fn are_there(
     let look = async move {
         match inner.store.get_range(&pack::key(pack), 0..1).await {
             Ok(first) => return Ok(!first.is_empty()),
-            Err(datastore::Error::NotFound(_)) => {}
+            Err(rekindle_datastore::Error::NotFound(_)) => {}
             Err(error) => return Err(error.into()),
         }
         for chunk in &chunks {

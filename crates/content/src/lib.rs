@@ -1,19 +1,22 @@
-//! The content-addressed store: chunks named by their keyed hash, bundled in packs, reached from trees.
+//! The content-addressed store: chunks named by their keyed hash, bundled in packs, reached from
+//! trees.
 //!
-//! A [`Pointer`] carries a chunk's name **and** where it lies, so reading needs no index; the dedup index is a hint.
-//! Writing goes through a [`Batch`]: nothing that it wrote counts until its owner has made a root that reaches it
-//! durable and called [`Batch::committed`]; a batch that is dropped leaves garbage, never damage.
+//! A [`Pointer`] carries a chunk's name **and** where it lies, so reading needs no index; the dedup
+//! index is a hint. Writing goes through a [`Batch`]. Nothing that a batch wrote counts until its
+//! owner has made a root that reaches it durable, and has called [`Batch::committed`]. A batch that
+//! is dropped leaves garbage, never damage.
 //!
-//! Where to look: [`tree`] for the B-tree, [`chunker`] for cutting streams, [`sweep`] for reclaiming space beside
-//! traffic, [`verify`] for proving that everything is there, [`salvage`] for repair, [`format`] for the bytes.
+//! Where to look: [`tree`] for the B-tree, `chunker` for cutting streams (feature `streams`, until
+//! file volumes use it), [`sweep`] for reclaiming space beside traffic, [`verify`] for proving that
+//! everything is there, [`salvage`] for repair, [`format`] for the bytes.
 
 mod batch;
 mod cache;
+#[cfg(any(test, feature = "streams"))]
 pub mod chunker;
 mod compression;
 mod content;
 mod error;
-mod flights;
 pub mod format;
 mod index;
 pub mod landed;
@@ -23,9 +26,11 @@ mod moved;
 mod name;
 pub mod pack;
 mod parity;
+#[cfg(any(test, feature = "streams"))]
 pub mod pipeline;
 mod pointer;
 pub mod salvage;
+mod single_flight;
 pub mod sweep;
 #[cfg(test)]
 mod testing;
@@ -41,16 +46,17 @@ pub use live::Hold;
 pub use parity::Parity;
 pub use pointer::{BadPointer, POINTER_BYTES, Pointer};
 
-/// What a chunk is for: decides the pack it goes to and its weight in the cache (metadata 3, data 1).
+/// The use of a chunk: decides the pack it goes to and its weight in the cache (metadata 3, data
+/// 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
     /// Clients' bytes. They have no children.
     Data,
-    /// Tree nodes, and whatever else has children.
+    /// Tree nodes, and all other chunks that have children.
     Metadata,
 }
 
-/// How chunks are compressed (each one only when it pays).
+/// The compression of chunks (each one is compressed only when that pays).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// Not at all.

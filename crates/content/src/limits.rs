@@ -16,10 +16,11 @@ pub const PACK_BYTES_MIN: u64 = 4 << 10;
 pub const PACK_BYTES_MAX: u64 = 1 << 30;
 /// Most chunks of a pack; a reader refuses more.
 pub const PACK_CHUNKS_MAX: usize = 1 << 20;
-/// A footer is read with one request of this many bytes from the end; a longer one takes a second request.
+/// A footer is read with one request of this many bytes from the end; a longer one takes a second
+/// request.
 pub const FOOTER_GUESS_BYTES: u64 = 128 << 10;
-/// A cell of a stripe of parity, bytes: a sector, so that scattered damage hits few stripes twice. Packs that are shorter
-/// than a stripe of these have smaller ones.
+/// A cell of a stripe of parity, bytes: a sector, so that scattered damage hits few stripes twice.
+/// Packs that are shorter than a stripe of such cells have smaller ones.
 pub const PARITY_CELL_BYTES: usize = 4 << 10;
 /// Cells are multiples of this, bytes.
 pub const PARITY_CELL_BYTES_MIN: usize = 64;
@@ -55,28 +56,29 @@ pub const MOVED_HOPS_MAX: usize = 16;
 pub const MOVED_HOPS_COMPACTION_MAX: usize = 8;
 /// `moved/` notes kept in RAM.
 pub const MOVED_CACHED_MAX: usize = 256;
-/// Moved chunks of which the new place is proven, kept in RAM; then all are proven anew.
+/// Moved chunks whose new place is proven, kept in RAM; with more, all are proven anew.
 pub const MOVED_PROVEN_MAX: usize = 1 << 16;
-/// A pack is compacted when less than this share (percent) of its bytes is live: at most a tenth of the store is ever
-/// waste, so what a removed volume had alone comes back even where it was packed with what others share.
+/// A pack is compacted when less than this share (percent) of its bytes is live. So at most a tenth
+/// of the store is ever waste, and the space of a removed volume comes back even from packs that
+/// other volumes share.
 pub const COMPACTION_LIVE_PERCENT: u64 = 90;
 /// Most packs that one sweep condemns; the rest waits for the next one. Bounds the record.
 pub const CONDEMNED_MAX: usize = 4096;
-/// A compaction copies out of packs of so many bytes, and deletes those, before it goes on.
+/// A compaction copies out of packs of so many bytes, and deletes those packs, before it goes on.
 pub const COMPACTION_ROUND_BYTES: u64 = 256 << 20;
-/// How often a sweep looks whether the other nodes have agreed.
+/// Interval at which a sweep looks whether the other nodes have agreed.
 pub const SWEEP_POLL: std::time::Duration = std::time::Duration::from_secs(2);
 /// One bit of a live map stands for this many bytes of a pack.
 pub const LIVE_GRANULE_BYTES: u32 = 4096;
-/// Names of verified chunks that [`crate::verify`] remembers, so that shared chunks are read once.
+/// Verified chunks that [`crate::verify`] remembers, so that shared chunks are read once.
 pub const VERIFIED_NAMES_MAX: usize = 1 << 19;
 /// Doubted places of a pack that are remembered one by one; with more all of the pack is doubted.
 pub const DOUBTED_PLACES_MAX: usize = 256;
 /// Packs with doubted places that are remembered; with more no duplicates are found at all.
 pub const DOUBTED_PACKS_MAX: usize = 1 << 16;
-/// Chunks of a root that landed late that are looked at; one with more is not gone on from.
+/// Chunks that the check of a late root looks at; a volume does not go on from a root with more.
 pub const LANDED_CHUNKS_MAX: usize = 1 << 20;
-/// Packs that this start wrote and of which it knows what became; the oldest are forgotten.
+/// Packs that this start wrote and of whose batches it knows the outcome; the oldest are forgotten.
 pub const OWN_PACKS_MAX: usize = 1 << 16;
 /// Zero runs shorter than this are data, bytes.
 pub const ZERO_RUN_BYTES_MIN: usize = 8 << 10;

@@ -1,13 +1,13 @@
 //! Batches that live: the sweep waits for those that began before a condemnation.
 //!
-//! A batch that began earlier may have found a duplicate in a pack before it was condemned; once it has ended, its
-//! root either reaches that chunk, and the second mark sees it, or nothing does. A batch that begins later is refused
-//! duplicates in condemned packs.
+//! A batch that began earlier may have found a duplicate in a pack before the pack was condemned.
+//! Once the batch has ended, either its root reaches that chunk and the second mark sees it, or no
+//! root does. A batch that begins later is refused duplicates in condemned packs.
 
 use crate::limits;
 use crate::name::PackSet;
-use base::PackId;
 use parking_lot::Mutex;
+use rekindle_base::PackId;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -22,16 +22,17 @@ pub(crate) struct Live {
 struct State {
     /// Number of holds begun so far.
     begun: u64,
-    /// Those that have not ended, with the packs they wrote.
+    /// Holds that have not ended, with the packs that they wrote.
     holds: BTreeMap<u64, Vec<PackId>>,
     /// Packs whose batches came to a known end, in that order.
     ended: VecDeque<PackId>,
     is_ended: PackSet,
 }
 
-/// While it lives, no sweep comes to an end that was begun after it: what it can reach from roots that it has read
-/// stays. Every [`crate::Batch`] has one. Whoever moves a root from one record to another (clone, rename, snapshot)
-/// keeps one from before reading the first record until after writing the second.
+/// A hold on sweeps. While it lives, no sweep that was begun after it comes to an end: chunks that
+/// its owner can reach from roots that it has read stay. Every [`crate::Batch`] has one. A task
+/// that moves a root from one record to another (clone, rename, snapshot) keeps a hold from before
+/// reading the first record until after writing the second.
 pub struct Hold {
     live: Arc<Live>,
     sequence: u64,
@@ -65,12 +66,13 @@ impl Live {
         self.state.lock().holds.len()
     }
 
-    /// Whether this start wrote the pack and knows what became of it. Of any other a commit may still be on its way.
+    /// Whether this start wrote the pack and knows the outcome of its batch. For any other pack a
+    /// commit may still be on its way.
     pub(crate) fn has_ended(&self, pack: &PackId) -> bool {
         self.state.lock().is_ended.contains(pack)
     }
 
-    /// Packs that live batches wrote: nothing reaches them yet, and that is no reason to condemn them.
+    /// Packs that live batches wrote. No root reaches them yet, which is no reason to condemn them.
     pub(crate) fn packs(&self) -> Vec<PackId> {
         self.state.lock().holds.values().flatten().copied().collect()
     }
@@ -85,7 +87,7 @@ impl Hold {
 }
 
 impl Hold {
-    /// No write that leads to what it wrote is still on its way.
+    /// Notes that no write that leads to the packs of this hold is still on its way.
     pub(crate) fn end_known(&self) {
         let mut state = self.live.state.lock();
         let State { holds, ended, is_ended, .. } = &mut *state;

@@ -3,9 +3,9 @@
 use crate::format::moved::{self, Moved};
 use crate::name::{PackMap, PackSet, PlaceMap};
 use crate::{Error, Pointer, limits};
-use base::PackId;
-use datastore::Store;
 use parking_lot::Mutex;
+use rekindle_base::PackId;
+use rekindle_datastore::Store;
 use std::sync::Arc;
 
 /// Prefix of the keys of notes.
@@ -16,7 +16,7 @@ pub(crate) fn key(pack: PackId) -> String {
     format!("{PREFIX}{pack}")
 }
 
-/// Notes that were read lately, and what is known to be true of them.
+/// Notes that were read lately, and the places that reads have proven.
 #[derive(Default)]
 pub(crate) struct MovedNotes {
     state: Mutex<State>,
@@ -27,19 +27,20 @@ struct State {
     notes: PackMap<Arc<Moved>>,
     /// Packs whose notes were written by this process, after the copies were durable.
     own: PackSet,
-    /// Places from which a chunk was read after its note had said so.
+    /// By pointer, the place from which the chunk was read after a note had said so.
     proven: PlaceMap<Pointer>,
 }
 
 impl MovedNotes {
-    /// Whether nothing is known of any moved chunk.
+    /// Whether no new place of any chunk is proven.
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.state.lock();
         state.own.is_empty() && state.proven.is_empty()
     }
 
-    /// Where a chunk lies by what is proven: for pointers that are written anew. A note may be void (its copies never
-    /// became durable, and the pack that it speaks of is still there); a dead place in a node would be damage.
+    /// Returns the place of a chunk as far as it is proven: for pointers that are written anew. A
+    /// note may be void: its copies never became durable, and the pack that it speaks of is still
+    /// there. A dead place in a node would be damage.
     pub(crate) fn proven_place(&self, pointer: &Pointer) -> Pointer {
         let state = self.state.lock();
         if let Some(place) = state.proven.get(pointer) {
@@ -56,7 +57,7 @@ impl MovedNotes {
         place
     }
 
-    /// A chunk was read from `place`, whatever its pointer says.
+    /// Notes that a chunk was read from `place`, whatever its pointer says.
     pub(crate) fn prove(&self, pointer: &Pointer, place: &Pointer) {
         if pointer == place {
             return;
@@ -68,7 +69,8 @@ impl MovedNotes {
         state.proven.insert(*pointer, *place);
     }
 
-    /// The places of a chunk by the notes in RAM: first where the pointer says, last where the notes lead.
+    /// Returns the places of a chunk by the notes in RAM: first that of the pointer, last where the
+    /// notes lead.
     pub(crate) fn known_places(&self, pointer: &Pointer) -> Vec<Pointer> {
         let state = self.state.lock();
         let mut places = vec![*pointer];
@@ -83,7 +85,7 @@ impl MovedNotes {
         places
     }
 
-    /// Where the note of a pack that is gone says that the chunk went.
+    /// Returns where a chunk went, by the note of its pack, which is gone.
     pub(crate) async fn place(
         &self,
         store: &Store,
@@ -92,7 +94,7 @@ impl MovedNotes {
         Ok(self.note(store, pointer.pack).await?.and_then(|note| note.place(pointer)))
     }
 
-    /// The note of a pack.
+    /// Returns the note of a pack, if there is one.
     pub(crate) async fn note(
         &self,
         store: &Store,
@@ -103,7 +105,7 @@ impl MovedNotes {
         }
         let bytes = match store.get(&key(pack)).await {
             Ok((bytes, _)) => bytes,
-            Err(datastore::Error::NotFound(_)) => return Ok(None),
+            Err(rekindle_datastore::Error::NotFound(_)) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         let note = Arc::new(moved::decode(&bytes)?);
@@ -111,7 +113,7 @@ impl MovedNotes {
         Ok(Some(note))
     }
 
-    /// A note that this process has written.
+    /// Keeps a note that this process has written.
     pub(crate) fn keep_own(&self, note: Arc<Moved>) {
         self.state.lock().own.insert(note.pack);
         self.keep(note);
@@ -120,7 +122,7 @@ impl MovedNotes {
     pub(crate) fn keep(&self, note: Arc<Moved>) {
         let mut state = self.state.lock();
         if state.notes.len() >= limits::MOVED_CACHED_MAX {
-            // Any one: they are read again when they are missed.
+            // Any note may go: it is read again when it is missed.
             let any = state.notes.keys().next().copied();
             if let Some(pack) = any {
                 state.drop_note(pack);
@@ -135,7 +137,8 @@ impl MovedNotes {
         state.proven.retain(|pointer, place| pointer.pack != pack && place.pack != pack);
     }
 
-    /// Packs and notes that a sweep may delete: nothing is said to be there any more.
+    /// Drops notes and proven places that lead from or to these packs, which a sweep may delete: no
+    /// pointer is written to them any more.
     pub(crate) fn condemn(&self, packs: &[PackId]) {
         let packs: PackSet = packs.iter().copied().collect();
         let mut state = self.state.lock();

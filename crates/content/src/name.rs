@@ -2,21 +2,24 @@
 //!
 //! Each purpose has a key of its own, derived from the secret by BLAKE3's `derive_key`:
 //!
-//! - a **data** chunk's name is `keyed_hash(data key, content)`: data has no children, so nothing else is covered;
-//! - a **metadata** chunk's name is `keyed_hash(metadata key, children count as u32 || children || content)`, where the
-//!   children are the **encoded pointers, name and place**. The chunk's bytes contain the places, and a name must answer
-//!   for every byte that a reader acts on.
+//! - a **data** chunk's name is `keyed_hash(data key, content)`: data has no children, so nothing
+//!   else is covered;
+//! - a **metadata** chunk's name is
+//!   `keyed_hash(metadata key, children count as u32 || children || content)`, where the children
+//!   are the **encoded pointers, name and place**. The chunk's bytes contain the places, and a
+//!   name must answer for every byte that a reader acts on.
 //!
-//! Covering the places has two consequences. Compaction never changes a node: it moves chunks and leaves a note, because
-//! rewriting a pointer in a parent would give the parent another name. And whoever writes a node that is a duplicate of
-//! an existing one holds the same places already, so a duplicate node never vouches for children in packs that its
-//! writer has not seen durable.
+//! Covering the places has two consequences. Compaction never changes a node: it moves chunks and
+//! leaves a note, because rewriting a pointer in a parent would give the parent another name. And
+//! the writer of a node that is a duplicate of an existing one holds the same places already. So a
+//! duplicate node never vouches for children in packs that its writer has not seen durable.
 //!
-//! The two keys differ, so a data chunk and a metadata chunk never share a name, whatever their bytes.
+//! The two keys differ, so a data chunk and a metadata chunk never share a name, whatever their
+//! bytes.
 
 use crate::{Class, Pointer};
-use base::PackId;
 use blake3::Hasher;
+use rekindle_base::PackId;
 
 /// A chunk's name.
 pub(crate) type Name = [u8; 32];
@@ -53,21 +56,22 @@ impl Namer {
 }
 
 /// Parameters of the content-defined chunker: an odd multiplier and an addend.
+#[cfg(any(test, feature = "streams"))]
 pub(crate) fn chunker_parameters(secret: &[u8; 32]) -> (u32, u32) {
     let key = blake3::derive_key("rekindle content 2026-01 parameters of the chunker", secret);
     let word = |at: usize| u32::from_le_bytes([key[at], key[at + 1], key[at + 2], key[at + 3]]);
     (word(0) | 1, word(4))
 }
 
-/// The first bytes of a name as a number: names are uniform, so this is a hash for tables.
+/// Eight bytes of a name as a number: names are uniform, so this is a hash for tables.
 pub(crate) fn word(name: &Name, index: usize) -> u64 {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&name[index * 8..index * 8 + 8]);
     u64::from_le_bytes(bytes)
 }
 
-/// A hasher for maps whose keys are names or pack ids: takes eight bytes as they are. A name is a keyed hash, so a
-/// client cannot aim at a bucket.
+/// A hasher for maps whose keys are names or pack ids: takes eight bytes as they are. A name is a
+/// keyed hash, so a client cannot aim at a bucket.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct NameHasher(u64);
 
@@ -76,7 +80,7 @@ impl std::hash::Hasher for NameHasher {
         self.0
     }
     fn write(&mut self, bytes: &[u8]) {
-        // The last eight bytes: of a name any will do, of a pack id the first are its time.
+        // The last eight bytes: in a name any will do, but a pack id begins with its time.
         let mut word = [0; 8];
         let taken = bytes.len().min(8);
         word[..taken].copy_from_slice(&bytes[bytes.len() - taken..]);

@@ -1,12 +1,12 @@
-//! The setting: how much parity new packs carry.
+//! The setting of how much parity new packs carry.
 
 use crate::limits;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// How much parity a pack carries, written `16+1`: to every 16 data cells one parity cell, so that one of the 17 may be
-/// lost.
+/// The parity of a pack, written `16+1`: one parity cell to every 16 data cells, so that one of the
+/// 17 may be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Parity {

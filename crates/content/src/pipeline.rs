@@ -1,12 +1,13 @@
-//! The bare pipeline: chunk, name, look for a duplicate, compress; no packs, no store. What ingest is measured against:
-//! the distance to [`crate::Batch::write`] is what packing, indexing, caching and uploading cost.
+//! The bare pipeline: chunk, name, look for a duplicate, compress; no packs, no store. Ingest is
+//! measured against it: the distance to [`crate::Batch::write`] is the cost of packing, indexing,
+//! caching and uploading.
 
 use crate::chunker::{Chunker, cuts};
 use crate::compression::Compressor;
 use crate::name::{NameSet, Namer};
 use crate::{Class, Compression};
 
-/// What a run made of its input.
+/// The totals of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Chunks cut.
@@ -19,18 +20,18 @@ pub struct Totals {
     pub bytes_stored: u64,
 }
 
-/// A pipeline. Remembers the names of everything that went through.
+/// A pipeline, which remembers the names of everything that went through.
 pub struct Pipeline {
     namer: Namer,
     compressor: Compressor,
-    /// Where payloads go, one over the other.
+    /// A buffer for payloads; each one overwrites the one before.
     payload: Vec<u8>,
     seen: NameSet,
     totals: Totals,
 }
 
 impl Pipeline {
-    /// A pipeline that has seen nothing.
+    /// Creates a pipeline that has seen nothing.
     #[must_use]
     pub fn new(secret: &[u8; 32], compression: Compression) -> Self {
         Self {
@@ -42,14 +43,14 @@ impl Pipeline {
         }
     }
 
-    /// One stream.
+    /// Sends one stream through.
     pub fn stream(&mut self, chunker: &(impl Chunker + ?Sized), data: &[u8]) {
         for chunk in cuts(chunker, data, true) {
             self.chunk(&data[chunk]);
         }
     }
 
-    /// One chunk.
+    /// Sends one chunk through.
     pub fn chunk(&mut self, data: &[u8]) {
         self.totals.chunks += 1;
         self.totals.bytes_in += data.len() as u64;
@@ -65,7 +66,7 @@ impl Pipeline {
         }
     }
 
-    /// Everything so far.
+    /// The totals so far.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.totals

@@ -1,4 +1,4 @@
-//! A pointer: a chunk's name and where it lies.
+//! A pointer: a chunk's name and its place.
 //!
 //! Encoded (64 bytes, little-endian), as children of a chunk and inside `moved/` notes:
 //!
@@ -13,7 +13,7 @@
 //!
 //! As text (in records): `pack:offset:stored:length:name`, numbers decimal, pack and name in hex.
 
-use base::PackId;
+use rekindle_base::PackId;
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -24,20 +24,22 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of an encoded pointer.
 pub const POINTER_BYTES: usize = 64;
 
-/// Name and place of a chunk. Two pointers with the same name are the same chunk, wherever they point.
-// Aligned, so that it has 64 bytes and not 60, which are copied in parts that overlap: the next copy would wait for those.
+/// Name and place of a chunk. Two pointers with the same name are the same chunk, wherever they
+/// point.
+// Aligned, so that it has 64 bytes. 60 bytes would be copied in parts that overlap, and the next
+// copy would wait for those.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(align(16))]
 pub struct Pointer {
     /// Keyed BLAKE3 of content and children.
     pub name: [u8; 32],
-    /// The pack that held it when the pointer was made.
+    /// The pack that held the chunk when the pointer was made.
     pub pack: PackId,
-    /// Where its blob begins in the pack, bytes.
+    /// Offset of the chunk's blob in the pack, bytes.
     pub offset: u32,
-    /// Length of its blob in the pack, bytes.
+    /// Length of the chunk's blob in the pack, bytes.
     pub stored: u32,
-    /// Length of its content, bytes.
+    /// Length of the chunk's content, bytes.
     pub length: u32,
 }
 
@@ -80,13 +82,14 @@ impl From<&Encoded> for Pointer {
 }
 
 impl Pointer {
-    /// As it is stored.
+    /// Encodes the pointer as it is stored.
     #[must_use]
     pub fn encode(&self) -> [u8; POINTER_BYTES] {
         zerocopy::transmute!(Encoded::from(self))
     }
 
-    /// From its stored form. Any bytes are a pointer; whether a chunk is there is for the reader to find out.
+    /// Decodes a stored pointer. Any bytes are a pointer; whether a chunk is there is for the
+    /// reader to find out.
     #[must_use]
     pub fn decode(bytes: &[u8; POINTER_BYTES]) -> Self {
         let encoded: &Encoded = zerocopy::transmute_ref!(bytes);

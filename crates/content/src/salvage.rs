@@ -1,10 +1,11 @@
-//! Repair of what a root reaches: a chunk that cannot be read at its place comes from the cache or warm memory, from any
-//! other copy in the store, or from the parity of its pack. What does not come back stays in the tree, unless the caller may
-//! drop it: **absent is not lost**. Nothing is invented: whoever asked is told which keys are lost and must not take their
-//! absence for emptiness.
+//! Repair of what a root reaches. A chunk that cannot be read at its place comes from the cache or
+//! warm memory, from another copy in the store, or from the parity of its pack. A chunk that does
+//! not come back stays in the tree, unless the caller may drop it: **absent is not lost**. Nothing
+//! is invented: the caller is told which keys are lost, and must not take their absence for
+//! emptiness.
 //!
-//! Three steps, so that the long one needs nobody's patience: [`examine`] beside all other work, [`repair`] while the root
-//! stands still, [`mend_packs`] once the new root is committed.
+//! There are three steps, so that no task waits for the long one: [`examine`] beside all other
+//! work, [`repair`] while the root stands still, [`mend_packs`] once the new root is committed.
 
 mod copies;
 mod mend;
@@ -19,28 +20,29 @@ use crate::tree::Root;
 use crate::tree::prune::{Fate, Fates, prune};
 use crate::verify::{Damage, Progress, verify};
 use crate::{Batch, Class, Content, Error, Hold, Missing, Pointer, limits, pack};
-use base::PackId;
 use copies::Copies;
 use futures_util::future::join_all;
 use rebuild::Rebuild;
+use rekindle_base::PackId;
 use std::ops::Range;
 
-/// What a repair may drop from the tree because it cannot be had. What it may not drop stays, and reads of it go on being
-/// errors until it is back.
+/// The permission of a repair to drop chunks that cannot be had. Chunks that it may not drop stay
+/// in the tree, and reads of them go on being errors until they are back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MayDrop {
     /// Nothing at all.
     Nothing,
-    /// What two equal reads have shown to be wrong. Never a root.
+    /// Chunks that two equal reads have shown to be wrong. Never a root.
     Damaged,
-    /// Also what is absent, and a root with all that it reaches: the caller has proof that this lasts, or somebody's word.
+    /// Also absent chunks, and a root with all that it reaches: the caller has proof that this
+    /// lasts, or the user's word.
     Everything,
 }
 
-/// What cannot be had below a root.
+/// The chunks below a root that cannot be had.
 #[derive(Debug, Clone, Default)]
 pub struct Findings {
-    /// What was read.
+    /// The chunks and bytes that were read.
     pub checked: Progress,
     damages: Vec<Damage>,
     footers: Vec<PackId>,
@@ -48,32 +50,32 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Nothing is missing.
+    /// Whether nothing is missing.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.damages.is_empty() && self.footers.is_empty()
     }
 
-    /// Every chunk is sound; [`mend_packs`] is all there may be to do.
+    /// Whether every chunk is sound; then [`mend_packs`] is all there may be to do.
     #[must_use]
     pub fn are_chunks_sound(&self) -> bool {
         self.damages.is_empty()
     }
 
-    /// Chunks that are not there now, though nothing says that they are lost.
+    /// Number of chunks that are not there now, though nothing says that they are lost.
     #[must_use]
     pub fn absent(&self) -> u64 {
         self.damages.iter().filter(|damage| damage.missing == Missing::Absent).count() as u64
     }
 
-    /// What is wrong with the root itself. It is no empty root.
+    /// The damage of the root itself. A root that cannot be had is no empty root.
     #[must_use]
     pub fn root(&self) -> Option<&Damage> {
         self.damages.iter().find(|damage| damage.is_root())
     }
 
-    /// The keys of the outermost tree that are at stake for one reason, ascending, apart from one another; some of it may
-    /// still come back.
+    /// The keys of the outermost tree that are at stake for one reason, ascending, apart from one
+    /// another; some may still come back.
     #[must_use]
     pub fn at_stake(&self, missing: Missing) -> Vec<Range<u64>> {
         merged(self.damages.iter().filter(|damage| damage.missing == missing).map(outermost))
@@ -86,14 +88,14 @@ impl Findings {
     }
 }
 
-/// What a repair came to.
+/// The result of a repair.
 #[derive(Debug, Clone, Default)]
 pub struct Repaired {
-    /// The root without what is lost. Durable, but nobody's before its owner commits it.
+    /// The root without what is lost. Durable, but in no record before its owner commits it.
     pub root: Root,
     /// Keys of the outermost tree that are lost, ascending, apart from one another.
     pub lost: Vec<Range<u64>>,
-    /// Of what cannot be had, chunks that are not there at all. Those may come back with whatever hides them.
+    /// Chunks that are absent, of those that cannot be had. They may come back.
     pub absent: u64,
     /// Keys that are absent and stay in the tree.
     pub kept_absent: Vec<Range<u64>>,
@@ -105,14 +107,14 @@ pub struct Repaired {
     pub from_parity: u64,
     /// Of these, from another copy in the store.
     pub from_copies: u64,
-    /// A node came back whose children nobody has looked at yet: examine the new root.
+    /// Whether a node came back whose children were not examined: examine the new root.
     pub again: bool,
-    /// What was found and done, for people.
+    /// What was found and done, for the user.
     pub lines: Vec<String>,
 }
 
-/// Reads and checks everything below `root`, beside all other work, and looks for other copies of what cannot be had. An
-/// error means that nothing can be said now (the store is away).
+/// Reads and checks everything below `root`, beside all other work, and looks for other copies of
+/// chunks that cannot be had. An error means that no answer is possible now (the store is away).
 pub async fn examine(
     content: &Content,
     root: &Root,
@@ -124,8 +126,9 @@ pub async fn examine(
     Ok(Findings { checked: report.progress, damages: report.damages, footers, copies })
 }
 
-/// As [`examine`], for a root that no record names any more and somebody wants to go back to. `None`: a sweep is about to
-/// delete what nobody reached, so what is there now may be gone soon. What is found sound stays so while `hold` lives.
+/// Like [`examine`], for a root that no record names any more and to which the caller wants to go
+/// back. `None`: a sweep is about to delete packs that no root reached, so chunks that are there
+/// now may be gone soon. Chunks that are found sound stay so while `hold` lives.
 pub async fn examine_earlier(
     content: &Content,
     _hold: &Hold,
@@ -139,8 +142,9 @@ pub async fn examine_earlier(
     Ok(Some(examine(content, root, progress).await?))
 }
 
-/// Repairs a root into `batch`, which is flushed. `root` may be newer than the one that was examined: what has been
-/// overwritten meanwhile is not lost. With [`MayDrop::Nothing`] it shows what would be lost.
+/// Repairs a root into `batch`, which is flushed. `root` may be newer than the one that was
+/// examined: keys that have been overwritten meanwhile are not lost. With [`MayDrop::Nothing`] the
+/// result shows what would be lost.
 pub async fn repair(
     content: &Content,
     batch: &mut Batch,
@@ -148,7 +152,7 @@ pub async fn repair(
     findings: &Findings,
     may_drop: MayDrop,
 ) -> Result<Repaired, Error> {
-    // Duplicates are not to be found there from now on.
+    // From now on no duplicates are found there.
     findings.damages.iter().for_each(|damage| content.inner.index.doubt(&damage.pointer));
     let mut repaired = Repaired::default();
     // Pack by pack, so that each is fetched for its parity once.
@@ -164,7 +168,7 @@ pub async fn repair(
             let pointer = damage.pointer;
             let is_node = pack::class(pointer.pack) == Class::Metadata;
             let Some(missing) = look? else {
-                // What is below was not looked at.
+                // The children of the node were not examined.
                 repaired.again |= is_node;
                 repaired.lines.push(format!("{}; it is there again", damage.error));
                 continue;
@@ -220,7 +224,8 @@ fn kept(damage: &Damage, missing: Missing) -> &'static str {
     }
 }
 
-/// Whether a chunk still cannot be had, and why: the more careful of two answers. `None`: it is back.
+/// Reads a chunk once more, and returns why it still cannot be had: the more careful of two
+/// answers. `None`: it is back.
 async fn look_again(content: &Content, damage: &Damage) -> Result<Option<Missing>, Error> {
     let (inner, pointer) = (content.inner.clone(), damage.pointer);
     let look = async move { inner.fetch(&pointer).await.map(drop) };
@@ -233,17 +238,17 @@ async fn look_again(content: &Content, damage: &Damage) -> Result<Option<Missing
     }
 }
 
-/// Everything that may have a chunk.
+/// All sources that may have a chunk.
 struct Helper<'a> {
     content: &'a Content,
     findings: &'a Findings,
     rebuild: Rebuild<'a>,
-    /// Where chunks that came back lie now: one is enough for all places of a name.
+    /// New places of chunks that came back: one is enough for all places of a name.
     healed: NameMap<Pointer>,
 }
 
 impl Helper<'_> {
-    /// A chunk at a new place, and where it came from.
+    /// Writes a chunk to a new place, if a source has it; returns the place and the source.
     async fn bring_back(
         &mut self,
         batch: &mut Batch,
@@ -274,7 +279,8 @@ impl Helper<'_> {
     }
 }
 
-/// A chunk in the cache, or in warm memory, if it is what it should be: memory is not believed either.
+/// Returns a chunk from the cache or warm memory, if it has its name: memory is not believed
+/// either.
 fn cached(content: &Content, pointer: &Pointer, class: Class) -> Option<Body> {
     let inner = &content.inner;
     let is_it = |body: &Body| inner.namer.name(class, body.children, &body.bytes) == pointer.name;
@@ -282,7 +288,7 @@ fn cached(content: &Content, pointer: &Pointer, class: Class) -> Option<Body> {
     cached.or_else(|| inner.warm.get(&inner.namer, pointer).ok())
 }
 
-/// Ascending, without overlaps or neighbours.
+/// Sorts ranges, and joins those that overlap or touch.
 fn merged(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = ranges.into_iter().collect();
     ranges.sort_unstable_by_key(|range| (range.start, range.end));

@@ -1,11 +1,11 @@
-//! What the tests of this crate share.
+//! Helpers that the tests of this crate share.
 
 use crate::{Compression, Config};
 use bytes::Bytes;
-use datastore::backend::mem::Mem;
-use datastore::{Datastore, Error, Listed, Store, Version};
-use env::{BoxFuture, Env};
 use parking_lot::Mutex;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::{Datastore, Error, Listed, Store, Version};
+use rekindle_env::{BoxFuture, Env};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(crate) fn random(seed: u64, length: usize) -> bytes::Bytes {
 
 /// Runs a test on the real machine.
 pub(crate) fn run(test: impl AsyncFnOnce(Env)) {
-    let (env, runtime) = env::real::env().unwrap();
+    let (env, runtime) = rekindle_env::real::env().unwrap();
     runtime.block_on(test(env));
 }
 
@@ -76,22 +76,22 @@ impl Broken {
         self.reads.load(Ordering::SeqCst)
     }
 
-    /// From now on one bit of this byte is wrong.
+    /// Makes one bit of this byte wrong from now on.
     pub(crate) fn flip(&self, key: &str, at: u64) {
         self.flips.lock().push((key.to_owned(), at));
     }
 
-    /// What was flipped is as it was.
+    /// Makes every flipped byte as it was.
     pub(crate) fn unflip(&self) {
         self.flips.lock().clear();
     }
 
-    /// So many reads of this byte are wrong, each in another way.
+    /// Makes so many reads of this byte wrong, each in another way.
     pub(crate) fn misread(&self, key: &str, at: u64, reads: u64) {
         self.misreads.lock().push((key.to_owned(), at, reads));
     }
 
-    /// Objects with this prefix are absent, and no list has them: a folder that is not mounted.
+    /// Makes objects with this prefix absent, also from lists: a folder that is not mounted.
     pub(crate) fn hide(&self, prefix: Option<&str>) {
         *self.hidden.lock() = prefix.map(str::to_owned);
     }
@@ -100,12 +100,12 @@ impl Broken {
         self.hidden.lock().as_ref().is_some_and(|prefix| key.starts_with(prefix))
     }
 
-    /// From now on the object is absent.
+    /// Makes the object absent from now on.
     pub(crate) fn lose(&self, key: &str) {
         self.lost.lock().push(key.to_owned());
     }
 
-    /// No room for new packs.
+    /// Sets whether there is no room for new packs.
     pub(crate) fn fill(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::SeqCst);
     }
@@ -217,7 +217,8 @@ impl Datastore for Broken {
     }
 }
 
-/// A store on another machine: a request takes a while, and arrives even when who sent it has crashed meanwhile.
+/// A store on another machine: a request takes a while, and arrives even when its sender has
+/// crashed meanwhile.
 pub(crate) struct Remote {
     env: Env,
     inner: Store,

@@ -1,7 +1,8 @@
-//! The proof that everything is there: every chunk that roots reach is read from the store (not from the cache) and
-//! checked against its name, each copy of it for itself. What cannot be had is listed exactly, absent apart from damaged,
-//! and the proof goes on. Then the footers of the packs in which they lie: pointers carry places, so a damaged footer costs
-//! no chunk, but it hides the chunks from dedup and sweep.
+//! The proof that everything is there: every chunk that roots reach is read from the store (not
+//! from the cache) and checked against its name, each copy of it for itself. A chunk that cannot be
+//! had is listed, absent apart from damaged, and the proof goes on. Then the footers of the reached
+//! packs are read: pointers carry places, so a damaged footer costs no chunk, but it hides the
+//! chunks from dedup and sweep.
 
 use crate::format::Bad;
 use crate::format::node;
@@ -11,17 +12,17 @@ use crate::sweep::Budget;
 use crate::sweep::pace::Pace;
 use crate::tree::Root;
 use crate::{Class, Content, Error, Missing, Pointer, limits, pack};
-use base::PackId;
 use futures_util::future::join_all;
+use rekindle_base::PackId;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How far a proof is.
+/// The progress of a proof.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Chunks read.
     pub chunks: u64,
-    /// Their content, bytes.
+    /// Bytes of those chunks.
     pub bytes: u64,
     /// Damages found.
     pub damages: u64,
@@ -34,23 +35,25 @@ pub struct Damage {
     pub root: usize,
     /// The chunk: its name, and the pack and offset where its parent says it lies.
     pub pointer: Pointer,
-    /// What it answers for: the keys in its tree, and before them those of the trees in which that tree is an entry. Empty
-    /// when it is the root itself, which answers for everything.
+    /// The keys that the chunk answers for: those in its tree, and before them those of the trees
+    /// in which that tree is an entry. Empty for the root itself, which answers for everything.
     pub keys: Vec<Range<u64>>,
-    /// Whether it is only not there, or wrong.
+    /// Whether the chunk is absent or damaged.
     pub missing: Missing,
-    /// What is wrong.
+    /// The error of the read.
     pub error: Error,
 }
 
 impl Damage {
-    /// The root itself cannot be had: nothing is known of what is below, least of all that there is nothing.
+    /// Whether the root itself cannot be had: then nothing is known of what is below, least of all
+    /// that there is nothing.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// The pack in which the damage is: compaction may have moved the chunk out of the one that its parent names.
+    /// The pack in which the damage is: compaction may have moved the chunk out of the pack that
+    /// its parent names.
     pub(crate) fn pack(&self) -> PackId {
         match self.error {
             Error::Damaged { pack, .. }
@@ -61,19 +64,21 @@ impl Damage {
     }
 }
 
-/// What a proof found.
+/// The result of a proof.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// What was read.
+    /// The chunks and bytes that were read.
     pub progress: Progress,
-    /// What is damaged; empty when all is well. A chunk that several roots reach is listed for each.
+    /// Chunks that cannot be had; empty when all is well. A chunk that several roots reach is
+    /// listed for each.
     pub damages: Vec<Damage>,
-    /// Packs whose footers are damaged, ascending, and the index of a root that reaches each. No chunk is lost by that.
+    /// Packs whose footers are damaged, ascending, and the index of a root that reaches each. A
+    /// damaged footer loses no chunk.
     pub footers: Vec<(PackId, usize)>,
 }
 
 impl Report {
-    /// What of a root is in doubt.
+    /// The part of a root that is in doubt.
     #[must_use]
     pub fn in_doubt(&self, root: usize) -> Extent {
         let damages = || self.damages.iter().filter(|damage| damage.root == root);
@@ -84,17 +89,17 @@ impl Report {
     }
 }
 
-/// How much of a root is to be checked.
+/// The part of a root that is to be checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extent {
-    /// Everything below it.
+    /// Everything below the root.
     All,
-    /// What answers for some of these keys of its outermost tree.
+    /// Chunks that answer for some of these keys of the outermost tree.
     Stretches(Vec<Range<u64>>),
 }
 
 impl Extent {
-    /// Nothing at all.
+    /// Whether nothing is to be checked.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         matches!(self, Extent::Stretches(stretches) if stretches.is_empty())
@@ -119,8 +124,9 @@ pub async fn verify(
     verify_within(content, roots, Budget::Unlimited, progress).await
 }
 
-/// Reads and checks everything below `roots`, and takes no more of the machine than `budget`. `progress` is told after
-/// every few chunks. An error means that no proof is possible now (the store is away), not that something is damaged.
+/// Reads and checks everything below `roots`, and takes no more of the machine than `budget`. Calls
+/// `progress` after every few chunks. An error means that no proof is possible now (the store is
+/// away), not that something is damaged.
 pub async fn verify_within(
     content: &Content,
     roots: &[Root],
@@ -131,8 +137,9 @@ pub async fn verify_within(
     verify_extents(content, &roots, budget, progress).await
 }
 
-/// As [`verify_within`], of each root only an extent. Whoever keeps no [`crate::Hold`] through a long check looks again so,
-/// with one, at what was missing: it may have been written over and swept meanwhile.
+/// Like [`verify_within`], for only an extent of each root. A caller that keeps no [`crate::Hold`]
+/// through a long check keeps one during this call, and looks again at what was missing: it may
+/// have been written over and swept meanwhile.
 pub async fn verify_extents(
     content: &Content,
     roots: &[(Root, Extent)],
@@ -160,7 +167,8 @@ pub async fn verify_extents(
     Ok(proof.report)
 }
 
-/// Which of `packs` have damaged footers, ascending. A pack that is gone has none: its chunks are missed already.
+/// Lists those of `packs` that have damaged footers, ascending. A pack that is gone has none: its
+/// chunks are missed already.
 async fn damaged_footers(
     content: &Content,
     packs: &PackMap<usize>,
@@ -179,7 +187,8 @@ async fn damaged_footers(
             let store = content.inner.store.clone();
             let read = async move {
                 match read_sound_footer(&store, id, length).await {
-                    // Once more: what the store has may be sound and only the way here was not.
+                    // The second read: the store's bytes may be sound, and only the way here was
+                    // not.
                     Err(Error::Format(Bad::Damaged { .. })) => {
                         read_sound_footer(&store, id, length).await
                     }
@@ -191,9 +200,10 @@ async fn damaged_footers(
         for ((id, _), read) in window.iter().zip(join_all(reads).await) {
             match read {
                 Err(Error::Format(Bad::Damaged { .. })) => damaged.push((*id, packs[id])),
-                // Gone meanwhile, or a newer binary's: nothing to find fault with.
+                // The pack is gone meanwhile, or a newer binary wrote it: no fault of the footer.
                 Err(error)
-                    if error.missing().is_some() || error.kind() == base::Kind::Unsupported => {}
+                    if error.missing().is_some()
+                        || error.kind() == rekindle_base::Kind::Unsupported => {}
                 Err(error) => return Err(error),
                 Ok(_) => {}
             }
@@ -202,13 +212,13 @@ async fn damaged_footers(
     Ok(damaged)
 }
 
-/// How a chunk was reached.
+/// The path by which a chunk was reached.
 #[derive(Clone)]
 struct Path {
     root: usize,
-    /// The keys that it answers for.
+    /// The keys that the chunk answers for.
     keys: Vec<Range<u64>>,
-    /// Inside a tree: where the keys of the node at hand end. `None` at the root of a tree.
+    /// Inside a tree, the end of the keys of the node at hand. `None` at the root of a tree.
     ends: Option<u64>,
 }
 
@@ -219,18 +229,22 @@ struct Proof<'a> {
     report: Report,
     /// Metadata chunks below which all is well, wherever they lie themselves.
     whole: NameSet,
-    /// Chunks that are well where they are: shared ones are read once, a second copy is read too. Forgotten now and then,
-    /// to bound it.
+    /// Chunks that are well where they are: shared ones are read once, a second copy is read too.
+    /// Cleared now and then, to bound the set.
     sound: PlaceSet,
     /// Packs that were reached, and from which root first.
     packs: PackMap<usize>,
-    /// Of each root, what is to be checked.
+    /// Of each root, the part that is to be checked.
     extents: Vec<&'a Extent>,
 }
 
 impl Proof<'_> {
-    /// Whether all is well at and below `pointer`.
-    fn check(&mut self, pointer: Pointer, path: Path) -> env::BoxFuture<'_, Result<bool, Error>> {
+    /// Checks `pointer` and everything below; returns whether all is well.
+    fn check(
+        &mut self,
+        pointer: Pointer,
+        path: Path,
+    ) -> rekindle_env::BoxFuture<'_, Result<bool, Error>> {
         Box::pin(async move {
             let is_whole = self.whole.contains(&pointer.name);
             if is_whole && self.sound.contains(&pointer) {
@@ -289,7 +303,7 @@ impl Proof<'_> {
         self.sound.insert(place);
     }
 
-    /// Enters the result of a read. The error is for what says nothing about the chunk.
+    /// Enters the result of a read. Returns an error only when it says nothing about the chunk.
     fn judge(
         &mut self,
         pointer: Pointer,
@@ -323,7 +337,7 @@ async fn fetch(content: &Content, pointer: Pointer) -> Result<Body, Error> {
 /// The children of a chunk, each with the keys that it answers for.
 fn children(body: &Body, path: &Path) -> Vec<(Pointer, Path)> {
     let Ok(node) = node::decode(&body.bytes, body.children) else {
-        // A chunk of another kind: what it declares answers for what it answers for.
+        // A chunk of another kind: its children answer for the same keys as the chunk.
         return body.children().map(|child| (child, path.clone())).collect();
     };
     let mut children = Vec::with_capacity(node.count());
@@ -395,7 +409,7 @@ mod tests {
             ];
             assert_eq!(found, expected);
 
-            // Only what is in doubt is looked at again, under the root as it is by then.
+            // Only the part in doubt is checked again, under the root as it is by then.
             let mut batch = content.batch();
             let good = batch.write(Class::Data, random(9999, 2000), &[]).await.unwrap();
             let newer = [(1230, Some(good)), (1240, None)];

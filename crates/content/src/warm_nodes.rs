@@ -1,19 +1,20 @@
-//! Metadata chunks in warm memory: what a restart finds again without asking the store.
+//! Metadata chunks in warm memory: a restart finds them again without asking the store.
 //!
-//! A chunk's key is its name and its name is the hash of its bytes, so a frame needs no word about being the latest.
-//! What is taken out of here must have the name that was asked for. Who only looks at it where it lies goes by the frame's
-//! checksum, as all else in warm memory does: the bytes had their name when they were put there, and to hash a
-//! node costs more than to search it. Value of a frame: number of children (4 bytes, little-endian), then the body. See
+//! A frame's key is the chunk's name, and the name is the hash of the chunk's bytes, so a frame
+//! need not say that it is the latest. A chunk that is taken out must have the name that was asked
+//! for. A lookup where the chunk lies goes by the frame's checksum, as all else in warm memory
+//! does: the bytes had their name when they were put there, and to hash a node costs more than to
+//! search it. Value of a frame: number of children (4 bytes, little-endian), then the body. See
 //! `docs/format/warm.md`.
 
 use crate::name::Namer;
 use crate::pack::reader::Body;
 use crate::{Class, Pointer, pack};
 use bytes::Bytes;
-use warm::{Frames, Miss};
+use rekindle_warm::{Frames, Miss};
 
 const _: () = assert!(
-    4 + crate::format::node::bytes_max() <= warm::limits::FRAME_BYTES[1],
+    4 + crate::format::node::bytes_max() <= rekindle_warm::limits::FRAME_BYTES[1],
     "every tree node fits a frame"
 );
 
@@ -27,8 +28,8 @@ impl WarmNodes {
         Self { frames }
     }
 
-    /// A metadata chunk that lies there, verified against its name. A plain call. `Err(None)`: it is nothing that is
-    /// kept here.
+    /// Returns a metadata chunk from warm memory, verified against its name. A plain call.
+    /// `Err(None)`: warm memory keeps no such chunk.
     pub(crate) fn get(&self, namer: &Namer, pointer: &Pointer) -> Result<Body, Option<Miss>> {
         let body = |value: &[u8]| {
             let (children, bytes) = split(value)?;
@@ -38,9 +39,9 @@ impl WarmNodes {
         self.frames_for(pointer).ok_or(None)?.get(&pointer.name, body).map_err(Some)
     }
 
-    /// Hands the body of a metadata chunk to `look` where it lies, with its number of children; `None` when it is not
-    /// there. A plain call that copies nothing. `look` must not come back here, and what it makes of bytes that are no
-    /// such chunk must be harmless.
+    /// Hands the body of a metadata chunk to `look` where it lies, with its number of children;
+    /// `None` when it is not there. A plain call that copies nothing. `look` must not come back
+    /// here, and must do no harm on bytes that are no such chunk.
     pub(crate) fn look<R>(
         &self,
         pointer: &Pointer,
@@ -54,7 +55,7 @@ impl WarmNodes {
         self.frames.as_ref().filter(|_| pack::class(pointer.pack) == Class::Metadata)
     }
 
-    /// Counts a look in vain, by whoever has to ask the store for it.
+    /// Counts a look in vain, for the reader that has to ask the store.
     pub(crate) fn missed(&self, miss: Option<Miss>) {
         if let (Some(frames), Some(miss)) = (&self.frames, miss) {
             frames.missed(miss);
@@ -69,7 +70,7 @@ impl WarmNodes {
     }
 }
 
-/// The number of children, and the body.
+/// Splits a frame's value into the number of children and the body.
 fn split(value: &[u8]) -> Option<(u32, &[u8])> {
     let (children, bytes) = value.split_first_chunk()?;
     Some((u32::from_le_bytes(*children), bytes))
@@ -80,12 +81,12 @@ mod tests {
     use crate::testing::{Broken, config, random, run};
     use crate::tree::{self, Lookup, Root};
     use crate::{Class, Content, Pointer};
-    use base::{NodeId, StoreId};
-    use datastore::Store;
-    use env::sim::{Faults, World};
+    use rekindle_base::{NodeId, StoreId};
+    use rekindle_datastore::Store;
+    use rekindle_env::sim::{Faults, World};
+    use rekindle_warm::{Arena, Beginning, Frames, FramesShape, Shape};
     use std::path::Path;
     use std::sync::Arc;
-    use warm::{Arena, Beginning, Frames, FramesShape, Shape};
 
     const PATH: &str = "/memory/warm";
 
@@ -147,7 +148,7 @@ mod tests {
             assert!(stats.hits > 2 * 20_000, "{} looks", stats.hits);
             drop(content);
 
-            // Without frames the same start has to ask.
+            // Without frames the same start has to ask the store.
             let content = open(None);
             assert!(present(&content, &root, 1).is_none());
             assert!(tree::get(&content, &root, 1).await.unwrap().is_some());
@@ -178,7 +179,7 @@ mod tests {
             let pointer = tree::get(&content, &root, 7).await.unwrap().unwrap();
             assert!(present(&content, &root, 7).is_none(), "not by a plain call");
             assert_eq!(content.read(&pointer, Class::Data).await.unwrap(), random(7, 64));
-            assert!(content.read_now(&pointer, Class::Data).is_none());
+            assert!(content.read_now(&pointer).is_none());
             let many = content.read_many(&[pointer], Class::Data, true).await.unwrap();
             assert_eq!((many.len(), broken.reads()), (1, before * 2 + 1));
         });
@@ -198,7 +199,7 @@ mod tests {
                 let found = tree::range(&content, &root, 0..5_000).await.unwrap();
                 assert_eq!(found.len(), 5_000);
             };
-            // Bytes of frames all over the part: header page, table and slot come before.
+            // Bytes all over the frames: header page, table and slot come before.
             let part = 528_384 + (16 << 10);
             for at in (0..16u64 << 20).step_by(1 << 10) {
                 world.flip_memory_bit(PATH, part + at);

@@ -3,10 +3,10 @@
 use crate::pack::{self, reader};
 use crate::sweep::condemned;
 use crate::{Class, Content, Error, limits};
-use base::PackId;
 use futures_util::future::join_all;
+use rekindle_base::PackId;
 
-/// What a warm-up did.
+/// The result of a warm-up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WarmUp {
     /// Packs in the store.
@@ -18,17 +18,18 @@ pub struct WarmUp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loaded {
     Yes,
-    /// It is condemned, or cannot be read.
+    /// The pack is condemned, or its footer cannot be read.
     No,
     NoRoom,
 }
 
 impl Content {
-    /// Loads the footers of existing packs, newest first, until the index is full. For the background after a start:
-    /// nothing waits for it. What it cannot read it leaves out.
+    /// Loads the footers of existing packs, newest first, until the index is full. For the
+    /// background after a start: nothing waits for it. Footers that cannot be read are left out.
     ///
-    /// First of all it reads `sweep/condemned`: a sweep that a crash cut off may be deleting packs, and a duplicate must
-    /// not be found in one of them. When that cannot be read, nothing is loaded.
+    /// First of all reads `sweep/condemned`: a sweep that a crash cut off may be deleting packs,
+    /// and a duplicate must not be found in one of them. When that record cannot be read, nothing
+    /// is loaded.
     pub async fn warm_index(&self) -> Result<WarmUp, Error> {
         let content = self.clone();
         self.inner.env.run("content-warm-up", async move { content.load_footers().await }).await
@@ -54,7 +55,8 @@ impl Content {
     }
 
     async fn load_footer(&self, pack: PackId, bytes: u64) -> Loaded {
-        // While this is held no sweep deletes what it condemns from now on; what is condemned already is not touched.
+        // While this hold lives, no sweep deletes packs that it condemns from now on; packs that
+        // are condemned already are not touched.
         let _hold = self.hold();
         if self.inner.index.is_condemned(&pack) {
             return Loaded::No;

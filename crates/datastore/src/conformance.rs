@@ -1,43 +1,44 @@
-//! What every backend must pass, races included. For tests, and for people who bring a store of their own.
+//! The suite that every backend must pass, races included. For tests, and for developers of another
+//! store.
 
 use crate::layer::marks;
 use crate::limits::{LIST_OBJECTS_MAX, MARKER_TRUST, SEGMENT_BYTES_MAX};
 use crate::record::Writer;
 use crate::{Error, Removal, Store, Version, identity, key};
-use base::NodeId;
 use bytes::Bytes;
-use env::Env;
 use futures_util::future::join_all;
+use rekindle_base::NodeId;
+use rekindle_env::Env;
 
 /// Writers in the race to create.
 const CREATORS: usize = 16;
 /// Writers of the counter.
 const COUNTERS: usize = 8;
-/// How often each counts.
+/// Increments by each writer of the counter.
 const ROUNDS: usize = 12;
 /// The large object, bytes.
 const LARGE_BYTES: usize = 20 << 20;
 
-/// What a store did wrong.
+/// A rule that a store broke.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{rule}: {what}")]
 pub struct Failure {
     /// The rule that was broken.
     pub rule: &'static str,
-    /// How.
+    /// The way in which the rule was broken.
     pub what: String,
 }
 
 type Outcome = Result<(), Failure>;
 
-/// One rule at work.
+/// One rule, the store under test, and the folder of the test.
 struct Check<'a> {
     rule: &'static str,
     store: &'a Store,
     folder: String,
 }
 
-/// Puts a store through all rules, in a folder of its own that is removed when it passes.
+/// Puts a store through all rules, in a folder of its own that is removed when the store passes.
 pub async fn run(env: &Env, store: &Store) -> Outcome {
     let folder = format!("conformance/{:016x}/", env.random_u64());
     let check = |rule| Check { rule, store, folder: folder.clone() };
@@ -55,7 +56,8 @@ pub async fn run(env: &Env, store: &Store) -> Outcome {
     check("deleting").deleting().await
 }
 
-/// Puts the markers of a store through their rules: the store is empty before, and holds an identity after.
+/// Puts the markers of a store through their rules. The store is empty before, and holds an
+/// identity after.
 pub async fn markers(env: &Env, store: &Store) -> Outcome {
     let check = Check { rule: "absent is unavailable", store, folder: String::new() };
     check.markers(env).await
@@ -286,7 +288,7 @@ impl Check<'_> {
         }
         let (read, version) = self.get(&key).await?;
         self.ensure(read == "2" && version == second, "a stale version removed something")?;
-        // Of those who replace and remove the same version, one wins.
+        // Of the tasks that replace and remove the same version, one wins.
         for round in 0..8 {
             let (_, version) = self.get(&key).await?;
             let body = |writer: usize| Bytes::from(format!("round {round} writer {writer}"));
@@ -374,7 +376,7 @@ impl Check<'_> {
     }
 
     async fn listing(&self) -> Outcome {
-        // In this order: '-' and '.' sort before the '/' of a folder of the same name.
+        // The expected order: '-' and '.' sort before the '/' of a folder of the same name.
         let names = ["a-b", "a.b", "a/1", "a/2/x", "a/3", "a0", "b"];
         for name in names {
             self.put(&self.key(&format!("list/{name}")), name).await?;

@@ -1,25 +1,25 @@
-//! What we assume of a store.
+//! The contract: the assumptions about a store.
 
 use crate::Error;
 use bytes::Bytes;
-use env::BoxFuture;
+use rekindle_env::BoxFuture;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a stored object's content was at one moment; opaque (an ETag).
+/// The version of an object's content at one moment; opaque (an ETag).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(pub String);
 
 /// One object of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Its key.
+    /// The key of the object.
     pub key: String,
-    /// Its length, bytes.
+    /// The object's length, bytes.
     pub length: u64,
 }
 
-/// What became of a conditional removal that did not fail.
+/// The outcome of a conditional removal that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
     /// The object is gone.
@@ -28,28 +28,31 @@ pub enum Removal {
     Unsupported,
 }
 
-/// How much more a store takes.
+/// The room that a store has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// So many bytes.
+    /// Room for this many bytes.
     Bytes(u64),
-    /// As far as anybody knows there is no bound.
+    /// No known bound.
     Unbounded,
 }
 
 /// A store, shared.
 pub type Store = Arc<dyn Datastore>;
 
-/// An object store with conditional writes. Keys are `/`-separated, printable ASCII, at most 800 bytes, relative
-/// to the store's prefix (see [`crate::key`]); no object lies below another (`a` and `a/b`). Every write is atomic (a
-/// reader sees all of it or nothing) and durable on success.
-/// A failed `create`, `replace` or `delete_if` may have landed: see [`crate::record`].
+/// An object store with conditional writes.
+///
+/// Keys are `/`-separated, printable ASCII, at most 800 bytes, relative to the store's prefix (see
+/// [`crate::key`]); no object lies below another (`a` and `a/b`). Every write is atomic (a reader
+/// sees all of it or nothing) and durable on success. A failed `create`, `replace` or `delete_if`
+/// may have landed: see [`crate::record`].
 pub trait Datastore: Send + Sync {
-    /// Writes an object whatever was there.
+    /// Writes an object, and replaces one that exists.
     fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), Error>>;
     /// Writes an object that must not exist ([`Error::Exists`]).
     fn create<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<Version, Error>>;
-    /// Writes an object that must still be at `version` ([`Error::Conflict`], also when it is gone).
+    /// Writes an object that must still be at `version` ([`Error::Conflict`], also when it is
+    /// gone).
     fn replace<'a>(
         &'a self,
         key: &'a str,
@@ -58,14 +61,14 @@ pub trait Datastore: Send + Sync {
     ) -> BoxFuture<'a, Result<Version, Error>>;
     /// Reads a whole object ([`Error::NotFound`]).
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>>;
-    /// Reads some bytes; shorter when the object ends earlier.
+    /// Reads a range of bytes; the result is shorter when the object ends earlier.
     fn get_range<'a>(
         &'a self,
         key: &'a str,
         range: Range<u64>,
     ) -> BoxFuture<'a, Result<Bytes, Error>>;
-    /// Up to about 1000 objects whose key starts with `prefix` (whole path segments, ending in `/`), after the key
-    /// `after`, in key order. An empty list is the end.
+    /// Lists up to about 1000 objects in key order. Their keys start with `prefix` (whole path
+    /// segments, ending in `/`) and sort after the key `after`. An empty list is the end.
     fn list<'a>(
         &'a self,
         prefix: &'a str,
@@ -73,8 +76,9 @@ pub trait Datastore: Send + Sync {
     ) -> BoxFuture<'a, Result<Vec<Listed>, Error>>;
     /// Removes an object; success when it is absent.
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>>;
-    /// Removes an object that must still be at `version` ([`Error::Conflict`]); success when it is absent. Not every
-    /// store can: [`crate::record::Writer::remove`] knows what to do then.
+    /// Removes an object that must still be at `version` ([`Error::Conflict`]); success when it is
+    /// absent. Not every store supports this; [`crate::record::Writer::remove`] copes with one that
+    /// does not.
     fn delete_if<'a>(
         &'a self,
         key: &'a str,
@@ -83,10 +87,16 @@ pub trait Datastore: Send + Sync {
         let _ = (key, version);
         Box::pin(async { Ok(Removal::Unsupported) })
     }
-    /// How much more it takes, without what it keeps for removals.
+    /// Returns how much more the store takes, without the reserve that it keeps for removals.
     fn room(&self) -> BoxFuture<'_, Result<Room, Error>> {
         Box::pin(async { Ok(Room::Unbounded) })
     }
-    /// For messages: `file:///srv/store`, `s3://bucket/prefix`.
+    /// Whether another folder may come to lie over the folder of a key while the store is in use,
+    /// as a mount does. A write is then done only when its folder has proved itself afterwards. A
+    /// bucket stays where it is.
+    fn may_be_covered(&self) -> bool {
+        true
+    }
+    /// Returns the store's address for messages: `file:///srv/store`, `s3://bucket/prefix`.
     fn describe(&self) -> String;
 }

@@ -1,6 +1,6 @@
-//! What can go wrong with a store.
+//! The errors of a store.
 
-use base::Kind;
+use rekindle_base::Kind;
 
 /// An error of a store.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -12,33 +12,33 @@ pub enum Error {
     #[error("{0} exists already in the store")]
     Exists(String),
     /// `replace` found another version, or nothing.
-    #[error("{0} was changed by somebody else")]
+    #[error("{0} was changed by another writer")]
     Conflict(String),
-    /// The store did not answer, or not usefully; the write may have landed.
+    /// The store did not answer, or gave no usable answer; the write may have landed.
     #[error("the store cannot be reached or refuses to serve: {0}")]
     Unavailable(String),
     /// The store has no room.
     #[error("the store is full: {0}")]
     Full(String),
-    /// Credentials, permissions, a wrong address: nothing that trying again would mend.
+    /// Credentials, permissions or a wrong address: a retry would not help.
     #[error("the store refuses us: {0}")]
     Refused(String),
-    /// An object is there but is not what it should be.
+    /// An object exists, but its content is not valid.
     #[error("{key} in the store is damaged: {reason}")]
     Damaged {
-        /// Its key.
+        /// The key of the object.
         key: String,
-        /// What is wrong.
+        /// The reason why the object counts as damaged.
         reason: String,
     },
     /// An object of a newer version than this binary knows.
     #[error("{key} has format version {found}, this binary knows up to {known}: upgrade rekindle")]
     Newer {
-        /// Its key.
+        /// The key of the object.
         key: String,
-        /// Its version.
+        /// The format version of the object.
         found: u32,
-        /// The newest that is known here.
+        /// The newest version that this binary knows.
         known: u32,
     },
     /// A request that no store could fulfil.
@@ -47,7 +47,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What to do about it.
+    /// Returns the kind of the error, which tells a caller what to do about it.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {

@@ -1,21 +1,21 @@
-//! The record that makes a folder or a bucket a store of ours: `rekindle.json`.
+//! The record that identifies a folder or a bucket as a store of rekindle: `rekindle.json`.
 
 use crate::record::{Body, Seal, Writer};
 use crate::{Error, key};
-use base::StoreId;
 use futures_util::future::join_all;
+use rekindle_base::StoreId;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// What a store is, for life.
+/// The identity of a store; id and secret never change.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Its id: a node remembers it, and so notices another store at the same address.
+    /// The store's id. A node remembers the id, and so notices another store at the same address.
     pub store: StoreId,
     /// The key of all content hashes.
     pub secret: Secret,
-    /// The folders that hold a marker: see [`crate::layer::marks`]. Empty in a store of an older version, until it is
-    /// marked.
+    /// The folders that hold a marker: see [`crate::layer::marks`]. A store of an older version has
+    /// an empty list until [`mark`] has run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marked: Vec<String>,
     /// In a marker: the folder that it marks.
@@ -57,22 +57,23 @@ impl Serialize for Secret {
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        // Never the text itself: it may be the secret but for one digit.
+        // The error never quotes the text: the text may be the secret but for one digit.
         let bytes = blake3::Hash::from_hex(text)
             .map_err(|_| serde::de::Error::custom("the secret is not 64 hexadecimal digits"))?;
         Ok(Secret(*bytes.as_bytes()))
     }
 }
 
-/// The identity of the store; a store that is empty gets one, and markers. Refuses what belongs to somebody else.
+/// Returns the identity of the store. An empty store gets an identity and markers; a place with
+/// foreign objects is refused.
 pub async fn open_or_create(writer: &Writer) -> Result<Identity, Error> {
     if let Some(held) = writer.read::<Identity>(key::IDENTITY).await.map_err(advised)? {
-        // Whoever made it was cut off before the markers.
+        // The node that made the store was cut off before the markers.
         let unfinished = held.seal() != Seal::None && held.value.marked.is_empty();
         return if unfinished { mark(writer).await } else { Ok(held.value) };
     }
     if let Some(stranger) = stranger(writer).await? {
-        // Another node may have made the store between our two looks.
+        // Another node may have made the store between our two reads.
         if let Some(identity) = find(writer).await? {
             return Ok(identity);
         }
@@ -91,7 +92,7 @@ pub async fn open_or_create(writer: &Writer) -> Result<Identity, Error> {
         }
         Err(Error::Exists(_)) => find(writer).await?.ok_or_else(|| {
             Error::Unavailable(format!(
-                "{} comes and goes, is somebody deleting the store?",
+                "{} comes and goes: is the store being deleted?",
                 key::IDENTITY
             ))
         }),
@@ -100,18 +101,19 @@ pub async fn open_or_create(writer: &Writer) -> Result<Identity, Error> {
 }
 
 impl Identity {
-    /// Whether all folders have markers, as far as this version uses any.
+    /// Whether all folders that this version uses have markers.
     #[must_use]
     pub fn is_marked(&self) -> bool {
         key::MARKED.iter().all(|folder| self.marked.iter().any(|marked| marked == folder))
     }
 }
 
-/// Gives a marker to each folder that has none, and then says so in the identity: from there on, a folder without its
-/// marker is taken for absent, and no marker is made for it again.
+/// Gives a marker to each folder that has none, and then lists the folders in the identity. From
+/// then on a folder without its marker is taken for absent, and gets no new marker.
 ///
-/// For a store of an older version, the caller has seen that it is sound: that something in it could be read with its
-/// secret, or that nothing has been written yet. For the identity is sealed here, as it is.
+/// This also seals the identity as it is. So the caller of a store of an older version has checked
+/// that the identity is sound: that something in the store could be read with its secret, or that
+/// nothing has been written yet.
 pub async fn mark(writer: &Writer) -> Result<Identity, Error> {
     loop {
         let held = writer.read::<Identity>(key::IDENTITY).await.map_err(advised)?;
@@ -142,7 +144,7 @@ async fn make_marker(writer: &Writer, folder: &str, marker: Identity) -> Result<
         Err(Error::Exists(_)) => {}
         Err(error) => return Err(error),
     }
-    // From an attempt that was cut off, or of another node that is at it.
+    // The marker is from an attempt that was cut off, or from another node that makes markers now.
     match writer.read::<Identity>(&key).await? {
         Some(held) if held.value.store == store => Ok(()),
         Some(held) => Err(Error::Refused(format!(
@@ -154,13 +156,14 @@ async fn make_marker(writer: &Writer, folder: &str, marker: Identity) -> Result<
     }
 }
 
-/// The identity of the store, if it has one.
+/// Returns the identity of the store, if it has one.
 pub async fn find(writer: &Writer) -> Result<Option<Identity>, Error> {
     let found = writer.read::<Identity>(key::IDENTITY).await.map_err(advised)?;
     Ok(found.map(|held| held.value))
 }
 
-/// Without the secret everything in the store would look damaged: so nothing is looked at before it is right.
+/// Adds advice to damage of the identity. Without the right secret everything in the store would
+/// look damaged, so nothing else is judged before.
 fn advised(error: Error) -> Error {
     match error {
         Error::Damaged { key, reason } => Error::Damaged {
@@ -174,7 +177,7 @@ fn advised(error: Error) -> Error {
     }
 }
 
-/// Some object in the store that nobody would leave in an empty one.
+/// Finds an object that cannot be in an empty store.
 async fn stranger(writer: &Writer) -> Result<Option<String>, Error> {
     let mut after: Option<String> = None;
     loop {
@@ -188,7 +191,7 @@ async fn stranger(writer: &Writer) -> Result<Option<String>, Error> {
     }
 }
 
-/// A marker: where one is, there was a store.
+/// Finds a marker: where a marker lies, there was a store.
 async fn marker(writer: &Writer) -> Result<Option<String>, Error> {
     for folder in key::MARKED {
         let key = key::marker_key(folder);
@@ -222,10 +225,10 @@ fn refusal(writer: &Writer, stranger: &str) -> String {
 mod tests {
     use super::*;
     use crate::backend::mem::Mem;
-    use base::NodeId;
     use bytes::Bytes;
-    use env::sim::{Faults, World};
     use futures_util::future::join_all;
+    use rekindle_base::NodeId;
+    use rekindle_env::sim::{Faults, World};
 
     fn writer(world: &World) -> Writer {
         Writer::new(world.env(), Mem::store(), NodeId([1; 16]))
@@ -292,7 +295,7 @@ mod tests {
                 "latency=1ms".parse().unwrap(),
             );
             let cut = Writer::new(world.env(), store, NodeId([2; 16]));
-            world.block_on_until(env::sim::Stop::Step(steps), async {
+            world.block_on_until(rekindle_env::sim::Stop::Step(steps), async {
                 let _ = open_or_create(&cut).await;
             });
             world.block_on(async {
@@ -322,7 +325,7 @@ mod tests {
             assert!(
                 matches!(&error, Error::Refused(text) if text.contains("packs/data/.rekindle"))
             );
-            // The copy is as good.
+            // The copy in a marker serves as well.
             let (copy, _) = writer.store.get("packs/data/.rekindle").await.unwrap();
             writer.store.put(key::IDENTITY, copy).await.unwrap();
             let found = find(&writer).await.unwrap().unwrap();

@@ -1,10 +1,11 @@
-//! Keys: what is lawful, and what lies where. The page for people is `docs/format/datastore.md`.
+//! Keys: which ones are lawful, and which object lies where. `docs/format/datastore.md` documents
+//! them for users.
 
 use crate::Error;
 use crate::limits::{KEY_BYTES_MAX, SEGMENT_BYTES_MAX};
-use base::{NodeId, PackId, VolumeId};
+use rekindle_base::{NodeId, PackId, VolumeId};
 
-/// The record that makes a store a store.
+/// The identity record, which marks a folder or bucket as a store of rekindle.
 pub const IDENTITY: &str = "rekindle.json";
 /// Records of nodes.
 pub const NODES: &str = "nodes/";
@@ -24,18 +25,20 @@ pub const MOVED: &str = "moved/";
 pub const SWEEP: &str = "sweep/";
 /// Snapshots.
 pub const SNAPSHOTS: &str = "snapshots/";
-/// What is remembered of salvages, by volume.
+/// Records of salvages, by volume.
 pub const SALVAGES: &str = "salvages/";
 /// Left-overs of probing, free to delete.
 pub const PROBE: &str = "probe/";
 
-/// The folders that have a marker. What begins to be used later is added here: see [`crate::identity::mark`].
+/// The folders that have a marker. A folder that comes into use later is added here: see
+/// [`crate::identity::mark`].
 pub const MARKED: [&str; 9] =
     [NODES, VOLUMES, NAMES, PACKS_DATA, PACKS_META, MOVED, SWEEP, SNAPSHOTS, SALVAGES];
-/// The last segment of a marker's key, the only one that begins with a dot. Listings do not show markers.
+/// The last segment of a marker's key, the only one that begins with a dot. Listings do not show
+/// markers.
 const MARKER: &str = ".rekindle";
 
-/// The object that proves a folder to be the right one.
+/// Returns the key of the marker that proves a folder to be the right one.
 #[must_use]
 pub fn marker_key(folder: &str) -> String {
     format!("{folder}{MARKER}")
@@ -47,40 +50,41 @@ pub fn is_marker(key: &str) -> bool {
     key.strip_suffix(MARKER).is_some_and(|folder| folder.ends_with('/'))
 }
 
-/// The record of a node.
+/// Returns the key of a node's record.
 #[must_use]
 pub fn node_key(node: NodeId) -> String {
     format!("{NODES}{node}")
 }
 
-/// The vault of a volume.
+/// Returns the key of a volume's vault.
 #[must_use]
 pub fn volume_key(volume: VolumeId) -> String {
     format!("{VOLUMES}{volume}")
 }
 
-/// A pack of data chunks.
+/// Returns the key of a pack of data chunks.
 #[must_use]
 pub fn data_pack_key(pack: PackId) -> String {
     format!("{PACKS_DATA}{pack}")
 }
 
-/// A pack of metadata chunks.
+/// Returns the key of a pack of metadata chunks.
 #[must_use]
 pub fn meta_pack_key(pack: PackId) -> String {
     format!("{PACKS_META}{pack}")
 }
 
-/// The note on what became of a pack's chunks.
+/// Returns the key of the note on where compaction has moved a pack's chunks.
 #[must_use]
 pub fn moved_key(pack: PackId) -> String {
     format!("{MOVED}{pack}")
 }
 
-/// Bytes of an encoded name in one segment; a longer name goes on in the next, and `+` at the end says so.
+/// Bytes of an encoded name in one segment. A longer name goes on in the next segment; a `+` at the
+/// end marks that.
 const NAME_PIECE_BYTES: usize = 190;
 
-/// The key of a volume name: percent-encoded, in several segments when it is long.
+/// Returns the key of a volume name: percent-encoded, in several segments when it is long.
 #[must_use]
 pub fn name_key(name: &str) -> String {
     let mut key = String::from(NAMES);
@@ -94,7 +98,8 @@ pub fn name_key(name: &str) -> String {
             key.push_str("+/");
             piece = 0;
         }
-        // A segment that begins with a dot would be no key; where a piece begins, even a lawful dot is encoded.
+        // A segment must not begin with a dot, so a dot at the start of a piece is encoded although
+        // it is lawful elsewhere.
         if plain && !(byte == b'.' && piece == 0) {
             key.push(char::from(byte));
         } else {
@@ -105,7 +110,7 @@ pub fn name_key(name: &str) -> String {
     key
 }
 
-/// The volume name of a key; `None` when the key is not one that [`name_key`] gives.
+/// Returns the volume name of a key; `None` when the key is not one that [`name_key`] gives.
 #[must_use]
 pub fn name_of_key(key: &str) -> Option<String> {
     let encoded = key.strip_prefix(NAMES)?.replace("+/", "");
@@ -124,8 +129,8 @@ pub fn name_of_key(key: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|name| name_key(name) == key)
 }
 
-/// Whether a key is lawful: `/`-separated segments of printable ASCII (no `\`), none empty, none beginning with a dot
-/// but the last of a marker.
+/// Checks that a key is lawful: `/`-separated segments of printable ASCII (no `\`). None is empty,
+/// and none begins with a dot but the last one of a marker.
 pub fn check(key: &str) -> Result<(), Error> {
     let key = if is_marker(key) { &key[..key.len() - MARKER.len() - 1] } else { key };
     let reason = if key.len() > KEY_BYTES_MAX {
@@ -146,7 +151,7 @@ pub fn check(key: &str) -> Result<(), Error> {
     Err(Error::Invalid(format!("{key:?} cannot be a key of a store: {reason}")))
 }
 
-/// Whether a prefix may be listed: nothing, or a lawful key and a `/`.
+/// Checks that a prefix may be listed: it is empty, or a lawful key and a `/`.
 pub fn check_prefix(prefix: &str) -> Result<(), Error> {
     match prefix.strip_suffix('/') {
         Some(folder) => check(folder),
@@ -157,7 +162,7 @@ pub fn check_prefix(prefix: &str) -> Result<(), Error> {
     }
 }
 
-/// Whether a range may be read; `false` when there is nothing to read.
+/// Checks that a range does not run backwards; `false` when it is empty.
 pub(crate) fn check_range(range: &std::ops::Range<u64>) -> Result<bool, Error> {
     if range.start > range.end {
         return Err(Error::Invalid(format!(

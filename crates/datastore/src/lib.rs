@@ -1,8 +1,12 @@
-//! Access to the shared capacity store: a folder or an S3 bucket that somebody else runs well.
+//! Access to the shared capacity store: a folder or an S3 bucket that the operator already runs
+//! well.
 //!
-//! [`Datastore`] is the contract; [`backend`]s fulfil it (`dir`, `s3`, `mem`), [`layer`]s stack on it (retry, meter,
-//! latency and faults), [`conformance`] is the suite that every backend passes. Everything mutable in the store is a
-//! [`record`]: replaced by conditional write only, and judged by reading back after any failure.
+//! [`Datastore`] is the contract; [`backend`]s fulfil it (`dir`, `s3`, `mem`). [`layer`]s stack on
+//! it (retry, meter, latency and faults), and [`conformance`] is the suite that every backend
+//! passes.
+//!
+//! Everything mutable in the store is a [`record`]: replaced by conditional write only, and judged
+//! by reading back after any failure.
 
 pub mod backend;
 mod backoff;

@@ -1,13 +1,13 @@
-//! From a URL to a store.
+//! Opening a store by its URL.
 
 use crate::backend::dir::Dir;
 use crate::backend::mem::Mem;
 use crate::backend::s3::{Place, S3};
 use crate::{Error, Store};
-use env::Env;
+use rekindle_env::Env;
 use std::path::{Path, PathBuf};
 
-/// Where a store is, as a URL says it.
+/// The address of a store, parsed from a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Url {
     /// `file:///path`, or a plain path.
@@ -16,7 +16,7 @@ pub enum Url {
     Bucket {
         /// The bucket.
         bucket: String,
-        /// Everything lies below; may be empty.
+        /// The prefix of all keys; may be empty.
         prefix: String,
     },
     /// `mem:`.
@@ -73,7 +73,8 @@ impl std::str::FromStr for Url {
     }
 }
 
-/// Opens the store that `url` names, without layers. A folder is made when it is absent; a bucket is not contacted.
+/// Opens the store that `url` names, without layers. A folder is made when it is absent; a bucket
+/// is not contacted.
 pub async fn open(env: &Env, url: &str) -> Result<Store, Error> {
     match url.parse()? {
         Url::Folder(path) => Dir::open(env, Path::new(&path)).await,
@@ -84,7 +85,8 @@ pub async fn open(env: &Env, url: &str) -> Result<Store, Error> {
     }
 }
 
-/// Opens a store that is known to be there: an absent folder is [`Error::Unavailable`], and is not made.
+/// Opens a store that is known to be there: an absent folder is [`Error::Unavailable`], and is not
+/// made.
 pub async fn open_known(env: &Env, url: &str) -> Result<Store, Error> {
     match url.parse()? {
         Url::Folder(path) => Dir::open_known(env, &path).await,
@@ -92,7 +94,7 @@ pub async fn open_known(env: &Env, url: &str) -> Result<Store, Error> {
     }
 }
 
-/// A path without its percent signs.
+/// Decodes the percent signs of a path; `None` when they are malformed.
 fn decoded(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.bytes();

@@ -1,16 +1,18 @@
-//! A small race, before anything of value is entrusted to a store: some answer every request properly and still let
-//! two writers win.
+//! A small race that a store must pass before it is trusted with data. Some stores answer every
+//! request properly and still let two writers win.
 
 use crate::{Error, Store, Version, key};
 use bytes::Bytes;
-use env::Env;
 use futures_util::future::{join, join_all};
+use rekindle_env::Env;
 
 /// Writers in each race.
 const WRITERS: u8 = 6;
 
-/// Tries the promises of [`crate::Datastore`] under `probe/`, and cleans up. [`Error::Refused`] says which one the
-/// store breaks; other errors mean that it could not be found out.
+/// Tries the promises of [`crate::Datastore`] under `probe/`, and cleans up.
+///
+/// [`Error::Refused`] names the promise that the store breaks; any other error means that the probe
+/// could not find out.
 pub async fn probe(env: &Env, store: &Store) -> Result<(), Error> {
     let folder = format!("{}{:016x}/", key::PROBE, env.random_u64());
     let raced = format!("{folder}raced");
@@ -30,7 +32,7 @@ pub async fn probe(env: &Env, store: &Store) -> Result<(), Error> {
     }
 }
 
-/// Several create the same object: one may win, and its content must lie there.
+/// Lets several writers create the same object: one may win, and its content must lie there.
 async fn create_race(store: &Store, key: &str) -> Result<Version, Error> {
     let attempts = join_all((0..WRITERS).map(|writer| store.create(key, body(writer)))).await;
     let taken = |error: &Error| matches!(error, Error::Exists(_));
@@ -41,7 +43,7 @@ async fn create_race(store: &Store, key: &str) -> Result<Version, Error> {
     Ok(version)
 }
 
-/// Several replace the same version, and then somebody the version that is no more.
+/// Lets several writers replace the same version, and then one more replace the outdated version.
 async fn replace_race(store: &Store, key: &str, version: &Version) -> Result<(), Error> {
     let attempts =
         join_all((0..WRITERS).map(|writer| store.replace(key, body(writer + WRITERS), version)))
@@ -52,13 +54,14 @@ async fn replace_race(store: &Store, key: &str, version: &Version) -> Result<(),
         Err(Error::Conflict(_)) => Ok(()),
         Ok(_) => Err(broken(
             store,
-            "an object could be replaced by somebody who knew an older version only",
+            "an object could be replaced by a writer that knew an older version only",
         )),
         Err(error) => Err(error),
     }
 }
 
-/// Of the winners there must be one; the content must be that of the winner, or of one whose answer was lost.
+/// Checks that there is one winner, and that the content is the winner's, or that of a writer whose
+/// answer was lost.
 async fn judge(
     store: &Store,
     key: &str,
@@ -93,13 +96,13 @@ async fn judge(
         )),
         None if !in_doubt => Err(broken(
             store,
-            &format!("nobody was told that his conditional {what} won ({header})"),
+            &format!("no writer was told that its conditional {what} won ({header})"),
         )),
         _ => Ok((data, version)),
     }
 }
 
-/// What is written can be read and is listed at once.
+/// Checks that a written object can be read and is listed at once.
 async fn plain_objects(store: &Store, folder: &str, key: &str) -> Result<(), Error> {
     store.put(key, Bytes::from_static(b"plain old data")).await?;
     let (read, listed) = join(store.get_range(key, 6..9), store.list(folder, None)).await;
@@ -128,13 +131,13 @@ mod tests {
     use super::*;
     use crate::backend::mem::Mem;
     use crate::{Datastore, Listed};
-    use env::BoxFuture;
-    use env::sim::{Faults, World};
+    use rekindle_env::BoxFuture;
+    use rekindle_env::sim::{Faults, World};
     use std::ops::Range;
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// Checks, then writes, as a store without locks does.
+    /// A store that checks and then writes, without a lock between the two.
     struct CheckThenWrite {
         env: Env,
         inner: Store,

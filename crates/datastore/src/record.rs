@@ -1,48 +1,50 @@
-//! Mutable truths: small JSON objects, changed only by conditional write.
+//! Records: small JSON objects, changed only by conditional write.
 //!
-//! A conditional write can lie both ways: a lost answer or a client's retry reports a write as failed that landed, and
-//! a server may answer "conflict" though nothing changed. So each write carries a nonce, and a record remembers the
-//! nonces of the last writes: after any failure it is read back, and what lies there tells who won, even when somebody
-//! has written on top in the meantime.
+//! The answer to a conditional write can be wrong in both directions. A lost answer or a client's
+//! retry reports a write as failed that landed, and a server may answer "conflict" though nothing
+//! changed. So each write carries a nonce, and a record remembers the nonces of the last writes.
+//! After any failure the record is read back: its nonces tell which write won, even when another
+//! writer has written on top in the meantime.
 
-mod copies;
+mod cache;
 mod envelope;
 mod judge;
 mod seal;
 
-pub use copies::Copies;
+pub use cache::RecordCache;
 pub use envelope::{Envelope, History, Mark, Nonce, decode, decode_as};
 pub use seal::Seal;
 
 use crate::backoff::{Backoff, Policy};
 use crate::identity::Secret;
 use crate::{Error, Removal, Store, Version};
-use base::{Incarnation, Life, NodeId};
 use bytes::Bytes;
-use copies::{Hand, Shelf};
-use env::Env;
+use cache::{Operation, WriterCache};
 use envelope::Sort;
 use judge::{Verdict, judge};
+use rekindle_base::{Incarnation, Life, NodeId};
+use rekindle_env::Env;
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
 
-/// The version of a write of ours that somebody has written over: matches nothing, and looks like any ETag.
+/// The version of a write of ours that another writer has written over. It matches nothing, and
+/// looks like any ETag.
 const SUPERSEDED: &str = "\"00000000000000000000000000000000\"";
 
-/// Who writes records here; its nonces tell our own writes from others'.
+/// The node's writer of records; its nonces tell our own writes from others'.
 #[derive(Clone)]
 pub struct Writer {
-    /// The machine.
+    /// The environment: clock, randomness and tasks.
     pub env: Env,
     /// The store.
     pub store: Store,
     /// The node.
     pub node: NodeId,
-    /// Which of its starts; 0 until that is known.
+    /// The number of the node's start; 0 until it is known.
     incarnation: Incarnation,
-    /// What records are proved with, once it is known.
+    /// The secret that proves records, once it is known.
     secret: Option<Secret>,
-    shelf: Option<Shelf>,
+    cache: Option<WriterCache>,
 }
 
 /// A record as it was read or written last.
@@ -52,23 +54,23 @@ pub struct Held<T> {
     pub key: String,
     /// The content.
     pub value: T,
-    /// For the next conditional write.
+    /// The version that the next conditional write names.
     pub version: Version,
-    /// Which write this is.
+    /// The mark of the write that made this content.
     mark: Mark,
     writer: Life,
     seal: Seal,
 }
 
 impl<T> Held<T> {
-    /// Who wrote it: another life than ours means that ours is over, wherever only we may write. Start 0 when the
-    /// record does not say which start it was.
+    /// Returns the life that wrote the record. Where only we may write, another life than ours
+    /// means that ours is over. The incarnation is 0 when the record does not name one.
     #[must_use]
     pub fn writer(&self) -> Life {
         self.writer
     }
 
-    /// What vouches for its bytes.
+    /// Returns the seal that vouches for the record's bytes.
     #[must_use]
     pub fn seal(&self) -> Seal {
         self.seal
@@ -79,44 +81,46 @@ impl<T> Held<T> {
         Self { key: key.to_owned(), value, version, mark, writer, seal }
     }
 
-    /// Which write of the record this is, and which came before.
+    /// Returns the mark: the write that made this content, and the writes before.
     #[must_use]
     pub fn mark(&self) -> &Mark {
         &self.mark
     }
 }
 
-/// What kind of record: its name in messages and the newest format version known.
+/// A kind of record: its name in messages and the newest format version known.
 pub trait Body: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
-    /// For messages: "vault", "node record".
+    /// The name of the kind, for messages: "vault", "node record".
     const WHAT: &'static str;
     /// Format version written; anything newer is refused.
     const FORMAT: u32;
-    /// Whether copies of it are kept (see [`Copies`]): only of records that nobody but their owner writes.
-    const COPIED: bool = false;
+    /// Whether the record cache keeps copies (see [`RecordCache`]): only of records that no other
+    /// node than their owner writes.
+    const CACHED: bool = false;
 
-    /// Whether the fields mean something together: called whenever a record is read, and before it is written. The
-    /// error names what is wrong; the record is then damaged.
+    /// Checks that the fields agree with each other; called whenever a record is read, and before
+    /// it is written. The error names the contradiction; the record is then damaged.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// The secret that proves this very record: of the record that holds the secret.
+    /// Returns the secret that proves this very record, if the record holds it.
     fn own_secret(&self) -> Option<Secret> {
         None
     }
 }
 
-/// A conditional write, to be carried out until its outcome is known.
+/// A conditional write, repeated until its outcome is known.
 struct Attempt<'a> {
     key: &'a str,
     data: Bytes,
     mark: Mark,
-    /// What it replaces: the version to name and the nonce to recognise. `None` when nothing may be there.
+    /// The content to replace: the version to name and the nonce to recognise. `None` when no
+    /// object may exist.
     base: Option<(&'a Version, Nonce)>,
 }
 
-/// What lies in the store after an attempt.
+/// The content of the store after an attempt.
 enum Sight {
     Absent,
     /// The mark of a record, or of the trace of a removed one.
@@ -127,11 +131,11 @@ enum Sight {
     },
 }
 
-/// Why a write did not win.
+/// The reason why a write did not win.
 enum Failure {
-    /// This.
+    /// The write failed with this error.
     Is(Error),
-    /// In place of the record that was to be made lies the trace of a removed one.
+    /// The trace of a removed record lies where a record was to be made.
     Trace(Mark, Version),
 }
 
@@ -145,68 +149,70 @@ impl Failure {
 }
 
 impl Writer {
-    /// A writer without copies, of a life that is not known yet.
+    /// Makes a writer without a cache, of a life that is not known yet.
     #[must_use]
     pub fn new(env: Env, store: Store, node: NodeId) -> Self {
-        Self { env, store, node, incarnation: Incarnation(0), secret: None, shelf: None }
+        Self { env, store, node, incarnation: Incarnation(0), secret: None, cache: None }
     }
 
-    /// The same writer, which says in each record which start of the node it is.
+    /// Returns the same writer, which names this start of the node in each record.
     #[must_use]
     pub fn with_incarnation(self, incarnation: Incarnation) -> Self {
         Self { incarnation, ..self }
     }
 
-    /// The same writer, which proves each record with the secret of the store and believes no proof made with another.
+    /// Returns the same writer, which proves each record with the secret of the store, and rejects
+    /// a proof made with another.
     #[must_use]
     pub fn with_secret(self, secret: Secret) -> Self {
         Self { secret: Some(secret), ..self }
     }
 
-    /// Who writes.
+    /// Returns the life that writes.
     #[must_use]
     pub fn life(&self) -> Life {
         Life { node: self.node, incarnation: self.incarnation }
     }
 
-    /// The same writer, with copies of what it writes.
+    /// Returns the same writer, which keeps copies of its records in this cache.
     #[must_use]
-    pub fn with_copies(self, copies: Arc<dyn Copies>) -> Self {
-        Self { shelf: Some(Shelf::new(copies)), ..self }
+    pub fn with_cache(self, records: Arc<dyn RecordCache>) -> Self {
+        Self { cache: Some(WriterCache::new(records)), ..self }
     }
 
-    /// The copy of a record. Who uses it must know that nobody else has written the record since: its owner does.
+    /// Returns the cached copy of a record. The caller must know that no other node has written the
+    /// record since; its owner knows that.
     #[must_use]
     pub fn copy<T: Body>(&self, key: &str) -> Option<Held<T>> {
-        self.shelf.as_ref()?.find(key, self.secret.as_ref())
+        self.cache.as_ref()?.find(key, self.secret.as_ref())
     }
 
-    /// What [`Writer::keep_hint`] has kept under a key. It may be outdated.
+    /// Returns the bytes that [`Writer::keep_hint`] has kept under a key. They may be outdated.
     #[must_use]
     pub fn hint(&self, key: &str) -> Option<Vec<u8>> {
-        self.shelf.as_ref()?.hint(key)
+        self.cache.as_ref()?.hint(key)
     }
 
-    /// Keeps bytes beside the copies, that somebody will look for and verify.
+    /// Keeps bytes in the record cache, for a later reader that verifies them.
     pub fn keep_hint(&self, key: &str, bytes: &[u8]) {
-        if let Some(shelf) = &self.shelf {
-            shelf.keep_hint(key, bytes);
+        if let Some(cache) = &self.cache {
+            cache.keep_hint(key, bytes);
         }
     }
 
-    /// As [`Writer::read`], and keeps a copy.
+    /// Reads a record as [`Writer::read`] does, and keeps a copy in the cache.
     pub async fn read_and_keep<T: Body>(&self, key: &str) -> Result<Option<Held<T>>, Error> {
-        let hand = self.hand::<T>(key);
+        let operation = self.operation::<T>(key);
         let Some((held, data)) = self.read_with_data(key).await? else { return Ok(None) };
-        if let Some(hand) = hand {
-            hand.keep(&held.version, &data);
+        if let Some(operation) = operation {
+            operation.keep(&held.version, &data);
         }
         Ok(Some(held))
     }
 
-    /// Begins an operation on a record of which copies are kept.
-    fn hand<'a, T: Body>(&'a self, key: &'a str) -> Option<Hand<'a>> {
-        self.shelf.as_ref().filter(|_| T::COPIED).map(|shelf| shelf.begin(key))
+    /// Begins an operation on a record whose kind the cache keeps.
+    fn operation<'a, T: Body>(&'a self, key: &'a str) -> Option<Operation<'a>> {
+        self.cache.as_ref().filter(|_| T::CACHED).map(|cache| cache.begin(key))
     }
 
     /// Reads a record; `None` when it does not exist.
@@ -226,14 +232,14 @@ impl Writer {
         }
     }
 
-    /// Makes a record. [`Error::Exists`] when somebody else's is there. After any failure the record is read back:
-    /// ours (by nonce) means won.
+    /// Makes a record. [`Error::Exists`] when another writer's record is there. After any failure
+    /// the record is read back: our nonce in it means that we won.
     pub async fn create<T: Body>(&self, key: &str, value: T) -> Result<Held<T>, Error> {
         let mark = Mark::first(Nonce(self.env.random_u64()));
         match self.write(key, value.clone(), mark, None).await {
             Ok(held) => Ok(held),
             Err(Failure::Is(error)) => Err(error),
-            // The trace of a removed record is replaced: of several that try, one wins.
+            // The trace of a removed record is replaced: of several writers that try, one wins.
             Err(Failure::Trace(trace, version)) => {
                 let mark = trace.next(Nonce(self.env.random_u64()));
                 match self.write(key, value, mark, Some((&version, trace.nonce))).await {
@@ -246,17 +252,19 @@ impl Writer {
         }
     }
 
-    /// Removes a record that is still as `held` says; success when that is gone already, even if another one was made in
-    /// its place. [`Error::Conflict`] when it has changed. What others have written stays, always. Where the store
-    /// cannot remove under a condition, a trace of it is left in place of the record: [`Writer::read`] sees nothing
-    /// there, and [`Writer::create`] replaces it.
+    /// Removes a record that is still as `held` says. [`Error::Conflict`] when it has changed;
+    /// success when it is gone already, even if another one was made in its place. Another writer's
+    /// content always stays.
+    ///
+    /// Where the store cannot remove under a condition, a trace is left in place of the record.
+    /// [`Writer::read`] sees no record there, and [`Writer::create`] replaces the trace.
     pub async fn remove<T: Body>(&self, held: &Held<T>) -> Result<(), Error> {
         if held.version.0 == SUPERSEDED {
             return Err(Error::Conflict(held.key.clone()));
         }
-        let hand = self.hand::<T>(&held.key);
-        if let Some(hand) = &hand {
-            hand.forget();
+        let operation = self.operation::<T>(&held.key);
+        if let Some(operation) = &operation {
+            operation.forget();
         }
         let mut backoff = Backoff::new(&self.env, Policy::RECORDS);
         loop {
@@ -270,7 +278,8 @@ impl Writer {
                 Sight::Absent => return Ok(()),
                 Sight::Present { mark: seen, .. } => match judge(&held.mark, None, &seen) {
                     Verdict::Won | Verdict::Unchanged => {}
-                    // Nobody has written on top of it, and yet it is not there: it was removed, and this is another.
+                    // The record's history does not name the held write: that record was removed,
+                    // and another one made.
                     Verdict::Lost => return Ok(()),
                     _ => return Err(Error::Conflict(held.key.clone())),
                 },
@@ -291,12 +300,14 @@ impl Writer {
         self.settle::<T>(&attempt).await.map(drop).map_err(Failure::plain)
     }
 
-    /// Replaces a record that is still as `held` says. [`Error::Conflict`] when it is not. After any failure the
-    /// record is read back and judged: won, lost, or unchanged so try again (within the retry budget, then
-    /// [`Error::Unavailable`], and then the outcome is open: read before the next attempt).
+    /// Replaces a record that is still as `held` says. [`Error::Conflict`] when it is not.
     ///
-    /// A write that landed but was written over before it could be seen is a success, too; the next `replace` with its
-    /// result gives [`Error::Conflict`].
+    /// After any failure the record is read back and judged: won, lost, or unchanged so try again.
+    /// When the retry budget is spent the result is [`Error::Unavailable`] and the outcome is open:
+    /// read before the next attempt.
+    ///
+    /// A write that landed but was written over before it could be seen is a success, too; the next
+    /// `replace` with its result gives [`Error::Conflict`].
     pub async fn replace<T: Body>(&self, held: &Held<T>, value: T) -> Result<Held<T>, Error> {
         if held.version.0 == SUPERSEDED {
             return Err(Error::Conflict(held.key.clone()));
@@ -315,14 +326,14 @@ impl Writer {
     ) -> Result<Held<T>, Failure> {
         let data = self.encode(key, &value, &mark).map_err(Failure::Is)?;
         let attempt = Attempt { key, data, mark, base };
-        let hand = self.hand::<T>(key);
-        if let Some(hand) = &hand {
-            hand.forget();
+        let operation = self.operation::<T>(key);
+        if let Some(operation) = &operation {
+            operation.forget();
         }
         let seal = if self.secret.is_some() { Seal::Proof } else { Seal::Sum };
         let version = self.settle::<T>(&attempt).await?;
-        if let Some(hand) = hand.filter(|_| version.0 != SUPERSEDED) {
-            hand.keep(&version, &attempt.data);
+        if let Some(operation) = operation.filter(|_| version.0 != SUPERSEDED) {
+            operation.keep(&version, &attempt.data);
         }
         Ok(Held {
             key: key.to_owned(),
@@ -339,8 +350,8 @@ impl Writer {
         envelope::encode(key, value, self.life(), mark, written, self.secret.as_ref())
     }
 
-    /// Carries out a write until it has won or lost. All attempts are the same bytes, so that a late one that lands
-    /// after its answer was given up does no harm.
+    /// Carries out a write until it has won or lost. All attempts are the same bytes, so an attempt
+    /// that lands late, after its answer was given up, does no harm.
     async fn settle<T: Body>(&self, attempt: &Attempt<'_>) -> Result<Version, Failure> {
         let mut backoff = Backoff::new(&self.env, Policy::RECORDS);
         loop {
@@ -386,7 +397,7 @@ impl Writer {
                 }
                 Verdict::Unchanged => {}
             }
-            // Full and refused are answers; the rest may be better next time.
+            // Full and refused are answers; after any other error the next attempt may succeed.
             if matches!(failure, Error::Full(_) | Error::Refused(_)) {
                 return Err(Failure::Is(failure));
             }
@@ -398,7 +409,7 @@ impl Writer {
         }
     }
 
-    /// Reads back, as often as the budget permits.
+    /// Reads the record back, as often as the budget permits.
     async fn look<T: Body>(
         &self,
         key: &str,

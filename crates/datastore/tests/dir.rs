@@ -1,4 +1,5 @@
-//! The folder backend: all rules, races between stores and between processes, and what goes wrong with folders.
+//! The folder backend: all rules, races between stores and between processes, and faults of
+//! folders.
 
 use bytes::Bytes;
 use rekindle_datastore::backend::dir::Dir;
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 const FOLDER_OF_THE_RACE: &str = "REKINDLE_TEST_RACE_FOLDER";
 const COUNTS: u64 = 40;
 
-fn run(test: impl AsyncFnOnce(&env::Env)) {
-    let (env, runtime) = env::real::env().expect("this machine has threads");
+fn run(test: impl AsyncFnOnce(&rekindle_env::Env)) {
+    let (env, runtime) = rekindle_env::real::env().expect("this machine has threads");
     runtime.block_on(test(&env));
     runtime.shut_down(Duration::from_secs(1));
 }
@@ -56,7 +57,7 @@ fn the_folders_of_a_store_prove_themselves() {
     });
 }
 
-/// As a mount of its own that is away: the folder is empty, and back a little later.
+/// The folder acts as a mount of its own that is away: it is empty, and back a little later.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "does what an administrator does")]
 fn a_folder_within_the_store_that_is_away_is_unavailable_and_nothing_is_written_there() {
@@ -64,7 +65,7 @@ fn a_folder_within_the_store_that_is_away_is_unavailable_and_nothing_is_written_
     run(async |env| {
         let bare = Dir::open(env, folder.path()).await.unwrap();
         let (store, ..) = layer::usual(env, bare.clone(), Plan::default());
-        let writer = Writer::new(env.clone(), store, base::NodeId([1; 16]));
+        let writer = Writer::new(env.clone(), store, rekindle_base::NodeId([1; 16]));
         identity::open_or_create(&writer).await.unwrap();
         let store = layer::marks::wrap(env, bare);
         store.put("packs/data/a", Bytes::from_static(b"1")).await.unwrap();
@@ -165,7 +166,7 @@ fn two_processes_lose_no_update() {
     });
 }
 
-/// Not a test of its own: what `two_processes_lose_no_update` starts.
+/// The process that `two_processes_lose_no_update` starts; not a test of its own.
 #[test]
 fn a_process_of_the_race() {
     let Some(folder) = std::env::var_os(FOLDER_OF_THE_RACE) else { return };
@@ -250,7 +251,7 @@ fn errors_say_what_to_do() {
 
 #[test]
 fn a_folder_without_rights_is_refused() {
-    // Root may write anywhere, so the test begins anew as a process without privileges.
+    // Root may write anywhere, so the test starts itself again as a process without privileges.
     if let Some(closed) = std::env::var_os("REKINDLE_TEST_CLOSED_FOLDER") {
         run(async |env| match Dir::open(env, Path::new(&closed)).await {
             Err(error) => {
@@ -277,7 +278,7 @@ fn a_folder_without_rights_is_refused() {
 
 #[test]
 fn a_full_file_system_is_said_to_be_full() {
-    // Needs a small file system; a tmpfs in a user namespace of its own is one that anybody can have.
+    // The test needs a small file system. Any user can have a tmpfs in a user namespace of its own.
     let inside = std::env::var_os("REKINDLE_TEST_SMALL_FOLDER");
     let Some(small) = inside else {
         let script = "mount -t tmpfs -o size=1m none \"$REKINDLE_TEST_SMALL_FOLDER\" || exit 42; \
@@ -328,7 +329,7 @@ fn in_a_full_store_records_can_still_be_written_and_anything_removed() {
             }
         };
         assert!(packs > 4 && matches!(full, Error::Full(_)), "{packs}: {full}");
-        // To the last byte.
+        // Fills the file system to the last byte.
         let mut rest = 0;
         while store.put(&format!("packs/meta/{rest}"), Bytes::from(vec![7; 4096])).await.is_ok() {
             rest += 1;
@@ -337,7 +338,7 @@ fn in_a_full_store_records_can_still_be_written_and_anything_removed() {
         store.replace("volumes/a", Bytes::from_static(b"deleted"), &version).await.unwrap();
         store.put("moved/a", Bytes::from(vec![7; 512 << 10])).await.unwrap();
         store.create("sweep/condemned", Bytes::from(vec![7; 512 << 10])).await.unwrap();
-        // A batch that is tried again does not use up what was given up for removals.
+        // A batch that is tried again does not use up the reserve that was given up for removals.
         let again = store.put("packs/data/again", Bytes::from(vec![7; 4096])).await.unwrap_err();
         assert!(matches!(&again, Error::Full(text) if text.contains("for removals")), "{again}");
         for pack in 0..packs {
@@ -349,7 +350,8 @@ fn in_a_full_store_records_can_still_be_written_and_anything_removed() {
     });
 }
 
-/// What became of a test that began anew in a namespace of its own. Without the means it is skipped, but not in CI.
+/// Judges a test that started itself again in a namespace of its own. Where a namespace is not
+/// possible the test is skipped, but not in CI.
 fn judge(status: std::io::Result<std::process::ExitStatus>, missing: &str) {
     match status.map(|status| status.code()) {
         Ok(Some(0)) => {}

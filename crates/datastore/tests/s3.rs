@@ -1,4 +1,5 @@
-//! The S3 backend against a real server. Prints `SKIPPED` and passes where there is none, unless `CI` is set.
+//! The S3 backend against a real server. The tests print `SKIPPED` and pass where there is none,
+//! unless `CI` is set.
 
 mod versitygw;
 
@@ -10,7 +11,7 @@ use rekindle_datastore::{Error, conformance, identity, layer, probe};
 use std::time::Duration;
 use versitygw::Server;
 
-fn with_server(test: impl AsyncFnOnce(&env::Env, &Server)) {
+fn with_server(test: impl AsyncFnOnce(&rekindle_env::Env, &Server)) {
     let server = match Server::start() {
         Ok(server) => server,
         Err(reason) => {
@@ -19,7 +20,7 @@ fn with_server(test: impl AsyncFnOnce(&env::Env, &Server)) {
             return;
         }
     };
-    let (env, runtime) = env::real::env().expect("this machine has threads");
+    let (env, runtime) = rekindle_env::real::env().expect("this machine has threads");
     runtime.block_on(test(&env, &server));
     runtime.shut_down(Duration::from_secs(1));
 }
@@ -43,12 +44,12 @@ fn s3_keeps_all_rules() {
     });
 }
 
-/// A server that takes `rate` bytes a second from all its clients together.
-/// After `stops_after` bytes of a connection it takes nothing more.
+/// Starts a server that takes `rate` bytes a second from all its clients together. After
+/// `stops_after` bytes of a connection it takes nothing more.
 #[expect(clippy::disallowed_methods, reason = "another machine")]
 fn narrow_server(rate: u64, stops_after: usize) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    // What a kernel takes for a server that does not read is no progress that counts here.
+    // Bytes that a kernel takes for a server that does not read must not count as progress.
     rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4 << 10).expect("a socket");
     let port = listener.local_addr().expect("it is bound").port();
     let way = std::sync::Arc::new(std::sync::Mutex::new(()));
@@ -93,8 +94,8 @@ fn answer(
     }
 }
 
-/// The store behind such a server, with so much patience.
-fn behind(env: &env::Env, port: u16, patience: Duration) -> rekindle_datastore::Store {
+/// Opens the store behind such a server, with this patience.
+fn behind(env: &rekindle_env::Env, port: u16, patience: Duration) -> rekindle_datastore::Store {
     let place = Place {
         bucket: "bucket".to_owned(),
         endpoint: Some(format!("http://127.0.0.1:{port}")),
@@ -108,9 +109,10 @@ fn behind(env: &env::Env, port: u16, patience: Duration) -> rekindle_datastore::
 
 #[test]
 fn an_upload_that_moves_is_never_cut_however_slow_it_is() {
-    // What is left in the kernel takes many times the patience, and so does what is not handed out yet.
+    // The bytes in the kernel take many times the patience, and so do those that are not handed out
+    // yet.
     let port = narrow_server(20_000, usize::MAX);
-    let (env, runtime) = env::real::env().expect("this machine has threads");
+    let (env, runtime) = rekindle_env::real::env().expect("this machine has threads");
     runtime.block_on(async {
         let store = behind(&env, port, Duration::from_secs(2));
         assert_eq!(store.room().await.unwrap(), rekindle_datastore::Room::Unbounded);
@@ -125,16 +127,16 @@ fn an_upload_that_moves_is_never_cut_however_slow_it_is() {
 #[test]
 fn an_upload_of_which_no_byte_moves_any_more_is_cut() {
     let port = narrow_server(10_000_000, 300_000);
-    let (env, runtime) = env::real::env().expect("this machine has threads");
+    let (env, runtime) = rekindle_env::real::env().expect("this machine has threads");
     runtime.block_on(async {
         let store = behind(&env, port, Duration::from_secs(1));
         let put = store.put("a", Bytes::from(vec![7; 1 << 20]));
-        // The patience counts from the last byte; without an end to it this would never come.
+        // The patience counts from the last byte. Without that limit this put would never end.
         let put = env.timeout(Duration::from_secs(120), put).await.expect("it is cut");
         let error = put.unwrap_err();
         assert!(matches!(&error, Error::Unavailable(_)), "{error}");
         assert!(error.to_string().contains("no byte has moved"), "{error}");
-        // A short one still gets through, past what hangs.
+        // A short upload still gets through, past the one that hangs.
         store.put("b", Bytes::from(vec![7; 1 << 10])).await.unwrap();
     });
     runtime.shut_down(Duration::from_secs(1));
@@ -148,7 +150,7 @@ fn two_prefixes_are_two_stores() {
         assert_eq!(two.list("", None).await.unwrap(), []);
         let whole = server.store(env, "");
         assert_eq!(whole.list("", None).await.unwrap()[0].key, "one/a/b");
-        let writer = |store| Writer::new(env.clone(), store, base::NodeId([1; 16]));
+        let writer = |store| Writer::new(env.clone(), store, rekindle_base::NodeId([1; 16]));
         let made = identity::open_or_create(&writer(two.clone())).await.unwrap();
         assert_eq!(identity::open_or_create(&writer(two)).await.unwrap(), made);
         let error = identity::open_or_create(&writer(whole)).await.unwrap_err();
@@ -208,7 +210,7 @@ fn records_survive_lies_on_s3_too() {
         let writers: Vec<Writer> = (0..4)
             .map(|node| {
                 let (store, ..) = layer::usual(env, store.clone(), plan.clone());
-                Writer::new(env.clone(), store, base::NodeId([node; 16]))
+                Writer::new(env.clone(), store, rekindle_base::NodeId([node; 16]))
             })
             .collect();
         let count = async |writer: &Writer| {
@@ -245,7 +247,8 @@ impl rekindle_datastore::record::Body for Tally {
     const FORMAT: u32 = 1;
 }
 
-/// A server that answers each listing by its token: none, `1`, `2`, ..; after the last page it says that there is no more.
+/// Starts a server that answers each listing by its token: none, `1`, `2`, ... With the last page
+/// it says that there is no more.
 #[expect(clippy::disallowed_methods, reason = "another machine")]
 fn listing_server(pages: &'static [&'static [&'static str]], circles: bool) -> u16 {
     use std::io::{Read, Write};
@@ -300,7 +303,7 @@ fn listing_server(pages: &'static [&'static [&'static str]], circles: bool) -> u
 
 #[test]
 fn a_listing_ends_where_no_token_leads_on_and_nowhere_else() {
-    let (env, runtime) = env::real::env().expect("this machine has threads");
+    let (env, runtime) = rekindle_env::real::env().expect("this machine has threads");
     runtime.block_on(async {
         let all = |port: u16| {
             let store = behind(&env, port, Duration::from_secs(20));
@@ -314,13 +317,13 @@ fn a_listing_ends_where_no_token_leads_on_and_nowhere_else() {
                 }
             }
         };
-        // A page without keys in the middle, and one before everything.
+        // One page without keys in the middle, and one before all others.
         let pages: &[&[&str]] = &[&[], &["v/a", "v/b"], &[], &[], &["v/c"]];
         assert_eq!(all(listing_server(pages, false)).await.unwrap(), ["v/a", "v/b", "v/c"]);
-        // Nothing there, said with one more page.
+        // An empty listing with two pages.
         let none: &[&[&str]] = &[&[], &[]];
         assert!(all(listing_server(none, false)).await.unwrap().is_empty());
-        // A server that leads in a circle has not said that there is nothing.
+        // A server that leads in a circle has not said that the listing is empty.
         let error = all(listing_server(&[&[]], true)).await.unwrap_err();
         assert!(matches!(&error, Error::Unavailable(_)), "{error}");
     });

@@ -1,4 +1,4 @@
-//! How an [`Address`] is written and read.
+//! The text form of an [`Address`].
 
 use crate::Address;
 use std::fmt;

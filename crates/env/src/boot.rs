@@ -1,7 +1,8 @@
-//! What the start of the process took, up to the first reply to a client.
+//! The time that the start of the process took, up to the first reply to a client.
 //!
-//! Whoever does a part of the start takes a [`Watch`] before and hands it in after. Once the first reply is out the record
-//! is closed: a watch is then empty, and taking one costs a look at a flag. All of it is bounded by [`limits`].
+//! The code of a step takes a [`Watch`] before the step and hands it in after it. The first reply
+//! closes the record: a watch is then empty, and taking one costs a look at a flag. [`limits`]
+//! bounds all of it.
 
 use crate::{Env, Moment, limits};
 use parking_lot::Mutex;
@@ -11,7 +12,7 @@ use std::time::Duration;
 /// The phase that ends the start.
 const FIRST_REPLY: &str = "first-reply";
 
-/// When something of the start began; empty once the start is over.
+/// The moment at which a step of the start began; empty once the start is over.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Watch(Option<Moment>);
 
@@ -19,13 +20,13 @@ pub struct Watch(Option<Moment>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Phase {
     pub name: String,
-    /// The step that this is a part of.
+    /// The step of which this one is a part.
     pub part_of: Option<String>,
     pub began: Moment,
     pub ended: Moment,
 }
 
-/// Where something was found.
+/// The place in which a fetch found its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// In the cache of this process.
@@ -36,22 +37,22 @@ pub enum Source {
     Store,
 }
 
-/// Something that was read during the start.
+/// A read that the start needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetch {
-    /// What it is.
+    /// Kind of the thing that was read.
     pub what: &'static str,
-    /// Which one.
+    /// Name of the thing that was read.
     pub name: String,
     pub source: Source,
     pub began: Moment,
     pub took: Duration,
 }
 
-/// All that is known of the start.
+/// The record of a start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Boot {
-    /// From the birth of the process to [`Moment`] zero, and how that is known.
+    /// Time from the birth of the process to [`Moment`] zero, and the source of that knowledge.
     pub before: Option<(Duration, &'static str)>,
     /// In the order of their ends.
     pub phases: Vec<Phase>,
@@ -59,15 +60,16 @@ pub struct Boot {
     pub phases_left_out: u64,
     /// In the order of their ends.
     pub fetches: Vec<Fetch>,
-    /// Fetches by source: RAM, warm memory, store. All of them, those without room in `fetches` too.
+    /// Number of fetches by source (RAM, warm memory, store), those without room in `fetches`
+    /// included.
     pub fetched: [u64; 3],
-    /// Looks in vain at warm memory, by cause.
+    /// Number of misses in warm memory, by cause.
     pub missed: Vec<(&'static str, u64)>,
-    /// The first reply is out.
+    /// Whether the first reply is out.
     pub is_over: bool,
 }
 
-/// Where it is kept.
+/// The record of the start, and whether it is closed.
 #[derive(Default)]
 pub(crate) struct Record {
     is_over: AtomicBool,
@@ -82,12 +84,13 @@ impl Env {
         Watch((!is_over).then(|| self.now()))
     }
 
-    /// The process was born this long before [`Moment`] zero; `by` says how that is known.
+    /// Records that the process was born this long before [`Moment`] zero; `by` names the source of
+    /// that knowledge.
     pub fn boot_born(&self, before: Duration, by: &'static str) {
         self.boot.boot.lock().before = Some((before, by));
     }
 
-    /// A step of the start ends now; only the first one of a name counts.
+    /// Records that a step of the start ends now; only the first one of a name counts.
     pub fn boot_phase(&self, name: &str, part_of: Option<&str>, watch: Watch) {
         let Watch(Some(began)) = watch else { return };
         let ended = self.now();
@@ -96,7 +99,7 @@ impl Env {
         if boot.phases.iter().any(same) {
             return;
         }
-        // The last one of all always has room.
+        // The phase that ends the start always has room.
         if boot.phases.len() >= limits::BOOT_PHASES_MAX && name != FIRST_REPLY {
             boot.phases_left_out += 1;
             return;
@@ -105,7 +108,7 @@ impl Env {
         boot.phases.push(Phase { name, part_of, began, ended });
     }
 
-    /// Something that the start needed has been read.
+    /// Records a read that the start needed.
     pub fn boot_fetch(
         &self,
         what: &'static str,
@@ -122,7 +125,7 @@ impl Env {
         }
     }
 
-    /// Warm memory did not have what the start needed.
+    /// Records that warm memory did not have what the start needed.
     pub fn boot_missed(&self, cause: &'static str, watch: Watch) {
         if watch.0.is_none() {
             return;
@@ -134,7 +137,8 @@ impl Env {
         }
     }
 
-    /// The first reply to a client is out: it took from `watch` until now, and the start is over.
+    /// Records that the first reply to a client is out, which took from `watch` until now. The
+    /// start is then over.
     pub fn boot_over(&self, watch: Watch) {
         if !self.boot.is_over.load(Ordering::Relaxed) {
             self.boot_phase(FIRST_REPLY, None, watch);
@@ -143,7 +147,7 @@ impl Env {
         }
     }
 
-    /// What is known of the start so far.
+    /// The record of the start so far.
     #[must_use]
     pub fn boot(&self) -> Boot {
         self.boot.boot.lock().clone()
@@ -151,7 +155,7 @@ impl Env {
 }
 
 impl Source {
-    /// One word for people and programs.
+    /// One word for display and for programs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

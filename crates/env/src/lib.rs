@@ -1,30 +1,32 @@
-//! The only door to the machine: clock, random numbers, disk, memory that outlives the process, network, tasks.
+//! The only door to the machine: clock, random numbers, disk, memory that outlives the process,
+//! network, tasks.
 //!
-//! Everything above asks an [`Env`]; nobody else names `std::{time, fs, net, thread}`, `tokio::{time, net, fs, spawn}`
-//! or a random generator (clippy refuses them). So a whole node runs either on the operating system
-//! ([`real`]) or on one thread from one seed with faults ([`sim`]), and the code above cannot tell.
+//! All code above asks an [`Env`], and never names `std::{time, fs, net, thread}`,
+//! `tokio::{time, net, fs, spawn}` or a random generator (clippy refuses them). So a whole node
+//! runs either on the operating system ([`real`]) or on one thread from one seed with faults
+//! ([`sim`]), and the code above cannot tell.
 //!
-//! Shape of I/O: calls are futures. On the real machine a disk call **does its work in the first poll**, on the
-//! caller's thread, because a hop to another thread costs 10-22 us each way and a write to flash about 90 us: whoever
-//! needs the bytes durable drives the disk itself. Work that may block for long (object stores, folders) goes through
-//! [`Env::spawn`] or [`Env::blocking`].
+//! Shape of I/O: calls are futures. On the real machine a disk call **does its work in the first
+//! poll**, on the caller's thread: a hop to another thread costs 10-22 us each way, and a write to
+//! flash about 90 us. So the task that needs the bytes durable drives the disk itself. Work that
+//! may block for long (object stores, folders) goes through [`Env::spawn`] or [`Env::blocking`].
 
 mod address;
 pub mod boot;
 pub mod limits;
-mod parts;
 pub mod real;
 pub mod sim;
 mod switch;
 #[cfg(test)]
 mod tests;
+mod traits;
 
 pub use address::BadAddress;
-pub use parts::{
+pub use switch::Switch;
+pub use traits::{
     Accepted, Acceptor, Address, BoxFuture, Clock, Descriptors, Disk, File, FileKind, Memory,
     Moment, Net, Open, Random, Region, Stream, Task, TaskHandle, Tasks, Timestamp,
 };
-pub use switch::Switch;
 
 use parking_lot::Mutex;
 use std::future::Future;
@@ -39,15 +41,15 @@ pub struct Env {
     aging: Arc<Mutex<Aging>>,
 }
 
-/// Since when time has passed for what ages.
+/// The state of [`Env::aging_clock`] and [`Env::uptime`].
 struct Aging {
-    /// When this process began.
+    /// The moment at which this process began.
     began: Moment,
-    /// A moment, and what the wall clock said then.
+    /// A moment, and the wall-clock time at that moment.
     seen: (Moment, Timestamp),
 }
 
-/// What an environment is made of; [`real::env`] and [`sim::World`] fill it.
+/// The parts of an environment; [`real::env`] and [`sim::World`] fill it.
 pub struct Parts {
     pub clock: Box<dyn Clock>,
     pub random: Box<dyn Random>,
@@ -57,7 +59,7 @@ pub struct Parts {
     pub tasks: Box<dyn Tasks>,
 }
 
-/// The time given to [`Env::timeout`] ran out.
+/// The error of [`Env::timeout`] when its time has run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("timed out")]
 pub struct Elapsed;
@@ -77,13 +79,14 @@ impl Env {
         self.parts.clock.now()
     }
 
-    /// Wall-clock time: for people and records, never for decisions.
+    /// Wall-clock time: for display and records, never for decisions.
     #[must_use]
     pub fn wall_clock(&self) -> Timestamp {
         self.parts.clock.wall_clock()
     }
 
-    /// The wall clock for what goes for good once it is old: a leap ahead within this process makes nothing older.
+    /// The wall clock for deletions by age: a leap ahead of the wall clock within this process
+    /// makes nothing older.
     #[must_use]
     pub fn aging_clock(&self) -> Timestamp {
         let (now, wall) = (self.now(), self.wall_clock());
@@ -97,13 +100,13 @@ impl Env {
         wall.min(lived)
     }
 
-    /// How long this process has run: a clock that was wrong at its start may have been set right since.
+    /// Time for which this process has run: a clock that was wrong at its start may have been set
+    /// right since.
     #[must_use]
     pub fn uptime(&self) -> Duration {
         self.now().since(self.aging.lock().began)
     }
 
-    /// Waits.
     pub fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         self.parts.clock.sleep(duration)
     }
@@ -126,7 +129,7 @@ impl Env {
         .await
     }
 
-    /// Random bytes.
+    /// Fills `bytes` with random ones.
     pub fn fill_random(&self, bytes: &mut [u8]) {
         self.parts.random.fill(bytes);
     }
@@ -163,8 +166,8 @@ impl Env {
         &*self.parts.net
     }
 
-    /// Starts a background task. It runs on the background threads (real) or as one more task (simulation), until
-    /// it ends or its handle aborts it; dropping the handle lets it run on.
+    /// Starts a background task. The task runs on the background threads (real) or as one more task
+    /// (simulation), until it ends or its handle aborts it; dropping the handle lets it run on.
     pub fn spawn(
         &self,
         name: &'static str,
@@ -173,7 +176,8 @@ impl Env {
         self.parts.tasks.spawn(name, Box::pin(task))
     }
 
-    /// Starts a task on a thread of its own (real), so that it may drive the disk without keeping others waiting.
+    /// Starts a task on a thread of its own (real), so that the task may drive the disk without
+    /// keeping other tasks waiting.
     pub fn spawn_session(
         &self,
         name: &'static str,
@@ -195,8 +199,9 @@ impl Env {
         receiver.await.expect("blocking work panicked")
     }
 
-    /// Runs `task` as a background task and gives its result: for futures that need the background threads
-    /// (an object store's client) when the caller is a session. The task is done even when the future is dropped.
+    /// Runs `task` as a background task and gives its result: for futures that need the background
+    /// threads (an object store's client) when the caller is a session. The task is done even when
+    /// the future is dropped.
     pub async fn run<T: Send + 'static>(
         &self,
         name: &'static str,

@@ -1,6 +1,6 @@
-//! Bounds of what is remembered about the start of a process.
+//! Bounds of the record of a process's start.
 
-/// Phases and their parts; an attach has six.
+/// Most phases, their parts included; an attach has six.
 pub const BOOT_PHASES_MAX: usize = 128;
-/// Chunks and tree nodes whose fetching is described one by one; the rest is counted.
+/// Most fetches of chunks and tree nodes that are recorded one by one; the rest is counted.
 pub const BOOT_FETCHES_MAX: usize = 256;

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 
-/// Is turned on once, and stays so. Those who wait for it wake in the order in which they came: tokio's `watch` wakes them in
-/// any order, and then a seed would not be one run.
+/// A flag that is turned on once, and stays so. The tasks that wait for it wake in the order in
+/// which they came: tokio's `watch` wakes them in any order, and then a seed would not be one run.
 #[derive(Debug, Default)]
 pub struct Switch {
     on: AtomicBool,
@@ -12,21 +12,22 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Turns it on; nothing happens when it is.
+    /// Turns the switch on; no effect when it is on already.
     pub fn turn_on(&self) {
         self.on.store(true, Ordering::Release);
         self.turned.notify_waiters();
     }
 
-    /// Whether it is on.
+    /// Whether the switch is on.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Acquire)
     }
 
-    /// Waits until it is on.
+    /// Waits until the switch is on.
     pub async fn wait(&self) {
-        // Counts from here on, so that nothing is missed between the look and the wait.
+        // A `Notified` counts from its creation on, so that no turn is missed between the look and
+        // the wait.
         let turned = self.turned.notified();
         if !self.is_on() {
             turned.await;
@@ -40,7 +41,8 @@ mod tests {
     use crate::sim::{Faults, World};
     use std::sync::{Arc, Mutex};
 
-    /// Who woke when. In which order tasks run is drawn from the seed; the switch adds no chance of its own.
+    /// The order in which 20 waiting tasks wake. The seed draws the order in which tasks run; the
+    /// switch adds no chance of its own.
     fn order(seed: u64) -> Vec<u32> {
         let world = World::new(seed, Faults::none());
         let (switch, woken) = (Arc::new(Switch::default()), Arc::new(Mutex::new(Vec::new())));

@@ -1,4 +1,4 @@
-//! What every environment must do, asked of the real machine and of simulated ones.
+//! The contract of every environment, checked on the real machine and on simulated ones.
 
 use crate::sim::{Faults, World};
 use crate::{Address, Env, FileKind, Open, TaskHandle, real};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// All of the contract, in a folder of its own.
+/// Checks all of the contract, in a folder of its own.
 async fn contract(env: Env, folder: PathBuf) {
     env.disk().create_folder(&folder.join("a/b")).await.unwrap();
     files(&env, &folder).await;
@@ -87,7 +87,8 @@ async fn lengths(env: &Env, folder: &Path) {
     assert!(free > 1 << 20);
 }
 
-/// Direct writes, of memory and at places that suit them and that do not, between others: one file, whatever the way.
+/// Checks direct writes between others, with memory and offsets that suit them and that do not: the
+/// file is the same, whatever the way.
 async fn direct_writes(env: &Env, folder: &Path) {
     let path = folder.join("direct");
     let file = env.disk().open(&path, Open::Create).await.unwrap();
@@ -259,7 +260,8 @@ async fn network(env: &Env, address: Address) {
 
     let server = env.clone();
     env.spawn("server", async move {
-        // Two connections, each served by a session. Probing listeners may connect and hang up as well.
+        // Two connections, each served by a session. Probing listeners may connect and hang up as
+        // well.
         while let Ok(accepted) = acceptor.accept().await {
             server.spawn_session("echo", async move {
                 let mut stream = accepted().unwrap();
@@ -296,7 +298,7 @@ fn the_real_machine_keeps_the_contract() {
     let folder = tempfile::tempdir().unwrap();
     let (env, runtime) = real::env().unwrap();
     runtime.block_on(contract(env.clone(), folder.path().to_owned()));
-    // Also when a session's thread drives it all.
+    // The same, driven by a session's thread.
     let second = folder.path().join("second");
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let inner = env.clone();
@@ -322,7 +324,7 @@ fn a_stale_unix_socket_is_replaced_and_other_files_are_not() {
     let (env, runtime) = real::env().unwrap();
     runtime.block_on(async {
         let path = folder.path().join("socket");
-        // What a killed server leaves behind.
+        // The socket file that a killed server leaves behind.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let address = Address::Unix(path.clone());
         let acceptor = env.net().listen(&address).await.unwrap();

@@ -1,9 +1,12 @@
-//! A disk in plain memory behind our NBD server: what the front alone costs, and what foreign clients think of it.
+//! A disk in plain memory behind our NBD server. It shows the cost of the front alone, and whether
+//! foreign clients accept it.
 //!
-//! `cargo run --release -p rekindle-front --example nbd_memory -- unix:/tmp/nbd.sock 256M [done|staged]`
+//! `cargo run --release -p rekindle-front --example nbd_memory -- unix:/tmp/nbd.sock 256M`
+//!
+//! A third argument, `staged`, makes writes need a sync; `done` is the default.
 
-use env::BoxFuture;
 use parking_lot::RwLock;
+use rekindle_env::BoxFuture;
 use rekindle_front::conn::{CONNECTIONS_DEFAULT, Connections, check_address};
 use rekindle_front::nbd::{
     Error, Export, ExportError, Exports, Extent, Target, Ticket, Written, serve,
@@ -18,7 +21,7 @@ struct Memory {
 
 impl Memory {
     fn written(&self) -> Written {
-        if self.staged { Written::Staged(Ticket::default()) } else { Written::Done }
+        if self.staged { Written::NeedsSync(Ticket::default()) } else { Written::Acked }
     }
 }
 
@@ -90,7 +93,7 @@ impl Exports for One {
                 return Ok(self.0.clone());
             }
             let message = format!("no volume is called '{name}'");
-            Err(ExportError { kind: base::Kind::NotFound, message })
+            Err(ExportError { kind: rekindle_base::Kind::NotFound, message })
         })
     }
 }
@@ -99,12 +102,13 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().expect("an address: unix:PATH or tcp:HOST:PORT");
     let address = address.parse().expect("unix:PATH or tcp:HOST:PORT");
-    let size = arguments.next().map_or(Ok(256 << 20), |text| base::units::parse_size(&text));
+    let size =
+        arguments.next().map_or(Ok(256 << 20), |text| rekindle_base::units::parse_size(&text));
     let size = size.expect("a size, such as 256M");
     let staged = arguments.next().is_some_and(|how| how == "staged");
     check_address(&address, false).expect("a local address");
     let bytes = Arc::new(RwLock::new(vec![0; usize::try_from(size).expect("a size that fits")]));
-    let (env, runtime) = env::real::env().expect("an environment");
+    let (env, runtime) = rekindle_env::real::env().expect("an environment");
     runtime.block_on(async {
         let acceptor = env.net().listen(&address).await.expect("a listening socket");
         let connections = Connections::new("nbd", CONNECTIONS_DEFAULT);

@@ -1,17 +1,20 @@
 //! Connections: the accept loop, the limit, the orderly end. The same for every protocol.
 //!
-//! A [`Connections`] belongs to one protocol of a node. Each accepted connection takes a slot of its listener, so that
-//! strangers at one do not lock out who comes to another, and is let in while there are file descriptors left for the log and
-//! the store. Who is not is hung up on at once (a client that is told "no" can say so, one left in the queue looks like a
-//! hang). [`Connections::stop`] ends the accept loops, asks every session to finish what it has begun, and cuts off those
-//! that do not.
+//! A [`Connections`] belongs to one protocol of a node. Each accepted connection takes a slot of
+//! its listener, so that strangers (clients at a TCP port) do not lock out the clients of another
+//! listener. A new connection is served while enough file descriptors are left for the log and the
+//! store.
+//!
+//! Any other connection is hung up on at once: a client that is told "no" can report that, one left
+//! in the queue looks like a hang. [`Connections::stop`] ends the accept loops, asks every session
+//! to finish its requests, and cuts off those that do not.
 
 mod budget;
 
 pub use budget::{BUDGET_BYTES_DEFAULT, Budget, Lease};
 
-use env::{Acceptor, Address, BoxFuture, Env, Stream, TaskHandle};
 use parking_lot::Mutex;
+use rekindle_env::{Acceptor, Address, BoxFuture, Env, Stream, TaskHandle};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
@@ -21,32 +24,33 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
 
-/// Most connections at one listener, unless the node says otherwise.
+/// Most connections at one listener, unless the node sets another limit.
 pub const CONNECTIONS_DEFAULT: usize = 256;
-/// Pause after a failed accept (no descriptors, no memory), so that the loop does not spin; it doubles.
+/// First pause after a failed accept (no descriptors, no memory), so that the loop does not spin.
+/// Each further pause doubles.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The longest such pause.
+/// Longest such pause.
 const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Descriptors that connections leave to others: the log's segments, the store's connections, the supervisor's next worker.
-/// Of a process that may have few, a quarter.
+/// Descriptors that connections leave to others: the log's segments, the store's connections, the
+/// supervisor's next worker. A process with a low limit leaves a quarter of it.
 const DESCRIPTORS_RESERVED: u64 = 192;
-/// Descriptors of a session with a thread of its own: its socket, and four of the runtime (two names of its epoll, its
-/// waker, the pipe of signals).
+/// Descriptors of a session with a thread of its own: its socket, and four of the runtime (two
+/// names of its epoll, its waker, the pipe of signals).
 const DESCRIPTORS_OF_THREAD: u64 = 5;
-/// What a connection counts for among the memory that is given back to the machine, bytes.
+/// Bytes that a closed connection counts for when memory is given back to the machine.
 const CONNECTION_BYTES: usize = 256 << 10;
 
-/// Where a connection's session runs.
+/// The threads that run a connection's session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// On a thread of its own: it may drive the disk.
+    /// A thread of its own, so that the session may write to the disk itself.
     OwnThread,
-    /// On the background threads.
+    /// The background threads.
     Background,
 }
 
 impl Place {
-    /// Descriptors of a session.
+    /// Returns the descriptors that a session takes.
     fn descriptors(self) -> u64 {
         match self {
             Place::OwnThread => DESCRIPTORS_OF_THREAD,
@@ -55,7 +59,7 @@ impl Place {
     }
 }
 
-/// A listener, and what its connections are.
+/// A listener, and the kind of its connections.
 struct Door {
     listener: usize,
     address: Address,
@@ -63,9 +67,12 @@ struct Door {
 }
 
 impl Door {
-    /// Descriptors that must be left for one more connection: those it takes (of which it has the first already), and the
-    /// reserve. Requests to the API take little of that, so that an operator gets in when no client does; strangers at a
-    /// port leave as much again to those at a Unix socket.
+    /// Returns the descriptors that must be left for one more connection: those it takes (of which
+    /// it has the first already), and the reserve.
+    ///
+    /// The API needs only half of the reserve, so that an operator gets in when no client does.
+    /// Connections at a TCP port must leave twice as much, so that those at a Unix socket still get
+    /// in.
     fn descriptors_needed(&self, limit: u64) -> u64 {
         let reserve = DESCRIPTORS_RESERVED.min(limit / 4);
         let reserve = if self.place == Place::Background { reserve / 2 } else { reserve };
@@ -74,10 +81,10 @@ impl Door {
     }
 }
 
-/// Serves one connection until it ends, or until [`Stop`] says to finish.
+/// A function that serves one connection until it ends, or until [`Stop`] asks it to finish.
 pub type Serve = Arc<dyn Fn(Box<dyn Stream>, Stop) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// The connections of one protocol. Clones mean the same ones.
+/// The connections of one protocol. Clones share them.
 #[derive(Clone)]
 pub struct Connections {
     inner: Arc<Inner>,
@@ -85,11 +92,11 @@ pub struct Connections {
 
 struct Inner {
     what: &'static str,
-    /// At each listener.
+    /// Most connections at each listener.
     connections_max: usize,
     budget: Budget,
     state: Mutex<State>,
-    /// Told when a connection ends.
+    /// Notified when a connection ends.
     ended: Notify,
     stopping: watch::Sender<bool>,
 }
@@ -99,14 +106,14 @@ struct State {
     next: u64,
     live: BTreeMap<u64, Live>,
     listeners: Vec<Listener>,
-    /// Descriptors that sessions will open which have not begun yet.
+    /// Descriptors that sessions which have not begun yet will open.
     to_open: u64,
 }
 
 #[derive(Default)]
 struct Listener {
     live: usize,
-    /// Since the last accepted one; only the first is logged.
+    /// Connections refused since the last accepted one; only the first of them is logged.
     refused: u64,
 }
 
@@ -118,7 +125,7 @@ struct Live {
     task: Option<TaskHandle>,
 }
 
-/// Completes when the session shall finish.
+/// A future that completes when the session must finish.
 pub struct Stop(oneshot::Receiver<()>);
 
 impl Future for Stop {
@@ -129,7 +136,7 @@ impl Future for Stop {
 }
 
 impl Stop {
-    /// A pair: dropping or sending on the sender asks the session to finish.
+    /// Makes a pair: dropping the sender, or sending on it, asks the session to finish.
     #[must_use]
     pub fn pair() -> (oneshot::Sender<()>, Self) {
         let (sender, receiver) = oneshot::channel();
@@ -137,7 +144,7 @@ impl Stop {
     }
 }
 
-/// The place of one connection; its drop, however the session ends, frees it.
+/// The slot of one connection; its drop frees the slot, however the session ends.
 struct Slot {
     number: u64,
     inner: Arc<Inner>,
@@ -157,7 +164,7 @@ impl Drop for Slot {
     }
 }
 
-/// Descriptors that a session will open; dropped when it has.
+/// The descriptors that a session is about to open; dropped when the session begins.
 struct Opening {
     count: u64,
     inner: Arc<Inner>,
@@ -170,13 +177,14 @@ impl Drop for Opening {
 }
 
 impl Connections {
-    /// Connections of the protocol `what` (for messages), at most so many at each listener.
+    /// Makes the connections of the protocol `what` (for messages), with a limit for each listener.
     #[must_use]
     pub fn new(what: &'static str, connections_max: usize) -> Self {
         Self::with_budget(what, connections_max, BUDGET_BYTES_DEFAULT)
     }
 
-    /// The same, with so many bytes for all sessions together beyond their own shares.
+    /// Makes the connections with a budget of memory for all sessions together, beyond their own
+    /// shares.
     #[must_use]
     pub fn with_budget(what: &'static str, connections_max: usize, budget_bytes: usize) -> Self {
         let inner = Inner {
@@ -190,19 +198,19 @@ impl Connections {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Connections now.
+    /// Returns the number of connections.
     #[must_use]
     pub fn live(&self) -> usize {
         self.inner.state.lock().live.len()
     }
 
-    /// The memory that the sessions share.
+    /// Returns the budget of memory that the sessions share.
     #[must_use]
     pub fn budget(&self) -> &Budget {
         &self.inner.budget
     }
 
-    /// Accepts until [`Connections::stop`]. One call per listener.
+    /// Accepts connections until [`Connections::stop`]. One call per listener.
     pub async fn accept(&self, env: &Env, acceptor: Box<dyn Acceptor>, place: Place, serve: Serve) {
         tokio::select! {
             () = self.accept_all(env, &*acceptor, place, serve) => {}
@@ -233,7 +241,7 @@ impl Connections {
                     self.start(env, connect, &door, &serve);
                 }
                 Err(error) => {
-                    // Who is served goes on; who comes waits in the queue of the socket.
+                    // Present clients are still served; new ones wait in the queue of the socket.
                     if pause == ACCEPT_PAUSE {
                         tracing::warn!(
                             protocol = what, address = %door.address, %error,
@@ -247,7 +255,7 @@ impl Connections {
         }
     }
 
-    fn start(&self, env: &Env, connect: env::Accepted, door: &Door, serve: &Serve) {
+    fn start(&self, env: &Env, connect: rekindle_env::Accepted, door: &Door, serve: &Serve) {
         let Some((slot, stop, opening)) = self.take_slot(env, door) else { return };
         let (number, what, serve) = (slot.number, self.inner.what, serve.clone());
         let session = async move {
@@ -262,7 +270,7 @@ impl Connections {
             Place::OwnThread => env.spawn_session(what, session),
             Place::Background => env.spawn(what, session),
         };
-        // The session may have ended already; then there is nothing to abort.
+        // The session may have ended already; then there is no task to abort.
         if let Some(live) = self.inner.state.lock().live.get_mut(&number) {
             live.task = Some(task);
         }
@@ -313,8 +321,8 @@ impl Connections {
         Some((slot, stop, Opening { count, inner: self.inner.clone() }))
     }
 
-    /// Ends: no new connections; those there finish what they have begun. After `grace` the rest is cut off.
-    /// Returns how many that were.
+    /// Stops: no new connections, and the present ones finish their requests. After `grace` the
+    /// rest is cut off. Returns how many were cut off.
     pub async fn stop(&self, env: &Env, grace: Duration) -> usize {
         self.inner.stopping.send_replace(true);
         for live in self.inner.state.lock().live.values_mut() {
@@ -331,7 +339,8 @@ impl Connections {
             cut_off += 1;
         }
         tracing::warn!(protocol = self.inner.what, cut_off, "connections did not finish in time");
-        // An aborted session goes at its next suspension; one that drives the disk may take a moment.
+        // An aborted session ends at its next suspension; one that writes to the disk may take a
+        // moment.
         let _ = env.timeout(grace.min(Duration::from_secs(1)), self.idle()).await;
         cut_off
     }
@@ -347,7 +356,7 @@ impl Connections {
     }
 }
 
-/// Refuses an address that strangers can reach: neither protocol asks who is calling.
+/// Refuses an address that strangers can reach: neither protocol authenticates its clients.
 pub fn check_address(address: &Address, allow_remote: bool) -> io::Result<()> {
     match address {
         Address::Tcp(socket) if !socket.ip().is_loopback() && !allow_remote => {

@@ -1,10 +1,10 @@
 //! The protocols that clients speak: [`nbd`] serves volumes as disks, [`http`] serves the API.
 //!
-//! They are strangers to one another: `nbd` knows [`block::Device`] and nothing of the API, `http` knows only the trait
-//! [`http::Api`] that the node implements. Both take their connections from [`conn`]: the accept loop, the limit on
-//! connections, the orderly end.
+//! They do not know each other: `nbd` knows [`rekindle_block::Device`] and nothing of the API,
+//! `http` knows only the trait [`http::Api`] that the node implements. Both take their connections
+//! from [`conn`]: the accept loop, the limit on connections, the orderly end.
 //!
-//! Read [`nbd::session`] first; that loop is where the appliance is fast or slow.
+//! Read [`nbd::session`] first; that loop decides how fast the appliance is.
 
 pub mod conn;
 pub mod http;

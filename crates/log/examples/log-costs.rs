@@ -1,13 +1,15 @@
-//! What the log costs on this machine: `cargo run --release -p rekindle-log --example log-costs [FOLDER]`.
+//! Measures the costs of the log on this machine:
+//! `cargo run --release -p rekindle-log --example log-costs [FOLDER]`.
 //!
-//! Append, commit, and the inventory of a gibibyte of unfinished 4 KiB writes. Prints; asserts nothing about time.
+//! Append, commit, and the inventory of a gibibyte of unfinished 4 KiB writes. Prints; asserts
+//! nothing about time.
 
-use base::{Generation, Incarnation, NodeId, Serial, VolumeId};
-use env::Env;
+use rekindle_base::{Generation, Incarnation, NodeId, Serial, VolumeId};
+use rekindle_env::Env;
 use rekindle_log::{self as log, Append, Change, Config, Log};
+use rekindle_warm::Arena;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use warm::Arena;
 
 const WRITES: u64 = 262_144;
 const NODE: NodeId = NodeId([1; 16]);
@@ -138,7 +140,7 @@ async fn run(env: Env, folder: PathBuf, arena_path: Option<PathBuf>) {
 }
 
 fn main() {
-    let (env, runtime) = env::real::env().expect("a runtime");
+    let (env, runtime) = rekindle_env::real::env().expect("a runtime");
     let folder = std::env::args()
         .nth(1)
         .map_or_else(|| std::env::temp_dir().join("rekindle-log-costs"), PathBuf::from);

@@ -1,21 +1,21 @@
-//! Makes segments of what a start has found: sealed ones as they are, the old head so that it can be committed and
-//! sealed, each with its memory if that can be believed.
+//! Turns the findings of a start into segments: sealed ones as they are, and the old head so that
+//! it can be committed and sealed. A segment keeps its memory if that can be believed.
 
 use crate::descriptors::{of_image, one_by_one};
 use crate::driver::finish;
 use crate::format::{EntryHeader, Lost};
 use crate::head::Head;
 use crate::scan::{Found, Scan, read_foot, read_image, sync};
-use crate::segment::Segment;
+use crate::segment::{Segment, spare_slot};
 use crate::start::Starting;
 use crate::walk::{goes_on, walk};
 use crate::{Error, Opened};
-use base::SegmentId;
+use rekindle_base::SegmentId;
+use rekindle_warm::Label;
 use std::sync::Arc;
-use warm::{Label, Slot};
 
 impl Starting {
-    /// Makes segments of what was found, and rows of the table.
+    /// Turns each member of the log into a segment and a row of the table.
     pub(crate) async fn admit(
         &mut self,
         scan: &mut Scan,
@@ -38,11 +38,11 @@ impl Starting {
                 if self.history.resume == Some(id) {
                     self.resumed = Some(old);
                 } else {
-                    // Not the head any more: its successor had taken over, or an earlier start could not read it. Its
-                    // slot may be needed.
+                    // No longer the head: its successor had taken over, or an earlier start could
+                    // not read it. Its slot may be needed.
                     let next = self.history.members.iter().find(|named| named.segment > id);
                     let successor = next.map_or(self.history.next, |named| named.segment);
-                    finish(&self.depot, old, successor).await?;
+                    finish(&self.pool, old, successor).await?;
                 }
             } else {
                 opened.segments += 1;
@@ -65,12 +65,13 @@ impl Starting {
         Ok(())
     }
 
-    /// Whether flash does not have all of it, or not sealed. What flash knows as sealed is never written from memory.
+    /// Whether flash lacks a part of the segment, or its seal. A segment that is sealed on flash is
+    /// never written from memory.
     async fn is_behind(&self, id: SegmentId, scan: &mut Scan) -> Result<bool, Error> {
         if self.history.resume == Some(id) {
             return Ok(scan.segments.get(&id).is_some_and(|found| found.flash.is_some()));
         }
-        let capacity = self.depot.capacity;
+        let capacity = self.pool.capacity;
         let has_more = |found: &&Found| {
             found.warm.as_ref().is_some_and(|copy| copy.certificate.durable < capacity)
         };
@@ -79,22 +80,23 @@ impl Starting {
         else {
             return Ok(false);
         };
-        // What is read here may still be on its way to flash, from before the last process died.
-        let can_be_written = sync(&self.depot, file).await?;
-        scan.settle(&self.depot, id).await;
-        let is_sealed = matches!(read_foot(&self.depot, file, &header).await, Ok(Some(_)));
+        // The bytes read here may still be on their way to flash, from before the last process
+        // died.
+        let can_be_written = sync(&self.pool, file).await?;
+        scan.settle(&self.pool, id).await;
+        let is_sealed = matches!(read_foot(&self.pool, file, &header).await, Ok(Some(_)));
         let has_copy = scan.segments.get(&id).is_some_and(|found| found.warm.is_some());
         Ok(has_copy && !is_sealed && can_be_written)
     }
 
     fn admit_empty(&mut self, id: SegmentId, found: Found, scan: &mut Scan) {
         scan.slots.extend(found.warm.and_then(|copy| copy.memory.into_slot().ok()));
-        // Without a file it never was durably open: nothing names it, nothing needs it.
+        // Without a file the segment was never durably open: nothing names it, nothing needs it.
         let Some((file, header)) = found.flash else { return };
-        let segment = Arc::new(Segment::new(&self.depot, header, Some(file), None, false));
+        let segment = Arc::new(Segment::new(&self.pool, header, Some(file), None, false));
         self.table.insert(id, segment.named(), Some(segment), false);
         if self.history.tail_lost == Some(id) {
-            // Flash has nothing of it, but memory may have had.
+            // Flash has no changes of this segment, but memory may have had some.
             self.table.mark_lost(id, Lost::Uncounted);
         } else {
             self.leaving.push(id);
@@ -106,14 +108,15 @@ impl Starting {
         let (header, file) = (found.header(), found.file());
         let memory = match found.warm {
             Some(copy) if copy.header == header => Some(copy.memory),
-            // Another segment under this number: only what agrees with flash is believed.
+            // Memory has another segment under this number: only a copy that agrees with flash is
+            // believed.
             Some(copy) => {
                 scan.slots.extend(copy.memory.into_slot().ok());
                 None
             }
             None => None,
         };
-        let segment = Arc::new(Segment::new(&self.depot, header, file, memory, false));
+        let segment = Arc::new(Segment::new(&self.pool, header, file, memory, false));
         if file.is_some() {
             segment.set_on_flash();
         } else {
@@ -129,8 +132,9 @@ impl Starting {
         self.unread.push(segment);
     }
 
-    /// The old head: from warm memory as it is, or read from flash into a slot. `None` when flash does not have all of it
-    /// that it once had: then it stays as it is, for there lies the proof of what is lost.
+    /// Resumes the old head: from warm memory as it is, or read from flash into a slot. `None` when
+    /// flash lacks a part of the head that it once had: the segment then stays as it is, as the
+    /// proof of the loss.
     async fn resume(
         &mut self,
         id: SegmentId,
@@ -140,15 +144,15 @@ impl Starting {
     ) -> Result<Option<Head>, Error> {
         let (file, header) = found.flash.expect("only a head with a file is resumed");
         let new_segment =
-            |memory| Arc::new(Segment::new(&self.depot, header, Some(file), memory, false));
+            |memory| Arc::new(Segment::new(&self.pool, header, Some(file), memory, false));
         let head = match found.warm {
             Some(copy) if copy.certificate.foot => {
-                let handle = self.depot.open_to_write(file).await?;
+                let handle = self.pool.open_to_write(file).await?;
                 let segment = new_segment(Some(copy.memory.clone()));
                 Head::resume_sealed(segment, handle, copy.memory, copy.certificate.durable)
             }
             Some(copy) if one_by_one(copy.memory.back(), header.key()).is_some() => {
-                let handle = self.depot.open_to_write(file).await?;
+                let handle = self.pool.open_to_write(file).await?;
                 let slot = copy.memory.into_slot().map_err(|_| self.busy(id))?;
                 let writer = slot.resume().map_err(|_| self.busy(id))?;
                 let segment = new_segment(Some(writer.memory()));
@@ -156,7 +160,7 @@ impl Starting {
             }
             damaged => {
                 if let Some(copy) = damaged {
-                    // What flash has counts, and it may have all there was.
+                    // The copy on flash counts, and it may be complete.
                     if !copy.is_on_flash() {
                         opened.damage.push(format!(
                             "segment {id} is damaged in warm memory: what was not on flash is lost"
@@ -165,9 +169,10 @@ impl Starting {
                     }
                     scan.slots.extend(copy.memory.into_slot().ok());
                 }
-                let (image, unreadable) = read_image(&self.depot, file).await;
+                let (image, unreadable) = read_image(&self.pool, file, &header).await;
                 let walked = walk(&image, &header, true);
-                // A head that has had a successor was durably open: without its opening it is damaged, not torn.
+                // A head that has had a successor was durably open: without its opening it is
+                // damaged, not torn.
                 let is_cut = unreadable.is_some()
                     || walked.end == 0
                     || (header.version >= 3 && goes_on(&image, &header, &walked));
@@ -181,9 +186,9 @@ impl Starting {
                     self.insert_unread(segment);
                     return Ok(None);
                 }
-                let handle = self.depot.open_to_write(file).await?;
-                let slot =
-                    scan.slots.pop().or_else(|| self.steal_slot()).ok_or_else(|| self.busy(id))?;
+                let handle = self.pool.open_to_write(file).await?;
+                let slot = scan.slots.pop().or_else(|| spare_slot(&self.table));
+                let slot = slot.ok_or_else(|| self.busy(id))?;
                 let mut writer = slot.begin(Label { segment: id, epoch: header.epoch, file });
                 writer.push_front(&image[..walked.end as usize]);
                 walked
@@ -191,17 +196,13 @@ impl Starting {
                     .iter()
                     .for_each(|entry: &EntryHeader| writer.push_back(&entry.encode(header.key())));
                 writer.publish();
-                // The last batch may be in the page cache only, or not even be going to flash (after a failed sync
-                // the kernel forgets): it is written again.
+                // The last batch may be in the page cache only. After a failed sync the kernel does
+                // not even write it to flash later (it forgets), so the resumed head writes it
+                // again.
                 Head::resume(new_segment(Some(writer.memory())), handle, writer, walked.last_start)
             }
         };
         self.insert_unread(Arc::clone(&head.segment));
         Ok(Some(head))
-    }
-
-    /// Warm memory is full of sealed segments: the oldest goes.
-    pub(crate) fn steal_slot(&self) -> Option<Slot> {
-        self.table.segments().find_map(|(_, segment)| segment.as_ref()?.give_up_memory())
     }
 }

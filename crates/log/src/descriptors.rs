@@ -1,11 +1,11 @@
-//! Where the changes of a recovered segment are listed: its descriptor table in memory, or on flash, or when both are
-//! damaged what can be read of its entries.
+//! The list of a recovered segment's changes: its descriptor table in memory, or the one on flash,
+//! or, when both are damaged, the entries that can still be read.
 
 use crate::format::{ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Key, SegmentHeader};
 use crate::scan::{Unreadable, read, read_foot, read_image};
 use crate::segment::Segment;
 use crate::walk::{goes_on, salvage, walk};
-use warm::Memory;
+use rekindle_warm::Memory;
 
 /// A table that has been verified: as a whole by the foot's checksum, or descriptor by descriptor.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ impl<'a> Verified<'a> {
         EntryHeader::decode_verified(bytes, self.key).ok()
     }
 
-    /// Checks that all of it are descriptors of entries that ascend and lie inside the front.
+    /// Checks that the bytes are descriptors of entries that ascend and lie inside the front.
     fn checked(self, front: u32) -> Option<Self> {
         let mut at = HEADER_BYTES;
         let sane = self.bytes.rchunks_exact(ENTRY_BYTES as usize).all(|bytes| {
@@ -95,33 +95,33 @@ impl Read {
 
 /// The table of a sealed segment on flash, verified; `None` when there is none.
 pub(crate) async fn on_flash(segment: &Segment) -> Result<Option<Read>, Unreadable> {
-    let (depot, header) = (segment.depot(), &segment.header);
+    let (pool, header) = (segment.pool(), &segment.header);
     let Some(file) = segment.file else { return Ok(None) };
-    let Some(foot) = read_foot(depot, file, header).await? else { return Ok(None) };
+    let Some(foot) = read_foot(pool, file, header).await? else { return Ok(None) };
     let mut back = vec![0; foot.table as usize];
-    read(depot, file, &mut back, header.capacity - FOOT_BYTES - foot.table).await?;
+    read(pool, file, &mut back, header.capacity - FOOT_BYTES - foot.table).await?;
     let read = Read { foot, back, key: header.key() };
     let sane = read.table().and_then(|table| table.checked(foot.front)).is_some();
     Ok(sane.then_some(read))
 }
 
-/// What is found of a segment without a table.
+/// The entries found in a segment without a table.
 pub(crate) struct Entries {
     pub(crate) listed: Vec<EntryHeader>,
-    /// What is wrong with it, if anything is missing.
+    /// The damage, if entries are missing.
     pub(crate) damage: Option<Damage>,
 }
 
-/// Entries are missing.
+/// Damage of a segment that has lost entries.
 pub(crate) struct Damage {
     pub(crate) reason: String,
-    /// None is missing behind this offset.
+    /// Offset behind which no entry is missing.
     pub(crate) hole_ends: u32,
-    /// The device has refused to give it, at least in part.
+    /// The device has refused to give the segment, at least in part.
     pub(crate) is_unreadable: bool,
 }
 
-/// The entries of a segment without a table, as far as they can be read.
+/// Reads the entries of a segment without a table, as far as they can be read.
 pub(crate) async fn out_of_entries(segment: &Segment) -> Entries {
     let lost = |reason: String| Entries {
         listed: Vec::new(),
@@ -131,12 +131,12 @@ pub(crate) async fn out_of_entries(segment: &Segment) -> Entries {
         return lost("its table in memory is damaged, and it has no file".to_owned());
     };
     let header = &segment.header;
-    let foot = read_foot(segment.depot(), file, header).await.ok().flatten();
-    let (image, unreadable) = read_image(segment.depot(), file).await;
+    let foot = read_foot(segment.pool(), file, header).await.ok().flatten();
+    let (image, unreadable) = read_image(segment.pool(), file, header).await;
     of_image(header, &image, foot, unreadable)
 }
 
-/// The same, of these bytes.
+/// Reads the entries as [`out_of_entries`] does, from these bytes.
 pub(crate) fn of_image(
     header: &SegmentHeader,
     image: &[u8],
@@ -160,7 +160,7 @@ pub(crate) fn of_image(
         None => unreadable.is_none() && found.count > 0,
     };
     if foot.is_none() && unreadable.is_none() {
-        // The last batch may be torn: nobody heard of it.
+        // The last batch may be torn: no client has an acknowledgement of it.
         found.listed.truncate(found.certified);
     }
     let count = foot.map_or(found.count, |foot| foot.changes.into());

@@ -1,10 +1,9 @@
-//! Carries out commits and rollovers. Whoever holds the baton drives the disk, on its own thread; the others append
-//! meanwhile, then find their bytes covered.
+//! Carries out commits and rollovers. The flush leader, the task that holds the lead, writes to the
+//! disk on its own thread. The other tasks append meanwhile, then find their bytes covered.
 //!
-//! Every step may be given up in the middle (a future that is dropped): the next holder of the baton repeats it, and
-//! writes the same bytes to the same place.
+//! Every step may be given up in the middle (a future that is dropped): the next leader repeats the
+//! step, and writes the same bytes to the same place.
 
-use crate::depot::Depot;
 use crate::format::{Lost, Named, SegmentHeader, Statistics, VERSION};
 use crate::head::Head;
 use crate::heads::{Heads, Prepared, Sealed, Step};
@@ -12,44 +11,45 @@ use crate::inner::Inner;
 use crate::limits::{
     FILES_AHEAD, FILES_RESERVED, FLUSH_AHEAD_BYTES, RESERVE_FILES, STATISTICS_MAX,
 };
-use crate::machine::table::Needed;
-use crate::segment::Segment;
+use crate::segment::{Segment, spare_slot};
+use crate::segment_pool::SegmentPool;
 use crate::{Error, Position};
-use base::{Incarnation, SegmentId};
-use env::File;
+use rekindle_base::{Incarnation, SegmentId};
+use rekindle_env::File;
+use rekindle_warm::{Label, Slot};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{MutexGuard, Notify};
-use warm::{Label, Slot};
 
-/// The right to drive. Put down on drop, and everybody who waits is told.
-struct Baton<'a> {
+/// The lead: the right to write what heads hold. Given up on drop, which notifies all waiting
+/// tasks.
+struct FlushLeader<'a> {
     held: Option<MutexGuard<'a, ()>>,
-    put_down: &'a Notify,
+    leader_left: &'a Notify,
 }
 
-impl Drop for Baton<'_> {
+impl Drop for FlushLeader<'_> {
     fn drop(&mut self) {
         self.held = None;
-        self.put_down.notify_waiters();
+        self.leader_left.notify_waiters();
     }
 }
 
-/// A file taken from the depot; goes back unless it is used.
+/// A file taken from the pool. An unused file goes back on drop.
 pub(crate) struct FileLease {
-    depot: Arc<Depot>,
+    pool: Arc<SegmentPool>,
     file: Option<u32>,
 }
 
 impl FileLease {
     pub(crate) async fn take(
-        depot: &Arc<Depot>,
+        pool: &Arc<SegmentPool>,
         patient: bool,
         leave: impl Fn() -> usize,
     ) -> Result<FileLease, Error> {
-        let file = Some(depot.take_file(patient, leave).await?);
-        Ok(FileLease { file, depot: Arc::clone(depot) })
+        let file = Some(pool.take_file(patient, leave).await?);
+        Ok(FileLease { file, pool: Arc::clone(pool) })
     }
 
     fn into_file(mut self) -> u32 {
@@ -59,26 +59,27 @@ impl FileLease {
 
 impl Drop for FileLease {
     fn drop(&mut self) {
-        self.depot.give_back(self.file.take(), None);
+        self.pool.give_back(self.file.take(), None);
     }
 }
 
 impl Inner {
-    fn try_baton(&self) -> Option<Baton<'_>> {
-        let held = Some(self.baton.try_lock().ok()?);
-        Some(Baton { held, put_down: &self.put_down })
+    fn try_lead(&self) -> Option<FlushLeader<'_>> {
+        let held = Some(self.leader.try_lock().ok()?);
+        Some(FlushLeader { held, leader_left: &self.leader_left })
     }
 
-    /// Waits for the baton. Not in the mutex's own queue: were a waiter there dropped just after it was handed the
-    /// lock, nobody would tell those who wait for `put_down`.
-    async fn baton(&self) -> Baton<'_> {
+    /// Waits for the lead, but not in the mutex's own queue. A waiter there could be dropped just
+    /// after it was handed the lock, and the tasks that wait for `leader_left` would not be
+    /// notified.
+    async fn lead(&self) -> FlushLeader<'_> {
         loop {
-            let mut put_down = std::pin::pin!(self.put_down.notified());
-            put_down.as_mut().enable();
-            if let Some(baton) = self.try_baton() {
-                return baton;
+            let mut leader_left = std::pin::pin!(self.leader_left.notified());
+            leader_left.as_mut().enable();
+            if let Some(leader) = self.try_lead() {
+                return leader;
             }
-            put_down.await;
+            leader_left.await;
         }
     }
 
@@ -89,28 +90,28 @@ impl Inner {
                 return Ok(());
             }
             self.check()?;
-            if let Some(_baton) = self.try_baton() {
+            if let Some(_leader) = self.try_lead() {
                 self.step().await?;
                 continue;
             }
-            let mut put_down = std::pin::pin!(self.put_down.notified());
-            put_down.as_mut().enable();
-            // Between the first look and this one the driver may have ended, unheard.
+            let mut leader_left = std::pin::pin!(self.leader_left.notified());
+            leader_left.as_mut().enable();
+            // The leader may have left between the first look and `enable`, unheard.
             if self.durable() >= position {
                 return Ok(());
             }
-            if let Some(_baton) = self.try_baton() {
+            if let Some(_leader) = self.try_lead() {
                 self.step().await?;
                 continue;
             }
-            put_down.await;
+            leader_left.await;
         }
     }
 
-    /// Makes one write of what heads have and flash has not; says whether there was anything. The caller holds the
-    /// baton.
+    /// Makes one write of bytes that heads have and flash lacks; returns whether there was any. The
+    /// caller holds the lead.
     async fn step(&self) -> Result<bool, Error> {
-        // Whoever waited for the baton may have been covered, or the log have ended, meanwhile.
+        // While this task waited for the lead, the log may have ended.
         self.check()?;
         let step = {
             let mut heads = self.heads.lock();
@@ -123,40 +124,40 @@ impl Inner {
             Step::Nothing => return Ok(false),
             Step::Write(batch) => {
                 batch
-                    .write(&self.depot)
+                    .write(&self.pool)
                     .await
-                    .map_err(|error| self.latch(self.depot.write_error(&error)))?;
+                    .map_err(|error| self.latch(self.pool.write_error(&error)))?;
                 let durable = self.heads.lock().written(&batch);
                 self.durable.store(durable, Ordering::Release);
                 self.counters.commits.fetch_add(1, Ordering::Relaxed);
                 metrics::counter!("rekindle_log_commits_total").increment(1);
             }
             Step::Seal(seal) => {
-                seal.write(&self.depot)
+                seal.write(&self.pool)
                     .await
-                    .map_err(|error| self.latch(self.depot.write_error(&error)))?;
+                    .map_err(|error| self.latch(self.pool.write_error(&error)))?;
                 self.retire();
             }
         }
         Ok(true)
     }
 
-    /// The head before the open one has been sealed.
+    /// Finishes a rollover, once the head before the open one is sealed on flash.
     fn retire(&self) {
         let Sealed { head, leaving, durable } = self.heads.lock().sealed();
         self.durable.store(durable, Ordering::Release);
         let mut table = self.table.lock();
         let gone: Vec<_> = leaving.into_iter().map(|id| table.remove_dead(id)).collect();
         drop(table);
-        // Outside the locks: the last holder of a segment gives its file back.
+        // Outside the locks, since the last holder of a segment gives the segment's file back.
         drop((gone, head));
         self.make_ahead();
         self.space.notify_waiters();
         self.note_litter();
     }
 
-    /// Lets the next head take over although the present one has room, if the log is littered: so the dead segments
-    /// leave, and no restart looks into them.
+    /// Lets the next head take over although the open one has room, if the log is littered: so the
+    /// dead segments leave, and no restart looks into them.
     fn tidy(&self) {
         if !self.is_littered() {
             return;
@@ -167,8 +168,8 @@ impl Inner {
         }
     }
 
-    /// Lets the next head take over, if it is there and the budget allows another segment. A plain call: flash sees of
-    /// it when the next batch is written.
+    /// Lets the next head take over, if it is ready and the budget allows another segment. Returns
+    /// whether it has. A plain call: flash shows the rollover once the next batch is written.
     pub(crate) fn roll_over(&self, heads: &mut Heads) -> bool {
         if !heads.can_roll() {
             return false;
@@ -191,7 +192,7 @@ impl Inner {
 
     pub(crate) async fn roll(&self, bytes: usize) -> Result<(), Error> {
         assert!(
-            bytes <= self.depot.capacity as usize / 2,
+            bytes <= self.pool.capacity as usize / 2,
             "{bytes} bytes are more than one append may have"
         );
         loop {
@@ -210,10 +211,11 @@ impl Inner {
                 let table = self.table.lock();
                 (table.live(), table.unread())
             };
-            // What an attach has read since the start may have brought the log within its budget.
+            // An attach may have read segments since the start, and so have brought the log within
+            // its budget.
             self.note_live(live);
             if live >= self.segments_max && unread > 0 {
-                // What was released before may free segments, once it is known what is in them.
+                // A release frees an unread segment only when the content of the segment is known.
                 self.read_recovered().await?;
                 let live = self.table.lock().live();
                 self.note_live(live);
@@ -224,24 +226,26 @@ impl Inner {
                 continue;
             }
             if self.heads.lock().closing {
-                // Whoever closes has the baton: then it is closed, or it goes on.
-                drop(self.baton().await);
+                // The closing task has the lead. When it gives the lead up, the log is closed or
+                // goes on.
+                drop(self.lead().await);
                 continue;
             }
-            // One at a time: the others will find room in the new head.
+            // One task at a time: the others will find room in the new head.
             let mut next_id = self.next_id.lock().await;
             if self.takes(bytes) {
                 return Ok(());
             }
             while self.heads.lock().is_sealing() {
-                let _baton = self.baton().await;
+                let _leader = self.lead().await;
                 self.step().await?;
             }
             self.open_next(&mut next_id, true).await?;
         }
     }
 
-    /// Whether an append of so much would find room, as far as one can tell.
+    /// Whether an append of `bytes` would find room, as far as that can be told without its
+    /// entries.
     fn takes(&self, bytes: usize) -> bool {
         let heads = self.heads.lock();
         let rolls = || heads.can_roll() && self.table.lock().live() < self.segments_max;
@@ -253,21 +257,22 @@ impl Inner {
         if !self.heads.lock().lacks_next() {
             return Ok(());
         }
-        let file = FileLease::take(&self.depot, patient, || self.files_to_leave()).await?;
+        let file = FileLease::take(&self.pool, patient, || self.files_to_leave()).await?;
         let slot = self.take_slot().await?;
         let edition = self.heads.lock().edition();
         let (named, leaving) = self.table.lock().next_digest();
         let plan = Plan { id: *next_id, incarnation: self.incarnation, named, statistics: None };
         *next_id = next_id.next();
-        let head = open_head(&self.depot, plan, slot, file).await;
+        let head = open_head(&self.pool, plan, slot, file).await;
         let head = head.map_err(|error| self.latch(error))?;
         let unwanted = self.heads.lock().put_ahead(Prepared { head, leaving, edition });
         drop(unwanted);
         Ok(())
     }
 
-    /// How many free files the next head may not take. On a full disk there will be no others, so the last ones are for
-    /// heads that give some back: dead segments leave with the next head, one that nobody needs any more with the one after.
+    /// Count of the free files that the next head must leave. On a full disk there will be no
+    /// others, so the last ones are for heads that give some back. Dead segments leave with the
+    /// next head; an open head without needed changes leaves with the head after that.
     fn files_to_leave(&self) -> usize {
         let head_is_needed = !self.heads.lock().open.volumes.is_empty();
         if self.table.lock().dead() > 0 {
@@ -282,33 +287,25 @@ impl Inner {
     /// Makes the next segment files before they are needed.
     pub(crate) fn make_ahead(&self) {
         let files_max = self.segments_max as u64 + RESERVE_FILES;
-        self.depot
+        self.pool
             .make_files(FILES_AHEAD + FILES_RESERVED, u32::try_from(files_max).unwrap_or(u32::MAX));
     }
 
-    /// An empty slot; the oldest sealed segment gives its own when there is none.
+    /// Takes an empty slot. When there is none, a segment gives up its own ([`spare_slot`]).
     async fn take_slot(&self) -> Result<Slot, Error> {
         loop {
-            // What the log held when it ended stays where it is.
+            // The segments of a log that has ended keep their slots.
             self.check()?;
-            let found = self.depot.take_slot().or_else(|| {
-                let table = self.table.lock();
-                let mut all = table.segments();
-                let sealed = all.find_map(|(_, segment)| segment.as_ref()?.give_up_memory());
-                // One whose file is gone keeps its slot for as long as it is needed.
-                let mut dead = table.rows().filter(|row| row.2 == Needed::By(0));
-                sealed.or_else(|| dead.find_map(|(.., segment)| segment.as_ref()?.leave_memory()))
-            });
-            match found {
+            match self.pool.take_slot().or_else(|| spare_slot(&self.table.lock())) {
                 Some(slot) => return Ok(slot),
-                // Somebody holds the bytes for a moment.
-                None => self.depot.env.sleep(Duration::from_millis(1)).await,
+                // A reader holds the bytes for a moment.
+                None => self.pool.env.sleep(Duration::from_millis(1)).await,
             }
         }
     }
 
     pub(crate) async fn close(&self) -> Result<(), Error> {
-        let _baton = self.baton().await;
+        let _leader = self.lead().await;
         match self.check() {
             Err(Error::Closed) => return Ok(()),
             other => other?,
@@ -316,9 +313,7 @@ impl Inner {
         let closing = Closing::begin(self);
         while self.step().await? {}
         let seal = self.heads.lock().open.seal(None);
-        seal.write(&self.depot)
-            .await
-            .map_err(|error| self.latch(self.depot.write_error(&error)))?;
+        seal.write(&self.pool).await.map_err(|error| self.latch(self.pool.write_error(&error)))?;
         self.heads.lock().open.segment.set_on_flash();
         self.latch(Error::Closed);
         drop(closing);
@@ -328,7 +323,8 @@ impl Inner {
     }
 }
 
-/// While it lasts nothing is appended and no head takes over. A closing that is given up leaves a log that goes on.
+/// A close in progress: no append fits, and no head takes over. A close that is given up leaves a
+/// log that goes on.
 struct Closing<'a>(&'a Inner);
 
 impl<'a> Closing<'a> {
@@ -349,40 +345,41 @@ impl Drop for Closing<'_> {
     }
 }
 
-/// What a new head shall say.
+/// The plan of a new head: the contents of its opening.
 pub(crate) struct Plan {
     pub(crate) id: SegmentId,
     pub(crate) incarnation: Incarnation,
     /// The other segments of the log.
     pub(crate) named: Vec<Named>,
-    /// Who has changes there; `None` when that will be known when it takes over.
+    /// The volumes with changes in these segments; `None` when that is known only once the head
+    /// takes over.
     pub(crate) statistics: Option<Statistics>,
 }
 
-/// Opens a head: durable when this returns.
+/// Opens a head, which is durable when this returns.
 pub(crate) async fn open_head(
-    depot: &Arc<Depot>,
+    pool: &Arc<SegmentPool>,
     plan: Plan,
     slot: Slot,
     file: FileLease,
 ) -> Result<Head, Error> {
     let header = SegmentHeader {
         version: VERSION,
-        sector: depot.sector,
+        sector: pool.sector,
         class: 0,
-        node: depot.node,
+        node: pool.node,
         segment: plan.id,
         epoch: 1,
         incarnation: plan.incarnation,
-        birth: depot.env.random_u64(),
-        capacity: depot.capacity,
+        birth: pool.env.random_u64(),
+        capacity: pool.capacity,
     };
     let number = file.file.expect("a lease holds a file");
-    let handle = depot.open_to_write(number).await?;
-    complete(depot, &*handle).await?;
+    let handle = pool.open_to_write(number).await?;
+    complete(pool, &*handle).await?;
     let writer = slot.begin(Label { segment: plan.id, epoch: header.epoch, file: number });
     let number = file.into_file();
-    let segment = Arc::new(Segment::new(depot, header, Some(number), Some(writer.memory()), true));
+    let segment = Arc::new(Segment::new(pool, header, Some(number), Some(writer.memory()), true));
     let mut digest = plan.named;
     let who = segment.named().1;
     digest.push(Named { segment: plan.id, file: number, lost: Lost::Nothing, who });
@@ -390,27 +387,27 @@ pub(crate) async fn open_head(
     if let Some(statistics) = &plan.statistics {
         head.push_statistics(statistics);
     }
-    flush(depot, &mut head).await?;
+    flush(pool, &mut head).await?;
     Ok(head)
 }
 
 /// Lengthens a file whose making was interrupted.
-async fn complete(depot: &Depot, file: &dyn File) -> Result<(), Error> {
-    let flash = |error: std::io::Error| depot.flash_error("making a segment file", &error);
+async fn complete(pool: &SegmentPool, file: &dyn File) -> Result<(), Error> {
+    let flash = |error: std::io::Error| pool.flash_error("making a segment file", &error);
     let completed = async || {
-        let is_whole = file.length().await? >= u64::from(depot.capacity);
-        if is_whole { Ok(()) } else { file.preallocate(u64::from(depot.capacity)).await }
+        let is_whole = file.length().await? >= u64::from(pool.capacity);
+        if is_whole { Ok(()) } else { file.preallocate(u64::from(pool.capacity)).await }
     };
     while let Err(error) = completed().await {
-        depot.ride_out(error).await.map_err(flash)?;
+        pool.ride_out(error).await.map_err(flash)?;
     }
     Ok(())
 }
 
-/// Writes what `head` has and flash has not.
-async fn flush(depot: &Depot, head: &mut Head) -> Result<(), Error> {
+/// Writes the bytes that `head` has and flash lacks.
+async fn flush(pool: &SegmentPool, head: &mut Head) -> Result<(), Error> {
     while let Some(batch) = head.close_batch() {
-        batch.write(depot).await.map_err(|error| depot.write_error(&error))?;
+        batch.write(pool).await.map_err(|error| pool.write_error(&error))?;
         head.set_durable(batch.end);
     }
     Ok(())
@@ -418,21 +415,21 @@ async fn flush(depot: &Depot, head: &mut Head) -> Result<(), Error> {
 
 /// Commits and seals a head of an earlier life.
 pub(crate) async fn finish(
-    depot: &Depot,
+    pool: &SegmentPool,
     mut old: Head,
     successor: SegmentId,
 ) -> Result<(), Error> {
     old.stop();
-    flush(depot, &mut old).await?;
-    old.seal(Some(successor)).write(depot).await.map_err(|error| depot.write_error(&error))?;
+    flush(pool, &mut old).await?;
+    old.seal(Some(successor)).write(pool).await.map_err(|error| pool.write_error(&error))?;
     old.segment.set_on_flash();
     Ok(())
 }
 
-/// Commits what nobody has asked to be committed: now and then, and whenever much of it has come together, so that
-/// memory does not run far ahead of flash.
+/// Commits without a request: now and then, and whenever many bytes are uncommitted, so that memory
+/// does not run far ahead of flash.
 pub(crate) async fn flush_unasked(inner: Weak<Inner>, interval: Duration) {
-    let parts = |inner: Arc<Inner>| (inner.depot.env.clone(), Arc::clone(&inner.much_uncommitted));
+    let parts = |inner: Arc<Inner>| (inner.pool.env.clone(), Arc::clone(&inner.much_uncommitted));
     let Some((env, much)) = inner.upgrade().map(parts) else { return };
     loop {
         let _ = env.timeout(interval, much.notified()).await;
@@ -441,7 +438,7 @@ pub(crate) async fn flush_unasked(inner: Weak<Inner>, interval: Duration) {
             if inner.commit(Position(u64::MAX)).await.is_err() {
                 return;
             }
-            // What came meanwhile has rung no bell if it was much already.
+            // Appends during the commit have rung no bell if many bytes were uncommitted already.
             if inner.uncommitted_bytes() < FLUSH_AHEAD_BYTES {
                 break;
             }
@@ -459,7 +456,8 @@ pub(crate) async fn open_unasked(inner: Weak<Inner>) {
             return;
         }
         if inner.table.lock().live() >= inner.segments_max {
-            // An append that finds the head full will wait for room, and then open one itself.
+            // An append that finds the head full will wait for room, and then open the next head
+            // itself.
             continue;
         }
         let mut next_id = inner.next_id.lock().await;

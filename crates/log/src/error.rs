@@ -1,7 +1,7 @@
-//! What can go wrong with the log.
+//! Errors of the log.
 
 use crate::Loss;
-use base::{Kind, SegmentId, VolumeId};
+use rekindle_base::{Kind, SegmentId, VolumeId};
 
 /// An error of the log.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -11,7 +11,7 @@ pub enum Error {
     Flash {
         /// The log's folder.
         folder: String,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
     /// The file of the open segment is not where it was; the log has latched.
@@ -22,19 +22,20 @@ pub enum Error {
     /// An entry's bytes fail their checksum.
     #[error("segment {segment} at {offset}: {reason}")]
     Damaged {
-        /// Which segment.
+        /// The damaged segment.
         segment: SegmentId,
-        /// Where in it.
+        /// Offset of the entry in the segment.
         offset: u32,
-        /// What is wrong.
+        /// The kind of damage.
         reason: String,
     },
-    /// Acknowledged changes of a volume may be gone. [`crate::Log::salvage`] gives what is left, with what may be missing.
+    /// Acknowledged changes of a volume may be gone. [`crate::Log::salvage`] returns the rest, with
+    /// the possible losses.
     #[error("changes of volume {volume} may be lost: {}", list(losses))]
     Lost {
-        /// Which volume.
+        /// The volume.
         volume: VolumeId,
-        /// What may be missing; never empty.
+        /// The possible losses; never empty.
         losses: Vec<Loss>,
     },
     /// The folder belongs to another node or daemon.
@@ -58,7 +59,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What to do about it.
+    /// The class of the error, which decides what to do about it.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {

@@ -1,20 +1,21 @@
-//! The open head: where appends go, what a commit takes, how a seal looks. Bytes only; no I/O here.
+//! The open head: the bytes of appends, commits and seals. Only [`Batch::write`] and
+//! [`Seal::write`] do I/O here.
 
-use crate::depot::Depot;
 use crate::format::{
     ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Key, Kind, Named, Statistics,
     encode_digest, encode_marks, encode_statistics, padded,
 };
 use crate::segment::{Place, Segment};
+use crate::segment_pool::SegmentPool;
 use crate::walk::certified_ends;
 use crate::{Append, Change};
-use base::checksum::crc32c;
-use base::{SegmentId, Serial, VolumeId};
-use env::File;
 use hashbrown::HashMap;
+use rekindle_base::checksum::crc32c;
+use rekindle_base::{SegmentId, Serial, VolumeId};
+use rekindle_env::File;
+use rekindle_warm::{Memory, Writer};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use warm::{Memory, Writer};
 
 pub(crate) struct Head {
     pub(crate) file: Arc<dyn File>,
@@ -25,22 +26,24 @@ pub(crate) struct Head {
     pub(crate) base: u64,
     /// Front bytes that are on flash.
     durable: u32,
-    /// Where the batches end that are certified and not on flash. Each is written by itself: were two torn at once, the
-    /// rest of the second would look like what is left of one that had been durable.
+    /// The ends of the batches that are certified and not on flash. Each batch is written by
+    /// itself: if two were torn at once, the rest of the second would look like the remnant of a
+    /// durable one.
     certified: VecDeque<u32>,
     /// Descriptor bytes covered by a certificate.
     certified_back: u32,
-    /// Highest serial of each volume here; released ones are taken out.
+    /// Highest serial of each volume with changes here; fully released volumes are taken out.
     pub(crate) volumes: HashMap<VolumeId, Serial>,
-    /// An append did not fit: the next `roll` shall not believe that there is room.
+    /// Whether an append did not fit: then the next `roll` must not believe that there is room.
     refused: bool,
-    /// It is being sealed.
+    /// Whether appends have ended, because the head is about to be sealed.
     stopped: bool,
-    /// Dropped last: whoever lets go of a segment last gives its slot back, which must not be in use any more.
+    /// Dropped last: the last holder of a segment gives the slot back, and the slot must not be in
+    /// use any more by then.
     pub(crate) segment: Arc<Segment>,
 }
 
-/// What one commit writes: the bytes of `memory` from `start` to `end`.
+/// One write of a commit: the bytes of `memory` from `start` to `end`.
 pub(crate) struct Batch {
     pub(crate) segment: SegmentId,
     pub(crate) memory: Memory,
@@ -50,18 +53,19 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// An error is the device's: what is only exhausted is waited for. Nothing is lost meanwhile, memory has it all.
-    pub(crate) async fn write(&self, depot: &Depot) -> std::io::Result<()> {
+    /// Writes the batch. Returns errors of the device only: exhausted room, memory or descriptors
+    /// are waited for. Nothing is lost meanwhile, since memory has all bytes.
+    pub(crate) async fn write(&self, pool: &SegmentPool) -> std::io::Result<()> {
         let bytes = self.memory.front(self.start, self.end).expect("a batch is published");
-        // What is read back soon is read from warm memory; the rest is read ahead when it is needed.
+        // Direct: recent bytes are read from warm memory, the others are read ahead when needed.
         while let Err(error) = self.file.write_direct(bytes, u64::from(self.start)).await {
-            depot.ride_out(error).await?;
+            pool.ride_out(error).await?;
         }
         Ok(())
     }
 }
 
-/// What a seal writes: the end of `memory`.
+/// The write of a seal: the end of `memory`.
 pub(crate) struct Seal {
     memory: Memory,
     file: Arc<dyn File>,
@@ -69,12 +73,12 @@ pub(crate) struct Seal {
 }
 
 impl Seal {
-    /// As [`Batch::write`].
-    pub(crate) async fn write(&self, depot: &Depot) -> std::io::Result<()> {
+    /// Writes the seal. Returns errors as [`Batch::write`] does.
+    pub(crate) async fn write(&self, pool: &SegmentPool) -> std::io::Result<()> {
         let tail = self.memory.tail().expect("a sealed segment has its foot");
         let start = u64::from(self.capacity) - tail.len() as u64;
         while let Err(error) = self.file.write_durable(tail, start).await {
-            depot.ride_out(error).await?;
+            pool.ride_out(error).await?;
         }
         self.memory.note_durable(self.capacity);
         Ok(())
@@ -82,8 +86,9 @@ impl Seal {
 }
 
 impl Head {
-    /// A new head: header and digest are in memory; [`Head::close_batch`] gives the first batch, which makes the head
-    /// durably open. Before its first change it needs [`Head::push_statistics`].
+    /// Makes a new head: header and digest are in memory. [`Head::close_batch`] gives the first
+    /// batch, which makes the head durably open. [`Head::push_statistics`] must come before the
+    /// first change.
     pub(crate) fn begin(
         segment: Arc<Segment>,
         file: Arc<dyn File>,
@@ -118,7 +123,8 @@ impl Head {
         }
     }
 
-    /// Says who has changes in the other segments of the log. They must cover all that those will ever hold.
+    /// Adds the volumes with changes in the other segments of the log. `statistics` must cover all
+    /// that those segments will ever hold.
     pub(crate) fn push_statistics(&mut self, statistics: &Statistics) {
         let key = self.segment.header.key();
         let writer = self.writer.as_mut().expect("a new head is not sealed");
@@ -133,7 +139,7 @@ impl Head {
         writer.publish();
     }
 
-    /// A head of an earlier life, to be committed and sealed; nothing more is appended to it.
+    /// Resumes a head of an earlier life, to be committed and sealed; no change is appended to it.
     pub(crate) fn resume(
         segment: Arc<Segment>,
         file: Arc<dyn File>,
@@ -143,8 +149,9 @@ impl Head {
         let memory = writer.memory();
         let durable = durable.min(writer.front());
         let front = memory.front(0, writer.front()).expect("what is resumed is published");
-        // If the last thing there is a certificate none is needed, and there may be no room for another. Else the next
-        // one covers all descriptors: which ones the last covered is not known any more.
+        // Behind a certificate at the end no other is needed, and there may be no room for one.
+        // Else the next certificate covers the descriptors of the entries behind the last certified
+        // end.
         let sector = segment.header.sector;
         let room = (writer.front() + ENTRY_BYTES).next_multiple_of(sector);
         let no_room = room + writer.back().next_multiple_of(FOOT_BYTES) + FOOT_BYTES
@@ -176,7 +183,7 @@ impl Head {
         }
     }
 
-    /// A head of an earlier life that is sealed in memory and not known to be on flash.
+    /// Resumes a head of an earlier life that is sealed in memory and not known to be on flash.
     pub(crate) fn resume_sealed(
         segment: Arc<Segment>,
         file: Arc<dyn File>,
@@ -201,7 +208,7 @@ impl Head {
         }
     }
 
-    /// Takes no more appends: it is about to be sealed.
+    /// Ends appends: the head is about to be sealed.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
     }
@@ -211,7 +218,7 @@ impl Head {
         self.writer.as_ref().map_or_else(|| self.memory.front_length(), Writer::front)
     }
 
-    /// Where the log ends.
+    /// The position at which the log ends.
     pub(crate) fn position(&self) -> u64 {
         self.base + u64::from(self.front())
     }
@@ -220,14 +227,14 @@ impl Head {
         self.durable
     }
 
-    /// Whether it is time to think of the next one.
+    /// Whether half of the segment is taken: then the next head should be opened.
     pub(crate) fn is_half_full(&self) -> bool {
         let writer = self.writer.as_ref();
         writer.is_some_and(|w| w.front() + w.back() >= self.segment.header.capacity / 2)
     }
 
-    /// Whether `entries` more, with `payload` bytes of padded payload together, leave room for the certificate, the
-    /// padding and the foot.
+    /// Whether `entries` more, with `payload` bytes of padded payload together, leave room for the
+    /// certificate, the padding and the foot.
     fn fits(&self, entries: u32, payload: u32) -> bool {
         let Some(writer) = self.writer.as_ref().filter(|_| !self.stopped) else { return false };
         let front = writer.front() + entries * ENTRY_BYTES + payload + ENTRY_BYTES;
@@ -237,14 +244,15 @@ impl Head {
         total <= self.segment.header.capacity
     }
 
-    /// Whether `bytes` of payload may go in, as far as one can tell without knowing the entries.
+    /// Whether `bytes` of payload may fit, as far as that can be told without the entries.
     pub(crate) fn takes(&self, bytes: usize) -> bool {
         let room = u32::try_from(bytes).is_ok_and(|bytes| bytes <= self.segment.header.capacity);
         !self.refused && room && self.fits(1, padded(u32::try_from(bytes).unwrap_or(u32::MAX)))
     }
 
-    /// Copies changes in; `false` and nothing when they do not fit. The payloads' checksums are given, so that the
-    /// caller could compute them before it took the head's lock.
+    /// Copies changes in; returns `false` and copies nothing when they do not fit. The payloads'
+    /// checksums are given, so that the caller could compute them before it took the lock of the
+    /// heads.
     pub(crate) fn append(
         &mut self,
         changes: &[Append<'_>],
@@ -286,7 +294,8 @@ impl Head {
         true
     }
 
-    /// Notes that changes of `volume` up to `serial`, here and before, are not needed any more; where, if there is room.
+    /// Appends a mark: changes of `volume` up to `serial`, here and before, are not needed any
+    /// more. Returns the mark's offset, or `None` when there is no room.
     pub(crate) fn push_release(&mut self, volume: VolumeId, serial: Serial) -> Option<u32> {
         if !self.fits(1, 0) {
             return None;
@@ -301,13 +310,13 @@ impl Head {
         Some(entry.offset)
     }
 
-    /// Ends the batch with a certificate and says what is to be written; `None` when all is on flash.
+    /// Ends the batch with a certificate and returns the next write; `None` when all is on flash.
     pub(crate) fn close_batch(&mut self) -> Option<Batch> {
         if self.durable == self.front() {
             return None;
         }
         let sector = self.segment.header.sector;
-        // An earlier driver may have certified some bytes and then not been polled to its end.
+        // An earlier leader may have certified some bytes, and was dropped before all were written.
         if let (None, Some(writer)) = (self.certified.front(), self.writer.as_mut()) {
             let key = self.segment.header.key();
             let back = writer.back() - self.certified_back;
@@ -332,7 +341,7 @@ impl Head {
         Some(Batch { segment, memory: self.memory.clone(), file, start, end })
     }
 
-    /// A batch is on flash.
+    /// Notes that a batch is on flash, up to `end`.
     pub(crate) fn set_durable(&mut self, end: u32) {
         assert!(end >= self.durable && end <= self.front(), "durability only grows");
         self.durable = end;
@@ -340,8 +349,8 @@ impl Head {
         self.memory.note_durable(end);
     }
 
-    /// Ends the segment in memory: no append fits any more. All of it must be on flash. Gives what is to be written
-    /// at the segment's end. May be called again when that write was given up.
+    /// Ends the segment in memory: no append fits any more. The whole front must be on flash.
+    /// Returns the write of the segment's end. May be called again when that write was given up.
     pub(crate) fn seal(&mut self, successor: Option<SegmentId>) -> Seal {
         if let Some(mut writer) = self.writer.take() {
             assert!(self.stopped, "appends have been stopped");

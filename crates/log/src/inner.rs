@@ -1,6 +1,5 @@
-//! What all clones of a log share.
+//! The state that all clones of a log share.
 
-use crate::depot::Depot;
 use crate::format::Mark;
 use crate::head::Head;
 use crate::heads::Heads;
@@ -8,49 +7,54 @@ use crate::inventory::Recovery;
 use crate::limits::{FILES_RESERVED, FLUSH_AHEAD_BYTES};
 use crate::machine::table::Table;
 use crate::segment::Segment;
+use crate::segment_pool::SegmentPool;
 use crate::{Error, Position, Usage};
-use base::{Incarnation, SegmentId, Serial, VolumeId};
-use env::{File, TaskHandle};
 use parking_lot::Mutex;
+use rekindle_base::{Incarnation, SegmentId, Serial, VolumeId};
+use rekindle_env::{File, TaskHandle};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
 pub(crate) struct Inner {
-    pub(crate) depot: Arc<Depot>,
+    pub(crate) pool: Arc<SegmentPool>,
     pub(crate) incarnation: Incarnation,
-    /// Segments the flash budget comes to.
+    /// Count of the segments in the flash budget.
     pub(crate) segments_max: usize,
-    /// Locked for an append, or to look; never with `table` locked already.
+    /// Locked for an append, or for a look; never with `table` locked already.
     pub(crate) heads: Mutex<Heads>,
     /// A lost segment has a row without a segment.
     pub(crate) table: Mutex<Table<Option<Arc<Segment>>>>,
-    /// Held by whoever writes to flash what heads hold.
-    pub(crate) baton: tokio::sync::Mutex<()>,
-    /// The id of the next head. Held by whoever opens it, before the baton; never the other way round.
+    /// The lead: its holder writes to flash what heads hold.
+    pub(crate) leader: tokio::sync::Mutex<()>,
+    /// The id of the next head. The task that opens that head holds the lock, and takes it before
+    /// the lead; never the other way round.
     pub(crate) next_id: tokio::sync::Mutex<SegmentId>,
-    /// The baton has been put down.
-    pub(crate) put_down: Notify,
-    /// A segment has died.
+    /// Rung when the lead has been given up, or the log has ended.
+    pub(crate) leader_left: Notify,
+    /// Rung when a task that waits for room should look again: a segment has died or left, or a
+    /// hold or the log has ended.
     pub(crate) space: Notify,
-    /// Where this life begins: all before it is of earlier ones.
+    /// Position at which this life begins: everything before was appended in earlier lives.
     pub(crate) begins: Position,
     pub(crate) appended: AtomicU64,
     pub(crate) durable: AtomicU64,
-    /// More segments are live than the budget allows (repeated crashes, a smaller budget): nothing goes in.
+    /// Whether more segments are live than the budget allows (repeated crashes, a smaller budget).
+    /// If so, appends are refused.
     pub(crate) over_budget: AtomicBool,
-    /// Nothing goes in before what is known of the log is written down elsewhere.
+    /// Whether appends wait until the node's folder records the new head.
     pub(crate) held: AtomicBool,
-    /// Somebody wants to append meanwhile.
+    /// Rung when an append waits for the hold to end.
     pub(crate) wanted: Notify,
     latched: OnceLock<Error>,
     pub(crate) recovery: Recovery,
     pub(crate) folder_lock: Mutex<Option<Arc<dyn File>>>,
-    /// What is done unasked: commits, and the opening of heads.
+    /// The tasks in the background: commits without a request, and the opening of heads.
     pub(crate) unasked: Mutex<Vec<TaskHandle>>,
-    /// Rung when [`FLUSH_AHEAD_BYTES`] have come together.
+    /// Rung when [`FLUSH_AHEAD_BYTES`] are uncommitted, or a head is to be sealed.
     pub(crate) much_uncommitted: Arc<Notify>,
-    /// Rung when it is time to open the next head: the present one is half full, or the log littered.
+    /// Rung when the next head is to be opened: the open head is half full, the log is littered, or
+    /// losses were accepted.
     pub(crate) next_wanted: Arc<Notify>,
     pub(crate) counters: Counters,
 }
@@ -61,13 +65,13 @@ pub(crate) struct Counters {
     pub(crate) appended_bytes: AtomicU64,
 }
 
-/// What [`crate::start`] has made ready.
+/// The parts of a log that [`crate::start`] has made ready.
 pub(crate) struct Parts {
-    pub(crate) depot: Arc<Depot>,
+    pub(crate) pool: Arc<SegmentPool>,
     pub(crate) incarnation: Incarnation,
     pub(crate) segments_max: usize,
     pub(crate) head: Head,
-    /// The old head, to be sealed, and what may go then.
+    /// The old head, to be sealed, and the segments that leave the log then.
     pub(crate) old: Option<(Head, Vec<SegmentId>)>,
     pub(crate) table: Table<Option<Arc<Segment>>>,
     pub(crate) recovery: Recovery,
@@ -86,17 +90,17 @@ impl Inner {
         }
         let over_budget = parts.table.live() > parts.segments_max;
         Inner {
-            depot: parts.depot,
+            pool: parts.pool,
             incarnation: parts.incarnation,
             segments_max: parts.segments_max,
-            baton: tokio::sync::Mutex::new(()),
+            leader: tokio::sync::Mutex::new(()),
             next_id: tokio::sync::Mutex::new(next_id),
             begins: Position(begins),
             appended: AtomicU64::new(begins),
             durable: AtomicU64::new(heads.durable()),
             heads: Mutex::new(heads),
             table: Mutex::new(parts.table),
-            put_down: Notify::new(),
+            leader_left: Notify::new(),
             space: Notify::new(),
             over_budget: AtomicBool::new(over_budget),
             held: AtomicBool::new(false),
@@ -120,7 +124,8 @@ impl Inner {
         self.latched.get().is_some()
     }
 
-    /// Whether appends are turned away, whatever room there is. Whoever waits for the log to be held no longer is told.
+    /// Whether appends are refused, whatever room there is. While the log is held, this also wakes
+    /// the task that waits in [`crate::Log::wanted`].
     pub(crate) fn takes_nothing(&self) -> bool {
         let is_held = self.held.load(Ordering::Acquire);
         if is_held {
@@ -129,8 +134,12 @@ impl Inner {
         is_held || self.is_latched() || self.over_budget.load(Ordering::Acquire)
     }
 
-    /// Whether nothing but an empty head is needed of it.
+    /// Whether no segment but an empty head is needed. A lost segment is needed as the proof of the
+    /// loss, until a user accepts it.
     pub(crate) fn holds_nothing(&self) -> bool {
+        if self.recovery.has_losses() {
+            return false;
+        }
         let heads = self.heads.lock();
         let table = self.table.lock();
         heads.open.volumes.is_empty() && table.live() == 1 && table.unread() == 0
@@ -139,30 +148,31 @@ impl Inner {
     /// See [`crate::Log::look`].
     pub(crate) async fn look(&self) -> Result<(), Error> {
         self.check()?;
-        self.depot.make_files(FILES_RESERVED, u32::MAX);
+        self.pool.make_files(FILES_RESERVED, u32::MAX);
         let segment = Arc::clone(&self.heads.lock().open.segment);
         let why = match segment.is_at_its_place().await {
             Ok(true) => return Ok(()),
             Ok(false) => "it is another file now",
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => "there is no such file",
-            // Trouble of another kind: who writes to it will meet it.
+            // An error of another kind: the next write to the file meets it, too.
             Err(_) => return Ok(()),
         };
         if self.heads.lock().open.segment.id() != segment.id() {
             // Another head has taken over meanwhile.
             return Ok(());
         }
-        let path = segment.file.map(|file| self.depot.path(file)).unwrap_or_default();
+        let path = segment.file.map(|file| self.pool.path(file)).unwrap_or_default();
         Err(self.latch(Error::TakenAway(format!("{}: {why}", path.display()))))
     }
 
-    /// Ends the log; the first reason stays. Everybody who waits is woken to see it.
+    /// Ends the log, and wakes every waiting task to see that. The first error stays and is
+    /// returned.
     pub(crate) fn latch(&self, error: Error) -> Error {
         if !matches!(error, Error::Closed) && !self.is_latched() {
             tracing::error!(%error, "the log takes nothing any more");
         }
         let error = self.latched.get_or_init(|| error).clone();
-        self.put_down.notify_waiters();
+        self.leader_left.notify_waiters();
         self.space.notify_waiters();
         error
     }
@@ -179,7 +189,7 @@ impl Inner {
         self.appended().0.saturating_sub(self.durable().0)
     }
 
-    /// The log has grown by `bytes`: it may be time to commit unasked.
+    /// Notes that the log has grown by `bytes`: it may be time to commit without a request.
     pub(crate) fn note_growth(&self, bytes: u64) {
         let uncommitted = self.uncommitted_bytes();
         if uncommitted >= FLUSH_AHEAD_BYTES && uncommitted.saturating_sub(bytes) < FLUSH_AHEAD_BYTES
@@ -188,7 +198,8 @@ impl Inner {
         }
     }
 
-    /// Writes down that changes of `volume` up to `serial` are not needed; the position behind that.
+    /// Writes down that changes of `volume` up to `serial` are not needed. Returns the position
+    /// behind that mark.
     fn mark(&self, volume: VolumeId, serial: Serial) -> Position {
         let mut heads = self.heads.lock();
         let head = &mut heads.open;
@@ -203,7 +214,8 @@ impl Inner {
             table.mark(volume, Mark { serial, segment: head.segment.id(), offset });
             drop(table);
             if written.is_none() {
-                // The next head takes it over with the others. While there can be none, only memory knows.
+                // The next head takes the mark over with the others. While there can be no next
+                // head, only memory knows of the mark.
                 self.roll_over(&mut heads);
             }
         }
@@ -219,8 +231,8 @@ impl Inner {
         let has_freed = table.release(volume, serial);
         self.note_live(table.live());
         drop(table);
-        // A head may be free of changes now that nobody needed to die for.
-        self.depot.look_again();
+        // The open head may have no needed change left: then the next head may take one more file.
+        self.pool.look_again();
         if has_freed {
             self.space.notify_waiters();
             self.note_litter();
@@ -228,18 +240,19 @@ impl Inner {
         position
     }
 
-    /// Has the dead segments taken out when they are most of the log.
+    /// Asks for the next head if the log is littered: the dead segments leave with that head.
     pub(crate) fn note_litter(&self) {
         if self.is_littered() {
             self.next_wanted.notify_one();
         }
     }
 
-    /// Whether dead segments should leave without waiting for a full head: they are most of the log, or their files are
-    /// wanted for what is kept for a full disk. One of them does not count: the next head leaves one behind, too.
+    /// Whether dead segments should leave before the open head is full: they are most of the log,
+    /// or their files are needed for the files that are kept for a full disk. A single dead segment
+    /// does not count, since the next head leaves one behind, too.
     pub(crate) fn is_littered(&self) -> bool {
         let table = self.table.lock();
-        table.is_littered() || (table.dead() > 1 && self.depot.free_files() < FILES_RESERVED)
+        table.is_littered() || (table.dead() > 1 && self.pool.free_files() < FILES_RESERVED)
     }
 
     /// Lets appends in again once the log is within its budget.
@@ -250,7 +263,7 @@ impl Inner {
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        let segment = u64::from(self.depot.capacity);
+        let segment = u64::from(self.pool.capacity);
         let (live, held) = {
             let table = self.table.lock();
             (table.live() as u64, table.held() as u64)
@@ -259,7 +272,7 @@ impl Inner {
             flash_bytes: live * segment,
             flash_bytes_max: self.segments_max as u64 * segment,
             segments: held,
-            slots_free: self.depot.free_slots() as u64,
+            slots_free: self.pool.free_slots() as u64,
             uncommitted_bytes: self.uncommitted_bytes(),
             commits: self.counters.commits.load(Ordering::Relaxed),
             appended_bytes: self.counters.appended_bytes.load(Ordering::Relaxed),

@@ -3,7 +3,7 @@
 use crate::Change;
 use crate::format::{FOOT_BYTES, Foot, Kind, SegmentHeader};
 use crate::walk::{payload_of, walk};
-use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
+use rekindle_base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
 
 /// A segment, as far as it can be read.
 #[derive(Debug, Clone)]
@@ -15,22 +15,24 @@ pub struct Inspected {
     pub capacity: u32,
     /// Segments that its digest names, with their file numbers.
     pub digest: Vec<(SegmentId, u32)>,
-    /// Volumes that had changes in the other segments when it took over, with the highest serial of each.
+    /// Volumes that had changes in the other segments when this one took over, with the highest
+    /// serial of each.
     pub statistics: Vec<(VolumeId, Serial)>,
-    /// Volumes of which changes before it are not needed any more, up to these serials; all ones: none is.
+    /// Volumes of which changes before the marks are not needed any more, up to these serials. All
+    /// ones: no change is needed.
     pub marks: Vec<(VolumeId, Serial)>,
-    /// `None` while it is open.
+    /// The seal; `None` while the segment is open.
     pub sealed: Option<Sealed>,
-    /// Commits that can be read.
+    /// Count of the commits that can be read.
     pub batches: u32,
     pub entries: Vec<Entry>,
     /// Certified bytes.
     pub valid_bytes: u32,
-    /// Why nothing is read behind them.
+    /// The reason why nothing is read behind the certified bytes.
     pub ends_because: String,
 }
 
-/// How a segment was sealed.
+/// The seal of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sealed {
     pub valid_bytes: u32,

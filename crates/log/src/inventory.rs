@@ -1,32 +1,34 @@
-//! What outlived a restart: built once, at the first question, from the descriptor tables of the recovered segments.
+//! The changes that outlived a restart: indexed once, at the first query, from the descriptor
+//! tables of the recovered segments.
 //!
-//! A gibibyte of 4 KiB writes is 262,144 descriptors of 64 bytes: 16 MiB to read; payloads are not touched. Only an
-//! index is kept (which descriptors of which segment belong to which volume, 2 bytes each); the descriptors are read
-//! again when a volume is asked for. That touches no new memory but the answer, and memory is what costs after a start.
+//! A gibibyte of 4 KiB writes is 262,144 descriptors of 64 bytes: 16 MiB to read; payloads are not
+//! touched. The inventory keeps only an index (which descriptors of which segment belong to which
+//! volume, 2 bytes each), and reads the descriptors again when a caller asks for a volume. That
+//! touches no new memory but the answer: after a start, new memory is what costs.
 
 use crate::descriptors::{self, Damage, Entries, Verified};
 use crate::format::{EntryHeader, Kind, Lost, Mark};
 use crate::inner::Inner;
 use crate::limits::{EXHAUSTED_RETRY, READ_TRIES};
 use crate::machine::table::{EVERY, NO_FILE};
-use crate::outline::Outline;
 use crate::scan::Unreadable;
 use crate::segment::{Place, Segment};
+use crate::summary::LogSummary;
 use crate::{Error, Loss, Recovered};
-use base::{Incarnation, SegmentId, Serial, VolumeId};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use rekindle_base::{Incarnation, SegmentId, Serial, VolumeId};
 use std::cmp::{Ordering, Reverse};
 use std::sync::{Arc, Weak};
 use tokio::sync::OnceCell;
 
-/// What is recovered, and what is known to be missing.
+/// The recovered changes of the log, and its known losses.
 pub(crate) struct Recovery {
-    /// Ascending; emptied when they have been read.
+    /// Ascending; emptied once all are read.
     unread: Mutex<Vec<Arc<Segment>>>,
     done: OnceCell<()>,
     inventory: Mutex<Inventory>,
-    /// Files that cannot be read and are not named by any digest: they may be proof of what is lost.
+    /// Files that cannot be read and that no digest names: they may be the proof of a loss.
     strays: Mutex<Vec<u32>>,
 }
 
@@ -34,20 +36,21 @@ pub(crate) struct Recovery {
 pub(crate) struct Inventory {
     indexes: Vec<Arc<Index>>,
     volumes: HashMap<VolumeId, Vec<Part>>,
-    /// What has been released of the volumes, also before the segments were read.
+    /// Released serials of the volumes, also of releases before the segments were read.
     released: HashMap<VolumeId, Serial>,
-    /// What earlier lives have released, as they have written it down.
+    /// Low-water marks that earlier lives have written down.
     marks: Marks,
-    /// The lowest serial of each volume among the changes that are not needed any more, by segment: it bounds what an earlier
-    /// segment can have had.
+    /// By volume: each segment's lowest serial among the changes that are not needed any more. It
+    /// bounds the serials that an earlier segment can have had.
     done_from: HashMap<VolumeId, Vec<(SegmentId, Serial)>>,
     losses: Vec<LostSegment>,
-    /// Highest serials when the newest recovered head was opened, and that head, if all volumes are among them.
+    /// Highest serials when the newest recovered head was opened, and that head if all volumes are
+    /// among them.
     statistics: HashMap<VolumeId, Serial>,
     statistics_of: Option<SegmentId>,
 }
 
-/// What is not needed any more, by volume, in the order of the log.
+/// Low-water marks by volume, in the order of the log.
 pub(crate) type Marks = HashMap<VolumeId, Vec<Mark>>;
 
 fn is_marked(marks: &Marks, segment: SegmentId, entry: &EntryHeader) -> bool {
@@ -60,24 +63,24 @@ fn is_marked(marks: &Marks, segment: SegmentId, entry: &EntryHeader) -> bool {
 pub(crate) struct LostSegment {
     pub(crate) segment: SegmentId,
     pub(crate) lost: Lost,
-    /// Some of it could be read. None is missing behind this offset.
+    /// Offset behind which no change is missing, when a part of the segment could be read.
     pub(crate) hole_ends: Option<u32>,
-    /// An earlier start has said so: what is seen now is more exact.
+    /// An earlier start has reported the loss: what this start sees is more exact.
     pub(crate) hearsay: bool,
     pub(crate) reason: String,
 }
 
-/// Which changes of one segment belong to whom.
+/// The index of one segment: which of its changes belong to which volume.
 struct Index {
     id: SegmentId,
-    /// The table keeps it while anything in it is needed.
+    /// Weak: the log's table keeps the segment while a change in it is needed.
     segment: Weak<Segment>,
     changes: u32,
-    /// The table in memory was found whole; otherwise only the one on flash counts.
+    /// The descriptor table in memory was found whole; otherwise only the one on flash counts.
     memory_is_sound: bool,
-    /// Numbers of the changes, volume by volume; empty when all are one volume's.
+    /// Numbers of the changes, volume by volume; empty when all belong to one volume.
     order: Vec<u16>,
-    /// The lowest serial of each volume that has changes here that are not needed any more.
+    /// The lowest serial of each volume among the changes here that are not needed any more.
     done_from: Vec<(VolumeId, Serial)>,
     /// The changes themselves, when there is no table to read them from again.
     kept: Option<Vec<EntryHeader>>,
@@ -87,9 +90,9 @@ struct Index {
 #[derive(Clone)]
 struct Part {
     index: Arc<Index>,
-    /// Where they begin in `order`.
+    /// Start of this volume's numbers in `order`.
     start: u32,
-    outline: Outline,
+    summary: LogSummary,
 }
 
 impl Recovery {
@@ -113,7 +116,7 @@ impl Recovery {
     pub(crate) fn release(&self, volume: VolumeId, serial: Serial) {
         let done = self.done.initialized();
         let mut inventory = self.inventory.lock();
-        // Who has nothing here may all the same have had something in a segment that is lost.
+        // A volume without changes here may still have had some in a lost segment.
         if done && inventory.losses.is_empty() && !inventory.volumes.contains_key(&volume) {
             return;
         }
@@ -132,7 +135,7 @@ impl Inner {
         let read = || async {
             let unread = self.recovery.unread.lock().clone();
             for segment in &unread {
-                // An earlier attempt may have got this far.
+                // An earlier, interrupted attempt may have read this segment already.
                 let known = self
                     .recovery
                     .inventory
@@ -162,7 +165,7 @@ impl Inner {
         let mut files = std::mem::take(&mut *self.recovery.strays.lock());
         {
             let mut table = self.table.lock();
-            // No segment holds these files, so nobody gives them back.
+            // No segment holds these files, so no drop gives them back to the pool.
             let orphans =
                 table.rows().filter(|(.., lost, held)| *lost != Lost::Nothing && held.is_none());
             files.extend(orphans.filter_map(|(_, file, ..)| file).filter(|&file| file != NO_FILE));
@@ -171,10 +174,10 @@ impl Inner {
         }
         let outdated = self.heads.lock().outdate();
         drop(outdated);
-        // One whose digest does not name them.
+        // Asks for a head whose digest does not name the lost segments.
         self.next_wanted.notify_one();
         for file in files {
-            self.depot.remove(file).await;
+            self.pool.remove(file).await;
         }
         self.space.notify_waiters();
         Ok(())
@@ -190,7 +193,7 @@ impl Inner {
             Some(found) => found,
             None => {
                 if !segment.is_on_flash() {
-                    // The old head may still be on its way there.
+                    // The old head may still be on its way to flash.
                     self.commit(self.begins).await?;
                 }
                 let read = descriptors::on_flash(segment).await.ok().flatten();
@@ -205,10 +208,10 @@ impl Inner {
             }
         };
         let highest: Vec<_> =
-            parts.iter().map(|part| (part.volume, part.outline.highest)).collect();
+            parts.iter().map(|part| (part.volume, part.summary.highest)).collect();
         let damaged = damage.is_some();
         let mut inventory = self.recovery.inventory.lock();
-        // What is in the newest recovered head no statistics cover.
+        // No statistics cover the changes in the newest recovered head.
         let is_covered = inventory.statistics_of.is_some_and(|head| segment.id() < head);
         let lost = if is_covered { Lost::Counted } else { Lost::Uncounted };
         if let Some(Damage { reason, hole_ends, .. }) = damage {
@@ -228,7 +231,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The entries of a segment whose table cannot be had.
+    /// Reads the entries of a segment whose table is damaged or missing.
     async fn entries_of(&self, segment: &Segment) -> Entries {
         let mut found = descriptors::out_of_entries(segment).await;
         let is_refused = |found: &Entries| found.damage.as_ref().is_some_and(|d| d.is_unreadable);
@@ -236,8 +239,8 @@ impl Inner {
             if !is_refused(&found) {
                 break;
             }
-            // Not every error of a device is there to stay.
-            self.depot.env.sleep(EXHAUSTED_RETRY).await;
+            // An error of the device may be transient: read again.
+            self.pool.env.sleep(EXHAUSTED_RETRY).await;
             found = descriptors::out_of_entries(segment).await;
         }
         if is_refused(&found) {
@@ -246,8 +249,8 @@ impl Inner {
         found
     }
 
-    /// Adds the changes of a part whose table was whole when the index was made, and is not any more; what is missing of
-    /// them now.
+    /// Adds the changes of a part whose table was whole when the index was made and is not any
+    /// more. Returns the loss, if changes are missing now.
     async fn read_without_table(
         &self,
         volume: VolumeId,
@@ -276,11 +279,11 @@ impl Inner {
         }
         let reason = found.damage.map_or(why, |damage| damage.reason);
         tracing::error!(segment = segment.id().0, %reason, "a segment of the log became damaged");
-        let (after, before) = part.outline.missing(serials);
+        let (after, before) = part.summary.missing(serials);
         Some(Loss { segment: segment.id(), after, before: Some(before), reason })
     }
 
-    /// What is recovered of a volume, in serial order, and what of it may be missing.
+    /// The recovered changes of a volume, in serial order, and those that may be missing.
     pub(crate) async fn salvage(
         &self,
         volume: VolumeId,
@@ -298,22 +301,24 @@ impl Inner {
             }
         }
         if !parts.is_empty() {
-            // Nobody shall read what a power cut could still take back.
+            // A caller must not see a change that a power cut could still take back.
             self.commit(self.begins).await?;
         }
         Ok((list.into_ordered(), losses))
     }
 
-    /// What [`Inner::salvage`] would give, in short; `None` when something may be missing: only that can tell.
-    pub(crate) async fn outline(&self, volume: VolumeId) -> Result<Option<Outline>, Error> {
+    /// Sums up what [`Inner::salvage`] would give. `None` when changes may be missing: only a
+    /// salvage can tell which.
+    pub(crate) async fn summary(&self, volume: VolumeId) -> Result<Option<LogSummary>, Error> {
         self.read_recovered().await?;
         let inventory = self.recovery.inventory.lock();
         let parts = inventory.volumes.get(&volume).map_or(&[][..], Vec::as_slice);
-        let outline = parts.iter().map(|part| part.outline).reduce(Outline::with);
-        Ok(outline.filter(|_| inventory.losses_of(volume).is_empty()))
+        let summary = parts.iter().map(|part| part.summary).reduce(LogSummary::with);
+        Ok(summary.filter(|_| inventory.losses_of(volume).is_empty()))
     }
 
-    /// Which lives appended what is recovered of a volume: the lowest and the highest serial of each, a line a segment.
+    /// The lives that appended a volume's recovered changes: one line a segment, with the lowest
+    /// and the highest serial.
     pub(crate) async fn lives(
         &self,
         volume: VolumeId,
@@ -322,9 +327,9 @@ impl Inner {
         let inventory = self.recovery.inventory.lock();
         let parts = inventory.volumes.get(&volume).map_or(&[][..], Vec::as_slice);
         let line = |part: &Part| {
-            // One that is gone has nothing that anybody misses.
+            // A segment that is gone has no change that is still needed.
             let life = part.index.segment.upgrade()?.header.incarnation;
-            Some((life, part.outline.lowest, part.outline.highest))
+            Some((life, part.summary.lowest, part.summary.highest))
         };
         Ok(parts.iter().filter_map(line).collect())
     }
@@ -333,7 +338,7 @@ impl Inner {
         self.read_recovered().await?;
         let inventory = self.recovery.inventory.lock();
         let highest = |parts: &Vec<Part>| {
-            parts.iter().map(|part| part.outline.highest).max().unwrap_or_default()
+            parts.iter().map(|part| part.summary.highest).max().unwrap_or_default()
         };
         let mut volumes: Vec<_> =
             inventory.volumes.iter().map(|(&volume, parts)| (volume, highest(parts))).collect();
@@ -342,18 +347,18 @@ impl Inner {
     }
 }
 
-/// What a segment holds, in short.
+/// Highest serials and marks of one segment.
 pub(crate) struct Content {
-    /// The highest serial of each volume; `None` when not all of it can be read.
+    /// The highest serial of each volume; `None` when not all of the segment can be read.
     pub(crate) highest: Option<Vec<(VolumeId, Serial)>>,
     pub(crate) marks: Vec<(VolumeId, Mark)>,
 }
 
-/// Reads what a segment holds.
+/// Reads the highest serials and the marks of a segment.
 pub(crate) async fn content_of(segment: &Segment) -> Content {
     let content = |sorted: Sorted| Content {
         highest: Some(
-            sorted.shares.iter().map(|share| (share.volume, share.outline.highest)).collect(),
+            sorted.shares.iter().map(|share| (share.volume, share.summary.highest)).collect(),
         ),
         marks: sorted.marks,
     };
@@ -377,7 +382,7 @@ pub(crate) async fn content_of(segment: &Segment) -> Content {
 /// A volume's share of a segment, while its index is made.
 struct Share {
     volume: VolumeId,
-    outline: Outline,
+    summary: LogSummary,
 }
 
 impl Index {
@@ -405,7 +410,8 @@ impl Index {
         mut entries: Vec<EntryHeader>,
         marks: &Marks,
     ) -> (Index, Vec<Share>) {
-        // No segment that was written has more: each has a descriptor, too. Damaged bytes may look so.
+        // A segment that the log wrote has no more changes: each has a descriptor, too. Damaged
+        // bytes may look like more.
         entries.truncate(usize::from(u16::MAX));
         let listed = entries.iter().copied();
         let Sorted { order, shares, done_from, .. } = sort(listed, segment.id(), marks);
@@ -425,9 +431,9 @@ impl Index {
     }
 }
 
-/// What is listed in a segment, by whose it is.
+/// The descriptors of a segment, sorted by volume.
 struct Sorted {
-    /// The numbers of the changes, volume by volume; none when all that is listed are changes of one volume.
+    /// The numbers of the changes, volume by volume; empty when all belong to one volume.
     order: Vec<u16>,
     /// Each volume's share.
     shares: Vec<Share>,
@@ -437,14 +443,15 @@ struct Sorted {
     done_from: Vec<(VolumeId, Serial)>,
 }
 
-/// Sorts what is listed in a segment. What is marked as not needed is nobody's.
+/// Sorts the descriptors of a segment by volume. Marked changes belong to no volume.
 fn sort(listed: impl Iterator<Item = EntryHeader>, segment: SegmentId, marks: &Marks) -> Sorted {
     const NOBODY: u16 = u16::MAX;
     let mut shares: Vec<Share> = Vec::new();
     let mut found = Vec::new();
     let mut known: HashMap<VolumeId, usize> = HashMap::new();
     let mut done_from: HashMap<VolumeId, Serial> = HashMap::new();
-    // Whose each is; made when not all are the first volume's.
+    // The volume of each change, as an index into `shares`; filled only when a change is not of the
+    // first volume.
     let mut owners: Vec<u16> = Vec::new();
     let (mut last, mut total) = (usize::MAX, 0usize);
     for entry in listed {
@@ -467,10 +474,10 @@ fn sort(listed: impl Iterator<Item = EntryHeader>, segment: SegmentId, marks: &M
         if shares.get(last).is_none_or(|share| share.volume != entry.volume) {
             last = *known.entry(entry.volume).or_insert(shares.len());
         }
-        let outline = Outline::of(&entry);
+        let summary = LogSummary::of(&entry);
         match shares.get_mut(last) {
-            Some(share) => share.outline = share.outline.with(outline),
-            None => shares.push(Share { volume: entry.volume, outline }),
+            Some(share) => share.summary = share.summary.with(summary),
+            None => shares.push(Share { volume: entry.volume, summary }),
         }
         if shares.len() > 1 || !owners.is_empty() {
             owners.resize(total, 0);
@@ -482,7 +489,7 @@ fn sort(listed: impl Iterator<Item = EntryHeader>, segment: SegmentId, marks: &M
         .iter()
         .scan(0, |start, share| {
             let begin = *start;
-            *start += share.outline.changes as usize;
+            *start += share.summary.changes as usize;
             Some(begin)
         })
         .collect();
@@ -497,12 +504,12 @@ fn sort(listed: impl Iterator<Item = EntryHeader>, segment: SegmentId, marks: &M
 
 impl Part {
     fn count(&self) -> usize {
-        usize::try_from(self.outline.changes).expect("a segment holds fewer than 65,536 changes")
+        usize::try_from(self.summary.changes).expect("a segment holds fewer than 65,536 changes")
     }
 
-    /// Adds the changes behind `released` to `list`, or none, and says why.
+    /// Adds all changes behind `released` to `list`; on an error, which says why, it adds none.
     async fn read(&self, released: Serial, list: &mut List) -> Result<(), String> {
-        // Gone means released a moment ago.
+        // A segment that is gone was released a moment ago.
         let Some(segment) = self.index.segment.upgrade() else { return Ok(()) };
         if let Some(kept) = &self.index.kept {
             self.numbers().filter_map(|number| kept.get(number as usize)).for_each(|&entry| {
@@ -516,7 +523,7 @@ impl Part {
             });
         };
         let added = segment.with_memory(|memory| {
-            // The same bytes as before: what is published does not change.
+            // The bytes are the same as before: published bytes never change.
             let table = Verified::again(memory.back(), self.index.changes, segment.header.key());
             table.filter(|_| self.index.memory_is_sound).map(&mut add)
         });
@@ -531,7 +538,7 @@ impl Part {
         Ok(())
     }
 
-    /// Its changes, where they are kept because there is no table.
+    /// The part's changes, where the index keeps them because there is no table.
     fn kept(&self) -> Vec<EntryHeader> {
         let kept = self.index.kept.as_deref().unwrap_or_default();
         self.numbers().filter_map(|number| kept.get(number as usize).copied()).collect()
@@ -545,7 +552,7 @@ impl Part {
     }
 }
 
-/// The changes of one volume, as they are gathered.
+/// The changes of one volume, as a salvage gathers them.
 struct List {
     changes: Vec<Recovered>,
     unordered: bool,
@@ -561,8 +568,8 @@ impl List {
         if entry.serial <= released {
             return;
         }
-        // A newer generation that goes back takes over from where it goes on: what an older one had there was lost
-        // to another owner meanwhile.
+        // A newer generation that goes back replaces the older one's changes from its own serial
+        // on: the volume had another owner meanwhile, and the older changes were lost to it.
         let gives_way =
             |last: &Recovered| last.serial >= entry.serial && last.generation < entry.generation;
         while self.changes.last().is_some_and(gives_way) {
@@ -586,7 +593,8 @@ impl List {
 
     fn into_ordered(mut self) -> Vec<Recovered> {
         if self.unordered {
-            // Two lives may have logged the same serials: an older one whose changes another copy of the folder has made void.
+            // Two lives may have logged the same serials: another copy of the folder has made the
+            // older one's changes void.
             self.changes.sort_by_key(|change| {
                 (change.serial, Reverse(change.generation), Reverse(change.life))
             });
@@ -609,8 +617,8 @@ impl Inventory {
     fn absorb(&mut self, index: Arc<Index>, shares: Vec<Share>) {
         let mut start = 0;
         for share in shares {
-            let Share { volume, outline } = share;
-            let part = Part { index: Arc::clone(&index), start, outline };
+            let Share { volume, summary } = share;
+            let part = Part { index: Arc::clone(&index), start, summary };
             start += u32::try_from(part.count()).expect("a segment is far below 4 GiB");
             self.volumes.entry(volume).or_default().push(part);
             self.apply_release(volume);
@@ -628,8 +636,8 @@ impl Inventory {
     fn apply_release(&mut self, volume: VolumeId) {
         let released = self.released_of(volume);
         if let Some(parts) = self.volumes.get_mut(&volume) {
-            for part in parts.extract_if(.., |part| part.outline.highest <= released) {
-                let done = (part.index.id, part.outline.lowest);
+            for part in parts.extract_if(.., |part| part.summary.highest <= released) {
+                let done = (part.index.id, part.summary.lowest);
                 self.done_from.entry(volume).or_default().push(done);
             }
             if parts.is_empty() {
@@ -638,15 +646,16 @@ impl Inventory {
         }
     }
 
-    /// All segments are read: without a loss nothing has to be bounded.
+    /// Forgets the bounds once all segments are read: without a loss nothing has to be bounded.
     fn forget_bounds(&mut self) {
         if self.losses.is_empty() {
             self.done_from = HashMap::new();
         }
     }
 
-    /// Which changes of `volume` may be missing. A lost segment does not concern a volume whose serials go on without
-    /// a gap from before it to behind it, or that had nothing in the log (by the statistics of a head opened later).
+    /// The changes of `volume` that may be missing. A lost segment does not concern a volume whose
+    /// serials go on without a gap from before it to behind it. Nor does it concern one that had
+    /// nothing in the log, by the statistics of a head opened later.
     fn losses_of(&self, volume: VolumeId) -> Vec<Loss> {
         self.losses.iter().flat_map(|lost| self.losses_in(volume, lost)).collect()
     }
@@ -658,7 +667,7 @@ impl Inventory {
         if marks.iter().any(is_over) || self.released_of(volume) == EVERY {
             return Vec::new();
         }
-        // What is released is in the datastore, wherever it was written down.
+        // Released changes are in the datastore, whether this life noted the release or a mark did.
         let marked = marks.iter().map(|mark| mark.serial).filter(|&serial| serial != EVERY).max();
         let released = self.released_of(volume).max(marked.unwrap_or_default());
         let found = |changes: &[EntryHeader]| -> Vec<(Serial, u32)> {
@@ -669,13 +678,13 @@ impl Inventory {
         for part in parts {
             match (part.index.id.cmp(&lost.segment), lost.hole_ends) {
                 (Ordering::Greater, _) => {
-                    let lowest = part.outline.lowest;
+                    let lowest = part.summary.lowest;
                     next = Some(next.map_or(lowest, |next| next.min(lowest)));
                 }
                 (Ordering::Equal, Some(_)) if part.index.kept.is_some() => {
                     inside.extend(found(&part.kept()));
                 }
-                _ => after = after.max(part.outline.highest),
+                _ => after = after.max(part.summary.highest),
             }
         }
         let done = self.done_from.get(&volume).map_or(&[][..], Vec::as_slice);

@@ -1,16 +1,31 @@
-//! The node's log: changes acknowledged before they reach the datastore. Segments on flash, open ones in warm memory.
+//! The node's log: changes acknowledged before they reach the datastore. Segments on flash, open
+//! ones in warm memory.
 //!
-//! **Append** copies a change once, into the open segment, and returns where it lies; it is then safe against the death
-//! of the process (when the arena outlives it). **Commit** makes everything before a position durable on flash; whoever
-//! arrives first drives, others find their bytes covered (group commit). **Release** says that a volume's changes up to
-//! a serial are in the datastore: segments without live entries are freed and reused.
-//! It does *not* order changes of one volume (append order is the order), nor know what they mean.
+//! **Append** copies a change once, into the open segment, and returns its place; the change is
+//! then safe against the death of the process (when the arena outlives it). **Commit** makes
+//! everything before a position durable on flash. The first task to arrive becomes the flush leader
+//! and writes; the others find their bytes covered (group commit). **Release** says that a volume's
+//! changes up to a serial are in the datastore: segments without live entries are freed and reused.
+//! The log does *not* order changes of one volume (append order is the order), nor know what they
+//! mean.
 //!
-//! Where to begin: [`machine`] decides (what the log is after a start, which segments may go), `head` says how bytes
-//! lie, `heads` how one follows another, `driver` carries out commits and rollovers, `start` opens, `inventory` lists what outlived a restart.
+//! Calls between the modules ([`Log`] calls `start`, `heads`, `driver`, and `inventory` for lists):
+//!
+//! | module | its part | calls |
+//! | --- | --- | --- |
+//! | `start` | opens the log | `scan`, `machine`, `admit`, `inventory`, `driver` |
+//! | `scan` | finds segments and heads at a start | `walk`, `segment_pool` |
+//! | `machine` | decides what the log is, and which segments may go | none |
+//! | `admit` | makes segments of what was found | `scan`, `descriptors`, `walk`, `head`, `driver` |
+//! | `walk` | reads bytes up to the last valid certificate | none |
+//! | `inventory` | lists what outlived a restart | `descriptors`, `summary`, `driver`, `machine` |
+//! | `summary` | sums up the changes of a volume | none |
+//! | `driver` | commits and rollovers | `heads`, `machine`, `inventory`, `segment_pool` |
+//! | `heads` | how one head follows another | `head` (how its bytes lie) |
+//! | `segment` | serves reads of places, from memory or flash | `segment_pool` |
+//! | `segment_pool` | keeps free files and slots, and opens files | none |
 
 mod admit;
-mod depot;
 mod descriptors;
 mod driver;
 mod error;
@@ -22,41 +37,44 @@ pub mod inspect;
 mod inventory;
 pub mod limits;
 mod machine;
-mod outline;
+mod progress;
 mod scan;
 mod segment;
+mod segment_pool;
 mod start;
+mod summary;
 #[cfg(test)]
 mod tests;
 mod view;
 mod walk;
 
 pub use error::Error;
-pub use outline::Outline;
+pub use progress::{Medium, Progress};
 pub use segment::{Place, read_ahead};
 pub use start::Discovery;
+pub use summary::LogSummary;
 pub use view::{HeadView, SegmentView, View};
 
 /// The newest version that this binary knows of each format of this crate.
 pub const FORMATS: [(&str, u32); 1] = [("log segment", format::VERSION)];
 
-use base::checksum::crc32c;
-use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
-use env::Env;
 use inner::Inner;
+use rekindle_base::checksum::crc32c;
+use rekindle_base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
+use rekindle_env::Env;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What a change does to its range.
+/// The kind of a change: its effect on its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// Puts the payload there.
+    /// Puts the payload into the range.
     Write,
-    /// Makes it read as zeros.
+    /// Makes the range read as zeros.
     Zero,
-    /// Gives it up; reads as zeros.
+    /// Gives the range up; it reads as zeros.
     Trim,
 }
 
@@ -92,19 +110,19 @@ pub struct Recovered {
     pub place: Place,
 }
 
-/// Changes of a volume that were acknowledged and may be gone: those with serials after `after` and before `before`.
-/// Harmless when the datastore has all of them, which the log does not know.
+/// Changes of a volume that were acknowledged and may be gone: those with serials after `after` and
+/// before `before`. Harmless when the datastore has all of them, which the log does not know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
     /// The segment that is lost, or damaged.
     pub segment: SegmentId,
     pub after: Serial,
-    /// `None` when nobody knows how many there were.
+    /// `None` when the number of lost changes is not known.
     pub before: Option<Serial>,
     pub reason: String,
 }
 
-/// Settings.
+/// Settings of a log.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Folder of segment files.
@@ -116,19 +134,21 @@ pub struct Config {
     pub flush_interval: Duration,
 }
 
-/// What is known of a log from outside its folder, so that its absence is not taken for a new log: the newest head when it
-/// was looked at last. Segment numbers grow within a life, and each life opens a head.
+/// The record of a log that is kept outside the log's folder, so that an absent log is not taken
+/// for a new one: the newest head when the log was looked at last. Segment numbers grow within a
+/// life, and each life opens a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
-    /// That head, or an older one.
+    /// The newest head, or an older one.
     pub newest: SegmentId,
-    /// The life that opened it.
+    /// The life that opened that head.
     pub incarnation: Incarnation,
-    /// From this life on another log stood in for it, which nothing was acknowledged from.
+    /// The life from which on another log stands in for this one. Nothing was acknowledged from the
+    /// other.
     pub stand_in: Option<Incarnation>,
 }
 
-/// How full.
+/// The fill of a log.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Usage {
     pub flash_bytes: u64,
@@ -142,7 +162,7 @@ pub struct Usage {
     pub appended_bytes: u64,
 }
 
-/// What start found.
+/// The findings of a start.
 #[derive(Debug, Clone, Default)]
 pub struct Opened {
     /// Live segments found.
@@ -151,36 +171,39 @@ pub struct Opened {
     pub segments_warm: u64,
     /// Segments or entries given up, with reasons: damage, never a normal crash.
     pub damage: Vec<String>,
-    /// The log that was known is not in the folder, or not all of it. The one that begins now stands in for it.
+    /// Whether the log that was known is not in the folder, or not all of it. The log that begins
+    /// now stands in for it.
     pub is_absent: bool,
 }
 
-/// The log. Clones mean the same log.
+/// The log. All clones are the same log.
 #[derive(Clone)]
 pub struct Log {
     inner: Arc<Inner>,
 }
 
-/// Why an append did not happen.
+/// The reason why an append did not happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// The head segment has no room: call [`Log::roll`], then try again. Also said when the log takes nothing any
-    /// more; `roll` gives the reason then.
+    /// The head segment has no room: call [`Log::roll`], then try again. Also returned while the
+    /// log takes no appends at all: then `roll` waits, or returns the error that has ended the log.
     HeadFull,
 }
 
 impl Log {
-    /// Finds the log and decides what it is from the newest head's digest. Does not read entries of sealed segments.
-    /// Takes the folder's lock; the only thing written is what an earlier life should have written.
+    /// Finds the log and decides what it is from the newest head's digest. Does not read entries of
+    /// sealed segments. Takes the folder's lock. Into segments it writes only what an earlier life
+    /// should have written.
     ///
-    /// `trust`: `arena` is the one that the node used last. If not, what lies there is of an older life of the log, and
-    /// is forgotten, slots and frames; whatever the log needs is on flash.
+    /// `trust`: whether `arena` is the one that the node used last. If not, its slots and frames
+    /// are of an older life of the log, and are forgotten; everything that the log needs is on
+    /// flash.
     ///
-    /// `known`: what was written down of it elsewhere. When the folder has no such log, or one that ends before that, every
-    /// volume may have lost changes.
+    /// `known`: the record of the log that is kept elsewhere. When the folder has no such log, or
+    /// one that ends before that, every volume may have lost changes.
     pub async fn find(
         env: &Env,
-        arena: warm::Arena,
+        arena: rekindle_warm::Arena,
         config: Config,
         trust: bool,
         known: Option<Known>,
@@ -191,14 +214,14 @@ impl Log {
     /// [`Log::find`] with an arena that is trusted, then [`Discovery::open`].
     pub async fn open(
         env: &Env,
-        arena: warm::Arena,
+        arena: rekindle_warm::Arena,
         config: Config,
         incarnation: Incarnation,
     ) -> Result<(Log, Opened), Error> {
         Self::find(env, arena, config, true, None).await?.open(incarnation).await
     }
 
-    /// Begins with what goes on unasked.
+    /// Starts the tasks in the background: commits without a request, and the opening of heads.
     fn begin(env: &Env, inner: Inner, flush_interval: Duration) -> Log {
         let inner = Arc::new(inner);
         let flusher = driver::flush_unasked(Arc::downgrade(&inner), flush_interval);
@@ -209,8 +232,8 @@ impl Log {
         Log { inner }
     }
 
-    /// Appends changes, all or (`Refused`) none. A plain call: copies, no I/O. Returns the position after them and
-    /// one place each. At most [`limits::APPEND_BYTES_MAX`] together.
+    /// Appends changes, all or (`Refused`) none. A plain call: copies, no I/O. Returns the position
+    /// after the changes and one place each. At most [`limits::APPEND_BYTES_MAX`] together.
     pub fn append(&self, changes: &[Append<'_>]) -> Result<(Position, Vec<Place>), Refused> {
         let inner = &*self.inner;
         if inner.takes_nothing() {
@@ -220,7 +243,7 @@ impl Log {
         let payload_crcs: Vec<u32> = changes.iter().map(|change| crc32c(change.payload)).collect();
         let bytes: usize = changes.iter().map(append_bytes).sum();
         assert!(
-            bytes <= inner.depot.capacity as usize / 2,
+            bytes <= inner.pool.capacity as usize / 2,
             "{bytes} bytes are more than one append may have"
         );
         let mut places = Vec::with_capacity(changes.len());
@@ -243,120 +266,135 @@ impl Log {
         Ok((Position(position), places))
     }
 
-    /// Opens a new head if the present one cannot take `bytes` more of payload. Waits while flash is full
-    /// ([`Error`] only when the disk fails).
+    /// Opens a new head if the present one cannot take `bytes` more of payload. Waits while flash
+    /// is full or the log is held ([`Error`] only when the disk fails or the log has ended).
     pub async fn roll(&self, bytes: usize) -> Result<(), Error> {
         self.inner.roll(bytes).await
     }
 
-    /// Everything before `position` is durable on flash when this returns. An error is final for the log: it has
-    /// latched, and every later append and commit fails.
+    /// Makes everything before `position` durable on flash. An error is final for the log: the log
+    /// has latched, and every later append and commit fails.
     pub async fn commit(&self, position: Position) -> Result<(), Error> {
         self.inner.commit(position).await
     }
 
-    /// Takes nothing until [`Log::go_on`]: what is known of it ([`Log::known`]) has to be written down elsewhere first.
+    /// Refuses appends until [`Log::go_on`]: the node's folder has to record [`Log::known`] first.
     pub fn hold(&self) {
         self.inner.held.store(true, Ordering::Release);
     }
 
-    /// What [`Log::hold`] waited for is done.
+    /// Ends [`Log::hold`]: the record is written.
     pub fn go_on(&self) {
         self.inner.held.store(false, Ordering::Release);
         self.inner.space.notify_waiters();
     }
 
-    /// Makes the segment files that are kept for a full disk: for the next starts, and for heads that free others. `false`
-    /// when they cannot be made now; then [`Log::look`] tries it again.
+    /// Makes the segment files that are kept for a full disk: for the next starts, and for heads
+    /// that free others. Returns `false` when they cannot be made now; then [`Log::look`] tries it
+    /// again.
     pub async fn reserve(&self) -> bool {
-        self.inner.depot.reserve().await
+        self.inner.pool.reserve().await
     }
 
-    /// Waits until somebody wants to append while it is held.
+    /// Waits until an append waits for the end of [`Log::hold`].
     pub async fn wanted(&self) {
         self.inner.wanted.notified().await;
     }
 
-    /// What is to be known of it elsewhere.
+    /// The record of the log for the node's folder to keep.
     #[must_use]
     pub fn known(&self) -> Known {
         let newest = self.inner.heads.lock().open.segment.id();
         Known { newest, incarnation: self.inner.incarnation, stand_in: None }
     }
 
-    /// Whether a start would find nothing in it that anybody needs.
+    /// Whether a start would find nothing in the log that is still needed.
     #[must_use]
     pub fn holds_nothing(&self) -> bool {
         self.inner.holds_nothing()
     }
 
-    /// Looks whether the open segment's file is still the one of its name. If not, the log ends: what is written to a file
-    /// without a name is gone with this process. Warm memory has all of that segment.
+    /// Checks that the open segment's file is still the one of its name. If not, the log ends:
+    /// bytes written to a file without a name are gone with this process. Warm memory has all of
+    /// that segment.
     pub async fn look(&self) -> Result<(), Error> {
         self.inner.look().await
     }
 
-    /// Where this life begins: when this is committed, all that was recovered is durable on flash.
+    /// The position at which this life begins. When it is committed, all recovered changes are
+    /// durable on flash.
     #[must_use]
     pub fn begins(&self) -> Position {
         self.inner.begins
     }
 
-    /// Up to where the log is durable on flash.
+    /// The progress of the log, on which acknowledgements rest.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        // Flash first: it is never ahead of what was appended.
+        let flash = self.inner.durable();
+        Progress { appended: self.inner.appended(), flash }
+    }
+
+    /// The position up to which the log is durable on flash.
     #[must_use]
     pub fn committed(&self) -> Position {
         self.inner.durable()
     }
 
-    /// Changes of `volume` up to `serial` are in the datastore; their segments may go. Once the position given is
-    /// committed no restart hands them out again. (While the log is full, and the head with it, only the next head writes
-    /// it down.)
+    /// Notes that changes of `volume` up to `serial` are in the datastore; their segments may go.
+    /// Once the returned position is committed, no restart hands the changes out again. (While the
+    /// log is full, and the head with it, only the next head writes the release down.)
     pub fn release(&self, volume: VolumeId, serial: Serial) -> Position {
         self.inner.release(volume, serial)
     }
 
-    /// Nothing of `volume` is needed any more: it was deleted, or has another owner. What is appended for it later
-    /// counts again. The position as of [`Log::release`].
+    /// Notes that no change of `volume` is needed any more: the volume was deleted, or has another
+    /// owner. Changes appended for it later count again. Returns a position as [`Log::release`]
+    /// does.
     pub fn forget(&self, volume: VolumeId) -> Position {
         self.inner.release(volume, Serial(u64::MAX))
     }
 
-    /// Up to where changes of `volume` were released, in this life or an earlier one, as far as the log still knows: the
-    /// datastore has had them.
+    /// The serial up to which changes of `volume` were released, in this life or an earlier one, as
+    /// far as the log still knows. The datastore has had these changes.
     #[must_use]
     pub fn released(&self, volume: VolumeId) -> Serial {
         self.inner.table.lock().marked(volume)
     }
 
-    /// Whether changes may be lost, and nobody has accepted that yet.
+    /// Whether changes may be lost, and the user has not accepted that yet.
     #[must_use]
     pub fn has_losses(&self) -> bool {
         self.inner.recovery.has_losses()
     }
 
-    /// What outlived the restart of one volume, in serial order. Payloads are verified when they are read. Reads the
-    /// descriptor tables of the recovered segments once, for all volumes. What was released in an earlier life, and durably, is
-    /// not among them; of what was released just before a crash some may be, with gaps. [`Error::Lost`] when acknowledged changes of
-    /// it may be missing: then see [`Log::salvage`].
+    /// The changes of one volume that outlived the restart, in serial order. Payloads are verified
+    /// when they are read. Reads the descriptor tables of the recovered segments once, for all
+    /// volumes. Changes that were released in an earlier life, and durably, are not among them; of
+    /// those released just before a crash some may be, with gaps. Returns [`Error::Lost`] when
+    /// acknowledged changes of the volume may be missing: then see [`Log::salvage`].
     pub async fn unfinished(&self, volume: VolumeId) -> Result<Vec<Recovered>, Error> {
         let (recovered, losses) = self.salvage(volume).await?;
         if losses.is_empty() { Ok(recovered) } else { Err(Error::Lost { volume, losses }) }
     }
 
-    /// As [`Log::unfinished`], but gives what there is, and says what may be missing. A loss whose `before` is at most
-    /// the volume's checkpoint + 1 is harmless. What it gives is on flash, also what only memory had at the start.
+    /// Like [`Log::unfinished`], but returns the changes that are there, and the possible losses. A
+    /// loss whose `before` is at most the volume's checkpoint + 1 is harmless. All returned changes
+    /// are on flash, also those that only memory had at the start.
     pub async fn salvage(&self, volume: VolumeId) -> Result<(Vec<Recovered>, Vec<Loss>), Error> {
         self.inner.salvage(volume).await
     }
 
-    /// What outlived the restart of one volume, in short: sooner than the list, and perhaps before all of it is on flash.
-    /// `None` when nothing did, or something may be missing: then only [`Log::salvage`] can tell.
-    pub async fn outline(&self, volume: VolumeId) -> Result<Option<Outline>, Error> {
-        self.inner.outline(volume).await
+    /// Sums up the changes of one volume that outlived the restart: sooner than the list, and
+    /// perhaps before all of them are on flash. `None` when there are none, or some may be missing:
+    /// then only [`Log::salvage`] can tell.
+    pub async fn summary(&self, volume: VolumeId) -> Result<Option<LogSummary>, Error> {
+        self.inner.summary(volume).await
     }
 
-    /// Which lives of the node appended what is recovered of a volume: each with a lowest and a highest serial, in the order
-    /// of the log, perhaps several of one life.
+    /// The lives of the node that appended the recovered changes of a volume: each with a lowest
+    /// and a highest serial, in the order of the log, perhaps several of one life.
     pub async fn lives(
         &self,
         volume: VolumeId,
@@ -369,43 +407,44 @@ impl Log {
         self.inner.unfinished_volumes().await
     }
 
-    /// Somebody has decided to go on without what is lost: [`Log::unfinished`] does not refuse any more, the space of
-    /// lost segments is free, and the next start does not speak of them again.
+    /// Accepts the losses, since the user goes on without them: [`Log::unfinished`] does not refuse
+    /// any more, the space of lost segments is free, and the next start does not report them again.
     pub async fn accept_losses(&self) -> Result<(), Error> {
         self.inner.accept_losses().await
     }
 
-    /// Why the log takes nothing any more, if that is so.
+    /// The error that has ended the log, if one has.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         self.inner.check().err()
     }
 
-    /// Why [`Log::roll`] waits though the log is not full, if it does: no segment file can be made now.
+    /// The reason why [`Log::roll`] waits though the log is not full, if it does: no segment file
+    /// can be made now.
     #[must_use]
     pub fn why_it_waits(&self) -> Option<String> {
-        self.inner.depot.why_it_waits()
+        self.inner.pool.why_it_waits()
     }
 
-    /// How full.
+    /// The fill of the log.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.inner.usage()
     }
 
-    /// The log as people see it: segments and head.
+    /// The log as an observer sees it: segments and head.
     #[must_use]
     pub fn view(&self) -> View {
         self.inner.view()
     }
 
-    /// Seals and syncs what there is. The log takes nothing afterwards.
+    /// Commits everything and seals the open head. The log takes no appends afterwards.
     pub async fn close(&self) -> Result<(), Error> {
         self.inner.close().await
     }
 }
 
-/// What a change takes of a segment, bytes: payload, header, descriptor.
+/// Bytes of a segment that a change takes: payload, header, descriptor.
 fn append_bytes(change: &Append<'_>) -> usize {
     change.payload.len().next_multiple_of(limits::GRAIN_BYTES as usize)
         + 2 * limits::GRAIN_BYTES as usize

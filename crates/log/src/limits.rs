@@ -1,46 +1,51 @@
 //! Bounds of the log.
 
-use base::limits::{CHANGE_BYTES_MAX, SEGMENT_BYTES};
+use rekindle_base::limits::{CHANGE_BYTES_MAX, SEGMENT_BYTES};
 
-/// What one write to flash begins and ends on, bytes, at least: the drive's physical sector when that is larger. Sectors
-/// that were acknowledged are never written again with other bytes, so a torn write cannot hurt them.
+/// Least unit of a write to flash, bytes: batches begin and end on its multiples. A larger physical
+/// sector of the drive takes its place. Acknowledged sectors are never written again with other
+/// bytes, so a torn write cannot hurt them.
 pub const SECTOR_BYTES: u32 = 512;
-/// The same, at most: a drive that says more is not believed.
+/// Largest unit of a write to flash, bytes: a drive that reports a larger sector is not believed.
 pub const SECTOR_BYTES_MAX: u32 = 16 << 10;
 /// Entries begin on a multiple of this, bytes.
 pub const GRAIN_BYTES: u32 = 64;
-/// Most that one [`crate::Log::append`] may take of a segment, bytes: payloads, each padded to 64, and 128 a change. With
-/// this a new head has room for any append.
+/// Most bytes of a segment that one [`crate::Log::append`] may take: payloads, each padded to 64,
+/// and 128 a change. With this bound a new head has room for any append.
 pub const APPEND_BYTES_MAX: u64 = SEGMENT_BYTES / 2;
-/// Fewest segments that a flash budget comes to: a head, and one to be destaged meanwhile.
+/// Fewest segments of a flash budget: a head, and one to be destaged meanwhile.
 pub const SEGMENTS_MIN: u64 = 2;
-/// Segment files that are kept for a full disk: for starts, and for heads that free others. One for a start, one for a head
-/// behind one that nobody needs any more, one for the head behind that, with which the first goes.
+/// Segment files that are kept for a full disk: one for a start; one for a head behind a head that
+/// is not needed any more; and one for the head behind that, with which the first goes.
 pub const FILES_RESERVED: usize = 3;
 /// Segment files kept beyond the budget, so that opening a head never waits for one to be freed.
 pub const RESERVE_FILES: u64 = 2 + FILES_RESERVED as u64;
-/// So many dead segments are litter, if they are more than twice the live ones: a restart would look into each of them.
+/// Dead segments from this count on are litter, if they are more than twice the live ones: a
+/// restart would look into each of them.
 pub const LITTER_MIN: usize = 8;
-/// Segment files made before they are needed: while the log grows fast, a head fills in the time that making one takes.
+/// Segment files made before they are needed: while the log grows fast, a head fills in the time
+/// that making one takes.
 pub const FILES_AHEAD: usize = 4;
-/// What is only in memory is committed when it is as much as this, bytes: a rollover waits for the rest.
+/// Uncommitted bytes that start a commit unasked: a rollover waits for the rest.
 pub const FLUSH_AHEAD_BYTES: u64 = 1 << 20;
-/// Bytes that nobody asked for are read ahead with those around them when they are no more than this: one longer read is
+/// Largest gap between two wanted ranges that is read ahead with them, bytes: one longer read is
 /// cheaper than two.
 pub const READ_AHEAD_GAP: u32 = 32 << 10;
-/// Most segments a log may have: their digest takes 2 MiB then.
+/// Most segments of a log: their digest takes 2 MiB then.
 pub const SEGMENTS_MAX: u64 = 65_536;
-/// Most volumes named in the statistics of a head; with more, a lost segment is taken to concern every volume.
+/// Most volumes named in the statistics of a head; with more, a lost segment is taken to concern
+/// every volume.
 pub const STATISTICS_MAX: usize = 16_384;
-/// Most low-water marks that a head takes over; what is released beyond them may come back after a restart.
+/// Most low-water marks that a head takes over; changes whose marks are beyond them may come back
+/// after a restart.
 pub const MARKS_MAX: usize = 16_384;
 /// Slots that the arena must have: the head, its successor.
 pub const SLOTS_MIN: usize = 2;
-/// How often a segment is read that cannot be, before that counts as damage.
+/// Reads of a segment that must fail before it counts as damaged.
 pub const READ_TRIES: usize = 3;
-/// Wait before trying again what failed because room, memory or descriptors were exhausted.
+/// Pause before a retry when room, memory or descriptors were exhausted.
 pub const EXHAUSTED_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
-/// Wait before trying again to make a segment file on a full file system.
+/// Pause before another attempt to make a segment file on a full file system.
 pub const FULL_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 
 const _: () = assert!(CHANGE_BYTES_MAX <= APPEND_BYTES_MAX, "the largest change can be appended");

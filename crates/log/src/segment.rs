@@ -1,27 +1,28 @@
 //! A segment as readers see it, and the places in it.
 //!
-//! Whoever holds a [`Place`] holds its [`Segment`]; file and slot go back to the depot when the last holder lets go,
-//! so neither is reused under a reader. A slot alone may be taken earlier (see [`Segment::give_up_memory`]): readers
-//! copy under the `memory` lock and go to flash afterwards.
+//! A [`Place`] holds its [`Segment`]. File and slot go back to the pool when the last holder lets
+//! go, so neither is reused under a reader. A slot alone may be taken earlier (see [`spare_slot`]):
+//! readers copy under the `memory` lock and go to flash afterwards.
 
 use crate::Error;
-use crate::depot::Depot;
 use crate::format::{ENTRY_BYTES, EntryHeader, HEADER_BYTES, SegmentHeader, Who};
 use crate::limits::{EXHAUSTED_RETRY, GRAIN_BYTES, READ_AHEAD_GAP, READ_TRIES};
-use base::SegmentId;
-use base::checksum::crc32c;
-use env::{File, Open};
+use crate::machine::table::{Needed, Table};
+use crate::segment_pool::SegmentPool;
 use parking_lot::RwLock;
+use rekindle_base::SegmentId;
+use rekindle_base::checksum::crc32c;
+use rekindle_env::{File, Open};
+use rekindle_warm::{Memory, Slot};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use warm::{Memory, Slot};
 
-/// Where a change's payload lies. Holding it keeps the segment's bytes from being reused.
+/// The place of a change's payload. While it is held, the segment's bytes are not reused.
 #[derive(Clone)]
 pub struct Place {
     pub(crate) segment: Arc<Segment>,
-    /// Where the entry begins in the segment.
+    /// Offset of the entry in the segment.
     pub(crate) offset: u32,
     /// Payload bytes.
     pub(crate) length: u32,
@@ -29,20 +30,20 @@ pub struct Place {
 
 pub(crate) struct Segment {
     pub(crate) header: SegmentHeader,
-    /// Number of its file; `None` when it is only in memory (its file is gone).
+    /// Number of the segment's file; `None` when the file is gone and memory has the only copy.
     pub(crate) file: Option<u32>,
-    depot: Arc<Depot>,
+    pool: Arc<SegmentPool>,
     memory: RwLock<Option<Memory>>,
-    /// All of it, seal included, is on flash: memory is only a faster copy.
+    /// The whole segment, seal included, is on flash: memory is only a faster copy.
     on_flash: AtomicBool,
-    /// The device has refused to give parts of its file, which is not to be used again.
+    /// The device has refused to give parts of the segment's file: the file is not used again.
     spoilt: AtomicBool,
-    /// Made by this process: what is in memory is what was written.
+    /// This process made the segment: its memory needs no check.
     ours: bool,
     verified_memory: Bits,
 }
 
-/// One bit an entry, made at first use.
+/// One bit for each entry; allocated at first use.
 #[derive(Default)]
 struct Bits {
     words: OnceLock<Box<[AtomicU64]>>,
@@ -67,7 +68,7 @@ impl Bits {
 
 impl Segment {
     pub(crate) fn new(
-        depot: &Arc<Depot>,
+        pool: &Arc<SegmentPool>,
         header: SegmentHeader,
         file: Option<u32>,
         memory: Option<Memory>,
@@ -76,7 +77,7 @@ impl Segment {
         Segment {
             header,
             file,
-            depot: Arc::clone(depot),
+            pool: Arc::clone(pool),
             memory: RwLock::new(memory),
             on_flash: AtomicBool::new(false),
             spoilt: AtomicBool::new(false),
@@ -89,20 +90,20 @@ impl Segment {
         self.header.segment
     }
 
-    /// What digests say of it, beside its number.
+    /// The file and identity by which digests name the segment, beside its number.
     pub(crate) fn named(&self) -> (Option<u32>, Option<Who>) {
         let SegmentHeader { incarnation, birth, .. } = self.header;
         (self.file, Some(Who { incarnation, birth }))
     }
 
-    pub(crate) fn depot(&self) -> &Arc<Depot> {
-        &self.depot
+    pub(crate) fn pool(&self) -> &Arc<SegmentPool> {
+        &self.pool
     }
 
-    /// Whether the file of its name is the one that it is written to.
+    /// Whether the file at the segment's path is still the one that the segment is written to.
     pub(crate) async fn is_at_its_place(&self) -> std::io::Result<bool> {
         let Some(file) = self.file else { return Ok(true) };
-        let file = self.depot.env.disk().open(&self.depot.path(file), Open::Read).await?;
+        let file = self.pool.env.disk().open(&self.pool.path(file), Open::Read).await?;
         let mut bytes = [0; HEADER_BYTES as usize];
         match file.read_at(&mut bytes, 0).await {
             Ok(()) => Ok(SegmentHeader::decode(&bytes) == Ok(self.header)),
@@ -111,7 +112,7 @@ impl Segment {
         }
     }
 
-    /// Everything of it is durable on flash.
+    /// Notes that the whole segment is durable on flash.
     pub(crate) fn set_on_flash(&self) {
         assert!(self.file.is_some(), "what is on flash has a file");
         self.on_flash.store(true, Ordering::Release);
@@ -121,7 +122,8 @@ impl Segment {
         self.spoilt.store(true, Ordering::Release);
     }
 
-    /// The log ends, and needs it still: what cannot be read today is for another day.
+    /// Keeps the file of a spoilt segment: the log ends and still needs the file, which a later
+    /// life may be able to read.
     pub(crate) fn keep_file(&self) {
         self.spoilt.store(false, Ordering::Release);
     }
@@ -130,13 +132,9 @@ impl Segment {
         self.on_flash.load(Ordering::Acquire)
     }
 
-    /// The slot, when the segment does not need it: then it is read from flash from here on.
-    pub(crate) fn give_up_memory(&self) -> Option<Slot> {
-        if self.is_on_flash() { self.leave_memory() } else { None }
-    }
-
-    /// The slot, of a segment that nobody needs any more, wherever else it is: its file may be gone.
-    pub(crate) fn leave_memory(&self) -> Option<Slot> {
+    /// Takes the slot, unless a reader holds its bytes for a moment. From here on the segment is
+    /// read from flash, if it is there.
+    fn give_up_memory(&self) -> Option<Slot> {
         let mut memory = self.memory.write();
         match memory.take()?.into_slot() {
             Ok(slot) => Some(slot),
@@ -147,7 +145,7 @@ impl Segment {
         }
     }
 
-    /// Runs `look` on the segment's memory, which stays for so long.
+    /// Runs `look` on the segment's memory, which stays during the call.
     pub(crate) fn with_memory<T>(&self, look: impl FnOnce(&Memory) -> T) -> Option<T> {
         self.memory.read().as_ref().map(look)
     }
@@ -156,7 +154,8 @@ impl Segment {
         Error::Damaged { segment: self.id(), offset, reason: reason.into() }
     }
 
-    /// Checks an entry that lies whole in `bytes` (header, payload): it is the one meant, and its payload is right.
+    /// Checks an entry that lies whole in `bytes` (header, payload): its place and its checksums
+    /// must match.
     fn check(&self, place: &Place, bytes: &[u8]) -> Result<(), Error> {
         let header = EntryHeader::decode(bytes, self.header.key())
             .map_err(|reason| self.damaged(place.offset, reason))?;
@@ -171,8 +170,8 @@ impl Segment {
     }
 }
 
-/// Says that all these places will be read soon: what only flash has of them is brought into memory, in the order in which
-/// it lies there. A hint; a failure is met again by whoever reads.
+/// Hints that these places will be read soon: the bytes that only flash has are brought into
+/// memory, in the order in which they lie there. The later read meets any failure again.
 pub async fn read_ahead(places: impl Iterator<Item = &Place>) {
     let mut on_flash: Vec<&Place> =
         places.filter(|place| place.segment.with_memory(|_| ()).is_none()).collect();
@@ -187,7 +186,7 @@ pub async fn read_ahead(places: impl Iterator<Item = &Place>) {
         let segment = &first.segment;
         let file = match opened.take().filter(|(id, _)| *id == segment.id()) {
             Some((_, file)) => file,
-            None => match segment.depot.open_to_read(segment.file).await {
+            None => match segment.pool.open_to_read(segment.file).await {
                 Ok(file) => file,
                 Err(_) => continue,
             },
@@ -198,13 +197,23 @@ pub async fn read_ahead(places: impl Iterator<Item = &Place>) {
     }
 }
 
+/// The slot of the oldest segment that does not need it: one that is on flash, else one that is
+/// dead. A segment whose file is gone keeps its slot for as long as it is needed.
+pub(crate) fn spare_slot(table: &Table<Option<Arc<Segment>>>) -> Option<Slot> {
+    let rows = || table.rows().filter_map(|(.., needed, _, held)| Some((needed, held.as_ref()?)));
+    let mut on_flash = rows().filter(|(_, segment)| segment.is_on_flash());
+    let mut dead = rows().filter(|(needed, _)| *needed == Needed::By(0));
+    let slot = on_flash.find_map(|(_, segment)| segment.give_up_memory());
+    slot.or_else(|| dead.find_map(|(_, segment)| segment.give_up_memory()))
+}
+
 impl Drop for Segment {
     fn drop(&mut self) {
         let slot = self.memory.get_mut().take().and_then(|memory| memory.into_slot().ok());
         let spoilt = *self.spoilt.get_mut();
-        self.depot.give_back(self.file.filter(|_| !spoilt), slot);
+        self.pool.give_back(self.file.filter(|_| !spoilt), slot);
         if let (true, Some(file)) = (spoilt, self.file) {
-            self.depot.remove_soon(file);
+            self.pool.remove_soon(file);
         }
     }
 }
@@ -222,8 +231,9 @@ impl Place {
         self.segment.id()
     }
 
-    /// Copies payload bytes from `start` if they are in memory (and verified, or verified now); `false` when they are
-    /// only on flash (or memory is damaged and flash has a copy). A plain call.
+    /// Copies payload bytes from `start` if they are in memory (and verified, or verified now).
+    /// `false` when they are only on flash, or memory is damaged and flash has a copy. A plain
+    /// call.
     pub fn read_now(&self, start: u32, out: &mut [u8]) -> Result<bool, Error> {
         self.assert_inside(start, out);
         let segment = &*self.segment;
@@ -251,22 +261,23 @@ impl Place {
         }
     }
 
-    /// Copies payload bytes from `start`, from memory or flash. What is read from flash is verified each time, as a whole: what
-    /// was right once may be misread later, and would then go to the datastore under a new checksum. What the device
-    /// refuses to give, again and again, is damaged like what it gives wrongly.
+    /// Copies payload bytes from `start`, from memory or flash. Bytes from flash are verified each
+    /// time, as a whole entry: a later read may be wrong where an earlier one was right, and wrong
+    /// bytes would go to the datastore under a new checksum. A payload that the device refuses
+    /// repeatedly counts as damaged, like one that it gives wrongly.
     pub async fn read(&self, start: u32, out: &mut [u8]) -> Result<(), Error> {
         if self.read_now(start, out)? {
             return Ok(());
         }
         let segment = &*self.segment;
-        // Where it has refused something lately, nobody waits for each change anew.
+        // The device has refused parts of this segment lately: do not wait for each change anew.
         let tries = if segment.spoilt.load(Ordering::Acquire) { 1 } else { READ_TRIES };
         for left in (0..tries).rev() {
             match self.read_flash(start, out).await {
-                // Not every wrong bit is on the medium.
+                // A wrong bit need not be on the medium: read again.
                 Ok(Err(_)) if left > 0 => {}
                 Ok(checked) => return checked,
-                Err(_) if left > 0 => segment.depot.env.sleep(EXHAUSTED_RETRY).await,
+                Err(_) if left > 0 => segment.pool.env.sleep(EXHAUSTED_RETRY).await,
                 Err(error) => {
                     segment.set_spoilt();
                     return Err(segment.damaged(self.offset, format!("it cannot be read: {error}")));
@@ -276,12 +287,12 @@ impl Place {
         unreachable!("the last try returns")
     }
 
-    /// The outer error is the device's.
+    /// Reads and checks the whole entry on flash. The outer error is the device's.
     async fn read_flash(&self, start: u32, out: &mut [u8]) -> io::Result<Result<(), Error>> {
         let segment = &*self.segment;
-        let file = segment.depot.open(segment.file, Open::Read).await?;
+        let file = segment.pool.open(segment.file, Open::Read).await?;
         let mut whole = vec![0; (ENTRY_BYTES + self.length) as usize];
-        segment.depot.read(&*file, &mut whole, self.offset).await?;
+        segment.pool.read(&*file, &mut whole, self.offset).await?;
         if let Err(damaged) = segment.check(self, &whole) {
             return Ok(Err(damaged));
         }

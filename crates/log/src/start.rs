@@ -1,7 +1,6 @@
-//! Opens the log: finds what there is, decides what the log is, opens a new head. The old one is sealed afterwards, as
-//! after any rollover.
+//! Opens the log: finds the segments, decides what the log is, opens a new head. The old head is
+//! sealed afterwards, as after any rollover.
 
-use crate::depot::Depot;
 use crate::driver::{FileLease, Plan, open_head};
 use crate::format::{FOOT_BYTES, Foot, Lost, Named, Statistics};
 use crate::head::Head;
@@ -14,17 +13,18 @@ use crate::limits::{
 use crate::machine::history::{End, History, Present, Probe, what_is_the_log};
 use crate::machine::table::Table;
 use crate::scan::{Looked, Scan, look, read_foot};
-use crate::segment::Segment;
+use crate::segment::{Segment, spare_slot};
+use crate::segment_pool::SegmentPool;
 use crate::{Config, Error, Known, Log, Opened};
-use base::{Incarnation, SegmentId, Serial, VolumeId};
-use env::{Env, File, Open};
 use hashbrown::HashMap;
+use rekindle_base::{Incarnation, SegmentId, Serial, VolumeId};
+use rekindle_env::{Env, File, Open};
+use rekindle_warm::{Arena, Began};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use warm::{Arena, Began};
 
-/// The log of a folder, found and understood. Nothing is appended to it before [`Discovery::open`].
+/// The log of a folder, found and understood. The log takes no append before [`Discovery::open`].
 pub struct Discovery {
     scan: Scan,
     starting: Starting,
@@ -44,15 +44,13 @@ pub(crate) async fn find(
     trust: bool,
     known: Option<Known>,
 ) -> Result<Discovery, Error> {
-    let mut depot = Depot::new(env.clone(), config.folder.clone(), config.node, arena.slot_bytes());
-    let folder_lock = lock_folder(&depot).await?;
+    let mut pool =
+        SegmentPool::new(env.clone(), config.folder.clone(), config.node, arena.slot_bytes());
+    let folder_lock = lock_folder(&pool).await?;
     let sector = env.disk().sector_bytes(&config.folder).await.clamp(1, SECTOR_BYTES_MAX);
-    depot.sector = sector.next_power_of_two().max(SECTOR_BYTES);
-    let depot = Arc::new(depot);
+    pool.sector = sector.next_power_of_two().max(SECTOR_BYTES);
+    let pool = Arc::new(pool);
     if !trust {
-        tracing::warn!(
-            "another warm memory has been in use since this one: what lies here is forgotten"
-        );
         arena.forget();
     }
     let slots = arena.take_slots();
@@ -63,7 +61,7 @@ pub(crate) async fn find(
         )));
     }
     let watch = env.watch();
-    let mut scan = Scan::run(&depot, slots).await?;
+    let mut scan = Scan::run(&pool, slots).await?;
     match arena.began() {
         Began::Damaged if trust => scan.damaged_slots.push(None),
         Began::Mended => tracing::warn!("the header of the warm memory was damaged: it is mended"),
@@ -72,14 +70,14 @@ pub(crate) async fn find(
     env.boot_phase("scanned", Some("log"), watch);
     let watch = env.watch();
     let Decided { mut history, newest, counted, closed, was_closed } =
-        decide(&depot, &mut scan).await?;
+        decide(&pool, &mut scan).await?;
     let found = newest.map(|id| (scan.segments[&id].header().incarnation, id));
     let absent = known
         .filter(|known| history.compare(*known, found))
-        .map(|known| absence(&depot, known, found));
+        .map(|known| absence(&pool, known, found));
     env.boot_phase("decided", Some("log"), watch);
     if newest.is_none() {
-        sync_names(&depot).await?;
+        sync_names(&pool).await?;
     }
     let mut opened =
         Opened { damage: damage_of(&scan, &history, absent.as_deref()), ..Opened::default() };
@@ -89,7 +87,7 @@ pub(crate) async fn find(
         opened.damage.push(reason.to_owned());
     }
     let segments_max = usize::try_from(
-        (config.flash_bytes / u64::from(depot.capacity)).clamp(SEGMENTS_MIN, SEGMENTS_MAX),
+        (config.flash_bytes / u64::from(pool.capacity)).clamp(SEGMENTS_MIN, SEGMENTS_MAX),
     )
     .expect("bounded");
     let said: HashMap<VolumeId, Serial> =
@@ -107,7 +105,7 @@ pub(crate) async fn find(
         history,
         counted,
         closed,
-        depot,
+        pool,
         resumed: None,
         unread: Vec::new(),
         leaving: Vec::new(),
@@ -115,7 +113,7 @@ pub(crate) async fn find(
         absent,
     };
     if let (true, Some(frames)) = (scan.is_memory_outdated, arena.frames()) {
-        // What lies beside such a segment is as old.
+        // Other memory beside such a segment is as old.
         let dropped = frames.drop_all();
         tracing::warn!(
             dropped,
@@ -146,56 +144,58 @@ pub(crate) async fn find(
 }
 
 impl Discovery {
-    /// Whether the last life closed the log in good order, or there was none. If not, memory may have had more than flash.
+    /// Whether the last life closed the log in good order, or there was none. If not, memory may
+    /// have had more than flash.
     #[must_use]
     pub fn was_closed(&self) -> bool {
         self.was_closed
     }
 
-    /// Opens a new head and makes it durable; the log begins there. No other life of the log may have had
-    /// `incarnation`, in any folder: it is written down elsewhere by now.
+    /// Opens a new head and makes it durable; the log begins there. No other life of the log may
+    /// have had `incarnation`, in any folder: the caller has recorded it outside the log by now.
     pub async fn open(self, incarnation: Incarnation) -> Result<(Log, Opened), Error> {
         let Discovery { scan, mut starting, opened, segments_max, .. } = self;
         let (inventory, folder_lock) = (self.inventory, self.folder_lock);
-        let env = starting.depot.env.clone();
+        let env = starting.pool.env.clone();
         let watch = env.watch();
         let named = |file: &u32| starting.history.missing.iter().any(|named| named.file == *file);
         let strays = scan.unreadable.iter().map(|(file, _)| *file);
         let strays = strays.filter(|file| !named(file)).collect();
         let (head, old) = starting.open_new_head(scan, incarnation).await?;
         env.boot_phase("new-head", Some("log"), watch);
-        let Starting { table, depot, unread, .. } = starting;
+        let Starting { table, pool, unread, .. } = starting;
         let recovery = Recovery::new(unread, inventory, strays);
         let parts =
-            Parts { depot, incarnation, segments_max, head, old, table, recovery, folder_lock };
+            Parts { pool, incarnation, segments_max, head, old, table, recovery, folder_lock };
         Ok((Log::begin(&env, Inner::new(parts), self.flush_interval), opened))
     }
 }
 
-async fn lock_folder(depot: &Depot) -> Result<Arc<dyn File>, Error> {
-    let disk = depot.env.disk();
-    let flash = |doing: &'static str| move |error| depot.flash_error(doing, &error);
-    disk.create_folder(&depot.folder).await.map_err(flash("making the log's folder"))?;
+async fn lock_folder(pool: &SegmentPool) -> Result<Arc<dyn File>, Error> {
+    let disk = pool.env.disk();
+    let flash = |doing: &'static str| move |error| pool.flash_error(doing, &error);
+    disk.create_folder(&pool.folder).await.map_err(flash("making the log's folder"))?;
     let lock = disk
-        .open(&depot.folder.join("lock"), Open::Create)
+        .open(&pool.folder.join("lock"), Open::Create)
         .await
         .map_err(flash("opening the lock file"))?;
     if !lock.try_lock().map_err(flash("locking the log's folder"))? {
         return Err(Error::Foreign(format!(
             "another rekindle is using {}: stop it, or give this one a folder of its own",
-            depot.folder.display()
+            pool.folder.display()
         )));
     }
     Ok(lock)
 }
 
-/// Makes the folder's own name durable, and those above it: once in a log's life, before its first head.
-async fn sync_names(depot: &Depot) -> Result<(), Error> {
-    for folder in depot.folder.ancestors().filter(|path| !path.as_os_str().is_empty()) {
-        match depot.env.disk().sync_folder(folder).await {
-            // What we may not even open, we have not made.
+/// Makes the names of the folder and of the folders above it durable: once in a log's life, before
+/// its first head.
+async fn sync_names(pool: &SegmentPool) -> Result<(), Error> {
+    for folder in pool.folder.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+        match pool.env.disk().sync_folder(folder).await {
+            // A folder that this process may not open is not one that it has made.
             Err(error) if error.kind() != std::io::ErrorKind::PermissionDenied => {
-                return Err(depot.flash_error("making the log's folder durable", &error));
+                return Err(pool.flash_error("making the log's folder durable", &error));
             }
             _ => {}
         }
@@ -207,16 +207,16 @@ struct Decided {
     history: History,
     /// The newest head that can be read.
     newest: Option<SegmentId>,
-    /// The newest head with statistics, and these.
+    /// The newest head with statistics, and its statistics.
     counted: Option<(SegmentId, Statistics)>,
-    /// The newest segment with anything in it, if the log was closed there.
+    /// The newest segment with any change in it, if the log was closed there.
     closed: Option<(u32, Foot)>,
-    /// Nothing was begun after that.
+    /// No head was begun after the close.
     was_closed: bool,
 }
 
 /// Looks at heads, the newest first, until one can be read; then decides.
-async fn decide(depot: &Depot, scan: &mut Scan) -> Result<Decided, Error> {
+async fn decide(pool: &SegmentPool, scan: &mut Scan) -> Result<Decided, Error> {
     let mut present = BTreeMap::new();
     for (&id, found) in &scan.segments {
         present.insert(
@@ -226,8 +226,8 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<Decided, Error> {
     }
     let mut newest = None;
     for id in present.keys().rev().copied().collect::<Vec<_>>() {
-        scan.settle(depot, id).await;
-        match look(depot, &scan.segments[&id]).await? {
+        scan.settle(pool, id).await;
+        match look(pool, &scan.segments[&id]).await? {
             Looked::Head(probe) => {
                 newest = Some(probe);
                 break;
@@ -262,22 +262,23 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<Decided, Error> {
         Some((probe.segment, statistics))
     });
     if let Some(id) = before.filter(|id| scan.segments.contains_key(id)) {
-        scan.settle(depot, id).await;
+        scan.settle(pool, id).await;
         let found = &scan.segments[&id];
         if let Some((file, header)) = found.flash {
-            let foot = read_foot(depot, file, &header).await.ok().flatten();
+            let foot = read_foot(pool, file, &header).await.ok().flatten();
             let sealed = |foot: Foot| End::Sealed { successor: foot.successor };
             before_end = Some((id, foot.map_or(End::Open, sealed)));
         }
-        // Opened ahead of need, and then it came to nothing.
+        // The newest head was opened ahead of need and never took over: the head before it has the
+        // statistics.
         if statistics.is_none()
-            && let Looked::Head(probe) = look(depot, found).await?
+            && let Looked::Head(probe) = look(pool, found).await?
         {
             statistics = probe.opening.statistics.map(|statistics| (id, statistics));
         }
     }
     if let (None, Some((file, why))) = (&newest, scan.unreadable.first()) {
-        // Better no log than an empty one where there was one.
+        // No log at all is better than an empty one in the place of one with changes.
         let reason = format!(
             "no head can be read, and {file:08}.seg may be one ({why}): move the file away to go on without it"
         );
@@ -291,15 +292,15 @@ async fn decide(depot: &Depot, scan: &mut Scan) -> Result<Decided, Error> {
     }
     let last = newest.as_ref().filter(|probe| probe.end != End::Open || probe.has_changes);
     let last = last.map_or(before_end, |probe| Some((probe.segment, probe.end)));
-    let closed = closed_foot(depot, scan, last).await?;
+    let closed = closed_foot(pool, scan, last).await?;
     let is_closed = |probe: &Probe| probe.end == End::Sealed { successor: None };
     let was_closed = newest.as_ref().map_or(present.is_empty(), is_closed);
     let newest = newest.map(|probe| probe.segment);
     Ok(Decided { history, newest, counted: statistics, closed, was_closed })
 }
 
-/// What it means that the log that was used last is not here, and what to do.
-fn absence(depot: &Depot, known: Known, found: Option<(Incarnation, SegmentId)>) -> String {
+/// The message about a log that is not in its folder: what it means, and what to do.
+fn absence(pool: &SegmentPool, known: Known, found: Option<(Incarnation, SegmentId)>) -> String {
     let here = match found {
         None => "there is none".to_owned(),
         Some((life, newest)) => format!("what is there ends at segment {newest} of start {life}"),
@@ -307,7 +308,7 @@ fn absence(depot: &Depot, known: Known, found: Option<(Incarnation, SegmentId)>)
     format!(
         "the log of this node is not in {}: it had segment {} of start {}, {here}. If its disk is not mounted: stop, mount it, \
          start again. If it is gone for good, acknowledged changes that were not in the store are lost",
-        depot.folder.display(),
+        pool.folder.display(),
         known.newest,
         known.incarnation
     )
@@ -340,9 +341,9 @@ fn damage_of(scan: &Scan, history: &History, absent: Option<&str>) -> Vec<String
 }
 
 pub(crate) struct Starting {
-    pub(crate) depot: Arc<Depot>,
+    pub(crate) pool: Arc<SegmentPool>,
     pub(crate) history: History,
-    /// The head whose statistics are used: they cover what is before it.
+    /// The head whose statistics are used: they cover the segments before it.
     pub(crate) counted: Option<SegmentId>,
     pub(crate) table: Table<Option<Arc<Segment>>>,
     /// The old head, to be committed and sealed.
@@ -350,11 +351,11 @@ pub(crate) struct Starting {
     /// The newest segment, if the log was closed there.
     pub(crate) closed: Option<(u32, Foot)>,
     pub(crate) unread: Vec<Arc<Segment>>,
-    /// Leaves the log when the new head is durable.
+    /// Segments that leave the log when the new head is durable.
     pub(crate) leaving: Vec<SegmentId>,
-    /// What earlier lives have released.
+    /// Low-water marks of earlier lives.
     pub(crate) marks: Marks,
-    /// The log that was used last is not here, in words.
+    /// The message that the log used last is not here.
     pub(crate) absent: Option<String>,
 }
 
@@ -364,7 +365,7 @@ impl Starting {
             || self.history.members.iter().any(|named| named.segment == id)
     }
 
-    /// Files that hold nothing needed are free; those beyond the budget are removed.
+    /// Frees the files that hold nothing needed, and removes those beyond the budget.
     async fn stock_files(&self, scan: &Scan, segments_max: usize) -> Result<(), Error> {
         let mut used: Vec<u32> = scan
             .segments
@@ -373,40 +374,41 @@ impl Starting {
             .filter_map(|(_, f)| f.file())
             .collect();
         used.extend(self.history.missing.iter().map(|named| named.file));
-        // What cannot be read may be what is missing: it is left alone.
+        // A file that cannot be read may be the missing segment: it is left alone.
         used.extend(scan.unreadable.iter().map(|(file, _)| *file));
         used.sort_unstable();
         let mut free: Vec<u32> =
             scan.files.iter().copied().filter(|file| used.binary_search(file).is_err()).collect();
         if self.absent.is_some() {
-            // A file that looks empty may be what is left of the log: it is evidence.
+            // A file that looks empty may be a remnant of the log: it is evidence.
             free.clear();
         }
         let wanted = (segments_max + RESERVE_FILES as usize).saturating_sub(used.len()).max(1);
         for surplus in free.split_off(wanted.min(free.len())) {
-            let _ = self.depot.env.disk().remove(&self.depot.path(surplus)).await;
+            let _ = self.pool.env.disk().remove(&self.pool.path(surplus)).await;
         }
-        // An earlier life may have died between making a file and making its name durable. Before this life relies on
-        // what it finds here, the names must be: a head whose name a power cut takes back is a lost log.
-        let synced = self.depot.env.disk().sync_folder(&self.depot.folder).await;
+        // An earlier life may have died between making a file and making its name durable. The
+        // names must be durable before this life relies on the files: a head whose name a power cut
+        // takes back is a lost log.
+        let synced = self.pool.env.disk().sync_folder(&self.pool.folder).await;
         synced.map_err(|error| {
-            self.depot.flash_error("making the names of segments durable", &error)
+            self.pool.flash_error("making the names of segments durable", &error)
         })?;
         let next = scan.files.iter().max().map_or(1, |last| last + 1);
-        self.depot.stock(free, next);
+        self.pool.stock(free, next);
         Ok(())
     }
 
     pub(crate) fn busy(&self, id: SegmentId) -> Error {
         Error::Flash {
-            folder: self.depot.folder.display().to_string(),
+            folder: self.pool.folder.display().to_string(),
             reason: format!(
                 "no slot of the warm arena is free for segment {id}: enlarge the arena"
             ),
         }
     }
 
-    /// Segments of which changes are lost. Not all of them need be in the log by now.
+    /// Segments of which changes are lost. Some may not be in the log any more.
     pub(crate) fn losses(&self) -> Vec<LostSegment> {
         let how = |segment| match self.counted.is_some_and(|head| segment < head) {
             true => Lost::Counted,
@@ -443,7 +445,8 @@ impl Starting {
         missing.chain(tail).chain(earlier).collect()
     }
 
-    /// Counts what no statistics cover: what the head with the newest ones holds, and what came behind it.
+    /// Counts the changes that no statistics cover: those in the head with the newest statistics,
+    /// and behind it.
     async fn count_uncounted(&mut self, no_head: bool) {
         let mut unknown = no_head && !self.unread.is_empty();
         let uncounted = self.unread.iter().filter(|segment| Some(segment.id()) >= self.counted);
@@ -462,28 +465,28 @@ impl Starting {
 
     fn report_damage(&self, opened: &Opened) {
         for damage in &opened.damage {
-            tracing::error!(folder = %self.depot.folder.display(), "{damage}");
+            tracing::error!(folder = %self.pool.folder.display(), "{damage}");
         }
     }
 
-    /// New head durably open. Gives also the old one, which is to be committed and sealed behind it, as in any rollover,
-    /// and what may go then.
+    /// Opens the new head durably. Returns also the old head, to be committed and sealed behind it
+    /// as in any rollover, with the segments that may go then.
     async fn open_new_head(
         &mut self,
         scan: Scan,
         incarnation: Incarnation,
     ) -> Result<(Head, Option<(Head, Vec<SegmentId>)>), Error> {
         for slot in scan.slots {
-            self.depot.give_back(None, Some(slot));
+            self.pool.give_back(None, Some(slot));
         }
-        let slot = self.depot.take_slot().or_else(|| self.steal_slot());
+        let slot = self.pool.take_slot().or_else(|| spare_slot(&self.table));
         let slot = slot.ok_or_else(|| self.busy(self.history.next))?;
         let (named, _) = self.table.next_digest();
         let statistics = self.table.statistics(&HashMap::new(), STATISTICS_MAX);
         let id = self.history.next;
         let plan = Plan { id, incarnation, named, statistics: Some(statistics) };
-        let file = FileLease::take(&self.depot, false, || 0).await?;
-        let head = open_head(&self.depot, plan, slot, file).await?;
+        let file = FileLease::take(&self.pool, false, || 0).await?;
+        let head = open_head(&self.pool, plan, slot, file).await?;
         self.reopen_closed(id).await?;
         self.table.insert(id, head.segment.named(), Some(Arc::clone(&head.segment)), false);
         let leaving = std::mem::take(&mut self.leaving);
@@ -496,16 +499,17 @@ impl Starting {
         Ok((head, None))
     }
 
-    /// The log was closed at the newest segment; now it goes on. Were this not noted, the loss of the new head would
-    /// look like a log that ended in order. One sector is written over, which is old or new afterwards; both are right.
+    /// Notes that a log closed at the newest segment goes on. Without the note, the loss of the new
+    /// head would look like a log that ended in order. One sector is written over, which is old or
+    /// new after a crash; both are right.
     async fn reopen_closed(&self, successor: SegmentId) -> Result<(), Error> {
         let Some((file, mut foot)) = self.closed else { return Ok(()) };
         foot.successor = Some(successor);
-        let handle = self.depot.open_to_write(file).await?;
-        let place = u64::from(self.depot.capacity - FOOT_BYTES);
+        let handle = self.pool.open_to_write(file).await?;
+        let place = u64::from(self.pool.capacity - FOOT_BYTES);
         while let Err(error) = handle.write_durable(&foot.encode(), place).await {
-            let waited = self.depot.ride_out(error).await;
-            waited.map_err(|error| self.depot.flash_error("reopening the log", &error))?;
+            let waited = self.pool.ride_out(error).await;
+            waited.map_err(|error| self.pool.flash_error("reopening the log", &error))?;
         }
         Ok(())
     }
@@ -513,7 +517,7 @@ impl Starting {
 
 /// The foot of the last segment, if the log was closed there.
 async fn closed_foot(
-    depot: &Depot,
+    pool: &SegmentPool,
     scan: &Scan,
     last: Option<(SegmentId, End)>,
 ) -> Result<Option<(u32, Foot)>, Error> {
@@ -523,5 +527,5 @@ async fn closed_foot(
     let Some((file, header)) = scan.segments.get(&id).and_then(|found| found.flash) else {
         return Ok(None);
     };
-    Ok(read_foot(depot, file, &header).await.ok().flatten().map(|foot| (file, foot)))
+    Ok(read_foot(pool, file, &header).await.ok().flatten().map(|foot| (file, foot)))
 }

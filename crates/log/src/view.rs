@@ -1,13 +1,13 @@
-//! The log as people see it on a live node: its segments and its head. Copies under short locks, one after the other, so
-//! what it says of the head may be a moment newer than what it says of the rest.
+//! The log as an observer of a live node sees it: its segments and its head. Each part is copied
+//! under a short lock of its own, so the head may be a moment newer than the rest.
 
 use crate::format::Lost;
 use crate::inner::Inner;
 use crate::machine::table::Needed;
 use crate::segment::Segment;
-use base::SegmentId;
+use rekindle_base::SegmentId;
+use rekindle_warm::Memory;
 use std::sync::Arc;
-use warm::Memory;
 
 /// The log at a moment.
 #[derive(Debug, Clone)]
@@ -15,10 +15,10 @@ pub struct View {
     /// Ascending.
     pub segments: Vec<SegmentView>,
     pub head: HeadView,
-    /// Positions: everything appended so far, and up to where it is durable on flash.
+    /// Positions: the end of all appended bytes, and the end of those that are durable on flash.
     pub appended: u64,
     pub committed: u64,
-    /// The reason, if the log takes nothing any more.
+    /// The reason, if the log takes no more appends.
     pub ended: Option<String>,
 }
 
@@ -26,13 +26,13 @@ pub struct View {
 #[derive(Debug, Clone)]
 pub struct SegmentView {
     pub segment: SegmentId,
-    /// Number of its file; a lost segment has none.
+    /// Number of the segment's file, or of the missing file that a digest names, if known.
     pub file: Option<u32>,
-    /// The slot of warm memory that has it; what has none is read from flash.
+    /// The slot of warm memory that holds the segment; without one, it is read from flash.
     pub slot: Option<usize>,
-    /// `head`, `live`, `dead`, `unread` (recovered, nobody has asked yet) or `lost`.
+    /// `head`, `live`, `dead`, `unread` (recovered, and its table not read yet) or `lost`.
     pub state: &'static str,
-    /// Volumes with changes here that the datastore has not; `None` where nobody has counted yet.
+    /// Volumes with changes here that the datastore lacks; `None` while they are not counted.
     pub volumes: Option<usize>,
 }
 
@@ -44,7 +44,7 @@ pub struct HeadView {
     pub filled: u32,
     pub durable: u32,
     pub capacity: u32,
-    /// Volumes with changes here that the datastore has not.
+    /// Volumes with changes here that the datastore lacks.
     pub volumes: usize,
 }
 
@@ -57,7 +57,7 @@ impl Inner {
                 segment: head.segment.id(),
                 filled: head.front(),
                 durable: head.durable(),
-                capacity: self.depot.capacity,
+                capacity: self.pool.capacity,
                 volumes: head.volumes.len(),
             }
         };
@@ -73,7 +73,7 @@ impl Inner {
                         (Needed::Unknown, _) => ("lost", None),
                         (Needed::By(0), _) => ("dead", Some(0)),
                         (Needed::By(volumes), Lost::Nothing) => ("live", Some(volumes)),
-                        // The loss itself counts as one.
+                        // The loss itself counts as one volume.
                         (Needed::By(volumes), _) => ("lost", Some(volumes.saturating_sub(1))),
                     };
                     SegmentView { segment, file, slot, state, volumes }

@@ -1,41 +1,44 @@
-//! Reads a segment's bytes from the front, certificate by certificate: what is past the last valid one does not exist.
+//! Reads a segment's bytes from the front, certificate by certificate: bytes past the last valid
+//! certificate do not exist.
 //!
-//! Total over any bytes; used for open segments on flash, for sealed ones whose table is damaged, and by `inspect`.
+//! Total over any bytes; used for open segments on flash, for sealed ones whose table is damaged,
+//! and by `inspect`.
 
 use crate::format::{
     ENTRY_BYTES, EntryHeader, HEADER_BYTES, Key, Kind, Named, SegmentHeader, Statistics,
     decode_digest, decode_marks, decode_statistics,
 };
 use crate::limits::GRAIN_BYTES;
-use base::checksum::crc32c;
+use rekindle_base::checksum::crc32c;
 use std::collections::VecDeque;
 
 /// The opening entries of a head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Opening {
     pub(crate) digest: Vec<Named>,
-    /// They come when the head takes over: one that was only opened ahead has none.
+    /// Written when the head takes over: a head that was only opened ahead has none.
     pub(crate) statistics: Option<Statistics>,
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Clone)]
 pub(crate) struct Walk {
     /// Certified entries that have descriptors, in order.
     pub(crate) listed: Vec<EntryHeader>,
     pub(crate) opening: Option<Opening>,
-    /// Certificates seen.
+    /// Count of the certificates.
     pub(crate) batches: u32,
     /// Certified bytes, with the padding behind the last certificate.
     pub(crate) end: u32,
-    /// Where the last batch begins: all before it was durable before it was written.
+    /// The start of the last batch: all before it was durable before it was written.
     pub(crate) last_start: u32,
-    /// Why it goes no further.
+    /// The reason why the walk goes no further.
     pub(crate) why: &'static str,
 }
 
-/// Walks `bytes`, the front of `segment` behind a valid segment header. `verify_last` looks at the payloads of the last
-/// batch too: its write may have been torn, and it is given up as a whole when one does not match.
+/// Walks `bytes`, the front of `segment` behind a valid segment header. `verify_last` checks the
+/// payloads of the last batch too: its write may have been torn. If one does not match, the whole
+/// batch is given up.
 pub(crate) fn walk(bytes: &[u8], segment: &SegmentHeader, verify_last: bool) -> Walk {
     let mut walker = Walker::new(bytes, segment);
     let mut walk =
@@ -73,7 +76,7 @@ struct Walker<'a> {
     listed: u64,
     certified: usize,
     certified_end: u32,
-    /// The two as they were before the last certificate.
+    /// `certified` and `certified_end` as they were before the last certificate.
     before: (usize, u32),
 }
 
@@ -92,7 +95,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Reads up to and with the next certificate.
+    /// Reads up to the next certificate, and that.
     fn batch(&mut self) -> Result<(), &'static str> {
         loop {
             let bytes = self.bytes.get(self.at as usize..).unwrap_or_default();
@@ -150,8 +153,8 @@ pub(crate) fn payload_of<'a>(bytes: &'a [u8], entry: &EntryHeader) -> Option<&'a
     (entry.kind == Kind::Certificate || crc32c(payload) == entry.payload_crc).then_some(payload)
 }
 
-/// Where the batches behind `start` end that an earlier driver has certified, and perhaps not written; and whether that is
-/// all there is in `bytes`.
+/// The ends of the batches behind `start` that an earlier leader has certified, and perhaps not
+/// written. The flag says whether they are all there is in `bytes`.
 pub(crate) fn certified_ends(
     bytes: &[u8],
     segment: &SegmentHeader,
@@ -171,8 +174,9 @@ pub(crate) fn certified_ends(
     (ends, is_whole && at as usize == bytes.len())
 }
 
-/// Whether anything behind the end of a walk proves that a batch which had been durable lies there, or lay there: then the
-/// walk did not end where the segment ends. One batch may be torn, the last; what is of a later one is the proof.
+/// Whether any entry behind the end of a walk proves that a durable batch lies there, or lay there:
+/// then the segment does not end where the walk ended. Only the last batch may be torn; an entry of
+/// a later one is the proof.
 pub(crate) fn goes_on(bytes: &[u8], segment: &SegmentHeader, walked: &Walk) -> bool {
     let mut first_ends = None;
     for entry in valid_entries(bytes, segment.key(), walked.end.max(HEADER_BYTES)) {
@@ -189,7 +193,29 @@ pub(crate) fn goes_on(bytes: &[u8], segment: &SegmentHeader, walked: &Walk) -> b
     false
 }
 
-/// Every entry with a valid header from `start` on, whatever lies between.
+/// How much an image of a segment shows. Of two images of one file, the greater proof is the truer:
+/// a bit that is wrong on its way hides entries, and never makes one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Proof {
+    /// Certified bytes.
+    end: u32,
+    /// Entries whose payloads match.
+    matching: usize,
+    /// Whether nothing in the image speaks against it: all payloads match, and no entry lies behind
+    /// its end.
+    pub(crate) is_sound: bool,
+}
+
+/// Weighs an image of a segment, with all its payloads.
+pub(crate) fn proof(bytes: &[u8], segment: &SegmentHeader) -> Proof {
+    let walked = walk(bytes, segment, false);
+    let matching = walked.listed.iter().filter(|entry| payload_of(bytes, entry).is_some()).count();
+    let behind = valid_entries(bytes, segment.key(), walked.end.max(HEADER_BYTES)).next();
+    let is_sound = walked.end > 0 && matching == walked.listed.len() && behind.is_none();
+    Proof { end: walked.end, matching, is_sound }
+}
+
+/// Every entry with a valid header from `start` on, whatever lies between them.
 fn valid_entries(bytes: &[u8], key: Key, start: u32) -> impl Iterator<Item = EntryHeader> {
     let mut at = start;
     std::iter::from_fn(move || {
@@ -207,22 +233,23 @@ fn valid_entries(bytes: &[u8], key: Key, start: u32) -> impl Iterator<Item = Ent
     })
 }
 
-/// What is left to do when a segment's table and certificates are damaged.
+/// The result of a salvage: the last resort when a segment's table and certificates are damaged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Salvaged {
-    /// Every entry with a descriptor that can be found with header and payload whole, certified or not.
+    /// Every entry with a descriptor that can be found with header and payload whole, certified or
+    /// not.
     pub(crate) listed: Vec<EntryHeader>,
-    /// How many there were, by the last certificate that can be read.
+    /// Count of the entries with descriptors, by the last certificate that can be read.
     pub(crate) count: u64,
-    /// Behind it, no entry is missing between those that were found.
+    /// Offset behind which no entry is missing between those that were found.
     pub(crate) hole_ends: u32,
-    /// Where the last of them ends, padding included.
+    /// The end of the last found entry, padding included.
     pub(crate) ends: u32,
-    /// How many of `listed` lie before the last certificate.
+    /// Count of the entries in `listed` before the last certificate.
     pub(crate) certified: usize,
 }
 
-/// Finds what can be found in `bytes`.
+/// Finds every whole entry in `bytes`.
 pub(crate) fn salvage(bytes: &[u8], segment: &SegmentHeader) -> Salvaged {
     let mut found = Salvaged::default();
     let mut expected = HEADER_BYTES;
@@ -244,7 +271,7 @@ pub(crate) fn salvage(bytes: &[u8], segment: &SegmentHeader) -> Salvaged {
     found
 }
 
-/// What a head begins with, if it begins with a digest that is whole.
+/// The opening of a head, if it begins with a whole digest.
 fn opening(bytes: &[u8], entries: &[EntryHeader], version: u32) -> Option<Opening> {
     let digest = entries.first().filter(|entry| entry.kind == Kind::Digest)?;
     let of = |number: usize, kind| entries.get(number).filter(|entry| entry.kind == kind);
@@ -259,8 +286,8 @@ fn opening(bytes: &[u8], entries: &[EntryHeader], version: u32) -> Option<Openin
     })
 }
 
-/// Reads what a head begins with only, of a head in memory or sealed, whose front may be cut short; `None` when that is not
-/// whole within `bytes`.
+/// Reads only the opening of a head. The head is in memory or sealed, and its front may be cut
+/// short: `None` when the opening is not whole within `bytes`.
 pub(crate) fn read_opening(bytes: &[u8], segment: &SegmentHeader) -> Option<Opening> {
     let mut walker = Walker::new(bytes, segment);
     walker.batch().ok()?;

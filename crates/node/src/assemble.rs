@@ -1,36 +1,37 @@
 //! Puts a node together. The only file that names every crate below.
 //!
-//! What must happen before the first reply, and nothing else: lock the folder, read `node.json`, map the warm memory,
-//! read the store's identity and our record (together), write our record once, open the log. None of it grows with
-//! volumes, bytes or clients. Whatever only makes things faster ([`Node::warm_up`]) comes after the first reply.
+//! The start does only what must precede the first reply: lock the folder, read `node.json`, map
+//! the warm memory, read the store's identity and our record (together), write our record once,
+//! open the log. None of these steps grows with volumes, bytes or clients. Work that only makes the
+//! node faster ([`crate::work`]) follows the first reply.
 
 use crate::config::{Config, Sizes};
-use crate::home_file::{FolderLock, HomeFile, Keeper, LogNote};
+use crate::core::{Core, Ground, Settings};
+use crate::node_file::{FolderLock, Keeper, LogNote, NodeFile};
 use crate::record::{self, Beginning, NodeRecord};
 use crate::starts::{Landed, Starts};
 use crate::warm_memory::{self, WarmMemory};
-use crate::work::StoredRoots;
 use crate::{Error, limits};
-use base::{Incarnation, NodeId};
-use content::Content;
-use content::sweep::{Budget, Options, Sweeper};
-use datastore::identity::{self, Identity};
-use datastore::layer::{self, fault, meter::Meter};
-use datastore::record::{Held, Writer};
-use datastore::{Error as StoreError, Store};
-use env::boot::Watch;
-use env::{Env, Moment, Timestamp};
-use log::Log;
-use staging::Staging;
+use rekindle_base::{Incarnation, NodeId};
+use rekindle_content::Content;
+use rekindle_content::sweep::{Budget, Options, Sweeper};
+use rekindle_datastore::identity::{self, Identity};
+use rekindle_datastore::layer::{self, fault, meter::Meter};
+use rekindle_datastore::record::{Held, Writer};
+use rekindle_datastore::{Error as StoreError, Store};
+use rekindle_env::boot::Watch;
+use rekindle_env::{Env, Moment, Timestamp};
+use rekindle_log::Log;
+use rekindle_staging::Staging;
+use rekindle_volume::Volumes;
 use std::sync::Arc;
-use volume::{Home, HomeMaker, Vault, Volumes};
 
 /// A node, put together and ready to serve.
 pub struct Node {
     pub env: Env,
     pub id: NodeId,
     pub incarnation: Incarnation,
-    /// Tells this start from any other.
+    /// Random number that distinguishes this start from any other.
     pub nonce: u64,
     pub config: Config,
     pub sizes: Sizes,
@@ -40,23 +41,23 @@ pub struct Node {
     pub writer: Writer,
     pub content: Content,
     pub log: Log,
-    /// What the log found.
-    pub opened: log::Opened,
+    /// The findings of the log's opening.
+    pub opened: rekindle_log::Opened,
     pub staging: Staging,
     pub volumes: Volumes,
     pub sweeper: Arc<Sweeper>,
-    /// When it was put together.
+    /// End of the assembly.
     pub started: Timestamp,
     /// The memory that outlives the process.
     pub warm: WarmMemory,
     /// `node.json`.
     pub home: Keeper,
-    /// How long each step of the start took, in order.
+    /// Duration of each step of the start, in order, microseconds.
     pub phases: Vec<(&'static str, u64)>,
     _lock: FolderLock,
 }
 
-/// Times the steps of the start.
+/// A timer for the steps of the start.
 struct Phases {
     env: Env,
     last: Moment,
@@ -74,13 +75,13 @@ impl Phases {
     }
 }
 
-/// The store, open, with its layers.
+/// The open store, with its layers.
 struct OpenStore {
     url: String,
     store: Store,
     meter: Meter,
     faults: fault::Handle,
-    /// What shall go wrong once the node serves.
+    /// Faults that begin once the node serves.
     plan: fault::Plan,
 }
 
@@ -91,7 +92,7 @@ impl Node {
         let mut phases =
             Phases { env: env.clone(), last: env.now(), watch: env.watch(), taken: Vec::new() };
         let lock = FolderLock::take(env, &config.dir).await?;
-        let home = HomeFile::read(env, &config.dir).await?;
+        let home = NodeFile::read(env, &config.dir).await?;
         phases.done("folder");
         let id = home.as_ref().map_or_else(|| NodeId(env.random()), |home| home.node);
         let chosen = match &home {
@@ -103,9 +104,10 @@ impl Node {
         let nonce = env.random_u64();
         let permission = config.take_identity.filter(|_| config.take_identity != before.permission);
         let starts = before.attempting(nonce, permission);
-        let known_log = home.as_ref().and_then(HomeFile::known_log);
+        let known_log = home.as_ref().and_then(NodeFile::known_log);
         let (known, keeper, (arena, warm)) = match home {
-            // Strangers to one another: at the same time. That this start will be tried is written down before it is.
+            // These steps are independent, so they run together. The folder records the attempt
+            // before the node's record names it.
             Some(home) => {
                 let noted = home.warm.clone();
                 let warm = warm_memory::open(env, &config, id, home.store, sizes, noted.as_deref());
@@ -115,13 +117,14 @@ impl Node {
                 let (known, warm, noted) = futures_util::join!(store, warm, note);
                 noted?;
                 if known.is_err() || warm.is_err() {
-                    // It was not tried.
+                    // The attempt was not made, so it is taken back.
                     keeper.change(|home| home.starts = before).await?;
                     return Err(known.err().or(warm.err()).unwrap_or(Error::InUse(config.dir)));
                 }
                 (known?, keeper, warm?)
             }
-            // A store that refuses us must not leave the memory of a node behind that nobody will ever hear of.
+            // The store first: if it refuses us, the warm memory of a node that never existed must
+            // not stay behind.
             None => {
                 let known = join(env, &config, id, sizes, Err(starts)).await?;
                 let store = known.identity.store;
@@ -131,13 +134,24 @@ impl Node {
         };
         let Known { open, identity, writer, record, home } = known;
         if home.warm != warm.name {
-            // Before anything lies there: the next start must find it.
+            // Written before the memory is used: the next start must find it.
             keeper.change(|home| home.warm.clone_from(&warm.name)).await?;
         }
         let writer = writer.with_secret(identity.secret);
         phases.done("store-and-warm");
         let memory_outlives_process = arena.outlives_process();
-        let trusted = record::is_trusted(record.as_ref().map(|held| &held.value), arena.salt());
+        let found = record.as_ref().map(|held| &held.value);
+        let users = arena.users();
+        let trusted = record::is_trusted(found, before.judge(found), arena.salt(), &users);
+        if trusted {
+            // Added to the earlier users: the record may go on naming one of them.
+            arena.note_users(&[users, vec![nonce]].concat());
+        } else if arena.was_kept() {
+            tracing::warn!(
+                "warm memory is not as the last start of this folder left it (the folder was put back from a backup or copied, or \
+                 another memory was in use since): it is begun anew, and the log and the store say what there is"
+            );
+        }
         let beginning = Beginning {
             url: &open.url,
             starts: &before,
@@ -148,25 +162,23 @@ impl Node {
             trusted,
             lost: false,
         };
-        let find = Log::find(env, arena, log_config(&config, id, sizes), trusted, known_log);
+        let find =
+            Log::find(env, arena.clone(), log_config(&config, id, sizes), trusted, known_log);
         let (held, found) = if trusted {
-            // The log is found while the store writes; its new head needs to know which life this is.
+            // The log is searched while the store writes; only its new head needs this life's
+            // number.
             futures_util::join!(record::start(&writer, &beginning, record), find)
         } else {
-            // What lies in another memory is forgotten before the record names it.
+            // The record may name another memory only after the old content of that memory is
+            // forgotten.
             let found = find.await;
             let lost = found.as_ref().is_ok_and(|found| !found.was_closed());
             let beginning = Beginning { lost, ..beginning };
             (record::start(&writer, &beginning, record).await, found)
         };
         let held = held?;
+        arena.note_users(&[nonce]);
         let writer = writer.with_incarnation(held.value.incarnation);
-        let writer = match (&warm.frames, held.value.copies) {
-            (Some(frames), Some(era)) => {
-                writer.with_copies(Arc::new(volume::WarmCopies::new(frames.clone(), era)))
-            }
-            _ => writer,
-        };
         let incarnation = held.value.incarnation;
         let (log, opened) = found?.open(incarnation).await?;
         note_start(env, &keeper, Landed { incarnation, nonce }, &log, opened.is_absent);
@@ -174,30 +186,24 @@ impl Node {
         for damage in &opened.damage {
             tracing::error!(%damage, "damage in the log");
         }
-        let content = Content::open_warm(
-            env.clone(),
-            open.store.clone(),
-            content_config(&config, &identity),
-            warm.frames.clone(),
-        );
-        let staging = Staging::start(
-            env.clone(),
-            log.clone(),
-            content.clone(),
-            writer.clone(),
-            staging_config(&config, sizes, memory_outlives_process),
-        );
-        staging.taken(held.value.taken);
-        staging.copied_since(held.value.copied_since.unwrap_or_default());
-        let volumes = Volumes::open(
-            env.clone(),
-            writer.clone(),
-            staging.clone(),
-            content.clone(),
-            homes(env, &content, config.read_ahead),
-        );
+        let ground = Ground {
+            store: open.store.clone(),
+            writer,
+            log,
+            frames: warm.frames.clone(),
+            era: held.value.copies,
+            taken: held.value.taken,
+            copied_since: held.value.copied_since.unwrap_or_default(),
+        };
+        let settings = Settings {
+            content: content_config(&config, &identity),
+            staging: staging_config(&config, sizes, memory_outlives_process),
+            sweep: sweep_options(&config),
+            read_ahead: config.read_ahead,
+        };
+        let Core { writer, content, log, staging, volumes, sweeper } =
+            Core::assemble(env, ground, settings);
         volumes.stop_at_once(config.stop_parallel);
-        let sweeper = sweeper(&config, &content, &writer, &volumes);
         crate::marks::begin(env, &writer, &content, &volumes, &identity);
         open.faults.set(open.plan);
         phases.done("volumes");
@@ -217,7 +223,7 @@ impl Node {
             opened,
             staging,
             volumes,
-            sweeper: Arc::new(sweeper),
+            sweeper,
             started: env.wall_clock(),
             warm,
             home: keeper,
@@ -227,7 +233,8 @@ impl Node {
     }
 }
 
-/// Opens the store as told. Faults begin when the node serves: a drill is about clients, not about starting.
+/// Opens the store that the config names. Faults begin when the node serves: a drill is about
+/// clients, not about starting.
 async fn open_store(env: &Env, config: &Config, is_known: bool) -> Result<OpenStore, Error> {
     let url = config.store_url();
     let plan = match &config.store_fault {
@@ -237,34 +244,35 @@ async fn open_store(env: &Env, config: &Config, is_known: bool) -> Result<OpenSt
         None => fault::Plan::default(),
     };
     let bare = match is_known {
-        true => datastore::open_known(env, &url).await,
-        false => datastore::open(env, &url).await,
+        true => rekindle_datastore::open_known(env, &url).await,
+        false => rekindle_datastore::open(env, &url).await,
     };
     let bare = bare.map_err(|source| Error::Store { url: url.clone(), source })?;
     let (store, meter, faults) = layer::usual(env, bare, fault::Plan::default());
     Ok(OpenStore { url: store.describe(), store, meter, faults, plan })
 }
 
-/// What is known once the store has been read.
+/// The results of reading the store.
 struct Known {
     open: OpenStore,
     identity: Identity,
     writer: Writer,
     record: Option<Held<NodeRecord>>,
-    home: HomeFile,
+    home: NodeFile,
 }
 
-/// Writes down, beside all else, that the record names this start (until then, the folder knows that it may), and what the
-/// log's folder must hold from now on. The log takes nothing before that.
+/// Records in the background that the node's record names this start, and which segments the log's
+/// folder must hold from now on. Until then, the folder only knows that the record may name this
+/// start. The log takes nothing before that.
 ///
-/// Where the log that was used last is absent, that one stays the one to be found, until somebody goes on without it: until
-/// then it may come back, and nothing is lost.
+/// If the log that was used last is absent, it stays the log that a start looks for, until an
+/// operator goes on without it. It may come back until then, and nothing is lost.
 fn note_start(env: &Env, keeper: &Keeper, landed: Landed, log: &Log, is_absent: bool) {
     log.hold();
     let (env, keeper, log) = (env.clone(), keeper.clone(), log.clone());
     env.clone().spawn("note-start", async move {
         if is_absent {
-            let stand_in = |home: &mut HomeFile| {
+            let stand_in = |home: &mut NodeFile| {
                 home.starts = home.starts.landed(landed);
                 home.log.as_mut().map(|log| log.stand_in.get_or_insert(landed.incarnation));
             };
@@ -279,7 +287,7 @@ fn note_start(env: &Env, keeper: &Keeper, landed: Landed, log: &Log, is_absent: 
             );
         }
         while log.failure().is_none() {
-            let note = |home: &mut HomeFile| {
+            let note = |home: &mut NodeFile| {
                 home.starts = home.starts.landed(landed);
                 home.log = Some(LogNote::of(log.known()));
             };
@@ -295,13 +303,13 @@ fn note_start(env: &Env, keeper: &Keeper, landed: Landed, log: &Log, is_absent: 
 }
 
 impl Node {
-    /// The log is closed, and everything was drained. If it has nothing that anybody needs, its folder may be cleared.
+    /// Notes that the log's folder may be deleted, if the closed log holds nothing after a drain.
     pub(crate) async fn note_drained(&self) {
         if !self.log.holds_nothing() {
             return;
         }
         let known = self.log.known();
-        let note = |home: &mut HomeFile| {
+        let note = |home: &mut NodeFile| {
             home.log = Some(LogNote { drained: true, ..LogNote::of(known) });
         };
         if let Err(error) = self.home.change(note).await {
@@ -310,13 +318,14 @@ impl Node {
     }
 }
 
-/// Opens the store and finds out whether it is ours; the first time, tries it and writes down who belongs to whom.
+/// Opens the store and checks that it belongs to this folder. At the first start in a folder,
+/// probes the store and writes `node.json`.
 async fn join(
     env: &Env,
     config: &Config,
     node: NodeId,
     sizes: Sizes,
-    home: Result<HomeFile, Starts>,
+    home: Result<NodeFile, Starts>,
 ) -> Result<Known, Error> {
     let watch = env.watch();
     let open = open_store(env, config, home.is_ok()).await?;
@@ -328,9 +337,9 @@ async fn join(
         Ok(home) => home,
         Err(starts) => {
             let identity = identity::open_or_create(&writer).await.map_err(failed)?;
-            datastore::probe(env, &open.store).await.map_err(failed)?;
+            rekindle_datastore::probe(env, &open.store).await.map_err(failed)?;
             let now = env.wall_clock().0;
-            let home = HomeFile::new(node, identity.store, now, sizes, starts);
+            let home = NodeFile::new(node, identity.store, now, sizes, starts);
             home.write(env, &config.dir).await?;
             return Ok(Known { open, identity, writer, record: None, home });
         }
@@ -338,7 +347,7 @@ async fn join(
     let (identity, record) = futures_util::join!(identity::find(&writer), record::read(&writer));
     let identity = identity.map_err(failed)?.ok_or_else(|| {
         let gone = "it holds no store of rekindle any more, but this folder belongs to one: is it mounted, is the URL right?";
-        // What this node has served from a moment ago comes back.
+        // A store from which this node has just served comes back, so a restarted worker waits.
         failed(match config.restarted {
             true => StoreError::Unavailable(gone.to_owned()),
             false => StoreError::Refused(gone.to_owned()),
@@ -356,14 +365,15 @@ async fn join(
     Ok(Known { open, identity, writer, record, home })
 }
 
-/// Sizes that suit this machine.
+/// Chooses sizes for this machine.
 async fn choose(env: &Env, config: &Config) -> Sizes {
     let flash_free = env.disk().free_bytes(&config.dir).await.unwrap_or(0);
     let folder = config.warm.clone().or_else(|| env.memory().default_folder());
     Sizes::choose(flash_free, folder.and_then(|folder| env.memory().free_bytes(&folder).ok()))
 }
 
-/// What was asked for, else what was chosen at the first start; but all of a device of memory.
+/// Returns the configured sizes, or those chosen at the first start. A memory device is used as a
+/// whole.
 fn sizes(config: &Config, chosen: Sizes, device_bytes: Option<u64>) -> Sizes {
     Sizes {
         flash_bytes: config.flash_bytes.unwrap_or(chosen.flash_bytes),
@@ -371,8 +381,8 @@ fn sizes(config: &Config, chosen: Sizes, device_bytes: Option<u64>) -> Sizes {
     }
 }
 
-fn log_config(config: &Config, node: NodeId, sizes: Sizes) -> log::Config {
-    log::Config {
+fn log_config(config: &Config, node: NodeId, sizes: Sizes) -> rekindle_log::Config {
+    rekindle_log::Config {
         folder: config.flash(),
         node,
         flash_bytes: sizes.flash_bytes,
@@ -380,8 +390,8 @@ fn log_config(config: &Config, node: NodeId, sizes: Sizes) -> log::Config {
     }
 }
 
-fn content_config(config: &Config, identity: &Identity) -> content::Config {
-    content::Config {
+fn content_config(config: &Config, identity: &Identity) -> rekindle_content::Config {
+    rekindle_content::Config {
         secret: identity.secret.0,
         compression: config.compression.into(),
         parity: config.parity,
@@ -393,9 +403,13 @@ fn content_config(config: &Config, identity: &Identity) -> content::Config {
     }
 }
 
-fn staging_config(config: &Config, sizes: Sizes, memory_outlives_process: bool) -> staging::Config {
+fn staging_config(
+    config: &Config,
+    sizes: Sizes,
+    memory_outlives_process: bool,
+) -> rekindle_staging::Config {
     let destage = &config.destage;
-    staging::Config {
+    rekindle_staging::Config {
         flash_bytes: sizes.flash_bytes,
         memory_bytes: config.held_bytes,
         destage_age: destage.age,
@@ -408,38 +422,13 @@ fn staging_config(config: &Config, sizes: Sizes, memory_outlives_process: bool) 
     }
 }
 
-/// What the bytes of each kind of volume mean. It is asked when a volume comes into service, and that is when
-/// `read_ahead` begins.
-fn homes(env: &Env, content: &Content, read_ahead: bool) -> HomeMaker {
-    let (env, content) = (env.clone(), content.clone());
-    Arc::new(move |vault: &Vault| match vault.kind.as_str() {
-        "block" => {
-            if read_ahead {
-                let (content, root) = (content.clone(), vault.root);
-                env.spawn("read-ahead", async move {
-                    // Whoever needs it meets the same error.
-                    let _ = content::tree::read_ahead(&content, &root).await;
-                });
-            }
-            let home = block::Extents::new(content.clone(), vault.size, vault.block_size);
-            Ok(Arc::new(home) as Arc<dyn Home>)
-        }
-        other => Err(volume::Error::Invalid(format!(
-            "volume '{}' is of kind '{other}', which this binary does not know: upgrade rekindle",
-            vault.name
-        ))),
-    })
-}
-
-/// What gives space in the store back.
-fn sweeper(config: &Config, content: &Content, writer: &Writer, volumes: &Volumes) -> Sweeper {
-    let roots = Arc::new(StoredRoots(volumes.clone()));
+/// The share of the machine that a sweep may take, and how long it leaves young packs alone.
+fn sweep_options(config: &Config) -> Options {
     let budget = match config.sweep.percent {
         100.. => Budget::Unlimited,
         percent => Budget::Percent(percent),
     };
-    let options = Options { budget, grace: config.sweep.grace, ..Options::default() };
-    Sweeper::new(content.clone(), writer.clone(), roots).with_options(options)
+    Options { budget, grace: config.sweep.grace, ..Options::default() }
 }
 
 #[cfg(test)]

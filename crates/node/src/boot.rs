@@ -1,17 +1,17 @@
-//! The report of the start, for people and programs. What is in it was noted down by whoever did it
-//! ([`env::Env::watch`]).
+//! The report of the start, for users and programs. Each part of the start has recorded its own
+//! phases ([`rekindle_env::Env::watch`]).
 
 use crate::assemble::Node;
 use crate::warm_memory;
-use env::Moment;
-use env::boot::Boot;
-use front::http::api::{BootFetch, BootFetched, BootPhase, BootReport, WarmMisses};
+use rekindle_env::Moment;
+use rekindle_env::boot::Boot;
+use rekindle_front::http::api::{BootFetch, BootFetched, BootPhase, BootReport, WarmMisses};
 use std::time::Duration;
 
-/// What the start of this process took.
+/// Reports the start of this process.
 pub(crate) async fn report(node: &Node) -> BootReport {
     let frames = match node.warm.frames.clone() {
-        // A look at every set.
+        // Blocking: it reads every set.
         Some(frames) => Some(node.env.blocking(move || warm_memory::frames_status(&frames)).await),
         None => None,
     };
@@ -24,7 +24,7 @@ pub(crate) async fn report(node: &Node) -> BootReport {
     }
 }
 
-/// What was noted down, in the words of the API.
+/// Puts the recorded phases into the words of the API.
 fn told(boot: Boot) -> BootReport {
     let before = boot.before.map_or(Duration::ZERO, |(before, _)| before);
     let at = |moment: Moment| microseconds(before + (moment - Moment(Duration::ZERO)));
@@ -34,20 +34,20 @@ fn told(boot: Boot) -> BootReport {
         began_us: began,
         took_us: ended.saturating_sub(began),
     };
-    let noted = |phase: &env::boot::Phase| (at(phase.began), at(phase.ended));
+    let noted = |phase: &rekindle_env::boot::Phase| (at(phase.began), at(phase.ended));
     let mut phases = Vec::new();
     let end_of = |name: &str| {
         let found = boot.phases.iter().find(|phase| phase.name == name && phase.part_of.is_none());
         found.map(|phase| noted(phase).1)
     };
-    // What came before anybody could note anything down.
+    // The time before this process could record anything.
     if boot.before.is_some() {
         phases.push(phase("exec", None, 0, microseconds(before)));
     }
     if let Some(first) = boot.phases.iter().map(|phase| noted(phase).0).min() {
         phases.push(phase("settings", None, microseconds(before), first));
     }
-    // A moment, to those who note it down; what people want to see is the time until then.
+    // The connection itself is only a moment: users want to see the wait for it.
     let listening_us = end_of("listening");
     let mut tops: Vec<_> = boot.phases.iter().filter(|phase| phase.part_of.is_none()).collect();
     tops.sort_by_key(|phase| phase.began);
@@ -95,15 +95,15 @@ fn told(boot: Boot) -> BootReport {
 }
 
 fn misses(missed: &[(&str, u64)]) -> WarmMisses {
-    let of = |cause: warm::Miss| {
+    let of = |cause: rekindle_warm::Miss| {
         missed.iter().find(|(known, _)| *known == cause.as_str()).map_or(0, |(_, count)| *count)
     };
     WarmMisses {
-        absent: of(warm::Miss::Absent),
-        evicted: of(warm::Miss::Evicted),
-        damaged: of(warm::Miss::Damaged),
-        cold: of(warm::Miss::Cold),
-        other_layout: of(warm::Miss::OtherLayout),
+        absent: of(rekindle_warm::Miss::Absent),
+        evicted: of(rekindle_warm::Miss::Evicted),
+        damaged: of(rekindle_warm::Miss::Damaged),
+        cold: of(rekindle_warm::Miss::Cold),
+        other_layout: of(rekindle_warm::Miss::OtherLayout),
     }
 }
 
@@ -114,7 +114,7 @@ fn microseconds(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use env::boot::Phase;
+    use rekindle_env::boot::Phase;
 
     fn phase(name: &str, part_of: Option<&str>, began: u64, ended: u64) -> Phase {
         let at = |milliseconds| Moment(Duration::from_millis(milliseconds));

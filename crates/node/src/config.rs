@@ -1,17 +1,18 @@
-//! What a node is told at start, and what it chooses when it is told nothing.
+//! The settings of a node, and the sizes that it chooses where they say nothing.
 //!
-//! Two steps. [`Config`] is what people asked for, with gaps; the supervisor hands it to each worker unchanged.
-//! [`Sizes`] fills the gaps from the machine once, at the first start in a folder, and is then kept in `node.json`: a
-//! default that followed the free space of the day would move under the node's own use.
+//! Two steps. [`Config`] holds the user's settings, with gaps; the supervisor hands it to each
+//! worker unchanged. [`Sizes`] fills the gaps from the machine once, at the first start in a
+//! folder, and is then kept in `node.json`. A default that followed the present free space would
+//! shift with the node's own use.
 
 use crate::limits;
-use base::limits::SEGMENT_BYTES;
-pub use content::Parity;
+use rekindle_base::limits::SEGMENT_BYTES;
+pub use rekindle_content::Parity;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How new chunks are compressed.
+/// The compression of new chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
@@ -21,7 +22,7 @@ pub enum Compression {
     Zstd,
 }
 
-impl From<Compression> for content::Compression {
+impl From<Compression> for rekindle_content::Compression {
     fn from(choice: Compression) -> Self {
         match choice {
             Compression::None => Self::None,
@@ -31,18 +32,18 @@ impl From<Compression> for content::Compression {
     }
 }
 
-/// When acknowledged changes move to the datastore.
+/// The triggers and bounds of destaging.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Destage {
-    /// A change is destaged when it is this old, if nothing triggers earlier.
+    /// Age at which a change is destaged, if nothing triggers earlier.
     pub age: Duration,
-    /// ... or when a volume has this many unfinished bytes.
+    /// Unfinished bytes of a volume that trigger earlier.
     pub bytes: u64,
     /// Most bytes in one batch.
     pub batch_bytes: u64,
     /// Batches at once, of different volumes.
     pub workers: usize,
-    /// Past this age of its oldest change a volume is reported as late.
+    /// Age of a volume's oldest change from which the volume is reported as late.
     pub deadline: Duration,
 }
 
@@ -58,14 +59,14 @@ impl Default for Destage {
     }
 }
 
-/// When space in the store that nothing reaches is given back.
+/// The pace of sweeps, which give back unreachable space in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sweep {
-    /// A sweep begins this long after the last one began; `None`: only when somebody asks.
+    /// Time between the beginnings of two sweeps; `None`: only on request.
     pub interval: Option<Duration>,
-    /// Share of the time that it may work; 100 is as fast as it goes.
+    /// Share of the time in which a sweep may work; 100 is full speed.
     pub percent: u32,
-    /// How long what is condemned is left alone, for readers of an old root.
+    /// Time before a condemned pack is deleted, for readers of an old root.
     pub grace: Duration,
 }
 
@@ -79,11 +80,11 @@ impl Default for Sweep {
     }
 }
 
-/// When all that volumes reach is read and checked, and what is damaged salvaged.
+/// The pace of scrubs, which read and check all content, and have damage salvaged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scrub {
-    /// A scrub begins this long after the last one began; `None`, unless somebody says otherwise: never. It reads
-    /// everything, and some stores are paid by the byte.
+    /// Time between the beginnings of two scrubs; `None`, the default: never. A scrub reads
+    /// everything, and some stores charge by the byte.
     pub interval: Option<Duration>,
     /// Bytes read per second, at most.
     pub bytes_per_second: u64,
@@ -95,13 +96,14 @@ impl Default for Scrub {
     }
 }
 
-/// What a node is told.
+/// The settings of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// The node's own folder; absolute.
     pub dir: PathBuf,
-    /// A person says that this folder goes on as its node, whatever other copies of it have been started. Good for one
-    /// start: the folder remembers the number, and a worker started again with it has no permission any more.
+    /// The user's permission that this folder goes on as its node, although other copies of it have
+    /// been started. Good for one start: the folder remembers the number, and a restarted worker
+    /// with the same number has no permission any more.
     #[serde(default)]
     pub take_identity: Option<u64>,
     /// URL of the datastore; `DIR/store` when absent.
@@ -112,9 +114,9 @@ pub struct Config {
     pub flash_bytes: Option<u64>,
     /// File of the warm memory.
     pub warm: Option<PathBuf>,
-    /// Its length, bytes.
+    /// Length of the warm memory, bytes.
     pub warm_bytes: Option<u64>,
-    /// How much of it is for block frames, bytes; 0: none.
+    /// Part of the warm memory for block frames, bytes; 0: none.
     #[serde(default)]
     pub warm_frames_bytes: Option<u64>,
     /// RAM for cached chunks, bytes.
@@ -131,28 +133,29 @@ pub struct Config {
     /// Parity of new packs.
     #[serde(default)]
     pub parity: Option<Parity>,
-    /// Whether what is at hand is read by a plain call; `false` to show what messages between threads cost.
+    /// Whether data in memory is read by a plain call; `false` shows the cost of messages between
+    /// threads.
     #[serde(default = "yes")]
     pub direct_path: bool,
-    /// Whether a volume's tree is read as soon as it is attached, not only where it is asked for.
+    /// Whether a volume's tree is read as soon as it is attached, not only on demand.
     #[serde(default)]
     pub read_ahead: bool,
     pub destage: Destage,
     pub sweep: Sweep,
-    /// A volume that is attaching, offlining or the like for longer than this is reported as stuck.
+    /// Time after which a volume in a transitional state is reported as stuck.
     pub stuck_after: Duration,
     /// Volumes that a stop takes out of service at once.
     #[serde(default = "most_stops")]
     pub stop_parallel: usize,
-    /// When idle volumes go out of service.
-    pub collector: volume::collector::Settings,
+    /// The rules by which idle volumes go out of service.
+    pub collector: rekindle_volume::collector::Settings,
     #[serde(default)]
     pub scrub: Scrub,
-    /// A worker has served before: clients may wait at the sockets, so whoever finds that another copy of the folder was
-    /// started meanwhile stays, and says so.
+    /// Whether a worker has served before. Clients may then wait at the sockets: a worker that
+    /// finds a newer copy of the folder stays, and tells them so.
     #[serde(default)]
     pub restarted: bool,
-    /// Why the worker before never came to serve.
+    /// The error of the last worker, if it never came to serve.
     #[serde(default)]
     pub last_failure: Option<String>,
 }
@@ -165,17 +168,17 @@ fn held_bytes() -> u64 {
     limits::HELD_BYTES_DEFAULT
 }
 
-/// What an older supervisor's worker has always done.
+/// The default for a config of an older supervisor, whose workers always did so.
 fn yes() -> bool {
     true
 }
 
 fn most_stops() -> usize {
-    volume::limits::STOPS_MAX
+    rekindle_volume::limits::STOPS_MAX
 }
 
 impl Config {
-    /// Defaults for a node in `dir`.
+    /// Makes the default settings for a node in `dir`.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
         Self {
@@ -199,16 +202,16 @@ impl Config {
             sweep: Sweep::default(),
             stuck_after: limits::STUCK_AFTER_DEFAULT,
             stop_parallel: most_stops(),
-            collector: volume::collector::Settings::default(),
+            collector: rekindle_volume::collector::Settings::default(),
             scrub: Scrub::default(),
             restarted: false,
             last_failure: None,
         }
     }
 
-    /// Whether the settings make sense together; if not, what to change.
+    /// Checks that the settings make sense together. The error says what to change.
     pub fn check(&self) -> Result<(), String> {
-        use base::units::format_size;
+        use rekindle_base::units::format_size;
         if let Some(bytes) = self.flash_bytes.filter(|&bytes| bytes < limits::FLASH_BYTES_MIN) {
             let least = format_size(limits::FLASH_BYTES_MIN);
             return Err(format!(
@@ -238,10 +241,10 @@ impl Config {
         if let (Some(bytes), Some(_)) = (self.warm_bytes, self.warm_frames_bytes) {
             self.split_warm(bytes)?;
         }
-        if self.destage.batch_bytes < base::limits::CHANGE_BYTES_MAX {
+        if self.destage.batch_bytes < rekindle_base::limits::CHANGE_BYTES_MAX {
             return Err(format!(
                 "a destage batch holds {} at least",
-                format_size(base::limits::CHANGE_BYTES_MAX)
+                format_size(rekindle_base::limits::CHANGE_BYTES_MAX)
             ));
         }
         self.collector.check()?;
@@ -263,10 +266,10 @@ impl Config {
         Ok(())
     }
 
-    /// How this much warm memory is split; if it cannot be, what to change. Frames get what was asked for, else a
-    /// quarter, and with it what makes no whole slot.
+    /// Splits this much warm memory into slots and frames. Frames get the configured size, or else
+    /// a quarter, and the rest that makes no whole slot. The error says what to change.
     pub fn split_warm(&self, warm_bytes: u64) -> Result<WarmSplit, String> {
-        use base::units::format_size;
+        use rekindle_base::units::format_size;
         let most = warm_bytes.saturating_sub(limits::WARM_BYTES_MIN);
         let (frames_least, is_asked) = match self.warm_frames_bytes {
             Some(bytes) => (bytes, true),
@@ -282,26 +285,27 @@ impl Config {
             ));
         }
         let slots = usize::try_from((warm_bytes - frames_least) / SEGMENT_BYTES);
-        let slots =
-            slots.unwrap_or(usize::MAX).clamp(limits::WARM_SLOTS_MIN, warm::limits::SLOTS_MAX);
+        let slots = slots
+            .unwrap_or(usize::MAX)
+            .clamp(limits::WARM_SLOTS_MIN, rekindle_warm::limits::SLOTS_MAX);
         let rest = warm_bytes.saturating_sub(slots as u64 * SEGMENT_BYTES);
         Ok(WarmSplit { slots, frames_bytes: if is_asked { frames_least } else { rest } })
     }
 
-    /// The folder of the log's segments.
+    /// Returns the folder of the log's segments.
     #[must_use]
     pub fn flash(&self) -> PathBuf {
         self.dir.join("flash")
     }
 
-    /// The store's URL.
+    /// Returns the store's URL.
     #[must_use]
     pub fn store_url(&self) -> String {
         self.store.clone().unwrap_or_else(|| self.dir.join("store").display().to_string())
     }
 }
 
-/// How warm memory is split.
+/// The split of the warm memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WarmSplit {
     /// Slots for segments of the log.
@@ -320,8 +324,8 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Sizes for a machine with this much room: half of the free flash, a sixteenth of the free warm memory, within the
-    /// defaults. `None`: no place for warm memory.
+    /// Chooses sizes for a machine with this much room: half of the free flash and a sixteenth of
+    /// the free warm memory, within the defaults. `None`: no place for warm memory.
     #[must_use]
     pub fn choose(flash_free: u64, warm_free: Option<u64>) -> Self {
         Self {
@@ -333,9 +337,11 @@ impl Sizes {
     }
 }
 
-/// Where a daemon lives when nobody says: `./rekindle-data` if it is there or can be made, else the user's data folder.
+/// Returns the default folder of a daemon: `./rekindle-data` if it is usable, or else the user's
+/// data folder.
 ///
-/// `exists` and `creatable` answer for a path; `data_home` is `$XDG_DATA_HOME`, `home` is `$HOME`.
+/// `usable` tells whether a folder exists or can be made; `data_home` is `$XDG_DATA_HOME`, `home`
+/// is `$HOME`.
 #[must_use]
 pub fn default_dir(
     here: &Path,
@@ -357,7 +363,7 @@ pub fn default_dir(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::units::{GIB, MIB};
+    use rekindle_base::units::{GIB, MIB};
 
     #[test]
     fn sizes_follow_the_machine_within_bounds() {
@@ -388,7 +394,7 @@ mod tests {
         assert_eq!(split(Some(20 * MIB), 64 * MIB), Ok((5, 20)));
         let refused = split(Some(40 * MIB), 64 * MIB).expect_err("too much");
         assert!(refused.contains("--warm-frames"), "{refused}");
-        // Beyond the most slots there are, the rest is for frames.
+        // The slots have a maximum; beyond it, the rest is for frames.
         assert_eq!(split(None, 128 * GIB), Ok((8192, 64 * 1024)));
     }
 

@@ -1,12 +1,12 @@
-//! What `rekindle debug` shows: the inside of a live node, bounded, from copies under short locks. The datastore is not
-//! asked, so it answers when everything else waits.
+//! The views of `rekindle debug`: the inside of a live node, bounded, from copies under short
+//! locks. They do not ask the datastore, so they answer when everything else waits.
 
 use crate::assemble::Node;
 use crate::limits;
-use front::http::api::Debug;
+use rekindle_front::http::api::Debug;
 use serde_json::{Value, json};
 
-/// One view. `prefix` narrows down the volumes.
+/// Shows one view, of the volumes whose names begin with `prefix`.
 pub async fn show(node: &Node, what: Debug, prefix: &str) -> Value {
     match what {
         Debug::Volumes => volumes(node, prefix),
@@ -27,7 +27,7 @@ fn volumes(node: &Node, prefix: &str) -> Value {
     })
 }
 
-/// Those that owe most come first: they are what the destager works on.
+/// Lists the volumes with the largest backlog first: the destager works on them.
 fn queue(node: &Node, prefix: &str) -> Value {
     let mut owing = node.staging.volumes();
     owing.retain(|staged| staged.owes());
@@ -55,7 +55,7 @@ fn log(node: &Node) -> Value {
     let segments: Vec<Value> = view
         .segments
         .iter()
-        // The newest are what one looks for.
+        // The newest segments are the most interesting.
         .rev()
         .take(limits::DEBUG_ROWS)
         .map(|row| {
@@ -100,7 +100,7 @@ async fn warm(node: &Node) -> Value {
     let frames = match node.warm.frames.clone() {
         None => Value::Null,
         Some(frames) => {
-            // A look at every set.
+            // Blocking: it reads every set.
             let sets = frames.clone();
             let usage = node.env.blocking(move || sets.usage()).await;
             let stats = frames.stats();
@@ -128,11 +128,11 @@ async fn warm(node: &Node) -> Value {
 }
 
 fn locks(node: &Node) -> Value {
-    let (passing, total) = node.volumes.passing();
+    let (transitional, total) = node.volumes.transitional();
     json!({
-        "passing": passing,
+        "transitional": transitional,
         "total": total,
         "stuck": node.volumes.stuck().total,
-        "names": node.volumes.turns(limits::DEBUG_ROWS),
+        "names": node.volumes.name_locks(limits::DEBUG_ROWS),
     })
 }

@@ -1,6 +1,6 @@
-//! Why a node cannot start or go on. Each message is one line and says what to do.
+//! The errors of a start and of a running node. Each message is one line and says what to do.
 
-use base::{Kind, StoreId};
+use rekindle_base::{Kind, StoreId};
 use std::path::PathBuf;
 
 /// An error of the node.
@@ -15,7 +15,7 @@ pub enum Error {
     /// A file of the folder cannot be read or written.
     #[error("{}: {reason}: check its permissions and the space left, or choose another folder with --dir", .path.display())]
     Folder { path: PathBuf, reason: String },
-    /// `node.json` is not what we wrote.
+    /// `node.json` is not what this node wrote.
     #[error("{} is damaged ({reason}): restore it; the log in this folder belongs to the node that it names", .path.display())]
     Damaged { path: PathBuf, reason: String },
     /// `node.json` is of a newer version.
@@ -27,13 +27,14 @@ pub enum Error {
          other store. Give the URL of the right store, or another folder with --dir"
     )]
     OtherStore { url: String, ours: StoreId, theirs: StoreId },
-    /// Warm memory that was asked for cannot be had.
+    /// The configured warm memory cannot be used.
     #[error("the warm memory {} cannot be used: {reason}: choose another file with --warm, or a smaller --warm-size", .path.display())]
     Warm { path: PathBuf, reason: String },
-    /// The store.
+    /// An error of the store.
     #[error("the store {url}: {source}")]
-    Store { url: String, source: datastore::Error },
-    /// Another copy of the folder has taken this node's place, or the store is older than the folder.
+    Store { url: String, source: rekindle_datastore::Error },
+    /// Another copy of the folder has taken this node's place, or the store is older than the
+    /// folder.
     #[error(
         "{0}. `rekindle up --take-identity` goes on with this folder as it is and stops other copies for good; else remove \
          this folder, or put the right one in its place"
@@ -43,16 +44,16 @@ pub enum Error {
     #[error("{0}")]
     Fenced(String),
     #[error(transparent)]
-    Log(#[from] log::Error),
+    Log(#[from] rekindle_log::Error),
     #[error(transparent)]
-    Volume(#[from] volume::Error),
-    /// The machine refuses something that it never refuses.
+    Volume(#[from] rekindle_volume::Error),
+    /// The machine refuses something that should never fail.
     #[error("{0}")]
     Machine(#[from] std::io::Error),
 }
 
 impl Error {
-    /// What to do about it.
+    /// Returns the kind, which tells the caller what to do.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {

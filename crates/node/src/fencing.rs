@@ -1,26 +1,26 @@
-//! The end of a node that another copy of its folder has replaced: it acknowledges nothing more, its clients are hung up on,
-//! and it says why until somebody stops it.
+//! Fencing: the end of a node that another copy of its folder has replaced. It acknowledges nothing
+//! more, disconnects its clients, and reports the reason until an operator stops it.
 //!
-//! Three ways to find out: a volume's vault names a newer start of this node, a look into the node's record does, or somebody
-//! has dismissed this start, so that no sweep waits for it. The node
-//! looks while it acknowledges writes, every few seconds; an idle one asks nobody.
+//! The node finds out in three ways: a volume's vault names a newer start of this node, the node's
+//! record does, or an operator has dismissed this start, so that no sweep waits for it. The node
+//! looks every few seconds while it acknowledges writes; an idle node asks nothing.
 
 use crate::assemble::Node;
 use crate::{limits, record};
-use base::Incarnation;
+use rekindle_base::Incarnation;
 use std::sync::Arc;
 
-/// What a look into the record came to.
+/// The result of a look into the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Sight {
     Ours,
-    /// Why this node is not the one any more.
+    /// Another start has replaced this one; the reason.
     Replaced(String),
-    /// It cannot be known now.
+    /// The record proves nothing: it is absent, too old, or cannot be read now.
     Unknown,
 }
 
-/// Waits until this node is not the one any more; gives why. Acknowledging has ended by then.
+/// Waits until this node is replaced, and returns the reason. Acknowledging has ended by then.
 pub async fn replaced(node: &Arc<Node>) -> String {
     let mut met = node.staging.met();
     let mut looked = 0;
@@ -46,19 +46,19 @@ pub async fn replaced(node: &Arc<Node>) -> String {
     }
 }
 
-/// Grows with all that is acknowledged.
+/// Returns a number that grows with every acknowledged change.
 fn worked(node: &Node) -> u64 {
     let destaged: u64 = node.staging.volumes().iter().map(|one| one.backlog().serial).sum();
     node.log.usage().appended_bytes.wrapping_add(destaged)
 }
 
 async fn look(node: &Node) -> Sight {
-    // A commit may have found out that this start was dismissed.
+    // A commit may have met the dismissal of this start.
     if let Some(error) = node.staging.fenced() {
         return Sight::Replaced(error.to_string());
     }
-    match content::sweep::is_dismissed(&node.writer).await {
-        Ok(true) => return Sight::Replaced(content::Error::Dismissed.to_string()),
+    match rekindle_content::sweep::is_dismissed(&node.writer).await {
+        Ok(true) => return Sight::Replaced(rekindle_content::Error::Dismissed.to_string()),
         Ok(false) => {}
         Err(error) => {
             tracing::debug!(%error, "it is not known now whether this start was dismissed")
@@ -70,7 +70,7 @@ async fn look(node: &Node) -> Sight {
             tracing::error!(node = %node.id, "the store has no record of this node any more: was it set back?");
             Sight::Unknown
         }
-        // A store that is away replaces nobody.
+        // A failed read proves no replacement.
         Err(error) => {
             tracing::debug!(%error, "the node's record cannot be read now");
             Sight::Unknown

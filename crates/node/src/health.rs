@@ -1,72 +1,74 @@
-//! Whether all is well: one judgement over plain facts, for `/healthz`, `status` and people.
+//! The health of the node: one judgement over plain facts, for `/healthz`, `status` and users.
 //!
-//! [`judge`] is pure, and every sentence it can say has a test that makes it say it. [`Looks`] holds the two facts that
-//! nobody tells by himself: whether the store answers, and how much room the disk has. It looks only while something is
-//! unfinished or somebody asks, so an idle node asks the store for nothing.
+//! [`judge`] is pure, and each of its sentences has a test. [`Looks`] holds the facts that no other
+//! part reports: whether the store answers, and how much room the disk has. It asks the store only
+//! while a volume owes it something or a user asks for the health, so an idle node leaves the store
+//! alone.
 
 use crate::assemble::Node;
 use crate::jobs::Jobs;
 use crate::limits;
 use crate::space::{self, Files};
-use base::units::format_size;
-use datastore::Room;
-use env::{Env, Moment};
-use front::http::api::{Health, Job, JobState, Trouble};
 use parking_lot::Mutex;
+use rekindle_base::units::format_size;
+use rekindle_datastore::Room;
+use rekindle_env::{Env, Moment};
+use rekindle_front::http::api::{Health, Job, JobState, Trouble};
+use rekindle_volume::machine::State;
+use rekindle_volume::{Backlog, Policy, Staged};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use volume::machine::State;
-use volume::{Backlog, Policy, Staged};
 
-/// A volume of which something is to be said.
+/// The facts about a volume with a trouble.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct VolumeFacts {
     pub(crate) name: String,
-    /// Why its writes wait.
+    /// Reason why its writes wait.
     pub(crate) stalled: Option<String>,
-    /// Why nothing of it gets into the store.
+    /// Reason why its changes cannot reach the store.
     pub(crate) destage_error: Option<String>,
-    /// Seconds, when its oldest change is older than it should be.
+    /// Age of its oldest change, seconds, if it is late.
     pub(crate) late: Option<u64>,
-    /// Since when a client waits for a write that only the store acknowledges, or for the volume to come into service.
+    /// A client's wait for a write that only the store acknowledges, or for the volume to come into
+    /// service: since when, and for what.
     pub(crate) clients_wait: Option<(Duration, String)>,
-    /// What of it cannot be read, and since when.
+    /// The unreadable part of it: since when, and why.
     pub(crate) unreadable: Option<(Duration, String)>,
     /// Bytes that were given up and not written again.
     pub(crate) lost_bytes: u64,
 }
 
-/// What is known of the node. The default is a node without a fault.
+/// The facts about the node. The default is a node without a fault.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Facts {
-    /// For how long the store has not answered, and what it said last.
+    /// Time since the store stopped answering, and its last error.
     pub(crate) store_away: Option<(Duration, String)>,
-    /// Why the log takes nothing any more.
+    /// Reason why the log takes no more writes.
     pub(crate) log_failed: Option<String>,
-    /// The log's flash: used and at most, bytes.
+    /// Flash of the log, used and at most, bytes.
     pub(crate) flash: (u64, u64),
-    /// What is acknowledged and not in the store, bytes.
+    /// Acknowledged bytes that are not in the store.
     pub(crate) backlog: u64,
-    /// Room on the disk of the node's folder, bytes, when it is little.
+    /// Room on the disk of the node's folder, bytes, if it is low.
     pub(crate) disk_free: Option<u64>,
     pub(crate) volumes: Vec<VolumeFacts>,
-    /// Volumes that take too long to change their state, in words.
+    /// Volumes that have been in a transitional state for too long, in words.
     pub(crate) stuck: Vec<String>,
-    /// How many volumes are in states that serve nobody.
+    /// Number of volumes in state `error`.
     pub(crate) failed: u64,
     pub(crate) salvaging: u64,
-    /// What the start found damaged in the log.
+    /// Damage that the start found in the log.
     pub(crate) damage: Vec<String>,
-    /// The start found the warm memory damaged as a whole.
+    /// Whether the start found the warm memory damaged as a whole.
     pub(crate) warm_damaged: bool,
-    /// The file of the warm memory that somebody has removed.
+    /// The path of the warm memory's file, if the file was removed.
     pub(crate) warm_removed: Option<String>,
-    /// The last sweep ended so: how long ago, and why.
+    /// Time since the last sweep, if it failed, and its error.
     pub(crate) sweep_failed: Option<(Duration, String)>,
 }
 
-/// Puts the facts into words, what stops clients first.
+/// Puts the facts into words; troubles that stop clients come first.
 pub(crate) fn judge(facts: &Facts) -> Health {
     let mut troubles = Vec::new();
     let mut say = |what: &str, clients_wait: bool, since: Option<Duration>, message: String| {
@@ -88,7 +90,7 @@ pub(crate) fn judge(facts: &Facts) -> Health {
             (0, false) => "nothing waits for it".to_owned(),
             (bytes, _) => format!("{} wait safely on flash", format_size(bytes)),
         };
-        // Not said of volumes whose writes the store acknowledges.
+        // "Other": the writes that the store acknowledges do not go on.
         let whose = if waits { "other writes" } else { "writes" };
         let message = format!(
             "the store has not answered for {} s ({error}): {safe}, {whose} go on while there is room for {room} more",
@@ -161,7 +163,7 @@ pub(crate) fn judge(facts: &Facts) -> Health {
         say("sweep-failed", false, Some(*since), message);
     }
     for sentence in &facts.stuck {
-        // A restart of the daemon would not mend it.
+        // A restart of the daemon would not help, so it is not a wait of clients.
         say("volume-stuck", false, None, sentence.clone());
     }
     for damage in &facts.damage {
@@ -178,7 +180,7 @@ pub(crate) fn judge(facts: &Facts) -> Health {
     Health { notes, ..health(troubles) }
 }
 
-/// What it means that the file of the warm memory is gone.
+/// Says what the removal of the warm memory's file means.
 fn removed(path: &str) -> String {
     format!(
         "the file of the warm memory, {path}, was removed: what is in it is kept until this daemon ends, and the next start is \
@@ -187,7 +189,7 @@ fn removed(path: &str) -> String {
     )
 }
 
-/// The health that follows from the troubles.
+/// Derives the health from the troubles.
 fn health(troubles: Vec<Trouble>) -> Health {
     let ok = !troubles.iter().any(|trouble| trouble.clients_wait);
     let state = match (ok, troubles.is_empty()) {
@@ -199,13 +201,13 @@ fn health(troubles: Vec<Trouble>) -> Health {
     Health { ok, state: state.to_owned(), reasons, troubles, notes: Vec::new() }
 }
 
-/// The health of a node that does not serve (yet, or any more).
+/// Returns the health of a node that does not serve yet, or any more.
 pub(crate) fn away(what: &str, reason: &str) -> Health {
     let message = reason.to_owned();
     health(vec![Trouble { what: what.to_owned(), clients_wait: true, since_ms: None, message }])
 }
 
-/// What is known of the node now. A plain call; it asks neither the store nor the disk.
+/// Collects the facts about the node. A plain call; it asks neither the store nor the disk.
 pub(crate) fn facts(node: &Node, looks: &Looks, jobs: &Jobs) -> Facts {
     let usage = node.log.usage();
     let (mut volumes, mut backlog_bytes) = (BTreeMap::<String, VolumeFacts>::new(), 0);
@@ -235,14 +237,14 @@ pub(crate) fn facts(node: &Node, looks: &Looks, jobs: &Jobs) -> Facts {
         let new = || VolumeFacts { name: name.to_owned(), ..VolumeFacts::default() };
         set(volumes.entry(name.to_owned()).or_insert_with(new));
     };
-    for passing in node.volumes.passing().0 {
-        let age = Duration::from_millis(passing.age_ms);
-        if passing.state == State::Attaching
-            && passing.waiting > 0
+    for transitional in node.volumes.transitional().0 {
+        let age = Duration::from_millis(transitional.age_ms);
+        if transitional.state == State::Attaching
+            && transitional.waiting > 0
             && age >= limits::CLIENT_PATIENCE
         {
-            let what = format!("it comes into service, which waits for {}", passing.waits_for);
-            of(&mut volumes, &passing.volume, &|found| {
+            let what = format!("it comes into service, which waits for {}", transitional.waits_for);
+            of(&mut volumes, &transitional.volume, &|found| {
                 found.clients_wait = Some((age, what.clone()))
             });
         }
@@ -268,19 +270,26 @@ pub(crate) fn facts(node: &Node, looks: &Looks, jobs: &Jobs) -> Facts {
         backlog: backlog_bytes,
         disk_free: seen.disk_free.filter(|&free| free < limits::DISK_FREE_LOW),
         volumes,
-        stuck: node.volumes.stuck().volumes.iter().map(volume::Passing::sentence).collect(),
+        stuck: node
+            .volumes
+            .stuck()
+            .volumes
+            .iter()
+            .map(rekindle_volume::Transitional::sentence)
+            .collect(),
         sweep_failed: sweep_failed(jobs, clock),
         failed: count(State::Error),
         salvaging: count(State::Salvaging),
         damage: node.opened.damage.clone(),
-        warm_damaged: node.warm.began == warm::Began::Damaged,
+        warm_damaged: node.warm.began == rekindle_warm::Began::Damaged,
         warm_removed: seen.warm_removed.then(|| {
             node.warm.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
         }),
     }
 }
 
-/// Of what a volume owes to the store, what was acknowledged: writes that the store acknowledges are not, until it has them.
+/// Counts the acknowledged bytes that a volume owes to the store. A write that the store
+/// acknowledges does not count before it is there.
 pub(crate) fn acknowledged(staged: &Staged, backlog: &Backlog) -> u64 {
     match staged.vault().policy {
         Policy::Back => backlog.bytes,
@@ -288,7 +297,8 @@ pub(crate) fn acknowledged(staged: &Staged, backlog: &Backlog) -> u64 {
     }
 }
 
-/// Since when the client of a volume whose writes the store acknowledges waits for one.
+/// Returns how long the client of a volume whose writes the store acknowledges has waited for one,
+/// and the reason.
 fn waits_for_store(staged: &Staged, backlog: &Backlog) -> Option<(Duration, String)> {
     let age = Duration::from_millis(backlog.age_ms);
     let policy = match staged.vault().policy {
@@ -301,7 +311,7 @@ fn waits_for_store(staged: &Staged, backlog: &Backlog) -> Option<(Duration, Stri
     (backlog.changes > 0 && age >= limits::CLIENT_PATIENCE).then_some((age, what))
 }
 
-/// How the last sweep ended, if it failed. One that somebody broke off tells nothing.
+/// Returns when and why the last sweep failed, if it did. A cancelled sweep tells nothing.
 fn sweep_failed(jobs: &Jobs, clock: u64) -> Option<(Duration, String)> {
     let ended = |job: &Job| {
         let is_sweep = job.kind == "sweep" && job.subject == "the store";
@@ -313,7 +323,7 @@ fn sweep_failed(jobs: &Jobs, clock: u64) -> Option<(Duration, String)> {
     Some((Duration::from_micros(ago), why.message))
 }
 
-/// What somebody has to look at from time to time.
+/// The facts that the node has to look for from time to time.
 #[derive(Default)]
 pub(crate) struct Looks {
     seen: Mutex<Seen>,
@@ -321,26 +331,26 @@ pub(crate) struct Looks {
 
 #[derive(Default)]
 struct Seen {
-    /// Since when the store does not answer, and what it says.
+    /// Time at which the store stopped answering, and its last error.
     store_away: Option<(Moment, String)>,
     disk_free: Option<u64>,
     warm_removed: bool,
     files: Option<Files>,
-    /// How much more the store takes.
+    /// Room in the store.
     room: Option<Room>,
-    /// When somebody asked last.
+    /// Time of the last question for the health.
     asked: Option<Moment>,
     /// Calls to the store that had succeeded at the last look.
     succeeded: u64,
 }
 
 impl Looks {
-    /// Somebody asks how the node is: keep looking for a while.
+    /// Notes that the health was asked for, so that the looks go on for a while.
     pub(crate) fn asked(&self, env: &Env) {
         self.seen.lock().asked = Some(env.now());
     }
 
-    /// Room on the disk at the last look, bytes.
+    /// Returns the room on the disk at the last look, bytes.
     pub(crate) fn disk_free(&self) -> Option<u64> {
         self.seen.lock().disk_free
     }
@@ -355,13 +365,13 @@ impl Looks {
         self.seen.lock().warm_removed
     }
 
-    /// What the log had on the disk, and how much more the store took, at the last look.
+    /// Returns the log's files on the disk, and the room in the store, at the last look.
     pub(crate) fn space(&self) -> (Option<Files>, Option<Room>) {
         let seen = self.seen.lock();
         (seen.files, seen.room)
     }
 
-    /// Looks whether the warm memory still has its file; says so once.
+    /// Checks that the warm memory still has its file; warns once.
     fn look_at_warm(&self, node: &Node) {
         let is_removed = node.warm.is_removed();
         let mut seen = self.seen.lock();
@@ -371,19 +381,19 @@ impl Looks {
         }
     }
 
-    /// Looks whether the log is where it was.
+    /// Checks that the open segment of the log still has its file; if not, the log ends.
     async fn look_at_log(&self, node: &Node) {
         if let Err(error) = node.log.look().await {
             tracing::debug!(%error, "the log");
         }
     }
 
-    /// Looks at once, and notes what it saw.
+    /// Looks at once, and keeps the results.
     pub(crate) async fn look(&self, node: &Arc<Node>) {
         self.see(node, false).await;
     }
 
-    /// The same, and the store is asked whatever it has answered lately: it may be away since.
+    /// Like [`Looks::look`], but asks the store even if it has just answered: it may be away since.
     pub(crate) async fn look_afresh(&self, node: &Arc<Node>) {
         self.see(node, true).await;
     }
@@ -418,7 +428,7 @@ impl Looks {
     }
 }
 
-/// Looks again and again, for as long as the node lives.
+/// Looks again and again while the node lives.
 pub(crate) async fn watch(env: Env, node: Weak<Node>, looks: Arc<Looks>) {
     loop {
         env.sleep(limits::LOOK_INTERVAL).await;
@@ -434,17 +444,19 @@ pub(crate) async fn watch(env: Env, node: Weak<Node>, looks: Arc<Looks>) {
     }
 }
 
-/// Calls to the store that have succeeded since the start.
+/// Counts the successful calls to the store since the start.
 fn successes(node: &Node) -> u64 {
-    let calls = datastore::layer::meter::Call::ALL.into_iter().map(|call| node.meter.read(call));
+    let calls =
+        rekindle_datastore::layer::meter::Call::ALL.into_iter().map(|call| node.meter.read(call));
     calls.map(|reading| reading.calls.saturating_sub(reading.errors)).sum()
 }
 
-/// Asks the store for one small object, and waits so long for it. On the background threads, whoever asks.
+/// Asks the store for one small object, and waits for it for `patience`. Runs on the background
+/// threads, for any caller.
 pub(crate) async fn probe(node: &Node, patience: Duration) -> Result<(), String> {
     let writer = node.writer.clone();
     let read = async move {
-        match datastore::identity::find(&writer).await {
+        match rekindle_datastore::identity::find(&writer).await {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err("it holds no store of rekindle".to_owned()),
             Err(error) => Err(error.to_string()),
@@ -457,7 +469,7 @@ pub(crate) async fn probe(node: &Node, patience: Duration) -> Result<(), String>
     }
 }
 
-/// How much more the store takes; `None` when it does not say within that time.
+/// Asks the store for its room; `None` without an answer within `patience`.
 pub(crate) async fn room(node: &Node, patience: Duration) -> Option<Room> {
     let store = node.store.clone();
     let ask = node.env.run("store-room", async move { store.room().await });
@@ -580,18 +592,22 @@ mod tests {
         assert_eq!((health.state.as_str(), trouble.what.as_str()), ("degraded", "sweep-failed"));
         assert!(trouble.message.contains("60 s ago") && trouble.message.contains("damaged"));
 
-        let (env, runtime) = env::real::env().expect("an environment");
+        let (env, runtime) = rekindle_env::real::env().expect("an environment");
         let jobs = Jobs::new(env.clone());
         runtime.block_on(async {
-            let sweep = async |outcome: Result<serde_json::Value, front::http::api::ApiError>| {
-                let job = jobs.begin("sweep", "the store", "packs", |_| async { outcome });
-                while jobs.find(&job.id).expect("kept").state == JobState::Running {
-                    env.sleep(Duration::from_millis(1)).await;
-                }
-                sweep_failed(&jobs, env.wall_clock().0).map(|(_, why)| why)
-            };
+            let sweep =
+                async |outcome: Result<serde_json::Value, rekindle_front::http::api::ApiError>| {
+                    let job = jobs.begin("sweep", "the store", "packs", |_| async { outcome });
+                    while jobs.find(&job.id).expect("kept").state == JobState::Running {
+                        env.sleep(Duration::from_millis(1)).await;
+                    }
+                    sweep_failed(&jobs, env.wall_clock().0).map(|(_, why)| why)
+                };
             assert_eq!(sweep_failed(&jobs, 0), None, "none has ended");
-            let error = front::http::api::ApiError::new(base::Kind::Damaged, "a vault is damaged");
+            let error = rekindle_front::http::api::ApiError::new(
+                rekindle_base::Kind::Damaged,
+                "a vault is damaged",
+            );
             assert_eq!(sweep(Err(error)).await.as_deref(), Some("a vault is damaged"));
             assert_eq!(sweep(Ok(serde_json::Value::Null)).await, None);
         });

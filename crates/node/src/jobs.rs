@@ -1,9 +1,9 @@
-//! Long work: begun by a request, asked about by others, remembered for a while when it is over.
+//! Long work: a request begins it, others ask about it, and its result is kept for a while.
 
 use crate::limits;
-use env::{Env, Moment};
-use front::http::api::{ApiError, Job, JobState, Problem};
 use parking_lot::Mutex;
+use rekindle_env::{Env, Moment};
+use rekindle_front::http::api::{ApiError, Job, JobState, Problem};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -27,13 +27,13 @@ struct State {
 struct Entry {
     job: Job,
     began: Moment,
-    /// Somebody has asked for its end.
+    /// Whether the end of the job was requested.
     cancelled: bool,
-    /// Ends it at once.
+    /// Sender that ends the job at once.
     interrupt: Option<oneshot::Sender<()>>,
 }
 
-/// Tells how far a job is.
+/// The reporter of a job's progress.
 #[derive(Clone)]
 pub struct Progress {
     jobs: Jobs,
@@ -41,20 +41,20 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// So much is done; of so much, if that is known.
+    /// Sets the done units, and the total if it is known.
     pub fn set(&self, done: u64, total: Option<u64>) {
         self.jobs.change(&self.id, |entry, now| {
             entry.job.done = done;
             entry.job.total = total;
             let taken = u64::try_from((now - entry.began).as_millis()).unwrap_or(u64::MAX);
-            // Other units take now long and now short.
+            // Other units vary too much in time for an estimate.
             let counts = entry.job.unit == "bytes";
             entry.job.eta_ms = if counts { eta(done, total, taken) } else { None };
         });
     }
 }
 
-/// Time left, if the rest goes as what is done.
+/// Estimates the time left, at the pace so far.
 fn eta(done: u64, total: Option<u64>, taken_ms: u64) -> Option<u64> {
     let left = total?.saturating_sub(done);
     (done > 0).then(|| {
@@ -64,14 +64,14 @@ fn eta(done: u64, total: Option<u64>, taken_ms: u64) -> Option<u64> {
 }
 
 impl Jobs {
-    /// None yet.
+    /// Makes an empty list of jobs.
     #[must_use]
     pub fn new(env: Env) -> Self {
         Self { env, state: Arc::default() }
     }
 
-    /// Begins a job of `kind` on `subject`, counted in `unit`. A job of this kind and subject that runs already is
-    /// given instead: asking twice is asking once.
+    /// Begins a job of `kind` on `subject`, counted in `unit`. If a job of this kind and subject
+    /// runs already, returns that one: asking twice is asking once.
     pub fn begin<F>(
         &self,
         kind: &'static str,
@@ -113,24 +113,24 @@ impl Jobs {
         let work = work(progress);
         let (jobs, id) = (self.clone(), job.id.clone());
         self.env.spawn(kind, async move {
-            // If the work panics, this ends the job as well: nobody shall poll for ever.
+            // A panic of the work ends the job as well, so that no client polls for ever.
             let mut end = End {
                 jobs,
                 id,
-                outcome: Some(Err(ApiError::new(base::Kind::Io, "it was interrupted"))),
+                outcome: Some(Err(ApiError::new(rekindle_base::Kind::Io, "it was interrupted"))),
             };
             let mut work = std::pin::pin!(work);
             tokio::select! {
                 biased;
                 outcome = &mut work => end.outcome = Some(outcome),
-                // Forgotten ones are over: their sender goes with them.
+                // A job that is forgotten has ended; its sender goes with it.
                 Ok(()) = interrupted => {}
             }
         });
         job
     }
 
-    /// Ends a job at once, wherever it is: for work that changes nothing.
+    /// Ends a job at once, wherever it is: only for work that changes nothing.
     pub fn interrupt(&self, id: &str) {
         self.change(id, |entry, _| {
             if let Some(interrupt) = entry.interrupt.take() {
@@ -139,7 +139,7 @@ impl Jobs {
         });
     }
 
-    /// Somebody has asked for its end: however it ends from now on, unless it is done, it was broken off.
+    /// Notes a request for the job's end: unless the job succeeds, its state is then `Cancelled`.
     pub fn cancelled(&self, id: &str) {
         self.change(id, |entry, _| {
             entry.cancelled = true;
@@ -156,13 +156,13 @@ impl Jobs {
         }
     }
 
-    /// All of them, newest first.
+    /// Lists all jobs, newest first.
     #[must_use]
     pub fn all(&self) -> Vec<Job> {
         self.state.lock().jobs.iter().rev().map(|entry| entry.job.clone()).collect()
     }
 
-    /// One of them.
+    /// Returns one job.
     #[must_use]
     pub fn find(&self, id: &str) -> Option<Job> {
         self.state
@@ -173,14 +173,14 @@ impl Jobs {
             .map(|entry| entry.job.clone())
     }
 
-    /// The newest of a kind.
+    /// Returns the newest job of a kind in a state.
     #[must_use]
     pub fn latest(&self, kind: &str, state: JobState) -> Option<Job> {
         self.all().into_iter().find(|job| job.kind == kind && job.state == state)
     }
 }
 
-/// Drops the oldest finished ones beyond what is kept.
+/// Drops the oldest finished jobs beyond the bound.
 fn forget(jobs: &mut VecDeque<Entry>) {
     while jobs.len() > limits::JOBS_KEPT {
         let Some(oldest) = jobs.iter().position(|entry| entry.job.state != JobState::Running)
@@ -191,7 +191,7 @@ fn forget(jobs: &mut VecDeque<Entry>) {
     }
 }
 
-/// Writes the outcome of a job down when it is dropped, however that comes about.
+/// The end of a job: records the outcome when it is dropped, however that comes about.
 struct End {
     jobs: Jobs,
     id: String,
@@ -223,7 +223,7 @@ impl Drop for End {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::Kind;
+    use rekindle_base::Kind;
     use std::time::Duration;
 
     async fn ended(jobs: &Jobs, id: &str) -> Job {
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn jobs_tell_how_far_they_are_and_how_they_ended() {
-        let (env, runtime) = env::real::env().expect("an environment");
+        let (env, runtime) = rekindle_env::real::env().expect("an environment");
         let jobs = Jobs::new(env);
         runtime.block_on(async {
             let (go, wait) = tokio::sync::oneshot::channel::<()>();
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_job_that_is_broken_off_ends_at_once_and_says_so() {
-        let (env, runtime) = env::real::env().expect("an environment");
+        let (env, runtime) = rekindle_env::real::env().expect("an environment");
         let jobs = Jobs::new(env);
         runtime.block_on(async {
             let job = jobs.begin("verify", "vm1", "chunks", |progress| async move {
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn only_so_many_are_remembered() {
-        let (env, runtime) = env::real::env().expect("an environment");
+        let (env, runtime) = rekindle_env::real::env().expect("an environment");
         let jobs = Jobs::new(env);
         runtime.block_on(async {
             for number in 0..limits::JOBS_KEPT * 2 {

@@ -1,18 +1,19 @@
 //! The life of the process: start, serve, stop.
 //!
-//! Start: the API answers first, then the node is put together, then NBD is accepted. Stop: NBD sessions end after what
-//! they have begun, the API ends, volumes go out of service, the destager ends after the batch in hand, the log is
-//! closed. A stop never waits for the store unless it is asked to drain: what is unfinished stays in the log.
+//! Start: the API answers first, then the node is put together, then NBD is accepted. Stop: NBD
+//! sessions end after the requests in hand, volumes go out of service, the destager ends after the
+//! batch in hand, the log is closed, and the API ends last. A stop never waits for the store unless
+//! it drains: unfinished changes stay in the log.
 
 use crate::assemble::Node;
 use crate::config::Config;
 use crate::service::{Phase, Service};
 use crate::{Error, limits};
-use base::NodeId;
-use env::{Acceptor, Env, TaskHandle};
-use front::conn::{CONNECTIONS_DEFAULT, Connections};
-use front::http::App;
-use front::http::api::Stopping;
+use rekindle_base::NodeId;
+use rekindle_env::{Acceptor, Env, TaskHandle};
+use rekindle_front::conn::{CONNECTIONS_DEFAULT, Connections};
+use rekindle_front::http::App;
+use rekindle_front::http::api::Stopping;
 use sd_notify::NotifyState;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +26,12 @@ pub struct Sockets {
     pub http: Vec<Box<dyn Acceptor>>,
 }
 
-/// What is known when the node serves.
+/// The facts to report when the node serves.
 #[derive(Debug, Clone)]
 pub struct Ready {
     pub node: NodeId,
     pub store: String,
-    /// From the call of [`run`] to the moment of serving.
+    /// Time from the call of [`run`] to the moment of serving.
     pub start_ms: u64,
 }
 
@@ -56,7 +57,7 @@ impl Signals {
     }
 }
 
-/// The protocols, as far as they have been started.
+/// The protocols that have been started.
 struct Fronts {
     env: Env,
     service: Service,
@@ -64,8 +65,8 @@ struct Fronts {
     http: Connections,
 }
 
-/// Serves until told to stop. Call it inside the runtime of `env`. `ready` is called once, when clients are served;
-/// `progress` again and again while it stops, if that takes long.
+/// Serves until told to stop. The caller is inside the runtime of `env`. Calls `ready` once, when
+/// clients are served, and `progress` repeatedly during a long stop.
 pub async fn run(
     env: Env,
     config: Config,
@@ -105,7 +106,7 @@ pub async fn run(
             }
             Err(error) => return Err(error),
         },
-        // Nothing was promised to anybody yet.
+        // Nothing has been acknowledged yet.
         () = signals.next() => return Ok(()),
         _ = service.shutdown_asked() => {
             end_before_service(&fronts).await;
@@ -148,14 +149,14 @@ pub async fn run(
     let outcome = loop {
         tokio::select! {
             stopped = &mut stopped => break stopped,
-            () = service.hurried(), if draining => {
+            () = service.drain_aborted(), if draining => {
                 draining = false;
-                volumes.hurry();
+                volumes.abort_drain();
             }
             () = signals.next() => {
                 if draining {
                     tracing::warn!("draining no longer: what is not in the store yet stays in the log");
-                    service.hurry();
+                    service.abort_drain();
                     continue;
                 }
                 tracing::warn!("stopping at once: what was acknowledged is in the log");
@@ -170,8 +171,9 @@ pub async fn run(
     }
 }
 
-/// A worker that was started again, and finds that another copy of the folder was meanwhile: clients wait at the sockets, and
-/// whoever asks is told. Nobody is served, and nothing is tried again, until somebody ends it.
+/// Keeps a restarted worker alive that has found a newer copy of the folder: clients wait at the
+/// sockets, and requests are answered with the reason. It serves no volume and retries nothing
+/// until an operator ends it.
 async fn stay_fenced(fronts: &Fronts, signals: &mut Signals, reason: String) -> Result<(), Error> {
     tracing::error!(%reason, "fenced");
     fronts.service.fence(&reason);
@@ -183,18 +185,19 @@ async fn stay_fenced(fronts: &Fronts, signals: &mut Signals, reason: String) -> 
     Err(Error::Fenced(reason))
 }
 
-/// The end of a node that serves nobody.
+/// Ends a node that serves no clients.
 async fn end_before_service(fronts: &Fronts) {
     fronts.service.stopping();
     fronts.service.enter(Phase::Ended);
     let told = fronts.service.end_told();
-    // Who follows the stop may be between two questions.
+    // A client that follows the stop may be between two requests.
     let _ = fronts.env.timeout(limits::FOLLOW_WAIT, told).await.is_ok();
     fronts.http.stop(&fronts.env, limits::HTTP_WAIT).await;
 }
 
-/// Puts the node together. A node whose worker has died waits for a store that does not answer: another worker would find the
-/// same, and until its record names this start it must promise nothing. At a first start a person reads the reason instead.
+/// Puts the node together. After the death of a worker, waits for a store that does not answer:
+/// another worker would find the same, and this one must promise nothing before its record names
+/// it. At a first start the user reads the error instead.
 async fn assemble(env: &Env, config: Config, service: &Service) -> Result<Node, Error> {
     loop {
         let reason = match Node::assemble(env, config.clone()).await {
@@ -210,7 +213,7 @@ async fn assemble(env: &Env, config: Config, service: &Service) -> Result<Node, 
     }
 }
 
-/// Tells how far the stop is, when it takes long.
+/// Reports the progress of a long stop.
 fn tell_progress(
     env: &Env,
     service: &Service,
@@ -238,8 +241,12 @@ impl Fronts {
             metrics: Arc::new(move || metrics.metrics()),
         };
         for acceptor in acceptors {
-            let serve =
-                front::http::serve(self.env.clone(), acceptor, app.clone(), self.http.clone());
+            let serve = rekindle_front::http::serve(
+                self.env.clone(),
+                acceptor,
+                app.clone(),
+                self.http.clone(),
+            );
             self.env.spawn("http-accept", serve);
         }
     }
@@ -247,15 +254,20 @@ impl Fronts {
     fn start_nbd(&self, acceptors: Vec<Box<dyn Acceptor>>) {
         let exports = Arc::new(self.service.clone());
         for acceptor in acceptors {
-            let serve =
-                front::nbd::serve(self.env.clone(), acceptor, exports.clone(), self.nbd.clone());
+            let serve = rekindle_front::nbd::serve(
+                self.env.clone(),
+                acceptor,
+                exports.clone(),
+                self.nbd.clone(),
+            );
             self.env.spawn("nbd-accept", serve);
         }
     }
 }
 
-/// Another copy of the folder has replaced this node, and nothing is acknowledged any more: clients are hung up on, nothing
-/// is written to the store, and what only memory has goes to flash, in case a person wants to go on with this copy.
+/// Fences a node that another copy of the folder has replaced: disconnects its clients and writes
+/// nothing more to the store. Changes that only memory has go to flash, in case an operator goes on
+/// with this copy.
 async fn fence(fronts: &Fronts, node: &Node) {
     node.sweeper.stop();
     fronts.nbd.stop(&node.env, limits::SESSION_WAIT).await;
@@ -265,7 +277,7 @@ async fn fence(fronts: &Fronts, node: &Node) {
     }
 }
 
-/// The orderly end, within bounds unless it drains.
+/// Stops the node in order, within bounds unless it drains.
 async fn stop(fronts: &Fronts, node: Arc<Node>, drain: bool) -> Result<(), Error> {
     let env = node.env.clone();
     node.sweeper.stop();
@@ -274,7 +286,7 @@ async fn stop(fronts: &Fronts, node: Arc<Node>, drain: bool) -> Result<(), Error
         fronts.service.enter(Phase::Volumes);
         let drained = node.volumes.stop(drain).await;
         fronts.service.enter(Phase::Log);
-        // Also when not everything could be drained: the log shall end in good order.
+        // Even after a failed drain: the log must be closed in order.
         node.staging.stop().await;
         node.log.close().await?;
         if drain && drained.is_ok() {
@@ -285,7 +297,7 @@ async fn stop(fronts: &Fronts, node: Arc<Node>, drain: bool) -> Result<(), Error
     };
     let limit = async {
         if drain {
-            fronts.service.hurried().await;
+            fronts.service.drain_aborted().await;
         }
         env.sleep(limits::STOP_WAIT).await;
     };
@@ -294,11 +306,11 @@ async fn stop(fronts: &Fronts, node: Arc<Node>, drain: bool) -> Result<(), Error
         () = limit => None,
     };
     fronts.service.enter(Phase::Ended);
-    // Who follows the stop may be between two questions.
+    // A client that follows the stop may be between two requests.
     let _ = env.timeout(limits::FOLLOW_WAIT, fronts.service.end_told()).await.is_ok();
-    // Last, so that the state of the stop can be asked for.
+    // Last, so that clients can ask for the state of the stop.
     fronts.http.stop(&env, limits::HTTP_WAIT).await;
-    fronts.service.let_go();
+    fronts.service.release_node();
     match ended {
         Some(ended) => ended,
         None => {
@@ -310,14 +322,14 @@ async fn stop(fronts: &Fronts, node: Arc<Node>, drain: bool) -> Result<(), Error
     }
 }
 
-/// Says something to systemd, if it started us and wants to know.
+/// Tells systemd the states, if systemd started this process and listens.
 fn tell_systemd(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "systemd cannot be told");
     }
 }
 
-/// Tells systemd's watchdog, if there is one, that the background threads turn.
+/// Tells systemd's watchdog, if there is one, that the background threads run.
 fn watch_over(env: &Env) {
     let Some(limit) = sd_notify::watchdog_enabled() else { return };
     let interval = (limit / 3).max(Duration::from_millis(100));

@@ -1,14 +1,13 @@
-//! The folders of a store of an older version get their markers, once it has proved to be sound.
+//! Markers for the folders of a store of an older version, written once the store has proved sound.
 
-use crate::work::StoredRoots;
-use content::Content;
-use content::sweep::Roots;
-use datastore::record::Writer;
-use datastore::{Error, Identity, identity, key};
-use env::Env;
-use volume::Volumes;
+use rekindle_content::Content;
+use rekindle_content::sweep::Roots;
+use rekindle_datastore::record::Writer;
+use rekindle_datastore::{Error, Identity, identity, key};
+use rekindle_env::Env;
+use rekindle_volume::Volumes;
 
-/// Marks the folders in the background, unless they are marked.
+/// Marks the folders in the background, unless they are marked already.
 pub(crate) fn begin(
     env: &Env,
     writer: &Writer,
@@ -20,7 +19,7 @@ pub(crate) fn begin(
         return;
     }
     let (writer, content) = (writer.clone(), content.clone());
-    let roots = StoredRoots(volumes.clone());
+    let roots = volumes.clone();
     env.spawn("store-marks", async move {
         match is_sound(&writer, &content, &roots).await {
             Ok(true) => match identity::mark(&writer).await {
@@ -35,15 +34,15 @@ pub(crate) fn begin(
     });
 }
 
-/// Whether something can be read with the store's secret, or there is nothing.
+/// Whether some content can be read with the store's secret, or the store is empty.
 async fn is_sound(
     writer: &Writer,
     content: &Content,
-    roots: &StoredRoots,
-) -> Result<bool, content::Error> {
+    roots: &dyn Roots,
+) -> Result<bool, rekindle_content::Error> {
     let roots = roots.roots().await?;
     for root in roots.iter().filter(|root| root.is_some()) {
-        if content::tree::get(content, root, 0).await.is_ok() {
+        if rekindle_content::tree::get(content, root, 0).await.is_ok() {
             return Ok(true);
         }
     }

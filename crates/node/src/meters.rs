@@ -1,15 +1,16 @@
-//! What is counted for each volume, and how `/metrics` shows it. The recorder of all other metrics never forgets a series,
-//! so these are kept and written here: with a volume go its lines.
+//! Counters of each volume, and their lines in `/metrics`. The recorder of all other metrics never
+//! forgets a series. So these counters are kept and written here, and the lines of a volume go with
+//! the volume.
 
 use crate::limits;
-use base::VolumeId;
-use front::nbd::{BUCKETS, VolumeMeters, VolumeReading};
 use parking_lot::Mutex;
+use rekindle_base::VolumeId;
+use rekindle_front::nbd::{BUCKETS, VolumeMeters, VolumeReading};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Volumes that had clients since the start.
+/// The counters of volumes that had clients since the start.
 #[derive(Default)]
 pub(crate) struct Registry {
     state: Mutex<State>,
@@ -18,7 +19,7 @@ pub(crate) struct Registry {
 #[derive(Default)]
 struct State {
     volumes: BTreeMap<VolumeId, Counted>,
-    /// Volumes that found no room here.
+    /// Times that a volume found no room here.
     left_out: u64,
 }
 
@@ -28,7 +29,8 @@ struct Counted {
 }
 
 impl Registry {
-    /// The counters of a volume; new ones when it has none. When there are too many, those of a volume without clients go.
+    /// Returns the counters of a volume; new ones if it has none. At the bound, the counters of a
+    /// volume without clients make room.
     pub(crate) fn of(&self, id: VolumeId, name: &str) -> Arc<VolumeMeters> {
         let mut state = self.state.lock();
         if let Some(counted) = state.volumes.get_mut(&id) {
@@ -49,19 +51,19 @@ impl Registry {
         meters
     }
 
-    /// The volume of that name is gone.
+    /// Forgets the volume of that name, which is gone.
     pub(crate) fn forget(&self, name: &str) {
         self.state.lock().volumes.retain(|_, counted| counted.name != name);
     }
 
-    /// It is called otherwise now.
+    /// Renames a volume.
     pub(crate) fn rename(&self, from: &str, to: &str) {
         for counted in self.state.lock().volumes.values_mut().filter(|one| one.name == from) {
             to.clone_into(&mut counted.name);
         }
     }
 
-    /// Volumes for which there was no room.
+    /// Returns the times that a volume found no room.
     pub(crate) fn left_out(&self) -> u64 {
         self.state.lock().left_out
     }
@@ -71,7 +73,7 @@ impl Registry {
         state.volumes.values().map(|one| (quoted(&one.name), one.meters.read())).collect()
     }
 
-    /// The lines of all volumes, in the text format of Prometheus.
+    /// Renders the lines of all volumes in the text format of Prometheus.
     pub(crate) fn render(&self) -> String {
         let (volumes, mut text) = (self.read(), String::new());
         if volumes.is_empty() {
@@ -118,7 +120,7 @@ impl Registry {
     }
 }
 
-/// The head of a metric.
+/// Writes the head of a metric.
 fn family(name: &'static str, text: &mut String) -> &'static str {
     let (shape, help) = crate::metrics::described(name);
     // Writing to text does not fail.
@@ -130,7 +132,7 @@ fn line(text: &mut String, name: &str, labels: &str, value: impl std::fmt::Displ
     let _ = writeln!(text, "{name}{{{labels}}} {value}");
 }
 
-/// Seconds, exactly.
+/// Formats a time as seconds, exactly.
 fn micros(micros: u64) -> String {
     let text = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -140,7 +142,7 @@ fn nanos(nanos: u64) -> String {
     format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000)
 }
 
-/// The value of a label.
+/// Escapes the value of a label.
 fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

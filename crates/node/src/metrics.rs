@@ -1,34 +1,37 @@
-//! `/metrics`: counters that the parts keep by themselves, and gauges that are read when somebody asks.
+//! `/metrics`: counters that the parts keep by themselves, and gauges that are read for each
+//! request.
 
 use crate::assemble::Node;
 use crate::space::Files;
 use ::metrics::{counter, gauge};
-use datastore::Room;
-use front::http::api::{Health, MemoryBudget};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use rekindle_datastore::Room;
+use rekindle_front::http::api::{Health, MemoryBudget};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Upper ends of the buckets of all times, seconds: from a cached read to a store that is away.
+/// Upper ends of the buckets of all histograms, seconds: from a cached read to a store that is
+/// away.
 const SECONDS: [f64; 12] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 10.0];
 
 /// The one recorder of the process.
 static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 
-/// Installs the recorder. Before the parts are made: they keep handles.
+/// Installs the recorder. Must precede the construction of the parts, which keep handles to it.
 pub fn install() {
     RECORDER.get_or_init(|| {
         let recorder = PrometheusBuilder::new().set_buckets(&SECONDS).ok()?.build_recorder();
         let handle = recorder.handle();
-        // A host program may have its own; then `/metrics` is empty and its own has everything.
+        // Fails if a host program has installed its own recorder. Then `/metrics` is empty, and the
+        // host's recorder has everything.
         ::metrics::set_global_recorder(recorder).ok()?;
         describe();
         Some(handle)
     });
 }
 
-/// All metrics in the Prometheus text format.
+/// Renders all metrics in the Prometheus text format.
 #[must_use]
 pub fn render(node: Option<&Node>) -> String {
     let Some(handle) = RECORDER.get().and_then(Option::as_ref) else { return String::new() };
@@ -39,13 +42,14 @@ pub fn render(node: Option<&Node>) -> String {
     handle.render()
 }
 
-/// Kind and help of a metric that somebody else writes.
+/// Returns the kind and the help text of a metric that another module renders.
 pub(crate) fn described(name: &str) -> (&'static str, &'static str) {
     let found = HELP.iter().find(|(_, known, _)| *known == name);
     found.map_or(("untyped", ""), |(shape, _, help)| (shape.word(), *help))
 }
 
-/// What a metric is, for `# HELP`. Every name that the product uses is here; a test reads the sources for others.
+/// Kind, name and help text of each metric. Every name in the product is here: a test searches the
+/// sources for others.
 const HELP: &[(Shape, &str, &str)] = &[
     (
         Shape::Gauge,
@@ -243,7 +247,7 @@ const HELP: &[(Shape, &str, &str)] = &[
     (
         Shape::Gauge,
         "rekindle_warm_removed",
-        "1 when somebody has removed the file of the warm memory: the next start is cold.",
+        "1 when the file of the warm memory was removed: the next start is cold.",
     ),
 ];
 
@@ -284,7 +288,7 @@ fn set_seconds(name: &'static str, milliseconds: u64) {
     gauge!(name).set(Duration::from_millis(milliseconds).as_secs_f64());
 }
 
-/// A counter that a part keeps by itself.
+/// Sets a counter that a part keeps by itself.
 fn count(name: &'static str, value: u64) {
     counter!(name).absolute(value);
 }
@@ -311,14 +315,14 @@ fn observe(node: &Node) {
     set("rekindle_node_incarnation", node.incarnation.0);
     warm_frames(node);
     backlog(node);
-    passing(node);
+    transitional(node);
     for (state, volumes) in node.volumes.states() {
         gauge!("rekindle_volumes", "state" => state.as_str())
             .set(f64::from(u32::try_from(volumes).unwrap_or(u32::MAX)));
     }
 }
 
-/// What the judgement of the node's health rests on.
+/// Sets the gauges of the node's health.
 pub(crate) fn observe_health(health: &Health, disk_free: Option<u64>) {
     for state in ["well", "degraded", "failing"] {
         gauge!("rekindle_health", "state" => state).set(f64::from(u8::from(health.state == state)));
@@ -334,7 +338,7 @@ pub(crate) fn observe_health(health: &Health, disk_free: Option<u64>) {
     }
 }
 
-/// The budgets of memory.
+/// Sets the gauges of the memory budgets.
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; 53 bits are 8 PiB")]
 pub(crate) fn observe_memory(budgets: &[MemoryBudget]) {
     for budget in budgets {
@@ -344,7 +348,7 @@ pub(crate) fn observe_memory(budgets: &[MemoryBudget]) {
     }
 }
 
-/// What was seen at the last look, and how many volumes have no metrics.
+/// Sets the gauges of the last look, and of the volumes without metrics.
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; 53 bits are 8 PiB")]
 pub(crate) fn observe_space(
     files: Option<Files>,
@@ -363,7 +367,7 @@ pub(crate) fn observe_space(
     set("rekindle_volumes_unmetered", unmetered);
 }
 
-/// Counters only: what the frames hold is a look at all of them.
+/// Sets the counters of block frames. Their occupancy is left out: it takes a look at every set.
 fn warm_frames(node: &Node) {
     let Some(frames) = &node.warm.frames else { return };
     let stats = frames.stats();
@@ -382,10 +386,11 @@ fn warm_frames(node: &Node) {
     }
 }
 
-/// Volumes in exclusive states: how long the oldest has been there, and how many are there for too long.
-fn passing(node: &Node) {
-    let (passing, _) = node.volumes.passing();
-    let age = passing.first().map_or(0, |oldest| oldest.age_ms);
+/// Sets the gauges of volumes in transitional states: the age of the oldest, and the number of
+/// stuck ones.
+fn transitional(node: &Node) {
+    let (transitional, _) = node.volumes.transitional();
+    let age = transitional.first().map_or(0, |oldest| oldest.age_ms);
     set_seconds("rekindle_volume_passing_age_seconds", age);
     set("rekindle_volumes_stuck", node.volumes.stuck().total);
     let (running, waiting): (Vec<_>, Vec<_>) =
@@ -395,7 +400,7 @@ fn passing(node: &Node) {
     let unreadable = impaired.iter().filter(|one| one.unreadable.is_some()).count() as u64;
     let lost: u64 = impaired.iter().map(|one| one.lost_bytes).sum();
     set("rekindle_volumes_unreadable", unreadable);
-    // Those in the queue, and those that wait for a person or for the store.
+    // Volumes in the queue, and volumes that wait for an operator or for the store.
     let queued = |name: &str| waiting.iter().any(|row| row.volume == name);
     let idle = impaired.iter().filter(|one| one.unreadable.is_some() && !queued(&one.volume));
     set("rekindle_salvages_waiting", (waiting.len() + idle.count()) as u64);
@@ -403,7 +408,8 @@ fn passing(node: &Node) {
     set("rekindle_collector_due", node.volumes.collected().due);
 }
 
-/// Of all volumes together: one line a volume would be one line a volume for ever.
+/// Sets the gauges of the backlog, over all volumes together: a series of each volume would never
+/// be forgotten.
 fn backlog(node: &Node) {
     let (mut changes, mut bytes, mut age, mut delay, mut stalled, mut late) = (0, 0, 0, 0, 0, 0);
     for volume in node.staging.volumes() {
@@ -429,7 +435,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    /// The names in quotes that begin as ours do, in the sources of the product.
+    /// Collects the quoted metric names in the sources of the product.
     fn used(folder: &Path, names: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder).expect("a folder of sources").flatten() {
             let path = entry.path();

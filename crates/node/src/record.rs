@@ -1,43 +1,47 @@
-//! The record `nodes/<id>`: that a node exists, how often it has been started, and by which start it was last.
+//! The record `nodes/<id>`: the existence of a node, the number of its starts, and its last start.
 //!
-//! Each start adds one to the incarnation by a conditional write. Whoever wins is the node. A process that still thinks it
-//! is (a copied folder, a machine that was thought dead) finds out when it meets the newer one in a vault, or looks here
-//! ([`crate::fencing`]).
+//! Each start raises the incarnation by a conditional write, and the winner is the node. A process
+//! that has lost (a copied folder, a machine believed dead) finds out when it meets the newer start
+//! in a vault, or looks here ([`crate::fencing`]).
 
 use crate::Error;
 use crate::starts::{Past, Starts};
-use base::Incarnation;
-use datastore::record::{Body, Held, Writer};
-use datastore::{Error as StoreError, key};
+use rekindle_base::Incarnation;
+use rekindle_datastore::record::{Body, Held, Writer};
+use rekindle_datastore::{Error as StoreError, key};
 use serde::{Deserialize, Serialize};
 
-/// Times that a start looks again because an attempt of its own has landed late.
+/// Times that a start reads the record again, because an earlier attempt of its folder has landed
+/// late.
 const TRIES_MAX: usize = 4;
 
 /// The record `nodes/<id>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     pub incarnation: Incarnation,
-    /// Of the binary that started last.
+    /// Version of the binary that started last.
     pub version: String,
-    /// When that was, microseconds since 1970.
+    /// Time of that start, microseconds since 1970.
     pub started: u64,
-    /// Tells that start from any other; the folder remembers it. Format 1 did not have it.
+    /// Random number of that start, which the folder remembers. Format 1 did not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonce: Option<u64>,
-    /// The salt of the warm memory that it uses: what lies in another is of an older life. Format 1 did not have it.
+    /// Salt of the warm memory in use: the content of another memory is of an older life. Format 1
+    /// did not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arena: Option<u64>,
-    /// The last start by which a folder took the node from another copy of it; 0: none did. Format 1 did not have it.
+    /// The last start by which a folder took the node from another copy of the folder; 0: none.
+    /// Format 1 did not have it.
     #[serde(default)]
     pub taken: Incarnation,
-    /// The era of the copies of vaults that the node keeps in warm memory: they are the vaults as they lie in the store
-    /// as long as every life keeps them so. A life that does not (an older binary, or no warm memory) leaves this out,
-    /// and the next one begins a new era.
+    /// Era of the record cache. The cached vaults equal those in the store as long as every life
+    /// keeps the cache up to date. A life that does not (an older binary, or no warm memory) leaves
+    /// this field out, and the next life begins a new era.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<u64>,
-    /// The start that found warm memory lost after a life that had not ended in good order, if one did: lives before it may
-    /// have had changes that nobody else has. Warm memory, and that era, begin there.
+    /// The last start that found warm memory lost after a life without an orderly end. Lives before
+    /// that start may have had changes that exist nowhere else. Warm memory and the era begin with
+    /// that start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_since: Option<Incarnation>,
 }
@@ -60,29 +64,38 @@ impl Body for NodeRecord {
     }
 }
 
-/// A start about to be written down.
+/// The facts of a start that is about to be recorded.
 pub struct Beginning<'a> {
-    /// Of the store, for messages.
+    /// URL of the store, for messages.
     pub url: &'a str,
-    /// What the folder remembered before.
+    /// The starts that the folder remembered before this one.
     pub starts: &'a Starts,
     pub nonce: u64,
-    /// A person says that this folder goes on, whatever other copies there are.
+    /// Whether the user permits that this folder goes on, although there are other copies.
     pub permitted: bool,
     pub arena: u64,
-    /// This life keeps copies of vaults, in memory that the last one kept them in.
+    /// Whether this life has a record cache.
     pub copies: bool,
     pub trusted: bool,
-    /// Warm memory is another one, and the last life did not close its log.
+    /// Whether the warm memory is another one, and the last life did not close its log.
     pub lost: bool,
 }
 
-/// Whether the warm memory with this salt is the one that the node used last.
-pub fn is_trusted(found: Option<&NodeRecord>, arena: u64) -> bool {
-    found.is_none_or(|found| found.arena.is_none_or(|last| last == arena && last != 0))
+/// Whether the warm memory is as the last start of this folder left it: the record names its salt,
+/// and the memory's `users` include the start that the record names.
+///
+/// Otherwise another memory was in use since. Or this memory was in use by a start that the folder
+/// or the store does not know, because it was put back to an older state.
+pub fn is_trusted(found: Option<&NodeRecord>, past: Past, arena: u64, users: &[u64]) -> bool {
+    let Some(found) = found else { return true };
+    let is_the_one = found.arena.is_none_or(|last| last == arena && last != 0);
+    // Older binaries noted no users.
+    let was_used_last = users.is_empty() || found.nonce.is_none_or(|nonce| users.contains(&nonce));
+    is_the_one && was_used_last && past == Past::Ours
 }
 
-/// Whether this folder may go on, by what the record says.
+/// Checks by the record that this folder may go on. Returns whether it takes the node from another
+/// copy.
 fn allow(
     beginning: &Beginning<'_>,
     writer: &Writer,
@@ -109,7 +122,7 @@ fn allow(
     Err(Error::Copied(reason))
 }
 
-/// Starts the next incarnation: one conditional write of the record that was `found`.
+/// Starts the next incarnation by one conditional write of the record that was `found`.
 pub async fn start(
     writer: &Writer,
     beginning: &Beginning<'_>,
@@ -145,17 +158,21 @@ pub async fn start(
         writer.env.boot_phase("record", Some("log"), watch);
         match written {
             Ok(held) => return Ok(held),
-            // An attempt of a start that was killed has landed late, or somebody else has started: the record tells.
+            // An attempt of a killed start has landed late, or another copy has started: the record
+            // tells which.
             Err(StoreError::Conflict(_) | StoreError::Exists(_)) => {
                 found = read(writer).await.map_err(failed)?;
             }
             Err(source) => return Err(failed(source)),
         }
     }
-    Err(Error::Copied(format!("somebody starts as this node ({}) again and again", writer.node)))
+    Err(Error::Copied(format!(
+        "another process starts as this node ({}) again and again",
+        writer.node
+    )))
 }
 
-/// The record as it is in the store.
+/// Reads the record from the store.
 pub async fn read(writer: &Writer) -> Result<Option<Held<NodeRecord>>, StoreError> {
     writer.read::<NodeRecord>(&key::node_key(writer.node)).await
 }

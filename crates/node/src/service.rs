@@ -1,7 +1,8 @@
-//! The node as people and programs see it: implements the API of `front::http` and the exports of `front::nbd`.
+//! The service: the node for users and programs. It implements the API of `rekindle_front::http`
+//! and the exports of `rekindle_front::nbd`.
 //!
-//! It is there before the node is: while a start takes long (a slow store), health and status answer, and everything
-//! else waits.
+//! The service exists before the node. During a long start (a slow store) it answers for health and
+//! status, and all other requests wait.
 
 mod api;
 mod exports;
@@ -14,26 +15,26 @@ use crate::assemble::Node;
 use crate::jobs::Jobs;
 use crate::meters::Registry;
 use crate::{health, space};
-use base::Kind;
-use env::{Address, Env, Moment};
-use front::conn::Connections;
-use front::http::api::{ApiError, Endpoint, Stopping};
 use parking_lot::Mutex;
+use rekindle_base::Kind;
+use rekindle_env::{Address, Env, Moment};
+use rekindle_front::conn::Connections;
+use rekindle_front::http::api::{ApiError, Endpoint, Stopping};
 use std::sync::Arc;
 use tokio::sync::watch;
 use words::nbd_uri;
 
-/// How far the node is.
+/// The stage of the node's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     Starting,
     Serving,
-    /// Another copy of the folder has replaced this node: it waits for its end.
+    /// Another copy of the folder has replaced this node, which waits for its end.
     Fenced,
     Stopping,
 }
 
-/// What answers requests. Clones are the same one.
+/// The part that answers requests. Clones share one state.
 #[derive(Clone)]
 pub struct Service {
     inner: Arc<Inner>,
@@ -44,34 +45,34 @@ struct Inner {
     began: Moment,
     nbd: Vec<Address>,
     http: Vec<Address>,
-    /// Clients of NBD.
+    /// Connections of NBD clients.
     sessions: Connections,
     jobs: Jobs,
-    /// What the clients of each volume asked for.
+    /// Counters of the requests for each volume.
     meters: Registry,
-    /// What is looked at from time to time.
+    /// Facts that the node looks for from time to time.
     looks: Arc<health::Looks>,
     stage: Mutex<Stage>,
-    /// Why it is fenced.
+    /// The reason of the fencing.
     replaced: Mutex<String>,
-    /// Why it does not come to serve, while it waits for that.
+    /// Present wait of the start, in words.
     starting: Mutex<String>,
-    /// Why the worker before never came to serve.
+    /// The error of the last worker, if it never came to serve.
     last_failure: Mutex<Option<String>>,
     node: watch::Sender<Option<Arc<Node>>>,
-    /// `Some(drain)` when somebody has asked for the end.
+    /// `Some(drain)` once the end is requested.
     shutdown: watch::Sender<Option<bool>>,
-    /// How far the stop is.
+    /// The phase of the stop.
     phase: watch::Sender<Phase>,
-    /// Somebody was told that the stop has ended.
+    /// Whether a client was told that the stop has ended.
     end_told: watch::Sender<bool>,
 }
 
-/// How far a stop is, in the large.
+/// A phase of a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     Serving,
-    /// Clients finish what they have begun.
+    /// Clients finish their requests in hand.
     Sessions,
     /// Volumes go out of service, or are drained.
     Volumes,
@@ -104,7 +105,7 @@ impl Stage {
 }
 
 impl Service {
-    /// A service without a node yet.
+    /// Makes a service without a node.
     #[must_use]
     pub fn new(env: Env, nbd: Vec<Address>, http: Vec<Address>, sessions: Connections) -> Self {
         let inner = Inner {
@@ -128,7 +129,7 @@ impl Service {
         Self { inner: Arc::new(inner) }
     }
 
-    /// The node is there: answer everything.
+    /// Serves a node: from now on all requests are answered.
     pub fn serve(&self, node: Arc<Node>) {
         let (env, looks) = (self.inner.env.clone(), self.inner.looks.clone());
         self.inner.env.spawn("health", health::watch(env, Arc::downgrade(&node), looks));
@@ -136,18 +137,18 @@ impl Service {
         *self.inner.stage.lock() = Stage::Serving;
     }
 
-    /// The worker before ended before it served, and why.
+    /// Notes the error of the last worker, if that never came to serve.
     pub fn starts_after(&self, failure: Option<&str>) {
         *self.inner.last_failure.lock() = failure.map(str::to_owned);
     }
 
-    /// Another copy of the folder has replaced this node: nothing is answered but that.
+    /// Notes that another copy of the folder has replaced this node: requests get only this reason.
     pub fn fence(&self, reason: &str) {
         reason.clone_into(&mut self.inner.replaced.lock());
         *self.inner.stage.lock() = Stage::Fenced;
     }
 
-    /// The start waits for something; whether that was not known yet.
+    /// Notes what the start waits for. Whether that is news.
     pub fn waits_to_start(&self, reason: &str) -> bool {
         let mut starting = self.inner.starting.lock();
         let is_new = starting.as_str() != reason;
@@ -155,7 +156,7 @@ impl Service {
         is_new
     }
 
-    /// Why there is no node yet.
+    /// Says why there is no node yet.
     fn start_told(&self) -> String {
         match (self.inner.starting.lock().as_str(), &*self.inner.last_failure.lock()) {
             ("", Some(failure)) => {
@@ -169,17 +170,17 @@ impl Service {
         }
     }
 
-    /// The node is about to go.
+    /// Enters the stage `Stopping`.
     pub fn stopping(&self) {
         *self.inner.stage.lock() = Stage::Stopping;
     }
 
     /// Lets go of the node.
-    pub fn let_go(&self) {
+    pub fn release_node(&self) {
         self.inner.node.send_replace(None);
     }
 
-    /// Waits until somebody asks for the end; gives whether to drain first.
+    /// Waits until the end is requested. Returns whether to drain first.
     pub async fn shutdown_asked(&self) -> bool {
         let mut asked = self.inner.shutdown.subscribe();
         match asked.wait_for(Option::is_some).await {
@@ -188,25 +189,26 @@ impl Service {
         }
     }
 
-    /// Waits until nobody asks for a draining stop any more.
-    pub async fn hurried(&self) {
+    /// Waits until a quick stop is requested.
+    pub async fn drain_aborted(&self) {
         let mut asked = self.inner.shutdown.subscribe();
         if asked.wait_for(|drain| *drain == Some(false)).await.is_err() {
             std::future::pending().await
         }
     }
 
-    /// Makes a quick stop of a draining one.
-    pub fn hurry(&self) {
+    /// Turns a draining stop into a quick one.
+    pub fn abort_drain(&self) {
         self.inner.shutdown.send_replace(Some(false));
     }
 
-    /// The stop has come this far.
+    /// Enters a phase of the stop.
     pub fn enter(&self, phase: Phase) {
         self.inner.phase.send_replace(phase);
     }
 
-    /// Waits until whoever asked for the stop has been told of its end; not at all when nobody asked through the API.
+    /// Waits until the client that requested the stop knows of its end. Returns at once if no
+    /// client requested the stop through the API.
     pub async fn end_told(&self) {
         let asked = self.inner.shutdown.borrow().is_some();
         if asked {
@@ -215,7 +217,7 @@ impl Service {
         }
     }
 
-    /// How far the stop is.
+    /// Returns the progress of the stop.
     #[must_use]
     pub fn progress(&self) -> Stopping {
         let phase = *self.inner.phase.borrow();
@@ -241,16 +243,16 @@ impl Service {
         }
     }
 
-    /// The long work.
+    /// Returns the jobs.
     #[must_use]
     pub fn jobs(&self) -> &Jobs {
         &self.inner.jobs
     }
 
-    /// All metrics.
+    /// Renders all metrics.
     #[must_use]
     pub fn metrics(&self) -> String {
-        use front::http::api::Api;
+        use rekindle_front::http::api::Api;
         let (looks, node) = (&self.inner.looks, self.present());
         crate::metrics::observe_health(&self.health(), looks.disk_free());
         if let Some(node) = &node {
@@ -270,7 +272,7 @@ impl Service {
         self.inner.node.borrow().clone()
     }
 
-    /// The node, as soon as there is one.
+    /// Waits for the node and returns it.
     async fn node(&self) -> Result<Arc<Node>, ApiError> {
         if self.stage() == Stage::Stopping {
             return Err(ApiError::new(
@@ -310,11 +312,11 @@ fn gone() -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use front::http::api::Api;
+    use rekindle_front::http::api::Api;
 
     #[test]
     fn before_there_is_a_node_health_and_status_answer() {
-        let (env, runtime) = env::real::env().expect("an environment");
+        let (env, runtime) = rekindle_env::real::env().expect("an environment");
         let service = Service::new(env, Vec::new(), Vec::new(), Connections::new("nbd", 1));
         assert!(!service.health().ok);
         runtime.block_on(async {

@@ -1,36 +1,37 @@
-//! What the node takes: of the disk, of the store's room, of memory.
+//! The resources of the node: the disk, the store's room, memory.
 
 use crate::assemble::Node;
-use base::limits::SEGMENT_BYTES;
-use front::conn::Connections;
-use front::http::api::MemoryBudget;
+use rekindle_base::limits::SEGMENT_BYTES;
+use rekindle_front::conn::Connections;
+use rekindle_front::http::api::MemoryBudget;
 
-/// What the files of the log take on the disk, bytes.
+/// The log's files on the disk, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Files {
     pub(crate) used: u64,
-    /// Kept to be written again.
+    /// Free segments, kept for reuse.
     pub(crate) kept: u64,
 }
 
 impl Files {
-    /// Of so many bytes on the disk, with so many segments in use. A segment that is only in memory has no file.
+    /// Splits the bytes on the disk, of which so many segments are in use. A segment that is only
+    /// in memory has no file.
     fn split(taken: u64, segments: u64) -> Self {
         let used = segments.saturating_mul(SEGMENT_BYTES).min(taken);
         Self { used, kept: taken - used }
     }
 }
 
-/// What the log has on the disk; `None` where that cannot be known.
+/// Measures the log's files; `None` if that fails.
 pub(crate) async fn files(node: &Node) -> Option<Files> {
     let (env, flash) = (node.env.clone(), node.config.flash());
-    // Some hundred files to be looked at.
+    // In the background: it looks at some hundred files.
     let taken =
         node.env.run("log-files", async move { env.disk().taken_bytes(&flash).await }).await;
     Some(Files::split(taken.ok()?, node.log.usage().segments))
 }
 
-/// What bounds the node's memory.
+/// Lists the budgets of the node's memory.
 pub(crate) fn memory(node: &Node, sessions: &Connections) -> Vec<MemoryBudget> {
     let (config, content) = (&node.config, node.content.stats());
     let slots_free = node.log.usage().slots_free.min(node.warm.slots as u64) * SEGMENT_BYTES;
@@ -42,7 +43,8 @@ pub(crate) fn memory(node: &Node, sessions: &Connections) -> Vec<MemoryBudget> {
     };
     let requests = sessions.budget();
     vec![
-        // All of it is taken from the first, so that a full tmpfs is met then; free is what nobody needs now.
+        // The whole warm memory is allocated at the start, so that a full tmpfs shows then. Its
+        // free slots do not count as used.
         row(
             "warm_size",
             "outlives the daemon: open segments, tree nodes",

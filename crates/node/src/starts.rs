@@ -1,26 +1,29 @@
-//! What a folder remembers of its node's starts, and what the node's record in the store makes of that. Pure.
+//! The starts of a node that its folder remembers, and the judgement of the node's record by them.
+//! Pure.
 //!
-//! A folder can be copied, and a backup of it be put back. Each start takes a nonce of its own, writes it down in the folder,
-//! and puts it into the record. So at the next start the record names one of the folder's own, or another copy of the folder
-//! has been started since: its log may hold what this one has not, and only a person knows which is to go on.
+//! A folder can be copied, and a backup of it can be put back. Each start makes a nonce, writes it
+//! into the folder, and then puts it into the record. So at the next start the record names one of
+//! the folder's nonces, or another copy of the folder has been started since. The log of that copy
+//! may hold changes that this one lacks, and only the user knows which copy is to go on.
 
 use crate::record::NodeRecord;
-use base::Incarnation;
+use rekindle_base::Incarnation;
 use serde::{Deserialize, Serialize};
 
-/// Attempts that are remembered: each was killed between writing its nonce down and hearing of the record.
+/// Most remembered attempts. Each was killed between writing its nonce and seeing the record's new
+/// state.
 const ATTEMPTS_MAX: usize = 64;
 
 /// The starts of this folder.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Starts {
-    /// The last one that is known to be in the record.
+    /// The last start that is known to be in the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub landed: Option<Landed>,
-    /// Nonces of those after it, of which nobody knows.
+    /// Nonces of later starts, which may be in the record or not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<u64>,
-    /// The permission to take the node from another copy that was used last.
+    /// The last used permission to take the node from another copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permission: Option<u64>,
 }
@@ -32,10 +35,10 @@ pub struct Landed {
     pub nonce: u64,
 }
 
-/// What the record says of this folder.
+/// The record's judgement on this folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Past {
-    /// The last start was one of this folder, or the folder is of a time that remembers none.
+    /// The last start was one of this folder, or the folder is of a version that remembers none.
     Ours,
     /// Another copy of the folder has been started since.
     Copied,
@@ -44,7 +47,7 @@ pub enum Past {
 }
 
 impl Starts {
-    /// With one more attempt.
+    /// Adds an attempt.
     #[must_use]
     pub fn attempting(&self, nonce: u64, permission: Option<u64>) -> Starts {
         let mut starts = self.clone();
@@ -55,20 +58,21 @@ impl Starts {
         starts
     }
 
-    /// With the attempt that is in the record now; those before it do not matter any more.
+    /// Replaces the attempts by the one that is in the record now; earlier ones do not matter any
+    /// more.
     #[must_use]
     pub fn landed(&self, landed: Landed) -> Starts {
         Starts { landed: Some(landed), attempts: Vec::new(), permission: self.permission }
     }
 
-    /// Judges the record that was found, from what was remembered before this start.
+    /// Judges the record that was found, by the starts before this one.
     #[must_use]
     pub fn judge(&self, found: Option<&NodeRecord>) -> Past {
         let Some(found) = found else {
             return if self.landed.is_none() { Past::Ours } else { Past::SetBack };
         };
         match (self.landed, found.nonce) {
-            // The record, or the folder, is of a time before nonces.
+            // The record or the folder is of a version before nonces.
             (None, _) if self.attempts.is_empty() => Past::Ours,
             (None, None) => Past::Ours,
             (landed, Some(nonce)) if self.attempts.contains(&nonce) || is(landed, nonce) => {
@@ -79,7 +83,8 @@ impl Starts {
         }
     }
 
-    /// The incarnation of the next start: beyond any that the record or this folder may know.
+    /// Returns the incarnation of the next start, beyond any that the record or this folder may
+    /// know.
     #[must_use]
     pub fn next(&self, found: Option<&NodeRecord>) -> Incarnation {
         let recorded = found.map_or(Incarnation(0), |found| found.incarnation);

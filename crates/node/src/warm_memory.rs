@@ -1,29 +1,29 @@
-//! The node's warm memory: where it is, how it is split, what is said about it.
+//! The node's warm memory: its place, its split, its description for users.
 
 use crate::assemble::Node;
 use crate::config::{Config, Sizes};
 use crate::{Error, limits};
-use base::limits::SEGMENT_BYTES;
-use base::units::format_size;
-use base::{Kind, NodeId, StoreId};
-use env::Env;
-use front::http::api::{ApiError, WarmDropped, WarmFrames, WarmMisses, WarmStatus};
+use rekindle_base::limits::SEGMENT_BYTES;
+use rekindle_base::units::format_size;
+use rekindle_base::{Kind, NodeId, StoreId};
+use rekindle_env::Env;
+use rekindle_front::http::api::{ApiError, WarmDropped, WarmFrames, WarmMisses, WarmStatus};
+use rekindle_warm::{Arena, Frames, FramesShape, Shape};
 use std::io;
 use std::path::{Path, PathBuf};
-use warm::{Arena, Frames, FramesShape, Shape};
 
-/// What is known of the warm memory once the log has taken its slots.
+/// The warm memory, once the log has taken its slots.
 pub struct WarmMemory {
-    /// Its file; `None` when nothing outlives the process.
+    /// The path of its file; `None` if nothing outlives the process.
     pub path: Option<PathBuf>,
-    /// The file's name, where the usual one was taken by a stranger once.
+    /// The name of its file, if another file had taken the usual name.
     pub name: Option<String>,
-    /// What it was to take, bytes.
+    /// Planned length, bytes.
     pub budget_bytes: u64,
-    /// What it takes, bytes.
+    /// Actual length, bytes.
     pub bytes: u64,
-    /// What its file was found to be.
-    pub began: warm::Began,
+    /// The state in which its file was found.
+    pub began: rekindle_warm::Began,
     /// Slots for segments.
     pub slots: usize,
     arena: Arena,
@@ -32,14 +32,15 @@ pub struct WarmMemory {
 }
 
 impl WarmMemory {
-    /// Whether somebody has removed its file (`rm`; logind, at the end of its user's session).
+    /// Whether its file was removed (`rm`; logind, at the end of its user's session).
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.arena.is_removed()
     }
 }
 
-/// What a device of memory has room for, when the warm memory is one. It brings its length along: nothing is chosen.
+/// Returns the room on a memory device, if the warm memory is on one. The device has its own
+/// length, so none is chosen.
 pub(crate) fn device_bytes(env: &Env, config: &Config) -> Result<Option<u64>, Error> {
     let Some(path) = &config.warm else { return Ok(None) };
     let refuse = |reason: String| Error::Warm { path: path.clone(), reason };
@@ -54,8 +55,9 @@ pub(crate) fn device_bytes(env: &Env, config: &Config) -> Result<Option<u64>, Er
     Ok(Some(room))
 }
 
-/// Maps the warm memory. Without a place for it the node serves all the same; only `ack=memory` is then worth less, and
-/// it says so. `noted` is the name of the file where it is not the usual one.
+/// Maps the warm memory. A machine without a place for it serves all the same; only `ack=memory`
+/// promises less then, and a warning says so. `noted` is the name of the file, if it is not the
+/// usual one.
 pub(crate) async fn open(
     env: &Env,
     config: &Config,
@@ -93,15 +95,20 @@ pub(crate) async fn open(
     let map = |path: &Path, slots: usize, frames_bytes: u64| {
         let (env, path) = (env.clone(), path.to_owned());
         let frames = FramesShape { bytes: frames_bytes, store };
-        let shape = Shape { slots, slot_bytes: warm::limits::SLOT_BYTES_MAX, frames: Some(frames) };
-        // A new arena is a gigabyte of pages to clear.
+        let shape = Shape {
+            slots,
+            slot_bytes: rekindle_warm::limits::SLOT_BYTES_MAX,
+            frames: Some(frames),
+        };
+        // Blocking: a new arena may have a gigabyte of pages to clear.
         async move { env.clone().blocking(move || Arena::open_shaped(&env, &path, node, shape)).await }
     };
     let mut arena = map(&path, split.slots, split.frames_bytes).await;
     if let (None, Err(error)) = (&config.warm, &arena)
         && is_strange(error)
     {
-        // Nobody said that it must be this one, and in a folder for all users anybody can take any name.
+        // The user did not choose this file, and in a folder for all users any user may have taken
+        // its name.
         let other = format!("rekindle-{node}-{:016x}.warm", env.random_u64());
         let instead = path.with_file_name(&other);
         tracing::warn!(path = %path.display(), %error, instead = %instead.display(), "another file is the warm memory");
@@ -109,7 +116,8 @@ pub(crate) async fn open(
         arena = map(&path, split.slots, split.frames_bytes).await;
     }
     if let (Err(error), true) = (&arena, split.frames_bytes > 0) {
-        // They only make things faster. An arena of an older binary may have taken the room with slots.
+        // Frames only make the node faster. In an arena of an older binary, slots may have taken
+        // their room.
         tracing::warn!(path = %path.display(), %error, "no room for block frames: serving without them");
         arena = map(&path, split.slots, 0).await;
     }
@@ -132,23 +140,23 @@ pub(crate) async fn open(
     Ok((arena, known))
 }
 
-/// Whether an error says that the file is somebody else's, or may be.
+/// Whether an error says that the file is, or may be, another user's.
 fn is_strange(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::AlreadyExists)
 }
 
-/// The warm memory for people and programs.
+/// Describes the warm memory for users and programs.
 pub(crate) async fn status(node: &Node) -> WarmStatus {
     let warm = &node.warm;
     let usage = node.log.usage();
     let frames = match warm.frames.clone() {
-        // A look at every set.
+        // Blocking: it reads every set.
         Some(frames) => Some(node.env.blocking(move || frames_status(&frames)).await),
         None => None,
     };
     WarmStatus {
         path: warm.path.as_ref().map(|path| {
-            // Whoever asks is another process.
+            // The path must be valid in the process of the client.
             path.display()
                 .to_string()
                 .replace("/proc/self/", &format!("/proc/{}/", std::process::id()))
@@ -190,7 +198,7 @@ pub(crate) fn frames_status(frames: &Frames) -> WarmFrames {
     }
 }
 
-/// Empties the frames; the segments are not touched.
+/// Empties the frames; the segments stay.
 pub(crate) async fn drop_frames(node: &Node) -> Result<WarmDropped, ApiError> {
     let Some(frames) = node.warm.frames.clone() else {
         return Err(ApiError::new(

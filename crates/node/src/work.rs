@@ -1,4 +1,4 @@
-//! The long work that the jobs are made of, and the counters that people ask for.
+//! The long work behind the jobs, and the counters of the API.
 
 mod attach;
 mod recover;
@@ -10,7 +10,7 @@ mod verify;
 pub use attach::attach;
 pub use salvage::{account as salvage_account, rows as salvage_rows, salvage};
 pub use space::space;
-pub use sweep::{StoredRoots, leave, status as sweep_status, sweep};
+pub use sweep::{leave, status as sweep_status, sweep};
 use verify::scrub;
 pub use verify::verify;
 
@@ -18,22 +18,22 @@ use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
 use crate::limits;
 use crate::service::refused;
-use datastore::layer::meter::Call;
-use front::http::api::{ApiError, StartSweep};
+use rekindle_datastore::layer::meter::Call;
+use rekindle_front::http::api::{ApiError, StartSweep};
+use rekindle_volume::Handle;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use volume::Handle;
 
-/// How often a job looks how far it is.
+/// Pause between two reports of a job's progress.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// What only makes things faster or smaller, after the first reply.
+/// Starts the background work, after the first reply.
 pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
     node.env.spawn("welcome", node.volumes.welcome());
     let (env, content) = (node.env.clone(), node.content.clone());
     node.env.spawn("index-warm-up", async move {
-        // Clients that come back at once go first: it would take a core from their attach.
+        // The warm-up would take a core from the attaches of clients that come back at once.
         env.sleep(limits::CLIENTS_FIRST).await;
         match content.warm_index().await {
             Ok(done) => tracing::debug!(
@@ -63,7 +63,7 @@ pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
     });
 }
 
-/// Begins something again and again, for as long as the node lives; `None`: never.
+/// Begins `begin` again and again while the node lives; `None`: never.
 fn every(
     node: &Arc<Node>,
     name: &'static str,
@@ -72,7 +72,7 @@ fn every(
     begin: impl Fn(Arc<Node>, &Jobs) + Send + 'static,
 ) {
     let Some(interval) = interval else { return };
-    // Not the node itself: it shall go when the service lets go of it.
+    // A weak reference: the node must end when the service releases it.
     let (node, env, jobs) = (Arc::downgrade(node), node.env.clone(), jobs.clone());
     env.clone().spawn(name, async move {
         loop {
@@ -83,7 +83,7 @@ fn every(
     });
 }
 
-/// Brings what a volume owes into the store.
+/// Destages the whole backlog of a volume.
 pub async fn drain(node: Arc<Node>, handle: Handle, progress: Progress) -> Result<Value, ApiError> {
     let staged = handle.staged().clone();
     let owed = staged.backlog().bytes;
@@ -97,12 +97,13 @@ pub async fn drain(node: Arc<Node>, handle: Handle, progress: Progress) -> Resul
             }
         }
     };
-    let checkpoint = checkpoint.map_err(|error| refused(&volume::Error::Staging(error)))?;
+    let checkpoint =
+        checkpoint.map_err(|error| refused(&rekindle_volume::Error::Staging(error)))?;
     progress.set(owed, Some(owed));
     Ok(json!({ "checkpoint": checkpoint.0, "bytes": owed }))
 }
 
-/// What content has written and kept.
+/// Returns the counters of the content store.
 pub fn content_counters(node: &Node) -> Value {
     let stats = node.content.stats();
     json!({
@@ -119,7 +120,7 @@ pub fn content_counters(node: &Node) -> Value {
     })
 }
 
-/// Content's counters, and what the store was asked for.
+/// Returns the counters of the content store and of the calls to the datastore.
 pub fn store_counters(node: &Node) -> Value {
     let calls: serde_json::Map<_, _> = Call::ALL
         .into_iter()

@@ -1,50 +1,54 @@
 //! A node on the simulated machine.
 
-use base::{Incarnation, NodeId, StoreId, units};
-use block::{Device, Extents};
-use content::Content;
-use datastore::Store;
-use datastore::identity::{self, Identity};
-use datastore::record::Writer;
-use env::Env;
-use log::Log;
 use parking_lot::Mutex;
-use staging::Staging;
+use rekindle_base::{Incarnation, NodeId, StoreId, units};
+use rekindle_block::Device;
+use rekindle_content::sweep::Options;
+use rekindle_datastore::Store;
+use rekindle_datastore::identity::{self, Identity};
+use rekindle_datastore::record::Writer;
+use rekindle_env::Env;
+use rekindle_log::Log;
+use rekindle_node::core::{Core, Ground, Settings};
+use rekindle_volume::{Ack, Policy, Spec};
+use std::ops::Deref;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
-use volume::{Ack, Policy, Spec, Volumes};
 
-/// Name of the one volume.
+/// Name of the only volume.
 pub const VOLUME: &str = "disk";
 pub const NODE: NodeId = NodeId([7; 16]);
 pub const FLASH: &str = "/flash";
 pub const WARM: &str = "/warm";
-/// A handful of sets, so that a run sees evictions.
+/// Room for a handful of sets, so that a run sees evictions.
 const FRAMES_BYTES: u64 = units::MIB;
-/// Before the store is asked again.
+/// Pause before the next request to the store.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The parts of a node that a run needs.
 pub struct Node {
-    pub volumes: Volumes,
-    pub staging: Staging,
-    pub log: Log,
-    pub content: Content,
-    pub writer: Writer,
+    core: Core,
     /// What the start found damaged in the log.
     pub damage: Vec<String>,
 }
 
-/// How the node and its volume are set up; from the seed.
+impl Deref for Node {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+/// Settings of the node and its volume, drawn from the seed.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     pub policy: Policy,
     pub ack: Ack,
     pub size: u64,
-    /// Of content.
+    /// Size of the content store's cache.
     pub cache_bytes: u64,
-    /// Of the log; small ones are filled soon.
+    /// Size of a log segment; small ones fill soon.
     pub segment_bytes: u64,
     pub flash_bytes: u64,
     pub warm_slots: usize,
@@ -54,24 +58,27 @@ pub struct Setup {
     pub index_at_once: usize,
 }
 
-/// A start of a node.
+/// Identity of one start of a node.
 #[derive(Debug, Clone, Copy)]
 pub struct Who {
     pub node: NodeId,
     pub incarnation: Incarnation,
     /// The last start by which a folder took the node from a copy of it.
     pub taken: Incarnation,
+    /// How its sweeps go.
+    pub sweep: Options,
 }
 
-/// What the node's record in the datastore says of its last start, as far as a run needs it.
+/// The part of the node's record in the datastore that a run needs.
 #[derive(Debug, Default)]
 pub struct Record(Mutex<Last>);
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Last {
-    /// Its warm memory.
+    /// Salt of the warm memory of the last start.
     salt: Option<u64>,
-    /// Of the copies of vaults there, and the start that found memory lost after a life that had not ended in good order.
+    /// Era of the record cache in warm memory, which changes when a start finds other memory.
+    /// `since` is the start that found memory lost after a life that had not ended in good order.
     era: u64,
     since: Incarnation,
 }
@@ -82,7 +89,7 @@ impl Record {
         self.0.lock().salt.is_none_or(|last| last == salt)
     }
 
-    /// A start with this memory, over a log that `was_closed`.
+    /// Notes a start with this memory, over a log that `was_closed`.
     fn start(&self, salt: u64, incarnation: Incarnation, was_closed: bool) -> Last {
         let trusted = self.trusts(salt);
         let mut record = self.0.lock();
@@ -98,7 +105,7 @@ impl Record {
 }
 
 impl Node {
-    /// Starts a node over what the disk, mapped memory and the store hold; nothing ever damaged them.
+    /// Starts a node over what the disk, mapped memory and the store hold, none of it damaged.
     pub async fn boot(
         env: Env,
         store: Store,
@@ -112,7 +119,8 @@ impl Node {
         Ok(node)
     }
 
-    /// Starts a node over what the disk, mapped memory and the store hold, or says why not.
+    /// Starts a node over what the disk, mapped memory and the store hold. An error names the part
+    /// that failed.
     pub async fn try_boot(
         env: Env,
         store: Store,
@@ -121,11 +129,12 @@ impl Node {
         record: &Record,
     ) -> Result<Self, String> {
         let incarnation = Incarnation(incarnation);
-        let who = Who { node: NODE, incarnation, taken: Incarnation(0) };
+        let sweep = Options::default();
+        let who = Who { node: NODE, incarnation, taken: Incarnation(0), sweep };
         Self::boot_as(env, store, setup, who, record).await
     }
 
-    /// The same, as any node.
+    /// Starts any node, as [`try_boot`](Self::try_boot) starts [`NODE`].
     pub async fn boot_as(
         env: Env,
         store: Store,
@@ -133,17 +142,17 @@ impl Node {
         who: Who,
         record: &Record,
     ) -> Result<Self, String> {
-        let Who { node, incarnation, taken } = who;
-        let frames = warm::FramesShape { bytes: FRAMES_BYTES, store: StoreId([4; 16]) };
-        let shape = warm::Shape {
+        let Who { node, incarnation, taken, sweep } = who;
+        let frames = rekindle_warm::FramesShape { bytes: FRAMES_BYTES, store: StoreId([4; 16]) };
+        let shape = rekindle_warm::Shape {
             slots: setup.warm_slots,
             slot_bytes: u32::try_from(setup.segment_bytes).expect("a segment is small"),
             frames: Some(frames),
         };
-        let arena = warm::Arena::open_shaped(&env, Path::new(WARM), node, shape)
+        let arena = rekindle_warm::Arena::open_shaped(&env, Path::new(WARM), node, shape)
             .map_err(|error| format!("memory: {error}"))?;
         let frames = arena.frames();
-        let log_config = log::Config {
+        let log_config = rekindle_log::Config {
             folder: FLASH.into(),
             node,
             flash_bytes: setup.flash_bytes,
@@ -156,24 +165,26 @@ impl Node {
         let started = record.start(salt, incarnation, found.was_closed());
         let (log, opened) =
             found.open(incarnation).await.map_err(|error| format!("log: {error}"))?;
-        // Each life as it likes: a store is switched at any time.
+        let writer = Writer::new(env.clone(), store.clone(), node);
+        let identity = Self::found_store(&writer).await?;
+        // The log and the vaults get the same incarnation, since a change's life is compared with
+        // the life that wrote the vault.
+        let writer = writer.with_secret(identity.secret).with_incarnation(incarnation);
+        let ground = Ground {
+            store,
+            writer,
+            log,
+            frames,
+            era: Some(started.era),
+            taken,
+            copied_since: started.since,
+        };
+        // Each life draws its own parity: an operator may change that at any time.
         let parity = env.random_u64().is_multiple_of(2).then(|| "4+1".parse().expect("a good one"));
         let cache_bytes = setup.cache_bytes;
-        let config = content::Config { parity, cache_bytes, ..Self::content_config() };
-        let content = Content::open_warm(env.clone(), store.clone(), config, frames.clone());
-        // One life to the log and to the vaults: who logged a change is judged by who wrote its vault.
-        let writer = Writer::new(env.clone(), store, node);
-        let identity = Self::found_store(&writer).await?;
-        let mut writer = writer.with_secret(identity.secret).with_incarnation(incarnation);
-        if let Some(frames) = frames {
-            writer = writer.with_copies(Arc::new(volume::WarmCopies::new(frames, started.era)));
-        }
-        let staging = Staging::start(
-            env.clone(),
-            log.clone(),
-            content.clone(),
-            writer.clone(),
-            staging::Config {
+        let settings = Settings {
+            content: rekindle_content::Config { parity, cache_bytes, ..Self::content_config() },
+            staging: rekindle_staging::Config {
                 flash_bytes: setup.flash_bytes,
                 memory_outlives_process: true,
                 memory_bytes: 4 * units::MIB,
@@ -184,25 +195,20 @@ impl Node {
                 index_at_once: setup.index_at_once,
                 age_deadline: Duration::from_secs(60),
             },
-        );
-        staging.copied_since(started.since);
-        staging.taken(taken);
-        let homes_content = content.clone();
-        let homes: volume::HomeMaker = Arc::new(move |vault| {
-            Ok(Arc::new(Extents::new(homes_content.clone(), vault.size, vault.block_size)))
-        });
-        let volumes = Volumes::open(env, writer.clone(), staging.clone(), content.clone(), homes);
-        Ok(Self { volumes, staging, log, content, writer, damage: opened.damage })
+            sweep,
+            read_ahead: false,
+        };
+        Ok(Self { core: Core::assemble(&env, ground, settings), damage: opened.damage })
     }
 
-    /// How content is kept.
+    /// Returns the content settings of every node of a run.
     #[must_use]
-    pub fn content_config() -> content::Config {
-        content::Config {
+    pub fn content_config() -> rekindle_content::Config {
+        rekindle_content::Config {
             secret: [3; 32],
-            compression: content::Compression::Lz4,
+            compression: rekindle_content::Compression::Lz4,
             parity: None,
-            // So that a run has many.
+            // Small packs, so that a run has many.
             pack_bytes: 128 * units::KIB,
             cache_bytes: 4 * units::MIB,
             index_bytes: units::MIB,
@@ -211,32 +217,32 @@ impl Node {
         }
     }
 
-    /// Makes the volume, if an earlier life has not.
-    pub async fn create(&self, setup: &Setup) -> Result<(), volume::Error> {
+    /// Creates the volume, if an earlier life has not.
+    pub async fn create(&self, setup: &Setup) -> Result<(), rekindle_volume::Error> {
         self.create_as(VOLUME, setup).await
     }
 
-    /// Makes a volume, if an earlier life has not; the store may fail for a while.
-    pub async fn create_as(&self, name: &str, setup: &Setup) -> Result<(), volume::Error> {
+    /// Creates a volume, if an earlier life has not; retries while the store fails.
+    pub async fn create_as(&self, name: &str, setup: &Setup) -> Result<(), rekindle_volume::Error> {
         let spec = Spec {
             name: name.to_owned(),
             kind: "block".to_owned(),
             size: setup.size,
-            block_size: base::limits::BLOCK_BYTES_DEFAULT,
+            block_size: rekindle_base::limits::BLOCK_BYTES_DEFAULT,
             policy: setup.policy,
             ack: setup.ack,
         };
         loop {
             match self.volumes.create(spec.clone()).await {
-                Ok(_) | Err(volume::Error::Exists(_)) => return Ok(()),
+                Ok(_) | Err(rekindle_volume::Error::Exists(_)) => return Ok(()),
                 Err(error) if error.kind().is_retryable() => self.pause().await,
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Attaches the volume; the store may fail for a while.
-    pub async fn device(&self) -> Result<Device, volume::Error> {
+    /// Attaches the volume; retries while the store fails.
+    pub async fn device(&self) -> Result<Device, rekindle_volume::Error> {
         loop {
             match self.volumes.attach(VOLUME).await {
                 Ok(handle) => return Ok(Device::new(handle)),
@@ -250,7 +256,7 @@ impl Node {
         self.writer.env.sleep(PAUSE).await;
     }
 
-    /// Makes the store what it is: its identity, and the markers of its folders.
+    /// Founds the store (its identity and the markers of its folders), or opens a founded one.
     pub async fn found_store(writer: &Writer) -> Result<Identity, String> {
         loop {
             match identity::open_or_create(writer).await {

@@ -1,4 +1,4 @@
-//! Who acts in a life: clients, each on its own region of one volume, and a sweep beside them.
+//! The actors of a life: clients, each on its own region of one volume, and a sweep beside them.
 
 use crate::boot::Node;
 use crate::dice::Dice;
@@ -6,31 +6,30 @@ use crate::end::Begun;
 use crate::heard;
 use crate::region::{Operation, SharedRegion};
 use crate::trouble::Trouble;
-use base::units::KIB;
-use base::{Kind, SegmentId};
-use block::Device;
-use content::sweep::{Budget, Options, Roots, Sweeper};
-use content::tree::Root;
-use env::{BoxFuture, Env};
-use log::Log;
 use parking_lot::Mutex;
+use rekindle_base::units::KIB;
+use rekindle_base::{Kind, SegmentId};
+use rekindle_block::Device;
+use rekindle_content::sweep::{Budget, Options, Sweeper};
+use rekindle_env::{BoxFuture, Env};
+use rekindle_log::Log;
+use rekindle_volume::Written;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use volume::{Volumes, Written};
 
 /// Bytes of a client's region: several blocks, so that clients share none but changes share some.
 pub const REGION_BYTES: u64 = 160 * KIB;
-/// Different contents of whole blocks. So few, that what was written comes again: also while a sweep is about to delete
-/// the pack that has it.
+/// Number of different contents of whole blocks. They are few, so that contents repeat, also while
+/// a sweep is about to delete the pack that has them.
 const PATTERNS: u64 = 6;
 
-/// Sweeps of a life that follow at once upon one another.
+/// Sweeps of a life that follow upon one another with a short pause.
 const SWEEPS_QUICK: u64 = 100;
-/// How long a write may wait before that is said.
+/// How long a write may wait before the node's status must say why.
 const WAITS_UNSAID: Duration = Duration::from_secs(5);
-/// Times that somebody asks for what is refused as damaged.
+/// Times that a client repeats a request that is refused as damaged.
 const TRIES_MAX: u64 = 20;
 
 /// What all actors of a life share.
@@ -40,25 +39,25 @@ pub struct Table {
     /// Clients that have not ended.
     busy: AtomicU64,
     env: Env,
-    /// Writes are acknowledged before the store has them.
+    /// Whether the volume acknowledges writes before the store has them.
     waits_for_flash: bool,
     trouble: Trouble,
-    /// A client has given up.
+    /// Whether a client has given up.
     refused: AtomicBool,
-    /// Which segment a file of the log held last.
+    /// The segment that each file of the log held last.
     files: Mutex<BTreeMap<u32, SegmentId>>,
 }
 
-/// Why a client does not go on.
+/// Reason for which a client does not go on.
 enum Broken {
-    /// It was told an error.
+    /// The client was told an error.
     Told(Kind, String),
-    /// What it was promised does not hold.
+    /// A promise to the client does not hold.
     Promise(String),
 }
 
 impl Broken {
-    fn told(what: &str) -> impl FnOnce(block::Error) -> Self {
+    fn told(what: &str) -> impl FnOnce(rekindle_block::Error) -> Self {
         move |error| Broken::Told(error.kind(), format!("{what}: {error}"))
     }
 }
@@ -67,7 +66,7 @@ impl Table {
     /// Requests of a client in a whole life.
     pub const REQUESTS: u64 = 16;
 
-    /// One for a life with these regions.
+    /// Creates the table of a life with these regions.
     #[must_use]
     pub fn new(
         env: Env,
@@ -88,7 +87,7 @@ impl Table {
         })
     }
 
-    /// What goes wrong in this life.
+    /// Returns the trouble of this life.
     #[must_use]
     pub fn trouble(&self) -> &Trouble {
         &self.trouble
@@ -100,13 +99,13 @@ impl Table {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// How many clients there are.
+    /// Returns the number of clients.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.regions.len()
     }
 
-    /// A client from its first to its last request.
+    /// Runs a client from its first to its last request.
     pub async fn client(
         self: Arc<Self>,
         client: usize,
@@ -118,7 +117,8 @@ impl Table {
             self.begun.fetch_add(1, Ordering::Relaxed);
             match self.request(client, (&device, &log), &mut dice).await {
                 Ok(()) => {}
-                // It has been told, and does not know what became of its last change.
+                // The client has been told the error, and does not know the fate of its last
+                // change.
                 Err(Broken::Told(kind, _)) if self.trouble.ends(kind) => {
                     heard::note("a client was refused");
                     self.refused.store(true, Ordering::Relaxed);
@@ -147,7 +147,7 @@ impl Table {
         let at = client as u64 * REGION_BYTES + start;
         match dice.below(12) {
             0 => {
-                // What is acknowledged by now, to whomever.
+                // The flush covers every change that is acknowledged by now, to any client.
                 let marks: Vec<_> =
                     self.regions.iter().map(|region| region.lock().mark()).collect();
                 let flushed = self.patiently(|| Box::pin(device.flush())).await;
@@ -185,7 +185,7 @@ impl Table {
                 .await
             }
             4..=6 => {
-                let block = base::limits::BLOCK_BYTES_DEFAULT;
+                let block = rekindle_base::limits::BLOCK_BYTES_DEFAULT;
                 let start = start / block * block;
                 let pattern = 1 + dice.below(PATTERNS);
                 let bytes = (0..block).map(|n| ((n * n * pattern) >> 4) as u8 | 1).collect();
@@ -215,16 +215,16 @@ impl Table {
         }
     }
 
-    /// Asks again, as long as the trouble of this life explains why it was refused.
+    /// Repeats a request as long as the trouble of this life explains the refusal.
     async fn patiently<'a, T>(
         &self,
-        ask: impl Fn() -> BoxFuture<'a, Result<T, block::Error>>,
-    ) -> Result<T, block::Error> {
+        ask: impl Fn() -> BoxFuture<'a, Result<T, rekindle_block::Error>>,
+    ) -> Result<T, rekindle_block::Error> {
         let mut tries = 0;
         loop {
             tries += 1;
             match ask().await {
-                // A volume that has gone out of service says so for good.
+                // A volume that has gone out of service stays so: more tries do not help.
                 Err(error) if !error.kind().is_retryable() && tries > TRIES_MAX => {
                     return Err(error);
                 }
@@ -237,13 +237,13 @@ impl Table {
         }
     }
 
-    /// A change from its submission to its acknowledgement.
+    /// Makes a change, from its submission to its acknowledgement.
     async fn change(
         &self,
         (region, log): (&SharedRegion, &Log),
         device: &Device,
         operation: Operation,
-        submit: impl FnOnce(&[u8]) -> Result<(Written, bool), block::Error>,
+        submit: impl FnOnce(&[u8]) -> Result<(Written, bool), rekindle_block::Error>,
     ) -> Result<(), Broken> {
         region.lock().submit(&operation);
         let before = device.backlog().serial;
@@ -253,13 +253,14 @@ impl Table {
             region.lock().order(serial);
         }
         match written {
-            Written::Done => {}
-            Written::Staged(ticket) => {
+            Written::Acked => {}
+            Written::NeedsSync(ticket) => {
                 device.sync(ticket).await.map_err(Broken::told("sync"))?;
             }
-            Written::Later(later) => {
+            Written::Pending(later) => {
                 heard::note("acknowledged later");
-                let ended = self.attend(device, log, later).await?.map_err(block::Error::from);
+                let ended =
+                    self.attend(device, log, later).await?.map_err(rekindle_block::Error::from);
                 ended.map_err(Broken::told("a delayed change"))?;
             }
         }
@@ -267,7 +268,8 @@ impl Table {
         Ok(())
     }
 
-    /// Waits for a change, and sees to it that somebody who asks is told why it waits: from these the node's health is judged.
+    /// Waits for a change, and checks that the backlog or the log gives the reason for a long wait:
+    /// the node's health is judged from these.
     async fn attend<T>(
         &self,
         device: &Device,
@@ -283,7 +285,8 @@ impl Table {
                 || backlog.destage_error.is_some()
                 || backlog.late
                 || log.failure().is_some();
-            // Those that wait for the store itself are told by a look at that, which is the node's.
+            // A write that waits for the store itself is not in the backlog: the node looks at the
+            // store for that.
             if is_said {
                 heard::note("a write waits, and it is said");
             } else if self.waits_for_flash {
@@ -296,10 +299,10 @@ impl Table {
         }
     }
 
-    /// Counts what goes on in the node just now.
+    /// Counts the rare states that the node is in just now.
     fn look(&self, device: &Device, log: &Log) {
         let view = device.handle().staged().view();
-        if view.unlisted > 0 {
+        if view.unindexed > 0 {
             heard::note("listing while writing");
         }
         if view.backlog.delay_ms > 0 {
@@ -319,14 +322,14 @@ impl Table {
         }
     }
 
-    /// Sweeps, as long as there are clients.
+    /// Sweeps as long as there are clients.
     pub async fn sweeps(
         self: Arc<Self>,
         env: Env,
         node: Arc<Node>,
         mut dice: Dice,
     ) -> Result<(), String> {
-        let roots = Arc::new(StoredRoots(node.volumes.clone()));
+        let roots = Arc::new(node.volumes.clone());
         let grace = Duration::from_millis([0, 5, 50][dice.below(3) as usize]);
         let options = Options { budget: Budget::Unlimited, grace, ..Options::default() };
         let sweeper = Sweeper::new(node.content.clone(), node.writer.clone(), roots);
@@ -344,22 +347,11 @@ impl Table {
                 Err(error) => return Err(format!("sweep: {error}")),
             }
             sweeps += 1;
-            // Where a client waits for long, as many sweeps as in a second would take most of the run.
+            // A client may wait for long: at the quick rate, the sweeps of that time would take
+            // most of the run.
             let unit = if sweeps < SWEEPS_QUICK { 1 } else { 100 };
             env.sleep(Duration::from_millis(unit * (1 + dice.below(20)))).await;
         }
         Ok(())
-    }
-}
-
-/// All roots there are.
-struct StoredRoots(Volumes);
-
-impl Roots for StoredRoots {
-    fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, content::Error>> {
-        Box::pin(async move {
-            let unreadable = |error: volume::Error| content::Error::Stopped(error.to_string());
-            self.0.roots().await.map_err(unreadable)
-        })
     }
 }

@@ -1,13 +1,14 @@
-//! What runs share: numbers of their own, and many actors in one task.
+//! Shared means of all runs: a random sequence of their own, and many actors in one task.
 
-use env::BoxFuture;
+use rekindle_env::BoxFuture;
 use std::task::Poll;
 
-/// Numbers of a run's own, apart from the world's, so that a change in the system does not change the scenario.
+/// Random sequence of a run, apart from the world's, so that a change in the system does not change
+/// the scenario.
 pub struct Dice(u64);
 
 impl Dice {
-    /// Those of a seed.
+    /// Creates the sequence of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut dice = Self(seed ^ 0x9e37_79b9_7f4a_7c15);
@@ -15,24 +16,24 @@ impl Dice {
         dice
     }
 
-    /// Those that begin with a number that is one of other dice.
+    /// Creates a sequence whose state is `number`, unmixed.
     #[must_use]
     pub fn plain(number: u64) -> Self {
         Self(number)
     }
 
-    /// Dice of their own for another actor.
+    /// Creates a sequence for another actor.
     pub fn fork(&mut self) -> Self {
         Self::new(self.next())
     }
 
-    /// Any number.
+    /// Draws any number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         (self.0 >> 33) ^ (self.0 >> 11)
     }
 
-    /// A number below `bound`.
+    /// Draws a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

@@ -1,30 +1,31 @@
-//! Where a life ends: not at any number of steps, since most lives have done all their work by then, but a few steps
-//! after so many requests of clients have begun. So the crash falls among work that is acknowledged and not finished.
+//! The end of a life. A random step would not do, since most lives have done all their work by
+//! then. So a life ends a few steps after a given number of client requests have begun, and the
+//! crash falls among work that is acknowledged and not finished.
 
 use crate::dice::Dice;
-use env::sim::{Stop, World};
+use rekindle_env::sim::{Stop, World};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
-/// The requests that clients have begun.
+/// Number of requests that clients have begun.
 pub type Begun = Arc<AtomicU64>;
 
-/// When a life ends.
+/// End of a life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// With its work.
+    /// The life ends when its work is done.
     Work,
-    /// While it starts.
+    /// The life is cut off while it starts.
     Start(Stop),
-    /// After so many requests have begun, and then there.
+    /// The life is cut off at the stop that follows after so many requests have begun.
     Request(u64, Stop),
 }
 
 impl End {
-    /// One for a life with so many requests.
+    /// Draws an end for a life with so many requests.
     pub fn draw(dice: &mut Dice, requests: u64) -> Self {
         match dice.below(16) {
             0 => Self::Start(Stop::Step(1 + dice.below(150))),
@@ -37,7 +38,7 @@ impl End {
     }
 }
 
-/// Runs `work` until `end`; `None`: it was cut off there.
+/// Runs `work` until `end`; `None` if `work` was cut off.
 pub fn run<T>(
     world: &World,
     end: End,
@@ -57,7 +58,8 @@ pub fn run<T>(
     }));
     match early {
         Some(value) => Some(value),
-        // It is dropped in there, so that what it leaves unfinished counts as interrupted.
+        // The world drops `work` at the stop, so that whatever it leaves unfinished counts as
+        // interrupted.
         None => world.block_on_until(stop, work),
     }
 }

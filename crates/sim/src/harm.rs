@@ -1,16 +1,17 @@
-//! What happens between two lives to what the dead one left: bits turn on flash and in mapped memory, memory is cut, lost,
-//! another's, or an older one that is put back; bits turn in records of the store. And what of it excuses which loss.
+//! Harm between two lives to what the dead one left. On flash, bits turn and segments are cut.
+//! Mapped memory is damaged, cut, lost, or replaced by an older arena or one of another node. In
+//! the store, bits of records turn. The result tells the oracle which loss is excused.
 
 use crate::boot::{FLASH, NODE, WARM};
 use crate::dice::Dice;
 use crate::heard;
-use base::{NodeId, SegmentId};
-use datastore::{Store, Version};
-use env::sim::World;
-use log::inspect;
+use rekindle_base::{NodeId, SegmentId};
+use rekindle_datastore::{Store, Version};
+use rekindle_env::sim::World;
+use rekindle_log::inspect;
 use std::path::{Path, PathBuf};
 
-/// What is done.
+/// Kind of harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Harm {
     Nothing,
@@ -21,28 +22,28 @@ pub enum Harm {
     /// Bits of memory turn.
     Memory,
     MemoryCut,
-    /// Another arena is in its place: an empty one, or the one that was before.
+    /// Another arena takes the place of memory: an empty one, or the one that was taken out before.
     MemorySwapped,
-    /// That of another node.
+    /// The arena of another node takes the place of memory.
     MemoryForeign,
-    /// A bit of a record in the store turns, for as long as one start.
+    /// A bit of a record in the store turns, and is put right after one start.
     Record,
 }
 
-/// What was done to which part.
+/// Harm that was done, and to which part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done {
     Nothing,
-    /// Of the log, and its file.
+    /// A segment of the log, and its file.
     Segment(SegmentId, PathBuf),
-    /// All of memory or some of it.
+    /// All of memory or a part of it.
     Memory,
-    /// Memory is none that the node may use.
+    /// Memory was replaced by an arena that the node may not use.
     Foreign,
     Record(Flipped),
 }
 
-/// A record with a wrong bit, and what it was.
+/// A record with a wrong bit, with the bytes before and after.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flipped {
     key: String,
@@ -50,15 +51,16 @@ pub struct Flipped {
     after: Vec<u8>,
 }
 
-/// Of a log in which segments are damaged: one that is lost stays as evidence, and the smallest logs have no room left then.
+/// Fewest segments of a log that may be damaged: a lost segment stays as evidence, and the smallest
+/// logs have no room left then.
 pub const SEGMENTS_MIN: u64 = 6;
 
-/// Memory that was taken out.
+/// Place of the arena that was taken out.
 #[derive(Default)]
 pub struct Drawer(Option<Vec<u8>>);
 
 impl Harm {
-    /// Some, for half of the crashes.
+    /// Draws a harm; a part of the crashes have none.
     pub fn draw(dice: &mut Dice, hurts_flash: bool) -> Self {
         match dice.below(20) {
             0..=5 if hurts_flash => Harm::Flash,
@@ -72,7 +74,7 @@ impl Harm {
         }
     }
 
-    /// Does it. Nobody lives just now.
+    /// Does the harm. The caller guarantees that no process of the node runs meanwhile.
     pub fn inflict(
         self,
         world: &World,
@@ -132,35 +134,35 @@ impl Harm {
     }
 }
 
-/// A person takes out the memory that is another node's.
+/// Takes out the memory of another node, as a user would.
 pub fn take_out(world: &World) -> Result<(), String> {
     let gone = put(world, &[])?;
     gone.then_some(()).ok_or_else(|| "the memory of a node that did not start is in use".to_owned())
 }
 
-/// A person moves a file of the log away.
+/// Moves a file of the log away, as a user would.
 pub fn move_away(world: &World, path: &Path) -> Result<(), String> {
     world.plant(path, &[]).map_err(|error| error.to_string())
 }
 
-/// `false` while somebody has it: what was sent to the store is still on its way.
+/// Replaces memory. `false` while memory is in use: a request to the store is still under way.
 fn put(world: &World, bytes: &[u8]) -> Result<bool, String> {
     world.put_memory(WARM, bytes).map_err(|error| error.to_string())
 }
 
-/// An arena as another node has it.
+/// Builds an arena of another node.
 fn foreign(world: &World) -> Result<Vec<u8>, String> {
     let other = world.host("another");
-    let shape = warm::Shape { slots: 2, slot_bytes: 512 << 10, frames: None };
+    let shape = rekindle_warm::Shape { slots: 2, slot_bytes: 512 << 10, frames: None };
     let node = NodeId([NODE.0[0] ^ 1; 16]);
     drop(
-        warm::Arena::open_shaped(&other.env(), Path::new(WARM), node, shape)
+        rekindle_warm::Arena::open_shaped(&other.env(), Path::new(WARM), node, shape)
             .map_err(|error| error.to_string())?,
     );
     other.copy_memory(WARM).ok_or_else(|| "another's memory".to_owned())
 }
 
-/// A place in bytes near which something is written: most of what is mapped or preallocated is zeros.
+/// Finds a place near which something is written: most of what is mapped or preallocated is zeros.
 fn written(bytes: &[u8], dice: &mut Dice) -> Option<u64> {
     const PIECE: usize = 512;
     let pieces: Vec<usize> = bytes
@@ -198,7 +200,7 @@ fn flash(world: &World, dice: &mut Dice, cuts: bool) -> Done {
     }
 }
 
-/// Turns a bit of a record.
+/// Turns a bit of a record in the store.
 async fn flip(store: &Store, dice: &mut Dice) -> Option<Flipped> {
     let (mut keys, mut after) = (Vec::new(), None);
     loop {
@@ -218,7 +220,7 @@ async fn flip(store: &Store, dice: &mut Dice) -> Option<Flipped> {
 }
 
 impl Flipped {
-    /// A person puts the record right, unless somebody has written it meanwhile.
+    /// Puts the record right, as a user would, unless a node has written it meanwhile.
     pub async fn restore(self, store: &Store) -> Result<(), String> {
         let present: Result<(_, Version), _> = store.get(&self.key).await;
         if present.is_ok_and(|(data, _)| data == self.after) {

@@ -1,5 +1,5 @@
-//! What happened in a run that a run is there for. A run in which nothing of it happens proves little, so it is counted,
-//! and the tests ask that each of it did happen.
+//! Counts of the rare events that a run exists for. A run in which none of them happens proves
+//! little, so the tests require that each did happen.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,10 +8,10 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// How often each thing happened.
+/// Number of times that each event happened.
 pub type Counts = BTreeMap<&'static str, u64>;
 
-/// What the system says aloud when it happens.
+/// Messages of the log that stand for an event.
 const SAYINGS: &[(&str, &str)] = &[
     ("an earlier commit has landed late", "late verdict"),
     ("the volume's share of flash is full", "flash full"),
@@ -23,24 +23,24 @@ thread_local! {
     static COUNTS: RefCell<Counts> = RefCell::default();
 }
 
-/// Counts one more.
+/// Counts one more event.
 pub fn note(what: &'static str) {
     note_many(what, 1);
 }
 
-/// Counts so many more.
+/// Counts so many more events.
 pub fn note_many(what: &'static str, count: u64) {
     COUNTS.with_borrow_mut(|counts| *counts.entry(what).or_default() += count);
 }
 
-/// Adds up.
+/// Adds counts to a sum.
 pub fn add(sum: &mut Counts, counts: &Counts) {
     for (&what, &count) in counts {
         *sum.entry(what).or_default() += count;
     }
 }
 
-/// Runs something in this thread, and gives what happened in it.
+/// Runs `work` in this thread, and returns its result with the events.
 pub fn listen<T>(work: impl FnOnce() -> T) -> (T, Counts) {
     COUNTS.take();
     let aloud = std::env::var_os("REKINDLE_ALOUD").is_some();
@@ -48,9 +48,9 @@ pub fn listen<T>(work: impl FnOnce() -> T) -> (T, Counts) {
     (result, COUNTS.take())
 }
 
-/// Hears what the system says.
+/// Subscriber that counts the messages of the system.
 struct Ear {
-    /// Repeats it.
+    /// Whether messages are printed, too.
     aloud: bool,
 }
 

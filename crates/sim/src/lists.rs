@@ -1,20 +1,20 @@
-//! A store whose lists may be old ones while its objects are what they are: some stores promise no more. The lists come from the
-//! fault layer's `stale=`, which would turn objects back, too.
+//! A store whose lists may be stale while its objects are current: some stores promise no more. The
+//! lists come from the fault layer's `stale=`, which would make objects stale, too.
 
 use bytes::Bytes;
-use datastore::layer::fault::{self, Handle, Plan};
-use datastore::{Datastore, Error, Listed, Removal, Store, Version};
-use env::{BoxFuture, Env};
+use rekindle_datastore::layer::fault::{self, Handle, Plan};
+use rekindle_datastore::{Datastore, Error, Listed, Removal, Store, Version};
+use rekindle_env::{BoxFuture, Env};
 use std::ops::Range;
 use std::sync::Arc;
 
 struct Lists {
-    /// Asked for lists only.
+    /// The store behind the fault layer, asked for lists only.
     old: Store,
     rest: Store,
 }
 
-/// The store with such lists, and what switches them.
+/// Wraps a store so that its lists may be stale; the handle switches that.
 #[must_use]
 pub fn wrap(env: &Env, store: Store) -> (Store, Handle) {
     let (old, handle) = fault::wrap(env, store.clone(), Plan::default());

@@ -1,53 +1,55 @@
-//! The lives of a few volumes: clients come, read, write and go; the collector takes idle volumes out; packs are damaged and
-//! salvaged; people salvage, cancel, pin and detach; the store fails and goes away; the node stops or dies, and comes back.
+//! The lives of a few volumes. Clients come, read, write and go; the collector detaches idle
+//! volumes. Packs are damaged, and users salvage, cancel, pin and detach. The store fails and goes
+//! away; the node stops or dies, and comes back.
 //!
-//! Judged all the time: what can be read is what was acknowledged, and an error of damage comes from a damaged volume only.
-//! Judged at rest: nobody waits, no volume is in a passing state, nothing is left in the salvage queue, every volume can be
-//! attached, and what is quarantined is where damage was done, and nowhere else.
+//! Judged all the time: a read returns what was acknowledged, and an error of damage comes from a
+//! damaged volume only. Judged at rest: no task waits, no volume is in a transitional state, the
+//! salvage queue is empty, every volume can be attached, and only damaged places are quarantined.
 
 use crate::boot::{Node, Setup};
 use crate::dice::{Dice, join};
 use crate::end::{self, Begun, End};
 use crate::oracle::{BLOCK, Change, Fate, Part, check_prefix};
-use base::Kind;
-use base::units::{KIB, MIB};
-use block::Device;
-use content::{Class, Content, Pointer, pack, tree};
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use datastore::layer::{
+use parking_lot::Mutex;
+use rekindle_base::Kind;
+use rekindle_base::units::{KIB, MIB};
+use rekindle_block::Device;
+use rekindle_content::{Class, Content, Pointer, pack, tree};
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::{
     self,
     fault::{self, Plan},
 };
-use env::sim::{Faults, World};
-use env::{BoxFuture, Env};
-use parking_lot::Mutex;
-use staging::Staging;
+use rekindle_env::sim::{Faults, World};
+use rekindle_env::{BoxFuture, Env};
+use rekindle_staging::Staging;
+use rekindle_volume::collector::Settings;
+use rekindle_volume::machine::TABLE;
+use rekindle_volume::{Ack, Error, Policy, Written};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use volume::collector::Settings;
-use volume::machine::TABLE;
-use volume::{Ack, Error, Policy, Written};
 
 const VOLUMES: usize = 3;
 const CLIENTS: usize = 2;
 /// Blocks of a client's part of a volume.
 const BLOCKS: usize = 4;
-/// Requests that most lives get to, of all clients.
+/// Requests that most lives get to, over all clients.
 const REQUESTS_USUAL: u64 = 60;
 const PART: usize = BLOCKS * BLOCK;
-/// Nobody may wait for longer than this once the store is well: attempts of a salvage are ten minutes apart at most.
+/// Longest wait of any task once the store is well: attempts of a salvage are ten minutes apart at
+/// most.
 const PATIENCE: Duration = Duration::from_secs(3 * 3600);
 
-/// What a run did.
+/// Result of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Lives that were cut off, and how many of these owed something to the datastore.
     pub crashes: u64,
     pub amid_work: u64,
-    /// Lives that came to rest, or stopped as they were told.
+    /// Lives that came to rest; `stops` are those that stopped on command.
     pub ends: u64,
     pub stops: u64,
     pub acknowledged: u64,
@@ -57,7 +59,7 @@ pub struct Outcome {
     pub refused_reads: u64,
     /// Salvages that went back to the root before the last commit.
     pub fallbacks: u64,
-    /// Volumes of which `verify` said that they are sound, and that they are not.
+    /// Volumes that `verify` found sound, and not sound.
     pub sound: u64,
     pub unsound: u64,
     pub trace_hash: u64,
@@ -81,7 +83,7 @@ impl Outcome {
     }
 }
 
-/// What the run knows of a volume, over all lives.
+/// The run's view of a volume, over all lives.
 struct Subject {
     name: String,
     parts: Vec<Mutex<Part>>,
@@ -90,7 +92,7 @@ struct Subject {
     order: AtomicU64,
 }
 
-/// What all actors share.
+/// State that all actors share.
 struct Run {
     setup: Setup,
     store: Store,
@@ -98,7 +100,7 @@ struct Run {
     counts: Mutex<Outcome>,
 }
 
-/// One life, for those who act in it.
+/// One life, for its actors.
 #[derive(Clone)]
 struct Life {
     run: Arc<Run>,
@@ -108,7 +110,7 @@ struct Life {
     begun: Begun,
 }
 
-/// What is left of a life to look at when it is cut off.
+/// The part of a life that can be looked at after the cut.
 type Eye = Arc<Mutex<Option<Staging>>>;
 
 fn setup(dice: &mut Dice) -> Setup {
@@ -116,7 +118,7 @@ fn setup(dice: &mut Dice) -> Setup {
         policy: Policy::Back,
         ack: Ack::Flash,
         size: (CLIENTS * PART) as u64,
-        // With a small one a salvage needs what the log has.
+        // With a small cache a salvage needs the changes of the log.
         cache_bytes: [32 * KIB, 4 * MIB][dice.below(2) as usize],
         segment_bytes: 8 * MIB,
         flash_bytes: 64 * MIB,
@@ -228,9 +230,9 @@ async fn live(
     }
     life.run.counts.lock().collected += volumes.collected().detached;
     if stops {
-        let (passing, queue) = (volumes.passing().1, volumes.salvages().len());
+        let (transitional, queue) = (volumes.transitional().1, volumes.salvages().len());
         life.run.counts.lock().stops += 1;
-        return match (passing, queue) {
+        return match (transitional, queue) {
             (0, 0) => Ok(()),
             _ => Err(format!("left over by the stop: {}", life.seen())),
         };
@@ -245,7 +247,7 @@ async fn live(
 }
 
 impl Life {
-    /// What there is to see, for a failure's message.
+    /// Describes the state of the volumes, for the message of a failure.
     fn seen(&self) -> String {
         let volumes = &self.node.volumes;
         let histories: Vec<_> = self
@@ -255,19 +257,20 @@ impl Life {
             .map(|subject| (&subject.name, volumes.history(&subject.name)))
             .collect();
         format!(
-            "passing {:?}, queue {:?}, histories {histories:?}",
-            volumes.passing(),
+            "transitional {:?}, queue {:?}, histories {histories:?}",
+            volumes.transitional(),
             volumes.salvages()
         )
     }
 
-    /// Whether an error is one that a client of this volume may see.
+    /// Whether a client of this volume may see an error of this kind.
     fn expects(&self, volume: usize, kind: Kind) -> bool {
         let is_hurt = !self.run.subjects[volume].hurt.lock().is_empty();
         kind.is_retryable() || kind == Kind::Unavailable || (is_hurt && kind == Kind::Damaged)
     }
 
-    /// Comes again and again, reads and writes its part, and goes; ends early when the node stops.
+    /// Attaches, reads and writes its part, and detaches, again and again; ends early when the node
+    /// stops.
     async fn client(self, volume: usize, client: usize, mut dice: Dice) -> Result<(), String> {
         let subject = &self.run.subjects[volume];
         for _ in 0..8 {
@@ -283,7 +286,8 @@ impl Life {
             let device = Device::new(handle);
             for _ in 0..1 + dice.below(4) {
                 if subject.parts[client].lock().is_open() {
-                    // Nobody has told it what became of its last change: it waits for the judge.
+                    // The client does not know the fate of its last change, so it waits for the
+                    // judge.
                     return Ok(());
                 }
                 let done = self.step(&device, volume, client, &mut dice).await;
@@ -333,12 +337,12 @@ impl Life {
         part.lock().submit(Change { start, bytes: bytes.clone() });
         let written = device.write((client * PART + start) as u64, &bytes, dice.below(4) == 0);
         let acknowledged = match written {
-            Ok(Written::Done) => Ok(()),
-            Ok(Written::Staged(ticket)) => {
+            Ok(Written::Acked) => Ok(()),
+            Ok(Written::NeedsSync(ticket)) => {
                 part.lock().order(subject.order.fetch_add(1, Ordering::Relaxed));
                 device.sync(ticket).await
             }
-            Ok(Written::Later(later)) => later.await.map_err(block::Error::from),
+            Ok(Written::Pending(later)) => later.await.map_err(rekindle_block::Error::from),
             Err(error) if self.expects(volume, error.kind()) => {
                 part.lock().refused();
                 return Ok(());
@@ -353,7 +357,7 @@ impl Life {
         Ok(())
     }
 
-    /// People and their commands.
+    /// Gives commands, as users do.
     async fn people(self, mut dice: Dice) -> Result<(), String> {
         let volumes = &self.node.volumes;
         for _ in 0..12 {
@@ -384,7 +388,7 @@ impl Life {
         Ok(())
     }
 
-    /// Damage in packs, and a store that is slow, fails, lies, or is away for a while.
+    /// Damages packs, and makes the store slow, failing, lying, or away for a while.
     async fn harm(self, mut dice: Dice) -> Result<(), String> {
         for _ in 0..8 {
             self.env.sleep(Duration::from_millis(dice.below(800))).await;
@@ -406,14 +410,14 @@ impl Life {
         Ok(())
     }
 
-    /// Flips a byte of something that a volume has in the store, or loses a whole pack.
+    /// Flips a byte of a chunk or of a node of a volume in the store, or deletes a whole pack.
     async fn damage(&self, volume: usize, dice: &mut Dice) {
         let subject = &self.run.subjects[volume];
-        // Not the node's own eyes: what they see stays in its cache.
+        // The node's own content store would keep what it read in its cache.
         let eyes = Content::open(self.env.clone(), self.run.store.clone(), Node::content_config());
         let Some(root) = self.root(&subject.name).await else { return };
         let blocks = 0..(CLIENTS * BLOCKS) as u64;
-        // One that is damaged so that it cannot be walked has enough.
+        // A tree that cannot be walked any more is damaged enough.
         let Ok(entries) = tree::range(&eyes, &Some(root), blocks.clone()).await else { return };
         let whole = dice.below(4) == 0;
         let (victim, below): (Pointer, Vec<u64>) = if dice.below(4) == 0 || entries.is_empty() {
@@ -424,7 +428,8 @@ impl Life {
             let keys = entries.iter().filter(with_it).map(|(key, _)| *key);
             (chunk, keys.chain([key]).collect())
         };
-        // What an earlier root had in this pack may come back as a duplicate: it never does, all bytes differ.
+        // Previous roots may have chunks in this pack, too. None of these comes back as a
+        // duplicate, since all bytes differ.
         let key = pack::key(victim.pack);
         let Ok((object, _)) = self.run.store.get(&key).await else { return };
         subject.hurt.lock().extend(below);
@@ -448,12 +453,13 @@ impl Life {
         }
     }
 
-    /// The node is told to stop in the middle of it all.
+    /// Stops the node while all other actors are at work.
     async fn stop(self, mut dice: Dice) -> Result<(), String> {
         self.env.sleep(Duration::from_millis(dice.below(4000))).await;
         let drain = dice.below(4) == 0;
         let began = self.env.now();
-        // What cannot be drained (damage, a store that is away) is an error that says so, and stays in the log.
+        // A drain that cannot end (damage, a store that is away) returns an error, and the changes
+        // stay in the log.
         let _ = self.node.volumes.stop(drain).await;
         let took = self.env.now().since(began);
         if !drain && took > Duration::from_secs(120) {
@@ -463,11 +469,12 @@ impl Life {
         self.node.log.close().await.map_err(|error| format!("the log does not close: {error}"))
     }
 
-    /// The store is well and nobody does anything: soon nothing goes on any more.
+    /// Waits for rest: the store is well and no client works, so all transitions and salvages end
+    /// soon.
     async fn rest(&self) -> Result<(), String> {
         let volumes = &self.node.volumes;
         let until = self.env.now() + PATIENCE;
-        while volumes.passing().1 > 0 || !volumes.salvages().is_empty() {
+        while volumes.transitional().1 > 0 || !volumes.salvages().is_empty() {
             if self.env.now() > until {
                 return Err(format!("it does not come to rest: {}", self.seen()));
             }
@@ -490,7 +497,8 @@ impl Life {
         Err(format!("{name} cannot be attached: {}", self.seen()))
     }
 
-    /// Every block of every volume is what was acknowledged, or an error where damage was done.
+    /// Checks that every block of every volume is what was acknowledged, or an error where damage
+    /// was done.
     async fn judge(&self) -> Result<(), String> {
         for (volume, subject) in self.run.subjects.iter().enumerate() {
             let device = self.device(volume).await?;
@@ -510,7 +518,7 @@ impl Life {
         Ok(())
     }
 
-    /// A block, or `None` for an error of damage where damage was done.
+    /// Reads a block; `None` for an error of damage where damage was done.
     async fn read_block(
         &self,
         device: &Device,
@@ -537,21 +545,22 @@ impl Life {
                 Err(error) => return Err(format!("{}, block {block}: {error}", subject.name)),
             }
         }
-        // What is absent is waited for, until a person says that it is lost.
+        // An absent pack is waited for, until a user accepts the loss.
         if subject.hurt.lock().contains(&(block as u64)) {
             return Ok(None);
         }
         Err(format!("{}, block {block}, cannot be read", subject.name))
     }
 
-    /// `verify` names every block that cannot be read by somebody who has nothing of it in memory, and none that was never
-    /// hurt; gives whether it says that all is sound. What parity makes up for may be read, and is damaged all the same.
+    /// Checks that `verify` names every block that a reader with empty caches cannot read, and none
+    /// that was never hurt. Returns whether `verify` finds all sound. A block that parity restores
+    /// can be read, and is damaged all the same.
     async fn verify(&self, volume: usize) -> Result<bool, String> {
         let name = &self.run.subjects[volume].name;
         let content = &self.node.content;
         let _hold = content.hold();
         let root = self.root(name).await;
-        let proved = content::verify::verify(content, &[root], &mut |_| {}).await;
+        let proved = rekindle_content::verify::verify(content, &[root], &mut |_| {}).await;
         let report = proved.map_err(|error| format!("{name} cannot be verified: {error}"))?;
         let eyes = Content::open(self.env.clone(), self.run.store.clone(), Node::content_config());
         let mut unreadable = BTreeSet::new();
@@ -565,7 +574,8 @@ impl Life {
                 unreadable.insert(block);
             }
         }
-        // The last keys of a damage are the volume's own; none: the root, and all that is below.
+        // The volume's own keys come last in a damage. Without keys, the root is damaged, and all
+        // below it.
         let blocks = 0..(CLIENTS * BLOCKS) as u64;
         let said: BTreeSet<u64> = report
             .damages
@@ -586,7 +596,7 @@ impl Life {
         Ok(is_sound)
     }
 
-    /// In the end a person salvages every volume and writes over what is lost: then all is whole.
+    /// Salvages every volume and writes over all losses, as a user would; then all must be whole.
     async fn mend(&self) -> Result<(), String> {
         for (volume, subject) in self.run.subjects.iter().enumerate() {
             let name = &subject.name;
@@ -617,10 +627,10 @@ impl Life {
                 let start = block as usize % BLOCKS * BLOCK;
                 part.lock().submit(Change { start, bytes: bytes.clone() });
                 match device.write(block * BLOCK as u64, &bytes, false).map_err(wrote)? {
-                    Written::Done => {}
-                    Written::Staged(ticket) => device.sync(ticket).await.map_err(wrote)?,
-                    Written::Later(later) => {
-                        later.await.map_err(block::Error::from).map_err(wrote)?
+                    Written::Acked => {}
+                    Written::NeedsSync(ticket) => device.sync(ticket).await.map_err(wrote)?,
+                    Written::Pending(later) => {
+                        later.await.map_err(rekindle_block::Error::from).map_err(wrote)?
                     }
                 }
                 part.lock().acknowledge();

@@ -1,10 +1,10 @@
-//! What a client was promised about its part of a volume whose store may be damaged: every byte is what was acknowledged, or
-//! an error; never anything else.
+//! The oracle for a volume whose store may be damaged: every byte of a client's part reads as it
+//! was acknowledged, or as an error; never as anything else.
 
 use crate::dice::Dice;
 
 /// Bytes of a block of the volume.
-pub const BLOCK: usize = base::limits::BLOCK_BYTES_DEFAULT as usize;
+pub const BLOCK: usize = rekindle_base::limits::BLOCK_BYTES_DEFAULT as usize;
 
 /// A change of one client, small enough to be one change of the log.
 #[derive(Debug, Clone)]
@@ -14,22 +14,23 @@ pub struct Change {
     pub bytes: Vec<u8>,
 }
 
-/// One client's part of a volume: whole blocks.
+/// Part of a volume that belongs to one client: whole blocks.
 #[derive(Debug, Default)]
 pub struct Part {
-    /// What was acknowledged.
+    /// The acknowledged bytes.
     bytes: Vec<u8>,
-    /// Submitted, and nobody has said what became of it; with its place in the order of submission.
+    /// A change that was submitted and whose fate is unknown, with its place in the order of
+    /// submission.
     open: Option<(Change, Option<u64>)>,
-    /// Blocks of which nobody knows whether they have the last open change: they could not be read since.
+    /// Whether each block may have the last open change or not: it could not be read since.
     vague: Vec<bool>,
     pub acknowledged: u64,
 }
 
-/// What became of the open change.
+/// Fate of the open change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// There was none, or it cannot be told.
+    /// No change was open, or its fate cannot be told.
     Unknown,
     There(Option<u64>),
     Absent(Option<u64>),
@@ -42,7 +43,7 @@ impl Part {
         Self { bytes: vec![0; blocks * BLOCK], vague: vec![false; blocks], ..Self::default() }
     }
 
-    /// Blocks.
+    /// Returns the number of blocks.
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.vague.len()
@@ -54,20 +55,20 @@ impl Part {
         self.open.is_some()
     }
 
-    /// A change goes out.
+    /// Notes that a change is submitted.
     pub fn submit(&mut self, change: Change) {
         assert!(self.open.is_none(), "a client has one change at a time");
         self.open = Some((change, None));
     }
 
-    /// The open change got its place in the order.
+    /// Notes the open change's place in the order.
     pub fn order(&mut self, order: u64) {
         if let Some((_, place)) = &mut self.open {
             *place = Some(order);
         }
     }
 
-    /// The open change is acknowledged.
+    /// Notes that the open change is acknowledged.
     pub fn acknowledge(&mut self) {
         let (change, _) = self.open.take().expect("something was submitted");
         let end = change.start + change.bytes.len();
@@ -78,7 +79,7 @@ impl Part {
         self.acknowledged += 1;
     }
 
-    /// The open change was refused before it was submitted.
+    /// Notes that the open change was refused before it was submitted.
     pub fn refused(&mut self) {
         self.open = None;
     }
@@ -131,7 +132,7 @@ impl Part {
                     found.iter().enumerate().filter(|(at, _)| touched.contains(at))
                 {
                     let range = block * BLOCK..(block + 1) * BLOCK;
-                    // What can be read is the same with it and without it.
+                    // A block that can be read is the same with the change and without it.
                     self.vague[block] |=
                         found.is_none() && self.bytes[range.clone()] != after[range];
                 }
@@ -141,7 +142,8 @@ impl Part {
     }
 }
 
-/// Among the changes that were open at a crash, those that are there are a prefix in the order of submission.
+/// Checks that among the changes that were open at a crash, those that are there are a prefix in
+/// the order of submission.
 pub fn check_prefix(fates: &[Fate]) -> Result<(), String> {
     let order = |fate: &Fate, there: bool| match fate {
         Fate::There(order) if there => *order,
@@ -158,11 +160,11 @@ pub fn check_prefix(fates: &[Fate]) -> Result<(), String> {
     }
 }
 
-/// Different contents of whole blocks. So few, that what was written comes again, on other nodes, too, and while a sweep is
-/// about to delete the pack that has it.
+/// Number of different contents of whole blocks. They are few, so that contents repeat, on other
+/// nodes, too, and while a sweep is about to delete the pack that has them.
 const PATTERNS: u64 = 6;
 
-/// A change to so many blocks, as clients make them.
+/// Draws a change to so many blocks, as clients make them.
 pub fn some_change(dice: &mut Dice, blocks: usize) -> Change {
     if dice.below(2) == 0 {
         let count = 1 + dice.below(2) as usize;

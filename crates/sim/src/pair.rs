@@ -1,10 +1,11 @@
-//! Two nodes on one store: each has its own volumes and clients, writes chunks that the other has, too, sweeps and compacts,
-//! removes volumes and makes others under their names; each crashes at any moment and comes back, while lists of the store
-//! may be old ones.
+//! Two nodes on one store. Each has its own volumes and clients, writes chunks that the other has,
+//! too, sweeps and compacts, removes volumes and creates others under their names. Each crashes at
+//! any moment and comes back, while lists of the store may be stale.
 //!
-//! Judged all the time: what can be read is what was acknowledged, of this volume and never of one before it under the name; a
-//! removed volume does not come back; a volume of the other node is refused by name. Judged in the end, when both have swept:
-//! every block is there for eyes that have nothing in memory, and the logs have nothing left.
+//! Judged all the time: a read returns what was acknowledged of this volume, and never of an
+//! earlier one under the name; a removed volume does not come back; a volume of the other node is
+//! refused by name. Judged in the end, when both have swept: a reader with empty caches sees every
+//! block, and the logs have nothing left.
 
 mod life;
 
@@ -17,67 +18,68 @@ use crate::remote::{self, Pace};
 use crate::scenario::Outcome;
 use crate::start::{self, Served, Start};
 use crate::trouble;
-use base::units::{KIB, MIB};
-use base::{NodeId, VolumeId};
-use content::sweep::{Budget, Options};
-use content::{Class, Content, tree};
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use datastore::record::Writer;
-use env::Env;
-use env::sim::{Host, Stop, World};
 use parking_lot::Mutex;
+use rekindle_base::units::{KIB, MIB};
+use rekindle_base::{NodeId, VolumeId};
+use rekindle_content::sweep::{Budget, Options};
+use rekindle_content::{Class, Content, tree};
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_datastore::record::Writer;
+use rekindle_env::Env;
+use rekindle_env::sim::{Host, Stop, World};
+use rekindle_volume::{Ack, Policy};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use volume::{Ack, Policy};
 
 const NODES: [NodeId; 2] = [NodeId([1; 16]), NodeId([2; 16])];
 /// Volumes of a node.
 const VOLUMES: usize = 2;
 const BLOCKS: usize = 4;
-/// Times that somebody is killed in a run.
+/// Most crashes in a run.
 const CRASHES_MAX: u64 = 5;
-/// How often a node looks whether another one sweeps: more often than real ones do.
+/// How often a node looks for sweeps of the other: more often than real ones do.
 const LOOK: Duration = Duration::from_millis(250);
-/// Nobody may wait for longer than this: no fault lasts.
+/// Longest wait of any task: no fault lasts.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// What goes wrong at a node's store in a life.
+/// Faults of a node's store in a life.
 ///
-/// Not among them: writes that are carried out late or twice. A creation that is carried out once more after the removal of what
-/// it made leaves a name that leads nowhere, or a volume without a name, and it takes a person to tell that from a loss.
+/// Writes that land late or twice are not among them. A creation that is repeated after the removal
+/// of its object leaves a name that leads nowhere, or a volume without a name. Only a user can tell
+/// that from a loss.
 const STORE: [&str; 5] = [
     "",
     "latency=2ms",
     "latency=20ms",
-    // A batch takes as long as a sweep.
+    // With this latency a batch takes as long as a sweep.
     "latency=400ms",
     "latency=1ms,fail=5%,lie=5%",
 ];
 
-/// A name under which there is a volume, most of the time.
+/// A name that has a volume, most of the time.
 struct Subject {
     name: String,
-    /// The node that has it.
+    /// The node that has the volume.
     owner: usize,
     state: Mutex<State>,
-    /// Somebody else is at the door: the volume is not removed now.
+    /// Held while the other node asks for the volume, so that it is not removed meanwhile.
     door: tokio::sync::Mutex<()>,
 }
 
 struct State {
     id: Option<VolumeId>,
-    /// Somebody wants it removed: it may be gone at any time.
+    /// Whether a user removes the volume: it may be gone at any time.
     leaving: bool,
     part: Part,
-    /// Volumes that had the name.
+    /// Earlier volumes of the name.
     gone: BTreeSet<VolumeId>,
 }
 
-/// What all lives share.
+/// State that all lives share.
 struct Run {
     store: Store,
     setups: [Setup; 2],
@@ -91,16 +93,16 @@ struct Run {
     begun: Begun,
 }
 
-/// One life of a node, for those who act in it.
+/// One life of a node, for its actors.
 #[derive(Clone)]
 struct Life {
     run: Arc<Run>,
     who: usize,
     served: Served,
     env: Env,
-    /// Volumes that were looked at in this life.
+    /// Volumes that this life has looked at.
     seen: Arc<Mutex<BTreeSet<VolumeId>>>,
-    /// Names under which somebody removes just now what is there.
+    /// Names whose volume is being removed just now.
     removing: Arc<Mutex<BTreeSet<usize>>>,
 }
 
@@ -124,7 +126,7 @@ fn setup(dice: &mut Dice) -> Setup {
     }
 }
 
-/// How the nodes sweep: what is young is what a dead life's writes may still lead to.
+/// How the nodes sweep. A pack is young as long as a dead life's writes may still lead to it.
 fn options() -> Options {
     Options {
         budget: Budget::Unlimited,
@@ -183,7 +185,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
             let first = dice.below(2) as usize;
             for who in [first, 1 - first].into_iter().take(1 + usize::from(dice.below(4) == 0)) {
                 run.crash(&hosts[who], who, &mut dice, &mut outcome);
-                // The other one goes on alone for a while.
+                // The other node goes on alone for a while.
                 if dice.below(2) == 0 {
                     world.run_until(Stop::Time(Duration::from_millis(dice.below(12_000))));
                     run.check()?;
@@ -209,7 +211,7 @@ impl Run {
         self.failure.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// Lets the world go on until clients have begun so many requests more.
+    /// Runs the world until clients have begun so many more requests.
     fn work(&self, world: &World, requests: u64) -> Result<(), String> {
         let target = self.begun.load(Ordering::Relaxed) + requests;
         let until = world.elapsed() + PATIENCE;
@@ -227,7 +229,7 @@ impl Run {
         let serving = self.serving.lock();
         let nodes = serving.iter().flatten().map(|served| &served.node);
         nodes
-            .map(|node| format!("{:?}, {:?}", node.volumes.passing(), node.staging.view(9)))
+            .map(|node| format!("{:?}, {:?}", node.volumes.transitional(), node.staging.view(9)))
             .collect()
     }
 
@@ -246,7 +248,7 @@ impl Run {
             served.node.staging.volumes().iter().any(|staged| staged.backlog().changes > 0)
         });
         outcome.amid_work += u64::from(owes);
-        // What only memory has goes with the power, and this oracle excuses nothing.
+        // A power cut takes what only memory has, and this oracle excuses no loss.
         if self.setups[who].ack == Ack::Flash && dice.below(2) == 0 {
             host.cut_power();
             outcome.power_cuts += 1;
@@ -257,7 +259,7 @@ impl Run {
         self.busy[who].store(0, Ordering::Relaxed);
     }
 
-    /// One life of a node: it starts, and sets all its actors going.
+    /// Runs one life of a node: starts it, and spawns all its actors.
     async fn live(self: Arc<Self>, env: Env, who: usize, mut dice: Dice) -> Result<(), String> {
         let (setup, record) = (&self.setups[who], &self.records[who]);
         let how = Start { node: NODES[who], setup, record, options: options(), takes: false };
@@ -289,7 +291,7 @@ impl Run {
         self.is_ending.load(Ordering::Relaxed)
     }
 
-    /// All is well again: everybody comes to the end of what they do, and everything is as it should be.
+    /// Ends the run: heals the stores, waits for all actors, and checks the whole state.
     async fn end(self: Arc<Self>, env: Env) -> Result<(), String> {
         self.is_ending.store(true, Ordering::Relaxed);
         let lives = loop {
@@ -324,7 +326,7 @@ impl Run {
             while !served.sweep().await? {
                 tries += 1;
                 if tries > 50 {
-                    return Err(format!("no sweep ends: {:?}", served.sweeper.status()));
+                    return Err(format!("no sweep ends: {:?}", served.node.sweeper.status()));
                 }
                 env.sleep(Duration::from_secs(5)).await;
             }
@@ -343,7 +345,7 @@ impl Run {
         Ok(())
     }
 
-    /// Eyes that have nothing in memory see every block, whoever swept meanwhile.
+    /// Checks that a reader with empty caches sees every block, whichever node swept meanwhile.
     async fn compare_coldly(&self, env: &Env, lives: &[Served; 2]) -> Result<(), String> {
         let eyes = Content::open(env.clone(), self.store.clone(), Node::content_config());
         let mut packs = [BTreeSet::new(), BTreeSet::new()];
@@ -374,7 +376,8 @@ impl Run {
         Ok(())
     }
 
-    /// Both were stopped in good order: a new life finds nothing of any volume in its log.
+    /// Checks, after both nodes have stopped in good order, that a new life finds no changes in its
+    /// log.
     fn look_once_more(&self, hosts: &[Host; 2], world: &World) -> Result<(), String> {
         for (who, host) in hosts.iter().enumerate() {
             host.crash_process();

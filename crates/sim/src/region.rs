@@ -1,11 +1,12 @@
-//! The oracle: what clients were promised about their own regions of one volume.
+//! The oracle: the promises to clients about their own regions of one volume.
 //!
-//! Each change has a place in the one order of the volume: its serial. After a crash there must be one serial S so that
-//! every region shows its state after S, and S is not before anything that was promised. So a hole is found wherever it
-//! is: also behind what `ack=memory` gave up, and between clients. A client has at most one change in flight.
+//! Each change has a place in the one order of the volume: its serial. After a crash there must be
+//! one serial S so that every region shows its state after S, and S is not before any promised
+//! change. So a hole is found wherever it is: also behind the changes that `ack=memory` gave up,
+//! and between clients. A client has at most one change in flight.
 
-use base::SegmentId;
 use parking_lot::Mutex;
+use rekindle_base::SegmentId;
 use std::sync::Arc;
 
 /// A change by a client, small enough to be one change of the log.
@@ -13,34 +14,37 @@ use std::sync::Arc;
 pub struct Operation {
     /// First byte within the region.
     pub start: usize,
-    /// What is there afterwards.
+    /// The bytes there afterwards.
     pub bytes: Vec<u8>,
 }
 
-/// A state that the region was in.
+/// A state of the region.
 #[derive(Debug, Clone, Default)]
 struct State {
     bytes: Vec<u8>,
-    /// The change that led here; `None`: flow control gave it its place when nobody looked.
+    /// Serial of the change that led here. `None`: flow control delayed the change, and the client
+    /// did not see its serial.
     serial: Option<u64>,
-    /// The newest segment of the log when it was acknowledged: the change lies there or in an older one.
+    /// The newest segment of the log at the acknowledgement: the change lies there or in an older
+    /// one.
     head: Option<SegmentId>,
 }
 
-/// What a fault may have taken of what was acknowledged.
+/// Loss of acknowledged changes that a fault excuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Excuse {
     Nothing,
-    /// What was not flushed.
+    /// Changes that were not flushed.
     Unflushed,
-    /// What lay in this segment of the log or a later one, and the datastore had not.
+    /// Changes that lay in this segment of the log or a later one, and that the datastore had not.
     Segment {
         damaged: SegmentId,
         checkpoint: u64,
-        /// Nobody was told anything. Then it was the last batch, which cannot be told from one that was never whole; each
-        /// client has one change in a batch, if it waits for flash.
+        /// Whether the loss was not reported. Then it must be the last batch, which cannot be told
+        /// from one that was never whole. A client has one change in a batch, if it waits for
+        /// flash.
         silent: bool,
-        /// What was not flushed may be gone besides.
+        /// Whether changes that were not flushed may be gone besides.
         unflushed: bool,
     },
 }
@@ -48,18 +52,18 @@ pub enum Excuse {
 /// One client's region.
 #[derive(Clone, Default)]
 pub struct Region {
-    /// Since the last judgement, the oldest first; the last one may be in flight.
+    /// States since the last judgement, the oldest first; the last one may be in flight.
     states: Vec<State>,
-    /// The last of them is not acknowledged.
+    /// Whether the last state is not acknowledged.
     in_flight: bool,
-    /// Which of them is the oldest that a power cut may leave.
+    /// Index of the oldest state that a power cut may leave.
     promised: usize,
-    /// Acknowledged altogether, and the highest serial among these in this life.
+    /// Number of changes acknowledged altogether, and the highest serial of these in this life.
     pub acknowledged: u64,
     pub acknowledged_serial: u64,
 }
 
-/// Shared between a client and the judge, over crashes.
+/// Region that a client and the judge share, over crashes.
 pub type SharedRegion = Arc<Mutex<Region>>;
 
 impl Region {
@@ -74,20 +78,20 @@ impl Region {
         self.states.last().expect("there is always one")
     }
 
-    /// What a read must return while nothing is in flight.
+    /// Returns the bytes that a read must return while nothing is in flight.
     #[must_use]
     pub fn expected(&self) -> &[u8] {
         assert!(!self.in_flight, "a client has one change at a time");
         &self.last().bytes
     }
 
-    /// Whether a change is in flight of which nobody has said what became of it.
+    /// Whether a change is in flight whose fate is unknown.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.in_flight
     }
 
-    /// A change goes out.
+    /// Notes that a change is submitted.
     pub fn submit(&mut self, operation: &Operation) {
         assert!(!self.in_flight, "a client has one change at a time");
         let mut bytes = self.last().bytes.clone();
@@ -97,14 +101,14 @@ impl Region {
         self.in_flight = true;
     }
 
-    /// The change in flight got its place in the order.
+    /// Notes the serial of the change in flight.
     pub fn order(&mut self, serial: u64) {
         assert!(self.in_flight, "something was submitted");
         self.states.last_mut().expect("there is always one").serial = Some(serial);
     }
 
-    /// The change in flight is acknowledged; `durable`: no power cut may take it back any more. `head`: the newest segment of
-    /// the log by now.
+    /// Notes that the change in flight is acknowledged. `durable`: no power cut may take it back
+    /// any more. `head`: the newest segment of the log by now.
     pub fn acknowledge(&mut self, durable: bool, head: SegmentId) {
         assert!(std::mem::take(&mut self.in_flight), "something was submitted");
         self.acknowledged += 1;
@@ -115,18 +119,19 @@ impl Region {
         }
     }
 
-    /// The newest state that is acknowledged; a flush that begins now covers it.
+    /// Returns the index of the newest acknowledged state; a flush that begins now covers it.
     #[must_use]
     pub fn mark(&self) -> usize {
         self.states.len() - 1 - usize::from(self.in_flight)
     }
 
-    /// A flush that began at `mark` is acknowledged: no way back behind there.
+    /// Notes that a flush that began at `mark` is acknowledged: the region may not go back behind
+    /// that state.
     pub fn flushed(&mut self, mark: usize) {
         self.promised = self.promised.max(mark);
     }
 
-    /// The serials after which the region may be in a state.
+    /// Returns the serials after which the region may be in a state, from first to last.
     fn span(&self, index: usize) -> (u64, u64) {
         let before = self.states[1..=index].iter().rev().find_map(|state| state.serial);
         let from = match self.states[index].serial {
@@ -138,7 +143,7 @@ impl Region {
         (from, after.map_or(u64::MAX, |serial| serial - 1))
     }
 
-    /// The oldest state that may be left.
+    /// Returns the index of the oldest state that the excuse permits.
     fn first(&self, excuse: Excuse) -> usize {
         let mark = self.mark();
         match excuse {
@@ -160,7 +165,8 @@ impl Region {
         }
     }
 
-    /// The serials after which the region may look like this; or what does not fit.
+    /// Returns the serials after which the region may look like this, or an error that says what
+    /// does not fit.
     fn spans(&self, found: &[u8], excuse: Excuse) -> Result<Vec<(u64, u64)>, String> {
         let first = self.first(excuse);
         let matches = |index: &usize| self.states[*index].bytes == found;
@@ -183,8 +189,8 @@ impl Region {
     }
 }
 
-/// Judges what the regions show after a crash, and takes it as the new truth. Gives whether something acknowledged is
-/// gone, as the excuse may permit.
+/// Judges what the regions show after a crash, and takes it as the new truth. Returns whether
+/// acknowledged changes are gone, as the excuse may permit.
 pub fn judge(regions: &[SharedRegion], found: &[Vec<u8>], excuse: Excuse) -> Result<bool, String> {
     let mut all = Vec::new();
     let mut fell_back = false;
@@ -195,7 +201,7 @@ pub fn judge(regions: &[SharedRegion], found: &[Vec<u8>], excuse: Excuse) -> Res
         let newest = &region.states[region.mark()..];
         fell_back |= newest.iter().all(|state| state.bytes != *found);
     }
-    // Spans are closed, so if there is such a serial, one of them begins there.
+    // Spans are closed, so if such a serial exists, one of the spans begins there.
     let fits = |serial: u64| {
         all.iter().all(|spans| spans.iter().any(|&(from, to)| (from..=to).contains(&serial)))
     };
@@ -212,7 +218,8 @@ pub fn judge(regions: &[SharedRegion], found: &[Vec<u8>], excuse: Excuse) -> Res
 mod tests {
     use super::*;
 
-    /// A client with acknowledged changes of these serials; the byte is the number of the change.
+    /// Builds a region with acknowledged changes of these serials; the byte is the number of the
+    /// change.
     fn client(serials: &[Option<u64>]) -> SharedRegion {
         let mut region = Region::new(1);
         for (number, serial) in serials.iter().enumerate() {

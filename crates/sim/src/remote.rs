@@ -1,33 +1,33 @@
-//! A store on another machine: what was sent to it happens there, also when whoever sent it is dead by then. That is how a
-//! commit of an earlier life lands in a later one.
+//! A store on another machine: a request that was sent is carried out there, even if its sender is
+//! dead by then. So a commit of an earlier life lands in a later one.
 
 use bytes::Bytes;
-use datastore::{Datastore, Error, Listed, Removal, Store, Version};
-use env::{BoxFuture, Env};
+use rekindle_datastore::{Datastore, Error, Listed, Removal, Store, Version};
+use rekindle_env::{BoxFuture, Env};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long requests are under way.
+/// Times that requests are under way.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// Usually, at most.
+    /// Longest time of most requests.
     pub usual: Duration,
-    /// Of a hundred writes so many take up to `slow`.
+    /// Percentage of the writes that take up to `slow`.
     pub slow_percent: u64,
     pub slow: Duration,
 }
 
 struct Remote {
-    /// Of the machine that the store runs on.
+    /// Environment of the machine that the store runs on.
     env: Env,
     inner: Store,
     pace: Pace,
 }
 
-/// The store as another machine has it, whose environment this is.
+/// Wraps a store as one on another machine, whose environment is `env`.
 #[must_use]
 pub fn wrap(env: Env, inner: Store, pace: Pace) -> Store {
     Arc::new(Remote { env, inner, pace })
@@ -41,7 +41,7 @@ impl Remote {
         Duration::from_nanos(self.env.random_u64() % most)
     }
 
-    /// Does it over there.
+    /// Carries out a request on the store's machine.
     fn ask<'a, T: Send + 'static, F: Future<Output = Result<T, Error>> + Send + 'static>(
         &self,
         is_write: bool,
@@ -54,7 +54,7 @@ impl Remote {
             env.sleep(there).await;
             let result = work.await;
             env.sleep(back).await;
-            // Nobody may be there to hear it.
+            // The sender may be dead by now.
             let _ = teller.send(result);
         });
         Box::pin(async move {

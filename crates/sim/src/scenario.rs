@@ -1,5 +1,6 @@
-//! One run: clients work, the node dies in the midst of it, comes back, and is judged; several times over. Beside the
-//! clients a sweep goes on, flash is small, and what was sent to the store may land after its sender's death.
+//! One run: clients work, the node dies among their work, comes back, and is judged; several times
+//! over. Beside the clients a sweep goes on, flash is small, and a request to the store may land
+//! after its sender's death.
 
 use crate::boot::{NODE, Node, Record, Setup, VOLUME};
 use crate::clients::{REGION_BYTES, Table};
@@ -10,31 +11,31 @@ use crate::heard::{self, Counts};
 use crate::region::{Excuse, Region, SharedRegion, judge};
 use crate::remote::{self, Pace};
 use crate::trouble::{self, Disk, Trouble};
-use base::Kind;
-use base::units::{KIB, MIB};
-use block::Device;
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use datastore::layer::{self, fault::Plan};
-use datastore::record::Writer;
-use env::sim::World;
-use env::{BoxFuture, Env};
-use log::Log;
 use parking_lot::Mutex;
+use rekindle_base::Kind;
+use rekindle_base::units::{KIB, MIB};
+use rekindle_block::Device;
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::{self, fault::Plan};
+use rekindle_datastore::record::Writer;
+use rekindle_env::sim::World;
+use rekindle_env::{BoxFuture, Env};
+use rekindle_log::Log;
+use rekindle_volume::{Ack, Policy};
 use std::sync::Arc;
 use std::time::Duration;
-use volume::{Ack, Policy};
 
-/// What a run did.
+/// Result of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Ends of the process and of the power, wherever they fell.
+    /// Crashes of the process and power cuts, at any point of a life.
     pub crashes: u64,
     pub power_cuts: u64,
-    /// Of both, those that met acknowledged changes which the datastore had not.
+    /// Crashes and power cuts that met acknowledged changes which the datastore had not.
     pub amid_work: u64,
     pub acknowledged: u64,
-    /// What else happened.
+    /// Events that happened besides.
     pub counts: Counts,
     pub trace_hash: u64,
 }
@@ -50,56 +51,57 @@ impl Outcome {
     }
 }
 
-/// A run, over all lives.
+/// State of a run, over all lives.
 struct Run {
     world: World,
     setup: Setup,
     store: Store,
     regions: Vec<SharedRegion>,
     record: Arc<Record>,
-    /// Segments of the log are damaged between lives. Then all is brought into the store after each crash: what lies in the
-    /// log is of one life, and the oracle knows in which segment.
+    /// Whether segments of the log are damaged between lives. Then all is destaged after each
+    /// crash, so that the log holds changes of one life only, and the oracle knows the segment of
+    /// each.
     hurts_flash: bool,
 }
 
-/// Nobody may wait for longer than this: no fault lasts.
+/// Longest wait of any task: no fault lasts.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Times that damage is told before it has to be out of the way.
+/// Times that a node may report damage until it must be out of the way.
 const TOLD_MAX: u32 = 3;
 
-/// Times that a drain is asked for.
+/// Most tries of a drain.
 const TRIES_MAX: u64 = 20;
 
-/// What a judge knows of the life that has ended.
+/// The judge's knowledge of the life that has ended.
 #[derive(Debug, Clone, Copy)]
 struct After {
     life: u64,
     memory_is_lost: bool,
-    /// Something was damaged once, so that starts may tell of damage.
+    /// Whether a part was damaged once, so that starts may report damage.
     was_hurt: bool,
-    /// What the datastore had.
+    /// The serial up to which the datastore had all changes.
     checkpoint: u64,
 }
 
-/// What a new life shows.
+/// State that a new life shows.
 #[derive(Debug)]
 struct Looked {
     found: Vec<Vec<u8>>,
-    /// Changes were told to be lost.
+    /// Whether the volume reported lost changes.
     was_told: bool,
 }
 
-/// How a life ends that nobody cuts off.
+/// End of a life that is not cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     /// All was drained.
     Well,
-    /// Its disk failed, and everybody was told.
+    /// The disk failed, and every client was told.
     Refused,
 }
 
-/// What is left of a life to look at when it is cut off.
+/// The part of a life that can be looked at after the cut.
 type Eye = Arc<Mutex<Option<(Device, Log)>>>;
 
 fn setup(dice: &mut Dice, clients: u64) -> Setup {
@@ -109,7 +111,8 @@ fn setup(dice: &mut Dice, clients: u64) -> Setup {
         2..=5 => (Policy::Back, Ack::Memory),
         _ => (Policy::Back, Ack::Flash),
     };
-    // The smallest segments that take the largest change; with the least of flash every few writes fill it.
+    // The smallest segments that take the largest change. With the least flash every few writes
+    // fill the log.
     let segment_bytes = [320 * KIB, 512 * KIB, 8 * MIB][dice.below(3) as usize];
     Setup {
         policy,
@@ -125,7 +128,7 @@ fn setup(dice: &mut Dice, clients: u64) -> Setup {
     }
 }
 
-/// How far the store is away, and how late some of it lands.
+/// Draws the distance of the store, and the delay of its late writes.
 fn pace(dice: &mut Dice) -> Pace {
     let slow = Duration::from_millis([5, 50, 500][dice.below(3) as usize]);
     let usual = Duration::from_micros([50, 500, 3000][dice.below(3) as usize]);
@@ -146,7 +149,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
     let (setup, pace) = (setup(&mut dice, clients), pace(&mut dice));
     let segments = setup.flash_bytes / setup.segment_bytes;
     let hurts_flash = segments >= harm::SEGMENTS_MIN && dice.below(2) == 0;
-    // A segment that only memory has keeps its slot.
+    // A segment that is in memory only keeps its slot.
     let slots_min = if hurts_flash { 3 } else { 2 };
     let setup = Setup { warm_slots: setup.warm_slots.max(slots_min), ..setup };
     let run = Run {
@@ -180,7 +183,8 @@ fn lives(seed: u64) -> Result<Outcome, String> {
         let work = run.life(life, table, (dice.next(), was_hurt), eye.clone());
         let ended = end::run(&run.world, end, &begun, work).transpose().map_err(told)?;
         Disk::end(&run.world);
-        // What a start could not read it tells, and the next ones repeat it until they have read it.
+        // A start reports what it could not read, and the next ones repeat the report until they
+        // have read it.
         was_hurt |= trouble.disk == Disk::Misreads;
         if life == lives && ended == Some(Ended::Well) {
             break;
@@ -212,13 +216,14 @@ fn lives(seed: u64) -> Result<Outcome, String> {
 }
 
 impl Run {
-    /// While all is well: markers that go into a folder that lies over the right one are a person's to mend.
+    /// Founds the store while all is well: markers in a folder that lies over the right one would
+    /// be a user's to mend.
     fn found_store(&self) -> Result<(), String> {
         let writer = Writer::new(self.world.env(), self.store.clone(), NODE);
         self.world.block_on(Node::found_store(&writer)).map(drop)
     }
 
-    /// Whether a life that is cut off has acknowledged what the datastore does not have.
+    /// Whether a life that was cut off has acknowledged changes that the datastore does not have.
     fn is_amid_work(&self, eye: &Eye, cut_off: bool) -> bool {
         let Some((device, _log)) = eye.lock().take().filter(|_| cut_off) else { return false };
         let checkpoint = device.backlog().checkpoint;
@@ -261,7 +266,7 @@ impl Run {
         self.judge(looked?, after, done)
     }
 
-    /// What a fault has taken is excused, and nothing else.
+    /// Judges what a new life shows. Only what the fault has taken is excused.
     fn judge(&self, looked: Looked, after: After, done: &Done) -> Result<(), String> {
         let waits_for_memory = self.setup.policy == Policy::Back && self.setup.ack == Ack::Memory;
         let unflushed = waits_for_memory && after.memory_is_lost;
@@ -285,7 +290,8 @@ impl Run {
         Ok(())
     }
 
-    /// What a new life shows. What it tells to be lost, a person accepts, if `done` explains it.
+    /// Starts a node and reads all. Losses that the volume reports are accepted, as a user would,
+    /// if `done` explains them.
     fn look(&self, incarnation: u64, after: After, done: Option<&Done>) -> Result<Looked, String> {
         let (env, setup) = (self.world.env(), self.setup);
         let explained = matches!(done, Some(Done::Segment(..) | Done::Memory | Done::Foreign));
@@ -304,8 +310,8 @@ impl Run {
             loop {
                 match read_all(&node, self.regions.len(), self.hurts_flash).await {
                     Ok(found) => return Ok(Looked { found, was_told: told > 0 }),
-                    // A batch may hold damaged bytes without the change that has written over them, of which nothing need be
-                    // accepted: the next one takes both.
+                    // A batch may hold damaged bytes without the change that has written over them.
+                    // Nothing need be accepted then: the next batch takes both.
                     Err(error)
                         if error.kind() == Kind::Damaged && (1..TOLD_MAX).contains(&told) =>
                     {
@@ -315,7 +321,7 @@ impl Run {
                     Err(error) if error.kind() == Kind::Damaged && explained && told == 0 => {
                         told += 1;
                         heard::note("told: changes are lost");
-                        // What cannot be destaged tells a person which changes these are.
+                        // A drain that fails makes the volume report which changes are damaged.
                         if let Ok(device) = node.device().await {
                             let _ = device.handle().staged().drain().await;
                         }
@@ -331,7 +337,8 @@ impl Run {
         looked.map_err(|_elapsed| "it waits for ever".to_owned())?
     }
 
-    /// One life of the node: clients work on their regions, then all is drained and compared once more.
+    /// Runs one life of the node: clients work on their regions, then all is drained and compared
+    /// once more.
     fn life(
         &self,
         life: u64,
@@ -383,12 +390,12 @@ impl Run {
     }
 }
 
-/// All that clients have, of the volume that is brought into service for it. `drains`: first all is brought into the store.
+/// Reads all regions, of the volume that is attached for it. `drains`: first all is destaged.
 async fn read_all(
     node: &Node,
     regions: usize,
     drains: bool,
-) -> Result<Vec<Vec<u8>>, volume::Error> {
+) -> Result<Vec<Vec<u8>>, rekindle_volume::Error> {
     let device = node.device().await?;
     if drains {
         device.handle().staged().drain().await?;
@@ -402,7 +409,7 @@ async fn read_all(
     Ok(all)
 }
 
-/// A node that serves the volume, or why it does not.
+/// Starts a node and attaches the volume, or returns why not.
 async fn begin(
     env: &Env,
     store: Store,
@@ -420,7 +427,7 @@ async fn begin(
     Ok((node, device))
 }
 
-/// Everybody who acts in a life.
+/// Runs all actors of a life.
 async fn work(
     env: &Env,
     node: &Arc<Node>,
@@ -437,11 +444,11 @@ async fn work(
     join(actors).await
 }
 
-/// The store is well: all is drained, and is what was written.
+/// Drains a volume whose store is well, and compares it with what was written.
 async fn finish(env: &Env, device: &Device, regions: &[SharedRegion]) -> Result<(), String> {
     let mut tries = 0;
     while let Err(error) = device.handle().staged().drain().await {
-        // What was misread is read again, when the destager comes back to it.
+        // The destager reads once more what was misread, when it comes back to it.
         tries += 1;
         if tries > TRIES_MAX || error.kind() != Kind::Damaged {
             return Err(format!("drain: {error}"));

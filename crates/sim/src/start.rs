@@ -1,26 +1,26 @@
-//! A node among others: its record in the store, its part in the sweeps of others, and the end of a life that another has
-//! replaced. As the real one does it, as far as a run needs it.
+//! A node among others: its record in the store, its part in the sweeps of others, and the end of a
+//! life that another has replaced. All of it follows the real node, as far as a run needs it.
 
 use crate::boot::{Node, Record, Setup, Who};
 use crate::heard;
-use base::{Incarnation, NodeId};
-use content::sweep::{self, Options, Sweeper};
-use datastore::Store;
-use datastore::key::node_key;
-use datastore::layer;
-use datastore::layer::fault::{self, Plan};
-use datastore::record::{Body, Writer};
-use env::Env;
+use rekindle_base::{Incarnation, NodeId};
+use rekindle_content::sweep::{self, Options};
+use rekindle_datastore::Store;
+use rekindle_datastore::key::node_key;
+use rekindle_datastore::layer;
+use rekindle_datastore::layer::fault::{self, Plan};
+use rekindle_datastore::record::{Body, Writer};
+use rekindle_env::Env;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Before the store is asked again.
+/// Pause before the next request to the store.
 const PAUSE: Duration = Duration::from_millis(100);
 /// While it acknowledges anything, a node looks this often whether its record still names it.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// As much of `nodes/<id>` as others look at.
+/// The part of `nodes/<id>` that other nodes look at.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct NodeRecord {
     incarnation: Incarnation,
@@ -33,34 +33,33 @@ impl Body for NodeRecord {
     const FORMAT: u32 = 2;
 }
 
-/// A node that serves, with all that it does unasked.
+/// A node that serves, with its background work.
 #[derive(Clone)]
 pub struct Served {
     pub node: Arc<Node>,
-    pub sweeper: Arc<Sweeper>,
     pub incarnation: Incarnation,
     pub faults: fault::Handle,
-    /// What lists may be.
+    /// Switches the faults of lists.
     pub lists: fault::Handle,
     nonce: u64,
 }
 
-/// What a node is started with.
+/// Arguments of a start of a node.
 pub struct Start<'a> {
     pub node: NodeId,
     pub setup: &'a Setup,
     pub record: &'a Record,
     pub options: Options,
-    /// A person says that this folder goes on, whatever copies of it there are.
+    /// Whether the user says that this folder goes on, whatever copies of it there are.
     pub takes: bool,
 }
 
-/// Takes the next life in the node's record.
+/// Takes the next incarnation in the node's record.
 async fn next_life(
     writer: &Writer,
     nonce: u64,
     takes: bool,
-) -> Result<(Incarnation, Incarnation), datastore::Error> {
+) -> Result<(Incarnation, Incarnation), rekindle_datastore::Error> {
     let key = node_key(writer.node);
     let found = writer.read::<NodeRecord>(&key).await?;
     let last = found.as_ref().map(|held| &held.value);
@@ -86,29 +85,26 @@ pub async fn start(env: &Env, store: Store, start: Start<'_>) -> Result<Served, 
     let (incarnation, taken) = loop {
         match next_life(&writer, nonce, start.takes).await {
             Ok(life) => break life,
-            Err(datastore::Error::Exists(_)) => env.sleep(PAUSE).await,
+            Err(rekindle_datastore::Error::Exists(_)) => env.sleep(PAUSE).await,
             Err(error) if error.kind().is_retryable() => env.sleep(PAUSE).await,
             Err(error) => return Err(format!("the node's record: {error}")),
         }
     };
-    let who = Who { node: start.node, incarnation, taken };
+    let who = Who { node: start.node, incarnation, taken, sweep: start.options };
     let node = Node::boot_as(env.clone(), store, start.setup, who, start.record).await?;
     if !node.damage.is_empty() {
         return Err(format!("neither a crash nor a copy is damage: {:?}", node.damage));
     }
-    let roots = Arc::new(node.volumes.clone());
-    let sweeper = Sweeper::new(node.content.clone(), node.writer.clone(), roots);
-    let sweeper = Arc::new(sweeper.with_options(start.options));
-    Ok(Served { node: Arc::new(node), sweeper, incarnation, faults, lists, nonce })
+    Ok(Served { node: Arc::new(node), incarnation, faults, lists, nonce })
 }
 
 impl Served {
-    /// Says yes to the sweeps of others, and learns what they have in the store, for as long as it lives.
+    /// Agrees to the sweeps of other nodes, and learns their packs, as long as the node lives.
     pub async fn agree(self, interval: Duration) {
         let env = &self.node.writer.env;
         let mut rounds = 0_u64;
         loop {
-            let _ = self.sweeper.acknowledge().await;
+            let _ = self.node.sweeper.acknowledge().await;
             if rounds.is_multiple_of(8) {
                 let _ = self.node.content.warm_index().await;
             }
@@ -118,7 +114,8 @@ impl Served {
         }
     }
 
-    /// Ends acknowledging when another copy of the folder has been started: as `node::fencing` does.
+    /// Stops acknowledging when another copy of the folder has been started, as `node::fencing`
+    /// does.
     pub async fn watch(self) {
         let env = self.node.writer.env.clone();
         let staging = &self.node.staging;
@@ -153,14 +150,14 @@ impl Served {
             && held.value.incarnation >= self.incarnation)
     }
 
-    /// One sweep with what comes before it; whether it came to its end.
+    /// Reaps orphans and sweeps; returns whether the sweep came to its end.
     pub async fn sweep(&self) -> Result<bool, String> {
         match self.node.volumes.reap_orphans().await {
             Ok(reaped) => heard::note_many("reaped", reaped.removed + reaped.orphans),
             Err(error) if error.kind().is_retryable() => return Ok(false),
             Err(error) => return Err(format!("reaping: {error}")),
         }
-        match self.sweeper.run().await {
+        match self.node.sweeper.run().await {
             Ok(status) => {
                 heard::note_many("condemned", status.packs_condemned);
                 heard::note_many("rescue", status.packs_rescued);
@@ -168,7 +165,7 @@ impl Served {
                 heard::note_many("deleted", status.packs_deleted);
                 Ok(true)
             }
-            // Another one sweeps, or has not agreed; or the store is bad for a while.
+            // Another node sweeps, or has not agreed; or the store is bad for a while.
             Err(error) if error.kind().is_retryable() => {
                 heard::note("sweep refused");
                 tracing::debug!("sweep refused: {error}");
@@ -178,17 +175,17 @@ impl Served {
         }
     }
 
-    /// What the log has of volumes that nobody asks for: a removal that was cut off ends here, as in `node::work::recover`.
-    /// Gives what is left.
+    /// Ends what the log has of volumes without clients. A removal that was cut off ends here, as
+    /// in `node::work::recover`. Returns the number of volumes that are left.
     pub async fn recover(&self) -> Result<usize, String> {
         let (node, mut left) = (&self.node, 0);
         let told = |error: &dyn std::fmt::Display| format!("recovery: {error}");
         let volumes = node.log.unfinished_volumes().await.map_err(|error| told(&error))?;
         for (volume, serial) in volumes {
-            let key = datastore::key::volume_key(volume);
-            let vault = node.writer.read::<volume::Vault>(&key).await;
+            let key = rekindle_datastore::key::volume_key(volume);
+            let vault = node.writer.read::<rekindle_volume::Vault>(&key).await;
             match vault.map_err(|error| told(&error))?.map(|held| held.value) {
-                Some(vault) if vault.state != volume::VaultState::Deleted => {
+                Some(vault) if vault.state != rekindle_volume::VaultState::Deleted => {
                     match vault.checkpoint >= serial {
                         true => drop(node.log.release(volume, vault.checkpoint)),
                         false => left += 1,

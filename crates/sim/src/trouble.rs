@@ -1,34 +1,35 @@
-//! What goes wrong around a node in a life: on its disk, and at its store. Drawn from the seed, and over when the work of the
-//! life is done, since no fault lasts.
+//! Trouble around a node in a life, on its disk and at its store. It is drawn from the seed, and
+//! over when the work of the life is done, since no fault lasts.
 
 use crate::dice::Dice;
 use crate::heard;
-use base::Kind;
-use datastore::layer::fault::Plan;
-use env::sim::{Faults, Host, Mishaps};
+use rekindle_base::Kind;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::sim::{Faults, Host, Mishaps};
 
-/// What goes wrong with the disk of the log.
+/// Faults of the disk of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disk {
     Well,
     /// Room, file descriptors and memory run out, and come back: the log waits.
     Exhausted,
-    /// Writes and syncs fail: the log has failed then, and the life is over.
+    /// Writes and syncs fail: then the log has failed, and the life is over.
     Fails,
     /// Reads fail or give a wrong bit, while the medium is right.
     Misreads,
 }
 
-/// What goes wrong in one life.
+/// Faults in one life.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trouble {
     pub disk: Disk,
     pub store: Plan,
-    /// From the first look at disk and store; else once the volume is served.
+    /// Whether faults begin with the first look at disk and store, and not when the volume is
+    /// served.
     pub from_the_start: bool,
 }
 
-/// Words for the store's faults, each for a part of the lives; the second says under which name it is counted.
+/// Faults of the store, each for a part of the lives, and the name under which they are counted.
 const STORE: [(&str, &str); 11] = [
     ("", ""),
     ("latency=2ms", ""),
@@ -44,7 +45,7 @@ const STORE: [(&str, &str); 11] = [
 ];
 
 impl Trouble {
-    /// Some for a life.
+    /// Draws the faults of a life.
     pub fn draw(dice: &mut Dice) -> Self {
         let disk = match dice.below(16) {
             0..=2 => Disk::Exhausted,
@@ -52,7 +53,7 @@ impl Trouble {
             5..=6 => Disk::Misreads,
             _ => Disk::Well,
         };
-        // The plain ones as often as all others together.
+        // The first four are drawn as often as all others together.
         let kinds = STORE.len() as u64;
         let (words, name) =
             STORE[if dice.below(2) == 0 { dice.below(4) } else { dice.below(kinds) } as usize];
@@ -63,17 +64,17 @@ impl Trouble {
         Self { disk, store, from_the_start: dice.below(3) == 0 }
     }
 
-    /// Whether a client may be told this by its disk's failure, for good.
+    /// Whether the disk's failure may end a client's work with this error.
     pub fn ends(&self, kind: Kind) -> bool {
         matches!((self.disk, kind), (Disk::Fails | Disk::Misreads, Kind::Io | Kind::Damaged))
     }
 
-    /// Whether a node may not start, or not serve, because of it.
+    /// Whether these faults may keep a node from starting or serving.
     pub fn may_refuse_a_start(&self) -> bool {
         self.from_the_start && (self.disk != Disk::Well || self.store.flip_percent > 0.0)
     }
 
-    /// Whether a person may be told this by a volume while it lasts: then it is asked again.
+    /// Whether a volume may return this error while the faults last: then the request is repeated.
     pub fn explains(&self, kind: Kind) -> bool {
         let misreads = self.disk == Disk::Misreads && matches!(kind, Kind::Io | Kind::Damaged);
         kind.is_retryable() || misreads || (self.store.flip_percent > 0.0 && kind == Kind::Damaged)
@@ -81,7 +82,7 @@ impl Trouble {
 }
 
 impl Disk {
-    /// It begins.
+    /// Begins the faults.
     pub fn begin(self, host: &Host) {
         host.change_faults(|faults| {
             faults.only = Some("flash".to_owned());
@@ -94,13 +95,14 @@ impl Disk {
                     faults.no_files = 0.1;
                 }
                 Disk::Fails => (faults.write_error, faults.sync_error) = (0.02, 0.02),
-                // A batch reads many changes, and comes to nothing with one error: not so often that none ever succeeds.
+                // A batch reads many changes, and fails with one error. So errors are rare enough
+                // that batches succeed at times.
                 Disk::Misreads => (faults.read_error, faults.read_flip) = (0.01, 0.03),
             }
         });
     }
 
-    /// It is over.
+    /// Ends the faults.
     pub fn end(host: &Host) {
         host.change_faults(|faults| {
             let well = Faults::none();
@@ -112,7 +114,7 @@ impl Disk {
     }
 }
 
-/// How a disk tears what it was writing when it lost power, or failed; of a whole run.
+/// Draws how a disk tears unfinished writes at a power cut or a failure, for a whole run.
 pub fn tears(dice: &mut Dice) -> Faults {
     Faults {
         torn_sectors: [0.0, 0.5, 1.0][dice.below(3) as usize],
@@ -122,7 +124,7 @@ pub fn tears(dice: &mut Dice) -> Faults {
     }
 }
 
-/// Counts what the disks of a run did.
+/// Counts the faults that the disks of a run had.
 pub fn note(mishaps: &Mishaps) {
     let Mishaps { torn_prefix, torn_sectors, torn_whole, .. } = *mishaps;
     for (what, count) in [

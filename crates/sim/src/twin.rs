@@ -1,10 +1,12 @@
-//! Two lives of one node side by side: while it serves, its folder is copied to another machine, and the copy is started as
-//! the same node. Both have clients. Later the copy stops, and a person goes on with the first folder.
+//! Two lives of one node side by side: while the node serves, its folder is copied to another
+//! machine, and the copy is started as the same node. Both have clients. Later the copy stops, and
+//! the first folder goes on by a user's command.
 //!
-//! Judged: the newer life begins with what the folder had when it was copied, or what the store has had since, and from then
-//! on nothing that is acknowledged there is lost; the older one acknowledges nothing that the newer has not, as soon as it has
-//! met it, and meets it soon; each reads what was acknowledged there, never a mix; and the first folder, when it comes back,
-//! has all that the copy has brought into the store, and nothing that its own deposed life wrote.
+//! Judged of the newer life: it begins with the state of the folder at the copy, or with what the
+//! store has had since, and from then on loses nothing that it acknowledges. Judged of the older
+//! life: it meets the newer one soon, and then acknowledges nothing that the newer has not. Each
+//! life reads what was acknowledged there, never a mix. The first folder, when it comes back, has
+//! all that the copy has brought into the store, and nothing that its own deposed life wrote.
 
 mod life;
 
@@ -18,42 +20,43 @@ use crate::remote::{self, Pace};
 use crate::scenario::Outcome;
 use crate::start::{self, Served, Start};
 use crate::trouble;
-use base::units::{KIB, MIB};
-use content::sweep::{Budget, Options};
-use content::{Class, Content, tree};
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use datastore::record::Writer;
-use env::Env;
-use env::sim::{Host, Stop, World};
 use parking_lot::Mutex;
+use rekindle_base::units::{KIB, MIB};
+use rekindle_content::sweep::{Budget, Options};
+use rekindle_content::{Class, Content, tree};
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_datastore::record::Writer;
+use rekindle_env::Env;
+use rekindle_env::sim::{Host, Stop, World};
+use rekindle_volume::{Ack, Policy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use volume::{Ack, Policy};
 
 const VOLUMES: usize = 3;
 const BLOCKS: usize = 4;
 const REGION: usize = BLOCKS * BLOCK;
-/// Nobody may wait for longer than this: no fault lasts.
+/// Longest wait of any task: no fault lasts.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// How often a node looks whether another one sweeps.
+/// How often a node looks for sweeps of other nodes.
 const LOOK: Duration = Duration::from_secs(60);
 /// The hosts, in the order of the lives.
 const OLD: usize = 0;
 const NEW: usize = 1;
 
-/// What goes wrong at the store in a life.
+/// Faults of the store in a life.
 const STORE: [&str; 4] = ["", "latency=2ms", "latency=1ms,fail=5%,lie=5%", "latency=20ms"];
 
 struct Volume {
     name: String,
-    /// What the clients of the first folder were promised.
+    /// The promises to the clients of the first folder.
     old: SharedRegion,
-    /// The oldest of its states with which the copy may begin.
+    /// The oldest state of `old` with which the copy may begin.
     floor: AtomicU64,
-    /// What they were promised before a crash, while the copy may be of that time: it may lack what only memory had.
+    /// The promises before a crash, while the copy may be of that time: it may lack what only
+    /// memory had.
     earlier: Mutex<Vec<(Region, usize)>>,
     new: Mutex<Option<Seen>>,
 }
@@ -61,33 +64,33 @@ struct Volume {
 /// A volume in the newer life.
 #[derive(Clone)]
 struct Seen {
-    /// What it had when it was first looked at.
+    /// The bytes at the newer life's first look.
     base: Vec<u8>,
-    /// What its clients were promised.
+    /// The promises to the newer life's clients.
     region: SharedRegion,
 }
 
-/// What all lives share.
+/// State that all lives share.
 struct Run {
     store: Store,
     setup: Setup,
-    /// Both are the same node.
+    /// The record of the node, which both lives share.
     record: Record,
     volumes: Vec<Volume>,
     serving: Mutex<[Option<Served>; 2]>,
     /// Actors of each life that have not ended.
     busy: [AtomicU64; 2],
-    /// The copy has been started once; and has taken the node.
+    /// Whether the copy has been started once; `has_taken`: whether it has taken the node.
     is_copied: AtomicBool,
     has_taken: AtomicBool,
-    /// When the copy is started, nobody does anything with the first folder's volumes for this long.
+    /// How long the clients of the first folder pause when the copy is started.
     siesta: Duration,
     is_ending: AtomicBool,
     failure: Mutex<Option<String>>,
     begun: Begun,
 }
 
-/// One life, for those who act in it.
+/// One life, for its actors.
 #[derive(Clone)]
 struct Life {
     run: Arc<Run>,
@@ -118,7 +121,7 @@ fn setup(dice: &mut Dice) -> Setup {
     }
 }
 
-/// As a node sweeps; but what is young gets old sooner.
+/// As a node sweeps, but packs are young for a shorter time.
 fn options() -> Options {
     Options {
         budget: Budget::Unlimited,
@@ -201,7 +204,7 @@ impl Run {
         let copied = hosts[OLD].copy_folder(FLASH, &hosts[NEW], FLASH);
         copied.map_err(|error| format!("the copy: {error}"))?;
         for volume in &self.volumes {
-            // What only memory has is not in the copy.
+            // The copy has no memory, and so none of the changes that only memory has.
             if self.setup.ack == Ack::Flash {
                 volume.floor.store(volume.old.lock().mark() as u64, Ordering::Relaxed);
                 volume.earlier.lock().clear();
@@ -215,7 +218,8 @@ impl Run {
             self.crash(&hosts[OLD], OLD, dice, outcome);
         }
         self.is_copied.store(true, Ordering::Relaxed);
-        // Who has not acknowledged anything for a while does not look whether it is replaced.
+        // A node that has not acknowledged anything for a while does not look whether it is
+        // replaced.
         world.run_until(Stop::Time(self.siesta / 4));
         self.begin(&hosts[NEW], NEW, dice);
         for _ in 0..dice.below(3) {
@@ -232,7 +236,7 @@ impl Run {
         let end = env.timeout(PATIENCE, self.clone().end(env.clone()));
         world.block_on(end).map_err(|_elapsed| "it waits for ever".to_owned())??;
         hosts.iter().for_each(Host::crash_process);
-        // The first folder goes on, by a person's word.
+        // The first folder goes on by a user's command.
         let env = hosts[OLD].env();
         let back = env.timeout(PATIENCE, self.clone().take_back(env.clone()));
         world.block_on(back).map_err(|_elapsed| "taken back, it waits for ever".to_owned())?
@@ -242,7 +246,7 @@ impl Run {
         self.failure.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// Lets the world go on until clients have begun so many requests more.
+    /// Runs the world until clients have begun so many more requests.
     fn work(&self, world: &World, requests: u64) -> Result<(), String> {
         let target = self.begun.load(Ordering::Relaxed) + requests;
         let until = world.elapsed() + PATIENCE;
@@ -271,7 +275,7 @@ impl Run {
             served.node.staging.volumes().iter().any(|staged| staged.backlog().changes > 0)
         });
         outcome.amid_work += u64::from(owes);
-        // What only memory has goes with the power, and this oracle excuses nothing.
+        // A power cut takes what only memory has, and this oracle excuses no loss.
         if self.setup.ack == Ack::Flash && dice.below(2) == 0 {
             host.cut_power();
             outcome.power_cuts += 1;
@@ -295,7 +299,7 @@ impl Run {
         Ok(served)
     }
 
-    /// One life: it starts, and sets all its actors going.
+    /// Runs one life: starts the node, and spawns all its actors.
     async fn live(self: Arc<Self>, env: Env, which: usize, mut dice: Dice) -> Result<(), String> {
         let takes = which == NEW && !self.has_taken.load(Ordering::Relaxed);
         let served = self.start(&env, takes).await?;
@@ -318,7 +322,8 @@ impl Run {
         Ok(())
     }
 
-    /// All is well again: the older life has met the newer one, and that has all that it should.
+    /// Ends the run: heals the stores, lets the older life meet the newer one, and checks that the
+    /// newer one has all that it should.
     async fn end(self: Arc<Self>, env: Env) -> Result<(), String> {
         self.is_ending.store(true, Ordering::Relaxed);
         let pause = Duration::from_millis(50);
@@ -365,7 +370,7 @@ impl Run {
         new.node.log.close().await.map_err(|error| format!("the log does not close: {error}"))
     }
 
-    /// Eyes that have nothing in memory see every block.
+    /// Checks that a reader with empty caches sees every block.
     async fn compare_coldly(&self, env: &Env, served: &Served) -> Result<(), String> {
         let eyes = Content::open(env.clone(), self.store.clone(), Node::content_config());
         for Volume { name, new, .. } in &self.volumes {
@@ -390,12 +395,13 @@ impl Run {
         Ok(())
     }
 
-    /// The first folder goes on, with its log as it was left.
+    /// Starts the first folder again, with its log as it was left.
     async fn take_back(self: Arc<Self>, env: Env) -> Result<(), String> {
         let served = self.start(&env, true).await?;
         let life = Life { run: self.clone(), which: NEW, served, env };
         let told = |why| format!("taken back: {why}");
-        // All of them before any is written to: what the log has of each may be in the way of the others.
+        // All volumes are attached before any is written to: the log's changes of each may be in
+        // the way of the others.
         let mut devices = Vec::new();
         for at in 0..VOLUMES {
             devices.push(life.enter(at).await.map_err(told)?.ok_or("taken back and fenced")?);

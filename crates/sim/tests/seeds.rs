@@ -1,13 +1,15 @@
-//! Many seeds, and that a seed is one run. `REKINDLE_SEEDS` says how many, `REKINDLE_SEED` repeats one.
+//! Many seeds of each kind of run, and the proof that a seed is one run. `REKINDLE_SEEDS` says how
+//! many, `REKINDLE_SEED` repeats one.
 
 use rekindle_sim::scenario::{Outcome, run};
 use rekindle_sim::{lives, pair, twin};
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What must happen in so many seeds or more; with fewer, chance may leave something out.
+/// Number of seeds from which all of [`WANTED`] must happen; with fewer, chance may leave something
+/// out.
 const SEEDS_TELLING: u64 = 2000;
-/// What a run is there for: each must happen.
+/// Events that the runs exist for: each must happen.
 const WANTED: &[&str] = &[
     "rollover",
     "file reuse",
@@ -52,14 +54,14 @@ const WANTED: &[&str] = &[
     "told: damage at a start",
     "told: foreign memory",
 ];
-/// Of a hundred crashes so many must fall among work that is acknowledged and not finished.
+/// Percentage of the crashes that must fall among work that is acknowledged and not finished.
 const AMID_WORK_PERCENT: u64 = 60;
 
 fn wanted(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Runs seeds on two threads; whatever goes wrong names its seed, a panic too.
+/// Runs seeds on two threads; every failure names its seed, a panic too.
 fn many<T: Default + Send>(
     name: &str,
     seeds: u64,
@@ -130,9 +132,9 @@ fn a_seed_repeats_itself_exactly() {
     assert_eq!(different.len(), 20, "different seeds are different runs");
 }
 
-/// Of the seeds that are wanted one in so many is a run of lives of volumes, which takes longer than the others.
+/// Divisor of the wanted seeds for runs of lives of volumes, which take longer than the others.
 const LIVES_SHARE: u64 = 20;
-/// With so many of these, what is rare has happened.
+/// Number of such runs in which rare events have happened.
 const LIVES_TELLING: u64 = 50;
 
 #[test]
@@ -164,9 +166,9 @@ fn a_seed_of_lives_repeats_itself_exactly() {
     }
 }
 
-/// Of the seeds that are wanted one in so many is a run of two nodes.
+/// Divisor of the wanted seeds for runs of two nodes.
 const PAIR_SHARE: u64 = 40;
-/// With so many of these, what they are there for has happened.
+/// Number of such runs in which their events must have happened.
 const PAIR_TELLING: u64 = 200;
 const PAIR_WANTED: &[&str] = &[
     "a pack of both",
@@ -187,7 +189,7 @@ fn two_nodes_on_one_store_take_nothing_from_each_other() {
     check_runs("REKINDLE_PAIR_SEED", PAIR_SHARE, pair::run, (PAIR_TELLING, PAIR_WANTED));
 }
 
-/// Of the seeds that are wanted one in so many is a run of a copied folder.
+/// Divisor of the wanted seeds for runs of a copied folder.
 const TWIN_SHARE: u64 = 40;
 const TWIN_WANTED: &[&str] = &[
     "acknowledged beside the newer life",
@@ -205,7 +207,7 @@ fn of_two_copies_of_a_node_the_newer_is_right_and_the_older_is_fenced() {
     check_runs("REKINDLE_TWIN_SEED", TWIN_SHARE, twin::run, (PAIR_TELLING, TWIN_WANTED));
 }
 
-/// One run if its seed is given, else many; what they are there for must have happened.
+/// Runs one seed if it is given, else many; their events must have happened.
 fn check_runs(
     name: &str,
     share: u64,

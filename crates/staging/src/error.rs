@@ -1,16 +1,16 @@
-//! What can go wrong with staging.
+//! Errors of staging.
 
-use base::Kind;
+use rekindle_base::Kind;
 
 /// An error of staging. Clonable, because one failed batch may fail many writes.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
-    Store(#[from] datastore::Error),
+    Store(#[from] rekindle_datastore::Error),
     #[error(transparent)]
-    Content(#[from] content::Error),
+    Content(#[from] rekindle_content::Error),
     #[error(transparent)]
-    Log(#[from] log::Error),
+    Log(#[from] rekindle_log::Error),
     /// Another node owns the volume now, or a newer generation does.
     #[error("volume {0} is served by another node now")]
     Fenced(String),
@@ -20,44 +20,44 @@ pub enum Error {
     /// The volume is out of service.
     #[error("volume {0} is not in service")]
     Closed(String),
-    /// A request that no volume could fulfil.
+    /// A request that no volume can fulfil.
     #[error("{0}")]
     Invalid(String),
-    /// What is asked for is lost for good, until somebody writes over it.
+    /// The requested bytes are lost for good, until a client writes over them.
     #[error(
         "volume {volume}: {lost} are lost: write over them (from a backup, say); `rekindle salvage history {volume}` tells what happened"
     )]
     Quarantined {
-        /// Its name.
+        /// The volume's name.
         volume: String,
-        /// Which bytes.
+        /// The lost bytes.
         lost: String,
     },
-    /// The vault is an older one than the datastore has had.
+    /// The vault is older than one that the datastore has had.
     #[error(
         "volume {volume}: the store was set back: its vault is of checkpoint {found}, and the store has had {known}; when the store is \
          right again, so is the volume; `rekindle salvage run {volume} --accept-losses` goes on from the older content"
     )]
     SetBack {
-        /// Its name.
+        /// The volume's name.
         volume: String,
-        /// What the vault says.
-        found: base::Serial,
-        /// What the log knows.
-        known: base::Serial,
+        /// The vault's checkpoint.
+        found: rekindle_base::Serial,
+        /// The checkpoint that the log knows.
+        known: rekindle_base::Serial,
     },
     /// Acknowledged changes are missing from the log.
     #[error("volume {volume}: acknowledged changes are damaged: {reason}")]
     Lost {
-        /// Its name.
+        /// The volume's name.
         volume: String,
-        /// Which, exactly.
+        /// The exact reason.
         reason: String,
     },
 }
 
 impl Error {
-    /// What to do about it.
+    /// The class of the error, which decides what to do about it.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {

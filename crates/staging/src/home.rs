@@ -1,10 +1,11 @@
-//! Where a volume's changes go in the end, as the destager and the reader see it. The volume's kind implements it.
+//! The home of a volume's changes, as the destager and the reader see it. The volume's kind
+//! implements it.
 
 use crate::Error;
 use bytes::Bytes;
-use content::{Batch, tree::Root};
-use env::BoxFuture;
-use log::Place;
+use rekindle_content::{Batch, tree::Root};
+use rekindle_env::BoxFuture;
+use rekindle_log::Place;
 use std::ops::Range;
 
 /// A stretch of a volume.
@@ -12,11 +13,11 @@ use std::ops::Range;
 pub struct Extent {
     pub position: u64,
     pub span: u64,
-    /// `false`: a hole, reads as zeros and takes no space.
+    /// `false`: a hole, which reads as zeros and takes no space.
     pub data: bool,
 }
 
-/// Where the bytes of a change are.
+/// The place of a change's bytes.
 #[derive(Clone)]
 pub enum Source {
     /// Zeros.
@@ -36,7 +37,7 @@ pub struct Fold {
 }
 
 impl Source {
-    /// Where it lies in the log, if it does.
+    /// The place in the log, if the bytes are there.
     pub(crate) fn place(&self) -> Option<&Place> {
         match self {
             Source::Log(place, _) => Some(place),
@@ -54,7 +55,8 @@ impl Source {
         }
     }
 
-    /// Copies bytes from `start` within the piece if they are in memory; `false` when they are only on flash.
+    /// Copies bytes from `start` within the piece if they are in memory; `false` when they are only
+    /// on flash.
     pub fn read_now(&self, start: u64, out: &mut [u8]) -> Result<bool, Error> {
         match self {
             Source::Zero => out.fill(0),
@@ -85,7 +87,7 @@ fn beyond(start: u64) -> Error {
 pub trait Home: Send + Sync + 'static {
     /// Reads from cached chunks only; `false` when one is missing. A plain call.
     fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, Error>;
-    /// Reads. `keep`: whether what is fetched goes to the cache.
+    /// Reads. `keep`: whether fetched chunks go to the cache.
     fn read<'a>(
         &'a self,
         root: &'a Root,
@@ -100,7 +102,7 @@ pub trait Home: Send + Sync + 'static {
         root: &'a Root,
         changes: &'a [Fold],
     ) -> BoxFuture<'a, Result<Root, Error>>;
-    /// The volume has grown to so many bytes.
+    /// Notes that the volume has grown to so many bytes.
     fn grow(&self, _size: u64) {}
     /// The bytes that stand for a range of keys of the volume's tree, none beyond the volume's end.
     fn bytes_of(&self, keys: Range<u64>) -> Range<u64>;

@@ -1,99 +1,90 @@
-//! Write acceleration: when a write is acknowledged, and how it reaches its home afterwards.
+//! Write acceleration: acknowledges writes, and brings them to their home afterwards.
 //!
-//! The one crate that joins [`log`] and [`content`]. A [`Staged`] volume gives every change a serial ([`gatekeeper`]),
-//! acknowledges it after what its [`Policy`] says, keeps it readable in the overlay, and lets the destager fold
-//! changes in serial order into the volume's [`Home`], one atomic vault commit a batch. The [`Vault`] is the one truth
-//! about who may write the volume.
+//! The one crate that joins the log and the content store. A [`Staged`] volume gives every change a
+//! serial, acknowledges the change as the [`Policy`] says, and keeps it readable in the overlay.
+//! The destager folds changes in serial order into the volume's [`Home`], one atomic commit of the
+//! vault a batch. The [`Vault`] alone says which life may write the volume.
+//!
+//! The rooms: [`ack`] (the way in), [`queue`] (unfinished changes, and how they are read),
+//! [`destage`] (the way down), [`recover`] (after a restart), [`repair`] (after damage).
 
-mod accept;
-mod admission;
-mod batch;
-mod budget;
-mod commit;
-mod counting;
-mod destager;
-mod earlier;
+mod ack;
+mod destage;
 mod error;
-mod fence;
-mod flow;
-mod gatekeeper;
 mod home;
 mod limits;
-mod listing;
-mod lives;
-mod overlay;
-mod plan;
-mod policy;
-mod quarantine;
 mod queue;
-mod reading;
-mod recovery;
-mod replay;
-mod salvage;
-mod staged;
+mod recover;
+mod repair;
 mod vault;
-pub mod versions;
 mod view;
 
+pub use ack::policy::{Ack, Policy};
+pub use ack::staged::Staged;
+pub use destage::versions;
 pub use error::Error;
 pub use home::{Extent, Fold, Home, Source};
-pub use policy::{Ack, Policy};
-pub use quarantine::Lost;
-pub use salvage::{Allowance, Back, Hurt, Salvaged};
-pub use staged::Staged;
+pub use repair::quarantine::Lost;
+pub use repair::salvage::{Allowance, Back, DamageReport, Salvaged};
 pub use vault::{Accepted, Logged, Vault, VaultState, Version};
 pub use view::{DestagerView, StagedView};
 
 /// The newest version that this binary knows of each format of this crate.
-pub const FORMATS: [(&str, u32); 1] =
-    [(<Vault as datastore::record::Body>::WHAT, <Vault as datastore::record::Body>::FORMAT)];
+pub const FORMATS: [(&str, u32); 1] = [(
+    <Vault as rekindle_datastore::record::Body>::WHAT,
+    <Vault as rekindle_datastore::record::Body>::FORMAT,
+)];
 
-use base::VolumeId;
-use budget::Rouse;
-use content::Content;
-use datastore::record::{Held, Writer};
-use destager::Destager;
-use earlier::Shelf;
-use env::{BoxFuture, Env};
-use fence::Fence;
-use gatekeeper::Gatekeeper;
-use log::Log;
+use ack::budget::Wakeup;
+use ack::fence::Fence;
+use ack::policy::Mode;
+use destage::destager;
+use destage::destager::Destager;
+use destage::previous_root::Retained;
 use parking_lot::Mutex;
-use recovery::Parked;
+use queue::volume_state::VolumeState;
+use recover::deferred_index;
+use recover::recovery::Parked;
+use rekindle_base::VolumeId;
+use rekindle_content::Content;
+use rekindle_datastore::record::{Held, Writer};
+use rekindle_env::{BoxFuture, Env};
+use rekindle_log::Log;
 use serde::Serialize;
-use staged::Mode;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
-/// Settings.
+/// Settings of staging.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Flash that unfinished changes of all volumes may take, bytes. A volume's fair share is this over the number of
-    /// volumes with unfinished changes.
+    /// Flash that unfinished changes of all volumes may take, bytes. A volume's fair share is this
+    /// over the number of volumes with unfinished changes.
     pub flash_bytes: u64,
     /// RAM for payloads held by `through` and `uncached` writes, bytes.
     pub memory_bytes: u64,
-    /// A change is destaged when it is this old, if nothing else triggers earlier.
+    /// Age at which a change is destaged, if nothing else triggers earlier.
     pub destage_age: Duration,
-    /// ... or when a volume has this many unfinished bytes.
+    /// Unfinished bytes of a volume at which it is destaged before `destage_age`.
     pub destage_bytes: u64,
     /// Most bytes in one destage batch.
     pub batch_bytes: u64,
-    /// Destage batches at once, of different volumes.
+    /// Count of the destage batches that run at once, of different volumes.
     pub destagers: usize,
-    /// A volume that comes back with more unfinished changes takes writes before all of them are indexed; reads wait.
+    /// Most unfinished changes that are indexed before a volume comes into service. A volume that
+    /// comes back with more takes writes before all of them are indexed; reads wait.
     pub index_at_once: usize,
-    /// Past this age of the oldest change, the volume is reported as late.
+    /// Age of the oldest change past which a volume is reported as late.
     pub age_deadline: Duration,
-    /// Whether the log's open segments outlive the process (`warm::Arena::outlives_process`). If not, ack `memory` would
-    /// promise what nobody can keep, and such volumes are served as with ack `flash`.
+    /// Whether the log's open segments outlive the process
+    /// (`rekindle_warm::Arena::outlives_process`). If not, ack `memory` would promise what the node
+    /// cannot keep, and such volumes are served as with ack `flash`.
     pub memory_outlives_process: bool,
 }
 
-/// The staging of one node. Clones mean the same one; with the last of them destaging ends.
+/// The staging of one node. All clones are the same staging; destaging ends with the last of them.
 #[derive(Clone)]
 pub struct Staging {
     inner: Arc<Inner>,
@@ -101,7 +92,8 @@ pub struct Staging {
     _life: Arc<Life>,
 }
 
-/// While it lives, staging works. Volumes and staging hold one another; this is what lets go.
+/// The lifetime of staging. Volumes and staging hold one another, and the drop of this value lets
+/// both go.
 struct Life {
     inner: Arc<Inner>,
 }
@@ -123,59 +115,62 @@ pub(crate) struct Inner {
     config: Config,
     /// Flash that unfinished changes of volumes in service take, bytes.
     total: AtomicU64,
-    /// Volumes that have any.
+    /// Count of the volumes in service whose unfinished changes take flash.
     volumes_with_changes: AtomicU64,
-    /// Writes that wait for room on flash.
+    /// Count of the writes that wait for room on flash.
     stalled: AtomicUsize,
     /// RAM for payloads, a permit a byte; first come first served.
     memory: Arc<Semaphore>,
     memory_permits: u32,
     /// Moving average of one store operation, nanoseconds; 0 while unknown.
     latency: AtomicU64,
-    /// In order, so that a seed of the simulation is one run.
+    /// The volumes in service; in order, so that a seed of the simulation is one run.
     volumes: Mutex<BTreeMap<VolumeId, Arc<Staged>>>,
     parked: Mutex<BTreeMap<VolumeId, Parked>>,
     destager: Destager,
     fence: Fence,
     /// Volumes that keep the root before their last commit.
-    shelf: Shelf,
-    /// Earlier contents that somebody is about to go back to.
+    retained: Retained,
+    /// Versions that no commit takes while the user goes back to one of them.
     holds: versions::Holds,
-    /// Volumes whose content turned out to be damaged, for whoever salvages.
-    hurt: (mpsc::Sender<Hurt>, Mutex<Option<mpsc::Receiver<Hurt>>>),
+    /// Reports of volumes whose content turned out to be damaged, for the salvaging task.
+    damage_reports: (mpsc::Sender<DamageReport>, Mutex<Option<mpsc::Receiver<DamageReport>>>),
 }
 
 /// The outcome of submitting a change.
 pub enum Written {
     /// Acknowledge now.
-    Done,
-    /// Acknowledge when [`Staged::sync`] of this ticket (or of a later one of the same volume) has returned.
-    Staged(Ticket),
-    /// Flow control, a stall, or a policy that waits for the datastore: acknowledge when this has ended. The change
-    /// is on its way whether or not the future is polled once the first poll has been made.
-    Later(BoxFuture<'static, Result<(), Error>>),
+    Acked,
+    /// Acknowledge when [`Staged::sync`] of this ticket (or of a later one of the same volume) has
+    /// returned.
+    NeedsSync(Ticket),
+    /// Acknowledge when the future has ended: flow control, a stall, or a policy that waits for the
+    /// datastore holds the reply back. Once the future has been polled, the change is on its way
+    /// whether or not the future is polled again.
+    Pending(BoxFuture<'static, Result<(), Error>>),
 }
 
 /// A point of the log that covers a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Ticket(pub log::Position);
+pub struct Ticket(pub rekindle_log::Position);
 
-/// What a volume owes to its home, and why it is slow.
+/// The unfinished changes of a volume, and the reasons why it is slow.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Backlog {
     /// Unfinished changes.
     pub changes: u64,
-    /// Their bytes.
+    /// Bytes of the unfinished changes.
     pub bytes: u64,
-    /// Age of the oldest, milliseconds.
+    /// Age of the oldest unfinished change, milliseconds.
     pub age_ms: u64,
-    /// Estimated time until all present ones are destaged, milliseconds (by the moving average), if known.
+    /// Estimated time until all present changes are destaged, milliseconds (by the moving average),
+    /// if known.
     pub eta_ms: Option<u64>,
-    /// Older than the deadline.
+    /// Whether the oldest change is past [`Config::age_deadline`].
     pub late: bool,
     /// Present delay of an acknowledgement by flow control, milliseconds.
     pub delay_ms: u64,
-    /// Why writes wait altogether, if they do.
+    /// The reason of a stall, if writes wait altogether.
     pub stalled: Option<String>,
     /// Last error of the destager, if the last attempt failed.
     pub destage_error: Option<String>,
@@ -184,7 +179,7 @@ pub struct Backlog {
 }
 
 impl Staging {
-    /// Staging over a log and a content store. Starts the destagers.
+    /// Starts staging over a log and a content store, with its destagers.
     #[must_use]
     pub fn start(env: Env, log: Log, content: Content, writer: Writer, config: Config) -> Self {
         let writer_life = writer.life().incarnation;
@@ -204,10 +199,10 @@ impl Staging {
             parked: Mutex::default(),
             destager: Destager::new(),
             fence: Fence::new(writer_life),
-            shelf: Shelf::default(),
+            retained: Retained::default(),
             holds: versions::Holds::default(),
-            hurt: {
-                let (sender, receiver) = mpsc::channel(limits::HURT_MAX);
+            damage_reports: {
+                let (sender, receiver) = mpsc::channel(limits::DAMAGE_REPORTS_MAX);
                 (sender, Mutex::new(Some(receiver)))
             },
             config,
@@ -216,10 +211,11 @@ impl Staging {
         Self { _life: Arc::new(Life { inner: inner.clone() }), inner }
     }
 
-    /// Brings a volume into service: re-indexes its unfinished changes (those of the log past the vault's checkpoint
-    /// and of no newer generation), in memory only; the vault is not written (the caller has made this node its owner).
-    /// When they are many, the index is made while the volume takes writes already ([`Config::index_at_once`]).
-    /// A volume that is in service already is given as it is.
+    /// Brings a volume into service: re-indexes its unfinished changes (those of the log past the
+    /// vault's checkpoint and of no newer generation), in memory only. When they are many, the
+    /// index is made while the volume takes writes already ([`Config::index_at_once`]). The caller
+    /// has made this node the owner; the vault is written only if a copy of this node's folder
+    /// could go on with the volume otherwise. A volume that is in service already is returned.
     pub async fn open(
         &self,
         vault: Held<Vault>,
@@ -228,8 +224,9 @@ impl Staging {
         self.bring(vault, home, true).await
     }
 
-    /// The same, by a copy of the vault: should the store turn out to have another one, nothing is overwritten.
-    pub async fn open_by_copy(
+    /// Like [`Staging::open`], by a copy of the vault: should the store turn out to have another
+    /// one, nothing is overwritten.
+    pub async fn open_from_cache(
         &self,
         vault: Held<Vault>,
         home: Arc<dyn Home>,
@@ -259,52 +256,60 @@ impl Staging {
         if let Some(present) = inner.volumes.lock().get(&value.id) {
             return Ok(present.clone());
         }
-        let mode = match (value.policy, value.ack) {
-            (Policy::Uncached, _) => Mode::Store { keep: false },
-            (Policy::Through, _) => Mode::Store { keep: true },
-            (Policy::Back, Ack::Memory) if inner.config.memory_outlives_process => Mode::Memory,
-            (Policy::Back, _) => Mode::Flash,
-        };
+        let mode = self.mode_of(value);
+        if let Some(downgrade) = mode.downgrade(value.policy, value.ack) {
+            tracing::warn!(volume = value.name, "{downgrade}");
+        }
         inner.is_not_set_back(value)?;
         let id = value.id;
         let checkpoint = value.checkpoint;
         let unfinished = inner.unfinished_of(value).await?;
         inner.log.release(id, checkpoint);
         let vault = inner.claim(vault, (unfinished.begins, &unfinished.runs), seen).await?;
-        let (is_listed, end) = (unfinished.queue.is_listed(), unfinished.end);
-        let mut gate = Gatekeeper::new(vault, unfinished, seen);
-        // Memory that outlives the process is as good as flash, for those that were appended in it.
-        gate.index(if mode == Mode::Memory { end } else { inner.log.committed() });
+        let is_listed = unfinished.queue.is_listed();
+        let mut gate = VolumeState::new(vault, unfinished, seen);
+        gate.index(mode.shows(&inner.log.progress()));
         let staged = Staged::new(inner.clone(), home, gate, mode);
         {
             let mut volumes = inner.volumes.lock();
             inner.fence.check()?;
             volumes.insert(id, staged.clone());
         }
-        let rouse = {
+        let wakeup = {
             let mut gate = staged.gate.lock();
             if gate.flash_bytes > 0 {
                 inner.volumes_with_changes.fetch_add(1, Ordering::Relaxed);
                 inner.total.fetch_add(gate.flash_bytes, Ordering::Relaxed);
             }
-            if gate.queue.is_empty() { Rouse::No } else { staged.note(&mut gate) }
+            if gate.queue.is_empty() { Wakeup::No } else { staged.note(&mut gate) }
         };
-        staged.rouse(rouse);
+        staged.wake_up(wakeup);
         if !is_listed {
-            listing::start(&staged);
+            deferred_index::start(&staged);
         }
         Ok(staged)
     }
 
-    /// News of volumes whose content turned out to be damaged when it was read or folded, each once until its next
-    /// salvage. There is one receiver; `None` when somebody has it.
-    #[must_use]
-    pub fn hurt(&self) -> Option<mpsc::Receiver<Hurt>> {
-        self.inner.hurt.1.lock().take()
+    fn mode_of(&self, vault: &Vault) -> Mode {
+        Mode::of(vault.policy, vault.ack, self.inner.config.memory_outlives_process)
     }
 
-    /// Keeps all earlier contents that a vault lists from being thinned by commits, `target` before all others, for as long as
-    /// the hold lives. One at a time for a volume.
+    /// The message to the user that writes of a volume wait on this machine for more than its `ack`
+    /// asks for, if they do.
+    #[must_use]
+    pub fn downgrade(&self, vault: &Vault) -> Option<&'static str> {
+        self.mode_of(vault).downgrade(vault.policy, vault.ack)
+    }
+
+    /// Reports of volumes whose content turned out to be damaged when it was read or folded, each
+    /// volume once until its next salvage. There is one receiver: `None` after the first call.
+    #[must_use]
+    pub fn damage_reports(&self) -> Option<mpsc::Receiver<DamageReport>> {
+        self.inner.damage_reports.1.lock().take()
+    }
+
+    /// Keeps all versions that a vault lists from being thinned by commits, `target` before all
+    /// others, for as long as the hold lives. A volume has one hold at a time.
     #[must_use]
     pub fn hold_versions(&self, vault: &Vault, target: &Version) -> versions::Hold {
         let holds = self.inner.holds.clone();
@@ -331,8 +336,8 @@ impl Staging {
         self.inner.volumes.lock().values().cloned().collect()
     }
 
-    /// Begins no further batch; those in hand have a short grace to end. What is unfinished stays in the log. For a
-    /// stop that shall be quick, before the volumes are closed.
+    /// Begins no further batch; the batches in hand have a short grace to end. Unfinished changes
+    /// stay in the log. For a quick stop, before the volumes are closed.
     pub fn begin_no_batch(&self) {
         self.inner.destager.stopping.turn_on();
     }
@@ -343,7 +348,7 @@ impl Staging {
         let mut workers = self.inner.destager.workers.subscribe();
         // The sender lives as long as `self`.
         let _ = workers.wait_for(|workers| *workers == 0).await;
-        // Nobody will give them room or RAM any more.
+        // Waiting writes get neither room nor RAM any more: no destager is left to free any.
         self.inner.memory.close();
         for volume in self.volumes() {
             volume.abandon();
@@ -352,7 +357,8 @@ impl Staging {
 }
 
 impl Inner {
-    /// An error when the vault is older than one that the log knows of: what was released since is nowhere else.
+    /// Returns an error when the vault is older than one that the log knows of: the changes
+    /// released since are nowhere else.
     fn is_not_set_back(&self, vault: &Vault) -> Result<(), Error> {
         let (found, known) = (vault.checkpoint, self.log.released(vault.id));
         match found < known {
@@ -361,7 +367,7 @@ impl Inner {
         }
     }
 
-    /// Earlier contents of a volume that commits leave alone.
+    /// The versions of a volume that commits leave alone.
     pub(crate) fn spared(&self, volume: VolumeId) -> versions::Spared {
         self.holds.lock().get(&volume).cloned().unwrap_or_default()
     }
@@ -374,12 +380,12 @@ impl Inner {
         }
     }
 
-    /// A store operation took this long.
+    /// Adds the time of a store operation to the moving average.
     pub(crate) fn measured(&self, time: Duration) {
-        // An outage shall not be remembered for long.
+        // Bounded, so that an outage is not remembered for long.
         let sample =
             u64::try_from(time.min(limits::LATENCY_MAX * 2).as_nanos()).unwrap_or(u64::MAX).max(1);
-        // Two samples at once may lose one of them: it is an average.
+        // Two samples at once may lose one of them, which an average can bear.
         let average = match self.latency.load(Ordering::Relaxed) {
             0 => sample,
             old => old - old / 8 + sample / 8,
@@ -387,7 +393,7 @@ impl Inner {
         self.latency.store(average, Ordering::Relaxed);
     }
 
-    /// Room was made: lets writes in that wait for it.
+    /// Admits the waiting writes for which there is room now.
     pub(crate) fn admit_waiting(&self) {
         if self.stalled.load(Ordering::Relaxed) == 0 {
             return;
@@ -398,20 +404,22 @@ impl Inner {
         }
     }
 
-    /// A closed volume leaves; its unfinished changes are kept at hand for the next open.
+    /// Takes a closed volume out; its unfinished changes are kept at hand for the next open.
     pub(crate) fn park(&self, volume: &Staged) {
         let mut volumes = self.volumes.lock();
         if !volumes
             .get(&volume.id)
             .is_some_and(|present| std::ptr::eq(&raw const **present, volume))
         {
-            // Forgotten meanwhile, or gone and back.
+            // The volume was forgotten meanwhile, or has gone and come back.
             return;
         }
         volumes.remove(&volume.id);
-        // With the registry's lock held, so that nobody opens the volume before its changes are here.
+        // With the lock of `volumes` held, so that no task opens the volume before its changes are
+        // parked.
         let parked = self.retire(volume);
-        // What is not listed, and nothing behind it: the log tells of that again.
+        // Changes that are not listed, with none behind them, need no parking: the log lists them
+        // again.
         if !parked.changes.is_empty() {
             self.parked.lock().insert(volume.id, parked);
         }
@@ -419,21 +427,21 @@ impl Inner {
         self.admit_waiting();
     }
 
-    /// Empties a volume that is out of service, and its budget.
+    /// Takes the changes of a volume that is out of service, and gives its budget back.
     fn retire(&self, volume: &Staged) -> Parked {
         let mut gate = volume.gate.lock();
         let checkpoint = gate.queue.checkpoint();
-        let (unlisted, mut changes) = gate.queue.take();
-        // Nobody was told of those that only RAM has.
+        let (unindexed, mut changes) = gate.queue.take();
+        // Changes that only RAM has were not acknowledged.
         let logged = changes.iter().take_while(|change| change.is_logged()).count();
         changes.truncate(logged);
-        let kept_bytes = unlisted.bytes + changes.iter().map(queue::Change::cost).sum::<u64>();
+        let kept_bytes = unindexed.bytes + changes.iter().map(queue::Change::cost).sum::<u64>();
         volume.kept_bytes.store(kept_bytes, Ordering::Relaxed);
         let flash_bytes = std::mem::take(&mut gate.flash_bytes);
         volume.discounted(&gate, flash_bytes);
         let runs = std::mem::take(&mut gate.runs);
         let (end, begins) = (gate.end, gate.begins);
         let generation = volume.generation;
-        Parked { generation, checkpoint, unlisted: unlisted.count, changes, end, begins, runs }
+        Parked { generation, checkpoint, unindexed: unindexed.count, changes, end, begins, runs }
     }
 }

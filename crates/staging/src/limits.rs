@@ -2,77 +2,86 @@
 
 use std::time::Duration;
 
-/// Unfinished changes of all volumes together. They are metadata in RAM (about 200 bytes each), and recovery time is
-/// proportional to them.
+/// Most unfinished changes of all volumes together. They are metadata in RAM (about 200 bytes
+/// each), and recovery time is proportional to them.
 pub(crate) const CHANGES_MAX: u64 = 1 << 20;
-/// What an entry of the log takes beside its payload, and what a change without payload is counted as, bytes.
+/// Bytes of a log entry beside its payload; also the cost of a change without payload.
 pub(crate) const ENTRY_BYTES: u64 = 64;
 /// Most changes in one destage batch.
 pub(crate) const BATCH_CHANGES_MAX: usize = 128 * 1024;
-/// A batch takes at most this part of the volume's share, so that what a commit frees comes in small portions and flow
-/// control can follow.
+/// Least number of batches that make up a volume's share: a commit then frees small portions, and
+/// flow control can follow.
 pub(crate) const BATCHES_IN_SHARE_MIN: u64 = 8;
 /// Changes handled under one hold of a volume's lock.
 pub(crate) const SLICE_CHANGES: usize = 256;
-/// Latency of the store before anything was measured.
+/// Latency of the store before the first measurement.
 pub(crate) const LATENCY_START: Duration = Duration::from_millis(10);
-/// Flow control believes no latency above this: a store that hangs shall fill the flash, not freeze the clients.
+/// Highest latency that flow control believes: a store that hangs shall fill the flash, not freeze
+/// the clients.
 pub(crate) const LATENCY_MAX: Duration = Duration::from_millis(250);
 /// First pause of the destager after an error of the store.
 pub(crate) const BACKOFF_MIN: Duration = Duration::from_secs(1);
 /// Longest pause of the destager after errors of the store.
 pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// How long a batch tries to get its packs into the store before it is given up and folded again later: a sweep waits for it.
+/// Longest time that a batch tries to get its packs into the store, before it is given up and
+/// folded again later: a sweep waits for it.
 pub(crate) const FLUSH_TIME_MAX: Duration = Duration::from_secs(30);
-/// A commit looks whether this start was dismissed unless somebody has looked so shortly before. Shorter than the least
-/// grace of a sweep.
+/// Time for which one look whether this start was dismissed is enough for all commits. Shorter than
+/// the least grace of a sweep.
 pub(crate) const DISMISSAL_LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// What a batch in hand gets to end when its volume closes or staging stops.
+/// Time that a batch in hand gets to end when its volume closes or staging stops.
 pub(crate) const CLOSE_GRACE: Duration = Duration::from_secs(2);
-/// How often changes that nobody waits for are looked at: whether the log has them on flash by now.
+/// Interval of the look whether the log has unawaited changes on flash by now.
 pub(crate) const PENDING_CHECK: Duration = Duration::from_millis(100);
-/// Volumes above their fair share wait when this part of the flash budget is taken; the rest is for those below theirs.
+/// Percent of the flash budget at which volumes above their fair share wait; the rest is for those
+/// below theirs.
 pub(crate) const SHARED_PERCENT: u64 = 95;
-/// A volume is destaged at once when it has this part of its share, or the log this part of the flash.
+/// Percent of its share at which a volume is destaged at once, and of the flash at which all are.
 pub(crate) const PRESSURE_PERCENT: u64 = 50;
 /// Longest read that is copied while the volume's lock is held, bytes.
 pub(crate) const COPY_UNDER_LOCK_BYTES_MAX: usize = 64 * 1024;
-/// Runs of unfinished changes of which a vault says who logged them; the oldest ones beyond are not told apart.
+/// Most runs of unfinished changes whose lives a vault names; the oldest ones beyond are not told
+/// apart.
 pub(crate) const LOGGED_MAX: usize = 1024;
-/// Separate lost stretches of a volume: its vault holds them all.
+/// Most separate lost stretches of a volume: its vault holds them all.
 pub(crate) const LOST_MAX: usize = 32 * 1024;
-/// Rounds of one salvage: each brings back one level of a tree at least.
+/// Most rounds of one salvage: each brings back one level of a tree at least.
 pub(crate) const SALVAGE_PASSES_MAX: usize = 17;
-/// Earlier contents that one salvage reads through, to name one that is whole.
+/// Most earlier contents that one salvage reads through, to find one that is whole.
 pub(crate) const SALVAGE_VERSIONS_MAX: usize = 3;
-/// Lines of what a salvage found and did that are kept; the damages are counted all the same.
+/// Most lines that a salvage keeps about its findings and repairs; the damages are counted all the
+/// same.
 pub(crate) const SALVAGE_LINES_MAX: usize = 1000;
-/// News of damaged volumes that nobody has taken yet.
-pub(crate) const HURT_MAX: usize = 1024;
+/// Most damage reports that wait to be taken.
+pub(crate) const DAMAGE_REPORTS_MAX: usize = 1024;
 /// Conflicts over one commit after which the destager pauses between attempts.
 pub(crate) const CONFLICTS_MAX: u32 = 3;
-/// How long the root before the last commit is kept for a salvage, and what the log has of that commit.
+/// Time for which a salvage can have the root before the last commit, and the log keeps the changes
+/// of that commit.
 pub(crate) const EARLIER_AGE_MAX: Duration = Duration::from_secs(60);
-/// Most changes kept with it for one volume: one that commits more keeps none.
+/// Most changes kept with the previous root of one volume: a commit of more keeps none.
 pub(crate) const EARLIER_CHANGES_MAX: usize = 64 * 1024;
-/// Most changes kept so for all volumes; with more, the oldest go first. They are metadata in RAM (under 100 bytes each).
+/// Most changes kept with the previous roots of all volumes; with more, the oldest go first. They
+/// are metadata in RAM (under 100 bytes each).
 pub(crate) const EARLIER_CHANGES_SUM_MAX: usize = 256 * 1024;
-/// How long an earlier content of a volume is kept.
+/// Longest time that an earlier content of a volume is kept.
 pub(crate) const VERSION_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// How much longer the sweep leaves it alone.
+/// Time for which the sweep leaves an earlier content alone beyond that.
 pub(crate) const VERSION_GRACE: Duration = Duration::from_secs(60 * 60);
-/// Versions of a volume.
+/// Most versions of a volume.
 pub(crate) const VERSIONS_MAX: usize = 24;
-/// Of these, the last ones, however soon one came after the other.
+/// Of these, the last ones that stay, however soon one came after the other.
 pub(crate) const VERSIONS_LAST: usize = 3;
-/// Of these, the last ones, whatever they keep in the store.
+/// Of these, the last ones that stay, whatever they keep in the store.
 pub(crate) const VERSIONS_LAST_ALWAYS: usize = 2;
-/// Least length of what a batch writes over for which the tree is asked how much of it there was.
+/// Least length of an overwritten stretch for which the tree is asked how much content it had.
 pub(crate) const COUNTED_SPAN_MIN: u64 = 1 << 20;
-/// Bytes of a volume of which one batch asks that; of what is beyond, samples of this many stretches are taken.
+/// Most bytes of a volume for which one batch asks that; of the rest, [`COUNTED_SAMPLES`] samples
+/// are taken.
 pub(crate) const COUNTED_BYTES_MAX: u64 = 4 << 30;
 pub(crate) const COUNTED_SAMPLES: u64 = 64;
-/// Bytes that may have been written over since the oldest version: this, or half of the volume if that is more.
+/// Least bound of the bytes written over since the oldest version; half of the volume, if that is
+/// more.
 pub(crate) const VERSION_BYTES_MIN: u64 = 1 << 30;
 /// Longest name of a kind of volume, bytes.
 pub(crate) const KIND_BYTES_MAX: usize = 16;

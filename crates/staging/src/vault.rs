@@ -1,21 +1,22 @@
-//! The vault: the record of one volume, and the one truth about who may write it.
+//! The vault: the record of one volume, and the one truth about its writer.
 
 use crate::{Ack, Lost, Policy, limits};
-use base::limits::{
+use rekindle_base::limits::{
     BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, NAME_BYTES_MAX, SECTOR_BYTES, VOLUME_BYTES_MAX,
 };
-use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
-use content::tree::Root;
-use datastore::record::Body;
+use rekindle_base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
+use rekindle_content::tree::Root;
+use rekindle_datastore::record::Body;
 use serde::{Deserialize, Serialize};
 
-/// Whether the volume is in use.
+/// The state of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VaultState {
     /// In use.
     Live,
-    /// Removed, and kept for a while in case somebody wants it back. Formats 1 to 4 did not have it.
+    /// Removed, and kept for a while so that the user can take it back. Formats 1 to 4 did not have
+    /// it.
     Trashed,
     /// Removed; its content is garbage.
     Deleted,
@@ -44,40 +45,48 @@ pub struct Vault {
     pub root: Root,
     /// Microseconds since 1970.
     pub created: u64,
-    /// It stays in service however long nobody uses it. Format 1 did not have it.
+    /// Whether the volume stays in service however long no client uses it. Format 1 did not have
+    /// it.
     #[serde(default)]
     pub pinned: bool,
-    /// Stretches whose content is lost: ascending, apart from one another. Reads of them are errors; writes over them heal
-    /// them. Formats 1 and 2 did not have it.
+    /// Stretches whose content is lost: ascending, apart from one another. Reads of them are
+    /// errors; writes over them heal them. Formats 1 and 2 did not have it.
     #[serde(default)]
     pub lost: Vec<Lost>,
-    /// Changes that the log had lost when a person decided to go on without them. Formats 1 to 3 did not have it.
+    /// Changes that the log had lost when the user decided to go on without them. Formats 1 to 3
+    /// did not have it.
     #[serde(default)]
     pub accepted: Option<Accepted>,
-    /// The start of the owner that wrote this vault last; 0: not known. Formats 1 to 4 did not have it.
+    /// The start of the owner that wrote this vault last; 0: not known. Formats 1 to 4 did not have
+    /// it.
     #[serde(default)]
     pub incarnation: Incarnation,
-    /// The serial behind which that start, and the generation, began: what older lives and generations have in a log behind
-    /// it is not of this volume any more. Formats 1 to 4 did not have it.
+    /// The serial behind which that start, and the generation, began. Changes of older lives and
+    /// generations behind it are not of this volume any more. Formats 1 to 4 did not have it.
     #[serde(default)]
     pub begins: Serial,
-    /// Who logged what that start found behind the checkpoint: ascending, the last one up to `begins`. Formats 1 to 4 did
-    /// not have it.
+    /// The lives that logged the changes that this start found behind the checkpoint: ascending,
+    /// the last run up to `begins`. Formats 1 to 4 did not have it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub logged: Vec<Logged>,
     /// Earlier contents that the sweep keeps, the newest first. Formats 1 to 4 did not have it.
     #[serde(default)]
     pub versions: Vec<Version>,
-    /// When it went to the trash, microseconds since 1970. Formats 1 to 4 did not have it.
+    /// The moment when the volume went to the trash, microseconds since 1970. Formats 1 to 4 did
+    /// not have it.
     #[serde(default)]
     pub trashed: Option<u64>,
+    /// Another name whose record may lead here: the one that a rename is about to give, or has not
+    /// taken away yet. No other volume may have it meanwhile, and a removal frees it, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub also: Option<String>,
 }
 
 /// A run of changes that one life logged: up to where the next one begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Logged {
     pub node: NodeId,
-    /// Which start of that node.
+    /// The start of that node.
     pub incarnation: Incarnation,
     /// The serial behind which the run begins.
     pub begins: Serial,
@@ -86,30 +95,30 @@ pub struct Logged {
 /// An earlier content of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Version {
-    /// What the root holds.
+    /// The serial up to which the root holds changes.
     pub checkpoint: Serial,
     /// The content.
     pub root: Root,
     /// Bytes of the volume then.
     pub size: u64,
-    /// When something was committed over it, microseconds since 1970.
+    /// The moment when a commit replaced this content, microseconds since 1970.
     pub committed: u64,
-    /// Stretches that were lost in it.
+    /// Lost stretches of this content.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<Lost>,
-    /// Bytes with content that were written over between it and the next newer content: about what it alone keeps in the
-    /// store, at most.
+    /// Bytes with content that were written over between this and the next newer content: about
+    /// what this content alone keeps in the store, at most.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub replaced: u64,
 }
 
 impl Version {
-    /// Whether it is the same content at the same moment of the volume's history.
+    /// Whether the other version is the same content at the same moment of the volume's history.
     pub(crate) fn is_same(&self, other: &Version) -> bool {
         (self.checkpoint, self.root) == (other.checkpoint, other.root)
     }
 
-    /// What people call it by.
+    /// The name by which the user refers to the version.
     #[must_use]
     pub fn label(&self) -> String {
         let name = self.root.map_or_else(|| "empty".to_owned(), |root| root.short_name());
@@ -123,23 +132,23 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// What somebody has decided to go on without: what the log still has behind `through` of generations before `generation`
-/// does not count any more, and is not missed.
+/// A user's decision to go on without lost changes. Changes that the log still has behind
+/// `through`, of generations before `generation`, do not count any more and are not missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
-    /// The one that began with it.
+    /// The generation that began with the decision.
     pub generation: Generation,
     /// The last serial of the generations before that counts.
     pub through: Serial,
-    /// Losses of the owner's log up to this segment are known, in later generations of the same owner, too: another owner,
-    /// who has another log, forgets what was accepted.
+    /// Losses of the owner's log up to this segment are known, in later generations of the same
+    /// owner, too. Another owner has another log, and forgets the decision.
     pub segment: SegmentId,
 }
 
 impl Body for Vault {
     const WHAT: &'static str = "vault";
     const FORMAT: u32 = 5;
-    const COPIED: bool = true;
+    const CACHED: bool = true;
 
     fn check(&self) -> Result<(), String> {
         Vault::check(self)
@@ -147,17 +156,19 @@ impl Body for Vault {
 }
 
 impl Vault {
-    /// Its key in the datastore.
+    /// The volume's key in the datastore.
     #[must_use]
     pub fn key(id: VolumeId) -> String {
         format!("volumes/{id}")
     }
 
-    /// Whether the fields mean something together. The error names what does not.
+    /// Whether the fields agree with one another. The error names the field that does not.
     pub fn check(&self) -> Result<(), String> {
-        // What makes a good name changes; a volume keeps the one it has.
-        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
-            return Err(format!("a name of {} bytes", self.name.len()));
+        // The rules for a good name change; a volume keeps the name that it has.
+        for name in [Some(&self.name), self.also.as_ref()].into_iter().flatten() {
+            if name.is_empty() || name.len() > NAME_BYTES_MAX {
+                return Err(format!("a name of {} bytes", name.len()));
+            }
         }
         check_kind(&self.kind)?;
         check_size("size", self.size)?;
@@ -168,7 +179,7 @@ impl Vault {
         }
         if self.owner.is_none() && self.generation.0 == 0 && self.checkpoint.0 > 0 {
             return Err(format!(
-                "its checkpoint is {}, and nobody has ever owned it",
+                "its checkpoint is {}, and no node has ever owned it",
                 self.checkpoint
             ));
         }
@@ -204,7 +215,7 @@ impl Vault {
             return Err("its versions are not in order".to_owned());
         }
         if self.state == VaultState::Trashed && self.trashed.is_none() {
-            return Err("it is in the trash, and nobody knows since when".to_owned());
+            return Err("it is in the trash, and the time is missing".to_owned());
         }
         Ok(())
     }
@@ -225,7 +236,8 @@ fn check_size(what: &str, size: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// A pointer that could lead to a node: of a pack of metadata, behind its header, and not of nothing.
+/// Checks that a root's pointer could lead to a node: it is not empty, and its end does not
+/// overflow.
 fn check_root(what: &str, root: &Root) -> Result<(), String> {
     let Some(pointer) = root else { return Ok(()) };
     if pointer.stored == 0
@@ -237,7 +249,7 @@ fn check_root(what: &str, root: &Root) -> Result<(), String> {
     Ok(())
 }
 
-/// Ascending, before where the vault's own life begins.
+/// Checks that the runs ascend and end where the vault's own life begins.
 fn check_logged(logged: &[Logged], begins: Serial) -> Result<(), String> {
     if logged.len() > limits::LOGGED_MAX {
         return Err(format!("it says of {} runs of changes who logged them", logged.len()));
@@ -252,7 +264,7 @@ fn check_logged(logged: &[Logged], begins: Serial) -> Result<(), String> {
     }
 }
 
-/// Ascending, apart from one another, within the volume.
+/// Checks that the stretches ascend, lie apart from one another, and end within the volume.
 fn check_lost(what: &str, lost: &[Lost], size: u64) -> Result<(), String> {
     if lost.len() > limits::LOST_MAX {
         return Err(format!("{what}: {} stretches", lost.len()));

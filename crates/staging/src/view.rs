@@ -1,7 +1,7 @@
-//! Staging as people see it on a live node: whose turn it is, and what flow control makes of each volume. Copies under
-//! short locks, one volume after the other.
+//! Staging as an observer of a live node sees it: the destager's ring, and the flow control of each
+//! volume. Each volume is copied under a short lock of its own, one after the other.
 
-use crate::staged::{Mode, Staged};
+use crate::ack::staged::Staged;
 use crate::{Backlog, Staging};
 use serde::Serialize;
 use std::sync::atomic::Ordering;
@@ -10,42 +10,42 @@ use std::sync::atomic::Ordering;
 #[derive(Debug, Clone, Serialize)]
 pub struct StagedView {
     pub volume: String,
-    /// After what its writes are acknowledged: `flash`, `memory` or `store`.
+    /// The place that acknowledges the volume's writes: `flash`, `memory` or `store`.
     pub acknowledged_by: &'static str,
     pub generation: u64,
     #[serde(flatten)]
     pub backlog: Backlog,
-    /// Unfinished changes that are being listed; reads wait for that.
-    pub unlisted: u64,
-    /// Pieces of the index of what is newer than the datastore.
+    /// Unfinished changes that are not listed yet; reads wait for the list.
+    pub unindexed: u64,
+    /// Pieces of the overlay.
     pub overlay_pieces: u64,
-    /// Flash that its unfinished changes take, and its fair share, bytes.
+    /// Flash that the volume's unfinished changes take, and its fair share, bytes.
     pub flash_bytes: u64,
     pub share_bytes: u64,
-    /// How full the fullest of count, bytes and time is, percent; delays begin at 50.
+    /// Fill of the fullest of count, bytes and time, percent; delays begin at 50.
     pub pressure_percent: u64,
     /// Writes that wait for room on flash.
     pub writes_waiting: u64,
-    /// Callers that wait for the datastore to have what they wrote.
+    /// Callers that wait until the datastore has their writes.
     pub awaiting: u64,
-    /// A batch is in hand.
+    /// Whether a batch is in hand.
     pub in_hand: bool,
-    /// Pause after an error of the store, what is left of it.
+    /// Rest of the pause after an error of the store.
     pub pause_ms: u64,
 }
 
 /// The destager.
 #[derive(Debug, Clone, Serialize)]
 pub struct DestagerView {
-    /// Volumes that wait for their turn, the next one first; not more than asked for.
+    /// Volumes in the ring, the next one first; no more than asked for.
     pub ring: Vec<String>,
-    /// How many wait in all.
+    /// Count of all volumes in the ring.
     pub ring_length: u64,
     pub workers: u64,
     pub stopping: bool,
-    /// Moving average of one operation of the store.
+    /// Moving average of the latency of one store operation.
     pub latency_us: u64,
-    /// Flash that unfinished changes of all volumes take, and may take, bytes.
+    /// Flash that the unfinished changes of all volumes take, and its bound, bytes.
     pub flash_bytes: u64,
     pub flash_bytes_max: u64,
     /// Volumes with unfinished changes.
@@ -70,14 +70,10 @@ impl Staged {
         let pressure_percent = pressure as u64;
         StagedView {
             volume: self.name.clone(),
-            acknowledged_by: match self.mode {
-                Mode::Flash => "flash",
-                Mode::Memory => "memory",
-                Mode::Store { .. } => "store",
-            },
+            acknowledged_by: self.mode.as_str(),
             generation: self.generation.0,
             backlog,
-            unlisted: gate.queue.unlisted().count as u64,
+            unindexed: gate.queue.unindexed().count as u64,
             overlay_pieces: gate.overlay.length() as u64,
             flash_bytes: gate.flash_bytes,
             share_bytes: load.bytes_max,

@@ -1,15 +1,16 @@
-//! What can go wrong with a volume.
+//! The errors of a volume.
 
-use crate::machine::Unlawful;
-use base::Kind;
+use crate::registry::machine::Unlawful;
+use rekindle_base::Kind;
 
-/// An error of a volume. Clonable, because all who wait for one attach get the same one.
+/// An error of a volume. It is `Clone`, because all clients that wait for one attach get the same
+/// one.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// Nothing has this name.
+    /// No volume has this name.
     #[error("no volume is called '{0}': `rekindle volume ls` shows those there are")]
     NotFound(String),
-    /// Nothing in the trash has this name.
+    /// No volume in the trash has this name.
     #[error(
         "no volume called '{0}' is in the trash: `rekindle volume trash` shows those there are"
     )]
@@ -19,59 +20,59 @@ pub enum Error {
         "a volume called '{0}' exists already: choose another name, or remove it with `rekindle volume rm`"
     )]
     Exists(String),
-    /// The request itself is wrong.
+    /// The request is wrong.
     #[error("{0}")]
     Invalid(String),
-    /// Clients hold it.
+    /// Clients hold the volume.
     #[error("volume '{name}' has {clients} client(s): disconnect them first")]
     Busy {
-        /// Its name.
+        /// The volume's name.
         name: String,
-        /// How many hold it.
+        /// Number of clients.
         clients: u64,
     },
-    /// A client held it when the daemon was killed a moment ago.
+    /// A client held the volume when the daemon was killed a moment ago.
     #[error(
         "volume '{0}' had a client when the daemon was killed, and it is expected back: wait a minute, or use --force"
     )]
     Awaited(String),
-    /// Another node owns it.
+    /// Another node owns the volume.
     #[error("volume '{0}' is owned by node {1}")]
-    Elsewhere(String, base::NodeId),
-    /// Its vault cannot be understood, and removing it would give up what it leads to.
+    Elsewhere(String, rekindle_base::NodeId),
+    /// The vault cannot be understood, and a removal would give up the content.
     #[error(
-        "volume '{name}' is damaged ({reason}): `rekindle volume rm --force` removes it and gives up its data"
+        "volume '{name}' is damaged ({reason}): `rekindle volume rm {name} --now --force` removes it and gives up its data"
     )]
     Damaged {
-        /// Its name.
+        /// The volume's name.
         name: String,
-        /// What is wrong.
+        /// The damage, in words.
         reason: String,
     },
-    /// No new work.
+    /// The node stops and takes no new work.
     #[error("the daemon is stopping")]
     Stopping,
-    /// Stopped, but not all changes have reached the datastore.
+    /// The node stopped, but some changes have not reached the datastore.
     #[error(
         "{volumes} volume(s) could not be drained before stopping, first '{name}': {reason}; their changes are kept in the log"
     )]
     Undrained {
-        /// How many.
+        /// Number of such volumes.
         volumes: u64,
-        /// One of them.
+        /// The name of one of them.
         name: String,
-        /// Why that one.
+        /// The reason for that one.
         reason: String,
     },
-    /// A salvage came to nothing.
+    /// A salvage could not repair the volume.
     #[error("volume '{name}' cannot be salvaged: {reason}")]
     Salvage {
-        /// Its name.
+        /// The volume's name.
         name: String,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// A salvage was broken off.
+    /// A salvage was cancelled.
     #[error(
         "the salvage of volume '{0}' was broken off: `rekindle salvage run {0}` begins it again"
     )]
@@ -82,13 +83,13 @@ pub enum Error {
     #[error(transparent)]
     Unlawful(#[from] Unlawful),
     #[error(transparent)]
-    Staging(#[from] staging::Error),
+    Staging(#[from] rekindle_staging::Error),
     #[error(transparent)]
-    Store(#[from] datastore::Error),
+    Store(#[from] rekindle_datastore::Error),
 }
 
 impl Error {
-    /// What to do about it.
+    /// Returns the kind, which tells the caller what to do.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -107,12 +108,12 @@ impl Error {
         }
     }
 
-    /// Whether a salvage may help: the vault is sound, and what it leads to is not.
+    /// Whether a salvage may help: the vault is sound, and the content is not.
     pub(crate) fn is_for_salvage(&self) -> bool {
         matches!(self, Error::Staging(error) if error.kind() == Kind::Damaged)
     }
 
-    /// Whether trying again alone will not mend it.
+    /// Whether a retry alone cannot help.
     pub(crate) fn is_lasting(&self) -> bool {
         matches!(self.kind(), Kind::Damaged | Kind::Unsupported | Kind::Invalid)
     }

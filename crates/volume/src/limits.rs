@@ -8,9 +8,9 @@ pub const HISTORY_MAX: usize = 32;
 pub const EVENTS_MAX: usize = 1024;
 /// Records of the datastore read at once by one listing.
 pub const READS_MAX: usize = 32;
-/// Times that a conditional write is tried again after somebody else changed the record.
+/// Retries of a conditional write after another writer has changed the record.
 pub const CONFLICTS_MAX: usize = 8;
-/// Volumes brought back at once ahead of their clients.
+/// Volumes attached at once ahead of their clients.
 pub const WELCOMES_MAX: usize = 4;
 /// Volumes taken out of service at once by a stop, at most.
 pub const STOPS_MAX: usize = 64;
@@ -18,16 +18,15 @@ pub const STOPS_MAX: usize = 64;
 pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(600);
 /// Longest wait, at stop, for one volume to go out of service.
 pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
-/// A vault without a name is believed to be the rest of a failed creation when it is this old.
+/// Age from which a vault without a name is taken for the rest of a failed creation.
 pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a removed volume is kept in the trash.
+/// Time that a removed volume is kept in the trash.
 pub const TRASH_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// A start purges nothing, and leaves every earlier content that is listed, before this: the clock may have been wrong when
-/// it began, and people have had time to set it right.
-pub const PURGE_UPTIME: Duration = Duration::from_secs(60 * 60);
-/// Longest wait for what a volume owes to reach the store, before it is laid aside or goes back.
+/// Longest wait for a volume's backlog to reach the store, before the volume goes to the trash,
+/// shrinks or goes back.
 pub const SETTLE_TIME_MAX: Duration = Duration::from_secs(120);
-/// How often a full store is looked at while somebody waits for it, and how often it has to be full in a row.
+/// Pause between two looks at a full store while a task waits for it, and how many looks in a row
+/// must find it full.
 pub const FULL_PAUSE: Duration = Duration::from_secs(1);
 pub const FULL_LOOKS: u32 = 5;
 /// Longest name of a kind, bytes.
@@ -35,65 +34,70 @@ pub const KIND_BYTES_MAX: usize = 16;
 /// Least and longest pause between two looks of the watchdog.
 pub const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(20);
 pub const WATCH_INTERVAL_MAX: Duration = Duration::from_secs(5);
-/// Volumes in a passing state that one answer names; the rest is counted.
-pub const PASSING_MAX: usize = 100;
+/// Volumes in a transitional state that one answer names; the rest is counted.
+pub const TRANSITIONAL_MAX: usize = 100;
 /// Warnings of one look of the watchdog; the rest is counted in one more.
 pub const WARNINGS_MAX: usize = 8;
-/// A volume that is stuck is warned of again after this time.
+/// Pause before a stuck volume is warned of again.
 pub const WARN_AGAIN: Duration = Duration::from_secs(60);
-/// A volume is idle when nobody has held it for this long, unless somebody says otherwise.
+/// Default idle time: a volume without clients for this long is idle.
 pub const COLLECT_IDLE: Duration = Duration::from_secs(2 * 60 * 60);
-/// Pause between two passes of the collector, unless somebody says otherwise.
+/// Default pause between two passes of the collector.
 pub const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
-/// Volumes that a pass of the collector takes at least, unless somebody says otherwise.
+/// Default of the least number of volumes that a pass of the collector takes.
 pub const COLLECT_BATCH: u64 = 64;
-/// Whatever is due at once is out of service within this time.
+/// Time within which all volumes that are due at once are out of service.
 pub const COLLECT_TIME: Duration = Duration::from_secs(45 * 60);
-/// Volumes that a pass looks at before it lets others go on.
+/// Volumes that a pass looks at before it lets other tasks run.
 pub const COLLECT_SLICE: usize = 1024;
-/// Salvages at once, unless somebody says otherwise.
+/// Salvages at once.
 pub const SALVAGE_WORKERS: usize = 4;
-/// Volumes that wait for a salvage or are being salvaged.
+/// Most volumes that wait for a salvage or are in one.
 pub const SALVAGES_MAX: usize = 4096;
-/// A waiting client raises the priority of a volume at most once in this time.
+/// Time in which a waiting client raises the priority of a volume at most once.
 pub const SALVAGE_RAISE_INTERVAL: Duration = Duration::from_secs(3);
-/// Attempts to salvage a volume before somebody has to look.
+/// Attempts to salvage a volume before an operator has to look.
 pub const SALVAGE_ATTEMPTS_MAX: u32 = 16;
-/// Least time after the first attempt; it doubles with each one.
+/// Least pause after the first attempt; it doubles with each one.
 pub const SALVAGE_PAUSE_MIN: Duration = Duration::from_secs(1);
-/// Longest time between two attempts.
+/// Longest pause between two attempts.
 pub const SALVAGE_PAUSE_MAX: Duration = Duration::from_secs(600);
-/// A good salvage without another for this long has done its work: attempts are counted from none again.
+/// Time after which a good salvage without a successor has done its work: attempts are counted from
+/// zero again.
 pub const SALVAGE_HEALTHY: Duration = Duration::from_secs(60 * 60);
-/// Nothing is given up by itself within this time after a fault was first seen.
+/// Time after the first sight of a fault in which the node gives nothing up by itself.
 pub const SALVAGE_PATIENCE: Duration = Duration::from_secs(60 * 60);
-/// Nothing is given up by itself if more than this would be lost, or more than [`SALVAGE_LOSS_PERCENT`] of the volume.
+/// Most bytes that the node gives up by itself, or [`SALVAGE_LOSS_PERCENT`] of the volume, if that
+/// is more.
 pub const SALVAGE_LOSS_BYTES_MAX: u64 = 64 << 20;
-/// See [`SALVAGE_LOSS_BYTES_MAX`]: whichever is more.
+/// See [`SALVAGE_LOSS_BYTES_MAX`]: the larger of the two counts.
 pub const SALVAGE_LOSS_PERCENT: u64 = 1;
-/// But never more than this part of the volume, however small it is: who loses a whole volume has a wrong store or secret.
+/// Hard bound of such a loss, as a part of the volume, however small the volume is. A loss of a
+/// whole volume points to a wrong store or secret.
 pub const SALVAGE_LOSS_PERCENT_MAX: u64 = 10;
-/// Least pause before a fault that waits is looked at again, in case that what is absent came back; it doubles.
+/// Least pause before the next look at a fault that waits for absent chunks, which may come back.
+/// It doubles with each look.
 pub const SALVAGE_LOOK_MIN: Duration = Duration::from_secs(60);
-/// Longest such pause, while something is absent.
+/// Longest such pause.
 pub const SALVAGE_LOOK_MAX: Duration = Duration::from_secs(60 * 60);
-/// Pause before proven damage that waits for a person is looked at again: it does not heal.
+/// Pause before the next look at proven damage that waits for an operator: it does not heal.
 pub const SALVAGE_LOOK_DAMAGED: Duration = Duration::from_secs(24 * 60 * 60);
-/// A fault that nobody has met for this long is another one when it is met again.
+/// Time without a salvage after which a fault counts as a new one when it is met again.
 pub const SALVAGE_FAULT_FORGOTTEN: Duration = Duration::from_secs(3 * 24 * 60 * 60);
-/// How often is looked for volumes that are due.
+/// Pause between two looks for volumes whose fault is due for a look.
 pub const SALVAGE_ROUND: Duration = Duration::from_secs(30);
-/// Time, at stop, for writing down that a salvage was cut off.
+/// Time, at stop, for recording that a salvage was cut off.
 pub const SALVAGE_STOP_GRACE: Duration = Duration::from_secs(2);
-/// Salvages of a volume that are remembered.
+/// Salvages of a volume that its record keeps.
 pub const SALVAGE_ACCOUNTS_MAX: usize = 8;
-/// Lines of one salvage that are remembered; the rest is counted.
+/// Lines of one salvage that its record keeps; the rest is counted.
 pub const SALVAGE_LINES_MAX: usize = 100;
-/// After a kill of the daemon the client of a volume is expected back for so long, and nobody removes it by mistake.
+/// Time after a kill of the daemon in which a volume's client is expected back, so that the volume
+/// is not removed by mistake.
 pub const CLIENT_RETURN: Duration = Duration::from_secs(60);
 
 const _: () = assert!(COLLECT_TIME.as_secs() < 60 * 60, "a hundred thousand in an hour");
-/// Bytes of an earlier content whose tree is looked at in one go before somebody goes back to it.
+/// Bytes of an earlier content whose tree is checked in one call before a rollback to it.
 pub(crate) const VERSION_LOOK_BYTES: u64 = 16 << 30;
-/// Time until a vault that is older than the log knows is read a second time.
+/// Pause before a vault that is older than the log knows is read a second time.
 pub(crate) const SET_BACK_PAUSE: Duration = Duration::from_secs(1);

@@ -1,51 +1,51 @@
-//! Names and vaults in the datastore.
+//! Names and vaults in the datastore: the records.
 
 use crate::format::Name;
 use crate::{Error, Vault, VaultState, limits};
-use base::{Kind, VolumeId};
-use datastore::key;
-use datastore::record::{Held, Writer};
 use futures_util::{StreamExt, stream};
+use rekindle_base::{Kind, VolumeId};
+use rekindle_datastore::key;
+use rekindle_datastore::record::{Held, Writer};
 use std::future::Future;
 
-/// The record of a name.
+/// Reads the record of a name.
 pub(crate) async fn name(
     writer: &Writer,
     name: &str,
-) -> Result<Option<Held<Name>>, datastore::Error> {
+) -> Result<Option<Held<Name>>, rekindle_datastore::Error> {
     let Some(held) = writer.read::<Name>(&key::name_key(name)).await? else { return Ok(None) };
     if held.value.name != name {
         let reason = format!("it is the record of the name '{}'", held.value.name);
-        return Err(datastore::Error::Damaged { key: held.key, reason });
+        return Err(rekindle_datastore::Error::Damaged { key: held.key, reason });
     }
     Ok(Some(held))
 }
 
-/// A vault.
+/// Reads a vault.
 pub(crate) async fn vault(
     writer: &Writer,
     id: VolumeId,
-) -> Result<Option<Held<Vault>>, datastore::Error> {
+) -> Result<Option<Held<Vault>>, rekindle_datastore::Error> {
     checked(writer.read::<Vault>(&Vault::key(id)).await?, id)
 }
 
 fn checked(
     found: Option<Held<Vault>>,
     id: VolumeId,
-) -> Result<Option<Held<Vault>>, datastore::Error> {
+) -> Result<Option<Held<Vault>>, rekindle_datastore::Error> {
     if let Some(held) = found.as_ref().filter(|held| held.value.id != id) {
         let reason = format!("it is the vault of volume {}", held.value.id);
-        return Err(datastore::Error::Damaged { key: held.key.clone(), reason });
+        return Err(rekindle_datastore::Error::Damaged { key: held.key.clone(), reason });
     }
     Ok(found)
 }
 
-/// The live vault that a name leads to.
+/// Reads the live vault that a name leads to.
 pub(crate) async fn find(writer: &Writer, of: &str) -> Result<Held<Vault>, Error> {
     find_for(writer, of, None).await
 }
 
-/// As [`find`], for this phase of the start.
+/// Like [`find`], as part of the boot phase `phase`.
 pub(crate) async fn find_for(
     writer: &Writer,
     of: &str,
@@ -66,35 +66,58 @@ pub(crate) async fn find_for(
         let found = writer.read_and_keep::<Vault>(&Vault::key(seen)).await?;
         if let Some(held) = checked(found, seen)? {
             part("vault", watch);
-            // A name that the vault does not agree with leads nowhere: half of a renaming, or of a way to the trash.
+            // A name that the vault does not confirm leads nowhere: a renaming or a removal to the
+            // trash is half done.
             let is_its = held.value.state == VaultState::Live && held.value.name == of;
             return if is_its { Ok(held) } else { Err(absent()) };
         }
-        // Removed between the two reads, or lost: the name tells.
+        // Removed between the two reads, or lost: the name decides.
         let again = name(writer, of).await?.ok_or_else(absent)?.value.id;
         if again == seen {
             break;
         }
         seen = again;
     }
-    let reason = format!("the volume name '{of}' leads to it, but it does not exist");
-    Err(datastore::Error::Damaged { key: Vault::key(seen), reason }.into())
+    Err(missing(of, seen))
 }
 
-/// A name that leads to a volume which does not have it: the rest of a removal or a renaming. It may be had.
+/// The error for a name that leads to a vault which does not exist.
+fn missing(of: &str, id: VolumeId) -> Error {
+    let reason = format!("the volume name '{of}' leads to it, but it does not exist");
+    rekindle_datastore::Error::Damaged { key: Vault::key(id), reason }.into()
+}
+
+/// Says why the vault that a name led to is absent. A removal meanwhile takes the name along;
+/// otherwise the vault is lost.
+pub(crate) async fn why_missing(writer: &Writer, of: &str, id: VolumeId) -> Error {
+    match name(writer, of).await {
+        Ok(Some(held)) if held.value.id == id => missing(of, id),
+        Ok(_) => Error::NotFound(of.to_owned()),
+        Err(error) => error.into(),
+    }
+}
+
+/// Whether a name is free although its record exists: its volume neither has the name nor is about
+/// to have it. Such a record is left from a removal or a renaming.
 async fn is_stale(writer: &Writer, held: &Held<Name>) -> Result<bool, Error> {
     match vault(writer, held.value.id).await {
         Ok(Some(found)) => {
-            Ok(found.value.state != VaultState::Live || found.value.name != held.value.name)
+            let (vault, name) = (&found.value, &held.value.name);
+            let is_about_to_have_it = vault.also.as_ref() == Some(name);
+            Ok(match vault.state {
+                VaultState::Live => vault.name != *name && !is_about_to_have_it,
+                VaultState::Trashed => !is_about_to_have_it,
+                VaultState::Deleted => true,
+            })
         }
-        // It may be anybody's.
+        // The name may belong to a volume whose vault is lost.
         Ok(None) => Ok(false),
         Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-/// An error when somebody has the name.
+/// Fails if a volume has the name.
 pub(crate) async fn is_free(writer: &Writer, of: &str) -> Result<(), Error> {
     match name(writer, of).await? {
         Some(held) if !is_stale(writer, &held).await? => Err(Error::Exists(of.to_owned())),
@@ -102,44 +125,58 @@ pub(crate) async fn is_free(writer: &Writer, of: &str) -> Result<(), Error> {
     }
 }
 
-/// Makes a name lead to a volume, if nobody has it. The caller has the turn at it.
+/// Makes a name lead to a volume, if no other volume has it. The caller holds the lock of the name.
+///
+/// The record is written even if it leads there already: another node that has judged it stale
+/// before must fail with its conditional write.
 pub(crate) async fn take_name(writer: &Writer, of: &str, id: VolumeId) -> Result<(), Error> {
     let taken = || Error::Exists(of.to_owned());
     let record = Name { name: of.to_owned(), id };
     let written = match name(writer, of).await? {
         None => writer.create(&key::name_key(of), record).await,
-        Some(held) if held.value.id == id => return Ok(()),
-        Some(held) if is_stale(writer, &held).await? => writer.replace(&held, record).await,
+        Some(held) if held.value.id == id || is_stale(writer, &held).await? => {
+            writer.replace(&held, record).await
+        }
         Some(_) => return Err(taken()),
     };
     match written {
-        Err(datastore::Error::Exists(_) | datastore::Error::Conflict(_)) => Err(taken()),
+        Err(rekindle_datastore::Error::Exists(_) | rekindle_datastore::Error::Conflict(_)) => {
+            Err(taken())
+        }
         written => Ok(written.map(drop)?),
     }
 }
 
-/// Deletes a name that leads to a volume; whether it did. The caller has the turn at it.
+/// Deletes a name if it leads to the volume. Whether it did. The caller holds the lock of the name.
 pub(crate) async fn free_name(writer: &Writer, of: &str, id: VolumeId) -> Result<bool, Error> {
-    let Some(held) = name(writer, of).await?.filter(|held| held.value.id == id) else {
-        return Ok(false);
-    };
-    match writer.remove(&held).await {
-        // Another node has given it to somebody else at this moment.
-        Err(datastore::Error::Conflict(_)) => Ok(false),
+    match name(writer, of).await?.filter(|held| held.value.id == id) {
+        Some(held) => free(writer, &held).await,
+        None => Ok(false),
+    }
+}
+
+async fn free(writer: &Writer, held: &Held<Name>) -> Result<bool, Error> {
+    match writer.remove(held).await {
+        // Another node has written it meanwhile.
+        Err(rekindle_datastore::Error::Conflict(_)) => Ok(false),
         removed => Ok(removed.map(|()| true)?),
     }
 }
 
-/// Deletes a name that leads to a volume which does not have it; whether it did. The caller has the turn at it.
+/// Deletes a name whose volume does not have it. Whether it did. The caller holds the lock of the
+/// name.
 pub(crate) async fn free_stale(writer: &Writer, of: &str) -> Result<bool, Error> {
     match name(writer, of).await? {
-        Some(held) if is_stale(writer, &held).await? => free_name(writer, of, held.value.id).await,
+        Some(held) if is_stale(writer, &held).await? => free(writer, &held).await,
         _ => Ok(false),
     }
 }
 
-/// All keys below a prefix.
-pub(crate) async fn keys(writer: &Writer, prefix: &str) -> Result<Vec<String>, datastore::Error> {
+/// Lists all keys below a prefix.
+pub(crate) async fn keys(
+    writer: &Writer,
+    prefix: &str,
+) -> Result<Vec<String>, rekindle_datastore::Error> {
     let mut keys: Vec<String> = Vec::new();
     loop {
         let page = writer.store.list(prefix, keys.last().map(String::as_str)).await?;
@@ -150,11 +187,12 @@ pub(crate) async fn keys(writer: &Writer, prefix: &str) -> Result<Vec<String>, d
     }
 }
 
-/// The ids of all vaults, whatever their state. A key that is no vault's is an error: it may hide one.
-pub(crate) async fn vault_ids(writer: &Writer) -> Result<Vec<VolumeId>, datastore::Error> {
+/// Lists the ids of all vaults, whatever their state. A foreign key is an error: it may hide a
+/// vault.
+pub(crate) async fn vault_ids(writer: &Writer) -> Result<Vec<VolumeId>, rekindle_datastore::Error> {
     let id_of = |key: String| match key.strip_prefix(key::VOLUMES).and_then(|id| id.parse().ok()) {
         Some(id) => Ok(id),
-        None => Err(datastore::Error::Damaged {
+        None => Err(rekindle_datastore::Error::Damaged {
             reason: "its key is not that of a vault".to_owned(),
             key,
         }),
@@ -162,8 +200,10 @@ pub(crate) async fn vault_ids(writer: &Writer) -> Result<Vec<VolumeId>, datastor
     keys(writer, key::VOLUMES).await?.into_iter().map(id_of).collect()
 }
 
-/// The ids of all vaults, for whoever can do without what is none's: keys that are no vault's are told and passed by.
-pub(crate) async fn known_vault_ids(writer: &Writer) -> Result<Vec<VolumeId>, datastore::Error> {
+/// Lists the ids of all vaults, for callers that tolerate a foreign key: it is logged and skipped.
+pub(crate) async fn known_vault_ids(
+    writer: &Writer,
+) -> Result<Vec<VolumeId>, rekindle_datastore::Error> {
     let mut ids = Vec::new();
     for key in keys(writer, key::VOLUMES).await? {
         match key.strip_prefix(key::VOLUMES).and_then(|id| id.parse().ok()) {
@@ -177,7 +217,7 @@ pub(crate) async fn known_vault_ids(writer: &Writer) -> Result<Vec<VolumeId>, da
     Ok(ids)
 }
 
-/// Runs `work` on all items, some at once, and gives the results in no order.
+/// Runs `work` on all items, several at once, and returns the results in any order.
 pub(crate) async fn each<I, T, F: Future<Output = T>>(
     items: Vec<I>,
     work: impl FnMut(I) -> F,

@@ -1,9 +1,11 @@
-//! What block frames cost on this machine: `cargo run --release -p rekindle-warm --example frame-costs [FILE] [MIB]`.
+//! The cost of block frames on this machine:
+//! `cargo run --release -p rekindle-warm --example frame-costs [FILE] [MIB]`.
 //!
-//! Opening, the first use of a frame in a process, a hit, a miss, an insertion. Prints; asserts nothing about time.
+//! Prints the time of opening, of the first use of a frame in a process, of a hit, of a miss and of
+//! an insertion. Asserts nothing about time.
 
-use base::{NodeId, StoreId};
-use env::Env;
+use rekindle_base::{NodeId, StoreId};
+use rekindle_env::Env;
 use rekindle_warm::{Arena, Frames, FramesShape, Key, Shape};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,7 +39,7 @@ fn main() {
     let path =
         std::env::args().nth(1).map_or_else(|| PathBuf::from("/dev/shm/frame-costs"), Into::into);
     let mebibytes = std::env::args().nth(2).and_then(|text| text.parse().ok()).unwrap_or(64);
-    let (env, _runtime) = env::real::env().expect("an environment");
+    let (env, _runtime) = rekindle_env::real::env().expect("an environment");
     env.memory().unmap(&path).expect("an old file can go");
     let node = vec![7u8; 13_000];
     let small = vec![7u8; 1000];

@@ -1,37 +1,39 @@
 //! The arena: a header page, the certificate table, the slots, the block frames.
 
-use crate::format::home;
 use crate::format::{
     BadHeader, FRAMES_HEADER_AT, FRAMES_HEADER_BYTES, FramesHeader, HEADER_BYTES, HEADER_COPY_AT,
     Header, LabelBytes, NoHeader, RECORD_BYTES, is_ours,
 };
+use crate::format::{home, users};
 use crate::frames::{self, Beginning, Frames};
 use crate::heap::Heap;
 use crate::limits::{SETS_MAX, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS_MAX};
 use crate::slot::Slot;
-use base::limits::SEGMENT_BYTES;
-use base::{NodeId, StoreId};
-use env::{Env, Region};
+use rekindle_base::limits::SEGMENT_BYTES;
+use rekindle_base::{NodeId, StoreId};
+use rekindle_env::{Env, Region};
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const HEADER_PAGE_BYTES: usize = 4096;
-/// Where the slots begin, bytes. Does not depend on their number.
+/// Offset of the first slot, bytes. It does not depend on the number of slots.
 pub(crate) const SLOTS_START: usize = HEADER_PAGE_BYTES + SLOTS_MAX * RECORD_BYTES;
 
 const _: () = assert!(SEGMENT_BYTES == SLOT_BYTES_MAX as u64, "a slot holds a segment");
 const _: () = assert!(SLOTS_START.is_multiple_of(4096), "slots are page-aligned");
 
-/// A mapped arena: slots of `base::limits::SEGMENT_BYTES` each. Clones mean the same arena.
+/// A mapped arena: slots of `rekindle_base::limits::SEGMENT_BYTES` each. Clones mean the same
+/// arena.
 #[derive(Clone)]
 pub struct Arena {
     inner: Arc<Inner>,
     frames: Option<Frames>,
 }
 
-/// What an arena is to hold.
+/// The wanted shape of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Slots for segments, at least.
@@ -42,25 +44,25 @@ pub struct Shape {
     pub frames: Option<FramesShape>,
 }
 
-/// What the frames part of an arena is to hold.
+/// The wanted shape of an arena's frames part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FramesShape {
-    /// Bytes that it may take. Too few for one set: no frames.
+    /// Bytes that the part may take. Too few for one set: no frames.
     pub bytes: u64,
-    /// The store whose blocks they are. Frames of another store are not believed.
+    /// The store of the blocks. Frames of another store are not believed.
     pub store: StoreId,
 }
 
-/// What an arena was found to be when it was opened.
+/// The state in which an arena was found when it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Began {
     /// Nothing was there.
     New,
-    /// What an earlier process left was kept.
+    /// The content of an earlier process was kept.
     Kept,
-    /// The same, and one of the two headers was damaged: it is mended.
+    /// As `Kept`; one of the two headers was damaged, and is mended.
     Mended,
-    /// Both headers were damaged: the slots are fresh, and what only they had is lost.
+    /// Both headers were damaged: the slots are fresh, and changes that only they had are lost.
     Damaged,
 }
 
@@ -75,10 +77,11 @@ pub(crate) struct Inner {
 }
 
 impl Arena {
-    /// Maps (or makes) the arena of `node` at `path`. Slots keep their content. An arena that has more slots already
-    /// keeps them: one may hold the only copy of an acknowledged change. For the same reason an arena of another node or
-    /// shape, or of a newer layout, is an error, and the file is left alone; so is whatever is no arena, as it may be
-    /// precious to somebody. See [`Arena::began`] for damage.
+    /// Maps (or makes) the arena of `node` at `path`. Slots keep their content. An arena that has
+    /// more slots already keeps them: a slot may hold the only copy of an acknowledged change. For
+    /// the same reason an arena of another node or shape, or of a newer layout, is an error, and
+    /// the file is left alone. So is a file that is no arena, because it may be precious to the
+    /// user. See [`Arena::began`] for damage.
     ///
     /// Two daemons must not open one arena: hold the node's own lock before.
     pub fn open(env: &Env, path: &Path, node: NodeId, slots: usize) -> io::Result<Arena> {
@@ -96,14 +99,14 @@ impl Arena {
         Arena::open_shaped(env, path, node, Shape { slots, slot_bytes, frames: None })
     }
 
-    /// As [`Arena::open`], with block frames. Slots and frames have headers and versions of their own: what is wrong
-    /// with one does not touch the other.
+    /// As [`Arena::open`], with block frames. Slots and frames have headers and versions of their
+    /// own: what is wrong with one does not touch the other.
     pub fn open_shaped(env: &Env, path: &Path, node: NodeId, shape: Shape) -> io::Result<Arena> {
         let Shape { slots, slot_bytes, .. } = shape;
         check_shape(slots, slot_bytes);
         let head = env.memory().head(path, HEADER_PAGE_BYTES)?;
         if head.is_some_and(|head| !is_ours(&head)) {
-            // Nothing but zeros is new.
+            // A file of zeros alone has no head, and counts as new.
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, STRANGE));
         }
         let page = env.memory().map(path, HEADER_PAGE_BYTES as u64)?;
@@ -131,18 +134,19 @@ impl Arena {
         let salt = salt.unwrap_or_else(|| new_salt(env));
         let mut inner = Inner::new(region.clone(), slots, slot_bytes, true, began, salt)?;
         if began == Began::Damaged && !inner.is_used() {
-            // A file that was cut within its header: as good as none.
+            // No slot is used: a file that was cut within its header, as good as none.
             inner.began = Began::New;
         }
         let header = Header { node, slots: slots as u64, slot_bytes, salt };
         if old.is_none() {
-            // The header goes first and comes last: a process killed in between leaves no header, not a wrong one.
+            // The header is wiped first and written last: a process killed in between leaves no
+            // header, not a wrong one.
             inner.write_header(0, &[0; HEADER_BYTES]);
             inner.write_header(HEADER_COPY_AT, &[0; HEADER_BYTES]);
             inner.wipe_slots();
         }
         if old != Some(header) || began == Began::Mended {
-            // One after the other, so that one is always whole.
+            // One header after the other, so that one of them is always whole.
             inner.write_header(HEADER_COPY_AT, &header.encode());
             inner.write_header(0, &header.encode());
         }
@@ -156,7 +160,8 @@ impl Arena {
         let frames = match (wanted, old_frames) {
             (None, Err(NoHeader::Nothing)) => None,
             (None, _) => {
-                // Whoever has frames again after a life without them must not find what that life has not seen.
+                // A life that has frames again, after a life without them, must not find content
+                // that the latter has not seen.
                 inner.write_header(FRAMES_HEADER_AT, &[0; FRAMES_HEADER_BYTES]);
                 None
             }
@@ -177,16 +182,40 @@ impl Arena {
         check_shape(slots, slot_bytes);
         let length =
             usize::try_from(length_of(slots, slot_bytes)).expect("an arena fits the address space");
-        // Only address space is asked for here: to be refused that is to be out of memory, and handled as such.
+        // Only address space is asked for here: a refusal means that memory is out, and is handled
+        // as such.
         let heap = Heap::new(length)
             .unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<Heap>()));
         let inner = Inner::new(Arc::new(heap), slots, slot_bytes, false, Began::New, 0);
         Arena { inner: Arc::new(inner.expect("the kernel gave what was asked")), frames: None }
     }
 
-    /// Notes the folder to which the arena belongs, for people who find the file. Call it before the arena is used.
+    /// Notes the folder to which the arena belongs, for a user that finds the file. Call it before
+    /// the arena is used.
     pub fn note_home(&self, folder: &str) {
         self.inner.write_header(home::HOME_AT, &home::encode(folder));
+    }
+
+    /// The nonces of the starts that may have written here, as they noted themselves; none in an
+    /// arena of an older binary.
+    #[must_use]
+    pub fn users(&self) -> Vec<u64> {
+        let region = &*self.inner.region;
+        let copy = |at: usize| users::decode(&copy_of::<{ users::USERS_BYTES }>(region, at));
+        // A process may have been killed between the two writes: either copy may be the older one.
+        let mut all: Vec<u64> = users::USERS_AT.into_iter().filter_map(copy).flatten().collect();
+        let mut seen = HashSet::new();
+        all.retain(|nonce| seen.insert(*nonce));
+        all
+    }
+
+    /// Notes the starts that may have written here. A start notes itself beside those before it,
+    /// before the node's record names it. Once the record does, and before the start writes
+    /// anything, it notes itself alone.
+    pub fn note_users(&self, nonces: &[u64]) {
+        for at in users::USERS_AT {
+            self.inner.write_header(at, &users::encode(nonces));
+        }
     }
 
     /// The block frames, if the arena has any.
@@ -213,34 +242,34 @@ impl Arena {
         self.inner.outlives_process
     }
 
-    /// Whether what an earlier process left was kept.
+    /// Whether the content of an earlier process was kept.
     #[must_use]
     pub fn was_kept(&self) -> bool {
         matches!(self.inner.began, Began::Kept | Began::Mended)
     }
 
-    /// Whether somebody has removed its file: what lies in it stays for as long as it is held, and the next start will
-    /// not find it.
+    /// Whether the arena's file has been removed: the content stays for as long as the arena is
+    /// held, and the next start will not find it.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.inner.region.is_removed()
     }
 
-    /// What it was found to be.
+    /// The state in which the arena was found.
     #[must_use]
     pub fn began(&self) -> Began {
         self.inner.began
     }
 
-    /// Tells this arena from any other that the node may have had: random, made with it. 0 when it does not outlive the
-    /// process.
+    /// Number that tells this arena from any other that the node may have had: random, drawn when
+    /// the arena is made. 0 when the arena does not outlive the process.
     #[must_use]
     pub fn salt(&self) -> u64 {
         self.inner.salt
     }
 
-    /// Forgets what lies here, slots and frames, also for the next process: another arena has been in use since. Before
-    /// [`Arena::take_slots`].
+    /// Forgets the content of slots and frames, also for the next process: another arena has been
+    /// in use since. Call it before [`Arena::take_slots`].
     pub fn forget(&self) {
         assert!(!self.inner.taken.load(Ordering::Acquire), "nobody has slots of it yet");
         self.inner.wipe_slots();
@@ -249,7 +278,7 @@ impl Arena {
         }
     }
 
-    /// Slots there are.
+    /// Number of slots.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.inner.slots
@@ -261,7 +290,8 @@ impl Arena {
         self.inner.slot_bytes
     }
 
-    /// Takes every slot, in order. Once only: afterwards the log owns them, and nobody gets any.
+    /// Takes every slot, in order. Once only: the log owns the slots afterwards, and a second call
+    /// gives none.
     #[must_use]
     pub fn take_slots(&self) -> Vec<Slot> {
         if self.inner.taken.swap(true, Ordering::AcqRel) {
@@ -271,7 +301,7 @@ impl Arena {
     }
 }
 
-/// Why a file is left alone that no arena ever was in.
+/// The error for a file in which there never was an arena.
 const STRANGE: &str = "it holds something, and that is no warm memory: it is left alone; name another file, or remove it";
 
 fn check_shape(slots: usize, slot_bytes: u32) {
@@ -300,7 +330,7 @@ fn newer(found: u32, known: u32) -> String {
     )
 }
 
-/// A number that no earlier life of the part has had, and that no client can know.
+/// Draws a number that no earlier life of the part has had, and that no client can know.
 fn new_salt(env: &Env) -> u64 {
     u64::from_le_bytes(env.random()) | 1
 }
@@ -317,10 +347,11 @@ fn foreign(header: &Header, node: NodeId, slot_bytes: u32) -> String {
     )
 }
 
-/// What the header page says, by its two headers.
+/// The finding of a header page, from its two headers.
 enum Found {
     Header(Header),
-    /// The other one is damaged, or of a binary that wrote one only.
+    /// The other header is damaged, or not written yet. A missing second one is no damage: an older
+    /// binary wrote the first one only.
     OneOfTwo(Header),
     Nothing,
     Damaged,
@@ -359,8 +390,9 @@ fn read_frames_header(page: &dyn Region) -> Result<FramesHeader, NoHeader> {
 fn copy_of<const N: usize>(page: &dyn Region, at: usize) -> [u8; N] {
     assert!(page.length() >= at + N, "a page was asked for");
     let mut bytes = [0; N];
-    // SAFETY: the region is at least as long, and nobody else has mapped it yet in this process; another process is
-    // kept out by the log's folder lock.
+    // SAFETY: the region is at least as long. This process writes the header page only before the
+    // arena is in use, by the task that opens it; another process is kept out by the log's folder
+    // lock.
     unsafe { std::ptr::copy_nonoverlapping(page.base().add(at), bytes.as_mut_ptr(), N) };
     bytes
 }
@@ -389,7 +421,7 @@ impl Inner {
         })
     }
 
-    /// First byte of a slot.
+    /// Address of a slot's first byte.
     pub(crate) fn slot_base(&self, slot: usize) -> *mut u8 {
         assert!(slot < self.slots, "there is such a slot");
         self.region.base().wrapping_add(SLOTS_START + slot * self.slot_bytes as usize)
@@ -400,8 +432,8 @@ impl Inner {
         assert!(slot < SLOTS_MAX && word < 2, "there is such a word");
         let address =
             self.region.base().wrapping_add(HEADER_PAGE_BYTES + slot * RECORD_BYTES + word * 8);
-        // SAFETY: inside the region (checked in `new`), aligned to 8 because the base is aligned to 64, mapped for as
-        // long as `self` lives, and only ever reached as an atomic.
+        // SAFETY: inside the region (checked in `new`), aligned to 8 because the base is aligned to
+        // 64, mapped for as long as `self` lives, and only ever reached as an atomic.
         unsafe { AtomicU64::from_ptr(address.cast()) }
     }
 
@@ -428,7 +460,8 @@ impl Inner {
         }
     }
 
-    /// The frames behind the slots: those of an earlier process when their header is `wanted` but for the salt.
+    /// Opens the frames behind the slots: those of an earlier process when their header is `wanted`
+    /// but for the salt.
     fn frames(
         &self,
         region: Arc<dyn Region>,
@@ -446,7 +479,8 @@ impl Inner {
         let salt = match old {
             Ok(old) if began == Beginning::Kept => old.salt,
             _ => {
-                // What lies in the sets stays where it is: under the new salt nothing of it verifies.
+                // The content of the sets stays where it is: under the new salt none of it
+                // verifies.
                 self.write_header(FRAMES_HEADER_AT, &[0; FRAMES_HEADER_BYTES]);
                 self.write_header(FRAMES_HEADER_AT, &wanted.encode());
                 wanted.salt
@@ -458,7 +492,8 @@ impl Inner {
 
     fn write_header(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= HEADER_PAGE_BYTES, "headers lie in the header page");
-        // SAFETY: called before the arena is handed out; the region is longer than its header page.
+        // SAFETY: called before the arena is in use, by the task that opens it; the region is
+        // longer than its header page.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.region.base().add(at), bytes.len());
         };

@@ -1,11 +1,11 @@
 //! Ordinary memory in the shape of a mapped region: for arenas that are forgotten with the process.
 
-use env::Region;
+use rekindle_env::Region;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::io;
 
-/// Zeroed, page-aligned bytes straight from the kernel: what is not touched costs nothing. (`alloc_zeroed` with a
-/// page's alignment would write all of it.)
+/// Zeroed, page-aligned bytes straight from the kernel: untouched pages cost nothing.
+/// (`alloc_zeroed` with a page's alignment would write all of them.)
 pub(crate) struct Heap {
     base: *mut u8,
     bytes: usize,
@@ -13,7 +13,8 @@ pub(crate) struct Heap {
 
 impl Heap {
     pub(crate) fn new(bytes: usize) -> io::Result<Heap> {
-        // SAFETY: a new private mapping at an address of the kernel's choice; no existing memory is touched.
+        // SAFETY: a new private mapping at an address of the kernel's choice; no existing memory is
+        // touched.
         let base = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -28,7 +29,8 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: `base` came from `mmap_anonymous` with this very length, and is unmapped only here.
+        // SAFETY: `base` came from `mmap_anonymous` with this very length, and is unmapped only
+        // here.
         let unmapped = unsafe { munmap(self.base.cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "what was mapped can be unmapped");
     }
@@ -44,7 +46,8 @@ impl Region for Heap {
     }
 }
 
-// SAFETY: `Heap` hands out an address only; whoever dereferences it answers for races (see `Region::base`).
+// SAFETY: `Heap` hands out an address only; the code that dereferences it answers for races (see
+// `Region::base`).
 unsafe impl Send for Heap {}
 // SAFETY: as above; `Heap` itself is never changed after it is made.
 unsafe impl Sync for Heap {}

@@ -10,10 +10,10 @@ use crate::format::{
 use crate::frames::{bytes_of, place_of};
 use crate::limits::WAYS;
 use crate::slot::Certificate;
-use base::{NodeId, StoreId};
+use rekindle_base::{NodeId, StoreId};
 use zerocopy::FromBytes;
 
-/// What an arena's first bytes say.
+/// The header and the certificates of an arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspected {
     pub node: NodeId,
@@ -26,7 +26,8 @@ pub struct Inspected {
 /// Bytes at the beginning of an arena's file that [`arena`] wants.
 pub const BYTES_WANTED: usize = SLOTS_START;
 
-/// Reads header and certificate table from the beginning of an arena's file; a short table is read as far as it goes.
+/// Reads header and certificate table from the beginning of an arena's file; a short table is read
+/// as far as it goes.
 pub fn arena(bytes: &[u8]) -> Result<Inspected, String> {
     let header = Header::decode(bytes).map_err(|bad| bad.to_string())?;
     let table = bytes.get(4096..bytes.len().min(SLOTS_START)).unwrap_or_default();
@@ -55,20 +56,20 @@ fn certificate(record: &[u8], slot: usize, slot_bytes: u32) -> Option<Certificat
     Some(Certificate { label, front: state.front, back: state.back, foot: state.foot, durable })
 }
 
-/// What the header of the frames part says.
+/// The header of the frames part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FramesPart {
     pub node: NodeId,
     pub store: StoreId,
     pub sets: usize,
-    /// Where the part lies in the file, bytes.
+    /// Offset of the part in the file, bytes.
     pub start: u64,
-    /// Its length.
+    /// Length of the part, bytes.
     pub bytes: u64,
     salt: u64,
 }
 
-/// What lies in the frames.
+/// Counts of the frames in a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FramesFound {
     /// Small and large frames whose word and key agree.
@@ -79,7 +80,8 @@ pub struct FramesFound {
     pub damaged: u64,
 }
 
-/// Reads the header of the frames part from the beginning of an arena's file; `None` when the arena has no frames.
+/// Reads the header of the frames part from the beginning of an arena's file; `None` when the arena
+/// has no frames.
 pub fn frames(bytes: &[u8]) -> Result<Option<FramesPart>, String> {
     let header = bytes
         .get(FRAMES_HEADER_AT..FRAMES_HEADER_AT + FRAMES_HEADER_BYTES)
@@ -101,7 +103,8 @@ pub fn frames(bytes: &[u8]) -> Result<Option<FramesPart>, String> {
 }
 
 impl FramesPart {
-    /// Verifies every frame in the bytes of the part; a part that is cut off is read as far as it goes.
+    /// Verifies every frame in the bytes of the part; a part that is cut off is read as far as it
+    /// goes.
     #[must_use]
     pub fn count(&self, part: &[u8]) -> FramesFound {
         let mut found = FramesFound::default();

@@ -1,22 +1,25 @@
 //! Slots: append-only memory with one writer and any number of readers.
 //!
 //! Why the slices handed out are sound:
-//! - a slot's bytes are reached only through its [`Core`]; there is one core a slot, because [`Slot`] is not `Clone`,
-//!   a slot becomes a [`Writer`] or a [`Memory`] by value, and comes back only when its core has a single holder;
-//! - the only writes are the `Writer`'s, through `&mut self`, and only into bytes that are not published;
-//! - readers reach only published bytes: the bounds are loaded (Acquire) from a word that the writer stores
-//!   (Release) after it has written the bytes;
-//! - the lengths that bound a slice are kept in ordinary memory, so that a damaged mapping cannot move them;
+//! - a slot's bytes are reached only through its [`Core`]; there is one core a slot, because
+//!   [`Slot`] is not `Clone`, a slot becomes a [`Writer`] or a [`Memory`] by value, and comes back
+//!   only when its core has a single holder;
+//! - the only writes are the `Writer`'s, through `&mut self`, and only into bytes that are not
+//!   published;
+//! - readers reach only published bytes: the bounds are loaded (Acquire) from a word that the
+//!   writer stores (Release) after it has written the bytes;
+//! - the lengths that bound a slice are kept in ordinary memory, so that a damaged mapping cannot
+//!   move them;
 //! - no other process writes: the log's folder lock keeps a second daemon out.
 
 use crate::arena::Inner;
 use crate::format::{Label, LabelBytes, State, durable_pack, durable_unpack};
 use crate::limits::{FOOT_BYTES, GRAIN_BYTES};
-use base::SegmentId;
+use rekindle_base::SegmentId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a slot's certificate says. Only the words of the certificate are checked, not the segment's bytes.
+/// The certificate of a slot. Only its own words are checked, not the segment's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Certificate {
     pub label: Label,
@@ -26,25 +29,25 @@ pub struct Certificate {
     pub back: u32,
     /// Whether the foot is written.
     pub foot: bool,
-    /// What [`Memory::note_durable`] was told last; 0 when that is not known.
+    /// Bytes that [`Memory::note_durable`] was given last; 0 when they are not known.
     pub durable: u32,
 }
 
-/// What a slot holds.
+/// The content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// Nothing.
     Empty,
-    /// What the certificate says.
+    /// A segment, as far as the certificate tells.
     Certified(Certificate),
     /// Something was published, but its certificate is damaged.
     Damaged {
-        /// Which segment it was, if that much can be read.
+        /// The segment, if its label can be read.
         segment: Option<SegmentId>,
     },
 }
 
-/// One slot: zero or more bytes of a segment, owned by whoever took it.
+/// One slot: zero or more bytes of a segment, owned by the code that took the slot.
 pub struct Slot {
     core: Core,
 }
@@ -58,13 +61,14 @@ pub(crate) struct Core {
     published: AtomicU64,
 }
 
-/// Read access to what is published; clones are cheap. The bytes do not change while one exists.
+/// Read access to the published bytes of a slot; clones are cheap. The bytes do not change while
+/// one exists.
 #[derive(Clone)]
 pub struct Memory {
     core: Arc<Core>,
 }
 
-/// The one that fills a slot.
+/// The only writer of a slot.
 pub struct Writer {
     core: Arc<Core>,
     /// Bytes written from the beginning, published or not.
@@ -78,13 +82,13 @@ impl Slot {
         Slot { core: Core { arena, index, segment: SegmentId(0), published: AtomicU64::new(0) } }
     }
 
-    /// Its place in the arena.
+    /// Number of the slot in the arena.
     #[must_use]
     pub fn index(&self) -> usize {
         self.core.index
     }
 
-    /// What lies here.
+    /// The content of the slot.
     #[must_use]
     pub fn content(&self) -> Content {
         match self.core.certificate() {
@@ -96,13 +100,14 @@ impl Slot {
         }
     }
 
-    /// The certificate of what lies here, if anything does.
+    /// The slot's certificate; `None` when the slot is empty or the certificate is damaged.
     #[must_use]
     pub fn certificate(&self) -> Option<Certificate> {
         self.core.certificate()
     }
 
-    /// Forgets what lies here and makes room for a new segment. Nothing is published until [`Writer::publish`].
+    /// Forgets the slot's content and makes room for a new segment. Nothing is published until
+    /// [`Writer::publish`].
     #[must_use]
     pub fn begin(mut self, label: Label) -> Writer {
         self.core.forget();
@@ -111,7 +116,7 @@ impl Slot {
         Writer { core: Arc::new(self.core), front: 0, back: 0 }
     }
 
-    /// Keeps what lies here, for reading; the slot itself when nothing does.
+    /// Keeps the certified content for reading; gives the slot back when there is none.
     pub fn keep(mut self) -> Result<Memory, Slot> {
         match self.core.adopt() {
             Some(_) => Ok(Memory { core: Arc::new(self.core) }),
@@ -119,8 +124,8 @@ impl Slot {
         }
     }
 
-    /// Keeps what lies here and goes on writing behind it; the slot itself when nothing does, or when the segment in
-    /// it is finished.
+    /// Keeps the certified content and goes on writing behind it. Gives the slot back when there is
+    /// none, or when the segment in it is finished.
     pub fn resume(mut self) -> Result<Writer, Slot> {
         match self.core.adopt() {
             Some(state) if !state.foot => {
@@ -137,7 +142,7 @@ impl Slot {
 }
 
 impl Writer {
-    /// Read access to what has been and will be published.
+    /// Read access to the bytes that have been and will be published.
     #[must_use]
     pub fn memory(&self) -> Memory {
         Memory { core: Arc::clone(&self.core) }
@@ -164,8 +169,9 @@ impl Writer {
     /// Writes `bytes` at the front. Not yet published.
     pub fn push_front(&mut self, bytes: &[u8]) {
         let length = self.fit(bytes.len());
-        // SAFETY: `fit` has checked that these bytes lie between front and back; they are not published, so nobody
-        // reads them, and `&mut self` of the only writer keeps other writes out.
+        // SAFETY: `fit` has checked that these bytes lie between front and back. They are not
+        // published, so no reader reaches them, and `&mut self` of the only writer keeps other
+        // writes out.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.core.at(self.front), bytes.len())
         };
@@ -180,7 +186,7 @@ impl Writer {
         self.front += length;
     }
 
-    /// Writes `bytes` below the descriptors that are there. Not yet published.
+    /// Writes `bytes` below the present descriptors. Not yet published.
     pub fn push_back(&mut self, bytes: &[u8]) {
         let length = self.fit(bytes.len());
         self.back += length;
@@ -194,7 +200,8 @@ impl Writer {
         };
     }
 
-    /// Writes zeros below the descriptors until they make a multiple of `alignment`. Not yet published.
+    /// Writes zeros below the descriptors until they make a multiple of `alignment`. Not yet
+    /// published.
     pub fn pad_back(&mut self, alignment: u32) {
         let length = self.fit((self.back.next_multiple_of(alignment) - self.back) as usize);
         self.back += length;
@@ -202,7 +209,7 @@ impl Writer {
         unsafe { std::ptr::write_bytes(self.core.at(self.back_start()), 0, length as usize) };
     }
 
-    /// Publishes all that is written: from here on it outlives the process, all of it or nothing.
+    /// Publishes all written bytes: from here on they outlive the process, all of them or none.
     pub fn publish(&mut self) {
         self.core.publish(State { front: self.front, back: self.back, foot: false });
     }
@@ -210,7 +217,8 @@ impl Writer {
     /// Writes the foot, publishes everything, and writes no more.
     pub fn finish(self, foot: &[u8; FOOT_BYTES as usize]) -> Memory {
         let start = self.core.capacity() - FOOT_BYTES;
-        // SAFETY: the foot's bytes are published only below, once in the life of a writer, which ends here.
+        // SAFETY: the foot's bytes are published only below, once in the life of a writer, which
+        // ends here.
         unsafe { std::ptr::copy_nonoverlapping(foot.as_ptr(), self.core.at(start), foot.len()) };
         self.core.publish(State { front: self.front, back: self.back, foot: true });
         Memory { core: self.core }
@@ -231,7 +239,7 @@ impl Writer {
 }
 
 impl Memory {
-    /// What is published from `start` to `end`; `None` when not all of it is.
+    /// Published bytes from `start` to `end`; `None` when not all of them are published.
     #[must_use]
     pub fn front(&self, start: u32, end: u32) -> Option<&[u8]> {
         let state = self.core.state();
@@ -262,13 +270,13 @@ impl Memory {
         state.foot.then(|| unsafe { self.core.slice(end - FOOT_BYTES - state.back, end) })
     }
 
-    /// Which slot it is.
+    /// Number of the slot.
     #[must_use]
     pub fn index(&self) -> usize {
         self.core.index
     }
 
-    /// Remembers, for the next process, up to where the segment is on flash.
+    /// Notes, for the next process, up to where the segment is on flash.
     pub fn note_durable(&self, bytes: u32) {
         self.core
             .arena
@@ -276,7 +284,7 @@ impl Memory {
             .store(durable_pack(bytes, self.core.segment), Ordering::Release);
     }
 
-    /// The slot, when nobody else reads or writes it; it still certifies what lies there.
+    /// Gives the slot back when no other holder reads or writes it; its certificate stays.
     pub fn into_slot(self) -> Result<Slot, Memory> {
         Arc::try_unwrap(self.core).map(|core| Slot { core }).map_err(|core| Memory { core })
     }
@@ -297,7 +305,8 @@ impl Core {
     /// `start..end` is published.
     unsafe fn slice(&self, start: u32, end: u32) -> &[u8] {
         assert!(start <= end && end <= self.capacity(), "inside the slot");
-        // SAFETY: the caller says that the bytes are published, so nobody writes them while a core is held.
+        // SAFETY: the caller says that the bytes are published, so no code writes them while a core
+        // is held.
         unsafe { std::slice::from_raw_parts(self.at(start), (end - start) as usize) }
     }
 
@@ -323,12 +332,14 @@ impl Core {
 
     fn write_label(&mut self, label: Label) {
         let bytes = LabelBytes::encode(label, self.index);
-        // SAFETY: the record of this slot is written by the owner of its core only, and `&mut self` is exclusive.
+        // SAFETY: the record of this slot is written by the owner of its core only, and `&mut self`
+        // is exclusive.
         unsafe { self.arena.label(self.index).write_unaligned(bytes) };
     }
 
     fn label(&self) -> Option<Label> {
-        // SAFETY: the label is written through `&mut Core` only; any bytes are a valid `LabelBytes`.
+        // SAFETY: the label is written through `&mut Core` only; any bytes are a valid
+        // `LabelBytes`.
         unsafe { self.arena.label(self.index).read_unaligned() }.decode(self.index)
     }
 
@@ -341,7 +352,7 @@ impl Core {
         Some(Certificate { label, front: state.front, back: state.back, foot: state.foot, durable })
     }
 
-    /// Takes over what the certificate says.
+    /// Takes over the state that the certificate tells.
     fn adopt(&mut self) -> Option<State> {
         let certificate = self.certificate()?;
         let state =

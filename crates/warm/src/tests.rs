@@ -1,8 +1,9 @@
-//! The arena through its public face: what outlives the process is what was published, all of it or nothing.
+//! Tests of the arena through its public face: published bytes outlive the process, all of them or
+//! none.
 
 use crate::{Arena, Began, Content, Label, Slot, inspect, limits};
-use base::{NodeId, SegmentId};
-use env::sim::{Faults, World};
+use rekindle_base::{NodeId, SegmentId};
+use rekindle_env::sim::{Faults, World};
 use std::path::Path;
 
 const NODE: NodeId = NodeId([5; 16]);
@@ -95,7 +96,7 @@ fn more_than_fits_is_refused() {
     writer.push_back(&vec![0; SLOT as usize]);
 }
 
-/// An arena with one used slot, left by a process that is gone. Its salt.
+/// Makes an arena with one used slot, left by a process that is gone, and gives its salt.
 fn used(world: &World) -> u64 {
     let arena = open(world, NODE, 2);
     let mut writer = only(&arena, 0).begin(label(1));
@@ -269,7 +270,7 @@ fn make_the_golden_arena() {
     writer.pad_back(512);
     drop(writer.finish(&[3; 512]));
     let region = world.env().memory().map(Path::new(PATH), 4096 + 4 * 64).unwrap();
-    // SAFETY: inside the mapping; nobody writes to it any more.
+    // SAFETY: inside the mapping; no code writes to it any more.
     let bytes = unsafe { std::slice::from_raw_parts(region.base(), 4096 + 4 * 64) };
     std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/arena-v1.bin"), bytes)
         .unwrap();

@@ -2,27 +2,27 @@
 
 use super::*;
 use crate::Extents;
-use base::units::MIB;
-use base::{Incarnation, Kind, NodeId};
-use content::{Compression, Content};
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::{self, Plan};
-use datastore::record::Writer;
-use env::Env;
-use env::sim::{Faults, World};
-use log::Log;
 use proptest::prelude::*;
-use staging::Staging;
+use rekindle_base::units::MIB;
+use rekindle_base::{Incarnation, Kind, NodeId};
+use rekindle_content::{Compression, Content};
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::{self, Plan};
+use rekindle_datastore::record::Writer;
+use rekindle_env::Env;
+use rekindle_env::sim::{Faults, World};
+use rekindle_log::Log;
+use rekindle_staging::Staging;
+use rekindle_volume::{Ack, Home, HomeMaker, Policy, Spec, Vault, Volumes};
 use std::path::PathBuf;
 use std::time::Duration;
-use volume::{Ack, Home, HomeMaker, Policy, Spec, Vault, Volumes};
 
 const NODE: NodeId = NodeId([7; 16]);
 const BLOCK: u64 = 4096;
 const SIZE: u64 = 3 * CHANGE_BYTES_MAX + 5 * BLOCK + 512;
 
-/// One life of a node with one volume.
+/// Starts one life of a node with one volume.
 async fn start(env: &Env, store: &Store) -> (Volumes, fault::Handle) {
     let (volumes, faults, _, _) = start_all(env, store).await;
     (volumes, faults)
@@ -30,8 +30,8 @@ async fn start(env: &Env, store: &Store) -> (Volumes, fault::Handle) {
 
 async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content, Writer) {
     let (store, faults) = fault::wrap(env, store.clone(), Plan::default());
-    let arena = warm::Arena::open(env, &PathBuf::from("/node/arena"), NODE, 4).unwrap();
-    let config = log::Config {
+    let arena = rekindle_warm::Arena::open(env, &PathBuf::from("/node/arena"), NODE, 4).unwrap();
+    let config = rekindle_log::Config {
         folder: PathBuf::from("/node/log"),
         node: NODE,
         flash_bytes: 64 * MIB,
@@ -39,7 +39,7 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
     };
     let (log, opened) = Log::open(env, arena, config, Incarnation(1)).await.unwrap();
     assert_eq!(opened.damage, Vec::<String>::new());
-    let config = content::Config {
+    let config = rekindle_content::Config {
         secret: [3; 32],
         compression: Compression::Lz4,
         parity: None,
@@ -51,7 +51,7 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
     };
     let content = Content::open(env.clone(), store.clone(), config);
     let writer = Writer::new(env.clone(), store, NODE);
-    let config = staging::Config {
+    let config = rekindle_staging::Config {
         flash_bytes: 32 * MIB,
         memory_bytes: 4 * MIB,
         destage_age: Duration::from_millis(200),
@@ -67,7 +67,7 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
     let homes: HomeMaker = Arc::new(move |vault: &Vault| {
         Ok(Arc::new(Extents::new(chunks.clone(), vault.size, vault.block_size)) as Arc<dyn Home>)
     });
-    let volumes = Volumes::open(env.clone(), writer.clone(), staging, content.clone(), homes);
+    let volumes = Volumes::open(env.clone(), writer.clone(), staging, homes);
     (volumes, faults, content, writer)
 }
 
@@ -77,9 +77,9 @@ fn spec(policy: Policy, ack: Ack) -> Spec {
 
 async fn done(device: &Device, written: Result<Written, Error>) {
     match written.unwrap() {
-        Written::Done => {}
-        Written::Staged(ticket) => device.sync(ticket).await.unwrap(),
-        Written::Later(later) => later.await.unwrap(),
+        Written::Acked => {}
+        Written::NeedsSync(ticket) => device.sync(ticket).await.unwrap(),
+        Written::Pending(later) => later.await.unwrap(),
     }
 }
 
@@ -232,9 +232,9 @@ fn what_is_out_of_bounds_is_refused_with_numbers() {
                 assert!(error.to_string().contains(&offset.to_string()), "{error}");
             }
         }
-        // Nothing at the very end is in bounds, and done.
-        assert!(matches!(device.write(SIZE, &[], true), Ok(Written::Done)));
-        assert!(matches!(device.clear(SIZE, 0, true, true), Ok(Written::Done)));
+        // An empty request at the very end is in bounds, and succeeds.
+        assert!(matches!(device.write(SIZE, &[], true), Ok(Written::Acked)));
+        assert!(matches!(device.clear(SIZE, 0, true, true), Ok(Written::Acked)));
         assert!(device.read_now(SIZE, &mut []).unwrap());
         device.read(SIZE, &mut []).await.unwrap();
         assert!(device.extents(SIZE, 0).await.unwrap().is_empty());
@@ -250,7 +250,7 @@ fn one_outcome_of_many_changes() {
         volumes.create(spec(Policy::Through, Ack::Flash)).await.unwrap();
         let device = Device::new(volumes.attach("vm1").await.unwrap());
         let data: Vec<u8> = (0..SIZE).map(|at| (at / 3) as u8).collect();
-        // All pieces wait for the datastore together, not one after the other.
+        // All pieces wait for the datastore concurrently, not one after the other.
         faults.set(Plan { latency: Duration::from_millis(10), ..Plan::default() });
         let began = world.env().now();
         done(&device, device.write(0, &data, false)).await;
@@ -283,7 +283,8 @@ fn a_sweep_frees_what_a_removed_volume_had_and_nothing_else() {
         let packs = async || store.list("packs/data/", None).await.unwrap().len();
         let before = packs().await;
         volumes.remove("gone", false).await.unwrap();
-        let sweeper = content::sweep::Sweeper::new(content, writer, Arc::new(volumes.clone()));
+        let sweeper =
+            rekindle_content::sweep::Sweeper::new(content, writer, Arc::new(volumes.clone()));
         sweeper.run().await.unwrap();
         let after = packs().await;
         assert!(after < before && after > 0, "{before} -> {after}");
@@ -300,21 +301,23 @@ fn a_sweep_frees_what_a_removed_volume_had_and_nothing_else() {
 
 #[test]
 fn outcomes_gather() {
-    let staged = |at| Written::Staged(Ticket(log::Position(at)));
-    let later = || Written::Later(Box::pin(std::future::ready(Ok(()))));
+    let staged = |at| Written::NeedsSync(Ticket(rekindle_log::Position(at)));
+    let later = || Written::Pending(Box::pin(std::future::ready(Ok(()))));
     let gather = |all: Vec<Written>| {
-        let mut gathered = Gathered::Done;
+        let mut gathered = Gathered::Acked;
         all.into_iter().for_each(|one| gathered.add(one));
         gathered
     };
-    assert!(matches!(gather(vec![Written::Done, Written::Done]), Gathered::Done));
-    let ticket = Ticket(log::Position(9));
+    assert!(matches!(gather(vec![Written::Acked, Written::Acked]), Gathered::Acked));
+    let ticket = Ticket(rekindle_log::Position(9));
     assert!(
-        matches!(gather(vec![staged(3), Written::Done, staged(9), staged(5)]), Gathered::Staged(at) if at == ticket)
+        matches!(gather(vec![staged(3), Written::Acked, staged(9), staged(5)]), Gathered::NeedsSync(at) if at == ticket)
     );
-    let mixed = gather(vec![staged(3), later(), staged(9), Written::Done, later()]);
-    assert!(matches!(mixed, Gathered::Later(Some(at), later) if at == ticket && later.len() == 2));
+    let mixed = gather(vec![staged(3), later(), staged(9), Written::Acked, later()]);
     assert!(
-        matches!(gather(vec![later(), Written::Done]), Gathered::Later(None, later) if later.len() == 1)
+        matches!(mixed, Gathered::Pending(Some(at), later) if at == ticket && later.len() == 2)
+    );
+    assert!(
+        matches!(gather(vec![later(), Written::Acked]), Gathered::Pending(None, later) if later.len() == 1)
     );
 }

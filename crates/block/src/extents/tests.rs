@@ -1,12 +1,12 @@
 //! A block volume's content against a model of plain bytes.
 
 use super::*;
-use content::{Compression, Config};
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use env::sim::{Faults, World};
 use proptest::prelude::*;
-use volume::Source;
+use rekindle_content::{Compression, Config};
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_env::sim::{Faults, World};
+use rekindle_volume::Source;
 
 const BLOCK: u64 = 4096;
 
@@ -49,7 +49,8 @@ async fn keys(home: &Extents, root: &Root) -> Vec<u64> {
     entries.into_iter().map(|(block, _)| block).collect()
 }
 
-/// What a change does: a gap before it, its length, and whether it writes zeros (as data), a pattern, or clears.
+/// The effect of a change: a clear, zeros as data, or a pattern. A gap before it and a length go
+/// with it.
 #[derive(Debug, Clone)]
 enum Paint {
     Clear,
@@ -60,7 +61,7 @@ enum Paint {
 fn batches() -> impl Strategy<Value = Vec<Vec<(u64, u64, Paint)>>> {
     let paint =
         prop_oneof![Just(Paint::Clear), Just(Paint::Zeros), (1u8..=255).prop_map(Paint::Pattern)];
-    // Aligned ones matter as much as crooked ones.
+    // Aligned lengths matter as much as odd ones.
     let length = prop_oneof![0u64..3 * BLOCK, (0u64..12).prop_map(|blocks| blocks * BLOCK)];
     let gap = prop_oneof![0u64..3 * BLOCK, (0u64..4).prop_map(|blocks| blocks * BLOCK), Just(0)];
     proptest::collection::vec(proptest::collection::vec((gap, length, paint), 1..8), 1..8)
@@ -100,7 +101,7 @@ async fn compare(home: &Extents, root: &Root, model: &[u8]) {
         .collect();
     assert_eq!(keys(home, root).await, expected, "zero blocks are holes, and nothing else is");
 
-    // Crooked parts, with and without the cache.
+    // Unaligned parts, with and without the cache.
     for (begin, end) in
         [(1, 2), (BLOCK - 1, BLOCK + 1), (BLOCK / 2, 5 * BLOCK + 3), (7 * BLOCK, 8 * BLOCK)]
     {
@@ -137,7 +138,7 @@ proptest! {
                 root = fold(&home, &root, &changes).await;
                 compare(&home, &root, &model).await;
             }
-            // Another life, nothing cached.
+            // A new life, with an empty cache.
             let cold = Extents::new(content(&world, &store), size, BLOCK);
             compare(&cold, &root, &model).await;
         });
@@ -155,7 +156,7 @@ fn a_large_fold_goes_through_several_windows() {
         let first = pattern(1);
         let root = fold(&home, &None, &[bytes(0, first.clone())]).await;
         let mut model = first;
-        // All blocks again, each in part.
+        // Writes all blocks again, each in part.
         let second = pattern(2);
         let changes: Vec<Fold> = (0..size / BLOCK)
             .map(|block| {
@@ -174,7 +175,7 @@ fn a_large_fold_goes_through_several_windows() {
 
 #[test]
 fn a_petabyte_of_nothing_is_cleared_in_a_moment() {
-    let size = base::limits::VOLUME_BYTES_MAX;
+    let size = rekindle_base::limits::VOLUME_BYTES_MAX;
     let world = World::new(2, Faults::none());
     world.block_on(async {
         let home = Extents::new(content(&world, &Mem::store()), size, BLOCK);
@@ -182,7 +183,7 @@ fn a_petabyte_of_nothing_is_cleared_in_a_moment() {
         let changes: Vec<Fold> = places.iter().map(|at| bytes(*at, vec![1; 10])).collect();
         let root = fold(&home, &None, &changes).await;
         assert_eq!(keys(&home, &root).await.len(), places.len());
-        // All but the first and the last, whose neighbours within the block stay.
+        // All blocks are cleared but the first and the last, of which other bytes remain.
         let last = places[places.len() - 1];
         let root = fold(&home, &root, &[zeros(5, last)]).await;
         assert_eq!(keys(&home, &root).await, [0, last / BLOCK]);
@@ -205,7 +206,7 @@ fn a_dense_range_is_cleared_in_stretches() {
     let world = World::new(3, Faults::none());
     world.block_on(async {
         let home = Extents::new(content(&world, &Mem::store()), (blocks + 2) * BLOCK, BLOCK);
-        // One chunk many times: only the tree is large.
+        // One chunk is used many times: only the tree is large.
         let mut batch = home.content.batch();
         let chunk = batch.write(Class::Data, vec![3; BLOCK as usize].into(), &[]).await.unwrap();
         let all: Vec<_> = (0..blocks + 2).map(|block| (block, Some(chunk))).collect();
@@ -231,7 +232,7 @@ fn a_chunk_that_is_no_block_is_damage_and_a_short_one_ends_in_zeros() {
         batch.committed();
         let mut out = vec![0xee; BLOCK as usize];
         let damaged = home.read(&root, 0, &mut out, true).await.unwrap_err();
-        assert_eq!(damaged.kind(), base::Kind::Damaged, "{damaged}");
+        assert_eq!(damaged.kind(), rekindle_base::Kind::Damaged, "{damaged}");
         home.read(&root, BLOCK + 5, &mut out[..20], true).await.unwrap();
         assert_eq!(out[..20], [&[4; 5][..], &[0; 15][..]].concat());
     });
@@ -262,7 +263,7 @@ fn a_sequential_reader_finds_most_of_it_in_memory() {
     });
 }
 
-/// Run by hand: `cargo test --release -p rekindle-block -- --ignored --nocapture hit`.
+/// Run it by hand: `cargo test --release -p rekindle-block -- --ignored --nocapture hit`.
 #[test]
 #[ignore = "a measurement"]
 fn what_a_hit_costs() {

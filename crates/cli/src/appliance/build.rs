@@ -1,4 +1,4 @@
-//! `rekindle appliance build`: kernel, initramfs, data disk, description, and a script that runs it.
+//! `rekindle appliance build`: kernel, initramfs, data disk, description, and a script to run it.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::cpio::Archive;
@@ -7,17 +7,17 @@ use super::{DESCRIPTION, DISK, Description, INITRAMFS, KERNEL, Memory, VERSION, 
 use crate::arguments::{ApplianceBuild, Common};
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use base::Kind;
-use base::units::format_size;
+use rekindle_base::Kind;
+use rekindle_base::units::format_size;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the guest finds things.
+/// Places of the guest's files.
 pub const BINARY: &str = "/bin/rekindle";
 pub const MODULES: &str = "/lib/modules.list";
-/// Whom the guest believes when a store is reached through TLS.
+/// Certificates that the guest trusts when it reaches a store through TLS.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Mount points.
 const FOLDERS: [&str; 7] = ["proc", "sys", "dev", "run", "tmp", "data", "warm"];
@@ -26,7 +26,7 @@ const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// Runs the command.
 pub fn run(common: &Common, build: &ApplianceBuild) -> Outcome {
-    env::real::access::keep_private();
+    rekindle_env::real::access::keep_private();
     if !build.memory.is_power_of_two() || build.memory < MEMORY_BYTES_MIN {
         return Err(Failure::usage(format!(
             "--memory is a power of two from {} on, as in 256M",
@@ -50,7 +50,7 @@ pub fn run(common: &Common, build: &ApplianceBuild) -> Outcome {
     if !kept {
         make_disk(&disk, build.disk)?;
     }
-    // Built anew in the same folder, it finds its memory again.
+    // An appliance that is built anew in the same folder finds its memory again.
     let memory = Description::read(&out).ok().map(|old| old.memory.path);
     let description = Description {
         version: VERSION,
@@ -111,7 +111,8 @@ fn unwritable(out: &Path) -> Failure {
         .next("free space, or choose another folder with --out")
 }
 
-/// This binary as the first process, what it needs to run, and what the kernel needs to find its devices.
+/// Packs the initramfs: this binary as the first process, its libraries, and the modules that the
+/// kernel needs to find its devices.
 fn initramfs(modules: &[Module]) -> Outcome<Vec<u8>> {
     let program = std::env::current_exe()?;
     let mut archive = Archive::default();
@@ -143,7 +144,7 @@ fn initramfs(modules: &[Module]) -> Outcome<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// A sparse file with an empty ext4 in it.
+/// Makes a sparse file with an empty ext4 file system.
 fn make_disk(path: &Path, bytes: u64) -> Outcome {
     std::fs::File::create_new(path)?.set_len(bytes)?;
     make_filesystem(path, &[]).inspect_err(|_| drop(std::fs::remove_file(path)))
@@ -152,7 +153,7 @@ fn make_disk(path: &Path, bytes: u64) -> Outcome {
 /// Makes an ext4 in a file.
 pub fn make_filesystem(path: &Path, options: &[&str]) -> Outcome {
     let failed = || Failure::new(format!("cannot make a file system in {}", path.display()));
-    // Only root has these folders in its path.
+    // Other users than root lack these folders in their path.
     let search = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let output = Command::new("mkfs.ext4")
         .env("PATH", search)
@@ -168,7 +169,7 @@ pub fn make_filesystem(path: &Path, options: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// A file that only this appliance uses.
+/// Chooses a file that only this appliance uses.
 fn memory_path() -> Outcome<PathBuf> {
     let mut number = [0; 8];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut number)?;
@@ -178,7 +179,7 @@ fn memory_path() -> Outcome<PathBuf> {
     )))
 }
 
-/// Runs the appliance of its own folder.
+/// Returns a script that runs the appliance of its own folder.
 fn script(binary: &Path) -> String {
     let binary = binary.display().to_string().replace('\'', "'\\''");
     format!(

@@ -1,4 +1,5 @@
-//! The archive that a kernel unpacks as its first root: `newc` cpio, as `Documentation/driver-api/early-userspace` has it.
+//! The archive that a kernel unpacks as its first root: `newc` cpio, as described in
+//! `Documentation/driver-api/early-userspace`.
 //!
 //! ```text
 //! entry   "070701" and 13 numbers of 8 hexadecimal digits:
@@ -51,7 +52,7 @@ impl Archive {
         self.entry(path.trim_start_matches('/'), LINK | 0o777, to.as_bytes());
     }
 
-    /// Its bytes.
+    /// Ends the archive and returns its bytes.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         self.entry(TRAILER, 0, &[]);

@@ -1,5 +1,6 @@
-//! From the host's sockets into the guest. Clients that come while the guest starts wait; when it is reset, their
-//! connections end at once (QEMU alone would keep them open, and silent), so that they know to come again.
+//! Forwarding from the host's sockets into the guest. Clients that connect while the guest starts
+//! wait. When the guest is reset, their connections end at once, so that they know to connect
+//! again: QEMU alone would keep the connections open, and silent.
 #![expect(clippy::disallowed_methods, reason = "this command has no Env")]
 
 use crate::failure::Outcome;
@@ -11,25 +12,25 @@ use tokio::sync::watch;
 
 /// Bytes in flight, each way.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Before a listening socket that fails (too many open files) is asked again.
+/// Pause before a listening socket that failed (too many open files) is asked again.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// Where the guest is reached while it serves.
+/// Addresses at which the guest is reached while it serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Way {
     pub nbd: SocketAddr,
     pub http: SocketAddr,
 }
 
-/// Open while the guest serves.
+/// A gate for clients, open while the guest serves.
 pub struct Gate(watch::Sender<Option<Way>>);
 
 impl Gate {
-    /// Closed. Accepts at `sockets` from now on, for as long as the runtime lives.
+    /// Makes a closed gate, which accepts at `sockets` for as long as the runtime lives.
     pub fn new(sockets: &[Listening]) -> Outcome<Self> {
         let (gate, way) = watch::channel(None);
         for socket in sockets {
-            let acceptor = env::real::net::from_listener(socket.socket.try_clone()?)?;
+            let acceptor = rekindle_env::real::net::from_listener(socket.socket.try_clone()?)?;
             let (role, way) = (socket.role, way.clone());
             tokio::spawn(async move {
                 loop {
@@ -43,19 +44,23 @@ impl Gate {
         Ok(Self(gate))
     }
 
-    /// Whoever waits goes through.
+    /// Lets waiting and new clients through.
     pub fn open(&self, way: Way) {
         self.0.send_replace(Some(way));
     }
 
-    /// Every connection ends.
+    /// Ends every connection.
     pub fn close(&self) {
         self.0.send_replace(None);
     }
 }
 
-/// One connection, to its end.
-async fn carry(accepted: env::Accepted, role: Role, mut way: watch::Receiver<Option<Way>>) {
+/// Carries one connection, to its end.
+async fn carry(
+    accepted: rekindle_env::Accepted,
+    role: Role,
+    mut way: watch::Receiver<Option<Way>>,
+) {
     let Ok(mut client) = accepted() else { return };
     let Ok(open) = way.wait_for(Option::is_some).await.map(|open| *open) else { return };
     let Some(Way { nbd, http }) = open else { return };
@@ -66,7 +71,7 @@ async fn carry(accepted: env::Accepted, role: Role, mut way: watch::Receiver<Opt
     let Ok(mut guest) = TcpStream::connect(address).await else { return };
     let _ = guest.set_nodelay(true);
     tokio::select! {
-        // A side that breaks ends both: nothing is left to be told to anybody.
+        // A side that breaks ends both: neither has anything left to say.
         _ = copy_bidirectional_with_sizes(&mut client, &mut guest, BUFFER_BYTES, BUFFER_BYTES) => {}
         _ = way.wait_for(|now| *now != open) => {}
     }

@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use crate::failure::{Failure, Outcome};
-use base::Kind;
+use rekindle_base::Kind;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,10 @@ use std::process::Command;
 
 /// Debian's kernel for virtual machines: small, with every driver that is needed here.
 const PACKAGE: &str = "linux-image-cloud-amd64";
-/// Without these there is no disk or network.
+/// Modules without which there is no disk or network.
 const NEEDED: &[&str] = &["virtio_pci", "virtio_blk", "virtio_net", "ext4"];
-/// Loaded if they are there: start settings from QEMU, the power button, persistent memory.
+/// Modules that are loaded if they exist: start settings from QEMU, the power button, persistent
+/// memory.
 const USEFUL: &[&str] = &["qemu_fw_cfg", "button", "evdev", "virtio_pmem", "nd_pmem", "virtio_rng"];
 
 /// A kernel image and the folder of its modules.
@@ -30,7 +31,8 @@ pub struct Module {
 }
 
 impl Kernel {
-    /// The one that was named (an image, or a folder into which a package was unpacked), else the newest one installed.
+    /// Finds the named kernel (an image, or a folder into which a package was unpacked), else the
+    /// newest installed one.
     pub fn find(named: Option<&Path>, modules: Option<&Path>) -> Outcome<Self> {
         match named {
             Some(path) if path.is_dir() => Self::newest(path, modules),
@@ -137,7 +139,7 @@ impl Loader {
         })
     }
 
-    /// Adds a module after what it needs; `false` when there is no file of it.
+    /// Adds a module after the modules that it needs; `false` when no file has it.
     fn add(&mut self, name: &str) -> Outcome<bool> {
         let name = name.replace('-', "_");
         if self.order.iter().any(|module| module.name == name) {
@@ -145,7 +147,7 @@ impl Loader {
         }
         let Some(path) = self.files.get(&name).cloned() else { return Ok(false) };
         let bytes = read(&path)?;
-        // What needs itself in a circle would not end otherwise.
+        // A circle of needs would not end otherwise.
         self.files.remove(&name);
         for need in needs(&bytes) {
             self.add(&need)?;
@@ -155,7 +157,7 @@ impl Loader {
     }
 }
 
-/// A module, unpacked.
+/// Reads a module and unpacks it.
 fn read(path: &Path) -> Outcome<Vec<u8>> {
     let failed = |error: String| {
         Failure::new(format!("cannot read the module {}", path.display())).because(error)
@@ -175,7 +177,8 @@ fn read(path: &Path) -> Outcome<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// What a module says that must be loaded before it: texts `depends=a,b` and `softdep=pre: a b post: c`.
+/// Returns the modules that must be loaded before a module. Its texts `depends=a,b` and
+/// `softdep=pre: a b post: c` name them.
 fn needs(module: &[u8]) -> Vec<String> {
     let mut names = Vec::new();
     for text in module.split(|&byte| byte == 0) {
@@ -198,7 +201,7 @@ fn version_of(image: &Path) -> Option<String> {
     file_name(image).strip_prefix("vmlinuz-").map(str::to_owned)
 }
 
-/// As people number versions: runs of digits count as numbers.
+/// Compares versions, in which runs of digits count as numbers.
 fn compare(one: &str, other: &str) -> Ordering {
     let parts = |text: &str| {
         let mut parts: Vec<(u64, String)> = Vec::new();

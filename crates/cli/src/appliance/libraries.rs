@@ -1,15 +1,16 @@
-//! The libraries that a program needs, found as `ldd` finds them: the program's own loader is asked.
+//! The libraries that a program needs, found as by `ldd`: the program's own loader is asked.
 
 use crate::failure::{Failure, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// With this in its environment the loader lists what it would load, and ends.
+/// Environment variable that makes the loader list what it would load, and end.
 const LIST: &str = "LD_TRACE_LOADED_OBJECTS";
 
-/// Files that must lie at the same places where `program` is to run, its loader among them. None for a static program.
+/// Returns the files that must lie at the same places where `program` is to run, its loader among
+/// them. Empty for a static program.
 pub fn of(program: &Path) -> Outcome<Vec<PathBuf>> {
-    // What has no loader runs, and says which version it is.
+    // A program without a loader runs, and prints its version.
     let output =
         Command::new(program).arg("--version").env(LIST, "1").output().map_err(|error| {
             Failure::new(format!("cannot run {}", program.display())).because(error)
@@ -26,8 +27,9 @@ pub fn of(program: &Path) -> Outcome<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Lines `name => path (address)`, `path (address)` (the loader itself), `name (address)` (of the kernel, no file),
-/// `name => not found`.
+/// Parses lines `name => path (address)`, `path (address)` (the loader itself), `name (address)`
+/// (of the kernel, no file) and `name => not found`. Returns the paths, and the first name that was
+/// not found.
 fn parse(text: &str) -> (Vec<PathBuf>, Option<String>) {
     let mut found = Vec::new();
     for line in text.lines() {

@@ -1,7 +1,7 @@
-//! `rekindle appliance`: a virtual machine that holds nothing but a kernel and this binary, and whose warm memory is RAM of
-//! the host, so that a crash or a reset of the whole machine is a warm start too.
+//! `rekindle appliance`: a virtual machine that holds only a kernel and this binary. Its warm
+//! memory is RAM of the host, so that a crash or a reset of the whole machine is a warm start too.
 //!
-//! `build` puts it together, `run` keeps it alive on the host, `guest` is the first process inside it.
+//! `build` makes an appliance, `run` keeps it alive on the host, `guest` is its first process.
 
 mod build;
 mod cpio;
@@ -16,39 +16,39 @@ mod run;
 use crate::arguments::{Appliance, Common};
 use crate::failure::{Failure, Outcome};
 use crate::{output, supervise::endpoints};
-use base::Kind;
+use rekindle_base::Kind;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
-/// Layout of an appliance's folder.
+/// Version of the layout of an appliance's folder.
 const VERSION: u32 = 1;
 const DESCRIPTION: &str = "appliance.json";
 const KERNEL: &str = "vmlinuz";
 const INITRAMFS: &str = "initramfs.cpio";
 const DISK: &str = "data.img";
 const CONSOLE: &str = "console.log";
-/// What QEMU itself says, of its present start.
+/// Messages of QEMU itself, of its present start.
 const SAID: &str = "qemu.log";
 
-/// Where the daemon serves inside: the address that QEMU's user networking gives to its guest.
+/// The daemon's address inside: the one that QEMU's user networking gives to its guest.
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
 const NETWORK_BITS: u8 = 24;
 const NBD: SocketAddrV4 = SocketAddrV4::new(GUEST, 10809);
 const HTTP: SocketAddrV4 = SocketAddrV4::new(GUEST, 8809);
-/// Under which name QEMU hands [`Start`] to the guest.
+/// Name under which QEMU hands [`Start`] to the guest.
 const START: &str = "opt/rekindle/start";
-/// What the guest writes to its second serial port when the daemon serves.
+/// The byte that the guest writes to its second serial port when the daemon serves.
 const SERVES: u8 = b'+';
 
-/// `appliance.json`: what was built.
+/// A description of what was built, in `appliance.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Description {
     version: u32,
-    /// Of the binary inside.
+    /// Version of the binary inside.
     rekindle: String,
     kernel: String,
     /// RAM of the host that outlives the guest.
@@ -64,7 +64,7 @@ struct Memory {
     bytes: u64,
 }
 
-/// How the guest sees that RAM.
+/// The device through which the guest sees that RAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemoryKind {
@@ -74,12 +74,12 @@ pub enum MemoryKind {
     Pmem,
 }
 
-/// What the guest is told at each start.
+/// The settings that the guest gets at each start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Start {
-    /// Of `up`.
+    /// Arguments of `up`.
     arguments: Vec<String>,
-    /// Of `up`: credentials of a store.
+    /// Environment of `up`: credentials of a store.
     environment: Vec<(String, String)>,
     pmem: bool,
     /// A command to run when the daemon serves; what it prints goes to the console.
@@ -92,7 +92,7 @@ pub fn run(common: &Common, command: &Appliance) -> Outcome<u8> {
         Appliance::Build(build) => build::run(common, build).map(|()| 0),
         Appliance::Run(run) => run::run(common, run),
         Appliance::Reset(reset) => {
-            // What `run` does on these signals.
+            // `run` resets the guest on USR1, and makes it panic on USR2.
             let signal = if reset.panic { Signal::USR2 } else { Signal::USR1 };
             tell(&reset.folder, signal)?;
             if common.json {

@@ -7,23 +7,23 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-/// What QEMU tells.
+/// An event that QEMU reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The guest begins from the beginning; whether it did so itself.
+    /// The guest starts again, by itself (`by_guest`) or from outside.
     Reset { by_guest: bool },
     /// QEMU is about to end, because the guest switched itself off.
     PoweredOff,
 }
 
-/// A connection.
+/// A connection to QEMU.
 pub struct Monitor {
     lines: Lines<BufReader<OwnedReadHalf>>,
     write: OwnedWriteHalf,
 }
 
 impl Monitor {
-    /// Begins. Commands may follow at once: QEMU reads them in order.
+    /// Begins the conversation. Commands may follow at once: QEMU reads them in order.
     pub async fn new(socket: Socket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let (read, write) = UnixStream::from_std(socket)?.into_split();
@@ -32,12 +32,12 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Sends a command without arguments. Its answer is of no interest: what it brings about is told as an event.
+    /// Sends a command without arguments. Its answer is ignored: an event tells of its effect.
     pub async fn execute(&mut self, command: &str) -> io::Result<()> {
         self.write.write_all(format!("{}\n", json!({ "execute": command })).as_bytes()).await
     }
 
-    /// The next event that matters here; never, once QEMU is gone.
+    /// Waits for the next event that matters here; for ever, once QEMU is gone.
     pub async fn next(&mut self) -> Event {
         loop {
             match self.lines.next_line().await {

@@ -8,7 +8,7 @@ use super::{
 use crate::arguments::{Accelerator, ApplianceRun};
 use crate::failure::{Failure, Outcome};
 use crate::worker::die_with;
-use base::Kind;
+use rekindle_base::Kind;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -20,18 +20,19 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 const PROGRAM: &str = "qemu-system-x86_64";
-/// What the guest starts with. A panic, an oops, or an NMI from outside, resets it at once.
+/// The kernel's command line. A panic, an oops or an NMI from outside resets the guest at once.
 const KERNEL_LINE: &str =
     "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic unknown_nmi_panic random.trust_cpu=on";
 /// The file of [`Start`]; may hold credentials.
 const START_FILE: &str = "start.json";
 const KERNEL_BASED: &str = "/dev/kvm";
-/// The modules of a KVM that uses the processor. Others run a kernel of a distribution slower than QEMU does by itself.
+/// The modules of a KVM that uses the processor. Another KVM runs a distribution's kernel slower
+/// than QEMU does by itself.
 const KERNEL_BASED_MODULES: [&str; 2] = ["/sys/module/kvm_intel", "/sys/module/kvm_amd"];
-/// Left of persistent memory for its file system.
+/// Bytes of persistent memory that are left to its file system.
 const PMEM_FILESYSTEM_BYTES: u64 = 16 << 20;
 
-/// A QEMU that runs, and where the guest is reached.
+/// A QEMU that runs, and the addresses at which its guest is reached.
 pub struct Machine {
     pub child: Child,
     /// QEMU's own control connection.
@@ -42,7 +43,7 @@ pub struct Machine {
     pub http: SocketAddr,
 }
 
-/// Whether hardware runs the guest.
+/// Chooses the accelerator: `auto` is kvm where hardware can run the guest, else tcg.
 pub fn accelerator(wanted: Accelerator) -> &'static str {
     let usable = || {
         KERNEL_BASED_MODULES.iter().any(|module| Path::new(module).exists())
@@ -61,7 +62,7 @@ pub fn accelerator(wanted: Accelerator) -> &'static str {
     }
 }
 
-/// Starts QEMU. It dies with this process, whose sockets its clients use.
+/// Starts QEMU, which dies with this process: its clients use the sockets of this process.
 pub fn start(folder: &Path, description: &Description, run: &ApplianceRun) -> Outcome<Machine> {
     let memory = &description.memory;
     prepare(memory)?;
@@ -79,7 +80,7 @@ pub fn start(folder: &Path, description: &Description, run: &ApplianceRun) -> Ou
     command.args(["-serial", "chardev:signal"]);
     command.arg("-chardev").arg(format!("socket,id=monitor,fd={}", pass_on(&theirs)?));
     command.args(["-mon", "chardev=monitor,mode=control"]);
-    // A group of its own: Ctrl-C at the terminal reaches us only.
+    // A process group of its own: Ctrl-C at the terminal reaches only this process.
     let said = std::fs::File::create(folder.join(SAID))?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).process_group(0);
     let parent = rustix::process::getpid();
@@ -93,7 +94,7 @@ pub fn start(folder: &Path, description: &Description, run: &ApplianceRun) -> Ou
     Ok(Machine { child, monitor, signal, nbd, http })
 }
 
-/// All but the network and what is passed on by number.
+/// Returns all arguments but the network and the descriptors that are passed on by number.
 fn words(folder: &Path, memory: &Memory, run: &ApplianceRun) -> Vec<OsString> {
     let accelerator = accelerator(run.accelerator);
     let processor = if accelerator == "kvm" { "host" } else { "max" };
@@ -124,7 +125,7 @@ fn words(folder: &Path, memory: &Memory, run: &ApplianceRun) -> Vec<OsString> {
     );
     add("-device", "virtio-blk-pci,drive=data,romfile=".into());
     let (path, bytes) = (escape(&memory.path), memory.bytes);
-    // Taken at once: a host without room for it says so now, and not by a signal later.
+    // Allocated at once: a host without room for the memory fails now, and not by a signal later.
     add(
         "-object",
         format!("memory-backend-file,id=warm,share=on,prealloc=on,mem-path={path},size={bytes}")
@@ -141,7 +142,7 @@ fn words(folder: &Path, memory: &Memory, run: &ApplianceRun) -> Vec<OsString> {
     words
 }
 
-/// What the guest is told.
+/// Makes the settings for the guest.
 fn settings(memory: &Memory, run: &ApplianceRun) -> Start {
     let mut arguments = Vec::new();
     if let Some(store) = &run.store {
@@ -171,7 +172,8 @@ fn write_start(folder: &Path, start: &Start) -> Outcome {
     Ok(file.write_all(text.as_bytes())?)
 }
 
-/// The file of the memory. What it holds is kept; persistent memory gets a file system when it is new.
+/// Prepares the file of the memory. Its content is kept; persistent memory gets a file system when
+/// it is new.
 fn prepare(memory: &Memory) -> Outcome {
     let path = &memory.path;
     let failed = |error: io::Error| {
@@ -183,7 +185,7 @@ fn prepare(memory: &Memory) -> Outcome {
         Ok(file) => {
             file.set_len(memory.bytes).map_err(failed)?;
             if memory.kind == MemoryKind::Pmem {
-                // Larger blocks are refused by DAX, smaller ones too; one file needs few inodes.
+                // DAX refuses larger blocks, and smaller ones too; one file needs few inodes.
                 let options = ["-b", "4096", "-m", "0", "-N", "64", "-J", "size=4"];
                 build::make_filesystem(path, &options)
                     .inspect_err(|_| drop(std::fs::remove_file(path)))?;
@@ -204,23 +206,23 @@ fn prepare(memory: &Memory) -> Outcome {
     }
 }
 
-/// QEMU reads a comma as the end of a value.
+/// Doubles commas: QEMU reads a single one as the end of a value.
 fn escape(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// A port that nobody has at the moment.
+/// Finds a port that is free at the moment.
 fn free_port() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
-/// Lets QEMU inherit a socket, under this number.
+/// Lets QEMU inherit a socket, under the number that this returns.
 fn pass_on(socket: &UnixStream) -> Outcome<i32> {
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty()).map_err(io::Error::from)?;
     Ok(socket.as_raw_fd())
 }
 
-/// Sockets of a machine belong to whoever watches it.
+/// Gives the process and the sockets of a machine to the task that watches it.
 impl Machine {
     pub fn take(self) -> (Child, OwnedFd, OwnedFd) {
         (self.child, self.monitor.into(), self.signal.into())

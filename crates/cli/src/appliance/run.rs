@@ -1,5 +1,5 @@
-//! `rekindle appliance run`: keeps an appliance alive. Whatever ends the guest without being asked starts it again, and
-//! the memory that outlives it makes that a warm start.
+//! `rekindle appliance run`: keeps an appliance alive. After any end that was not asked for, the
+//! guest is started again, and the memory that outlives it makes that a warm start.
 #![expect(clippy::disallowed_methods, reason = "this command has no Env")]
 
 use super::forward::{Gate, Way};
@@ -12,8 +12,8 @@ use crate::signals::StopSignals;
 use crate::supervise::access;
 use crate::supervise::endpoints::{Endpoints, Lock};
 use crate::supervise::sockets::{self, Listening, Role, Wanted};
-use base::Kind;
-use base::units::format_size;
+use rekindle_base::Kind;
+use rekindle_base::units::format_size;
 use serde_json::{Value, json};
 use std::io;
 use std::net::SocketAddr;
@@ -24,20 +24,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
-/// How long a guest that was asked to switch itself off may take.
+/// Longest time for a guest to switch itself off.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
-/// Before a QEMU that died is started again.
+/// Pause before a QEMU that died is started again.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
-/// QEMUs that may die before a guest has ever served: one of its ports may have been taken in between.
+/// Most deaths of QEMU before a guest has ever served: a port may have been taken in between.
 const TRIES_MAX: u32 = 2;
-/// How long a guest that says it serves may take to answer.
+/// Longest time for an answer of a guest that says it serves.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// Lines of the console that are shown when the guest gives up.
 const CONSOLE_LINES: usize = 15;
 
-/// Runs the command, until the guest is off or cannot be had.
+/// Runs the command, until the guest is off or cannot be started.
 pub fn run(common: &Common, run: &ApplianceRun) -> Outcome<u8> {
-    env::real::access::keep_private();
+    rekindle_env::real::access::keep_private();
     let description = Description::read(&run.folder)?;
     let folder = run.folder.canonicalize()?;
     let _lock = Lock::take(&folder)?;
@@ -64,7 +64,8 @@ pub fn run(common: &Common, run: &ApplianceRun) -> Outcome<u8> {
             began: Instant::now(),
             cause: "start",
         };
-        // On a full disk: who knows the folder finds the sockets without.
+        // A full disk must not end the appliance: a client that knows the folder finds the sockets
+        // without this file.
         if let Err(failure) = endpoints.write(&folder) {
             failure.print(false);
         }
@@ -98,25 +99,25 @@ struct Keeper<'a> {
     run: &'a ApplianceRun,
     /// Whether a guest of this run has ever served.
     served: bool,
-    /// Whether the present one does.
+    /// Whether the present guest serves.
     serving: bool,
-    /// How often QEMU has died.
+    /// Count of the deaths of QEMU.
     tries: u32,
-    /// Since when the guest is asked to switch itself off.
+    /// Time at which the guest was asked to switch itself off.
     stopping: Option<Instant>,
-    /// When the present start of the guest began, and why.
+    /// Begin and cause of the present start of the guest.
     began: Instant,
     cause: &'static str,
 }
 
-/// How a QEMU ended.
+/// The end of a QEMU.
 enum End {
     /// The guest switched itself off.
     Off,
     Died(ExitStatus),
 }
 
-/// What happens to a running QEMU.
+/// An event while QEMU runs.
 enum News {
     Monitor(Event),
     Serves(io::Result<()>),
@@ -159,7 +160,7 @@ impl Keeper<'_> {
         Ok(0)
     }
 
-    /// One QEMU, from its start to its end.
+    /// Runs one QEMU, from its start to its end.
     async fn once(&mut self, folder: &Path) -> Outcome<End> {
         let machine = qemu::start(folder, &self.description, self.run)?;
         let way = Way { nbd: machine.nbd, http: machine.http };
@@ -183,7 +184,8 @@ impl Keeper<'_> {
                     }
                 }
                 News::Monitor(Event::PoweredOff) => off = true,
-                // Firmware resets once more on its way: that is the same start.
+                // The firmware resets once more while it starts: a reset before the guest serves is
+                // the same start.
                 News::Monitor(Event::Reset { by_guest }) if self.serving => {
                     self.gate.close();
                     self.begin(if by_guest { "guest-reset" } else { "reset" });
@@ -193,7 +195,8 @@ impl Keeper<'_> {
                 News::Monitor(Event::Reset { .. }) => {}
                 News::Reset => drop(monitor.execute("system_reset").await),
                 News::Panic => drop(monitor.execute("inject-nmi").await),
-                // The first asks the guest, if it is able to hear; the second does not ask.
+                // The first signal asks the guest, if it is able to hear; the second ends QEMU
+                // without asking.
                 News::Stop if self.stopping.is_none() && self.served => {
                     self.stopping = Some(Instant::now());
                     let _ = monitor.execute("system_powerdown").await;
@@ -225,7 +228,7 @@ impl Keeper<'_> {
         (self.began, self.cause) = (Instant::now(), cause);
     }
 
-    /// The daemon in the guest says that it serves: is it so, from here?
+    /// Opens the gate when the daemon in the guest, which says that it serves, answers from here.
     async fn serves(&mut self, way: Way) {
         let end = Instant::now() + ANSWER_PATIENCE;
         while !answers(way.http).await {
@@ -301,11 +304,12 @@ fn cause(word: &str) -> &str {
     }
 }
 
-/// A QEMU nobody waits for any more must not live on.
+/// A QEMU that is killed when it is dropped: no task waits for it any more.
 struct KilledOnDrop(Child);
 
 impl KilledOnDrop {
-    /// Its end, if it has come. After the end of its connections it is a matter of milliseconds.
+    /// Returns the exit status if QEMU has ended: that takes milliseconds after the end of its
+    /// connections.
     async fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         for _ in 0..20 {
             if let Some(status) = self.0.try_wait()? {
@@ -324,7 +328,7 @@ impl Drop for KilledOnDrop {
     }
 }
 
-/// The guest's word on its second serial port.
+/// Waits for the guest's word on its second serial port.
 async fn until_it_serves(signal: &mut UnixStream) -> io::Result<()> {
     loop {
         let byte = signal.read_u8().await?;
@@ -355,7 +359,7 @@ async fn answers(address: SocketAddr) -> bool {
     matches!(tokio::time::timeout(Duration::from_millis(500), ask).await, Ok(Ok(true)))
 }
 
-/// What went wrong is on the console.
+/// Makes a failure that shows the end of the console: the cause is there.
 fn gave_up(what: &str, folder: &Path) -> Failure {
     let path: PathBuf = folder.join(CONSOLE);
     let end = |path: &Path| {

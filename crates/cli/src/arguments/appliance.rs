@@ -43,7 +43,8 @@ pub struct ApplianceBuild {
     /// Where: a new folder, or one that holds an appliance
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// A kernel image, or a folder into which a kernel package was unpacked [default: the newest in /boot]
+    /// A kernel image, or a folder into which a kernel package was unpacked [default: the newest in
+    /// /boot]
     #[arg(long, value_name = "PATH")]
     pub kernel: Option<PathBuf>,
     /// The folder of its modules [default: lib/modules/VERSION beside it]
@@ -84,7 +85,8 @@ pub struct ApplianceRun {
     /// Serve the JSON API here besides DIR/rekindle.sock: unix:PATH or HOST:PORT; repeatable
     #[arg(long, value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]
     pub http: Vec<Place>,
-    /// Allow TCP addresses that other machines reach: nobody is asked who he is, and nothing is encrypted
+    /// Allow TCP addresses that other machines reach: clients are not authenticated, and nothing is
+    /// encrypted
     #[arg(long)]
     pub insecure: bool,
     /// Let this group use the NBD sockets too [default: only the user who runs the appliance]

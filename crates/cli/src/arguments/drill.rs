@@ -10,7 +10,8 @@ Examples:
   rekindle drill restart
   rekindle drill attach --reads 16")]
 pub enum Drill {
-    /// Kill the worker with SIGKILL under load; count milliseconds stalled and acknowledged writes lost
+    /// Kill the worker with SIGKILL under load; count milliseconds stalled and acknowledged writes
+    /// lost
     Restart(Restart),
     /// Bring every volume into service and read it here and there; count milliseconds
     Attach(Attach),

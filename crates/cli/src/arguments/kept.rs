@@ -1,4 +1,4 @@
-//! What is kept of a volume: versions, the trash; and its name and size.
+//! The versions, the trash, the name and the size of a volume.
 
 use crate::parse;
 use clap::Args;
@@ -41,7 +41,7 @@ Examples:
 
 What was there before becomes a version, so that going back can be taken back.")]
 pub struct Rollback {
-    /// The volume; nobody may be using it
+    /// The volume; no client may be using it
     #[arg(value_parser = parse::volume_name)]
     pub name: String,
     /// One of `rekindle volume versions`

@@ -40,7 +40,8 @@ pub enum Warm {
     /// What it holds, how often it helped, and why not when it did not
     #[command(after_help = "Example:\n  rekindle warm show")]
     Show,
-    /// List the warm memory of all folders on this machine, and say which belongs to no folder any more
+    /// List the warm memory of all folders on this machine, and say which belongs to no folder any
+    /// more
     #[command(after_help = "Example:\n  rekindle warm ls")]
     Ls,
     /// Empty the block frames; segments of the log stay, so nothing acknowledged is lost
@@ -76,7 +77,8 @@ Examples:
   rekindle debug volumes vm
   rekindle debug log --json")]
 pub enum Debug {
-    /// Volumes asked for since the start: state, sessions, serials, overlay, what the collector thinks
+    /// Volumes asked for since the start: state, sessions, serials, overlay, what the collector
+    /// thinks
     #[command(after_help = "Examples:\n  rekindle debug volumes\n  rekindle debug volumes vm")]
     Volumes(Narrow),
     /// What waits to be destaged: the destager's ring, and flow control of each volume
@@ -85,10 +87,11 @@ pub enum Debug {
     /// Segments of the log, how full its head is, what is committed
     #[command(after_help = "Example:\n  rekindle debug log")]
     Log,
-    /// Memory that outlives the daemon: which segment lies in which slot, how full the sets of frames are
+    /// Memory that outlives the daemon: which segment lies in which slot, how full the sets of
+    /// frames are
     #[command(after_help = "Example:\n  rekindle debug warm")]
     Warm,
-    /// Volumes in a passing state: who has the say, what it waits for, who waits for it
+    /// Volumes in a transitional state: what their tasks wait for, and who waits for them
     #[command(after_help = "Example:\n  rekindle debug locks")]
     Locks,
 }

@@ -41,7 +41,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What every command takes.
+/// Arguments that every command takes.
 #[derive(Debug, Clone, Args)]
 pub struct Common {
     /// The daemon's folder [default: ./rekindle-data, or rekindle in the user's data folder]

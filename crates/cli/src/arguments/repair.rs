@@ -1,4 +1,4 @@
-//! `verify`, `salvage` and `sweep`: what looks after the store.
+//! `verify`, `salvage` and `sweep`: care of the store.
 
 use super::Named;
 use crate::parse;
@@ -130,7 +130,7 @@ more: what a living one writes meanwhile may be deleted. Started again, it
 takes part again.")]
 pub struct SweepDismiss {
     /// The node, as the failure of the sweep names it
-    pub node: base::NodeId,
+    pub node: rekindle_base::NodeId,
 }
 
 #[derive(Debug, Subcommand)]

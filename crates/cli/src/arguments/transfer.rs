@@ -5,7 +5,7 @@ use crate::parse;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// How an image lies in a file.
+/// The layout of an image in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// The disk's bytes, as they are
@@ -55,7 +55,8 @@ pub struct Import {
     /// --overwrite or --resume also while clients are connected: the disk changes under them
     #[arg(long)]
     pub force: bool,
-    /// Also read the files that a qcow2 image names (backing file, external data): only of an image that you trust
+    /// Also read the files that a qcow2 image names (backing file, external data): only of an image
+    /// that you trust
     #[arg(long)]
     pub with_backing_files: bool,
 }

@@ -44,30 +44,35 @@ pub struct Up {
     /// Serve the JSON API here besides DIR/rekindle.sock: unix:PATH or HOST:PORT; repeatable
     #[arg(long, env = "REKINDLE_HTTP", hide_env_values = true, value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]
     pub http: Vec<Place>,
-    /// Allow TCP addresses that other machines reach: nobody is asked who he is, and nothing is encrypted
+    /// Allow TCP addresses that other machines reach: clients are not authenticated, and nothing is
+    /// encrypted
     #[arg(long, env = "REKINDLE_INSECURE", hide_env_values = true)]
     pub insecure: bool,
-    /// Let this group use the NBD sockets too: QEMU's, for example [default: only the user who runs the daemon]
+    /// Let this group use the NBD sockets too: QEMU's, for example [default: only the user who runs
+    /// the daemon]
     #[arg(long, env = "REKINDLE_SOCKET_GROUP", hide_env_values = true, value_name = "GROUP", value_parser = crate::supervise::access::group)]
     pub socket_group: Option<u32>,
-    /// Let this group use the sockets of the JSON API too: it may then remove volumes and stop the daemon
+    /// Let this group use the sockets of the JSON API too: it may then remove volumes and stop the
+    /// daemon
     #[arg(long, env = "REKINDLE_HTTP_SOCKET_GROUP", hide_env_values = true, value_name = "GROUP", value_parser = crate::supervise::access::group)]
     pub http_socket_group: Option<u32>,
-    /// File of the memory that outlives the process, on tmpfs; memfd: no file, held by `up` itself or by systemd;
-    /// in a virtual machine ivshmem, or a file on a file system mounted with -o dax: outlives the machine's kernel
-    /// [default: /dev/shm/rekindle-NODE.warm]
+    /// File of the memory that outlives the process, on tmpfs; memfd: no file, held by `up` itself
+    /// or by systemd; in a virtual machine ivshmem, or a file on a file system mounted with -o dax:
+    /// outlives the machine's kernel [default: /dev/shm/rekindle-NODE.warm]
     #[arg(long, env = "REKINDLE_WARM", hide_env_values = true, value_name = "PATH")]
     pub warm: Option<PathBuf>,
     /// Read settings from this TOML file
     #[arg(long, env = "REKINDLE_CONFIG", hide_env_values = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Go on with this copy of the folder, whatever other copies have been started: they are stopped for good
+    /// Go on with this copy of the folder, whatever other copies have been started: they are
+    /// stopped for good
     #[arg(long)]
     pub take_identity: bool,
     /// Put faults in front of the store: latency=10ms,fail=20%,gone=60s
     #[arg(long, env = "REKINDLE_STORE_FAULT", hide_env_values = true, value_name = "SPEC")]
     pub store_fault: Option<String>,
-    /// Flash for acknowledged writes that are not in the store yet [default: 4G, at most half of what is free]
+    /// Flash for acknowledged writes that are not in the store yet [default: 4G, at most half of
+    /// what is free]
     #[arg(long, env = "REKINDLE_FLASH_BUDGET", hide_env_values = true, value_name = "SIZE", value_parser = parse::budget)]
     pub flash_budget: Option<u64>,
     /// RAM for cached blocks [default: 256M]
@@ -79,15 +84,15 @@ pub struct Up {
     /// How much of it keeps tree nodes over a restart, 0 for none [default: a quarter]
     #[arg(long, env = "REKINDLE_WARM_FRAMES", hide_env_values = true, value_name = "SIZE", value_parser = parse::budget)]
     pub warm_frames: Option<u64>,
-    /// Add parity to new packs: 16+1 is one parity cell to 16 of data, a sixteenth more space, and what is damaged in
-    /// the store within that bound comes back; off: none [default: off]
+    /// Add parity to new packs: 16+1 is one parity cell to 16 of data, a sixteenth more space, and
+    /// what is damaged in the store within that bound comes back; off: none [default: off]
     #[arg(long, env = "REKINDLE_PARITY", hide_env_values = true, value_name = "D+P|off", value_parser = parse::parity)]
     pub parity: Option<ParityChoice>,
     /// Read a volume's tree as soon as it is attached; off: only what is asked for [default: off]
     #[arg(long, env = "REKINDLE_READ_AHEAD", hide_env_values = true, value_name = "ON|OFF", value_parser = parse::switch)]
     pub read_ahead: Option<bool>,
-    /// Read what is in memory by a plain call; off: by a message to another thread, to show what that costs
-    /// [default: on]
+    /// Read what is in memory by a plain call; off: by a message to another thread, to show what
+    /// that costs [default: on]
     #[arg(long, env = "REKINDLE_DIRECT_PATH", hide_env_values = true, value_name = "ON|OFF", value_parser = parse::switch)]
     pub direct_path: Option<bool>,
     /// Say more about what is going on (RUST_LOG takes a filter: debug, or rekindle_log=trace)

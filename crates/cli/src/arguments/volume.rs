@@ -59,10 +59,10 @@ Examples:
     /// Show what happened to a volume: its changes of state, with cause and duration
     #[command(after_help = "Example:\n  rekindle volume history vm1")]
     History(Named),
-    /// Keep a volume in service however long nobody uses it
+    /// Keep a volume in service however long no client uses it
     #[command(after_help = "Example:\n  rekindle volume pin vm1")]
     Pin(Named),
-    /// Let a volume go out of service again when nobody uses it for long
+    /// Let a volume go out of service again when no client uses it for long
     #[command(after_help = "Example:\n  rekindle volume unpin vm1")]
     Unpin(Named),
 }
@@ -82,10 +82,12 @@ pub struct Create {
     /// How large it looks; space is taken when it is written: 20G, 512M
     #[arg(long, value_parser = parse::volume_size)]
     pub size: u64,
-    /// After what a write is acknowledged: back = the log has it, through and uncached = the store has it
+    /// After what a write is acknowledged: back = the log has it, through and uncached = the store
+    /// has it
     #[arg(long, default_value = "back")]
     pub policy: PolicyWord,
-    /// What `back` asks of the log: flash = synced to flash, memory = in memory that outlives the process
+    /// What `back` asks of the log: flash = synced to flash, memory = in memory that outlives the
+    /// process
     #[arg(long, default_value = "flash")]
     pub ack: AckWord,
     /// Unit of deduplication and compression: a power of two from 4K to 1M
@@ -155,7 +157,7 @@ pub struct Map {
     /// Send a request again when it is not answered for this long; whole seconds
     #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "5s")]
     pub timeout: Duration,
-    /// Fail requests when nobody serves for this long; whole seconds
+    /// Fail requests when no daemon answers for this long; whole seconds
     #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "10m")]
     pub patience: Duration,
 }

@@ -1,11 +1,11 @@
-//! `rekindle debug`: the inside of a live daemon, for whoever has to find out why.
+//! `rekindle debug`: the inside of a live daemon, for the operator who looks for a cause.
 
 use super::client;
 use crate::arguments::{Common, Debug};
 use crate::client::escape;
 use crate::failure::Outcome;
 use crate::output;
-use base::units::format_size;
+use rekindle_base::units::format_size;
 use serde_json::Value;
 
 /// Runs the command.
@@ -55,7 +55,7 @@ fn rows(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Says how many were left out.
+/// Prints how many rows were left out.
 fn rest(found: &Value, list: &str) {
     let shown = rows(&found[list]).count() as u64;
     let total = found["total"].as_u64().unwrap_or(shown);
@@ -244,7 +244,7 @@ fn warm(found: &Value) {
 fn locks(found: &Value) {
     let mut table =
         output::table(["NAME", "STATE", "FOR", "WAITS FOR", "SINCE", "WAITING FOR IT", "CAUSE"]);
-    for row in rows(&found["passing"]) {
+    for row in rows(&found["transitional"]) {
         table.add_row([
             cell(&row["volume"]),
             cell(&row["state"]),
@@ -256,10 +256,10 @@ fn locks(found: &Value) {
         ]);
     }
     if table.is_empty() {
-        output::line("no volume is in a passing state");
+        output::line("no volume is in a transitional state");
     } else {
         output::rows(&table);
-        rest(found, "passing");
+        rest(found, "transitional");
     }
     let names: Vec<String> = rows(&found["names"]).map(cell).collect();
     if !names.is_empty() {

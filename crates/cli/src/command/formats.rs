@@ -1,33 +1,38 @@
-//! `rekindle formats`, hidden: what this binary would understand, for the one that it is to replace.
+//! `rekindle formats`, hidden: the formats that this binary understands, asked by the binary that
+//! it is to replace.
 
 use crate::arguments::Common;
 use crate::output;
-use crate::supervise::passage;
+use crate::supervise::reexec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a binary knows. Later versions may say more, never less.
+/// The formats that a binary knows. Later versions may say more, never less.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Formats {
-    /// Of the binary.
+    /// Version of the binary.
     pub version: String,
-    /// Newest version of what one supervisor tells the next; all older ones are understood too.
+    /// Newest version of the state that one supervisor hands to the next; older ones are understood
+    /// too.
     pub passage: u32,
     /// Newest known version of each format, by name; all older ones are understood too.
     pub formats: BTreeMap<String, u32>,
 }
 
 impl Formats {
-    /// Of this binary.
+    /// Returns the formats of this binary.
     pub fn own() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            passage: passage::VERSION,
-            formats: node::formats().map(|(name, newest)| (name.to_owned(), newest)).collect(),
+            passage: reexec::VERSION,
+            formats: rekindle_node::formats()
+                .map(|(name, newest)| (name.to_owned(), newest))
+                .collect(),
         }
     }
 
-    /// What `other` would not understand of what this binary may have written, in words.
+    /// Lists, in words, the formats that this binary may have written and `other` would not
+    /// understand.
     pub fn unknown_to(&self, other: &Self) -> Vec<String> {
         let passage = ("what a supervisor tells the next", self.passage, Some(other.passage));
         let formats = self

@@ -3,16 +3,17 @@
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use base::Kind;
-use base::units::format_size;
-use front::http::api::{Job, JobState};
 use indicatif::ProgressBar;
+use rekindle_base::Kind;
+use rekindle_base::units::format_size;
+use rekindle_front::http::api::{Job, JobState};
 use std::time::Duration;
 
-/// How often a job is asked.
+/// Pause between two looks at a job.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Waits for the end of a job, with progress for whoever watches. Ctrl-C ends the waiting, not the job.
+/// Waits for the end of a job, with progress for a user who watches. Ctrl-C ends the waiting, not
+/// the job.
 pub fn follow(client: &Client, job: Job, what: &'static str) -> Outcome<Job> {
     let mut interrupts = client.interrupts()?;
     let bar = output::progress();
@@ -49,7 +50,7 @@ pub fn follow(client: &Client, job: Job, what: &'static str) -> Outcome<Job> {
     }
 }
 
-/// Says that a job has begun, for whoever does not wait.
+/// Prints that a job has begun, for a user who does not wait.
 pub fn begun(job: &Job, json: bool) {
     if json {
         output::json(job);
@@ -78,7 +79,7 @@ fn show(bar: &ProgressBar, job: &Job, what: &str) {
     }
 }
 
-/// How far a job is: counts always, time left only when it is known.
+/// Describes the progress of a job: counts always, time left only when it is known.
 pub fn line(job: &Job, what: &str) -> String {
     let total = job.total.map(|total| format!(" of {}", count(total, &job.unit)));
     let eta = job.eta_ms.map(|eta| format!(", about {} left", output::time(eta)));

@@ -5,7 +5,7 @@ use crate::arguments::{Common, Jobs};
 use crate::client::escape;
 use crate::failure::Outcome;
 use crate::output;
-use front::http::api::{Job, JobState};
+use rekindle_front::http::api::{Job, JobState};
 
 /// Runs the command.
 pub fn run(common: &Common, jobs: &Jobs) -> Outcome {
@@ -59,7 +59,7 @@ fn list(jobs: &[Job]) {
         };
         let progress = match &one.problem {
             Some(problem) => problem.message.clone(),
-            // What counts nothing has nothing to show at its end.
+            // A job that counts nothing has no progress to show at its end.
             None if one.done == 0 && one.state != JobState::Running => "-".to_owned(),
             None => job::line(one, "").trim_start_matches(": ").to_owned(),
         };

@@ -5,17 +5,17 @@ use crate::arguments::{Common, Named, Purge, Rename, Resize, Restore, Rollback};
 use crate::client::{Client, escape};
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use base::Kind;
-use base::units::format_size;
-use front::http::api::Volume;
-use front::http::kept::{TrashedVolume, VolumeVersion};
+use rekindle_base::Kind;
+use rekindle_base::units::format_size;
+use rekindle_front::http::api::Volume;
+use rekindle_front::http::kept::{TrashedVolume, VolumeVersion};
 use serde_json::{Value, json};
 
 fn path(name: &str, rest: &str) -> String {
     format!("/api/v1/volumes/{}{rest}", escape(name))
 }
 
-/// Prints a volume for programs, or a sentence for people.
+/// Prints a volume for programs, or a sentence for users.
 fn told(common: &Common, volume: &Volume, sentence: &str) {
     if common.json {
         output::json(volume);
@@ -96,14 +96,15 @@ pub fn trash(common: &Common) -> Outcome {
     Ok(())
 }
 
-/// By what each volume in the trash can be asked for: its name where it alone had it, else its id.
+/// Returns the words by which volumes in the trash can be asked for: a name that no other has, else
+/// the id.
 pub fn names(client: &Client) -> Vec<String> {
     let rows: Vec<TrashedVolume> = client.get("/api/v1/trash").unwrap_or_default();
     let alone = |row: &TrashedVolume| rows.iter().filter(|one| one.name == row.name).count() == 1;
     rows.iter().map(|row| if alone(row) { row.name.clone() } else { row.id.clone() }).collect()
 }
 
-/// The one volume in the trash that has this id, else the one that had this name.
+/// Finds the one volume in the trash that has this id, else the one that had this name.
 fn only(client: &Client, asked: &str) -> Outcome<TrashedVolume> {
     let rows: Vec<TrashedVolume> = client.get("/api/v1/trash")?;
     if let Some(row) = rows.iter().find(|row| row.id == asked) {
@@ -148,7 +149,7 @@ pub fn restore(common: &Common, request: &Restore) -> Outcome {
 pub fn purge(common: &Common, request: &Purge) -> Outcome {
     let client = client(common)?;
     let row = only(&client, &request.name)?;
-    // By its id: of others that had its name, none may go with it.
+    // By its id: no other volume that had the same name may go with it.
     let _: Value = client.delete(&format!("/api/v1/trash/{}", escape(&row.id)))?;
     if common.json {
         output::json(&json!({"purged": row.name, "id": row.id}));

@@ -25,7 +25,7 @@ use crate::client::Client;
 use crate::failure::Outcome;
 use crate::folder;
 
-/// The daemon that the command is meant for.
+/// Returns a client of the daemon that the command is meant for.
 pub fn client(common: &Common) -> Outcome<Client> {
     Client::new(folder::of_client(common.dir.as_deref())?)
 }

@@ -5,7 +5,7 @@ use crate::arguments::{Common, Named, Salvage as Request, SalvageHistory, Salvag
 use crate::client::escape;
 use crate::failure::Outcome;
 use crate::output;
-use front::http::api::{Job, Salvage, SalvageAccount};
+use rekindle_front::http::api::{Job, Salvage, SalvageAccount};
 use serde_json::{Value, json};
 
 /// Runs the command.

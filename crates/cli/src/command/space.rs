@@ -4,8 +4,8 @@ use super::{client, job};
 use crate::arguments::{Common, Space};
 use crate::failure::Outcome;
 use crate::output;
-use base::units::format_size;
-use front::http::api::Job;
+use rekindle_base::units::format_size;
+use rekindle_front::http::api::Job;
 use serde_json::{Value, json};
 
 /// Runs the command.
@@ -52,7 +52,7 @@ fn print(found: &Value) {
     output::line("ONLY ITS OWN is what the store gets back when the volume is purged.");
 }
 
-/// How often the smaller fits, to a tenth.
+/// Formats how often the smaller fits into the larger, to a tenth.
 fn ratio(large: u64, small: u64) -> String {
     match small {
         0 => "-".to_owned(),

@@ -5,8 +5,8 @@ use crate::arguments::{Common, Status};
 use crate::client::Client;
 use crate::failure::{EXIT_FAILED, EXIT_FENCED, Outcome};
 use crate::output;
-use base::units::format_size;
-use front::http::api::{self, Job, JobState, LogUsage, MemoryBudget, StoreInfo, Volume};
+use rekindle_base::units::format_size;
+use rekindle_front::http::api::{self, Job, JobState, LogUsage, MemoryBudget, StoreInfo, Volume};
 use serde_json::{Value, json};
 
 /// Runs the command; exit code 1 while the daemon does not serve.
@@ -37,7 +37,7 @@ impl Found {
     fn ask(client: &Client) -> Outcome<Self> {
         let status: api::Status = client.get("/api/v1/status")?;
         if status.state != "serving" {
-            // Everything else would wait for the start, or is refused.
+            // Every other request would wait for the start, or be refused.
             let (log, store) = (LogUsage::default(), StoreInfo::default());
             return Ok(Self { status, log, store, jobs: Vec::new() });
         }
@@ -106,7 +106,7 @@ impl Found {
         }
     }
 
-    /// What is known once the node serves.
+    /// Returns the facts that are known once the node serves.
     fn inside(&self) -> Vec<(&str, String)> {
         let status = &self.status;
         let (used, most) =
@@ -137,7 +137,7 @@ impl Found {
     }
 }
 
-/// How much more the store takes.
+/// Describes how much more the store takes.
 fn room(store: &StoreInfo) -> String {
     match store.room_bytes {
         Some(bytes) => format!(", room for {} more", format_size(bytes)),
@@ -146,14 +146,14 @@ fn room(store: &StoreInfo) -> String {
     }
 }
 
-/// What the log's files take.
+/// Describes the room that the log's files take.
 fn files(log: &LogUsage) -> String {
     let Some(all) = log.files_bytes else { return String::new() };
     let (used, kept) = (format_size(log.files_used_bytes), format_size(log.files_kept_bytes));
     format!("; {} on the disk: {used} in use, {kept} kept to be written again", format_size(all))
 }
 
-/// What may take memory, and does.
+/// Describes the memory budgets and their use.
 fn memory(budgets: &[MemoryBudget]) -> String {
     let word = |budget: &MemoryBudget| {
         let (used, most) = (format_size(budget.used_bytes), format_size(budget.budget_bytes));
@@ -162,7 +162,7 @@ fn memory(budgets: &[MemoryBudget]) -> String {
     budgets.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
-/// How many volumes are in each state, of those that were asked for since the start.
+/// Describes how many volumes are in each state, of those that were asked for since the start.
 fn states(counts: &Value) -> String {
     let counts = counts.as_object().into_iter().flatten();
     let some = counts.filter(|(_, count)| count.as_u64() != Some(0));

@@ -1,4 +1,4 @@
-//! `rekindle stop`: ends the daemon, and shows how far it is.
+//! `rekindle stop`: ends the daemon, and shows the progress.
 
 use super::client;
 use crate::arguments::{Common, Stop};
@@ -6,16 +6,16 @@ use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::supervise::endpoints;
-use base::Kind;
-use base::units::format_size;
-use front::http::api::Stopping;
+use rekindle_base::Kind;
+use rekindle_base::units::format_size;
+use rekindle_front::http::api::Stopping;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 
 /// Pause between two looks when the daemon does not answer.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long a daemon may take to be gone once it answers nothing any more.
+/// Longest time for a daemon to be gone once it answers nothing any more.
 const GONE_MAX: Duration = Duration::from_secs(30);
 
 /// Runs the command.
@@ -64,7 +64,7 @@ fn restarted() -> Failure {
         .kind(Kind::Unavailable)
 }
 
-/// The supervisor ends after the worker, and then the folder is free.
+/// Waits until the folder is free: the supervisor ends after the worker.
 fn wait_until_gone(client: &Client, interrupts: &mut crate::client::Interrupts) -> Outcome {
     let tries = GONE_MAX.as_millis() / PAUSE.as_millis();
     for _ in 0..tries {
@@ -78,12 +78,12 @@ fn wait_until_gone(client: &Client, interrupts: &mut crate::client::Interrupts) 
         .next("see what it printed"))
 }
 
-/// What has been seen, and the progress on standard error.
+/// The last sight of a stop, and its progress on standard error.
 struct Follower {
     bar: indicatif::ProgressBar,
     draining: bool,
     hurried: bool,
-    /// The most that was to go to the store.
+    /// The largest backlog that was seen.
     owed_bytes: u64,
     last: Option<Stopping>,
 }
@@ -110,7 +110,7 @@ impl Follower {
         self.last = Some(now.clone());
     }
 
-    /// The first Ctrl-C makes a quick stop of a draining one; the next leaves the daemon to itself.
+    /// Turns a draining stop into a quick one at the first Ctrl-C; the next one ends the waiting.
     fn interrupt(&mut self, client: &Client) -> Outcome {
         if !self.draining || self.hurried {
             return Err(Failure::new("not waiting any longer: the daemon goes on stopping")
@@ -128,7 +128,7 @@ impl Follower {
 
     fn finish(self, common: &Common) -> Outcome {
         self.bar.finish_and_clear();
-        // Known only if the very end was seen.
+        // The numbers are known only if the very end was seen.
         let end = self.last.filter(|last| last.phase == "ended");
         let kept = end.as_ref().map(|end| end.kept_bytes);
         let drained = self.draining.then(|| kept.map(|kept| kept == 0));
@@ -148,9 +148,13 @@ impl Follower {
                 }
             });
         }
-        if drained == Some(Some(false)) && !self.hurried {
+        if drained == Some(Some(false)) {
+            let why = match self.hurried {
+                true => "the drain was broken off",
+                false => "the daemon said why when it ended",
+            };
             return Err(Failure::new("not everything could be drained into the store")
-                .because("the daemon said why when it ended")
+                .because(why)
                 .next("nothing is lost: start it again, and see `rekindle status`")
                 .kind(Kind::Unavailable));
         }

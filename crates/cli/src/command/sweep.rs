@@ -4,7 +4,7 @@ use super::{client, job};
 use crate::arguments::{Common, Sweep};
 use crate::failure::Outcome;
 use crate::output;
-use front::http::api::{Dismissed, Job, SweepStatus};
+use rekindle_front::http::api::{Dismissed, Job, SweepStatus};
 use serde_json::{Value, json};
 
 /// Runs the command.
@@ -55,14 +55,14 @@ pub fn run(common: &Common, sweep: &Sweep) -> Outcome<u8> {
     Ok(0)
 }
 
-/// Counters that the daemon chose to give.
+/// Prints the counters that the daemon chose to give.
 pub fn print_counters(counters: &Value) {
     let shown = shown(counters);
     let pairs: Vec<_> = shown.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
     output::pairs(&pairs);
 }
 
-/// What a counter is called among people.
+/// Returns the words for a counter.
 fn called(name: &str) -> String {
     let plain = match name {
         "sweeps" => "sweeps ended since the start",
@@ -83,14 +83,23 @@ fn called(name: &str) -> String {
 }
 
 fn shown(counters: &Value) -> Vec<(String, String)> {
+    let parts = |value: &Value| {
+        let parts = shown(value).into_iter().filter(|(_, count)| count != "0");
+        parts.map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
+    };
     let text = |name: &str, value: &Value| match (value.as_u64(), value.as_str()) {
+        _ if value.is_object() => match parts(value) {
+            none if none.is_empty() => "none".to_owned(),
+            some => some,
+        },
+        _ if value.is_boolean() => if value == true { "yes" } else { "no" }.to_owned(),
         (Some(time), _) if name.ends_with("_microseconds") => output::moment(time),
-        (Some(bytes), _) if name.contains("bytes") => base::units::format_size(bytes),
+        (Some(bytes), _) if name.contains("bytes") => rekindle_base::units::format_size(bytes),
         (_, Some(text)) => text.to_owned(),
         _ => value.to_string(),
     };
     let counters = counters.as_object().into_iter().flatten();
-    // What did not happen is not said.
+    // A counter of nothing that happened is left out.
     let counters = counters.filter(|(_, value)| !value.is_null());
     counters.map(|(name, value)| (called(name), text(name, value))).collect()
 }
@@ -107,5 +116,8 @@ mod tests {
             [("freed", "1 KiB"), ("phase", "idle")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
         );
+        let orphans = json!({ "orphans": { "names": 0, "removed": 2 }, "others": { "names": 0 } });
+        let texts: Vec<_> = shown(&orphans).into_iter().map(|(_, text)| text).collect();
+        assert_eq!(texts, ["2 removed", "none"]);
     }
 }

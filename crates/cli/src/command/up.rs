@@ -1,4 +1,5 @@
-//! `rekindle up`: settle the settings, open the sockets, then supervise a worker or be one (under systemd).
+//! `rekindle up`: settle the settings, open the sockets, then supervise a worker or be one (under
+//! systemd).
 
 use crate::arguments::{Common, Up};
 use crate::client::escape;
@@ -11,13 +12,13 @@ use crate::supervise::endpoints::{Endpoints, Lock};
 use crate::supervise::sockets::{self, Listening, Role, Wanted};
 use crate::supervise::{Announce, Supervisor, access, ivshmem, memory};
 use crate::worker::{self, Handover, Ready};
-use env::Address;
+use rekindle_env::Address;
 use std::path::{Path, PathBuf};
 
 /// Runs the command; gives the exit code.
 pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
-    env::real::access::keep_private();
-    env::real::descriptors::outlive_file_size();
+    rekindle_env::real::access::keep_private();
+    rekindle_env::real::descriptors::outlive_file_size();
     let settings = match &up.config {
         Some(path) => config_file::read(path)?,
         None => Settings::default(),
@@ -59,7 +60,7 @@ pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
     Supervisor { dir, handover, sockets, lock, memory, announce, program, arrival: None }.run()
 }
 
-/// Addresses of sockets, and what a worker is told, are text.
+/// Refuses a path that is not text: addresses of sockets and the worker's handover are text.
 fn must_be_text(paths: &[Option<&PathBuf>]) -> Outcome {
     match paths.iter().flatten().find(|path| path.to_str().is_none()) {
         None => Ok(()),
@@ -70,8 +71,8 @@ fn must_be_text(paths: &[Option<&PathBuf>]) -> Outcome {
     }
 }
 
-/// Whether systemd started this very process, and so will restart it. Its variables alone are inherited by every
-/// shell of a desktop session.
+/// Whether systemd started this very process, and so will restart it. Its variables alone do not
+/// tell: every shell of a desktop session inherits them.
 fn under_systemd() -> bool {
     let own = std::process::id().to_string();
     std::env::var_os("NOTIFY_SOCKET").is_some()
@@ -99,11 +100,11 @@ fn serve_here(
     served.map(|()| 0)
 }
 
-/// Command line and environment (clap has joined them), then the file, then the defaults.
-fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<node::Config> {
-    let mut config = node::Config::new(dir.to_owned());
+/// Merges command line and environment (clap has joined them), then the file, then the defaults.
+fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<rekindle_node::Config> {
+    let mut config = rekindle_node::Config::new(dir.to_owned());
     config.store = up.store.clone().or_else(|| settings.store.clone());
-    // Good once: a worker that is started again has the same number.
+    // The number is good once: a worker that is started again has the same one.
     config.take_identity = up.take_identity.then(|| std::process::id().into());
     config.store_fault = up.store_fault.clone().or_else(|| settings.store_fault.clone());
     config.flash_bytes = up.flash_budget.or(settings.flash_budget);
@@ -150,7 +151,7 @@ fn open(
     let asked = |line: &[Place], file: Option<Vec<Place>>| {
         if line.is_empty() { file.unwrap_or_default() } else { line.to_vec() }
     };
-    // Nobody reaches a guest but through its host, which was asked the same.
+    // Clients reach a guest only through its host, which was asked the same.
     let in_guest = std::env::var_os(crate::appliance::guest::VARIABLE).is_some();
     let insecure = up.insecure || settings.insecure == Some(true) || in_guest;
     let group = up.socket_group.or(settings.socket_group);
@@ -167,16 +168,16 @@ fn open(
     Ok(sockets)
 }
 
-/// The groups that sockets are opened to, each once.
+/// Returns the groups that sockets are opened to, each once.
 pub fn groups(nbd: Option<access::Group>, http: Option<access::Group>) -> Vec<access::Group> {
     let mut groups: Vec<_> = nbd.into_iter().chain(http).collect();
     groups.dedup();
     groups
 }
 
-/// What is printed once, when it serves.
+/// The message that is printed once, when the daemon serves.
 struct Banner<'a> {
-    /// The next commands name it: they may be typed in any folder.
+    /// The suggested commands name this folder: they may be typed in any other.
     dir: &'a Path,
     ready: &'a Ready,
     places: &'a [(Role, Address)],
@@ -186,7 +187,7 @@ struct Banner<'a> {
 
 impl Banner<'_> {
     fn print(&self, json: bool) {
-        // Now, when it serves: looking costs time.
+        // Only now, when the daemon serves: the search costs time.
         let orphans = super::warm::orphans();
         let notes: Vec<&String> = self.notes.iter().chain(&orphans).collect();
         if json {
@@ -250,12 +251,12 @@ fn endpoint(role: Role, place: &Address) -> String {
     }
 }
 
-/// Of a volume, for NBD clients.
+/// Returns the URI of a volume, for NBD clients.
 pub fn nbd_uri(place: &Address, volume: &str) -> String {
     match place {
         Address::Tcp(place) => format!("nbd://{place}/{volume}"),
         Address::Unix(path) => {
-            // Slashes may stand as they are, and are read more easily.
+            // Slashes may stay as they are, and are read more easily.
             let path = escape(&path.display().to_string()).replace("%2F", "/");
             format!("nbd+unix:///{volume}?socket={path}")
         }

@@ -1,4 +1,4 @@
-//! `rekindle upgrade`: asks the supervisor to go on as another binary, and says what came of it.
+//! `rekindle upgrade`: asks the supervisor to go on as another binary, and prints the result.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use crate::arguments::{Common, Upgrade};
@@ -7,8 +7,8 @@ use crate::folder;
 use crate::output;
 use crate::supervise::endpoints::{self, Endpoints};
 use crate::supervise::upgrade::{self, Answer, Request};
-use base::Kind;
-use env::real::folder::Folder;
+use rekindle_base::Kind;
+use rekindle_env::real::folder::Folder;
 use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 use std::fmt;
@@ -16,14 +16,14 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long all of it may take before we stop watching: a check, a stop, some starts.
+/// Longest time to watch an upgrade: a check, a stop, some starts.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks at the answer.
+/// Time between two looks at the answer.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Runs the command.
 pub fn run(common: &Common, upgrade: &Upgrade) -> Outcome {
-    // One name, through links.
+    // Links are resolved, so that the folder has one name.
     let dir = folder::of_client(common.dir.as_deref())?;
     let dir = dir.canonicalize().map_err(|_| none(&dir))?;
     let supervisor = supervisor(&dir)?;
@@ -33,10 +33,11 @@ pub fn run(common: &Common, upgrade: &Upgrade) -> Outcome {
         Some(path) => Some(std::path::absolute(path)?),
         None => None,
     };
-    // Of an upgrade before.
+    // The answer of an earlier upgrade.
     let _ = folder.remove(upgrade::ANSWER.0);
     upgrade::write(&dir, upgrade::REQUEST, &Request { binary })?;
-    // A stranger may have its number by now, who would die of the signal.
+    // Only the holder of the folder is signalled: another process may have its number by now, and
+    // would die of the signal.
     let told = endpoints::signal(&dir, supervisor, Signal::USR2).map_err(|error| {
         Failure::new(format!("cannot signal the daemon (pid {supervisor})"))
             .because(error)
@@ -75,14 +76,15 @@ fn none(dir: &Path) -> Failure {
         .kind(Kind::Unavailable)
 }
 
-/// What is written there is a command to the daemon, and what is read there is believed.
+/// Explains that the folder must be this user's: a file written there is a command to the daemon,
+/// and an answer read there is believed.
 fn not_ours(dir: &Path, error: std::io::Error) -> Failure {
     Failure::new(format!("cannot use the folder {}", dir.display()))
         .because(error)
         .next("run the command as the user who runs the daemon")
 }
 
-/// The process that keeps the sockets, if it is one that can be upgraded.
+/// Returns the process that keeps the sockets, if it can be upgraded.
 fn supervisor(dir: &Path) -> Outcome<u32> {
     let Endpoints { pid, worker, upgradable, .. } =
         endpoints::read(dir).ok_or_else(|| none(dir))?;
@@ -99,7 +101,7 @@ fn supervisor(dir: &Path) -> Outcome<u32> {
     Err(failure.kind(Kind::Unsupported))
 }
 
-/// Two requests at once would be one too many for the files that they are made of.
+/// Takes the lock of upgrades: two at once would overwrite each other's files.
 fn take_turn(folder: &Folder, dir: &Path) -> Outcome<File> {
     let file = folder.lock_file("upgrade.lock").map_err(|error| {
         Failure::new(format!("cannot write in {}", dir.display()))

@@ -6,9 +6,9 @@ use crate::client::escape;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::supervise::endpoints;
-use base::Kind;
-use base::units::format_size;
-use front::http::api::{Ack, Event, Job, Policy, Volume};
+use rekindle_base::Kind;
+use rekindle_base::units::format_size;
+use rekindle_front::http::api::{Ack, Event, Job, Policy, Volume};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -39,7 +39,7 @@ fn path(name: &str, rest: &str) -> String {
     format!("/api/v1/volumes/{}{rest}", escape(name))
 }
 
-/// What the daemon is asked for.
+/// Builds the request for the daemon.
 pub fn request(create: &Create) -> Value {
     json!({
         "name": create.name,
@@ -69,7 +69,7 @@ fn word(value: impl serde::Serialize) -> String {
     json!(value).as_str().unwrap_or_default().to_owned()
 }
 
-/// Whether the words go together.
+/// Refuses words that do not go together.
 pub fn agree(policy: PolicyWord, ack: AckWord) -> Outcome {
     if policy != PolicyWord::Back && ack == AckWord::Memory {
         return Err(Failure::usage(
@@ -89,6 +89,9 @@ fn make(common: &Common, create: &Create) -> Outcome {
         return Ok(());
     }
     output::line(&format!("volume '{}' of {} is there", volume.name, format_size(volume.size)));
+    if let Some(why) = &volume.downgrade {
+        output::line(&format!("  {why}"));
+    }
     for uri in &volume.uris {
         output::line(&format!("  {uri}"));
     }
@@ -130,7 +133,7 @@ pub fn print_list(volumes: &[Volume]) {
     output::rows(&table);
 }
 
-/// What a volume that is not whole is marked with.
+/// Returns the mark of a volume that is not whole.
 fn mark(volume: &Volume) -> &'static str {
     match (&volume.unreadable, volume.lost_bytes) {
         (Some(_), _) => ", not all readable",
@@ -155,11 +158,12 @@ fn show(common: &Common, named: &Named) -> Outcome {
         ("policy", format!("{}, ack {}", word(volume.policy), word(volume.ack))),
         ("state", format!("{}{reason}", volume.state)),
         ("created", output::moment(volume.created)),
-        ("owner", volume.owner.clone().unwrap_or_else(|| "nobody yet".to_owned())),
+        ("owner", volume.owner.clone().unwrap_or_else(|| "none yet".to_owned())),
         ("clients", volume.clients.to_string()),
         ("pinned", if volume.pinned { "yes: it stays in service" } else { "no" }.to_owned()),
         ("checkpoint", format!("{} (generation {})", volume.checkpoint, volume.generation)),
     ];
+    pairs.extend(volume.downgrade.iter().map(|why| ("ack", why.clone())));
     if volume.lost_bytes > 0 {
         let lost = format_size(volume.lost_bytes);
         let till = "reads of them are errors until they are written again";
@@ -171,7 +175,8 @@ fn show(common: &Common, named: &Named) -> Outcome {
     Ok(())
 }
 
-/// A daemon in a guest names the guest's sockets: clients are here, where others lead to them.
+/// Replaces the addresses of a daemon in a guest, which are the guest's, by the sockets here that
+/// lead to them.
 fn seen_from(dir: &Path, mut volume: Volume) -> Volume {
     if let Some(here) = endpoints::read(dir).filter(|found| found.guest) {
         let places = here.nbd.iter().filter_map(|place| place.parse().ok());
@@ -181,7 +186,7 @@ fn seen_from(dir: &Path, mut volume: Volume) -> Volume {
     volume
 }
 
-/// What it owes to the store, when it is in service.
+/// Describes the backlog of a volume in service.
 fn backlog(volume: &Volume) -> Vec<(&'static str, String)> {
     let Some(backlog) = &volume.backlog else { return Vec::new() };
     let mut pairs = Vec::new();
@@ -252,7 +257,10 @@ fn pin(common: &Common, named: &Named, pinned: bool) -> Outcome {
     } else if pinned {
         output::line(&format!("'{}' stays in service once a client has asked for it", named.name));
     } else {
-        output::line(&format!("'{}' goes out of service when nobody uses it for long", named.name));
+        output::line(&format!(
+            "'{}' goes out of service when no client uses it for long",
+            named.name
+        ));
     }
     Ok(())
 }

@@ -6,10 +6,10 @@ use super::client;
 use crate::arguments::{Common, Warm};
 use crate::failure::Outcome;
 use crate::output;
-use base::units::format_size;
-use front::http::api::{WarmDropped, WarmFrames, WarmMisses, WarmStatus};
+use rekindle_base::units::format_size;
+use rekindle_front::http::api::{WarmDropped, WarmFrames, WarmMisses, WarmStatus};
 
-/// What `up` says of warm memory that belongs to no folder any more.
+/// Returns the note of `up` on warm memory that belongs to no folder any more.
 pub fn orphans() -> Option<String> {
     orphans::note()
 }
@@ -84,12 +84,12 @@ fn show_frames(frames: &WarmFrames) {
     ]);
 }
 
-/// Misses of all causes.
+/// Counts the misses of all causes.
 pub fn missed(misses: &WarmMisses) -> u64 {
     misses.absent + misses.evicted + misses.damaged + misses.cold + misses.other_layout
 }
 
-/// Misses by cause, for people.
+/// Describes misses by cause.
 pub fn causes(misses: &WarmMisses) -> String {
     format!(
         "{}: {} never there, {} evicted, {} damaged, {} cold, {} of another layout",
@@ -102,7 +102,7 @@ pub fn causes(misses: &WarmMisses) -> String {
     )
 }
 
-/// Hits of all looks, to a tenth of a percent.
+/// Formats the share of hits, to a tenth of a percent.
 pub fn rate(hits: u64, misses: u64) -> String {
     match hits + misses {
         0 => "-".to_owned(),

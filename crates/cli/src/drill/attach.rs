@@ -1,11 +1,12 @@
-//! `rekindle drill attach`: brings every volume into service and reads it here and there, as after a restart of
-//! everything that has clients. The daemon does it itself: clients and networks have no part in what it takes.
+//! `rekindle drill attach`: brings every volume into service and reads it here and there, as after
+//! a restart of everything that has clients. The daemon reads by itself: clients and networks have
+//! no part in the time.
 
 use crate::arguments::{Attach, Common};
 use crate::command::{self, job};
 use crate::failure::Outcome;
 use crate::output;
-use front::http::api::{BootReport, Job};
+use rekindle_front::http::api::{BootReport, Job};
 use serde_json::json;
 
 /// Runs the command.
@@ -18,7 +19,7 @@ pub fn run(common: &Common, attach: &Attach) -> Outcome<u8> {
     let boot: BootReport = client.get("/api/v1/boot")?;
     let started = boot.listening_us.map(|time| time as f64 / 1e3);
     if common.json {
-        // One line: it may be read out of a console's log.
+        // One line, which can be found in the log of a console.
         found["start_ms"] = json!(started);
         output::line(&found.to_string());
         return Ok(0);

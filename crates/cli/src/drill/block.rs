@@ -1,33 +1,34 @@
-//! Blocks that describe themselves: which run wrote them, where they belong, how often that place was written.
+//! Blocks that describe themselves: their run, their place, and how often that place was written.
 //!
 //! ```text
-//! 0  magic "rkdrill1"   8 run:u64   16 block:u64   24 sequence:u64   32 crc:u32 of everything else   36 noise
+//! 0 magic "rkdrill1"  8 run:u64  16 block:u64  24 sequence:u64  32 crc:u32 of the rest  36 noise
 //! ```
-//! Noise, because zeros and repetitions would be stored without being stored.
+//! Noise, because zeros and repetitions would take no room in the store.
 
-use base::checksum::crc32c;
+use rekindle_base::checksum::crc32c;
+use rekindle_base::random::Random;
 
 /// Bytes of a block.
 pub const BYTES: usize = 4096;
 const MAGIC: [u8; 8] = *b"rkdrill1";
 const CRC: std::ops::Range<usize> = 32..36;
 
-/// What was found in a place.
+/// The content that was found in a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// Zeros: never written, or lost.
     Nothing,
-    /// This write of the place.
+    /// The number of the write that the place holds.
     Sequence(u64),
-    /// Neither: torn, misplaced, or of somebody else.
+    /// Neither: a torn or misplaced block, or bytes that another program wrote.
     Strange(String),
 }
 
-/// The block that write number `sequence` of the place `block` puts there.
+/// Makes the block that write number `sequence` puts into the place `block`.
 pub fn make(run: u64, block: u64, sequence: u64, out: &mut [u8; BYTES]) {
-    let mut noise = Noise(run ^ block.rotate_left(32) ^ sequence.rotate_left(48));
+    let mut noise = Random::new(run ^ block.rotate_left(32) ^ sequence.rotate_left(48));
     for word in out.chunks_exact_mut(8) {
-        word.copy_from_slice(&noise.next().to_le_bytes());
+        word.copy_from_slice(&noise.next_u64().to_le_bytes());
     }
     out[..8].copy_from_slice(&MAGIC);
     out[8..16].copy_from_slice(&run.to_le_bytes());
@@ -59,19 +60,6 @@ pub fn judge(run: u64, block: u64, bytes: &[u8; BYTES]) -> Found {
         return Found::Strange(format!("it belongs to block {}", word(16)));
     }
     Found::Sequence(word(24))
-}
-
-/// A stream of noise (splitmix64).
-pub struct Noise(pub u64);
-
-impl Noise {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
 }
 
 #[cfg(test)]

@@ -4,26 +4,27 @@
     reason = "the drill measures real time from outside the daemon"
 )]
 
-use super::block::{self, BYTES, Found, Noise};
+use super::block::{self, BYTES, Found};
 use crate::client::Interrupts;
 use crate::failure::{Failure, Outcome};
 use crate::nbd::{Export, Verb};
-use base::Kind;
-use env::Address;
+use rekindle_base::Kind;
+use rekindle_base::random::Random;
+use rekindle_env::Address;
 use serde::Serialize;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// No acknowledgement for so long means that the daemon does not come back.
+/// Time without an acknowledgement after which the daemon is taken as gone for good.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks at Ctrl-C.
+/// Time between two looks for Ctrl-C.
 const LOOK: Duration = Duration::from_millis(200);
 /// Pause between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Findings that are reported one by one.
 const FINDINGS_KEPT: usize = 20;
 
-/// A request in flight. No other of its place is.
+/// A request in flight, the only one of its place.
 #[derive(Debug, Clone, Copy)]
 struct Flight {
     block: u64,
@@ -37,7 +38,7 @@ enum What {
     Read,
 }
 
-/// What the reading back found.
+/// The result of the reading back.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Verdict {
     /// Places read.
@@ -56,12 +57,12 @@ impl Verdict {
     }
 }
 
-/// What a load consists of.
+/// The composition of a load.
 #[derive(Debug, Clone, Copy)]
 pub struct Mix {
     /// Requests in flight.
     pub depth: u16,
-    /// So many of a hundred are reads.
+    /// Percentage of the requests that are reads.
     pub reads_percent: u8,
 }
 
@@ -70,18 +71,18 @@ pub struct Load {
     address: Address,
     volume: String,
     run: u64,
-    noise: Noise,
+    noise: Random,
     reads_percent: u64,
     export: Option<Export>,
     flights: Vec<Option<Flight>>,
-    /// Writes of each place that were sent.
+    /// Count of the writes that were sent, by place.
     sent: Vec<u64>,
-    /// The last write of each place that was acknowledged.
+    /// Number of the last acknowledged write, by place.
     acknowledged: Vec<u64>,
     /// Writes acknowledged, and reads answered.
     pub writes: u64,
     pub reads: u64,
-    /// What reads found that must not be.
+    /// Wrong contents that reads have found.
     wrong: Verdict,
     last: Instant,
     /// Longest time without an answer since [`Load::mark`].
@@ -95,7 +96,7 @@ impl Load {
             address,
             volume,
             run: seed,
-            noise: Noise(seed),
+            noise: Random::new(seed),
             reads_percent: u64::from(mix.reads_percent),
             export: None,
             flights: vec![None; usize::from(mix.depth)],
@@ -114,7 +115,8 @@ impl Load {
         self.longest_gap = Duration::ZERO;
     }
 
-    /// Works for a time, whatever happens to the other side; shorter when somebody wants it to end.
+    /// Works for a time, whatever happens to the daemon; ends earlier when the user breaks the
+    /// drill off.
     pub fn work_for(&mut self, time: Duration, interrupts: &mut Interrupts<'_>) -> Outcome {
         self.last = Instant::now();
         let (end, mut look) = (self.last + time, self.last);
@@ -131,7 +133,7 @@ impl Load {
         Ok(())
     }
 
-    /// Waits for what is in flight.
+    /// Waits for the answers to the requests in flight.
     pub fn settle(&mut self) -> Outcome {
         while self.flights.iter().any(Option::is_some) {
             let turn = self.turn(false);
@@ -148,7 +150,7 @@ impl Load {
             None => {
                 let export = Export::connect(&self.address, &self.volume, PATIENCE)?;
                 let export = self.export.insert(export);
-                // Nobody knows whether these arrived: the same bytes to the same place do no harm.
+                // These may have arrived or not: the same bytes to the same place do no harm.
                 for (cookie, flight) in self.flights.iter().enumerate() {
                     if let Some(flight) = flight {
                         prepare(export, self.run, cookie, *flight);
@@ -161,13 +163,13 @@ impl Load {
             if !more || self.flights[cookie].is_some() {
                 continue;
             }
-            let block = self.noise.next() % blocks;
+            let block = self.noise.next_u64() % blocks;
             // One request in flight per place, so that the order of its versions is known.
             if self.flights.iter().flatten().any(|flight| flight.block == block) {
                 continue;
             }
             let place = usize::try_from(block).unwrap_or(0);
-            let what = if self.noise.next() % 100 < self.reads_percent {
+            let what = if self.noise.next_u64() % 100 < self.reads_percent {
                 What::Read
             } else {
                 self.sent[place] += 1;
@@ -212,7 +214,8 @@ impl Load {
         Ok(())
     }
 
-    /// A lost connection is what the drill is about; an error reply and a daemon that stays away are not.
+    /// Forgives a lost connection, which the drill is about. An error reply is a failure, and so is
+    /// a daemon that stays away.
     fn survive(&mut self, turn: io::Result<()>) -> Outcome {
         let Err(error) = turn else { return Ok(()) };
         self.export = None;
@@ -235,7 +238,8 @@ impl Load {
         Ok(())
     }
 
-    /// Reads back every place that was ever written. The verdict is also of the reads before.
+    /// Reads back every place that was ever written. The verdict includes the findings of earlier
+    /// reads.
     pub fn verify(&mut self) -> Outcome<Verdict> {
         let mut verdict = std::mem::take(&mut self.wrong);
         let failed =
@@ -264,7 +268,7 @@ impl Load {
         Ok(verdict)
     }
 
-    /// Everything acknowledged is on flash when this returns.
+    /// Flushes: every acknowledged write is on flash when this returns.
     pub fn flush(&mut self) -> Outcome {
         let failed = |error: io::Error| Failure::new("cannot flush").because(error);
         let mut export = Export::connect(&self.address, &self.volume, PATIENCE).map_err(failed)?;
@@ -289,7 +293,8 @@ fn prepare(export: &mut Export, run: u64, cookie: usize, flight: Flight) {
     }
 }
 
-/// What is wrong with a place, if anything: it must hold its last acknowledged write, or a later one that was sent.
+/// Returns the fault of a place, if it has one: it must hold its last acknowledged write, or a
+/// later one that was sent.
 fn judge(found: &Found, acknowledged: u64, sent: u64) -> Option<String> {
     match found {
         Found::Sequence(sequence) if (acknowledged..=sent).contains(sequence) => None,

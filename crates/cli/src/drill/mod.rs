@@ -10,10 +10,10 @@ use crate::command;
 use crate::failure::{EXIT_FAILED, Failure, Outcome};
 use crate::output;
 use crate::supervise::endpoints;
-use base::Kind;
-use env::Address;
-use front::http::api::{Ack, Status, Volume};
 use load::{Load, Mix, Verdict};
+use rekindle_base::Kind;
+use rekindle_env::Address;
+use rekindle_front::http::api::{Ack, Status, Volume};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ const SCRATCH_BYTES: u64 = 256 << 20;
 /// Most of a given volume that is written, bytes.
 const AREA_BYTES_MAX: u64 = 1 << 30;
 
-/// What the drill measured.
+/// The measurements of a drill.
 #[derive(Debug, Serialize)]
 struct Report {
     rounds: u32,
@@ -44,7 +44,7 @@ pub fn run(common: &Common, restart: &Restart) -> Outcome<u8> {
     let client = command::client(common)?;
     let status: Status = client.get("/api/v1/status")?;
     let address = endpoints::nbd(client.dir())?;
-    // Before there is a volume that has to go again.
+    // Signals are caught before the scratch volume is made, so that it is removed again.
     let mut interrupts = client.interrupts()?;
     let (volume, scratch) = subject(&client, restart)?;
     let drilled = drill(&client, restart, &volume, address, common.json, &mut interrupts);
@@ -66,7 +66,7 @@ pub fn run(common: &Common, restart: &Restart) -> Outcome<u8> {
     Ok(if report.acknowledged_writes_lost == 0 { 0 } else { EXIT_FAILED })
 }
 
-/// The volume to write to, and whether it is ours to remove.
+/// Returns the volume to write to, and whether it is ours to remove.
 fn subject(client: &Client, restart: &Restart) -> Outcome<(Volume, bool)> {
     if let Some(name) = &restart.volume {
         return Ok((client.get(&format!("/api/v1/volumes/{}", escape(name)))?, false));
@@ -125,7 +125,7 @@ fn drill(
     })
 }
 
-/// The worker that serves now dies without notice.
+/// Kills the worker that serves now, without notice.
 fn kill_worker(client: &Client) -> Outcome {
     if endpoints::read(client.dir()).is_some_and(|found| found.guest) {
         return Err(Failure::usage(
@@ -148,7 +148,7 @@ fn kill_worker(client: &Client) -> Outcome {
     })
 }
 
-/// Different places and different noise in every drill.
+/// Returns a seed, which makes places and noise differ in every drill.
 #[expect(clippy::disallowed_methods, reason = "the drill has no Env")]
 fn seed() -> u64 {
     let now =

@@ -1,4 +1,4 @@
-//! Warm memory: the header, the certificates, the segments that its slots hold, and its block frames.
+//! Warm memory: the header, the certificates, the segments in its slots, and its block frames.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::report::Report;
@@ -14,8 +14,8 @@ pub fn report(subject: &str, path: &Path) -> Outcome<Report> {
     let mut report = Report::new(subject, "warm memory");
     let mut file = File::open(path)?;
     let mut head = Vec::new();
-    file.by_ref().take(warm::inspect::BYTES_WANTED as u64).read_to_end(&mut head)?;
-    let found = match warm::inspect::arena(&head) {
+    file.by_ref().take(rekindle_warm::inspect::BYTES_WANTED as u64).read_to_end(&mut head)?;
+    let found = match rekindle_warm::inspect::arena(&head) {
         Ok(found) => found,
         Err(why) => {
             report.problem(why);
@@ -30,9 +30,10 @@ pub fn report(subject: &str, path: &Path) -> Outcome<Report> {
     "slots".clone_into(&mut report.entries_are);
     let mut bytes = vec![0; found.slot_bytes as usize];
     for (slot, certificate) in &found.used {
-        let at = warm::inspect::BYTES_WANTED as u64 + *slot as u64 * u64::from(found.slot_bytes);
+        let at = rekindle_warm::inspect::BYTES_WANTED as u64
+            + *slot as u64 * u64::from(found.slot_bytes);
         let said = match file.read_exact_at(&mut bytes, at) {
-            Ok(()) => match log::inspect::segment(&bytes) {
+            Ok(()) => match rekindle_log::inspect::segment(&bytes) {
                 Ok(segment) => {
                     format!("{} changes, {}", segment.entries.len(), segment.ends_because)
                 }
@@ -59,14 +60,16 @@ pub fn report(subject: &str, path: &Path) -> Outcome<Report> {
     Ok(report)
 }
 
-/// The frames part. What is wrong with it costs a cold start of that part, nothing else; it is said all the same.
+/// Reports the frames part. Damage there costs a cold start of that part, nothing else; it is
+/// reported all the same.
 fn frames(report: &mut Report, file: &File, head: &[u8]) {
-    let part = match warm::inspect::frames(head) {
+    let part = match rekindle_warm::inspect::frames(head) {
         Ok(Some(part)) => part,
         Ok(None) => return report.fact("frames", 0),
         Err(why) => return report.problem(why),
     };
-    // Set by set would be a read for every frame; the part is a share of the host's memory at most.
+    // Read whole: set by set would be a read for every frame, and the part is at most a share of
+    // the host's memory.
     let mut bytes = Vec::new();
     let length = file.metadata().map_or(0, |file| file.len()).saturating_sub(part.start);
     bytes.resize(usize::try_from(length.min(part.bytes)).unwrap_or(0), 0);

@@ -1,4 +1,4 @@
-//! A folder: a daemon's, a log's, or a store's. Counts what is there, and looks into what is small.
+//! A folder: a daemon's, a log's, or a store's. Counts the files, and decodes the small ones.
 
 use super::report::Report;
 use super::{read, record, segment};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const STORE_FOLDERS: [&str; 8] =
     ["nodes", "volumes", "names", "packs/data", "packs/meta", "moved", "sweep", "snapshots"];
 
-/// Says what a folder holds.
+/// Reports what a folder holds.
 pub fn report(subject: &str, path: &Path) -> Outcome<Report> {
     if path.join("rekindle.json").is_file() {
         return store(subject, path);
@@ -35,7 +35,7 @@ fn list(path: &Path) -> Outcome<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Files below a folder, and their bytes.
+/// Counts the files below a folder, and their bytes.
 fn count(path: &Path) -> (u64, u64) {
     let Ok(entries) = std::fs::read_dir(path) else { return (0, 0) };
     entries.flatten().fold((0, 0), |(files, bytes), entry| match entry.metadata() {
@@ -57,7 +57,10 @@ fn store(subject: &str, path: &Path) -> Outcome<Report> {
         .extend(identity.problems.iter().map(|problem| format!("rekindle.json: {problem}")));
     for folder in STORE_FOLDERS {
         let (files, bytes) = count(&path.join(folder));
-        report.shown(folder, format!("{files} objects, {}", base::units::format_size(bytes)));
+        report.shown(
+            folder,
+            format!("{files} objects, {}", rekindle_base::units::format_size(bytes)),
+        );
     }
     "volumes".clone_into(&mut report.entries_are);
     let is_object = |file: &PathBuf| {
@@ -66,7 +69,7 @@ fn store(subject: &str, path: &Path) -> Outcome<Report> {
     for file in list(&path.join("volumes")).unwrap_or_default().into_iter().filter(is_object) {
         let key = format!("volumes/{}", file.file_name().unwrap_or_default().to_string_lossy());
         let bytes = read(&file)?;
-        match datastore::record::decode_as::<volume::Vault>(&key, &bytes) {
+        match rekindle_datastore::record::decode_as::<rekindle_volume::Vault>(&key, &bytes) {
             Ok((vault, _)) => report.entry(vec![
                 ("name", json!(vault.name)),
                 ("id", json!(vault.id.to_string())),
@@ -95,7 +98,7 @@ fn daemon(subject: &str, path: &Path) -> Outcome<Report> {
                 name,
                 format!(
                     "{files} files, {} (inspect {})",
-                    base::units::format_size(bytes),
+                    rekindle_base::units::format_size(bytes),
                     inside.display()
                 ),
             );

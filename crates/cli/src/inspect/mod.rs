@@ -1,7 +1,7 @@
 //! `rekindle inspect`: decode anything of ours, offline, read-only.
 //!
-//! What a thing is, its first bytes say; where they are damaged, its name does. The decoders are those of the crates
-//! that write the formats.
+//! The first bytes of an object tell its kind; where they are damaged, its name does. The decoders
+//! are those of the crates that write the formats.
 
 mod arena;
 mod folder;
@@ -13,7 +13,7 @@ mod segment;
 use crate::arguments::{Common, Inspect};
 use crate::failure::{EXIT_FAILED, Failure, Outcome};
 use crate::output;
-use base::Kind;
+use rekindle_base::Kind;
 use report::Report;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ fn report(common: &Common, inspect: &Inspect) -> Outcome<Report> {
             .kind(Kind::NotFound)
     };
     // Opening a store makes its folder; inspect makes nothing.
-    if let Ok(datastore::Url::Folder(folder)) = url.parse()
+    if let Ok(rekindle_datastore::Url::Folder(folder)) = url.parse()
         && !folder.is_dir()
     {
         return Err(missing());
@@ -75,7 +75,7 @@ fn of_path(subject: &str, path: &Path) -> Outcome<Report> {
     Ok(of_bytes(subject, &bytes))
 }
 
-/// What the bytes are, by their beginning or else by their name.
+/// Reports on bytes; their beginning tells their kind, or else their name.
 fn of_bytes(subject: &str, bytes: &[u8]) -> Report {
     let begins = |magic: &[u8]| bytes.starts_with(magic);
     let named = |part: &str| subject.contains(part);
@@ -108,7 +108,7 @@ fn open(path: &Path) -> std::io::Result<std::fs::File> {
     std::fs::File::open(path)
 }
 
-/// A whole file, unless it is far too long.
+/// Reads a file, at most [`BYTES_MAX`].
 fn read(path: &Path) -> Outcome<Vec<u8>> {
     let failed = |error: std::io::Error| {
         Failure::new(format!("cannot read {}", path.display())).because(error)
@@ -118,18 +118,20 @@ fn read(path: &Path) -> Outcome<Vec<u8>> {
     Ok(bytes)
 }
 
-/// An object of a store; `None` when there is none.
+/// Fetches an object of a store; `None` when it does not exist.
 fn fetch(url: &str, key: &str) -> Outcome<Option<Vec<u8>>> {
-    let failed = |error: datastore::Error| {
+    let failed = |error: rekindle_datastore::Error| {
         Failure::new(format!("cannot read '{key}' in {url}")).because(&error).kind(error.kind())
     };
-    let (env, runtime) = env::real::env()?;
+    let (env, runtime) = rekindle_env::real::env()?;
     runtime.block_on(async {
-        let store = datastore::open(&env, url).await.map_err(failed)?;
+        let store = rekindle_datastore::open(&env, url).await.map_err(failed)?;
         match store.get(key).await {
             Ok((bytes, _)) => Ok(Some(bytes.to_vec())),
-            // What cannot be a key is not there either.
-            Err(datastore::Error::NotFound(_) | datastore::Error::Invalid(_)) => Ok(None),
+            // A text that cannot be a key names no object either.
+            Err(rekindle_datastore::Error::NotFound(_) | rekindle_datastore::Error::Invalid(_)) => {
+                Ok(None)
+            }
             Err(error) => Err(failed(error)),
         }
     })

@@ -1,10 +1,10 @@
 //! A pack of chunks, and the notes that tell where chunks went.
 
 use super::report::Report;
-use base::PackId;
-use content::format::{Bad, blob, footer, moved, node, pack};
-use content::pack::{parity, scan};
-use content::{Class, POINTER_BYTES};
+use rekindle_base::PackId;
+use rekindle_content::format::{Bad, blob, footer, moved, node, pack};
+use rekindle_content::pack::{parity, scan};
+use rekindle_content::{Class, POINTER_BYTES};
 use serde_json::{Value, json};
 
 /// Decodes a pack. With a damaged footer its blobs are found by scanning, as the daemon would.
@@ -57,7 +57,7 @@ pub fn report(subject: &str, bytes: &[u8]) -> Report {
     report
 }
 
-/// Whether there is parity, how much, and what it would have to make up for.
+/// Reports whether there is parity, how much, and the damage that it would have to make up for.
 fn parity_of(id: Option<PackId>, bytes: &[u8], report: &mut Report) {
     let Some(layout) = parity::find(id, bytes) else {
         report.fact("parity", "none");
@@ -119,7 +119,7 @@ fn row(entry: &footer::Entry, header: &blob::Blob, payload: &[u8]) -> Vec<(&'sta
     ]
 }
 
-/// What a chunk is, as far as its bytes say.
+/// Describes a chunk, as far as its bytes tell.
 fn holds(header: &blob::Blob, payload: &[u8]) -> String {
     if header.class == Class::Data {
         return "data".to_owned();

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Decodes a JSON object of ours: a record in its envelope, or a plain file.
 pub fn report(subject: &str, bytes: &[u8]) -> Report {
-    match datastore::record::decode(subject, bytes) {
+    match rekindle_datastore::record::decode(subject, bytes) {
         Ok(envelope) => {
             let mut report = Report::new(subject, &format!("record: {}", envelope.what));
             report.fact("format", envelope.format);
@@ -42,20 +42,26 @@ fn plain(subject: &str, bytes: &[u8], why_no_record: &str) -> Report {
 
 fn facts(report: &mut Report, body: &Value) {
     for (name, value) in body.as_object().into_iter().flatten() {
-        // The key of all names: who has it can tell whether the store holds a file that he has as well.
+        // The key of all names: with it a user can tell whether the store holds a file that this
+        // user has as well.
         let value = if name == "secret" { Value::from("(not shown)") } else { value.clone() };
         report.fact(name, value);
     }
 }
 
-/// The kinds that this binary knows are taken apart, so that what does not fit is found.
+/// Decodes the kinds that this binary knows, so that a misfit is found.
 fn check(report: &mut Report, what: &str, subject: &str, bytes: &[u8]) {
     let checked = match what {
-        "vault" => datastore::record::decode_as::<volume::Vault>(subject, bytes).map(|_| ()),
-        "store" => datastore::record::decode_as::<datastore::Identity>(subject, bytes).map(|_| ()),
-        "node" => {
-            datastore::record::decode_as::<node::record::NodeRecord>(subject, bytes).map(|_| ())
+        "vault" => rekindle_datastore::record::decode_as::<rekindle_volume::Vault>(subject, bytes)
+            .map(|_| ()),
+        "store" => {
+            rekindle_datastore::record::decode_as::<rekindle_datastore::Identity>(subject, bytes)
+                .map(|_| ())
         }
+        "node" => rekindle_datastore::record::decode_as::<rekindle_node::record::NodeRecord>(
+            subject, bytes,
+        )
+        .map(|_| ()),
         _ => Ok(()),
     };
     if let Err(error) = checked {

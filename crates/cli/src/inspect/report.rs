@@ -1,4 +1,4 @@
-//! What was found in one object: facts, entries, and what is wrong with it.
+//! The findings in one object: facts, entries, and problems.
 
 use crate::output;
 use serde::Serialize;
@@ -7,20 +7,20 @@ use serde_json::Value;
 /// Entries that are shown unless all are wanted.
 const ENTRIES_SHOWN: usize = 20;
 
-/// What was found.
+/// The findings in one object.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
-    /// Where it was read.
+    /// Path or key of the object.
     pub subject: String,
     /// "segment", "pack", "vault", ...
     pub format: String,
-    /// In order.
+    /// Names and values, in the order of the output.
     pub facts: Vec<(String, Value)>,
-    /// What the entries are, for the heading.
+    /// Noun for the entries, in the heading.
     #[serde(skip)]
     pub entries_are: String,
     pub entries: Vec<Vec<(String, Value)>>,
-    /// What is wrong, exactly; empty when all is well.
+    /// Exact problems; empty when all is well.
     pub problems: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ impl Report {
         self.facts.push((name.to_owned(), value.into()));
     }
 
-    /// A fact in words.
+    /// Adds a fact in words.
     pub fn shown(&mut self, name: &str, value: impl std::fmt::Display) {
         self.fact(name, value.to_string());
     }
@@ -47,7 +47,7 @@ impl Report {
         self.problems.push(problem.to_string());
     }
 
-    /// For programs.
+    /// Returns the report for programs.
     pub fn json(&self) -> Value {
         let object = |pairs: &[(String, Value)]| Value::Object(pairs.iter().cloned().collect());
         serde_json::json!({
@@ -59,7 +59,7 @@ impl Report {
         })
     }
 
-    /// For people.
+    /// Prints the report for users.
     pub fn print(&self, all: bool) {
         output::line(&format!("{}: {}", self.subject, self.format));
         let pairs: Vec<_> =

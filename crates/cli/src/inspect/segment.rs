@@ -1,13 +1,13 @@
 //! A segment of the log, from flash or from a slot of warm memory.
 
 use super::report::Report;
-use log::inspect::{Entry, Inspected};
+use rekindle_log::inspect::{Entry, Inspected};
 use serde_json::{Value, json};
 
 /// Decodes a segment's bytes.
 pub fn report(subject: &str, bytes: &[u8]) -> Report {
     let mut report = Report::new(subject, "log segment");
-    match log::inspect::segment(bytes) {
+    match rekindle_log::inspect::segment(bytes) {
         Ok(found) => describe(&mut report, &found),
         Err(why) if bytes.iter().take(4096).all(|&byte| byte == 0) => {
             report.fact("state", "preallocated, never used");
@@ -62,9 +62,9 @@ fn describe(report: &mut Report, found: &Inspected) {
 
 fn row(entry: &Entry) -> Vec<(&'static str, Value)> {
     let change = match entry.change {
-        log::Change::Write => "write",
-        log::Change::Zero => "zero",
-        log::Change::Trim => "trim",
+        rekindle_log::Change::Write => "write",
+        rekindle_log::Change::Zero => "zero",
+        rekindle_log::Change::Trim => "trim",
     };
     vec![
         ("offset", json!(entry.offset)),

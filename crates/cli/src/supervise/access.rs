@@ -1,5 +1,6 @@
-//! Who may come in: by default nobody but the user who runs the daemon. Files are 0600 and folders 0700 whatever the
-//! umask says; a group may be let in to a socket, and through the daemon's folder to it, but to no file.
+//! Access to the daemon: by default only for the user who runs it. Files are 0600 and folders 0700
+//! whatever the umask says. A group may be let in to a socket, and through the daemon's folder to
+//! that socket, but to no file.
 
 use crate::failure::{Failure, Outcome};
 use rustix::fs::{Gid, chown};
@@ -8,8 +9,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// What is called so in a daemon's folder is the daemon's, or an appliance's. A folder that holds anything else is somebody's
-/// who also keeps other things there: it is not ours to close.
+/// Names of a daemon's or an appliance's files. A folder that holds any other name also serves its
+/// owner for other things: it is not ours to close.
 const OURS: [&str; 20] = [
     "rekindle.pid",
     "endpoints.json",
@@ -35,15 +36,16 @@ const OURS: [&str; 20] = [
 
 fn is_ours(name: &std::ffi::OsStr) -> bool {
     let name = name.to_string_lossy();
-    // Console and QEMU's words; what an administrator or a file system puts beside.
+    // Logs of the console and of QEMU; entries that an administrator or a file system puts beside.
     OURS.contains(&name.as_ref()) || name.ends_with(".log") || name == "lost+found"
 }
 
 /// The number of a group.
 pub type Group = u32;
 
-/// Settles who may pass through the daemon's folder: its user, and `groups` to their sockets. A folder that others use as
-/// well is left as it is, and told; so is a folder on the way that a group cannot pass.
+/// Settles which users may pass through the daemon's folder: its own user, and `groups` to their
+/// sockets. A folder with other uses is left as it is, with a note; so is a folder on the way that
+/// a group cannot pass.
 pub fn settle(dir: &Path, groups: &[Group], notes: &mut Vec<String>) -> Outcome {
     let failed = |error: io::Error| {
         Failure::new(format!("cannot settle who may enter {}", dir.display()))
@@ -69,7 +71,8 @@ pub fn settle(dir: &Path, groups: &[Group], notes: &mut Vec<String>) -> Outcome 
         }
         return Ok(());
     }
-    // Of versions that left it to the umask. What is inside of a closed folder is closed as well.
+    // Earlier versions left the modes to the umask. The content of a closed folder is closed as
+    // well.
     for entry in &entries {
         close(entry);
     }
@@ -80,7 +83,8 @@ pub fn settle(dir: &Path, groups: &[Group], notes: &mut Vec<String>) -> Outcome 
                 .map_err(|error| refused(*group, error))?;
             0o710
         }
-        // A folder has one group: whoever knows the name of a socket may try it, and its own mode decides.
+        // A folder has one group. With several groups any user who knows the name of a socket may
+        // try it, and the socket's own mode decides.
         _ => 0o711,
     };
     std::fs::set_permissions(dir, Permissions::from_mode(mode)).map_err(failed)?;
@@ -90,12 +94,13 @@ pub fn settle(dir: &Path, groups: &[Group], notes: &mut Vec<String>) -> Outcome 
     Ok(())
 }
 
-/// Refuses what another user has put where the daemon's own files go, while he could.
+/// Refuses entries that another user has put in the places of the daemon's own files while the
+/// folder was open.
 fn check_entries(entries: &[DirEntry]) -> Outcome {
     let user = rustix::process::geteuid().as_raw();
     let strange = entries.iter().find_map(|entry| {
         let name = entry.file_name();
-        // The store may be a mount whose server says who owns it; its records prove themselves.
+        // The store may be a mount whose server decides about owners; its records prove themselves.
         let is_own = name != "store" && OURS.contains(&name.to_string_lossy().as_ref());
         let owner = entry.metadata().ok().filter(|_| is_own)?.uid();
         (owner != user).then(|| (entry.path(), owner))
@@ -109,7 +114,8 @@ fn check_entries(entries: &[DirEntry]) -> Outcome {
     }
 }
 
-/// What people should know of the way to the folder: who could put another one in its place.
+/// Returns a note if another user owns a folder on the way, and so could replace the daemon's
+/// folder.
 fn replaceable(dir: &Path) -> Option<String> {
     let user = rustix::process::geteuid().as_raw();
     let way = dir.ancestors().skip(1);
@@ -125,7 +131,7 @@ fn replaceable(dir: &Path) -> Option<String> {
 fn close(entry: &DirEntry) {
     let Ok(found) = entry.metadata() else { return };
     if (found.is_dir() || found.is_file()) && found.mode() & 0o077 != 0 {
-        // Of somebody else: then it is his to open.
+        // Fails for an entry of another user, which is that user's to open.
         let _ = std::fs::set_permissions(
             entry.path(),
             Permissions::from_mode(found.mode() & 0o7777 & !0o077),
@@ -133,7 +139,7 @@ fn close(entry: &DirEntry) {
     }
 }
 
-/// The nearest folder on the way that members of a group cannot pass, if there is one.
+/// Returns a note about the nearest folder on the way that members of a group cannot pass, if any.
 fn blocked<'a>(mut way: impl Iterator<Item = &'a Path>, group: Group) -> Option<String> {
     let passes = |found: &Metadata| {
         found.mode() & 0o001 != 0 || (found.gid() == group && found.mode() & 0o010 != 0)
@@ -151,10 +157,10 @@ fn refused(group: Group, error: rustix::io::Errno) -> Failure {
         .next("run the daemon as a member of that group, or as root")
 }
 
-/// The group of a name, or of a number.
+/// Parses a group: a name, or a number.
 pub fn group(text: &str) -> Result<Group, String> {
     match text.parse() {
-        // To the kernel it means "no change".
+        // The kernel takes this number for "no change".
         Ok(Group::MAX) => return Err(format!("no group can have the number {text}")),
         Ok(number) => return Ok(number),
         Err(_) => {}
@@ -216,7 +222,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let photos = folder.path().join("beach.jpg");
         std::fs::write(&photos, "sand").expect("a file");
-        // However often a daemon was started there.
+        // A daemon that was started there before changes nothing.
         std::fs::write(folder.path().join("rekindle.pid"), "1").expect("a file");
         set(&photos, 0o644);
         set(folder.path(), 0o755);

@@ -1,12 +1,12 @@
-//! Two files in the daemon's folder: `rekindle.pid`, locked for as long as it serves, and `endpoints.json`, which says
-//! where.
+//! Two files in the daemon's folder: `rekindle.pid`, locked for as long as the daemon serves, and
+//! `endpoints.json`, which says where it serves.
 #![expect(clippy::disallowed_methods, reason = "these files outlive every process that has an Env")]
 
 use super::sockets::{Listening, Role};
 use crate::failure::{Failure, Outcome};
-use base::Kind;
-use env::Address;
-use env::real::folder::Folder;
+use rekindle_base::Kind;
+use rekindle_env::Address;
+use rekindle_env::real::folder::Folder;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where a daemon serves.
+/// The addresses and processes of a daemon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoints {
     /// The process that keeps the sockets.
@@ -26,18 +26,19 @@ pub struct Endpoints {
     pub worker: u32,
     pub nbd: Vec<String>,
     pub http: Vec<String>,
-    /// Of the binary.
+    /// Version of the binary.
     pub version: String,
     /// Whether `pid` takes `rekindle upgrade`: it would die of the signal otherwise.
     #[serde(default)]
     pub upgradable: bool,
-    /// Whether the daemon runs in a guest, which `pid` keeps alive: its processes are not this machine's.
+    /// Whether the daemon runs in a guest, which `pid` keeps alive: its processes are not this
+    /// machine's.
     #[serde(default)]
     pub guest: bool,
 }
 
 impl Endpoints {
-    /// Of sockets that this process keeps.
+    /// Describes sockets that this process keeps.
     pub fn of(sockets: &[Listening], worker: u32) -> Self {
         let at = |role| {
             let here = sockets.iter().filter(move |socket| socket.role == role);
@@ -54,18 +55,18 @@ impl Endpoints {
         }
     }
 
-    /// Of a process that listens for `rekindle upgrade`.
+    /// Marks the process as one that listens for `rekindle upgrade`.
     #[must_use]
     pub fn upgradable(self) -> Self {
         Self { upgradable: true, ..self }
     }
 
-    /// Where the API is.
+    /// Returns the addresses of the API.
     pub fn http_places(&self) -> Vec<Address> {
         self.http.iter().filter_map(|text| text.parse().ok()).collect()
     }
 
-    /// The NBD socket that is nearest.
+    /// Returns the nearest NBD socket: a Unix socket, else any.
     pub fn nbd(&self) -> Option<Address> {
         first(&self.nbd, |place| matches!(place, Address::Unix(_)))
             .or_else(|| first(&self.nbd, |_| true))
@@ -89,17 +90,17 @@ impl Endpoints {
 const NAME: &str = "endpoints.json";
 const TEMPORARY: &str = "endpoints.json.new";
 const LOCK: &str = "rekindle.pid";
-/// How long a command may hold the lock of a folder: it only looks whether a daemon does.
+/// Longest time for a command to hold the lock of a folder: it only looks whether a daemon does.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
 
 fn first(places: &[String], wanted: impl Fn(&Address) -> bool) -> Option<Address> {
     places.iter().filter_map(|text| text.parse().ok()).find(wanted)
 }
 
-/// Where the daemon of a folder serves, if one does and says so.
+/// Reads where the daemon of a folder serves; `None` when no daemon serves or says so.
 pub fn read(dir: &Path) -> Option<Endpoints> {
     let folder = Folder::open(dir).ok()?;
-    // A daemon that was killed leaves the file behind: others have its ports and its number now.
+    // A killed daemon leaves the file behind: its ports and its number may belong to others by now.
     let serves = folder.is_locked(LOCK).ok()?;
     serves.then(|| serde_json::from_slice(&folder.read(NAME).ok()?).ok()).flatten()
 }
@@ -109,19 +110,20 @@ pub fn is_held(dir: &Path) -> bool {
     Folder::open(dir).and_then(|folder| folder.is_locked(LOCK)).unwrap_or(false)
 }
 
-/// Whether the last daemon of a folder was killed: it did not take back where it serves.
+/// Whether the last daemon of a folder was killed: it did not remove its endpoints.
 pub fn was_killed(dir: &Path) -> bool {
     !is_held(dir) && Folder::open(dir).is_ok_and(|folder| folder.read(NAME).is_ok())
 }
 
-/// Signals the process that keeps the sockets of a folder; `false` when `pid` is not that one any more.
+/// Signals the process that keeps the sockets of a folder; `false` when `pid` is another process by
+/// now.
 pub fn signal(dir: &Path, pid: u32, signal: Signal) -> std::io::Result<bool> {
     Folder::open(dir)?.signal(LOCK, pid, signal)
 }
 
-/// The NBD socket of the daemon of a folder that is nearest.
+/// Returns the nearest NBD socket of the daemon of a folder.
 pub fn nbd(dir: &Path) -> Outcome<Address> {
-    // Who may use a socket may not read the file beside it.
+    // A user who may use a socket may be unable to read the endpoints beside it.
     let beside = || Some(dir.join("nbd.sock")).filter(|path| path.exists()).map(Address::Unix);
     read(dir).and_then(|endpoints| endpoints.nbd()).or_else(beside).ok_or_else(|| {
         Failure::new(format!("the daemon in {} says nowhere that it serves NBD", dir.display()))
@@ -130,7 +132,8 @@ pub fn nbd(dir: &Path) -> Outcome<Address> {
     })
 }
 
-/// The lock of a folder: held by one daemon at a time, given back by the kernel however the process ends.
+/// The lock of a folder: held by one daemon at a time, released by the kernel however the process
+/// ends.
 pub struct Lock {
     file: OwnedFd,
     dir: PathBuf,
@@ -144,9 +147,9 @@ impl Lock {
                 .because(error)
                 .next("choose another one with --dir")
         };
-        // Before anything is made in it.
+        // The folder is checked before any file is made in it.
         let folder = Folder::open_own(dir).map_err(failed)?;
-        // Whoever may read a file may lock it: it is private.
+        // A user who can read a file can lock it: this one is private.
         let mut file = folder.lock_file(LOCK).map_err(failed)?;
         match lock(&file) {
             Ok(()) => {}
@@ -166,13 +169,13 @@ impl Lock {
             }
             Err(error) => return Err(failed(error.into())),
         }
-        // Only the lock matters: on a full disk nobody reads whose it is.
+        // Only the lock matters: on a full disk the file does not tell its holder.
         let _ = file.set_len(0);
         let _ = writeln!(file, "{}", std::process::id());
         Ok(Self { file: file.into(), dir: dir.to_owned() })
     }
 
-    /// The lock that this process took as another binary.
+    /// Wraps the lock that this process took as another binary.
     pub fn held(file: OwnedFd, dir: &Path) -> Self {
         Self { file, dir: dir.to_owned() }
     }
@@ -186,12 +189,12 @@ impl AsFd for Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The locked file stays: who removes it could remove the lock of a successor.
+        // The locked file stays: its removal could take away the lock of a successor.
         let _ = Folder::open_own(&self.dir).and_then(|folder| folder.remove(NAME));
     }
 }
 
-/// Takes the lock; whoever only looks at it gets a moment to have done so.
+/// Takes the lock; waits a moment for a command that only looks at it.
 fn lock(file: &File) -> rustix::io::Result<()> {
     let end = Instant::now() + LOOK_PATIENCE;
     loop {
@@ -246,7 +249,7 @@ mod tests {
         std::fs::write(folder.path().join(LOCK), pid.to_string()).expect("written");
         assert_eq!(read(folder.path()), None);
         assert!(!is_held(folder.path()) && was_killed(folder.path()));
-        // This very process: it would not see the end of the test.
+        // `pid` is this very process, which a signal would kill.
         assert!(!signal(folder.path(), pid, Signal::KILL).expect("looked at"));
     }
 }

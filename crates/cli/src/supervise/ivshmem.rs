@@ -1,19 +1,20 @@
-//! Warm memory in a virtual machine: RAM of the host behind a PCI device (`ivshmem`), which outlives this machine's kernel.
+//! Warm memory in a virtual machine: RAM of the host behind a PCI device (`ivshmem`), which
+//! outlives this machine's kernel.
 //!
-//! Its second memory region is the RAM; sysfs shows it as a file that can be mapped.
+//! The RAM is the device's memory region 2, which sysfs shows as a file that can be mapped.
 #![expect(clippy::disallowed_methods, reason = "a device has no Env")]
 
 use crate::failure::{Failure, Outcome};
-use base::Kind;
+use rekindle_base::Kind;
 use std::path::{Path, PathBuf};
 
-/// What `--warm` says to ask for it.
+/// Value of `--warm` that asks for this memory.
 pub const WORD: &str = "ivshmem";
 const DEVICES: &str = "/sys/bus/pci/devices";
 const VENDOR: &str = "0x1af4";
 const DEVICE: &str = "0x1110";
 
-/// Puts the file of the device in place of the word.
+/// Replaces [`WORD`] by the file of the device.
 pub fn settle(warm: &mut Option<PathBuf>) -> Outcome {
     if warm.as_deref() == Some(Path::new(WORD)) {
         *warm = Some(find(Path::new(DEVICES))?);
@@ -31,9 +32,10 @@ fn find(devices: &Path) -> Outcome<PathBuf> {
             .next("give it one (ivshmem-plain in QEMU), or choose another memory with --warm")
             .kind(Kind::NotFound)),
         [device] => {
-            // Firmware has switched it on already, as a rule; no driver will.
+            // As a rule the firmware has switched the device on already; no driver will.
             let _ = std::fs::write(device.join("enable"), "1");
-            // Write-combining where there is a choice; inside a guest it is ordinary memory in both cases.
+            // Write-combining where there is a choice; inside a guest the RAM is ordinary memory in
+            // both cases.
             let combined = device.join("resource2_wc");
             Ok(if combined.exists() { combined } else { device.join("resource2") })
         }

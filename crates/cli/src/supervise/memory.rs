@@ -1,8 +1,10 @@
-//! Warm memory without a file: memory of the kernel's (a memfd) that lives for as long as somebody holds it open.
+//! Warm memory without a file: memory of the kernel (a memfd) that lives for as long as a process
+//! holds it open.
 //!
-//! Run by hand, the supervisor holds it: it outlives every worker, and is gone with `up`. Under systemd its descriptor
-//! store does (`FileDescriptorStoreMax=1` in the unit): it outlives every start until the unit is stopped. The worker
-//! finds it as `/proc/self/fd/N`, which it opens anew, so that the lock on it is the worker's own.
+//! Run by hand, the supervisor holds the memory: it outlives every worker, and is gone with `up`.
+//! Under systemd the descriptor store holds the memory (`FileDescriptorStoreMax=1` in the unit): it
+//! outlives every start until the unit is stopped. The worker finds the memory as `/proc/self/fd/N`
+//! and opens it anew, so that the lock on it is the worker's own.
 
 use super::sockets;
 use crate::failure::{Failure, Outcome};
@@ -12,12 +14,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// What `--warm` says to ask for it.
+/// Value of `--warm` that asks for this memory.
 pub const WORD: &str = "memfd";
-/// Its name in systemd's store, and in `/proc`.
+/// Name of the memory in systemd's store, and in `/proc`.
 const NAME: &str = "rekindle-warm";
 
-/// The memory, if `warm` asks for it instead of a file; `warm` is then where the worker finds it. Keep it open.
+/// Finds or makes the memory, if `warm` asks for it instead of a file, and sets `warm` to its path
+/// for the worker. The caller keeps the result open.
 pub fn hold(warm: &mut Option<PathBuf>, under_systemd: bool) -> Outcome<Option<OwnedFd>> {
     if warm.as_deref() != Some(Path::new(WORD)) {
         return Ok(None);
@@ -27,7 +30,7 @@ pub fn hold(warm: &mut Option<PathBuf>, under_systemd: bool) -> Outcome<Option<O
     Ok(Some(memory))
 }
 
-/// New memory. With no flags, child processes inherit it under the same number.
+/// Makes new memory. With no flags, child processes inherit it under the same number.
 fn make(flags: MemfdFlags) -> Outcome<OwnedFd> {
     rustix::fs::memfd_create(NAME, flags).map_err(|error| {
         Failure::new("the kernel gives no memory of its own (memfd)")
@@ -36,7 +39,8 @@ fn make(flags: MemfdFlags) -> Outcome<OwnedFd> {
     })
 }
 
-/// What an earlier start has left with systemd, else new memory that is given to it to keep.
+/// Returns the memory that an earlier start has left with systemd, else new memory for systemd to
+/// keep.
 fn of_systemd() -> Outcome<OwnedFd> {
     let kept = sd_notify::listen_fds_with_names()
         .ok()

@@ -1,9 +1,10 @@
-//! `up` run by hand: keeps the sockets, starts the worker, starts another one at once when it dies, goes on as another
-//! binary when told to ([`passage`]).
+//! `up` run by hand: keeps the sockets, starts the worker, starts another one at once when it dies,
+//! goes on as another binary when asked to ([`reexec`]).
 //!
-//! The supervisor does nothing that could fail under load: it holds no data, reads no store, and has one thread. What
-//! it must outlive is in the worker. With it go the sockets, and warm memory without a file: so nothing ends it but a
-//! signal, or a worker that was told to end or never served. What fails meanwhile is said, and tried again.
+//! The supervisor does nothing that could fail under load: it holds no data, reads no store, and
+//! has one thread. The work that may fail is in the worker. The sockets, and warm memory without a
+//! file, end with the supervisor: so only a signal ends it, or a worker that was told to end or
+//! never served. Any other failure is printed, and the attempt repeated.
 #![expect(
     clippy::disallowed_methods,
     reason = "the supervisor outlives every process that has an Env"
@@ -13,7 +14,7 @@ pub mod access;
 pub mod endpoints;
 pub mod ivshmem;
 pub mod memory;
-pub mod passage;
+pub mod reexec;
 mod restart;
 pub mod sockets;
 pub mod upgrade;
@@ -37,41 +38,41 @@ use tokio::sync::oneshot;
 use upgrade::{Answer, Arrival};
 use worker::Worker;
 
-/// Tells people, once.
+/// A function that tells the user, once, that the daemon serves.
 pub type Announce = Box<dyn FnOnce(&Ready)>;
 
-/// What the supervisor keeps.
+/// A supervisor, with everything that outlives its workers.
 pub struct Supervisor {
     pub dir: PathBuf,
     pub handover: Handover,
     pub sockets: Vec<Listening>,
-    /// Held for as long as this lives.
+    /// Held for as long as the supervisor lives.
     pub lock: Lock,
     /// Warm memory without a file, if that was asked for: held for the workers.
     pub memory: Option<OwnedFd>,
     /// Called once, when the first worker serves; `None` after an upgrade: a worker has served.
     pub announce: Option<Announce>,
-    /// Where this binary was started from. Another file may be there by now.
+    /// Path from which this binary was started. Another file may be there by now.
     pub program: PathBuf,
     /// The upgrade that this process is in the middle of.
     pub arrival: Option<Arrival>,
 }
 
-/// What the supervisor waits for.
+/// An event that the supervisor waits for.
 enum News {
     /// Child processes changed.
     Child,
-    /// Somebody wants us to stop.
+    /// A signal asks the supervisor to stop.
     Stop(Signal),
     /// The worker serves.
     Ready(Ready),
-    /// Somebody wants another binary.
+    /// `rekindle upgrade` asks for another binary.
     Upgrade,
-    /// Whether we can go on as that binary.
+    /// The check of that binary has ended, with this result.
     Checked(PathBuf, Outcome),
     /// The old worker does not end.
     Late,
-    /// Time to write down again where we serve.
+    /// Time to write the endpoints again.
     Owed,
 }
 
@@ -84,28 +85,28 @@ struct Ears {
     upgrade: Signals,
 }
 
-/// What the supervisor knows of the present.
+/// The present state of a supervisor.
 struct Present {
     worker: Worker,
     /// The process that serves; 0 before the first one does.
     serving: u32,
-    /// When to write down again where we serve: it could not be written.
+    /// Time at which to write the endpoints again, after a failure.
     owed: Option<Instant>,
     restarts: Restarts,
-    /// Somebody wants us to stop.
+    /// Whether a signal has asked the supervisor to stop.
     stopping: bool,
-    /// The worker is of the binary before, and shall end: until when it may take.
+    /// Deadline for the end of the previous binary's worker, while it is the one that runs.
     retiring: Option<Instant>,
     check: Option<Check>,
-    /// The version before, while nothing but the upgrade explains a death.
+    /// The version before an upgrade that has ended: named when workers keep dying since.
     upgraded_from: Option<String>,
 }
 
-/// Between two tries at what did not work.
+/// Pause between two attempts.
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl Supervisor {
-    /// Supervises until the worker is told to stop. Gives the exit code.
+    /// Supervises until the worker is told to stop. Returns the exit code.
     pub fn run(mut self) -> Outcome<u8> {
         let build = || tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = self.insist(|| build().map_err(Failure::from))?;
@@ -119,7 +120,8 @@ impl Supervisor {
         ended
     }
 
-    /// Tries until it works: after an upgrade clients wait at our sockets. Before a first service the failure is told instead.
+    /// Repeats an attempt until it succeeds: after an upgrade clients wait at our sockets. Before
+    /// the first service the failure is returned instead.
     fn insist<T>(&self, attempt: impl Fn() -> Outcome<T>) -> Outcome<T> {
         loop {
             match attempt() {
@@ -130,12 +132,12 @@ impl Supervisor {
         }
     }
 
-    /// The first worker; `None` when somebody wants us to stop before there is one.
+    /// Starts or adopts the first worker; `None` when a signal asks us to stop before there is one.
     async fn begin(&mut self, ears: &mut Ears) -> Outcome<Option<Present>> {
         let old = self.arrival.as_ref().and_then(|arrival| arrival.worker).and_then(Worker::adopt);
         let serving = old.as_ref().map_or(0, |old| old.pid().unsigned_abs());
         let retiring = self.arrival.as_ref().filter(|_| old.is_some()).map(Arrival::deadline);
-        // The sockets are open: whoever connects waits.
+        // The sockets are open: a client that connects waits.
         let owed = self.write_endpoints(serving, None);
         let mut restarts = Restarts::default();
         let worker = match old {
@@ -158,9 +160,10 @@ impl Supervisor {
         }))
     }
 
-    /// Gives no [`Outcome`] on purpose: nothing that fails in here ends us.
+    /// Supervises, and returns the exit code. The result is no [`Outcome`] on purpose: no failure
+    /// in here ends the supervisor.
     async fn supervise(mut self, mut now: Present, mut ears: Ears) -> u8 {
-        // The worker may have ended before we could hear of it.
+        // The worker may have ended before its end could be heard.
         let mut news = News::Child;
         loop {
             match news {
@@ -173,10 +176,10 @@ impl Supervisor {
                 News::Upgrade => self.check(&mut now),
                 News::Checked(binary, checked) => {
                     now.check = None;
-                    // Returns when it is refused.
+                    // `reexec` returns only when it fails.
                     let refusal = match checked {
                         Ok(()) if now.retiring.is_some() || now.stopping => continue_later(),
-                        Ok(()) => self.go_on_as(&binary, &now.worker),
+                        Ok(()) => self.reexec(&binary, &now.worker),
                         Err(failure) => failure,
                     };
                     Answer::refused(refusal).write(&self.dir);
@@ -197,8 +200,8 @@ impl Supervisor {
         }
     }
 
-    /// Writes down where we serve. Gives when to try again, if it could not be written (a full disk): clients that know
-    /// the folder find its sockets without.
+    /// Writes the endpoints. Returns when to try again, if they could not be written (a full disk):
+    /// clients that know the folder find its sockets without them.
     fn write_endpoints(&self, serving: u32, owed: Option<Instant>) -> Option<Instant> {
         let written = Endpoints::of(&self.sockets, serving).upgradable().write(&self.dir);
         let failure = written.err()?;
@@ -215,7 +218,7 @@ impl Supervisor {
             announce(ready);
         }
         if let Some(arrival) = self.arrival.take() {
-            // The way back ends here: formats may go forward from now on.
+            // The way back to the previous binary ends here: formats may go forward from now on.
             now.upgraded_from = Some(arrival.change.from.clone());
             let answer = arrival.answer(ready.pid);
             tell(&format!("rekindle: {answer}"));
@@ -223,7 +226,7 @@ impl Supervisor {
         }
     }
 
-    /// Somebody wants another binary: is it one?
+    /// Begins the check of the binary that `rekindle upgrade` asks for.
     fn check(&self, now: &mut Present) {
         if now.check.is_some() || self.arrival.is_some() || now.stopping {
             Answer::refused(continue_later()).write(&self.dir);
@@ -235,7 +238,7 @@ impl Supervisor {
         }
     }
 
-    /// The worker has ended: starts another, or gives the exit code.
+    /// Starts another worker after one has ended, or returns the exit code.
     async fn replace(
         &mut self,
         now: &mut Present,
@@ -244,13 +247,14 @@ impl Supervisor {
     ) -> Option<u8> {
         let retired = self.arrival.as_mut().is_some_and(|arrival| arrival.worker.take().is_some());
         now.retiring = None;
-        // Before its first service a worker that gives up has said why: a wrong URL does not mend itself.
+        // Before its first service a worker that gives up has said why: a wrong URL does not mend
+        // itself.
         let gives_up = self.announce.is_some() && status.code().is_some();
         if now.stopping || gives_up || (status.success() && !retired) {
             return Some(exit_code(status));
         }
         if status.code() == Some(EXIT_FENCED.into()) {
-            // Another one would be what this one was. It has said why.
+            // Another worker would be fenced too. This one has said why.
             tell(
                 "rekindle: the worker is fenced, and none is started any more: `rekindle up --take-identity` goes on with this folder",
             );
@@ -279,12 +283,12 @@ impl Supervisor {
         None
     }
 
-    /// Starts a worker, however often it takes; `None` when somebody wants us to stop.
+    /// Starts a worker, after any number of attempts; `None` when a signal asks us to stop.
     async fn start(&mut self, restarts: &mut Restarts, ears: &mut Ears) -> Option<Worker> {
         loop {
             match Worker::start(self) {
                 Ok(worker) => return Some(worker),
-                // No process, no descriptor, no memory: others give them back.
+                // No process, no descriptor, no memory: other processes give them back.
                 Err(failure) => failure.print(false),
             }
             if self.arrival.as_mut().is_some_and(Arrival::died) {
@@ -298,7 +302,8 @@ impl Supervisor {
 }
 
 impl Supervisor {
-    /// This binary's workers do not come to serve: back to the one before. Returns when that cannot be had.
+    /// Goes back to the previous binary, since this binary's workers do not come to serve. Returns
+    /// when that is impossible.
     fn give_up(&mut self, ended: &str) {
         let Some(mut arrival) = self.arrival.take() else { return };
         if let Some(back) = arrival.back.take() {
@@ -310,11 +315,11 @@ impl Supervisor {
     }
 }
 
-/// Only one thing at a time.
+/// Refuses a second upgrade, or one during a stop.
 fn continue_later() -> Failure {
     Failure::new("the daemon is already being upgraded or stopped")
         .next("wait for that to end, then look at `rekindle status`")
-        .kind(base::Kind::Conflict)
+        .kind(rekindle_base::Kind::Conflict)
 }
 
 impl Ears {
@@ -329,7 +334,7 @@ impl Ears {
     async fn listen(&mut self, now: &mut Present) -> News {
         let (check, retiring, owed) = (&mut now.check, now.retiring, now.owed);
         tokio::select! {
-            // What a worker said before it died counts.
+            // First the worker's report: it counts even if the worker has died since.
             biased;
             ready = now.worker.ready() => News::Ready(ready),
             _ = self.child.recv() => News::Child,
@@ -341,7 +346,7 @@ impl Ears {
         }
     }
 
-    /// Waits; `true` when somebody wants us to stop meanwhile.
+    /// Waits; `true` when a signal asks us to stop meanwhile.
     async fn pause(&mut self, wait: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(wait) => false,
@@ -353,7 +358,7 @@ impl Ears {
 /// Checks another binary, in a thread of its own.
 fn check(binary: PathBuf) -> Check {
     let (tell, told) = oneshot::channel();
-    // Without a thread for it, nobody tells: that is an answer too.
+    // Without a thread the sender is dropped: that is an answer too.
     let _ = std::thread::Builder::new().spawn(move || {
         let checked = upgrade::check(&binary);
         let _ = tell.send((binary, checked));
@@ -379,7 +384,7 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// What a parent shell would report.
+/// Returns the exit code that a parent shell would report.
 fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     u8::try_from(code).unwrap_or(1)

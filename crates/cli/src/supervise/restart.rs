@@ -1,24 +1,25 @@
-//! When a dead worker is replaced: at once, unless it keeps dying.
+//! The time at which a dead worker is replaced: at once, unless workers keep dying.
 
 use std::time::Duration;
 
-/// A worker that lived shorter than this died of its start.
+/// A worker with a shorter life died of its start.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// Wait before the second try in a row.
+/// Shortest wait between tries that is not zero.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// Longest wait between tries.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// Counts short lives.
+/// A count of short lives.
 #[derive(Debug, Default)]
 pub struct Restarts {
     short_lives: u32,
 }
 
 impl Restarts {
-    /// A worker died after `life`: how long to wait before the next.
+    /// Counts a worker that died after `life`; returns the wait before the next one.
     ///
-    /// One short life is forgiven, so that a worker killed twice in quick succession comes back at once both times.
+    /// Two short lives are forgiven, so that a worker killed twice in quick succession comes back
+    /// at once both times.
     pub fn wait_after(&mut self, life: Duration) -> Duration {
         if life >= SHORT_LIFE {
             self.short_lives = 0;
@@ -28,7 +29,8 @@ impl Restarts {
         self.wait()
     }
 
-    /// A worker could not even be started: how long to wait before the next try. Never at once.
+    /// Counts a worker that could not even be started; returns the wait before the next try, never
+    /// zero.
     pub fn wait_after_failure(&mut self) -> Duration {
         self.short_lives += 1;
         self.wait().max(FIRST_WAIT)

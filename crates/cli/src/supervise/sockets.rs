@@ -1,5 +1,5 @@
-//! The listening sockets. The supervisor opens them and keeps them, so that clients which come while a worker is
-//! restarted wait in the queue of the socket instead of being refused.
+//! The listening sockets. The supervisor opens them and keeps them, so that clients which come
+//! while a worker is restarted wait in the queue of the socket instead of being refused.
 #![expect(
     clippy::disallowed_methods,
     reason = "these sockets outlive every process that has an Env"
@@ -8,10 +8,10 @@
 use super::access::Group;
 use crate::failure::{Failure, Outcome};
 use crate::parse::Place;
-use base::Kind;
-use env::Address;
-use env::real::access::SocketMode;
-use env::real::net::bind_unix;
+use rekindle_base::Kind;
+use rekindle_env::Address;
+use rekindle_env::real::access::SocketMode;
+use rekindle_env::real::net::bind_unix;
 use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -20,12 +20,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Connections that may wait in the queue of a socket: every client of a busy node comes back at once.
+/// Connections that may wait in the queue of a socket: all clients of a busy node come back at
+/// once.
 const QUEUE: i32 = 1024;
 /// Longest path that a Unix socket may have, bytes.
 const PATH_BYTES_MAX: usize = 107;
 
-/// What is spoken at a socket.
+/// The protocol of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -50,24 +51,24 @@ pub struct Passed {
     pub descriptor: RawFd,
 }
 
-/// What shall be opened for one role.
+/// The sockets to open for one role.
 #[derive(Debug, Clone)]
 pub struct Wanted<'a> {
     pub role: Role,
     /// The Unix socket that is always there.
     pub own: &'a Path,
-    /// What somebody asked for besides.
+    /// Places that the user asked for besides.
     pub asked: Vec<Place>,
-    /// Who may connect to its Unix sockets, besides the user who runs the daemon.
+    /// Group that may connect to the Unix sockets, besides the user who runs the daemon.
     pub group: Option<Group>,
     /// Whether TCP beyond this machine is meant.
     pub insecure: bool,
 }
 
-/// How long a worker that lost its supervisor may take to go.
+/// Longest time for a worker that lost its supervisor to end.
 const PREDECESSOR_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Opens the sockets of a role; `notes` takes what people should know.
+/// Opens the sockets of a role, and adds notes for the user.
 pub fn open(wanted: &Wanted<'_>, notes: &mut Vec<String>) -> Outcome<Vec<Listening>> {
     let mut places: Vec<Address> = Vec::new();
     if wanted.own.as_os_str().len() <= PATH_BYTES_MAX {
@@ -110,7 +111,8 @@ fn file_of(address: &Address) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Nobody is asked who he is at a TCP port: what that means there, or that it must be meant.
+/// Returns a note about what clients can do at a TCP port, where none is authenticated. Refuses an
+/// address beyond this machine unless it is meant.
 fn stranger(wanted: &Wanted<'_>, place: SocketAddr) -> Outcome<String> {
     let does = match wanted.role {
         Role::Nbd => "can read and write every volume",
@@ -122,8 +124,10 @@ fn stranger(wanted: &Wanted<'_>, place: SocketAddr) -> Outcome<String> {
     if wanted.insecure {
         return Ok(format!("TCP at {place}: everybody who reaches it {does}, and can listen in"));
     }
-    Err(Failure::usage(format!("everybody who reaches {place} {does}: nobody is asked who he is"))
-        .next("use unix:PATH or 127.0.0.1:PORT, or say --insecure if everybody there may"))
+    Err(Failure::usage(format!(
+        "every client that reaches {place} {does}: clients are not authenticated"
+    ))
+    .next("use unix:PATH or 127.0.0.1:PORT, or say --insecure if everybody there may"))
 }
 
 fn refused(place: &Address, error: &io::Error) -> Failure {
@@ -141,8 +145,8 @@ fn refused(place: &Address, error: &io::Error) -> Failure {
     }
 }
 
-/// As [`bind`], for the socket of a folder that is ours: whoever listens there is the worker of a supervisor that was
-/// killed, and the kernel is about to end it.
+/// As [`bind`], for the socket of a folder that is ours. A process that listens there already is
+/// the worker of a killed supervisor, and the kernel is about to end it.
 fn bind_after_predecessor(place: &Address, group: Option<Group>) -> io::Result<OwnedFd> {
     let end = std::time::Instant::now() + PREDECESSOR_PATIENCE;
     loop {
@@ -161,7 +165,7 @@ fn bind(place: &Address, group: Option<Group>) -> io::Result<OwnedFd> {
     match place {
         Address::Tcp(address) => {
             let socket: OwnedFd = TcpListener::bind(address)?.into();
-            // Once more, with the queue we want.
+            // Listens again, with the queue that we want.
             rustix::net::listen(&socket, QUEUE)?;
             Ok(socket)
         }
@@ -169,7 +173,7 @@ fn bind(place: &Address, group: Option<Group>) -> io::Result<OwnedFd> {
     }
 }
 
-/// Where a socket really listens: port 0 has become one.
+/// Returns the address at which a socket really listens: port 0 has become a real one.
 fn address_of(socket: &OwnedFd, place: Address) -> Outcome<Address> {
     match place {
         Address::Unix(_) => Ok(place),
@@ -205,13 +209,14 @@ pub fn take(descriptor: RawFd) -> Outcome<OwnedFd> {
     if descriptor <= 2 {
         return Err(Failure::usage("the worker is started by `rekindle up`, not by hand"));
     }
-    // SAFETY: the supervisor (or systemd) names each descriptor once, in a variable that is read once, before anything else in this
-    // process opens files; so the descriptor is open (checked below) and nobody else owns it.
+    // SAFETY: the supervisor (or systemd) names each descriptor once, in a variable that is read
+    // once, before anything else in this process opens files. So the descriptor is open (checked
+    // below) and no other code owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
     match rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC) {
         Ok(()) => Ok(socket),
         Err(error) => {
-            // Closing what is not open would be an abort in a debug build.
+            // Closing a descriptor that is not open would abort a debug build.
             std::mem::forget(socket);
             Err(Failure::new("the worker was not given its sockets")
                 .because(io::Error::from(error)))

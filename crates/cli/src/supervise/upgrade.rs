@@ -1,14 +1,14 @@
-//! The upgrade as its supervisor sees it: what is asked, what is checked first, what came of it.
+//! The upgrade as its supervisor sees it: the request, the check before it, and the result.
 //!
-//! Asked by a file and a signal, answered by a file: all three in the daemon's folder, so that who may write there (or
-//! signal the process) may upgrade, and nobody else.
+//! A request is a file and a signal, its answer a file. The files are in the daemon's folder, so
+//! that only a user who may write there (or signal the process) may upgrade.
 #![expect(clippy::disallowed_methods, reason = "the supervisor works on the real machine")]
 
-use super::passage::{self, Back, Change};
+use super::reexec::{self, Back, Change};
 use crate::command::formats::Formats;
 use crate::failure::{Failure, Outcome};
-use base::Kind;
-use env::real::folder::Folder;
+use rekindle_base::Kind;
+use rekindle_env::real::folder::Folder;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -16,21 +16,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a binary may take to say what it knows.
+/// Longest time for a binary to say what it knows.
 const CHECK_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the worker before may take to stop; after that it is killed, which loses nothing.
+/// Longest time for the previous worker to stop; after that it is killed, which loses nothing.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 /// Workers of a new binary that may die before one serves, before the old binary comes back.
 const DEATHS_MAX: u32 = 3;
 
-/// What `rekindle upgrade` asks, in `upgrade.json`.
+/// The request of `rekindle upgrade`, in `upgrade.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {
     /// `None`: the file that is now where the running binary was started from.
     pub binary: Option<PathBuf>,
 }
 
-/// What came of it, in `upgraded.json`.
+/// The result of an upgrade, in `upgraded.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub enum Answer {
@@ -41,7 +41,7 @@ pub enum Answer {
         /// Version now.
         to: String,
         binary: PathBuf,
-        /// As before.
+        /// Process id of the supervisor, as before.
         supervisor: u32,
         worker: u32,
         /// From the moment the old worker was told to stop until the new one served.
@@ -49,18 +49,18 @@ pub enum Answer {
     },
     /// Nothing was touched.
     Refused { error: String, cause: Option<String>, next: Option<String>, kind: String },
-    /// The new binary never served; the old one does again.
+    /// The new binary never served; the old one serves again.
     WentBack { binary: PathBuf, cause: String, version: String },
 }
 
 impl Answer {
-    /// Nothing was touched, because of this.
+    /// Makes the answer to a request that was refused: nothing was touched.
     pub fn refused(failure: Failure) -> Self {
         let Failure { error, cause, next, kind, .. } = failure;
         Self::Refused { error, cause, next, kind }
     }
 
-    /// Tells whoever asked.
+    /// Writes the answer for the command that asked.
     pub fn write(&self, dir: &Path) {
         if let Err(failure) = write(dir, ANSWER, self) {
             failure.print(false);
@@ -68,11 +68,11 @@ impl Answer {
     }
 }
 
-/// A file, and the name by way of which it is written.
+/// The name of a file, and of the temporary file through which it is written.
 pub type Name = (&'static str, &'static str);
-/// Where the request is.
+/// Name of the request.
 pub const REQUEST: Name = ("upgrade.json", "upgrade.new");
-/// Where the answer is.
+/// Name of the answer.
 pub const ANSWER: Name = ("upgraded.json", "upgraded.new");
 
 /// Writes a small file, whole or not at all.
@@ -88,7 +88,7 @@ pub fn write(dir: &Path, (name, temporary): Name, value: &impl Serialize) -> Out
     })
 }
 
-/// What was asked; taken, so that it is done once.
+/// Takes the request, so that it is done once; returns the binary.
 pub fn take_request(dir: &Path, program: &Path) -> Outcome<PathBuf> {
     let folder = Folder::open_own(dir)?;
     let text = folder.read(REQUEST.0)?;
@@ -97,8 +97,8 @@ pub fn take_request(dir: &Path, program: &Path) -> Outcome<PathBuf> {
     Ok(request.binary.unwrap_or_else(|| program.to_owned()))
 }
 
-/// Whether this process could go on as `binary`: it runs, and understands whatever is in use. Takes up to
-/// [`CHECK_PATIENCE`], so not in the thread that looks after the worker.
+/// Checks whether this process could go on as `binary`: it must run, and understand every format in
+/// use. Takes up to [`CHECK_PATIENCE`], so the thread that looks after the worker must not call it.
 pub fn check(binary: &Path) -> Outcome {
     let refused = |cause: String| {
         Failure::new(format!("{} cannot take over", binary.display()))
@@ -123,13 +123,13 @@ pub fn check(binary: &Path) -> Outcome {
     Ok(())
 }
 
-/// Runs `binary formats --json`; gives whether it succeeded, and what it said.
+/// Runs `binary formats --json`; returns whether it succeeded, and its output.
 fn say_formats(binary: &Path) -> io::Result<(bool, String)> {
     let mut said: File =
         rustix::fs::memfd_create("rekindle-formats", rustix::fs::MemfdFlags::CLOEXEC)?.into();
     let mut child = Command::new(binary)
         .args(["formats", "--json"])
-        .env_remove(passage::VARIABLE)
+        .env_remove(reexec::VARIABLE)
         .stdin(Stdio::null())
         .stdout(said.try_clone()?)
         .stderr(Stdio::null())
@@ -153,9 +153,9 @@ fn say_formats(binary: &Path) -> io::Result<(bool, String)> {
     Ok((status.success(), String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// An upgrade that this process is in the middle of, from the `exec` until a worker of this binary serves.
+/// An upgrade under way in this process, from the `exec` until a worker of this binary serves.
 pub struct Arrival {
-    /// The worker of the binary before, which still serves.
+    /// The worker of the previous binary, which still serves.
     pub worker: Option<i32>,
     pub change: Change,
     /// The way back, if there is one.
@@ -165,23 +165,23 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Begins now.
+    /// Begins the time of an upgrade now.
     pub fn new(worker: Option<i32>, change: Change, back: Option<Back>) -> Self {
         Self { worker, change, back, began: Instant::now(), deaths: 0 }
     }
 
-    /// When the old worker has had its time.
+    /// Returns the deadline for the end of the old worker.
     pub fn deadline(&self) -> Instant {
         self.began + STOP_PATIENCE
     }
 
-    /// A worker of this binary died before one has served: whether to go back.
+    /// Counts a worker of this binary that died before one has served; returns whether to go back.
     pub fn died(&mut self) -> bool {
         self.deaths += 1;
         self.back.is_some() && self.deaths >= DEATHS_MAX
     }
 
-    /// A worker serves: what came of it.
+    /// Makes the answer, when a worker serves.
     pub fn answer(self, worker: u32) -> Answer {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let Change { from, binary, failed, .. } = self.change;

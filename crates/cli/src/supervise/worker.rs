@@ -1,7 +1,7 @@
 //! The worker as its supervisor sees it: a child process, born here or before an upgrade.
 #![expect(clippy::disallowed_methods, reason = "the supervisor works on the real machine")]
 
-use super::{Supervisor, passage};
+use super::{Supervisor, reexec};
 use crate::failure::{Failure, Outcome};
 use crate::worker::Ready;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -22,15 +22,17 @@ const IMAGE: &str = "/proc/self/exe";
 pub struct Worker {
     pid: Pid,
     born: Instant,
-    /// Says one line when the worker serves; `None` after that, or when the worker has closed it.
+    /// A pipe with one line when the worker serves; `None` after that, or when the worker has
+    /// closed it.
     report: Option<BufReader<Receiver>>,
 }
 
 impl Worker {
-    /// Starts one.
+    /// Starts a worker.
     pub fn start(supervisor: &Supervisor) -> Outcome<Self> {
         let (ours, theirs) = io::pipe()?;
-        // Everything that can fail comes before the child: nobody would look after one that we do not know of.
+        // Every step that can fail comes before the child: a child that we do not know of would be
+        // left alone.
         let report = Some(BufReader::new(Receiver::from_owned_fd(ours.into())?));
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(io::Error::from)?;
         let mut handover = supervisor.handover.clone();
@@ -39,13 +41,14 @@ impl Worker {
         handover.report = Some(theirs.as_raw_fd());
         handover.parent = std::process::id();
         handover.config.restarted = supervisor.announce.is_none();
-        handover.born = Some(env::real::since_boot());
+        handover.born = Some(rekindle_env::real::since_boot());
         let child = Command::new(image(&supervisor.program))
             .arg0(&supervisor.program)
             .arg(crate::worker::COMMAND)
             .env(crate::worker::VARIABLE, handover.encode()?)
-            .env_remove(passage::VARIABLE)
-            // A group of its own: Ctrl-C at the terminal reaches the supervisor only, which passes it on once.
+            .env_remove(reexec::VARIABLE)
+            // A process group of its own: Ctrl-C at the terminal reaches only the supervisor, which
+            // passes it on once.
             .process_group(0)
             .stdin(std::process::Stdio::null())
             .spawn()
@@ -54,31 +57,30 @@ impl Worker {
         Ok(Self { pid: Pid::from_child(&child), born: Instant::now(), report })
     }
 
-    /// One that was started before this binary ran in this process.
+    /// Adopts a worker that was started before this binary ran in this process.
     pub fn adopt(pid: i32) -> Option<Self> {
         Some(Self { pid: Pid::from_raw(pid)?, born: Instant::now(), report: None })
     }
 
-    /// Its process.
     pub fn pid(&self) -> i32 {
         self.pid.as_raw_pid()
     }
 
-    /// How long it lives.
+    /// Returns the time since the worker was started or adopted.
     pub fn age(&self) -> Duration {
         self.born.elapsed()
     }
 
-    /// Sends it a signal. Gone already is as good.
+    /// Sends the worker a signal. A worker that is gone already is no failure.
     pub fn signal(&self, signal: Signal) {
         let _ = kill_process(self.pid, signal);
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status, if the worker has ended.
     pub fn ended(&self) -> Option<ExitStatus> {
         match waitpid(Some(self.pid), WaitOptions::NOHANG) {
             Ok(ended) => ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())),
-            // No child of ours any more: gone, and nobody knows how.
+            // No child of ours any more: the worker is gone, and its exit status is unknown.
             Err(rustix::io::Errno::CHILD) => Some(ExitStatus::from_raw(Signal::KILL.as_raw())),
             Err(_) => None,
         }
@@ -98,8 +100,9 @@ impl Worker {
     }
 }
 
-/// What to start, so that worker and supervisor are the same binary: by its name while the file of that name is the
-/// running one (a process is called after it), else the running one without a name.
+/// Returns the program to start, so that worker and supervisor are the same binary. It is named by
+/// its file while that file is the running one (a process is called after it), else it is the
+/// running image.
 fn image(program: &Path) -> PathBuf {
     let identity = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
     let image = Path::new(IMAGE);

@@ -1,5 +1,5 @@
-//! That an import is under way, noted in the daemon's folder until it is whole: `--resume` may only go on with what was
-//! begun, and only with the same image.
+//! A mark in the daemon's folder, which stays until an import is whole: `--resume` may only go on
+//! with an import that was begun, and only with the same image.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::unusable;
@@ -11,10 +11,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where the marks are, in the daemon's folder: one file for each volume, named by its id.
+/// Name of the folder of marks in the daemon's folder: one file for each volume, named by its id.
 const FOLDER: &str = "imports";
 
-/// What is imported: changed since, it is another image.
+/// The identity of an image: changed since, it is another image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Image {
     bytes: u64,
@@ -42,14 +42,14 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Of the volume `id` of the daemon in `dir`, and the image in `file`.
+    /// Makes the mark of the volume `id` of the daemon in `dir`, and of the image in `file`.
     pub fn new(dir: &Path, id: &str, file: &Path) -> Outcome<Self> {
         let image = Image::of(file).map_err(|error| unusable(file, &error))?;
         let name: String = id.chars().filter(char::is_ascii_alphanumeric).collect();
         Ok(Self { path: dir.join(FOLDER).join(name), image })
     }
 
-    /// Refuses to go on with what was not begun, or with another image.
+    /// Refuses to go on with an import that was not begun, or with another image.
     pub fn check(&self, volume: &str) -> Outcome {
         let anew =
             format!("--overwrite imports it from the start: the content of '{volume}' is lost");
@@ -72,7 +72,7 @@ impl Mark {
         }
     }
 
-    /// The import begins.
+    /// Writes the mark: the import begins.
     pub fn set(&self) {
         if let Err(error) = self.write() {
             let path = self.path.display();
@@ -82,9 +82,9 @@ impl Mark {
         }
     }
 
-    /// The import is whole.
+    /// Removes the mark: the import is whole.
     pub fn remove(&self) {
-        // One that stays does harm only to whoever asks to go on with the same image.
+        // A mark that stays does harm only when the user goes on with the same image.
         let _ = std::fs::remove_file(&self.path);
     }
 

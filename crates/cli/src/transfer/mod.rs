@@ -1,4 +1,5 @@
-//! Images of disks, into volumes and out of them: raw ones by our own client of NBD, others by `qemu-img`.
+//! Images of disks, into volumes and out of them: raw ones by our own NBD client, others by
+//! `qemu-img`.
 
 mod mark;
 mod pipe;
@@ -11,25 +12,31 @@ use crate::arguments::{Common, Create, Export, Format, Import};
 use crate::client::{Client, Interrupts, escape};
 use crate::command::{client, volume};
 use crate::failure::{Failure, Outcome};
+use crate::nbd::{Breaker, Export as Connection};
 use crate::output;
+use crate::signals::StopSignals;
 use crate::supervise::endpoints;
-use base::Kind;
-use base::limits::SECTOR_BYTES;
-use base::units::format_size;
-use env::Address;
-use front::http::api::Volume;
 use mark::Mark;
+use rekindle_base::Kind;
+use rekindle_base::limits::SECTOR_BYTES;
+use rekindle_base::units::format_size;
+use rekindle_env::Address;
+use rekindle_front::http::api::Volume;
 use serde_json::json;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use target::Target;
 
-/// Between two looks at Ctrl-C and the progress.
+/// Time between two looks for Ctrl-C, and at the progress.
 const LOOK: Duration = Duration::from_millis(200);
+/// Longest wait of an import for clients of its volume that are on their way out.
+const SETTLE_TIME: Duration = Duration::from_secs(5);
 
-/// How far a transfer is, for whoever watches; hears Ctrl-C.
+/// The progress of a transfer, for a user who watches; listens for Ctrl-C.
 struct Watch<'a> {
     what: &'static str,
+    /// Ends a wait for an answer at Ctrl-C.
+    breaker: Breaker,
     bar: indicatif::ProgressBar,
     interrupts: Interrupts<'a>,
     began: Instant,
@@ -43,13 +50,15 @@ fn now() -> Instant {
 }
 
 impl<'a> Watch<'a> {
-    /// From now on Ctrl-C is heard.
+    /// Makes a watch, which listens for Ctrl-C from now on.
     fn new(client: &'a Client, what: &'static str) -> Outcome<Self> {
         let (bar, interrupts) = (output::progress(), client.interrupts()?);
-        Ok(Self { what, bar, interrupts, began: now(), looked: now(), total: 0 })
+        let breaker = Breaker::default();
+        break_off_at_signal(&breaker)?;
+        Ok(Self { what, breaker, bar, interrupts, began: now(), looked: now(), total: 0 })
     }
 
-    /// Bytes are moved from now on, this many.
+    /// Starts the clock: `total` bytes are moved from now on.
     fn begin(&mut self, total: u64) {
         (self.total, self.began) = (total, now());
     }
@@ -58,7 +67,21 @@ impl<'a> Watch<'a> {
         Failure::new(format!("the {} was broken off", self.what)).kind(Kind::Unavailable)
     }
 
-    /// `done` bytes of the disk are dealt with. An error when somebody wants it to end.
+    /// Opens a connection that ends when the user ends the transfer.
+    fn connect(&self, place: &Address, name: &str, patience: Duration) -> Outcome<Connection> {
+        Connection::connect_until(place, name, patience, &self.breaker)
+            .map_err(|error| broken(place, &error))
+    }
+
+    /// Judges a failure: a connection that we have cut is no failure of the daemon.
+    fn judged<T>(&self, outcome: Outcome<T>) -> Outcome<T> {
+        outcome.map_err(|failure| match self.breaker.is_broken() {
+            true => self.broken_off(),
+            false => failure,
+        })
+    }
+
+    /// Shows that `done` bytes of the disk are dealt with. Fails when the user ends the transfer.
     fn look(&mut self, done: u64) -> Outcome {
         let time = now();
         if time - self.looked < LOOK {
@@ -76,11 +99,30 @@ impl<'a> Watch<'a> {
             output::time(u64::try_from(eta).unwrap_or(u64::MAX))
         );
         output::show_share(&self.bar, &line, done, self.total);
-        if self.interrupts.interrupted() {
+        if self.interrupts.interrupted() || self.breaker.is_broken() {
             return Err(self.broken_off());
         }
         Ok(())
     }
+}
+
+/// Ends the wait for an answer at Ctrl-C: while the log is full or the store away, a request may be
+/// answered after minutes.
+fn break_off_at_signal(breaker: &Breaker) -> Outcome {
+    let failed = |error| Failure::new("cannot hear signals").because(error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(failed)?;
+    let mut signals = {
+        let _entered = runtime.enter();
+        StopSignals::new().map_err(failed)?
+    };
+    let breaker = breaker.clone();
+    let listen = move || {
+        runtime.block_on(signals.next());
+        breaker.break_off();
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(failed)?;
+    Ok(())
 }
 
 impl Drop for Watch<'_> {
@@ -114,13 +156,13 @@ pub fn import(common: &Common, import: &Import) -> Outcome {
     let written = match format {
         Format::Raw => raw::import(&place, import, fresh, &mut watch),
         Format::Qcow2 => qemu::import(import, &place, fresh, &mut watch).and_then(|written| {
-            // Behind the image is what was there before.
+            // Behind the image lies the former content of the volume.
             let tail = image_bytes.next_multiple_of(SECTOR_BYTES);
             let mut cleared = || raw::clear(&place, &import.volume, tail, &mut watch);
             if fresh { Ok(()) } else { cleared() }.map(|()| written)
         }),
     };
-    let written = written.map_err(|failure| how_to_go_on(failure, format))?;
+    let written = watch.judged(written).map_err(|failure| how_to_go_on(failure, format))?;
     mark.remove();
     drop(watch);
     if common.json {
@@ -141,13 +183,14 @@ pub fn import(common: &Common, import: &Import) -> Outcome {
     Ok(())
 }
 
-/// By its name: what is in a disk, its guest has written, and must not choose how the disk is read.
+/// Chooses the format by the file's name: the guest has written the disk's content, which must not
+/// choose how the disk is read.
 fn format_of(file: &Path) -> Format {
     let ends_so = file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("qcow2"));
     if ends_so { Format::Qcow2 } else { Format::Raw }
 }
 
-/// What somebody may not have meant.
+/// Returns a note on a choice that the user may not have meant.
 fn note(import: &Import) -> Outcome<Option<String>> {
     let file = &import.file;
     let seems = qcow2::seems(file).map_err(|error| unusable(file, &error))?;
@@ -164,12 +207,14 @@ fn how_to_go_on(failure: Failure, format: Format) -> Failure {
     if failure.next.is_some() {
         return failure;
     }
-    let how = if format == Format::Raw { "--resume" } else { "--overwrite" };
-    failure
-        .next(format!("the volume holds a part of the image; the same command with {how} goes on"))
+    let how = match format {
+        Format::Raw => "with --resume goes on",
+        Format::Qcow2 => "with --overwrite begins again",
+    };
+    failure.next(format!("the volume holds a part of the image; the same command {how}"))
 }
 
-/// Makes the volume, or sees that it may be used. Whether it is known to be all zeros.
+/// Makes the volume, or checks that it may be used. Returns whether it is known to be all zeros.
 fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<(Volume, bool)> {
     let path = format!("/api/v1/volumes/{}", escape(&import.volume));
     let found: Option<Volume> = match client.get(&path) {
@@ -199,6 +244,7 @@ fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<(Volum
             Ok((client.post("/api/v1/volumes", &volume::request(&create))?, true))
         }
         Some(volume) if import.overwrite || import.resume => {
+            let volume = settled(client, &path, import, volume)?;
             may_be_written(import, &volume)?;
             Ok((volume, false))
         }
@@ -208,7 +254,21 @@ fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<(Volum
     }
 }
 
-/// Whether an import may write over a volume that is there.
+/// Returns the volume once its clients have gone, or as it is after [`SETTLE_TIME`]. The node
+/// counts the connection of an import that was just broken off until it has written all that it
+/// got.
+#[expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
+fn settled(client: &Client, path: &str, import: &Import, volume: Volume) -> Outcome<Volume> {
+    let began = Instant::now();
+    let mut volume = volume;
+    while volume.clients > 0 && !import.force && began.elapsed() < SETTLE_TIME {
+        std::thread::sleep(LOOK);
+        volume = client.get(path)?;
+    }
+    Ok(volume)
+}
+
+/// Refuses an import that may not write over an existing volume.
 fn may_be_written(import: &Import, volume: &Volume) -> Outcome {
     let name = &import.volume;
     if let Some(size) = import.size.filter(|&size| size != volume.size) {
@@ -245,7 +305,10 @@ pub fn export(common: &Common, export: &Export) -> Outcome {
     let target = Target::open(&export.file, export.force)?;
     watch.begin(volume.size);
     let damaged = match format {
-        Format::Raw => raw::export(&place, &export.name, &target, export.skip_damaged, &mut watch)?,
+        Format::Raw => {
+            let read = raw::export(&place, &export.name, &target, export.skip_damaged, &mut watch);
+            watch.judged(read)?
+        }
         Format::Qcow2 if target.is_device() => {
             return Err(
                 Failure::usage("only a raw image is written over a disk").next("add --format raw")

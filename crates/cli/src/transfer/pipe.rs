@@ -23,9 +23,9 @@ pub struct Pipe {
 
 /// The answer to a read.
 pub enum Read {
-    /// What lies there.
+    /// The bytes of the stretch.
     Data { offset: u64, data: Vec<u8> },
-    /// It cannot be had.
+    /// The stretch cannot be read.
     Failed { offset: u64, length: u32, error: io::Error },
 }
 
@@ -34,7 +34,7 @@ impl Pipe {
         Self { export, asked: HashMap::new(), next: 0 }
     }
 
-    /// Sends a request; gives what came back meanwhile.
+    /// Sends a request; returns what an earlier read has brought, if one was waited for.
     pub fn ask(
         &mut self,
         verb: Verb,
@@ -60,7 +60,7 @@ impl Pipe {
         if reply.error != 0 {
             let number = i32::try_from(reply.error).unwrap_or(libc::EIO);
             let error = io::Error::from_raw_os_error(number);
-            // Only a read that fails leaves the rest as good as it was.
+            // A failed read leaves the rest as good as it was; any other failed request does not.
             return match verb {
                 Verb::Read => Ok(Some(Read::Failed { offset, length, error })),
                 _ => Err(error),

@@ -1,7 +1,8 @@
-//! What the head of a qcow2 image says. It is read here, before any program opens what it names.
+//! The head of a qcow2 image (big-endian). It is read here, before any program opens the files that
+//! it names.
 //!
 //! ```text
-//! 0 "QFI\xfb"  4 version:u32  8 backing file:u64 (where its name is; 0: none)  24 size of the disk:u64     big-endian
+//! 0 "QFI\xfb"  4 version:u32  8 place of the backing file's name:u64 (0: none)  24 disk's size:u64
 //! version 3: 72 incompatible features:u64 (4: the data lies in another file)
 //! ```
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
@@ -15,23 +16,23 @@ const MAGIC: [u8; 4] = *b"QFI\xfb";
 const HEAD: u64 = 104;
 const DATA_ELSEWHERE: u64 = 4;
 
-/// What matters of it.
+/// The fields of a head that matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// Of the disk.
+    /// Size of the disk.
     pub bytes: u64,
-    /// It holds what differs from another file.
+    /// Whether the image holds only what differs from another file.
     pub backed: bool,
-    /// Its data lies in another file.
+    /// Whether the image's data lies in another file.
     pub data_elsewhere: bool,
 }
 
-/// Whether a file begins as one.
+/// Whether a file begins as a qcow2 image.
 pub fn seems(file: &Path) -> io::Result<bool> {
     begin(file).map(|head| head.starts_with(&MAGIC))
 }
 
-/// Reads the head; `None` when it is none.
+/// Reads the head; `None` when the file has none.
 pub fn read(file: &Path) -> io::Result<Option<Head>> {
     begin(file).map(|head| parse(&head))
 }

@@ -1,4 +1,4 @@
-//! Images in formats of others, by `qemu-img`.
+//! Images in foreign formats, by `qemu-img`.
 
 use super::{LOOK, Watch, qcow2, unusable};
 use crate::arguments::Import;
@@ -6,8 +6,8 @@ use crate::client::escape;
 use crate::command::up::nbd_uri;
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use base::Kind;
-use env::Address;
+use rekindle_base::Kind;
+use rekindle_env::Address;
 use rustix::io::FdFlags;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
@@ -18,7 +18,8 @@ use std::process::{Child, Command, Stdio};
 
 const PROGRAM: &str = "qemu-img";
 
-/// The size of the disk in an image. One that leads to other files is refused: whoever wrote the image chose them.
+/// Returns the size of the disk in an image. Refuses an image that leads to other files: its writer
+/// chose them.
 pub fn size(import: &Import) -> Outcome<u64> {
     let file = &import.file;
     let head = qcow2::read(file).map_err(|error| unusable(file, &error))?;
@@ -34,12 +35,12 @@ pub fn size(import: &Import) -> Outcome<u64> {
         ))
         .next("look with `qemu-img info`; if you trust the image, add --with-backing-files"));
     }
-    // Before a volume is made for it.
+    // Checked before a volume is made for the image.
     run(&["--version".as_ref()], None)?;
     Ok(head.bytes)
 }
 
-/// Fills a volume. Gives nothing that was counted: `qemu-img` does not tell.
+/// Fills a volume. Returns 0: `qemu-img` does not tell how much it wrote.
 pub fn import(
     import: &Import,
     place: &Address,
@@ -57,8 +58,8 @@ pub fn import(
     Ok(0)
 }
 
-/// The image in QEMU's words: as qcow2 and nothing else, of a file and nothing else (`nbd:x.qcow2` is a name of one, too), and
-/// without what lies behind it unless that was allowed.
+/// Returns the image in QEMU's words: as qcow2 and nothing else, of a file and nothing else
+/// (`nbd:x.qcow2` is the name of a file, too). The backing file is left out unless it was allowed.
 fn source(import: &Import) -> Outcome<String> {
     let failed = |error: std::io::Error| unusable(&import.file, &error);
     let path = std::path::absolute(&import.file).map_err(failed)?;
@@ -77,7 +78,7 @@ fn source(import: &Import) -> Outcome<String> {
 /// Writes a volume into an open file.
 pub fn export(place: &Address, name: &str, file: &File, watch: &mut Watch<'_>) -> Outcome {
     let failed = |error: rustix::io::Errno| Failure::new("cannot share a file").because(error);
-    // By its descriptor: under its name there might be another one by now.
+    // By its descriptor: another file may have the name by now.
     rustix::io::fcntl_setfd(file, FdFlags::empty()).map_err(failed)?;
     let (uri, path) =
         (nbd_uri(place, &escape(name)), format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -85,12 +86,13 @@ pub fn export(place: &Address, name: &str, file: &File, watch: &mut Watch<'_>) -
     run(&words, Some(watch))
 }
 
-/// Runs it; with its own progress for whoever watches, until it ends or somebody wants it to.
+/// Runs `qemu-img`, with its own progress for a user who watches, until it ends or the user ends
+/// it.
 fn run(words: &[&OsStr], watch: Option<&mut Watch<'_>>) -> Outcome {
     let mut command = Command::new(PROGRAM);
     command.args(&words[..1]).stdout(Stdio::null());
     if watch.is_some() && output::is_watched() {
-        // It writes its progress to standard output; ours is for the answer.
+        // `qemu-img` writes its progress to standard output; ours is for the answer.
         command.arg("-p");
         if let Ok(error) = rustix::io::dup(std::io::stderr()) {
             command.stdout(Stdio::from(error));
@@ -118,7 +120,7 @@ fn run(words: &[&OsStr], watch: Option<&mut Watch<'_>>) -> Outcome {
     Err(Failure::new(format!("{PROGRAM} failed")).because(said.trim()))
 }
 
-/// Until it has ended. What it says of a failure fits into the pipe.
+/// Waits until `qemu-img` has ended. Its message about a failure fits into the pipe.
 fn wait(child: &mut Child, watch: &mut Watch<'_>) -> Outcome {
     while child.try_wait()?.is_none() {
         if watch.interrupts.interrupted() {

@@ -7,8 +7,8 @@ use super::{Watch, broken, unusable};
 use crate::arguments::Import;
 use crate::failure::{Failure, Outcome};
 use crate::nbd::{self, Extent, Verb};
-use base::Kind;
-use env::Address;
+use rekindle_base::Kind;
+use rekindle_env::Address;
 use rustix::fs::SeekFrom;
 use std::fs::File;
 use std::io;
@@ -25,16 +25,17 @@ const GRAIN: usize = 64 << 10;
 const SMALL: u64 = 4 << 10;
 /// Bytes whose allocation is asked for in one go.
 const SPAN: u64 = 1 << 30;
-/// How long an answer may take: a full log waits for the store.
+/// Longest wait for an answer: a full log waits for the store.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The size of an image: a file, or a block device.
+/// Returns the size of an image: a file, or a block device.
 pub fn size(file: &Path) -> Outcome<u64> {
     let end = || rustix::fs::seek(File::open(file)?, SeekFrom::End(0)).map_err(io::Error::from);
     end().map_err(|error| unusable(file, &error))
 }
 
-/// The stretch of data at or behind `from`, if there is one. Where holes cannot be asked for, all is data.
+/// Returns the stretch of data at or behind `from`, if there is one. Where holes cannot be asked
+/// for, all is data.
 fn next_data(file: &File, from: u64, end: u64) -> Option<(u64, u64)> {
     let begin = match rustix::fs::seek(file, SeekFrom::Data(from)) {
         Ok(begin) => begin,
@@ -49,7 +50,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// Stretches of `bytes` that are not zero, in steps of [`GRAIN`].
+/// Returns the stretches of `bytes` that are not zero, in steps of [`GRAIN`].
 fn filled(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let mut found: Vec<std::ops::Range<usize>> = Vec::new();
     for (index, grain) in bytes.chunks(GRAIN).enumerate() {
@@ -65,7 +66,8 @@ fn filled(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     found
 }
 
-/// Writes an image into a volume that is large enough. `fresh`: it is known to be all zeros. Gives the bytes written.
+/// Writes an image into a volume that is large enough. `fresh`: the volume is known to be all
+/// zeros. Returns the bytes written.
 pub fn import(
     place: &Address,
     import: &Import,
@@ -75,7 +77,7 @@ pub fn import(
     let lost = |error: io::Error| broken(place, &error);
     let file = File::open(&import.file).map_err(|error| unusable(&import.file, &error))?;
     let end = size(&import.file)?;
-    let export = nbd::Export::connect(place, &import.volume, PATIENCE).map_err(lost)?;
+    let export = watch.connect(place, &import.volume, PATIENCE)?;
     let (volume_end, flags) = (export.size, export.flags);
     if volume_end < end {
         return Err(Failure::new("the volume is smaller than the image"));
@@ -88,7 +90,7 @@ pub fn import(
     };
     let mut there = match import.resume && !fresh {
         true => {
-            let export = nbd::Export::connect(place, &import.volume, PATIENCE).map_err(lost)?;
+            let export = watch.connect(place, &import.volume, PATIENCE)?;
             Some(Pipe::new(export))
         }
         false => None,
@@ -103,7 +105,7 @@ pub fn import(
         while at < stop {
             // Whole sectors; behind the end of the image there are zeros.
             let length = (stop - at).min(PIECE - at % PIECE);
-            let whole = length.next_multiple_of(base::limits::SECTOR_BYTES);
+            let whole = length.next_multiple_of(rekindle_base::limits::SECTOR_BYTES);
             let mut piece = vec![0; usize::try_from(whole).unwrap_or(0)];
             let wanted = usize::try_from(length).unwrap_or(0);
             file.read_exact_at(&mut piece[..wanted], at)
@@ -114,18 +116,18 @@ pub fn import(
         }
     }
     if !fresh {
-        // Of an import of another image, maybe.
-        let tail = end.next_multiple_of(base::limits::SECTOR_BYTES);
+        // The rest may be of another image's import.
+        let tail = end.next_multiple_of(rekindle_base::limits::SECTOR_BYTES);
         into.zeros(tail, volume_end, watch)?;
     }
     into.pipe.flush().map_err(lost)?;
     Ok(into.written)
 }
 
-/// Zeros from `from` to the end of a volume.
+/// Zeroes a volume from `from` to its end.
 pub fn clear(place: &Address, name: &str, from: u64, watch: &mut Watch<'_>) -> Outcome {
     let lost = |error: io::Error| broken(place, &error);
-    let export = nbd::Export::connect(place, name, PATIENCE).map_err(lost)?;
+    let export = watch.connect(place, name, PATIENCE)?;
     let (end, zeroes) = (export.size, export.flags & nbd::FLAG_ZEROES != 0);
     let mut into = Into { place: place.clone(), pipe: Pipe::new(export), written: 0, zeroes };
     into.zeros(from, end, watch)?;
@@ -136,12 +138,12 @@ struct Into {
     place: Address,
     pipe: Pipe,
     written: u64,
-    /// Whether zeros need not be sent.
+    /// Whether the server takes zeros without their bytes.
     zeroes: bool,
 }
 
 impl Into {
-    /// Data, as far as it is not there already.
+    /// Writes data, as far as it is not there already.
     fn piece(
         &mut self,
         at: u64,
@@ -152,14 +154,14 @@ impl Into {
         let length = u32::try_from(piece.len()).unwrap_or(0);
         if let Some(there) = there {
             there.ask(Verb::Read, at, length, &[])?;
-            // What cannot be read is mended by writing it.
+            // A stretch that cannot be read is mended by writing it.
             if let Some(Read::Data { data, .. }) = there.drain()?.first()
                 && data == piece
             {
                 return Ok(());
             }
         }
-        // Zeros matter where something else may be.
+        // Zeros matter where other data may be.
         let all = std::iter::once(0..piece.len());
         for range in if fresh { filled(piece) } else { all.collect() } {
             let part = &piece[range.clone()];
@@ -194,8 +196,8 @@ impl Into {
     }
 }
 
-/// Writes a volume into a file, a sparse one, or over a disk. Gives the stretches that cannot be read; without `skip`, the
-/// first one is an error.
+/// Writes a volume into a sparse file, or over a disk. Returns the stretches that cannot be read;
+/// without `skip`, the first one is an error.
 pub fn export(
     place: &Address,
     name: &str,
@@ -204,10 +206,11 @@ pub fn export(
     watch: &mut Watch<'_>,
 ) -> Outcome<Vec<Range<u64>>> {
     let lost = |error: io::Error| broken(place, &error);
-    let export = nbd::Export::connect(place, name, PATIENCE).map_err(lost)?;
+    let export = watch.connect(place, name, PATIENCE)?;
     let end = export.size;
     target.fit(end)?;
-    let mut allocation = nbd::Export::connect_for_extents(place, name, PATIENCE).map_err(lost)?;
+    let mut allocation =
+        nbd::Export::connect_for_extents(place, name, PATIENCE, &watch.breaker).map_err(lost)?;
     let pipe = Pipe::new(export);
     let mut out = Out { place, name, target, skip, pipe, damaged: Vec::new() };
     let mut at = 0;
@@ -220,7 +223,7 @@ pub fn export(
             None => Vec::new(),
         };
         if known.is_empty() {
-            // Reading it finds out which bytes nobody can tell of.
+            // Reading finds out which bytes the server cannot tell of.
             known.push(Extent { length: span, zero: false });
         }
         let before = at;
@@ -248,14 +251,14 @@ pub fn export(
     Ok(out.damaged)
 }
 
-/// A volume on its way out.
+/// A volume on its way into a target.
 struct Out<'a> {
     place: &'a Address,
     name: &'a str,
     target: &'a Target,
     skip: bool,
     pipe: Pipe,
-    /// What cannot be read, in the order in which it was met.
+    /// Stretches that cannot be read, in the order in which they were met.
     damaged: Vec<Range<u64>>,
 }
 
@@ -294,7 +297,7 @@ impl Out<'_> {
         Ok(())
     }
 
-    /// Which bytes of a stretch cannot be read; the others are kept.
+    /// Finds the bytes of a stretch that cannot be read; the others are kept.
     fn narrow(&mut self, from: u64, length: u64) -> Outcome {
         let lost = |error: io::Error| broken(self.place, &error);
         let mut at = from;
@@ -331,7 +334,7 @@ impl Out<'_> {
     }
 }
 
-/// A stretch in words; the last byte belongs to it.
+/// Describes a stretch; the last byte belongs to it.
 pub fn stretch(bytes: &Range<u64>) -> String {
     format!("bytes {} to {}", bytes.start, bytes.end.saturating_sub(1))
 }

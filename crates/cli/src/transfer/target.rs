@@ -1,9 +1,9 @@
-//! Where an export goes: into a file that has its name only when it is whole, or over a block device.
+//! The target of an export: a file that has its name only when it is whole, or a block device.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::unusable;
 use crate::failure::{Failure, Outcome};
-use base::Kind;
+use rekindle_base::Kind;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{File, FileType};
@@ -15,21 +15,21 @@ use std::path::{Path, PathBuf};
 /// Zeros written at once.
 const ZEROS: usize = 1 << 20;
 
-/// An open target; what is not finished goes when it is dropped.
+/// An open target; an unfinished file is removed when the target is dropped.
 pub struct Target {
-    /// What was asked for.
+    /// The path that was asked for.
     path: PathBuf,
     pub file: File,
-    /// The name of the file until it is whole; of a device there is none.
+    /// The name of the file until it is whole; `None` for a device.
     part: Option<PathBuf>,
     force: bool,
 }
 
 impl Target {
-    /// Opens it. `force`: what is there may be lost.
+    /// Opens a target. `force`: its content may be lost.
     pub fn open(path: &Path, force: bool) -> Outcome<Self> {
         let failed = |error: io::Error| unusable(path, &error);
-        // Through links: what has a name of its own in /dev/disk is a device all the same.
+        // Through links: a link in /dev/disk leads to a device all the same.
         let device = std::fs::metadata(path).ok().map(|found| found.file_type());
         let there = match std::fs::symlink_metadata(path) {
             Ok(found) => Some(device.unwrap_or(found.file_type())),
@@ -44,7 +44,7 @@ impl Target {
             return Err(exists(path));
         }
         if there.is_some_and(|kind| kind.is_block_device()) {
-            // Exclusively: not one that is mounted.
+            // Exclusively: a mounted device is refused.
             let flags = OFlags::EXCL | OFlags::NOFOLLOW;
             let path = path.canonicalize().map_err(failed)?;
             let open =
@@ -59,12 +59,12 @@ impl Target {
         Ok(Self { path: path.to_owned(), file, part: Some(part), force })
     }
 
-    /// Whether it is a device: what is not written keeps what was there.
+    /// Whether the target is a device: bytes that are not written keep their former content.
     pub fn is_device(&self) -> bool {
         self.part.is_none()
     }
 
-    /// Makes room for so many bytes.
+    /// Makes room for so many bytes, or checks that a device has it.
     pub fn fit(&self, bytes: u64) -> Outcome {
         let failed = |error: io::Error| unusable(&self.path, &error);
         if !self.is_device() {
@@ -81,12 +81,11 @@ impl Target {
         Ok(())
     }
 
-    /// Data.
     pub fn write(&self, at: u64, data: &[u8]) -> Outcome {
         self.file.write_all_at(data, at).map_err(|error| unusable(&self.path, &error))
     }
 
-    /// Zeros. A fresh file has them already.
+    /// Writes zeros. A fresh file has them already.
     pub fn zeros(&self, at: u64, length: u64) -> Outcome {
         if !self.is_device() {
             return Ok(());
@@ -94,7 +93,7 @@ impl Target {
         zeros(&self.file, at, length).map_err(|error| unusable(&self.path, &error))
     }
 
-    /// It is whole: it gets its name, for good.
+    /// Gives a whole file its name, for good.
     pub fn finish(mut self) -> Outcome {
         let failed = |error: io::Error| unusable(&self.path, &error);
         self.file.sync_all().map_err(failed)?;
@@ -132,7 +131,7 @@ fn is_strange(kind: FileType) -> bool {
     kind.is_dir() || kind.is_fifo() || kind.is_socket() || kind.is_char_device()
 }
 
-/// A new file beside `path`, for its user only, under a name that nobody can foresee.
+/// Makes a new file beside `path`, for its user only, under a name that cannot be foreseen.
 fn fresh(path: &Path) -> io::Result<(File, PathBuf)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let mut random = [0; 8];
@@ -160,9 +159,9 @@ fn is_of(path: &Path, file: &File) -> io::Result<bool> {
     Ok((named.dev(), named.ino()) == (open.dev(), open.ino()))
 }
 
-/// Gives the open file its name. Without `force`, only a name that nothing has.
+/// Gives the open file its name. Without `force`, only a name that no file has.
 fn publish(file: &File, part: &Path, path: &Path, force: bool) -> io::Result<()> {
-    let taken = || io::Error::other("somebody else has put another file in its place");
+    let taken = || io::Error::other("another program has put another file in its place");
     if !is_of(part, file)? {
         return Err(taken());
     }
@@ -170,7 +169,8 @@ fn publish(file: &File, part: &Path, path: &Path, force: bool) -> io::Result<()>
         std::fs::rename(part, path)?;
     } else {
         match rustix::fs::renameat_with(CWD, part, CWD, path, RenameFlags::NOREPLACE) {
-            // Not every file system knows it. A second name is refused where there is one, too.
+            // Not every file system knows NOREPLACE. A hard link is refused where the name exists,
+            // too.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 rustix::fs::linkat(CWD, part, CWD, path, AtFlags::empty())?;
                 std::fs::remove_file(part)?;

@@ -1,4 +1,4 @@
-//! What a start took: phases in order, what was read, and a picture of it.
+//! The report of a start: phases in order, reads, and a picture.
 
 use crate::{Daemon, finish, rekindle, told, wait_until};
 use serde_json::Value;
@@ -53,7 +53,7 @@ fn names(report: &Value) -> Vec<&str> {
     phases.iter().filter_map(|phase| phase["name"].as_str()).collect()
 }
 
-/// Phases begin one after the other, parts lie within their whole, and all ends with the first reply.
+/// Phases begin one after the other, parts lie within their whole, all ends with the first reply.
 fn check(report: &Value) {
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{report:#}"));
     let all = number(&report["first_reply_us"]);
@@ -146,13 +146,13 @@ fn a_start_is_told_from_the_birth_of_the_process_to_the_first_reply() {
         "listening",
         "first-connection",
         "attach vm1",
-        // Out of the catalog: neither the name nor the owner is asked of the store.
+        // From the record cache: neither the name nor the owner is asked of the store.
         "vault",
         "log-index",
         "first-reply",
     ];
     let mut seen = names(&report);
-    // Side by side: who begins first is chance.
+    // Phases run side by side: which begins first is chance.
     seen.sort_unstable();
     let mut wanted = expected;
     wanted.sort_unstable();
@@ -172,13 +172,13 @@ fn a_start_is_told_from_the_birth_of_the_process_to_the_first_reply() {
     assert!(sources.iter().any(|source| **source == "warm"), "{report:#}");
     assert_eq!(report["frames"]["began"], "kept");
 
-    // What comes after the first reply is not of the start.
+    // Work after the first reply is not of the start.
     assert_eq!(client(&daemon, None), vec![5; 4096]);
     let mut later = daemon.ask(&["boot-report"]);
     later["frames"] = report["frames"].clone();
     assert_eq!(later, report);
 
-    // Without frames the root comes from the store, and it is said why.
+    // Without frames the root comes from the store, and the report says why.
     daemon.ask(&["warm", "drop"]);
     restart(&daemon);
     assert_eq!(client(&daemon, None), vec![5; 4096]);

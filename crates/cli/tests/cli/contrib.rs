@@ -1,4 +1,4 @@
-//! What lies in `contrib/` is about this product: its metrics have the names that are used there.
+//! The files in `contrib/` are about this product: its metrics have the names that are used there.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -64,23 +64,23 @@ fn children(parent: i32) -> Vec<(i32, String)> {
 fn a_worker_has_an_heir_that_holds_nothing_and_ends_with_it() {
     let daemon = Daemon::start();
     let worker = daemon.worker();
-    wait_until("the heir has settled", || {
-        children(worker).iter().any(|(_, name)| name == "rekindle-heir")
+    wait_until("the holder has settled", || {
+        children(worker).iter().any(|(_, name)| name == "rekindle-memory")
     });
-    let [(heir, _)] = children(worker)[..] else { panic!("{:?}", children(worker)) };
-    let files = std::fs::read_dir(format!("/proc/{heir}/fd")).expect("it is ours").flatten();
+    let [(holder, _)] = children(worker)[..] else { panic!("{:?}", children(worker)) };
+    let files = std::fs::read_dir(format!("/proc/{holder}/fd")).expect("it is ours").flatten();
     let files: Vec<_> = files.filter_map(|file| std::fs::read_link(file.path()).ok()).collect();
-    // A lock in its hands would keep the next worker out.
+    // A lock in the holder's hands would keep the next worker out.
     assert_eq!(files, [std::path::Path::new("anon_inode:[pidfd]")]);
     kill(worker);
     wait_until("another worker", || {
         let status = daemon.cli(&["status"]).1;
         status["pid"].is_i64() && status["pid"] != worker && status["state"] == "serving"
     });
-    wait_until("the heir is gone", || !is_alive(heir));
-    // And the other way round: without its heir a worker serves on.
+    wait_until("the holder is gone", || !is_alive(holder));
+    // And the other way round: without its holder a worker serves on.
     let worker = daemon.worker();
-    wait_until("the next heir", || children(worker).len() == 1);
+    wait_until("the next holder", || children(worker).len() == 1);
     kill(children(worker)[0].0);
     assert_eq!(daemon.ask(&["status"])["pid"], worker);
 }
@@ -92,7 +92,8 @@ fn a_killed_worker_is_replaced_and_what_was_made_is_there() {
     for start in 2..5 {
         let worker = daemon.worker();
         kill(worker);
-        // The request waits in the socket's queue until the next worker takes it, or hits the dying one.
+        // The request waits in the socket's queue until the next worker takes it, or hits the dying
+        // one.
         wait_until("another worker", || {
             let status = daemon.cli(&["status"]).1;
             let is_another = status["pid"].as_i64().is_some_and(|pid| pid != i64::from(worker));
@@ -222,7 +223,7 @@ fn warm_memory_is_shown_split_and_dropped() {
     assert!(text.contains("never there") && text.contains("slots"), "{text}");
     daemon.signal(Signal::TERM);
     daemon.wait();
-    // All of it for segments.
+    // All warm memory is for segments.
     daemon.up(&["--warm-frames", "0"]);
     let warm = daemon.ask(&["warm", "show"]);
     assert_eq!((warm["slots"].as_u64(), warm["frames"].is_null()), (Some(8), true), "{warm}");
@@ -341,7 +342,7 @@ fn everything_is_private_whatever_the_umask_and_a_group_gets_in_to_the_sockets_o
     assert!(open.is_empty(), "{open:?}");
     let mode = |path: &std::path::Path| std::fs::metadata(path).expect("there").mode() & 0o777;
     assert_eq!((mode(&daemon.dir()), mode(&daemon.warm())), (0o710, 0o600));
-    // And nobody gets in by TCP.
+    // And no client gets in by TCP.
     wait_until("it says where", || daemon.trace().contains("Next:"));
     assert!(!daemon.trace().contains("127.0.0.1"), "{}", daemon.trace());
 }

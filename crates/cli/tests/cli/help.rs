@@ -1,4 +1,4 @@
-//! Every `--help` is compared with its copy in `help/`: a change of the command line is a change that is seen.
+//! Every `--help` is compared with its copy in `help/`: a change of the command line is seen.
 //! `REKINDLE_SNAPSHOT=write cargo test` writes the copies anew.
 
 use crate::{finish, rekindle, run, told};
@@ -111,7 +111,7 @@ fn man_pages_say_what_the_help_says() {
     assert!(!folder.path().join("rekindle-worker.1").exists(), "nobody's business");
 }
 
-/// What bash offers at the Tab key; each word as it was typed.
+/// Returns what bash offers at the Tab key, each word as it was typed.
 fn offered(daemon: &crate::Daemon, words: &[&str]) -> Vec<String> {
     let script = daemon.folder.path().join("completions");
     std::fs::write(&script, run(&["completions", "bash"]).1).expect("a file");
@@ -144,14 +144,14 @@ fn completions_offer_the_volumes_that_there_are_and_run_none_of_their_names() {
     }
     assert_eq!(offer(&["volume", "show", r"vm\ "]), [r"vm\ two"]);
     assert_eq!(offer(&["volume", "show", "'vm"]), ["vm two", "vm1"]);
-    // Within double quotes these would still be run.
+    // Within double quotes bash would still run these.
     let within = offer(&["volume", "show", "\""]);
     assert!(!within.iter().any(|name| name.contains(['$', '`'])), "{within:?}");
     assert!(!offer(&["volume", "create", "v"]).contains(&"vm1".to_owned()), "it must be new");
     // The folder on the line, as bash cuts it up; nothing in it is run either.
     assert_eq!(offered(&daemon, &["rekindle", "volume", "rm", "--dir", "=", &dir, "vm1"]), ["vm1"]);
     offered(&daemon, &["rekindle", "volume", "rm", "--dir", "$(touch PWNED)", "vm1"]);
-    // The trash, where that is asked for.
+    // The trash, for the commands that ask for it.
     daemon.ask(&["volume", "rm", "vm1"]);
     for command in ["restore", "purge"] {
         assert_eq!(offer(&["volume", command, ""]), ["vm1"]);

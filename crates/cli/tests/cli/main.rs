@@ -1,4 +1,5 @@
-//! The binary as its users meet it: what it says, what it refuses, and a daemon that lives, dies and comes back.
+//! The binary as its users meet it: its words, its refusals, and a daemon that lives, dies and
+//! comes back.
 #![expect(
     clippy::disallowed_methods,
     reason = "these tests run real processes on the real machine"
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a busy machine.
+/// Longest time for any step on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A command of the binary under test, without what the machine's user has set.
@@ -49,9 +50,9 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     told(&finish(rekindle().args(arguments)))
 }
 
-/// Runs a command to its end; one that does not come to it is killed, and the test fails.
+/// Runs a command to its end; a command that hangs is killed, and the test fails.
 fn finish(command: &mut Command) -> Output {
-    // Into files: nobody reads a pipe meanwhile, and some have much to say.
+    // Into files: a pipe is not read meanwhile, and would fill up.
     let (mut out, mut error) =
         (tempfile::tempfile().expect("a file"), tempfile::tempfile().expect("a file"));
     command.stdout(out.try_clone().expect("a file")).stderr(error.try_clone().expect("a file"));
@@ -98,7 +99,7 @@ impl Daemon {
         self.folder.path().join("d")
     }
 
-    /// In the folder, so that it goes with it.
+    /// In the folder, so that the memory goes with it.
     fn warm(&self) -> PathBuf {
         self.folder.path().join("warm")
     }
@@ -110,7 +111,7 @@ impl Daemon {
         self.up_as(Path::new(env!("CARGO_BIN_EXE_rekindle")), &words);
     }
 
-    /// Another file of the binary.
+    /// Starts the daemon from another file of the binary.
     fn up_as(&mut self, binary: &Path, more: &[&str]) {
         let mut command = clean(Command::new(binary));
         command
@@ -125,7 +126,7 @@ impl Daemon {
         wait_until("the daemon serves", || self.cli(&["status"]).1["state"] == "serving");
     }
 
-    /// A command against it, with `--json`.
+    /// Runs a command against the daemon, with `--json`.
     fn cli(&self, arguments: &[&str]) -> (Option<i32>, serde_json::Value, String) {
         let output = finish(rekindle().args(arguments).arg("--json").arg("--dir").arg(self.dir()));
         let (code, out, error) = told(&output);
@@ -169,7 +170,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // The worker dies with it.
+            // The worker dies with its supervisor.
             let _ = process.kill();
             let _ = process.wait();
         }

@@ -1,4 +1,5 @@
-//! What an operator is told: of space and memory, of each volume, of warm memory without its file, of a copied folder.
+//! Messages to an operator: of space and memory, of each volume, of warm memory without its file,
+//! of a copied folder.
 
 use crate::{Daemon, finish, kill, rekindle, told, wait_until};
 use rustix::process::Signal;
@@ -17,7 +18,7 @@ fn page(daemon: &Daemon, path: &str) -> String {
     text
 }
 
-/// What `du` says of a folder of files.
+/// Measures a folder of files as `du` does.
 fn du(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).expect("a folder").flatten();
     entries.map(|entry| entry.metadata().expect("a file").blocks() * 512).sum()
@@ -26,7 +27,7 @@ fn du(folder: &Path) -> u64 {
 #[test]
 fn status_says_what_is_on_the_disk_how_much_the_store_takes_and_what_memory_is_used() {
     let daemon = Daemon::start();
-    // Files are made ahead: until they are as many as before.
+    // Files are made ahead: the test waits until the counts agree.
     wait_until("it counts as du does", || {
         let flash = || du(&daemon.dir().join("flash"));
         let (before, log) = (flash(), daemon.ask(&["status"])["log"].clone());
@@ -104,7 +105,7 @@ fn warm_memory_whose_file_is_removed_is_told_once_and_is_no_illness() {
 #[test]
 fn up_tells_of_warm_memory_whose_folder_is_gone() {
     let mut gone = Daemon { folder: tempfile::tempdir().expect("a folder"), process: None };
-    // Where it goes when nobody says otherwise.
+    // The default place of warm memory.
     gone.up_as(Path::new(env!("CARGO_BIN_EXE_rekindle")), &[]);
     let path = gone.ask(&["status"])["detail"]["warm"].as_str().expect("a file").to_owned();
     drop(gone);
@@ -156,7 +157,7 @@ fn a_daemon_that_is_replaced_while_it_serves_says_so_and_ends_with_a_code_of_its
     std::fs::write(&image, vec![7; 1 << 20]).expect("a file");
     daemon.ask(&["volume", "create", "vm1", "--size", "64M"]);
     other.up(&["--store", &store, "--take-identity"]);
-    // It finds out while it works; whoever gives it the work waits.
+    // The daemon finds out while it works; the command that gives it the work waits.
     let mut work = rekindle();
     work.args(["volume", "import", "--dir"]).arg(daemon.dir()).arg(&image).arg("vm2");
     let nowhere = std::process::Stdio::null;
@@ -203,7 +204,7 @@ fn a_daemon_whose_folder_was_taken_stays_and_says_so_and_is_not_started_again_an
     assert_eq!(daemon.cli(&["status"]).1["pid"], status["pid"], "it stays");
     assert_eq!(other.ask(&["status"])["state"], "serving");
 
-    // As `rekindle stop` does it, nobody tells the supervisor: it starts no other one.
+    // As always, `rekindle stop` does not tell the supervisor: it starts no other worker.
     daemon.cli(&["stop"]);
     assert_eq!(daemon.wait(), Some(3), "{}", daemon.trace());
     daemon.up(&[&store[..], &["--take-identity"]].concat());

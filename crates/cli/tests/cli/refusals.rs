@@ -144,7 +144,7 @@ fn no_daemon_names_those_that_run() {
     let (code, _, error) = run(&["status", "--dir", &dir]);
     assert_eq!(code, Some(1));
     assert!(error.contains("these run: "), "{error}");
-    // Others may run beside it, of other tests: a few are named.
+    // Daemons of other tests may run beside it: a few are named.
     let own = format!("--dir {}", daemon.dir().display());
     assert!(error.contains(&own) || error.matches("--dir").count() > 5, "{error}");
 }

@@ -1,4 +1,5 @@
-//! What others have put where a daemon's own things go, and what a killed daemon left: none of it is believed.
+//! Files that other users have put in the places of a daemon's own, and files that a killed daemon
+//! left: none of them is believed.
 
 use crate::{Daemon, finish, is_alive, kill, rekindle, told, wait_until};
 use rustix::process::Signal;
@@ -22,7 +23,7 @@ fn refused(daemon: &Daemon, dir: &Path) -> String {
 fn a_folder_of_another_user_is_refused_and_nothing_is_made_in_it() {
     let daemon = nobody_serves();
     let is_root = rustix::process::geteuid().is_root();
-    // Whoever is not root meets root's.
+    // Any other user than root meets a folder of root's.
     let dir = if is_root { daemon.dir() } else { "/usr".into() };
     if is_root {
         std::fs::create_dir(&dir).expect("a folder");
@@ -97,7 +98,8 @@ fn who_starts_it_with_nohup_keeps_it_when_the_terminal_goes() {
     wait_until("it serves", || daemon.cli(&["status"]).1["state"] == "serving");
     let worker = daemon.worker();
     daemon.signal(Signal::HUP);
-    // Nothing tells that a signal was ignored: whoever had heard it would end, and start no other worker.
+    // An ignored signal leaves no trace. A supervisor that had heard it would end, and start no
+    // other worker.
     kill(worker);
     wait_until("another worker serves", || {
         let status = daemon.cli(&["status"]).1;
@@ -139,7 +141,7 @@ fn a_stranger_in_the_place_of_warm_memory_keeps_nobody_from_starting() {
     let usual = up(&mut daemon);
     let mut cleaner = Cleaner(vec![usual.clone()]);
     assert_eq!(home(&daemon)["warm"], serde_json::Value::Null);
-    // As after a restart of the machine: the name is free, and somebody takes it.
+    // As after a restart of the machine: the name is free, and another user takes it.
     std::fs::remove_file(&usual).expect("ours");
     std::fs::write(&usual, "of a stranger").expect("free");
     std::fs::set_permissions(&usual, PermissionsExt::from_mode(0o666)).expect("ours");

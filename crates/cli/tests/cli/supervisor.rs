@@ -1,4 +1,4 @@
-//! What may end the supervisor, and with it the sockets: nothing that is not essential.
+//! The supervisor, and with it the sockets, must not end for anything that is not essential.
 
 use crate::{Daemon, is_alive, kill, rekindle, wait_until};
 

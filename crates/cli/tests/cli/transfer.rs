@@ -40,7 +40,7 @@ fn a_raw_image_goes_in_and_comes_out_again_and_stays_sparse() {
     let found = std::fs::metadata(&out).expect("there");
     assert_eq!((found.len(), found.mode() & 0o777), (SIZE, 0o600));
     assert!(found.blocks() * 512 < 8 << 20, "sparse");
-    // What is there is not lost by a slip.
+    // Existing content is not lost by a slip.
     let (code, _, error) = daemon.cli(&["volume", "import", &text(&image), "vm1"]);
     assert_eq!(code, Some(1));
     assert!(error.contains("--resume") && error.contains("--overwrite"), "{error}");
@@ -49,7 +49,7 @@ fn a_raw_image_goes_in_and_comes_out_again_and_stays_sparse() {
     assert!(error.contains("--force"), "{error}");
 }
 
-/// As `docs/format/node.md` has it: an import of this image into this volume broke off.
+/// Writes the mark of `docs/format/node.md`: an import of this image into this volume broke off.
 fn broke_off(daemon: &Daemon, image: &Path, volume: &str) -> PathBuf {
     let folder = daemon.dir().join("imports");
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -266,7 +266,7 @@ fn bytes_that_cannot_be_read_are_named_and_skipped_only_when_that_is_said() {
     daemon.ask(&["volume", "drain", "vm1"]);
     daemon.signal(rustix::process::Signal::TERM);
     assert_eq!(daemon.wait(), Some(0));
-    // Its middle, so that head and footer of the pack are as they were.
+    // The middle of the pack, so that its head and footer are as they were.
     let mut folders = vec![daemon.dir().join("store/packs/data")];
     let mut damaged = 0;
     while let Some(folder) = folders.pop() {

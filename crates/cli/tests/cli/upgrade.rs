@@ -4,8 +4,9 @@ use crate::{Daemon, is_alive, rekindle, wait_until};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 
-/// Makes a program of a file. By a process of its own: what this one has open for writing, a child that another test is
-/// just starting has too, and such a file cannot be run.
+/// Makes a program of a file, by a process of its own. A file that this process has open for
+/// writing would be open in a child that another test is just starting, and such a file cannot be
+/// run.
 fn install(source: &Path, daemon: &Daemon, name: &str) -> PathBuf {
     let path = daemon.folder.path().join(name);
     let mut install = std::process::Command::new("install");
@@ -26,7 +27,8 @@ fn script(daemon: &Daemon, name: &str, text: &str) -> PathBuf {
     install(&source, daemon, name)
 }
 
-/// A binary whose workers die before they serve: the name of a lock leads into a folder that is not there.
+/// A binary whose workers die before they serve: a lock's name leads into a folder that is not
+/// there.
 fn broken(daemon: &Daemon) -> PathBuf {
     let mut bytes = std::fs::read(env!("CARGO_BIN_EXE_rekindle")).expect("the binary");
     let name = b"node.lock";
@@ -139,7 +141,7 @@ fn what_cannot_take_over_is_refused_and_nothing_is_touched() {
         (PathBuf::from("/bin/true"), "no rekindle"),
         (script(&daemon, "older", &format!("echo '{poorer}'")), &segment),
         (script(&daemon, "older", &format!("echo '{poorer}'")), &vault),
-        // It says the right words, and is no program when it matters.
+        // A program that says the right words, and is gone when it matters.
         (script(&daemon, "gone", &format!("echo '{own}'; rm \"$0\"")), "cannot go on as"),
     ] {
         let (code, _, error) = daemon.cli(&["upgrade", "--binary", text(&binary)]);
@@ -166,7 +168,7 @@ fn a_binary_that_never_serves_is_left_again() {
     assert_ne!(daemon.worker(), worker);
     assert_eq!(daemon.ask(&["volume", "ls"])[0]["name"], "vm1");
     assert!(daemon.trace().contains("going back to"), "{}", daemon.trace());
-    // And it can still be left for a good one.
+    // And this state can still be left for a good binary.
     let good = copy(&daemon, "good");
     assert_eq!(daemon.ask(&["upgrade", "--binary", text(&good)])["outcome"], "upgraded");
     daemon.signal(Signal::TERM);

@@ -1,8 +1,9 @@
 //! A batch: new chunks on their way into packs.
 //!
-//! Per chunk: one hash, a look at the batch's own names and at the index, compression straight towards the pack's
-//! buffer. Full packs are uploaded in the background; the packs of a batch are its own, so that what one batch
-//! finds in the index is durable already (packs enter the index when their upload is done).
+//! Each chunk costs one hash, a lookup in the batch's own names and in the index, and compression
+//! straight into the pack's buffer. Full packs are uploaded in the background. A pack belongs to
+//! one batch and enters the index when its upload is done, so that a batch finds only durable
+//! chunks in the index.
 
 use crate::compression::Compressor;
 use crate::content::{Inner, add};
@@ -13,8 +14,8 @@ use crate::name::{Name, NameMap};
 use crate::pack::reader::{self, Body};
 use crate::pack::writer::{Sealed, Writer};
 use crate::{Class, Error, POINTER_BYTES, Pointer, limits, pack};
-use base::PackId;
 use bytes::Bytes;
+use rekindle_base::PackId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -22,19 +23,20 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 /// One batch of new chunks. See the crate's page.
 pub struct Batch {
     inner: Arc<Inner>,
-    /// Shared with the uploads: one that outlives its batch still writes a pack, and puts it into the index.
+    /// Shared with the uploads: an upload that outlives its batch still writes a pack, and puts it
+    /// into the index.
     hold: Arc<Hold>,
     compressor: Compressor,
     is_cached: bool,
-    /// No duplicates outside of the batch.
+    /// Whether duplicates are found among this batch's own chunks only.
     is_anew: bool,
     /// Chunks of this batch that are not durable yet, by name.
     own: NameMap<Pointer>,
     /// The packs being filled: data, metadata.
     open: [Option<Writer>; 2],
     uploads: Vec<Upload>,
-    /// Footers are loaded for duplicates only as long as they give some: each load costs [`FOOTER_COST`], each
-    /// duplicate gives 1.
+    /// Footers are loaded for duplicates only as long as they give some: each load costs
+    /// [`FOOTER_COST`], each duplicate gives 1.
     footer_credit: u32,
 }
 
@@ -47,8 +49,8 @@ struct Upload {
 }
 
 enum State {
-    Running(oneshot::Receiver<Result<(), datastore::Error>>),
-    Failed(datastore::Error),
+    Running(oneshot::Receiver<Result<(), rekindle_datastore::Error>>),
+    Failed(rekindle_datastore::Error),
 }
 
 impl Batch {
@@ -66,19 +68,21 @@ impl Batch {
         }
     }
 
-    /// Whether the data written from now on goes into the cache (it does unless told otherwise). Metadata always does.
+    /// Sets whether data written from now on goes into the cache (by default it does). Metadata
+    /// always does.
     pub fn set_cached(&mut self, is_cached: bool) {
         self.is_cached = is_cached;
     }
 
-    /// Finds no duplicates in other packs from now on: for whoever mistrusts what the store has of the same bytes.
+    /// Finds duplicates among this batch's own chunks only from now on: for a caller that mistrusts
+    /// the store's copy of the same bytes.
     pub fn set_anew(&mut self) {
         self.is_anew = true;
     }
 
-    /// Adds a chunk: names it, looks for a duplicate, compresses, packs; starts uploads of full packs in the
-    /// background and waits only when too many are in flight. `children` are the pointers the chunk declares
-    /// (none for data); the name covers them.
+    /// Adds a chunk: names it, looks for a duplicate, compresses, packs. Starts uploads of full
+    /// packs in the background and waits only when too many are in flight. `children` are the
+    /// pointers that the chunk declares (none for data), and its name covers them.
     ///
     /// `data` may stay in the cache: a slice keeps the whole of its buffer there.
     pub async fn write(
@@ -126,7 +130,7 @@ impl Batch {
             }
             None => self.append(class, name, &body).await?,
         };
-        // A duplicate that is there already is made the newest, no more.
+        // A duplicate that the cache has already is made the newest there, no more.
         let is_wanted = class == Class::Metadata || self.is_cached;
         if is_wanted && !(found.is_some() && self.inner.cache.touch(&name)) {
             self.inner.keep(name, class, body);
@@ -151,7 +155,9 @@ impl Batch {
         let load = async move { reader::read_footer(&store, pack, bytes).await };
         match self.inner.env.run("content-footer", load).await {
             Ok(entries) => self.inner.index.add(pack, bytes, &entries),
-            Err(Error::Store(datastore::Error::NotFound(_))) => self.inner.index.forget(&[pack]),
+            Err(Error::Store(rekindle_datastore::Error::NotFound(_))) => {
+                self.inner.index.forget(&[pack])
+            }
             Err(error) => {
                 tracing::debug!(%pack, %error, "the footer of a pack cannot be read: no duplicates from it")
             }
@@ -167,7 +173,7 @@ impl Batch {
         Ok(pointer)
     }
 
-    /// Adds a verified blob as it is stored elsewhere: compaction.
+    /// Adds a verified blob as another pack stores it; for compaction.
     pub(crate) async fn append_blob(
         &mut self,
         from: &Pointer,
@@ -183,7 +189,7 @@ impl Batch {
         Ok(pointer)
     }
 
-    /// Adds a chunk without looking for a duplicate: the one that there is is damaged.
+    /// Adds a chunk without a lookup in the index: the copy in the store is damaged.
     pub(crate) async fn write_anew(
         &mut self,
         class: Class,
@@ -218,12 +224,14 @@ impl Batch {
         Ok(())
     }
 
-    /// Uploads the open pack of a class in the background, as soon as not too many others are on their way.
+    /// Uploads the open pack of a class in the background; waits while too many uploads are in
+    /// flight.
     async fn seal(&mut self, class: Class) {
         if self.open[slot(class)].is_none() {
             return;
         }
-        // First the permit, then the pack: whoever drops this future in between loses nothing.
+        // First the permit, then the pack: a caller that drops this future in between loses
+        // nothing.
         let permit = self.inner.upload_permit().await;
         let Some(writer) = self.open[slot(class)].take() else { return };
         let pack = Arc::new(writer.seal(self.inner.config.parity, &self.inner.pool));
@@ -232,7 +240,8 @@ impl Batch {
         self.uploads.push(Upload { pack, state });
     }
 
-    /// Looks at uploads that have ended; the first error, whose pack is kept for another try by `flush`.
+    /// Removes the uploads that have succeeded and returns the first error. Packs whose uploads
+    /// failed are kept, so that `flush` can try again.
     fn reap(&mut self) -> Result<(), Error> {
         let mut failed = None;
         let own = &mut self.own;
@@ -262,8 +271,8 @@ impl Batch {
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Everything added so far is durable in the store when this returns. After an error it may be called again:
-    /// what failed is uploaded once more.
+    /// Makes everything added so far durable in the store. After an error the call may be repeated:
+    /// packs whose uploads failed are uploaded once more.
     pub async fn flush(&mut self) -> Result<(), Error> {
         self.seal(Class::Data).await;
         self.seal(Class::Metadata).await;
@@ -277,7 +286,8 @@ impl Batch {
         }
         for upload in &mut self.uploads {
             if let State::Running(receiver) = &mut upload.state {
-                // The result is put back: `reap` judges it, also when this future is dropped here and now.
+                // The result is put back, so that `reap` finds it even if this future is dropped
+                // while it waits for the next upload.
                 let result = receiver.await.unwrap_or_else(|_| Err(lost()));
                 upload.state = match result {
                     Ok(()) => State::Running(done()),
@@ -288,15 +298,17 @@ impl Batch {
         self.reap()
     }
 
-    /// A durable root reaches what was added (or the batch gave nothing). Call after the root's commit, when its outcome is
-    /// known: of a batch that is dropped otherwise a commit may still be on its way.
+    /// Ends a batch whose chunks a durable root reaches, or that gave nothing. Call after the
+    /// root's commit, when its outcome is known: for a batch that is dropped instead, a commit may
+    /// still be on its way.
     pub fn committed(self) {
         self.hold.end_known();
         // The end of the hold is all that the sweep waits for.
         drop(self);
     }
 
-    /// A chunk, from this batch's packs (which may not be in the store yet), the cache or the store.
+    /// Reads a chunk from this batch's packs (which may not be in the store yet), the cache or the
+    /// store.
     pub(crate) async fn read(&self, pointer: &Pointer, class: Class) -> Result<Body, Error> {
         let open = self.open.iter().flatten().find(|writer| writer.id() == pointer.pack);
         if let (None, Some(blob)) =
@@ -307,7 +319,7 @@ impl Batch {
         self.inner.read(pointer, class, crate::content::Keep::Yes).await
     }
 
-    /// Where compaction has taken chunks.
+    /// The notes of where compaction has moved chunks.
     pub(crate) fn moved(&self) -> &MovedNotes {
         &self.inner.moved
     }
@@ -320,11 +332,11 @@ fn slot(class: Class) -> usize {
     }
 }
 
-fn lost() -> datastore::Error {
-    datastore::Error::Unavailable("the upload was broken off".into())
+fn lost() -> rekindle_datastore::Error {
+    rekindle_datastore::Error::Unavailable("the upload was broken off".into())
 }
 
-fn done() -> oneshot::Receiver<Result<(), datastore::Error>> {
+fn done() -> oneshot::Receiver<Result<(), rekindle_datastore::Error>> {
     let (sender, receiver) = oneshot::channel();
     let _ = sender.send(Ok(()));
     receiver
@@ -335,17 +347,17 @@ fn upload(
     hold: &Arc<Hold>,
     pack: &Arc<Sealed>,
     permit: OwnedSemaphorePermit,
-) -> oneshot::Receiver<Result<(), datastore::Error>> {
+) -> oneshot::Receiver<Result<(), rekindle_datastore::Error>> {
     let (sender, receiver) = oneshot::channel();
     let (inner, pack, hold) = (inner.clone(), pack.clone(), hold.clone());
     inner.env.clone().spawn("content-upload", async move {
         let result = inner.store.put(&pack::key(pack.id), pack.object.clone()).await;
         match &result {
             Ok(()) => inner.full.store(false, Ordering::Relaxed),
-            Err(error) if error.kind() == base::Kind::Full => {
+            Err(error) if error.kind() == rekindle_base::Kind::Full => {
                 inner.full.store(true, Ordering::Relaxed);
             }
-            // It says nothing about room.
+            // Any other error says nothing about room.
             Err(_) => {}
         }
         if result.is_ok() {
@@ -355,7 +367,7 @@ fn upload(
         }
         drop(permit);
         drop(pack);
-        // Who waits for the result may end the batch at once.
+        // The task that waits for the result may end the batch at once, so the hold ends before.
         drop(hold);
         let _ = sender.send(result);
     });

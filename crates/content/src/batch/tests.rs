@@ -1,10 +1,11 @@
-//! Writing and reading back, duplicates, failing and damaged stores; and a measurement of the ingest rate.
+//! Writing and reading back, duplicates, failing and damaged stores; and a measurement of the
+//! ingest rate.
 
 use crate::testing::{Broken, config, random, run};
 use crate::{Class, Compression, Config, Content, Error, Pointer};
-use base::Kind;
 use bytes::Bytes;
-use datastore::backend::mem::Mem;
+use rekindle_base::Kind;
+use rekindle_datastore::backend::mem::Mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,11 +43,11 @@ fn what_is_written_reads_back_with_any_compression_from_anywhere() {
             let cold = Content::open(env.clone(), store, config());
             for (pointer, data) in &written {
                 assert_eq!(content.read(pointer, Class::Data).await.unwrap(), data);
-                assert_eq!(cold.read_now(pointer, Class::Data), None);
+                assert_eq!(cold.read_now(pointer), None);
                 assert_eq!(cold.read_uncached(pointer, Class::Data).await.unwrap(), data);
-                assert_eq!(cold.read_now(pointer, Class::Data), None);
+                assert_eq!(cold.read_now(pointer), None);
                 assert_eq!(cold.read(pointer, Class::Data).await.unwrap(), data);
-                assert_eq!(cold.read_now(pointer, Class::Data).as_ref(), Some(data));
+                assert_eq!(cold.read_now(pointer).as_ref(), Some(data));
             }
         }
     });
@@ -95,7 +96,7 @@ fn who_mistrusts_the_store_finds_no_duplicates_there() {
     });
 }
 
-/// 80 % of a stream are duplicates of what was written long ago, most of it out of RAM.
+/// 80 % of a stream are duplicates of chunks that were written long ago, most of them out of RAM.
 #[test]
 fn duplicates_of_old_packs_are_found_through_hooks() {
     run(async |env| {
@@ -189,13 +190,13 @@ fn reads_at_the_same_time_make_one_request_and_prefetch_joins_neighbours() {
         assert_eq!(store.reads() - before, 1);
         cold.prefetch(&pointers, Class::Data);
         for _ in 0..2000 {
-            if pointers.iter().all(|pointer| cold.read_now(pointer, Class::Data).is_some()) {
+            if pointers.iter().all(|pointer| cold.read_now(pointer).is_some()) {
                 break;
             }
             env.sleep(std::time::Duration::from_millis(1)).await;
         }
         for (seed, pointer) in (0..).zip(&pointers) {
-            assert_eq!(cold.read_now(pointer, Class::Data), Some(random(seed, 5000)));
+            assert_eq!(cold.read_now(pointer), Some(random(seed, 5000)));
         }
         assert!(store.reads() - before <= 3, "{}", store.reads() - before);
     });
@@ -261,7 +262,7 @@ fn ingest_rate() {
         let pointers = write_all(&content, 0..1000, 4096).await;
         let begin = cpu_time();
         for i in 0..1_000_000usize {
-            std::hint::black_box(content.read_now(&pointers[i * 7919 % 1000], Class::Data));
+            std::hint::black_box(content.read_now(&pointers[i * 7919 % 1000]));
         }
         println!("a hit of the cache: {:?}", (cpu_time() - begin) / 1_000_000);
         let mut batch = content.batch();
@@ -275,19 +276,20 @@ fn ingest_rate() {
     });
 }
 
-/// Of the calling thread, so that other work on the machine does not count.
+/// Returns the CPU time of the calling thread, so that other work on the machine does not count.
 fn cpu_time() -> Duration {
-    // Reading a pseudo file of the kernel: the environment has no such clock, and a measurement is no product.
+    // A pseudo file of the kernel: the environment has no such clock, and a measurement is no
+    // product.
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// A quarter random, so that compression has something to do.
+/// Returns chunks of which a quarter is random, so that compression has something to do.
 fn chunks(seed: u64, chunk_bytes: usize, percent: u64) -> Vec<Bytes> {
     let count = (128 << 20) / chunk_bytes as u64;
     let mut unique: Vec<Bytes> = Vec::new();
     for i in 0..count {
-        // Duplicates are of what came long ago, out of the processor's caches.
+        // Duplicates are of chunks that have left the processor's caches.
         let old = usize::try_from(i * 7919 % i.max(1)).unwrap();
         if i % 100 < percent && i > 200 {
             unique.push(unique[old].clone());
@@ -307,7 +309,7 @@ fn chunks(seed: u64, chunk_bytes: usize, percent: u64) -> Vec<Bytes> {
 }
 
 async fn measure_ingest(
-    env: &env::Env,
+    env: &rekindle_env::Env,
     compression: Compression,
     parity: &str,
     percent: u64,
@@ -373,14 +375,14 @@ fn bytes_written_anew_are_not_led_to_a_place_from_which_a_read_failed() {
             fault(&store, &first);
             content.read_uncached(&first, Class::Data).await.unwrap_err();
             store.refuse_reads(false);
-            // A sweep's set comes and goes; what a read has found stays.
+            // A sweep's set comes and goes; a doubt that a read has raised stays.
             content.inner.index.condemn([other.pack]);
             content.inner.index.condemn([]);
             let anew = write_one(&content, 1).await;
             assert_ne!(anew, first, "written anew");
             content.read_uncached(&anew, Class::Data).await.unwrap();
             assert_eq!(write_one(&content, 1).await, anew, "and once, not each time");
-            // Proven sound, it is as good as any other again.
+            // A place that a read proves sound gives duplicates again.
             store.unflip();
             store.hide(None);
             content.inner.index.forget_wholly(&[anew.pack]);

@@ -1,6 +1,8 @@
-//! The cache of verified chunks, by name: sharded, so that sessions on different threads rarely meet.
+//! The cache of verified chunks, by name: sharded, so that sessions on different threads rarely
+//! meet.
 //!
-//! A value is a chunk's body. A tree node is used as it lies in its body, so nothing is decoded on a hit.
+//! A value is a chunk's body. A tree node is used as it lies in its body, so nothing is decoded on
+//! a hit.
 
 mod weighted;
 
@@ -15,7 +17,7 @@ pub(crate) struct Cache {
     shards: Vec<Mutex<Weighted<Body>>>,
 }
 
-/// What an entry costs beside its bytes: key, links, table slot, the buffer's own book-keeping.
+/// RAM of an entry beside its bytes: key, links, table slot, the buffer's own book-keeping.
 const ENTRY_BYTES: u64 = 192;
 
 impl Cache {
@@ -36,7 +38,7 @@ impl Cache {
         self.shard(name).lock().get(name).cloned()
     }
 
-    /// Whether a chunk is there; a look like any other.
+    /// Whether a chunk is in the cache. Counts as a lookup.
     pub(crate) fn touch(&self, name: &Name) -> bool {
         self.shard(name).lock().get(name).is_some()
     }
@@ -47,7 +49,7 @@ impl Cache {
             Class::Metadata => 3,
         };
         let bytes = body.bytes.len() as u64 + ENTRY_BYTES;
-        // What falls out is freed after the lock is released.
+        // Evicted values are freed after the lock is released.
         let evicted = self.shard(&name).lock().insert(name, weight, bytes, body);
         drop(evicted);
     }

@@ -1,10 +1,11 @@
-//! The weighted LRU of HydraFS: an entry comes in with a weight (metadata 3, data 1); a lookup restores the weight; a
-//! reclaim pass evicts what has weight 0 and then takes 1 from all others. Data that nobody looks at survives one
-//! pass, metadata three.
+//! The weighted LRU of HydraFS. An entry comes in with a weight (metadata 3, data 1), and a lookup
+//! restores the weight. A reclaim pass evicts the entries of weight 0 and then takes 1 from all
+//! others. Data that no lookup touches survives one pass, metadata three.
 //!
-//! In constant time: four lists in a ring. An entry of weight `w` is in list `(pass + w) mod 4`, newest first. A pass
-//! empties list `pass mod 4` and counts `pass` up, which takes 1 from all others without touching them. Here a pass
-//! stops as soon as there is room again and is continued by the next insertion.
+//! Each step takes constant time: four lists form a ring. An entry of weight `w` is in list
+//! `(pass + w) mod 4`, newest first. A pass empties list `pass mod 4` and counts `pass` up, which
+//! takes 1 from all others without touching them. A pass stops as soon as there is room, and the
+//! next insertion continues it.
 
 use crate::name::{Name, word};
 use hashbrown::HashTable;
@@ -32,7 +33,7 @@ struct List {
     oldest: u32,
 }
 
-/// What fell out of the cache. Mostly one value, so that an insertion allocates nothing.
+/// Values that left the cache. Mostly one, so that an insertion allocates nothing.
 pub(super) struct Evicted<V> {
     first: Option<V>,
     others: Vec<V>,
@@ -53,7 +54,8 @@ pub(super) struct Weighted<V> {
     bytes: u64,
     pass: usize,
     lists: [List; LISTS],
-    /// Slots by name. The name itself is in the slot only: the table is small and stays near the core.
+    /// Slots by name. The name itself is in the slot only: the table is small and stays near the
+    /// core.
     table: HashTable<u32>,
     slots: Vec<Slot<V>>,
     free: Vec<u32>,
@@ -76,7 +78,7 @@ impl<V> Weighted<V> {
         self.bytes
     }
 
-    /// Looks up: restores the weight and makes the entry the newest of its list.
+    /// Looks a name up: restores the weight and makes the entry the newest of its list.
     pub(super) fn get(&mut self, name: &Name) -> Option<&V> {
         let index = self.find(name)?;
         let slot = &self.slots[index as usize];
@@ -88,7 +90,8 @@ impl<V> Weighted<V> {
         self.slots[index as usize].value.as_ref()
     }
 
-    /// Inserts or replaces, and makes room. What was evicted is given back, to be freed outside the lock.
+    /// Inserts or replaces, and makes room. Returns the evicted values, to be freed outside the
+    /// lock.
     pub(super) fn insert(&mut self, name: Name, weight: usize, bytes: u64, value: V) -> Evicted<V> {
         let mut evicted = Evicted { first: self.remove(&name), others: Vec::new() };
         if bytes > self.bytes_max {
@@ -144,7 +147,8 @@ impl<V> Weighted<V> {
         slot.value.take()
     }
 
-    /// The oldest entry of weight 0; when there is none, the pass is over: everything loses 1.
+    /// Evicts the oldest entry of weight 0. When there is none, the pass is over: every entry loses
+    /// 1.
     fn evict_one(&mut self) -> Option<V> {
         let oldest = self.lists[self.pass % LISTS].oldest;
         if oldest == NONE {
@@ -154,7 +158,7 @@ impl<V> Weighted<V> {
         self.take(oldest)
     }
 
-    /// A whole pass.
+    /// Runs a whole pass; returns how many entries it evicted.
     #[cfg(test)]
     fn reclaim(&mut self) -> usize {
         let pass = self.pass;
@@ -165,7 +169,7 @@ impl<V> Weighted<V> {
         evicted
     }
 
-    /// What weight an entry has now.
+    /// The present weight of an entry.
     #[cfg(test)]
     fn weight(&self, name: &Name) -> Option<usize> {
         let slot = &self.slots[self.find(name)? as usize];

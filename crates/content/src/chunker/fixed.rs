@@ -1,15 +1,15 @@
-//! Blocks of one size. The stream begins at a multiple of it, so the blocks are aligned.
+//! Blocks of one size. A stream begins at a multiple of the size, so the blocks are aligned.
 
 use super::Chunker;
 
-/// Cuts blocks of one size.
+/// A chunker that cuts blocks of one size.
 #[derive(Debug, Clone, Copy)]
 pub struct Fixed {
     bytes: usize,
 }
 
 impl Fixed {
-    /// Blocks of `bytes` (at least 1).
+    /// Creates a chunker of blocks of `bytes` (at least 1).
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         Self { bytes: bytes.max(1) }

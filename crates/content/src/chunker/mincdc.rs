@@ -1,7 +1,9 @@
-//! Content-defined cuts: a chunk ends where a hash of the last four bytes is smallest between the shortest and the
-//! longest length. As fast as copying, and after an edit the old cuts are found again soon.
+//! Content-defined cuts: a chunk ends where a hash of the last four bytes is smallest between the
+//! shortest and the longest length. As fast as copying, and after an edit the old cuts are found
+//! again soon.
 //!
-//! The hash's two parameters come from the store's secret, so the lengths of chunks say less about known content.
+//! The hash's two parameters come from the store's secret, so the lengths of chunks say less about
+//! known content.
 
 use super::Chunker;
 use crate::name::chunker_parameters;
@@ -9,17 +11,18 @@ use mincdc::{MinCdcHash4, SliceChunker};
 
 /// Shortest chunk, but for the last of a stream, bytes.
 const BYTES_MIN: usize = 32 << 10;
-/// Longest chunk, bytes. On content without structure lengths are even between the two: 64 KiB in the mean.
+/// Longest chunk, bytes. On content without structure lengths are even between the two: 64 KiB in
+/// the mean.
 const BYTES_MAX: usize = 96 << 10;
 
-/// Cuts where the content says so; the mean is 64 KiB.
+/// A chunker that cuts where the content says so; the mean is 64 KiB.
 #[derive(Debug, Clone, Copy)]
 pub struct MinCdc {
     hash: MinCdcHash4,
 }
 
 impl MinCdc {
-    /// The chunker of the store with this secret.
+    /// Creates the chunker of the store with this secret.
     #[must_use]
     pub fn new(secret: &[u8; 32]) -> Self {
         let (multiplier, addend) = chunker_parameters(secret);

@@ -1,8 +1,9 @@
 //! Cutting a stream into chunks.
 //!
-//! A [`Chunker`] decides where the next chunk ends from the bytes at hand, never from how they arrived: it says "not
-//! yet" until it has seen enough. [`Fixed`] cuts aligned blocks (block volumes), [`MinCdc`] where the content
-//! says so (files). Runs of zeros have no content to go by: [`zeros::split`] takes them out first.
+//! A [`Chunker`] decides from the bytes at hand where the next chunk ends, never from how they
+//! arrived: it says "not yet" until it has seen enough. [`Fixed`] cuts aligned blocks (block
+//! volumes), [`MinCdc`] where the content says so (files). Runs of zeros have no content to go by:
+//! [`zeros::split`] takes them out first.
 
 mod fixed;
 mod mincdc;
@@ -13,17 +14,19 @@ pub use mincdc::MinCdc;
 
 use std::ops::Range;
 
-/// Decides where chunks end.
+/// A rule that decides where chunks end.
 pub trait Chunker: Send + Sync {
-    /// Length of the first chunk of `data`; `None` when more bytes are needed to tell. With `is_end`, `data` is all
-    /// that is left of the stream, and the answer is `None` only when it is empty.
+    /// Returns the length of the first chunk of `data`; `None` when more bytes are needed to tell.
+    /// With `is_end`, `data` is the whole rest of the stream, and the answer is `None` only when it
+    /// is empty.
     fn cut(&self, data: &[u8], is_end: bool) -> Option<usize>;
 
     /// Longest chunk, bytes: with as many bytes at hand `cut` always knows.
     fn bytes_max(&self) -> usize;
 }
 
-/// The chunks of `data` that can be told, in order. What is left begins where the last one ends.
+/// Cuts `data` into those chunks that can be told, in order. The rest begins where the last one
+/// ends.
 pub fn cuts<'a>(
     chunker: &'a (impl Chunker + ?Sized),
     data: &'a [u8],

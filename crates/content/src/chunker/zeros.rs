@@ -1,7 +1,8 @@
 //! Runs of zeros: taken out before chunking.
 //!
-//! In a run a content-defined chunker finds nothing to go by and cuts at its longest length only, so an edit inside a
-//! long run would move all cuts behind it. And zeros need no chunk: they are holes.
+//! In a run a content-defined chunker finds nothing to go by and cuts at its longest length only,
+//! so an edit inside a long run would move all cuts behind it. And zeros need no chunk: they are
+//! holes.
 
 use std::ops::Range;
 
@@ -10,12 +11,12 @@ use std::ops::Range;
 pub enum Piece {
     /// Zeros only, at least as many as were asked for.
     Zeros(Range<usize>),
-    /// Anything.
+    /// Other bytes, short runs of zeros included.
     Data(Range<usize>),
 }
 
-/// The pieces of `data` in order: every run of at least `run_bytes_min` zeros is a piece of its own, as long as it
-/// goes. Looks at one byte in `run_bytes_min / 2` where there are no zeros.
+/// Splits `data` into pieces, in order: every run of at least `run_bytes_min` zeros is a piece of
+/// its own, as long as it goes. Where there are no zeros, looks at one byte in `run_bytes_min / 2`.
 pub fn split(data: &[u8], run_bytes_min: usize) -> impl Iterator<Item = Piece> + '_ {
     let mut begin = 0;
     let mut next: Option<Range<usize>> = None;
@@ -46,7 +47,8 @@ pub fn split(data: &[u8], run_bytes_min: usize) -> impl Iterator<Item = Piece> +
     })
 }
 
-/// The first run from `from` on. A run of `n` zeros covers a whole aligned block of `n / 2`, so only those are tested.
+/// Finds the first run from `from` on. A run of `n` zeros covers a whole aligned block of `n / 2`,
+/// so only such blocks are tested.
 fn find(data: &[u8], from: usize, run_bytes_min: usize) -> Option<Range<usize>> {
     let block = run_bytes_min / 2;
     let mut at = from.next_multiple_of(block);
@@ -72,7 +74,8 @@ fn find(data: &[u8], from: usize, run_bytes_min: usize) -> Option<Range<usize>> 
 /// Whether there are zeros only.
 #[must_use]
 pub fn is_zero(data: &[u8]) -> bool {
-    // Most data says no with its first or last byte; the rest goes 64 bytes at a time without branches between.
+    // Most data has another first or last byte; the rest goes 64 bytes at a time without branches
+    // between.
     if data.first().is_some_and(|byte| *byte != 0) || data.last().is_some_and(|byte| *byte != 0) {
         return false;
     }

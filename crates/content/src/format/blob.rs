@@ -1,5 +1,5 @@
-//! Header of a blob: a chunk as it lies in a pack. It describes itself, so that a footer can be rebuilt by scanning.
-//! 56 bytes, little-endian, then the payload:
+//! Header of a blob: a chunk as it lies in a pack. The header describes the whole blob, so that a
+//! footer can be rebuilt by scanning. 56 bytes, little-endian, then the payload:
 //!
 //! | at | bytes | what |
 //! | --- | --- | --- |
@@ -13,7 +13,7 @@
 //! | 20 | 32 | name |
 //! | 52 | 4 | CRC-32C of bytes 0..52 |
 //!
-//! For people: `docs/format/chunk.md`.
+//! See also `docs/format/chunk.md`.
 
 use super::{Bad, damaged};
 use crate::{Class, limits};
@@ -25,7 +25,7 @@ const MAGIC: [u8; 4] = *b"RKBL";
 /// Bytes of the header.
 pub const BYTES: usize = 56;
 
-/// How a body is stored.
+/// The encoding of a stored body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Codec {
     /// As it is.
@@ -36,12 +36,12 @@ pub enum Codec {
     Zstd,
 }
 
-/// What a blob's header says.
+/// The fields of a blob's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blob {
-    /// How the body is stored.
+    /// Encoding of the body.
     pub codec: Codec,
-    /// What the chunk is for.
+    /// Class of the chunk.
     pub class: Class,
     /// Length of the body, bytes.
     pub length: u32,
@@ -86,17 +86,18 @@ pub fn encode(blob: &Blob) -> [u8; BYTES] {
         name: blob.name,
         crc: U32::ZERO,
     };
-    raw.crc = base::checksum::crc32c(&raw.as_bytes()[..BYTES - 4]).into();
+    raw.crc = rekindle_base::checksum::crc32c(&raw.as_bytes()[..BYTES - 4]).into();
     zerocopy::transmute!(raw)
 }
 
-/// Decodes the header at the begin of `bytes`; its lengths are within bounds and agree with one another.
+/// Decodes the header at the begin of `bytes`; its lengths are within bounds and agree with one
+/// another.
 pub fn decode(bytes: &[u8]) -> Result<Blob, Bad> {
     let (raw, _) = Raw::ref_from_prefix(bytes).map_err(|_| damaged(WHAT, "it is too short"))?;
     if raw.magic != MAGIC {
         return Err(damaged(WHAT, "the magic number is wrong"));
     }
-    if raw.crc.get() != base::checksum::crc32c(&raw.as_bytes()[..BYTES - 4]) {
+    if raw.crc.get() != rekindle_base::checksum::crc32c(&raw.as_bytes()[..BYTES - 4]) {
         return Err(damaged(WHAT, "the checksum is wrong"));
     }
     let codec = match raw.codec {

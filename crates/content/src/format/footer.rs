@@ -21,7 +21,7 @@
 //! | 12 | 4 | CRC-32C of footer and bytes 0..12 of the trailer |
 //! | 16 | 8 | magic `RKFOOT` 0 0 |
 //!
-//! For people: `docs/format/pack.md`.
+//! See also `docs/format/pack.md`.
 
 use super::{Bad, damaged, pack};
 use crate::limits;
@@ -35,16 +35,16 @@ pub const ENTRY_BYTES: usize = 48;
 /// Bytes of the trailer.
 pub const TRAILER_BYTES: usize = 24;
 
-/// Where one chunk lies.
+/// The place of one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Where its blob begins, bytes.
+    /// Offset of the chunk's blob, bytes.
     pub offset: u32,
-    /// Length of its blob, bytes.
+    /// Length of the chunk's blob, bytes.
     pub stored: u32,
-    /// Length of its body, bytes.
+    /// Length of the chunk's body, bytes.
     pub length: u32,
-    /// Its name.
+    /// The chunk's name.
     pub name: [u8; 32],
 }
 
@@ -96,11 +96,11 @@ pub fn append(entries: &[Entry], out: &mut Vec<u8>) {
         magic: MAGIC,
     };
     out.extend_from_slice(&trailer.as_bytes()[..12]);
-    trailer.crc = base::checksum::crc32c(&out[begin..]).into();
+    trailer.crc = rekindle_base::checksum::crc32c(&out[begin..]).into();
     out.extend_from_slice(&trailer.as_bytes()[12..]);
 }
 
-/// How many bytes footer and trailer take, from a pack's last bytes.
+/// Reads from a pack's last bytes how many bytes footer and trailer take.
 pub fn length_from_tail(tail: &[u8]) -> Result<usize, Bad> {
     let trailer = trailer(tail)?;
     Ok(trailer.footer_bytes.get() as usize + TRAILER_BYTES)
@@ -129,7 +129,7 @@ pub fn decode(tail: &[u8]) -> Result<Vec<Entry>, Bad> {
     let trailer = trailer(tail)?;
     let begin = tail.len().checked_sub(length).ok_or_else(|| damaged(WHAT, "it is cut off"))?;
     let covered = &tail[begin..tail.len() - TRAILER_BYTES + 12];
-    if trailer.crc.get() != base::checksum::crc32c(covered) {
+    if trailer.crc.get() != rekindle_base::checksum::crc32c(covered) {
         return Err(damaged(WHAT, "the checksum is wrong"));
     }
     let raws = <[RawEntry]>::ref_from_bytes(&tail[begin..tail.len() - TRAILER_BYTES])

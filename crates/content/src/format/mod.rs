@@ -1,4 +1,5 @@
-//! The formats of this crate, one file a record. Decoders are total: any bytes give a value or an error.
+//! The formats of this crate, one file a record. Decoders are total: any bytes give a value or an
+//! error.
 
 pub mod blob;
 pub mod footer;
@@ -7,7 +8,7 @@ pub mod node;
 pub mod pack;
 pub mod parity;
 
-use datastore::record::Body;
+use rekindle_datastore::record::Body;
 
 /// The newest version that this binary knows of each format of this crate.
 pub const FORMATS: [(&str, u32); 7] = [
@@ -26,9 +27,9 @@ pub enum Bad {
     /// Not this format, or damaged.
     #[error("the {what} is damaged: {reason}")]
     Damaged {
-        /// Which record.
+        /// Name of the record.
         what: &'static str,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
     /// Of a newer version.
@@ -36,11 +37,11 @@ pub enum Bad {
         "the {what} has format version {found}, this binary knows up to {known}: upgrade rekindle"
     )]
     Newer {
-        /// Which record.
+        /// Name of the record.
         what: &'static str,
-        /// Its version.
+        /// The version of the record.
         found: u16,
-        /// The newest that is known here.
+        /// The newest version that this binary knows.
         known: u16,
     },
 }
@@ -49,7 +50,8 @@ pub(crate) fn damaged(what: &'static str, reason: impl Into<String>) -> Bad {
     Bad::Damaged { what, reason: reason.into() }
 }
 
-/// Compares `encoded` with the golden image `name`, which is kept for ever; with `REKINDLE_GOLDEN=write` writes it.
+/// Compares `encoded` with the golden image `name`, which is kept for ever; with
+/// `REKINDLE_GOLDEN=write` writes it.
 #[cfg(test)]
 pub(crate) fn check_golden(name: &str, encoded: &[u8]) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);

@@ -1,4 +1,5 @@
-//! A note `moved/<pack>`: where compaction took the live chunks of a pack that was deleted. Little-endian.
+//! A note `moved/<pack>`: where compaction took the live chunks of a pack that was deleted.
+//! Little-endian.
 //!
 //! Header, 40 bytes:
 //!
@@ -20,12 +21,12 @@
 //! | 4 | 4 | reserved: 0 |
 //! | 8 | 64 | pointer: same name, new place |
 //!
-//! For people: `docs/format/sweep.md`.
+//! See also `docs/format/sweep.md`.
 
 use super::{Bad, damaged};
 use crate::pointer::Encoded;
 use crate::{Pointer, limits};
-use base::PackId;
+use rekindle_base::PackId;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -57,7 +58,7 @@ struct RawEntry {
 }
 const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
 
-/// Where the chunks of one pack went.
+/// The new places of the chunks of one pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moved {
     /// The pack that was deleted.
@@ -67,7 +68,7 @@ pub struct Moved {
 }
 
 impl Moved {
-    /// Where the chunk at `pointer` lies now.
+    /// The new place of the chunk at `pointer`; `None` when the note does not name the chunk.
     #[must_use]
     pub fn place(&self, pointer: &Pointer) -> Option<Pointer> {
         let index = self.entries.binary_search_by_key(&pointer.offset, |entry| entry.0).ok()?;
@@ -94,7 +95,7 @@ pub fn encode(moved: &Moved) -> Vec<u8> {
             RawEntry { offset: (*offset).into(), reserved: U32::ZERO, pointer: pointer.into() };
         out.extend_from_slice(raw.as_bytes());
     }
-    let crc = base::checksum::crc32c(&out[12..]);
+    let crc = rekindle_base::checksum::crc32c(&out[12..]);
     out[8..12].copy_from_slice(&crc.to_le_bytes());
     out
 }
@@ -106,7 +107,7 @@ pub fn decode(bytes: &[u8]) -> Result<Moved, Bad> {
     if header.magic != MAGIC {
         return Err(damaged(WHAT, "the magic number is wrong"));
     }
-    if header.crc.get() != base::checksum::crc32c(&bytes[12..]) {
+    if header.crc.get() != rekindle_base::checksum::crc32c(&bytes[12..]) {
         return Err(damaged(WHAT, "the checksum is wrong"));
     }
     if header.version.get() > VERSION {

@@ -1,5 +1,5 @@
-//! A tree node: the content of a metadata chunk whose declared children are the node's pointers, one for each key.
-//! Little-endian:
+//! A tree node: the content of a metadata chunk whose declared children are the node's pointers,
+//! one for each key. Little-endian:
 //!
 //! | at | bytes | what |
 //! | --- | --- | --- |
@@ -8,11 +8,11 @@
 //! | 8 | 2 | version: 1 |
 //! | 10 | 2 | level: 0 is a leaf |
 //! | 12 | 4 | number of keys = number of children |
-//! | 16 | 8 each | keys, ascending. Of a leaf: the entries' keys. Of an inner node: the first key of each child |
+//! | 16 | 8 each | keys, ascending. Leaf: the entries' keys. Inner node: each child's first key |
 //!
 //! A node is used as it lies in RAM: a lookup searches the bytes, nothing is unpacked.
 //!
-//! For people: `docs/format/tree.md`.
+//! See also `docs/format/tree.md`.
 
 use super::{Bad, damaged};
 use crate::pointer::{self, Encoded};
@@ -68,12 +68,13 @@ pub fn encode(level: u16, entries: &[(u64, Pointer)]) -> Vec<u8> {
     for (key, _) in entries {
         body.extend_from_slice(&key.to_le_bytes());
     }
-    let crc = base::checksum::crc32c(&body[begin + 8..]);
+    let crc = rekindle_base::checksum::crc32c(&body[begin + 8..]);
     body[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
     body
 }
 
-/// A node whose bytes were checked when they came in: looks only at what keeps every access in bounds.
+/// Views a node whose bytes were checked when they came in: checks only what keeps every access in
+/// bounds.
 pub fn view(body: &[u8], children: u32) -> Result<View<'_>, Bad> {
     let split = children as usize * POINTER_BYTES;
     let (pointers, content) = body
@@ -109,7 +110,7 @@ pub fn view(body: &[u8], children: u32) -> Result<View<'_>, Bad> {
 pub fn decode(body: &[u8], children: u32) -> Result<View<'_>, Bad> {
     let view = view(body, children)?;
     let content = &body[children as usize * POINTER_BYTES..];
-    if content[4..8] != base::checksum::crc32c(&content[8..]).to_le_bytes() {
+    if content[4..8] != rekindle_base::checksum::crc32c(&content[8..]).to_le_bytes() {
         return Err(damaged(WHAT, "the checksum is wrong"));
     }
     if !view.keys.is_sorted_by(|a, b| a.get() < b.get()) {
@@ -158,7 +159,8 @@ impl View<'_> {
         self.keys.partition_point(|probe| probe.get() < key)
     }
 
-    /// Index of the child that covers `key`: the last whose first key is not above it, or the first child.
+    /// Index of the child that covers `key`: the last whose first key is not above it, or the first
+    /// child.
     #[must_use]
     pub fn covering(&self, key: u64) -> usize {
         self.keys.partition_point(|probe| probe.get() <= key).saturating_sub(1)
@@ -173,8 +175,8 @@ impl View<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::PackId;
     use proptest::prelude::*;
+    use rekindle_base::PackId;
 
     fn entry(key: u64) -> (u64, Pointer) {
         (

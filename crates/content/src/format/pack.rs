@@ -9,11 +9,11 @@
 //! | 12 | 16 | pack id |
 //! | 28 | 4 | CRC-32C of bytes 0..28 |
 //!
-//! For people: `docs/format/pack.md`.
+//! See also `docs/format/pack.md`.
 
 use super::{Bad, damaged};
 use crate::Class;
-use base::PackId;
+use rekindle_base::PackId;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -62,7 +62,7 @@ pub fn encode(class: Class, pack: PackId) -> [u8; BYTES] {
         pack: pack.0,
         crc: U32::ZERO,
     };
-    raw.crc = base::checksum::crc32c(&raw.as_bytes()[..BYTES - 4]).into();
+    raw.crc = rekindle_base::checksum::crc32c(&raw.as_bytes()[..BYTES - 4]).into();
     zerocopy::transmute!(raw)
 }
 
@@ -72,7 +72,7 @@ pub fn decode(bytes: &[u8]) -> Result<(Class, PackId), Bad> {
     if raw.magic != MAGIC {
         return Err(damaged(WHAT, "the magic number is wrong"));
     }
-    if raw.crc.get() != base::checksum::crc32c(&raw.as_bytes()[..BYTES - 4]) {
+    if raw.crc.get() != rekindle_base::checksum::crc32c(&raw.as_bytes()[..BYTES - 4]) {
         return Err(damaged(WHAT, "the checksum is wrong"));
     }
     if raw.version.get() > VERSION {

@@ -1,14 +1,15 @@
-//! The parity section of a pack, between its last blob and its footer: where what lies, and the heads that say so.
-//! Little-endian.
+//! The parity section of a pack, between its last blob and its footer: its layout, and the heads
+//! that describe it. Little-endian.
 //!
-//! The bytes in front of the section are cut into `data` shards of equal length (the last ones padded with zeros), shards
-//! into cells. The n-th cells of all shards are stripe n. The section has a part for each parity shard:
+//! The bytes in front of the section are cut into `data` shards of equal length (the last ones
+//! padded with zeros), shards into cells. The n-th cells of all shards are stripe n. The section
+//! has a part for each parity shard:
 //!
 //! | bytes | what |
 //! | --- | --- |
 //! | 48 | head |
 //! | stripes x cell | the parity shard |
-//! | (data + parity) x stripes x 4 | CRC-32C of every cell, without padding: shard by shard. The same in each part |
+//! | (data + parity) x stripes x 4 | CRC-32C of all cells unpadded, by shard; same in each part |
 //! | 48 | the head once more |
 //!
 //! A head:
@@ -27,12 +28,12 @@
 //! | 40 | 4 | reserved: 0 |
 //! | 44 | 4 | CRC-32C of bytes 0..44 |
 //!
-//! Stripes: as many as a shard of (bytes in front of the section / data), rounded up, needs. For people:
-//! `docs/format/pack.md`.
+//! The stripes are as many as a shard of (bytes in front of the section / data), rounded up, needs.
+//! See also `docs/format/pack.md`.
 
 use super::{Bad, damaged, footer, pack};
 use crate::{Parity, limits};
-use base::PackId;
+use rekindle_base::PackId;
 use std::ops::Range;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -62,7 +63,7 @@ struct Raw {
 }
 const _: () = assert!(size_of::<Raw>() == HEAD_BYTES);
 
-/// Where everything of a section lies; offsets are those of the pack.
+/// The layout of a section; offsets are those of the pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Data cells of a stripe.
@@ -76,8 +77,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// For a pack of which `covered` bytes are in front of its section: cells of 4 KiB, smaller ones for what is shorter
-    /// than a stripe of such.
+    /// Chooses the layout for a pack of which `covered` bytes are in front of its section: cells of
+    /// 4 KiB, or smaller ones when the bytes are fewer than a stripe of such cells.
     #[must_use]
     pub fn new(parity: Parity, covered: usize) -> Self {
         let least = limits::PARITY_CELL_BYTES_MIN;
@@ -108,18 +109,18 @@ impl Layout {
         2 * HEAD_BYTES + self.shard_bytes() + self.shards() * self.stripes() * CHECKSUM_BYTES
     }
 
-    /// Where a part begins.
+    /// Offset of a part.
     fn part(&self, part: usize) -> usize {
         self.covered + part * self.part_bytes()
     }
 
-    /// Where the section ends.
+    /// Offset of the section's end.
     #[must_use]
     pub fn end(&self) -> usize {
         self.part(self.parity)
     }
 
-    /// Where a cell lies, without padding. Parity shards follow the data shards.
+    /// Place of a cell, without padding. Parity shards follow the data shards.
     #[must_use]
     pub fn cell(&self, shard: usize, stripe: usize) -> Range<usize> {
         if shard >= self.data {
@@ -130,7 +131,7 @@ impl Layout {
         begin.min(self.covered)..(begin + self.cell).min(self.covered)
     }
 
-    /// Where a part keeps the checksum of a cell.
+    /// Place of a cell's checksum in a part.
     #[must_use]
     pub fn checksum(&self, part: usize, shard: usize, stripe: usize) -> Range<usize> {
         let begin = self.part(part) + HEAD_BYTES + self.shard_bytes();
@@ -141,7 +142,8 @@ impl Layout {
     /// Encodes the head of a part.
     #[must_use]
     pub fn head(&self, pack: PackId, part: usize) -> [u8; HEAD_BYTES] {
-        // Both settings and decoder keep the numbers of cells below 256; a pack is shorter than 4 GiB.
+        // Both settings and decoder keep the numbers of cells below 256; a pack is shorter than 4
+        // GiB.
         let byte = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
         let long = |number: usize| U32::from(u32::try_from(number).unwrap_or(u32::MAX));
         let mut raw = Raw {
@@ -157,7 +159,7 @@ impl Layout {
             reserved_too: U32::ZERO,
             crc: U32::ZERO,
         };
-        raw.crc = base::checksum::crc32c(&raw.as_bytes()[..HEAD_BYTES - 4]).into();
+        raw.crc = rekindle_base::checksum::crc32c(&raw.as_bytes()[..HEAD_BYTES - 4]).into();
         zerocopy::transmute!(raw)
     }
 
@@ -167,12 +169,12 @@ impl Layout {
     }
 }
 
-/// What a head says.
+/// The fields of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// Where everything lies.
+    /// The layout of the section.
     pub layout: Layout,
-    /// The number of its part.
+    /// The number of the head's part.
     pub part: usize,
     /// The pack.
     pub pack: PackId,
@@ -184,7 +186,7 @@ pub fn decode(bytes: &[u8]) -> Result<Head, Bad> {
     if raw.magic != MAGIC {
         return Err(damaged(WHAT, "the magic number is wrong"));
     }
-    if raw.crc.get() != base::checksum::crc32c(&raw.as_bytes()[..HEAD_BYTES - 4]) {
+    if raw.crc.get() != rekindle_base::checksum::crc32c(&raw.as_bytes()[..HEAD_BYTES - 4]) {
         return Err(damaged(WHAT, "the checksum is wrong"));
     }
     if raw.version.get() > VERSION {
@@ -209,9 +211,10 @@ pub fn decode(bytes: &[u8]) -> Result<Head, Bad> {
     Ok(Head { layout, part: raw.part.into(), pack: PackId(raw.pack) })
 }
 
-/// Finds the section of a pack: by its last head, which lies before the footer, else by any head that is sound and where
-/// it says that it should be. `id`: of the pack, if it is known. So what a client has written cannot pass for a section:
-/// nobody knows the id of a pack beforehand.
+/// Finds the section of a pack: by its last head, which lies before the footer, else by any head
+/// that is sound and lies where its own layout puts it. `id` is that of the pack, if it is known.
+/// Bytes that a client wrote cannot pass for a section, because no client knows the id of a pack
+/// beforehand.
 #[must_use]
 pub fn find(id: Option<PackId>, object: &[u8]) -> Option<Layout> {
     let at = |at: usize| {
@@ -293,7 +296,7 @@ mod tests {
             if bytes.len() >= HEAD_BYTES {
                 let at = at.index(bytes.len() - HEAD_BYTES + 1);
                 bytes[at..at + 8].copy_from_slice(&MAGIC);
-                let crc = base::checksum::crc32c(&bytes[at..at + HEAD_BYTES - 4]);
+                let crc = rekindle_base::checksum::crc32c(&bytes[at..at + HEAD_BYTES - 4]);
                 bytes[at + HEAD_BYTES - 4..at + HEAD_BYTES].copy_from_slice(&crc.to_le_bytes());
                 let _ = decode(&bytes[at..]);
             }

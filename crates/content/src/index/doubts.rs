@@ -1,17 +1,19 @@
-//! Places from which a read did not get its chunk: whoever writes the same bytes again is not led there.
+//! Places from which a read did not get its chunk: a writer of the same bytes is not led there.
 //!
-//! A doubt is apart from what a sweep condemns: that set comes and goes with each sweep, a doubt ends only when a read
-//! proves the place, or with the pack. It is in RAM, and known to this node alone: the next life finds out anew.
+//! A doubt is apart from a sweep's condemned set, which comes and goes with each sweep. A doubt
+//! ends only when a read proves the place, or with the pack. Doubts are in RAM and known to this
+//! node alone: the next life finds out anew.
 
 use crate::limits;
 use crate::name::PackMap;
-use base::PackId;
 use hashbrown::HashSet;
+use rekindle_base::PackId;
 
 #[derive(Default)]
 pub(super) struct Doubts {
     packs: PackMap<Doubt>,
-    /// More packs are doubted than are remembered: no place is answered for any more.
+    /// Whether more packs are doubted than are remembered: then no place gives a duplicate any
+    /// more.
     everything: bool,
 }
 
@@ -45,7 +47,8 @@ impl Doubts {
         }
     }
 
-    /// A read has just got the chunk that lies there.
+    /// Ends the doubt about a place from which a read has just got its chunk. A pack that is
+    /// doubted as a whole stays so.
     pub(super) fn end(&mut self, pack: &PackId, offset: u32) {
         if let Some(Doubt::Places(offsets)) = self.packs.get_mut(pack) {
             offsets.remove(&offset);
@@ -55,7 +58,7 @@ impl Doubts {
         }
     }
 
-    /// The pack is gone, or was proven whole.
+    /// Ends all doubts about a pack that is gone, or was proven whole.
     pub(super) fn end_all(&mut self, pack: &PackId) {
         self.packs.remove(pack);
     }

@@ -1,8 +1,8 @@
 //! A sample of all names: name -> pack.
 //!
-//! An open-addressing table of 12-byte slots that holds 64 bits of each name. When it would outgrow its budget the
-//! sample is thinned: only names whose next bit is 0 stay, half of them. The bits that decide about the sample are the
-//! low ones, those that decide about the place the high ones.
+//! An open-addressing table of 12-byte slots that holds 64 bits of each name. When it would outgrow
+//! its budget the sample is thinned: only names whose next bit is 0 stay, half of them. The bits
+//! that decide about the sample are the low ones, those that decide about the place the high ones.
 
 use crate::name::{Name, word};
 
@@ -34,7 +34,7 @@ impl Hooks {
         self.slots.len() * size_of::<Slot>()
     }
 
-    /// One in how many names is in the sample.
+    /// The sample has one name in so many.
     #[cfg(test)]
     pub(super) fn thinning(&self) -> u64 {
         self.mask + 1
@@ -84,7 +84,8 @@ impl Hooks {
         }
     }
 
-    /// Grows by half within the budget, else thins the sample. `false` when there is no budget at all.
+    /// Grows by half within the budget, else thins the sample. `false` when there is no budget at
+    /// all.
     fn make_room(&mut self) -> bool {
         let most = self.bytes_max / size_of::<Slot>();
         if most < SLOTS_MIN || self.mask == u64::MAX {

@@ -1,15 +1,17 @@
-//! The dedup index: a **hint**, bounded, partial, lost at every restart. A pointer says where its chunk lies, so
-//! nothing is ever read through the index; a duplicate that it misses costs space, nothing else.
+//! The dedup index: a **hint**, bounded, partial, lost at every restart. A pointer says where its
+//! chunk lies, so no read needs the index; a duplicate that the index misses costs space, nothing
+//! else.
 //!
 //! Two parts share the budget:
 //!
 //! - [`recent`]: the footers of packs used last, name -> place;
-//! - [`hooks`]: a sample of the names of all packs, name -> pack. A hit loads that pack's footer once, so that the
-//!   neighbours of the chunk, which were written with it, are found in `recent`. The sample is as dense as half the
-//!   budget allows: every name of a small store, 1 in 8 to 1 in 64 of a large one.
+//! - [`hooks`]: a sample of the names of all packs, name -> pack. A hit loads that pack's footer
+//!   once, so that the neighbours of the chunk, which were written with it, are found in `recent`.
+//!   The sample is as dense as half the budget allows: every name of a small store, 1 in 8 to 1 in
+//!   64 of a large one.
 //!
-//! A pack that the sweep has condemned is not answered for: see [`crate::sweep`]. Nor is a place from which a read did not
-//! get its chunk: see [`doubts`].
+//! The index names no pack that the sweep has condemned: see [`crate::sweep`]. Nor does it name a
+//! place from which a read did not get its chunk: see [`doubts`].
 
 mod doubts;
 mod hooks;
@@ -19,17 +21,17 @@ use crate::Pointer;
 use crate::format::footer::Entry;
 use crate::name::{Name, PackMap, PackSet};
 use crate::pack::writer::pointer;
-use base::PackId;
 use doubts::Doubts;
 use hooks::Hooks;
 use parking_lot::Mutex;
 use recent::Recent;
+use rekindle_base::PackId;
 
-/// What the index knows of a name.
+/// The answer of the index about a name.
 pub(crate) enum Found {
     /// The chunk lies there.
     Place(Pointer),
-    /// Perhaps it is in this pack, whose footer (the pack has so many bytes) should be loaded.
+    /// The chunk is perhaps in this pack (of so many bytes), whose footer should be loaded.
     Footer(PackId, u64),
     /// Nothing.
     Nothing,
@@ -78,12 +80,12 @@ impl Index {
         }
     }
 
-    /// Where a chunk with this name lies, or may lie.
+    /// Looks up where a chunk with this name lies, or may lie.
     pub(crate) fn lookup(&self, name: &Name) -> Found {
         self.state.lock().lookup(name)
     }
 
-    /// Where a chunk lies, by the footers in RAM alone.
+    /// Looks up where a chunk lies, by the footers in RAM alone.
     pub(crate) fn lookup_recent(&self, name: &Name) -> Option<Pointer> {
         match self.state.lock().lookup(name) {
             Found::Place(pointer) => Some(pointer),
@@ -91,7 +93,7 @@ impl Index {
         }
     }
 
-    /// A pack's footer: newly written, or loaded. A condemned pack stays out.
+    /// Takes a pack's footer in, newly written or loaded. A condemned pack stays out.
     pub(crate) fn add(&self, pack: PackId, bytes: u64, entries: &[Entry]) {
         let mut state = self.state.lock();
         if !state.condemned.contains(&pack) {
@@ -99,13 +101,13 @@ impl Index {
         }
     }
 
-    /// Whether another footer of so many entries would push one out: the warm-up stops then.
+    /// Whether another footer of so many entries would push one out: then the warm-up stops.
     pub(crate) fn is_full(&self, entries: usize) -> bool {
         let state = self.state.lock();
         state.bytes() + entries * recent::ENTRY_BYTES > state.bytes_max
     }
 
-    /// From now on these packs are not answered for. Replaces the set of before.
+    /// Gives no duplicates in these packs from now on. Replaces the set of the call before.
     pub(crate) fn condemn(&self, packs: impl IntoIterator<Item = PackId>) {
         let mut state = self.state.lock();
         state.condemned = packs.into_iter().collect();
@@ -113,7 +115,7 @@ impl Index {
         condemned.iter().for_each(|pack| recent.remove(pack));
     }
 
-    /// These too are not answered for.
+    /// Gives no duplicates in these packs either.
     pub(crate) fn condemn_also(&self, packs: impl IntoIterator<Item = PackId>) {
         let mut state = self.state.lock();
         for pack in packs {
@@ -126,12 +128,14 @@ impl Index {
         self.state.lock().condemned.contains(pack)
     }
 
-    /// A read did not get the chunk that should lie there: nobody is led there until one does.
+    /// Notes that a read did not get the chunk that should lie there: no writer is led there until
+    /// a read does.
     pub(crate) fn doubt(&self, place: &Pointer) {
         self.state.lock().doubts.add(place.pack, place.offset);
     }
 
-    /// As [`Index::doubt`], of a pack that is not there. Of one that is not known here either nobody finds anything.
+    /// Like [`Index::doubt`], for a pack that is not in the store. A pack that the index does not
+    /// know gives no duplicates anyway.
     pub(crate) fn doubt_absent(&self, place: &Pointer) {
         let mut state = self.state.lock();
         if state.rows.contains_key(&place.pack) {
@@ -139,17 +143,17 @@ impl Index {
         }
     }
 
-    /// A read got the chunk that lies there.
+    /// Notes that a read got the chunk that lies there.
     pub(crate) fn believe(&self, place: &Pointer) {
         self.state.lock().doubts.end(&place.pack, place.offset);
     }
 
-    /// Their footers are not as they were. What is doubted in them still is.
+    /// Forgets packs whose footers are gone or have changed. Doubts about them stay.
     pub(crate) fn forget(&self, packs: &[PackId]) {
         self.state.lock().forget(packs);
     }
 
-    /// They exist no more, or are whole again: forgotten, and no doubt is left of them.
+    /// Forgets packs that exist no more or are whole again, and ends all doubts about them.
     pub(crate) fn forget_wholly(&self, packs: &[PackId]) {
         let mut state = self.state.lock();
         state.forget(packs);
@@ -208,7 +212,7 @@ impl State {
             }
             None => {
                 self.packs.push(row);
-                // 2^32 packs of the smallest size are 16 TiB of footers: the budget ends first.
+                // 2^32 rows would take more than 200 GiB of RAM: there are never as many.
                 u32::try_from(self.packs.len() - 1).unwrap_or(0)
             }
         };

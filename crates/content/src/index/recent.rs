@@ -2,8 +2,8 @@
 
 use crate::format::footer::Entry;
 use crate::name::{Name, PackMap, word};
-use base::PackId;
 use hashbrown::HashTable;
+use rekindle_base::PackId;
 
 /// RAM of an entry: itself, and its slot in the table at the usual filling.
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>() + 2 * (size_of::<Place>() + 1);
@@ -46,7 +46,7 @@ impl Recent {
         self.by_pack.contains_key(pack)
     }
 
-    /// A place of the name that is `good`.
+    /// Finds a place of the name that is `good`.
     pub(super) fn get(
         &mut self,
         name: &Name,

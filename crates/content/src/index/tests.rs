@@ -74,7 +74,7 @@ fn condemned_packs_are_not_answered_for_and_deleted_ones_are_forgotten() {
 
 #[test]
 fn a_tebibyte_of_64_kib_chunks_costs_40_mib() {
-    // Not 16 million hashes: rows, a full hook table and the footers are computed, the thinning is measured below.
+    // Not 16 million hashes: rows, a full hook table, the thinning and the footers are computed.
     let packs = (1u64 << 40) / (32 << 20);
     let chunks = (1u64 << 40) / (64 << 10);
     let budget = 40usize << 20;

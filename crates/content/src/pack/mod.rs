@@ -1,13 +1,13 @@
 //! Packs: objects that hold many chunks. `packs/data/<id>` and `packs/meta/<id>`.
 //!
 //! ```text
-//! header | blob | blob | ... | parity (if the setting says so) | footer (what lies where) | trailer
+//! header | blob | blob | ... | parity (if set) | footer (what lies where) | trailer
 //! ```
 //!
-//! A pack is written once, whole; its blobs never change (a salvage may give it another footer, and rebuild what is
-//! damaged). Its id is 48 bits of wall clock (so that a listing is in order of age: a hint for the index, nothing rests on
-//! it), then random bits, and the last bit tells the class: whoever has a pointer knows which key to read and whether the
-//! chunk may have children.
+//! A pack is written once, whole; its blobs never change (a salvage may give it another footer, and
+//! rebuild damaged blobs). Its id begins with 48 bits of wall clock: a listing is in order of age,
+//! and a sweep can leave young packs alone. Then come random bits, and the last bit tells the
+//! class. So a pointer alone tells which key to read and whether the chunk may have children.
 
 pub mod parity;
 pub(crate) mod reader;
@@ -16,9 +16,9 @@ pub(crate) mod writer;
 pub use reader::scan;
 
 use crate::{Class, Error};
-use base::PackId;
-use datastore::{Listed, Store};
-use env::Env;
+use rekindle_base::PackId;
+use rekindle_datastore::{Listed, Store};
+use rekindle_env::Env;
 
 /// Prefix of the keys of packs of a class.
 #[must_use]
@@ -35,7 +35,7 @@ pub fn key(pack: PackId) -> String {
     format!("{}{pack}", prefix(class(pack)))
 }
 
-/// What the chunks of a pack are for.
+/// Class of the chunks of a pack.
 #[must_use]
 pub fn class(pack: PackId) -> Class {
     if pack.0[15] & 1 == 0 { Class::Data } else { Class::Metadata }
@@ -56,7 +56,8 @@ fn parse_key(key: &str, class: Class) -> Option<PackId> {
     (self::class(pack) == class).then_some(pack)
 }
 
-/// All packs of a class with their lengths, oldest first. Objects that are no packs are left alone.
+/// Lists all packs of a class with their lengths, oldest first. Objects that are no packs are left
+/// alone.
 pub(crate) async fn list(store: &Store, class: Class) -> Result<Vec<(PackId, u64)>, Error> {
     let mut packs = Vec::new();
     let mut after: Option<String> = None;

@@ -1,25 +1,27 @@
 //! Parity of a pack: made when the pack is sealed, used when its bytes are damaged.
 //!
-//! A plain Reed-Solomon code over GF(2^8) with the Cauchy matrix, by stripes of small cells: in each stripe as many cells
-//! may be damaged as it has parity cells, wherever they are. Which ones are damaged is told by their checksums, of which
-//! every part of the section has a copy: what hits one part costs one parity cell a stripe, no more.
+//! A plain Reed-Solomon code over GF(2^8) with the Cauchy matrix, by stripes of small cells. In
+//! each stripe as many cells may be damaged as it has parity cells, wherever they are. Checksums
+//! tell which cells are damaged. Every part of the section has a copy of them: damage to one part
+//! costs one parity cell a stripe, no more.
 
 use crate::Parity;
 use crate::format::parity::Layout;
-use base::PackId;
-use base::checksum::crc32c;
+use rekindle_base::PackId;
+use rekindle_base::checksum::crc32c;
 use rusty_erasure::{Coder, Matrix};
 
 pub use crate::format::parity::find;
 
-/// What parity made of a pack.
+/// A pack after parity has rebuilt what it can.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Healed {
-    /// The bytes in front of the section, each as it was written if its stripe could be rebuilt, else as it is.
+    /// The bytes in front of the section, each as it was written if its stripe could be rebuilt,
+    /// else as it is.
     pub covered: Vec<u8>,
-    /// Cells that are not what was written, those of parity too.
+    /// Cells that differ from what was written, those of parity too.
     pub damaged: u64,
-    /// Stripes with more such cells than their parity makes up for.
+    /// Stripes with damaged cells that parity could not rebuild.
     pub hopeless: u64,
 }
 
@@ -32,12 +34,12 @@ pub(crate) fn append(id: PackId, parity: Parity, pack: &mut Vec<u8>) {
     append_as(id, &Layout::new(parity, pack.len()), pack);
 }
 
-/// As [`append`], with a layout that was chosen before.
+/// Like [`append`], with a layout that was chosen before.
 pub(crate) fn append_as(id: PackId, layout: &Layout, pack: &mut Vec<u8>) {
     let Some(coder) = coder(layout) else { return };
     let shard_bytes = layout.shard_bytes();
     let mut parity = vec![0; layout.parity * shard_bytes];
-    // Padding, and away with it again.
+    // The coder needs shards of equal length; the padding goes again below.
     pack.resize(layout.data * shard_bytes, 0);
     let shards: Vec<&[u8]> = pack.chunks_exact(shard_bytes).collect();
     let mut parity_shards: Vec<&mut [u8]> = parity.chunks_exact_mut(shard_bytes).collect();
@@ -64,8 +66,8 @@ pub(crate) fn append_as(id: PackId, layout: &Layout, pack: &mut Vec<u8>) {
     }
 }
 
-/// Rebuilds what is damaged in front of the section that [`find`] has found. Any bytes give an answer, right or not:
-/// whoever reads a chunk of it compares it with its name.
+/// Rebuilds damaged bytes in front of the section that [`find`] has found. Any bytes give an
+/// answer, right or not: the reader of a chunk compares the chunk with its name.
 #[must_use]
 pub fn heal(object: &[u8], layout: &Layout) -> Healed {
     let mut covered = object[..layout.covered.min(object.len())].to_vec();
@@ -98,7 +100,8 @@ pub fn heal(object: &[u8], layout: &Layout) -> Healed {
     healed
 }
 
-/// Whether a cell has the checksum that any of the parts has of it. A cell that is only padding cannot be damaged.
+/// Whether a cell has the checksum that any of the parts has of it. A cell that is only padding
+/// cannot be damaged.
 fn is_sound(object: &[u8], layout: &Layout, shard: usize, stripe: usize) -> bool {
     let cell = layout.cell(shard, stripe);
     if cell.is_empty() {
@@ -111,7 +114,7 @@ fn is_sound(object: &[u8], layout: &Layout, shard: usize, stripe: usize) -> bool
     kept.any(|kept| kept == found)
 }
 
-/// The cells of the shards `lost`, one after the other, with padding.
+/// Rebuilds the cells of the shards `lost`, one after the other, with padding.
 fn rebuild(
     coder: &Coder,
     object: &[u8],

@@ -4,9 +4,9 @@ use crate::compression::decompress;
 use crate::format::{Bad, blob, footer, pack, parity};
 use crate::name::Namer;
 use crate::{Error, POINTER_BYTES, Pointer, limits};
-use base::PackId;
 use bytes::Bytes;
-use datastore::Store;
+use rekindle_base::PackId;
+use rekindle_datastore::Store;
 
 /// The body of a chunk: encoded children, then content. Verified against the chunk's name.
 #[derive(Debug, Clone)]
@@ -16,7 +16,7 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    /// What the caller wrote.
+    /// The bytes that the caller wrote.
     pub(crate) fn content(&self) -> Bytes {
         self.bytes.slice((self.children as usize * POINTER_BYTES).min(self.bytes.len())..)
     }
@@ -31,7 +31,7 @@ impl Body {
     }
 }
 
-/// The body in a blob that was read from `pointer`'s place.
+/// Opens a blob that was read from `pointer`'s place, and verifies its body.
 pub(crate) fn open_blob(namer: &Namer, pointer: &Pointer, stored: &Bytes) -> Result<Body, Error> {
     let damaged = |reason: String| Error::damaged(pointer, reason);
     if stored.len() != pointer.stored as usize {
@@ -63,8 +63,8 @@ pub(crate) fn open_blob(namer: &Namer, pointer: &Pointer, stored: &Bytes) -> Res
     Ok(Body { bytes, children: header.children })
 }
 
-/// Reads the footer of a pack that is `length` bytes long: one request, rarely two. When the footer is damaged the
-/// pack is scanned instead.
+/// Reads the footer of a pack that is `length` bytes long: one request, rarely two. When the footer
+/// is damaged the pack is scanned instead.
 pub(crate) async fn read_footer(
     store: &Store,
     pack: PackId,
@@ -99,16 +99,16 @@ async fn rebuild(store: &Store, pack: PackId) -> Result<Vec<footer::Entry>, Erro
     Ok(scan(Some(pack), &object))
 }
 
-/// The chunks of a pack found without its footer: blob after blob; after damage, from the next header that is sound.
-/// `id`: of the pack, if it is known.
+/// Finds the chunks of a pack without its footer: blob after blob; after damage, from the next
+/// header that is sound. `id` is that of the pack, if it is known.
 #[must_use]
 pub fn scan(id: Option<PackId>, object: &[u8]) -> Vec<footer::Entry> {
     let mut entries = Vec::new();
-    // A damaged pack header says nothing about the blobs; only a pack of somebody else is not read.
+    // A damaged pack header says nothing about the blobs; only another pack is not scanned.
     if pack::decode(object).is_ok_and(|(_, found)| id.is_some_and(|id| found != id)) {
         return entries;
     }
-    // Parity of one blob and of zeros may be a copy of that blob.
+    // The section is left out: parity of one blob and of zeros may be a copy of that blob.
     let end = parity::find(id, object).map_or(object.len(), |layout| layout.covered);
     let object = &object[..end];
     let mut at = pack::BYTES;

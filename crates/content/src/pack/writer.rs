@@ -5,17 +5,17 @@ use crate::format::{blob, footer, pack};
 use crate::name::Name;
 use crate::pack::parity;
 use crate::{Class, Parity, Pointer, limits};
-use base::PackId;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rekindle_base::PackId;
 use std::sync::Arc;
 
 /// A pack that is being filled.
 pub(crate) struct Writer {
     id: PackId,
     class: Class,
-    /// The pack so far, then what the pack before it in this buffer left there: bytes to be written over need not be
-    /// written with zeros before.
+    /// The pack so far, then bytes that the pack before it left in this buffer: bytes that will be
+    /// overwritten need not be zeroed before.
     buffer: Vec<u8>,
     length: usize,
     entries: Vec<footer::Entry>,
@@ -29,14 +29,14 @@ pub(crate) struct Sealed {
 }
 
 impl Writer {
-    /// A pack in a buffer, whatever is in it.
+    /// Begins a pack in a buffer, whose content does not matter.
     pub(crate) fn new(id: PackId, class: Class, buffer: Vec<u8>) -> Self {
         let mut writer = Self { id, class, buffer, length: 0, entries: Vec::new() };
         writer.put(&pack::encode(class, id));
         writer
     }
 
-    /// Makes the buffer long enough for `bytes` more; gives all of it that is free.
+    /// Makes the buffer long enough for `bytes` more; returns all of it that is free.
     fn room(&mut self, bytes: usize) -> &mut [u8] {
         let end = self.length + bytes;
         if self.buffer.len() < end {
@@ -91,7 +91,7 @@ impl Writer {
         self.enter(name, offset, body.len())
     }
 
-    /// Adds a blob as another pack holds it: it was verified by the caller.
+    /// Adds a blob as another pack holds it; the caller has verified it.
     pub(crate) fn append_blob(&mut self, name: Name, length: usize, stored: &[u8]) -> Pointer {
         let offset = self.length;
         self.put(stored);
@@ -115,7 +115,8 @@ impl Writer {
         self.buffer[..self.length].get(begin..begin + pointer.stored as usize)
     }
 
-    /// Writes parity, if there is to be some, and the footer. `pool` gets the buffer back when the upload has let go of it.
+    /// Writes parity, if the setting asks for it, and the footer. `pool` gets the buffer back when
+    /// the upload has let go of it.
     pub(crate) fn seal(mut self, parity: Option<Parity>, pool: &Arc<Pool>) -> Sealed {
         self.buffer.truncate(self.length);
         if let Some(parity) = parity {
@@ -145,12 +146,13 @@ pub(crate) fn pointer(pack: PackId, entry: &footer::Entry) -> Pointer {
     }
 }
 
-/// Lengths within a pack are bounded by `PACK_BYTES_MAX` and `CHUNK_BYTES_MAX`, so they fit.
+/// Narrows a length within a pack, which fits: `PACK_BYTES_MAX` and `CHUNK_BYTES_MAX` bound it.
 fn narrow(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// Pack buffers for reuse: fresh memory costs a page fault for every 4 KiB, which is a tenth of the ingest rate.
+/// Pack buffers for reuse: fresh memory costs a page fault for every 4 KiB, which is a tenth of the
+/// ingest rate.
 pub(crate) struct Pool {
     kept_max: usize,
     buffers: Mutex<Vec<Vec<u8>>>,

@@ -1,23 +1,26 @@
-//! Other copies of chunks that cannot be had at their places: the same name, elsewhere in the store.
+//! Other copies of chunks that cannot be had at their places: the same name, elsewhere in the
+//! store.
 //!
-//! Two batches that wrote the same bytes at once, or an index that had forgotten them, leave two copies. Only the footers
-//! tell, so all of them are read; that happens only when something is to be given up otherwise.
+//! Two batches that wrote the same bytes at once, or an index that had forgotten them, leave two
+//! copies. Only the footers tell, so the search reads all of them: it runs only when a chunk would
+//! be given up otherwise.
 
 use crate::name::{NameMap, NameSet};
 use crate::pack::reader::{Body, read_footer};
 use crate::pack::writer::pointer;
 use crate::verify::Damage;
 use crate::{Class, Content, Error, Pointer, limits, pack};
-use base::Kind;
 use futures_util::future::join_all;
+use rekindle_base::Kind;
 
-/// Where else chunks lie, as footers say.
+/// The other places of chunks, as footers say.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Copies {
     places: NameMap<Vec<Pointer>>,
 }
 
-/// Looks for other copies of what cannot be had. An error means that nothing can be said now.
+/// Looks for other copies of chunks that cannot be had. An error means that no answer is possible
+/// now.
 pub(super) async fn search(content: &Content, damages: &[Damage]) -> Result<Copies, Error> {
     let mut copies = Copies::default();
     for class in [Class::Metadata, Class::Data] {
@@ -39,7 +42,7 @@ pub(super) async fn search(content: &Content, damages: &[Damage]) -> Result<Copi
             for ((id, _), footer) in window.iter().zip(join_all(reads).await) {
                 let entries = match footer {
                     Ok(entries) => entries,
-                    // Gone meanwhile, or a newer binary's.
+                    // The pack is gone meanwhile, or a newer binary wrote it.
                     Err(error)
                         if error.missing().is_some() || error.kind() == Kind::Unsupported =>
                     {
@@ -57,7 +60,7 @@ pub(super) async fn search(content: &Content, damages: &[Damage]) -> Result<Copi
 }
 
 impl Copies {
-    /// A chunk from one of its other places. An error means that nothing can be said now.
+    /// Reads a chunk from one of its other places. An error means that no answer is possible now.
     pub(super) async fn read(
         &self,
         content: &Content,

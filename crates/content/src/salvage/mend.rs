@@ -1,5 +1,5 @@
-//! Packs in which something was damaged, made as good as they can be: parity rebuilds what it can in its place, and the
-//! footer names the chunks that are sound and no others.
+//! Mending of damaged packs: parity rebuilds what it can in its place, and the footer names the
+//! chunks that are sound and no others.
 
 use super::Findings;
 use crate::format::footer;
@@ -10,13 +10,13 @@ use crate::pack::reader::{open_blob, scan};
 use crate::pack::writer::pointer;
 use crate::verify::Damage;
 use crate::{Content, Error, format, pack};
-use base::{Kind, PackId};
 use bytes::Bytes;
+use rekindle_base::{Kind, PackId};
 use std::ops::Range;
 
-/// Mends the packs in which something was damaged, be it the footer itself. Without a footer that leaves damaged chunks
-/// out, the next client that writes the same bytes again would be given such a chunk as a duplicate. How many, and what
-/// was done, for people.
+/// Mends the packs in which a chunk or the footer was damaged. The new footer leaves damaged chunks
+/// out: the next client that writes the same bytes again would else be given such a chunk as a
+/// duplicate. Returns how many packs were mended, and what was done, for the user.
 pub async fn mend_packs(content: &Content, findings: &Findings) -> (u64, Vec<String>) {
     let hurt = findings.damages.iter().map(Damage::pack);
     let packs: PackSet = hurt.chain(findings.footers.iter().copied()).collect();
@@ -34,13 +34,13 @@ pub async fn mend_packs(content: &Content, findings: &Findings) -> (u64, Vec<Str
     (mended, lines)
 }
 
-/// Mends a pack; what was done. `None`: there is nothing to do, or the pack is gone.
+/// Mends a pack; returns what was done. `None`: there is nothing to do, or the pack is gone.
 async fn mend(content: &Content, id: PackId) -> Result<Option<String>, Error> {
     let inner = content.inner.clone();
     let work = async move {
         let key = pack::key(id);
         let (object, version) = match inner.store.get(&key).await {
-            Err(datastore::Error::NotFound(_)) => return Ok(None),
+            Err(rekindle_datastore::Error::NotFound(_)) => return Ok(None),
             found => found?,
         };
         let footer = footer::decode(&object).ok();
@@ -54,15 +54,16 @@ async fn mend(content: &Content, id: PackId) -> Result<Option<String>, Error> {
         if footer.as_ref() == Some(&entries) && !is_rebuilt {
             return Ok(None);
         }
-        // What one read shows may be the way's fault; writing that back would make it the store's.
+        // Damage that one read shows may come from the way to the store; writing it back would put
+        // it into the store.
         let (again, _) = inner.store.get(&key).await?;
         if again != object {
             let text = "two reads of it differ".to_owned();
-            return Err(datastore::Error::Unavailable(text).into());
+            return Err(rekindle_datastore::Error::Unavailable(text).into());
         }
         footer::append(&entries, &mut bytes);
         match inner.store.replace(&key, bytes.into(), &version).await {
-            // The sweep has deleted or another salvage has mended it.
+            // The sweep has deleted the pack, or another salvage has mended it.
             Err(error) if error.kind() == Kind::Conflict => return Ok(None),
             replaced => replaced?,
         };
@@ -83,13 +84,13 @@ async fn mend(content: &Content, id: PackId) -> Result<Option<String>, Error> {
 /// A pack without its footer.
 struct Mended {
     bytes: Vec<u8>,
-    /// The blobs that are sound.
+    /// Entries of the blobs that are sound.
     entries: Vec<footer::Entry>,
-    /// All of it is what was written.
+    /// Whether all bytes are those that were written.
     is_whole: bool,
 }
 
-/// Blobs stay where they are, the damaged ones too: pointers carry offsets.
+/// Leaves blobs where they are, the damaged ones too: pointers carry offsets.
 fn without_parity(
     namer: &Namer,
     id: PackId,
@@ -102,8 +103,9 @@ fn without_parity(
     Mended { bytes, entries, is_whole: false }
 }
 
-/// What is rebuilt takes its place blob by blob, and only where the name of the chunk proves it. Parity is written anew
-/// when nothing else is wrong; else it stays as it is: it still says what was there.
+/// Puts rebuilt bytes into their place blob by blob, and only where the name of the chunk proves
+/// them. Parity is written anew when nothing else is wrong; else it stays as it is, because it
+/// still says what was there.
 fn with_parity(
     namer: &Namer,
     id: PackId,
@@ -115,7 +117,8 @@ fn with_parity(
     let rebuilt = Bytes::from(healed.covered);
     let mut bytes = object[..layout.covered].to_vec();
     if !object.starts_with(&rebuilt) {
-        // Also what an earlier salvage had to leave out, and what a damaged footer or header hid.
+        // Also chunks that an earlier salvage had to leave out, or that a damaged footer or header
+        // hid.
         entries.extend(scan(Some(id), &rebuilt));
         entries.sort_by_key(|entry| entry.offset);
         entries.dedup();

@@ -1,25 +1,26 @@
-//! Chunks that parity gives back. A damaged pack is fetched whole: [`super::mend_packs`] will do the same.
+//! Chunks that parity gives back. A damaged pack is fetched whole: [`super::mend_packs`] will do
+//! the same.
 
 use crate::pack::parity;
 use crate::pack::reader::{Body, open_blob};
 use crate::{Content, Error, Pointer, limits, pack};
-use base::PackId;
 use bytes::Bytes;
+use rekindle_base::PackId;
 
-/// Rebuilds chunks; keeps the pack that was rebuilt last.
+/// A rebuilder of chunks; keeps the pack that was rebuilt last.
 pub(super) struct Rebuild<'a> {
     content: &'a Content,
     last: Option<(PackId, Rebuilt)>,
 }
 
-/// What there is of a pack.
+/// The result of rebuilding a pack.
 #[derive(Clone)]
 enum Rebuilt {
     /// Header and blobs, as far as parity makes them whole.
     Blobs(Bytes),
-    /// It has no parity, or none that can be found.
+    /// The pack has no parity, or none that can be found.
     WithoutParity,
-    /// It is not in the store.
+    /// The pack is not in the store.
     Gone,
 }
 
@@ -28,7 +29,7 @@ impl<'a> Rebuild<'a> {
         Self { content, last: None }
     }
 
-    /// A chunk, verified against its name. An error means that nothing can be said now.
+    /// Rebuilds a chunk, verified against its name. An error means that no answer is possible now.
     pub(super) async fn chunk(&mut self, pointer: &Pointer) -> Result<Option<Body>, Error> {
         match self.find(pointer).await {
             Err(error) if error.missing().is_some() => Ok(None),
@@ -63,12 +64,12 @@ impl<'a> Rebuild<'a> {
         if let Some((_, rebuilt)) = self.last.as_ref().filter(|(last, _)| *last == id) {
             return Ok(rebuilt.clone());
         }
-        // Before the next one is fetched.
+        // Freed before the next pack is fetched.
         self.last = None;
         let inner = self.content.inner.clone();
         let work = async move {
             let object = match inner.store.get(&pack::key(id)).await {
-                Err(datastore::Error::NotFound(_)) => return Ok(Rebuilt::Gone),
+                Err(rekindle_datastore::Error::NotFound(_)) => return Ok(Rebuilt::Gone),
                 found => found?.0,
             };
             Ok(match parity::find(Some(id), &object) {

@@ -9,8 +9,8 @@ use crate::Config;
 use crate::format::footer;
 use crate::testing::{Broken, config, random, run};
 use crate::tree::{get, range, update};
-use datastore::Datastore;
-use env::Env;
+use rekindle_datastore::Datastore;
+use rekindle_env::Env;
 use std::sync::Arc;
 
 fn one(keys: Range<u64>) -> Vec<Range<u64>> {
@@ -48,12 +48,12 @@ async fn planted_with(
     (Content::open(env.clone(), store.clone(), config), root, changes)
 }
 
-/// As somebody would have it done who accepts every loss.
+/// Salvages with leave to drop everything.
 async fn salvage(content: &Content, root: &Root) -> Result<(Repaired, u64), Error> {
     salvage_with(content, root, MayDrop::Everything).await
 }
 
-/// Until nothing new turns up; also how many packs got new footers.
+/// Salvages until nothing new turns up; also returns how many packs got new footers.
 async fn salvage_with(
     content: &Content,
     root: &Root,
@@ -102,8 +102,8 @@ fn nobody_goes_back_while_a_sweep_is_about_to_delete() {
         let hold = content.hold();
         let examined = async || examine_earlier(&content, &hold, &root, &mut |_| ()).await.unwrap();
         assert!(examined().await.unwrap().is_sound());
-        let node = base::NodeId([1; 16]);
-        let writer = datastore::record::Writer::new(env.clone(), store.clone(), node);
+        let node = rekindle_base::NodeId([1; 16]);
+        let writer = rekindle_datastore::record::Writer::new(env.clone(), store.clone(), node);
         let clear = writer.create(condemned::KEY, condemned::Condemned::default()).await.unwrap();
         assert!(examined().await.is_some());
         let busy = condemned::Condemned { state: State::Condemned, ..clear.value.clone() };
@@ -126,7 +126,7 @@ fn exactly_what_is_lost_is_given_up_and_written_again_it_is_whole() {
         assert_eq!(footers, 1, "{:?}", repaired.lines);
         assert!(verify(&content, &[repaired.root], &mut |_| ()).await.unwrap().damages.is_empty());
         assert_eq!(range(&content, &repaired.root, 0..u64::MAX).await.unwrap().len(), 999);
-        // Another life, which warms its index up from footers: the damaged chunk is nobody's duplicate.
+        // Another life warms its index up from footers: the damaged chunk is given as no duplicate.
         let content = Content::open(env.clone(), store.clone(), config());
         content.warm_index().await.unwrap();
         let mut batch = content.batch();
@@ -147,7 +147,8 @@ fn the_cache_gives_back_data_and_nodes() {
         let bad = changes[7].1.unwrap();
         content.read(&bad, Class::Data).await.unwrap();
         get(&content, &root, 70).await.unwrap();
-        // The root node and one chunk are damaged; both are in the cache. So is, below the root, a chunk that is not.
+        // Damaged: the root node and one chunk, both in the cache, and below the root another
+        // chunk, which is not.
         let lost = changes[8].1.unwrap();
         for hurt in [root.unwrap(), bad, lost] {
             store.flip(&pack::key(hurt.pack), u64::from(hurt.offset) + 60);
@@ -243,8 +244,8 @@ fn a_damaged_footer_alone_is_written_anew_and_nothing_is_lost() {
         let id = changes[123].1.unwrap().pack;
         let key = pack::key(id);
         let (object, _) = store.get(&key).await.unwrap();
-        // In the entries, in the lengths, in the checksum, in the magic number. (A version that is higher says that a newer
-        // binary has written it, and nobody can contradict.)
+        // In the entries, in the lengths, in the checksum, in the magic number. (A version that is
+        // higher says that a newer binary has written it, and no check can contradict.)
         let footer = footer::length_from_tail(&object).unwrap();
         for from_end in [footer, footer / 2, 24, 20, 14, 12, 8, 1] {
             let mut damaged = object.to_vec();
@@ -270,12 +271,13 @@ fn a_damaged_footer_alone_is_written_anew_and_nothing_is_lost() {
 #[test]
 fn warm_memory_gives_back_nodes_that_the_store_has_lost() {
     run(async |env| {
-        let world = env::sim::World::new(1, env::sim::Faults::none());
-        let frames = warm::FramesShape { bytes: 16 << 20, store: base::StoreId([2; 16]) };
-        let shape = warm::Shape { slots: 1, slot_bytes: 16 << 10, frames: Some(frames) };
+        let world = rekindle_env::sim::World::new(1, rekindle_env::sim::Faults::none());
+        let frames =
+            rekindle_warm::FramesShape { bytes: 16 << 20, store: rekindle_base::StoreId([2; 16]) };
+        let shape = rekindle_warm::Shape { slots: 1, slot_bytes: 16 << 10, frames: Some(frames) };
         let path = std::path::Path::new("/memory/warm");
-        let node = base::NodeId([1; 16]);
-        let arena = warm::Arena::open_shaped(&world.env(), path, node, shape).unwrap();
+        let node = rekindle_base::NodeId([1; 16]);
+        let arena = rekindle_warm::Arena::open_shaped(&world.env(), path, node, shape).unwrap();
         let frames = arena.frames();
         let store = Arc::new(Broken::new());
         let open = || Content::open_warm(env.clone(), store.clone(), config(), frames.clone());

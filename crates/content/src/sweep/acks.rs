@@ -1,24 +1,27 @@
-//! The records `sweep/acks/<node>`: which condemned set a node refuses duplicates in.
+//! The records `sweep/acks/<node>`: the condemned set in which a node refuses duplicates.
 //!
-//! A set is dead for good only when every node of the store has said so of it: each refuses duplicates in its packs from then
-//! on, and the batches that it had begun before have ended. Every record `nodes/<id>` counts, however long it has been
-//! silent; one that says that it is `fenced` does not, nor one whose life was said to be over.
+//! A set is dead for good only when every node of the store has acknowledged it: each refuses
+//! duplicates in its packs from then on, and the batches that it had begun before have ended. Every
+//! record `nodes/<id>` counts, however long it has been silent. A record that says `fenced` does
+//! not count, nor does one whose life has left or was dismissed.
 //!
-//! A node that starts meanwhile is no hole: its record is written before it reads `sweep/condemned`, which it does before
-//! it finds its first duplicate; the sweeper writes that record before it lists the nodes.
+//! A node that starts meanwhile is no hole. It writes its record before it reads `sweep/condemned`,
+//! which it does before it finds its first duplicate. The sweeper writes `sweep/condemned` before
+//! it lists the nodes.
 
 use super::condemned::{self, State};
 use crate::{Content, Error};
-use base::{Incarnation, NodeId};
-use datastore::key;
-use datastore::record::{self, Body, Writer};
 use futures_util::FutureExt;
+use rekindle_base::{Incarnation, NodeId};
+use rekindle_datastore::key;
+use rekindle_datastore::record::{self, Body, Writer};
 use serde::{Deserialize, Serialize};
 
-/// Whether this start has left, for good; whoever says anything of it holds this.
+/// Whether this start has left, for good; a task that writes the record of this start holds the
+/// lock.
 pub(super) type Left = tokio::sync::Mutex<bool>;
 
-/// Where the records are.
+/// Prefix of the keys of the records.
 pub const PREFIX: &str = "sweep/acks/";
 
 /// The record.
@@ -28,10 +31,11 @@ pub struct Ack {
     pub incarnation: Incarnation,
     /// The condemned set that is acknowledged.
     pub set: u64,
-    /// The condemned set that it means to acknowledge as soon as what it had begun before has ended: it lives.
+    /// The condemned set that the node will acknowledge as soon as its earlier holds have ended: a
+    /// sign of life.
     #[serde(default)]
     pub ending: u64,
-    /// This start of the node is over: it writes nothing any more.
+    /// Whether this start of the node is over: it writes nothing any more.
     #[serde(default)]
     pub left: bool,
 }
@@ -45,8 +49,8 @@ fn key_of(node: NodeId) -> String {
     format!("{PREFIX}{node}")
 }
 
-/// This node's part in another's sweep; gives whether there is one. Never while this node itself sweeps: the set in the
-/// record may be an older one.
+/// Does this node's part in another node's sweep; returns whether there is such a sweep. Never
+/// called while this node itself sweeps: the set in the record may be an older one.
 pub(super) async fn acknowledge(
     content: &Content,
     writer: &Writer,
@@ -72,7 +76,7 @@ pub(super) async fn acknowledge(
     say(writer, left, Ack { incarnation, set: condemned.set, ending: 0, left: false }).await
 }
 
-/// Says something of this start, unless it has left; whether it did.
+/// Writes the record of this start, unless it has left; returns whether it did.
 async fn say(writer: &Writer, left: &Left, ack: Ack) -> Result<bool, Error> {
     let left = left.lock().await;
     if *left {
@@ -82,19 +86,21 @@ async fn say(writer: &Writer, left: &Left, ack: Ack) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Whether somebody has said that this start of the node is over. Then other nodes do not wait for it, and what it takes for
-/// granted of the store may be deleted: it must write nothing more that leads there.
+/// Whether this start of the node was dismissed, or has left. Then other nodes do not wait for it,
+/// and chunks that it takes for granted may be deleted: it must write nothing more that leads to
+/// them.
 pub async fn is_dismissed(writer: &Writer) -> Result<bool, Error> {
     let life = writer.life();
     has_left(writer, life.node, Some(life.incarnation)).await
 }
 
-/// The newer start that the node's record names, if it does: from another copy of its folder. That one sweeps as this node, and
-/// asks nobody whether this start takes anything for granted of the store, so this one must write nothing more that leads there.
+/// Returns the newer start that the node's record names, if it does: one from another copy of the
+/// node's folder. The newer start sweeps as this node, without asking this one. So this one must
+/// write nothing more that leads to chunks that it takes for granted.
 pub async fn replaced_by(writer: &Writer) -> Result<Option<Incarnation>, Error> {
     match last_start(writer, writer.node).await {
         Ok(newest) => Ok(newest.filter(|newest| *newest > writer.life().incarnation)),
-        Err(datastore::Error::NotFound(_)) => Ok(None),
+        Err(rekindle_datastore::Error::NotFound(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
@@ -103,27 +109,27 @@ pub async fn replaced_by(writer: &Writer) -> Result<Option<Incarnation>, Error> 
 async fn last_start(
     writer: &Writer,
     node: NodeId,
-) -> Result<Option<Incarnation>, datastore::Error> {
+) -> Result<Option<Incarnation>, rekindle_datastore::Error> {
     let key = key::node_key(node);
     let (bytes, _) = writer.store.get(&key).await?;
     let body = record::decode(&key, &bytes)?.body;
     Ok(body.get("incarnation").and_then(|number| number.as_u64()).map(Incarnation))
 }
 
-/// The start of another node that is over, by somebody's word: the one that its record names.
+/// Returns the start of another node that the user dismisses: the one that the node's record names.
 pub(super) async fn dismissed(writer: &Writer, node: NodeId) -> Result<Incarnation, Error> {
     if node == writer.node {
         let reason = "this is the node that was asked: it is not gone".to_owned();
         return Err(Error::Invalid(reason));
     }
-    let unclear = || datastore::Error::Damaged {
+    let unclear = || rekindle_datastore::Error::Damaged {
         reason: "it does not say which start of the node is the last one".to_owned(),
         key: key::node_key(node),
     };
     Ok(last_start(writer, node).await?.ok_or_else(unclear)?)
 }
 
-/// An error when that start of a node has answered the sweep at hand: it lives.
+/// Returns an error when that start of a node has answered the sweep at hand: it lives.
 pub(super) async fn prove_silent(
     writer: &Writer,
     node: NodeId,
@@ -140,7 +146,8 @@ pub(super) async fn prove_silent(
     Ok(())
 }
 
-/// Says that a start of a node is over: its own stop in good order, or somebody's word for one that will never come back.
+/// Writes that a start of a node is over: after its own stop in good order, or by the user's word
+/// for one that will never come back.
 pub(super) async fn leave(
     writer: &Writer,
     node: NodeId,
@@ -152,7 +159,7 @@ pub(super) async fn leave(
 async fn put(writer: &Writer, node: NodeId, ack: Ack) -> Result<(), Error> {
     let key = key_of(node);
     match writer.read::<Ack>(&key).await? {
-        // The word of an earlier start, or one that arrives late, does not speak for a later one.
+        // A late word of an earlier start says nothing about a later one.
         Some(found) if found.value == ack || found.value.incarnation > ack.incarnation => {}
         // A start that is over does not come back.
         Some(found) if found.value.left && found.value.incarnation == ack.incarnation => {
@@ -167,11 +174,11 @@ async fn put(writer: &Writer, node: NodeId, ack: Ack) -> Result<(), Error> {
 /// Another node of the store.
 pub(super) struct Other {
     pub(super) node: NodeId,
-    /// `None`: its record cannot be understood, so it lives.
+    /// `None`: the record cannot be understood, so the node lives.
     pub(super) incarnation: Option<Incarnation>,
 }
 
-/// The other nodes that may be alive.
+/// Lists the other nodes that may be alive.
 pub(super) async fn others(writer: &Writer) -> Result<Vec<Other>, Error> {
     let mut others = Vec::new();
     let mut after: Option<String> = None;
@@ -184,7 +191,7 @@ pub(super) async fn others(writer: &Writer) -> Result<Vec<Other>, Error> {
             let Some(node) = id.filter(|node| *node != writer.node) else { continue };
             let bytes = match writer.store.get(&listed.key).await {
                 Ok((bytes, _)) => bytes,
-                Err(datastore::Error::NotFound(_)) => continue,
+                Err(rekindle_datastore::Error::NotFound(_)) => continue,
                 Err(error) => return Err(error.into()),
             };
             let body = record::decode(&listed.key, &bytes).map(|found| found.body);
@@ -220,11 +227,11 @@ async fn has_left(
 /// A node that has not acknowledged a condemned set yet.
 pub(super) struct Waited {
     pub(super) node: NodeId,
-    /// It lives, and ends what it had begun before.
+    /// Whether the node lives, and is ending what it had begun before.
     pub(super) is_ending: bool,
 }
 
-/// The nodes that have not acknowledged a condemned set yet.
+/// Lists the nodes that have not acknowledged a condemned set yet.
 pub(super) async fn missing(writer: &Writer, set: u64) -> Result<Vec<Waited>, Error> {
     let mut missing = Vec::new();
     for other in others(writer).await? {

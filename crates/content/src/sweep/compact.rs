@@ -1,7 +1,7 @@
 //! Compaction: live chunks of a mostly dead pack go into new packs, and a note says where.
 //!
-//! Blobs are copied as they are stored, after their bytes were checked against their name: damage is not copied, and a
-//! pack that has some stays where it is, for people to look at.
+//! Blobs are copied as they are stored, after their bytes were checked against their name. Damage
+//! is not copied: a damaged pack stays where it is, for the user to look at.
 
 use super::mark::Verdict;
 use super::pace::Pace;
@@ -12,21 +12,22 @@ use crate::name::PackMap;
 use crate::pack::reader;
 use crate::pack::writer::pointer;
 use crate::{Batch, Content, Error, limits, moved, pack};
-use base::{Kind, PackId};
 use bytes::Bytes;
 use futures_util::future::join_all;
+use rekindle_base::{Kind, PackId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What was moved.
+/// The result of a compaction.
 pub(super) struct Compacted {
     pub(super) packs: Vec<PackId>,
     pub(super) bytes_copied: u64,
 }
 
-/// Those of `packs` from which less would be copied than stays behind. Marks count small blobs that lie close together
-/// as one, so only the footer tells; without this a pack of small blobs would be copied by every sweep. `blob_bytes` gets
-/// what the footers of the others say.
+/// Returns those of `packs` of whose blobs less than [`limits::COMPACTION_LIVE_PERCENT`] is alive.
+/// Marks count small blobs that lie close together as one, so only the footer tells; without this
+/// check every sweep would copy a pack of small blobs. `blob_bytes` gets the bytes of blobs of the
+/// other packs, as their footers say.
 pub(super) async fn worthwhile(
     content: &Content,
     packs: Vec<(PackId, u64)>,
@@ -46,8 +47,8 @@ pub(super) async fn worthwhile(
             };
             let live = entries.iter().filter(|entry| verdict.has(pack, entry.offset));
             let copied: u64 = live.map(|entry| u64::from(entry.stored)).sum();
-            // Of the blobs alone: header and footer weigh much in a small pack, parity in any, and a copy would have them
-            // as well.
+            // Of the blobs alone: header and footer weigh much in a small pack, parity in any, and
+            // a copy would have them as well.
             let stored: u64 = entries.iter().map(|entry| u64::from(entry.stored)).sum();
             if copied * 100 < stored * limits::COMPACTION_LIVE_PERCENT {
                 worthwhile.push((*pack, *length));
@@ -59,7 +60,7 @@ pub(super) async fn worthwhile(
     Ok(worthwhile)
 }
 
-/// Moves what is alive out of `packs`. On return the copies and the notes are durable.
+/// Moves live chunks out of `packs`. On return the copies and the notes are durable.
 pub(super) async fn compact(
     content: &Content,
     packs: &[(PackId, u64)],
@@ -105,7 +106,7 @@ async fn move_out(
     account(content, pack, length, &live, verdict).await?;
     live.retain(|entry| verdict.has(&pack, entry.offset));
     let mut places = BTreeMap::new();
-    // A leftover of a compaction that a crash cut off: what its note says goes on being true.
+    // A crash may have cut off a compaction of this pack: what its note says goes on being true.
     if let Some(note) = inner.moved.note(&inner.store, pack).await? {
         places.extend(note.entries.iter().copied());
     }
@@ -130,7 +131,7 @@ async fn move_out(
     Ok((Moved { pack, entries: places.into_iter().collect() }, bytes_copied))
 }
 
-/// Refuses a pack whose footer leaves out something that may be alive: it is deleted afterwards.
+/// Refuses a pack whose footer leaves out a blob that may be alive: a compacted pack is deleted.
 async fn account(
     content: &Content,
     pack: PackId,
@@ -148,14 +149,15 @@ async fn account(
         at = end_of(entry);
     }
     if at < blobs_end {
-        // Parity lies there, or what the footer does not say.
+        // Parity lies there, or blobs that the footer does not name.
         let begin = blobs_end.saturating_sub(parity::HEAD_BYTES as u64);
         let head = content.inner.store.get_range(&pack::key(pack), begin..blobs_end).await?;
         let head = parity::decode(&head).ok().filter(|head| head.pack == pack);
         blobs_end = head.map_or(blobs_end, |head| head.layout.covered as u64);
     }
     gaps.push(at..blobs_end);
-    // A bit of the marks stands for 4 KiB: those that begin behind the blobs stand for nothing else.
+    // A bit of the marks stands for 4 KiB: bits that begin behind the blobs stand for no blob of
+    // the footer.
     gaps.push(blobs_end.next_multiple_of(u64::from(limits::LIVE_GRANULE_BYTES))..u64::MAX);
     let is_hidden =
         |gap: &std::ops::Range<u64>| gap.start < gap.end && verdict.has_within(&pack, gap.clone());
@@ -164,12 +166,12 @@ async fn account(
         Some(gap) => {
             let key = pack::key(pack);
             let reason = format!("its footer leaves out what lies at byte {}", gap.start);
-            Err(datastore::Error::Damaged { key, reason }.into())
+            Err(rekindle_datastore::Error::Damaged { key, reason }.into())
         }
     }
 }
 
-/// Entries in groups that one ranged read each can fetch.
+/// Groups entries, so that one ranged read can fetch each group.
 fn neighbours(entries: &[Entry]) -> impl Iterator<Item = &[Entry]> {
     let mut rest = entries;
     std::iter::from_fn(move || {

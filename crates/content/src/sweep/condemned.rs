@@ -1,31 +1,33 @@
-//! The record `sweep/condemned`: which packs nobody may find duplicates in, and whether their fate is settled.
+//! The record `sweep/condemned`: packs in which no node may find duplicates, and whether their fate
+//! is settled.
 //!
-//! Two states matter. While a list is *condemned*, it may be dropped by whoever comes after a crash: nothing was
-//! deleted. Once it is *deleting*, the packs on it are dead for good (no root reached them after everybody had
-//! refused duplicates in them), and whoever comes later finishes: it never lifts the refusal, because a deletion
-//! that the crashed sweeper sent may still be on its way.
+//! Two states matter. A *condemned* list may be dropped by the next sweeper after a crash: nothing
+//! was deleted. The packs of a *deleting* list are dead for good: no root reached them after every
+//! node had refused duplicates in them. The next sweeper finishes the deletion and never lifts the
+//! refusal instead, because a deletion that the crashed sweeper sent may still be on its way.
 //!
-//! Each step is a conditional write on the state before, so of two sweepers one loses before it has deleted anything.
+//! Each step is a conditional write on the state before, so of two sweepers one loses before it has
+//! deleted anything.
 
 use crate::{Content, Error};
-use base::PackId;
-use datastore::Store;
-use datastore::record::{Body, Held, Writer};
+use rekindle_base::PackId;
+use rekindle_datastore::Store;
+use rekindle_datastore::record::{Body, Held, Writer};
 use serde::{Deserialize, Serialize};
 
 /// The key of the record.
 pub const KEY: &str = "sweep/condemned";
 
-/// How far the packs of the record are.
+/// The state of the packs of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// There are none.
+    /// The record names no packs.
     #[default]
     Clear,
-    /// No duplicates in them; they may turn out to be alive.
+    /// Writers find no duplicates in the packs, which may turn out to be alive.
     Condemned,
-    /// Dead, being deleted.
+    /// The packs are dead and being deleted.
     Deleting,
 }
 
@@ -34,16 +36,17 @@ pub enum State {
 pub struct Condemned {
     /// Counts sweeps.
     pub sweep: u64,
-    /// How far it is.
+    /// The state of the packs.
     pub state: State,
     /// Packs that are condemned or being deleted.
     pub packs: Vec<PackId>,
     /// Packs whose `moved/` notes are being deleted.
     pub notes: Vec<PackId>,
-    /// Packs that are mostly dead and wait for their compaction; no duplicates in them either.
+    /// Packs that are mostly dead and wait for their compaction. Writers find no duplicates in them
+    /// either.
     #[serde(default)]
     pub sparse: Vec<PackId>,
-    /// A number of this set, for acknowledgements: no other set has it.
+    /// Number of this set, for acknowledgements: no other set has it.
     #[serde(default)]
     pub set: u64,
 }
@@ -55,40 +58,40 @@ impl Body for Condemned {
 }
 
 impl Condemned {
-    /// The packs in which nobody may find duplicates.
+    /// Packs in which no node may find duplicates.
     pub fn refused(&self) -> impl Iterator<Item = PackId> + '_ {
         self.packs.iter().chain(&self.sparse).copied()
     }
 
-    /// The state after a sweep.
+    /// Returns the record after a sweep.
     pub(super) fn clear(&self) -> Self {
         Self { sweep: self.sweep, ..Self::default() }
     }
 }
 
-/// From now on this node finds no duplicates there, and follows no note there.
+/// Makes this node refuse duplicates in these packs, and drop the notes that lead there.
 pub(super) fn refuse(content: &Content, condemned: &Condemned) {
     content.inner.index.condemn(condemned.refused());
     let packs: Vec<PackId> = condemned.refused().chain(condemned.notes.iter().copied()).collect();
     content.inner.moved.condemn(&packs);
 }
 
-/// The record as it is now; the empty one when there is none.
+/// Reads the record; returns the empty one when there is none.
 pub(crate) async fn read(store: &Store) -> Result<Condemned, Error> {
     match store.get(KEY).await {
-        Ok((bytes, _)) => Ok(datastore::record::decode_as(KEY, &bytes)?.0),
-        Err(datastore::Error::NotFound(_)) => Ok(Condemned::default()),
+        Ok((bytes, _)) => Ok(rekindle_datastore::record::decode_as(KEY, &bytes)?.0),
+        Err(rekindle_datastore::Error::NotFound(_)) => Ok(Condemned::default()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The record, for changing it; made when there is none.
+/// Reads the record, for changing it; creates it when there is none.
 pub(super) async fn hold(writer: &Writer) -> Result<Held<Condemned>, Error> {
     if let Some(held) = writer.read(KEY).await? {
         return Ok(held);
     }
     match writer.create(KEY, Condemned::default()).await {
-        Err(datastore::Error::Exists(_)) => writer
+        Err(rekindle_datastore::Error::Exists(_)) => writer
             .read(KEY)
             .await?
             .ok_or_else(|| Error::Stopped("sweep/condemned comes and goes".into())),

@@ -1,22 +1,24 @@
 //! The record `sweep/lease`: one node sweeps at a time.
 //!
-//! No clock of two machines is compared. Whoever finds the lease with another node remembers what it saw and when by its
-//! own clock; only when the record has not changed for [`EXPIRY`] is it taken over, with the next epoch. The holder writes
-//! the record anew all the time, and before each deletion: a write that fails shows that somebody else has taken over.
+//! Clocks of two machines are never compared. A node that finds the lease with another node
+//! remembers the record and, by its own clock, the time. Only when the record has not changed for
+//! [`EXPIRY`] does the node take the lease over, with the next epoch. The holder writes the record
+//! anew all the time, and before each deletion: a write that fails shows that another node has
+//! taken over.
 
 use crate::Error;
-use base::{Incarnation, NodeId};
-use datastore::record::{Body, Held, Mark, Writer};
-use env::Moment;
 use parking_lot::Mutex;
+use rekindle_base::{Incarnation, NodeId};
+use rekindle_datastore::record::{Body, Held, Mark, Writer};
+use rekindle_env::Moment;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The key of the record.
 pub const KEY: &str = "sweep/lease";
-/// A lease that has not changed for so long, seen by one clock, is nobody's.
+/// A lease that has not changed for so long, by one node's clock, is free.
 pub const EXPIRY: Duration = Duration::from_secs(60);
-/// How often a holder shows that it lives.
+/// Interval at which a holder shows that it lives.
 const BEAT: Duration = Duration::from_secs(10);
 
 /// The record.
@@ -24,9 +26,9 @@ const BEAT: Duration = Duration::from_secs(10);
 pub struct Lease {
     /// Counts holders.
     pub epoch: u64,
-    /// The node that sweeps; none when nobody does.
+    /// The node that sweeps, if one does.
     pub holder: Option<NodeId>,
-    /// Which of its starts.
+    /// The start of that node.
     pub incarnation: Incarnation,
     /// Counts signs of life.
     pub beat: u64,
@@ -37,16 +39,16 @@ impl Body for Lease {
     const FORMAT: u32 = 1;
 }
 
-/// Somebody else's lease as it was seen, and since when it has been so.
+/// Another node's lease as this node saw it, and since when it has been so.
 pub(super) type Seen = Mutex<Option<(Mark, Moment)>>;
 
-/// The time as a holder.
+/// The tenure of a holder.
 pub(super) struct Tenure<'a> {
     writer: &'a Writer,
     held: tokio::sync::Mutex<Held<Lease>>,
 }
 
-/// Takes the lease, or says who has it.
+/// Takes the lease, or returns an error that names its holder.
 pub(super) async fn take<'a>(writer: &'a Writer, seen: &Seen) -> Result<Tenure<'a>, Error> {
     let life = writer.life();
     let mine =
@@ -73,14 +75,14 @@ pub(super) async fn take<'a>(writer: &'a Writer, seen: &Seen) -> Result<Tenure<'
     *seen.lock() = None;
     match taken {
         Ok(held) => Ok(Tenure { writer, held: tokio::sync::Mutex::new(held) }),
-        Err(datastore::Error::Exists(_) | datastore::Error::Conflict(_)) => {
+        Err(rekindle_datastore::Error::Exists(_) | rekindle_datastore::Error::Conflict(_)) => {
             Err(Error::Stopped("another node has begun to sweep at the same moment".into()))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// How much longer the record must stay as it is.
+/// Returns how much longer the record must stay as it is before the lease is free.
 fn unchanged(writer: &Writer, seen: &Seen, mark: &Mark) -> Duration {
     let now = writer.env.now();
     let mut seen = seen.lock();
@@ -102,7 +104,7 @@ fn held_by(lease: &Lease, left: Duration) -> Error {
 }
 
 impl Tenure<'_> {
-    /// Shows that this node lives, and proves that nobody has taken over.
+    /// Shows that this node lives, and proves that no other node has taken over.
     pub(super) async fn prove(&self) -> Result<(), Error> {
         let mut held = self.held.lock().await;
         let lease = Lease { beat: held.value.beat + 1, ..held.value.clone() };
@@ -111,14 +113,14 @@ impl Tenure<'_> {
                 *held = next;
                 Ok(())
             }
-            Err(datastore::Error::Conflict(_)) => {
+            Err(rekindle_datastore::Error::Conflict(_)) => {
                 Err(Error::Stopped("another node has taken the sweep over".into()))
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Shows it again and again, until somebody else has taken over.
+    /// Shows again and again that this node lives, until another node has taken over.
     pub(super) async fn keep(&self) -> Error {
         loop {
             self.writer.env.sleep(BEAT).await;
@@ -129,7 +131,7 @@ impl Tenure<'_> {
         }
     }
 
-    /// Gives it back.
+    /// Gives the lease back.
     pub(super) async fn release(self) {
         let held = self.held.into_inner();
         let free = Lease { epoch: held.value.epoch, ..Lease::default() };

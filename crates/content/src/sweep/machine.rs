@@ -17,16 +17,17 @@
 
 use serde::Serialize;
 
-/// What a sweep is doing.
+/// The phase of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// Nothing.
+    /// No sweep runs.
     #[default]
     Idle,
     /// Walks everything that roots reach.
     Marking,
-    /// Has found packs that nothing reaches, refuses duplicates in them, writes them into the record.
+    /// Has found packs that nothing reaches, refuses duplicates in them, writes them into the
+    /// record.
     Condemned,
     /// Waits until what began before has ended, here and on other nodes.
     Settling,
@@ -34,16 +35,17 @@ pub enum Phase {
     ReMarking,
     /// Copies what is alive out of packs that are mostly dead.
     Compacting,
-    /// Deletes: first what nothing reaches, so that there is room for copies, later what was compacted.
+    /// Deletes: first what nothing reaches, so that there is room for copies, later what was
+    /// compacted.
     Deleting,
 }
 
-/// What happens to a sweep.
+/// An event of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
-    /// It begins.
+    /// The sweep begins.
     Begin,
-    /// The record says that an earlier one was deleting.
+    /// The record says that an earlier sweep was deleting.
     Resume,
     /// There are packs to condemn.
     Candidates,
@@ -51,17 +53,17 @@ pub(super) enum Event {
     Nothing,
     /// The record names the condemned packs.
     Recorded,
-    /// Nobody is left who could have found a duplicate in them.
+    /// No batch is left that could have found a duplicate in the condemned packs.
     Settled,
-    /// The second mark is done, and some are still dead.
+    /// The second mark is done, and some of the packs are still dead.
     Confirmed,
-    /// What nothing reaches is gone; packs that are mostly dead are next.
+    /// Packs that nothing reaches are gone; packs that are mostly dead are next.
     Sparse,
     /// The notes of moved chunks are durable.
     Compacted,
-    /// It is done.
+    /// The deletion is done.
     Deleted,
-    /// An error ended it.
+    /// An error ended the sweep.
     Failed,
 }
 
@@ -103,7 +105,8 @@ mod tests {
             Phase::Deleting,
             Phase::Compacting,
         ];
-        // Each phase of the middle is entered from one phase by one event; after a compaction it is deleted once more.
+        // Each phase of the middle is entered from one phase by one event; after a compaction packs
+        // are deleted once more.
         for (at, phase) in phases.iter().enumerate().skip(1) {
             let ways: Vec<_> = phases
                 .iter()

@@ -1,19 +1,19 @@
 //! Marks: which packs hold something that roots reach, and how much of each.
 //!
-//! RAM: one bit for every 4 KiB of a pack that is met (32 MiB for a tebibyte), and the names of walked metadata chunks.
-//! A bit stands for the blobs that begin in its 4 KiB, so what is taken for alive is at times a little too much and
-//! never too little.
+//! RAM: one bit for every 4 KiB of a pack that is met (32 MiB for a tebibyte), and the names of
+//! walked metadata chunks. A bit stands for the blobs that begin in its 4 KiB, so marks take at
+//! times a little too much for alive, and never too little.
 
 use crate::format::moved::Moved;
 use crate::moved;
 use crate::name::{NameSet, PackMap, PackSet};
 use crate::tree::Visitor;
 use crate::{Class, Content, Error, Pointer, limits, pack};
-use base::PackId;
 use hashbrown::HashSet;
 use hashbrown::hash_map::Entry;
+use rekindle_base::PackId;
 
-/// What is alive in one pack.
+/// The live blobs of one pack.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Alive {
     granules: Vec<u64>,
@@ -76,20 +76,21 @@ impl Alive {
 /// The marks of one sweep.
 #[derive(Default)]
 pub(super) struct Marks {
-    /// By the places that pointers name, dead packs with notes included.
+    /// Live blobs by the places that pointers name, dead packs with notes included.
     named: PackMap<Alive>,
     visited: NameSet,
-    /// Packs that are there though they have a note: compaction was cut off before the deletion.
+    /// Packs that are in the store though they have a note: compaction was cut off before the
+    /// deletion.
     leftovers: PackSet,
 }
 
-/// What the marks mean for the packs that are there.
+/// The meaning of the marks for the packs in the store.
 pub(super) struct Verdict<'a> {
     marks: &'a Marks,
     notes: &'a PackSet,
-    /// What is alive because notes lead there.
+    /// Blobs that are alive because notes lead there.
     noted: PackMap<Alive>,
-    /// Packs that notes lead to: at the end of how long a chain.
+    /// Of each pack that notes lead to, the length of the longest chain.
     hops: PackMap<usize>,
     /// Notes into which no pointer leads.
     pub(super) idle_notes: Vec<PackId>,
@@ -102,13 +103,13 @@ impl Visitor for Marks {
     }
 
     fn failed(&mut self, _pointer: &Pointer, error: Error) -> Result<(), Error> {
-        // What cannot be read may reach anything.
+        // A chunk that cannot be read may reach anything.
         Err(error)
     }
 }
 
 impl Marks {
-    /// Marks for a store with these notes and packs.
+    /// Creates marks for a store with these notes and packs.
     pub(super) fn new(notes: &PackSet, packs: &PackMap<u64>) -> Self {
         let leftovers = notes.iter().filter(|pack| packs.contains_key(*pack)).copied().collect();
         let mut marks = Self { leftovers, ..Self::default() };
@@ -122,13 +123,14 @@ impl Marks {
         Alive { exact: self.leftovers.contains(pack).then(HashSet::new), ..Alive::default() }
     }
 
-    /// Whether all packs that are there though they have notes were so when marking began.
+    /// Whether all packs that are in the store though they have notes were so when marking began.
     pub(super) fn knows_leftovers(&self, notes: &PackSet, packs: &PackMap<u64>) -> bool {
         notes.iter().all(|pack| !packs.contains_key(pack) || self.leftovers.contains(pack))
     }
 
-    /// Follows the notes: what is named in a pack that was compacted is alive where its note says. Round by round, so
-    /// that each note is read once for each length of chain at which it lies.
+    /// Follows the notes: a chunk that is named in a compacted pack is alive where the pack's note
+    /// says. Goes round by round, so that each note is read once for each length of chain at which
+    /// it lies.
     pub(super) async fn judge<'a>(
         &'a self,
         content: &Content,
@@ -161,7 +163,8 @@ impl Marks {
                     Error::Stopped(format!("the note of pack {pack} has vanished"))
                 })?;
                 let followed = self.follow(&note, &alive, |place| {
-                    // A note that a sweeper of old wrote too late leads nowhere; the pack itself is still there then.
+                    // A note that an earlier sweeper wrote too late leads nowhere; the pack itself
+                    // is still there then.
                     packs.contains_key(place) || notes.contains(place) || !packs.contains_key(&pack)
                 });
                 merge_all(&mut next, followed.moved);
@@ -183,7 +186,8 @@ impl Marks {
         Ok(verdict)
     }
 
-    /// Where the live places of a pack with a note are.
+    /// Splits the live places of a pack with a note: those that the note moves, and those that
+    /// stay.
     fn follow(
         &self,
         note: &Moved,
@@ -201,7 +205,7 @@ impl Marks {
                 rest.as_mut().map(|rest| rest.remove(offset));
             }
         }
-        // What a leftover holds beside its note is alive where it is.
+        // A live blob of a leftover that the note does not name is alive where it is.
         let mut stayed = Alive::default();
         rest.iter().flatten().for_each(|offset| stayed.mark(*offset, 1));
         Followed { moved, stayed }
@@ -214,7 +218,8 @@ struct Followed {
 }
 
 impl Verdict<'_> {
-    /// What pointers name in a pack directly; a pack with a note is judged by the note.
+    /// Returns the blobs that pointers name in a pack directly; a pack with a note is judged by the
+    /// note.
     fn direct(&self, pack: &PackId) -> Option<&Alive> {
         if self.notes.contains(pack) { None } else { self.marks.named.get(pack) }
     }
@@ -247,7 +252,7 @@ impl Verdict<'_> {
             .any(|alive| alive.has_within(bytes.start, bytes.end))
     }
 
-    /// At the end of how long a chain of notes a pack lies.
+    /// Length of the longest chain of notes at whose end a pack lies.
     pub(super) fn hops(&self, pack: &PackId) -> usize {
         self.hops.get(pack).copied().unwrap_or(0)
     }
@@ -262,7 +267,7 @@ fn merge_all(into: &mut PackMap<Alive>, from: PackMap<Alive>) {
     }
 }
 
-/// Packs that have a note.
+/// Lists the packs that have a note.
 pub(super) async fn list_notes(content: &Content) -> Result<PackSet, Error> {
     let mut notes = PackSet::default();
     let mut after: Option<String> = None;
@@ -279,7 +284,7 @@ pub(super) async fn list_notes(content: &Content) -> Result<PackSet, Error> {
     }
 }
 
-/// Packs that are there, with their lengths.
+/// Lists the packs in the store, with their lengths.
 pub(super) async fn list_packs(content: &Content) -> Result<PackMap<u64>, Error> {
     let mut packs: PackMap<u64> = PackMap::default();
     for class in [Class::Data, Class::Metadata] {

@@ -1,21 +1,26 @@
-//! Reclaiming space beside traffic: no lock over the store, and until the deletion a rescue is always possible.
+//! Reclaiming space beside traffic: no lock over the store, and until the deletion a rescue is
+//! always possible.
 //!
-//! 1. **Marking**: list the packs, then walk everything that roots reach. A pack that was listed, that no live batch wrote
-//!    and in which nothing is alive is a candidate; so is one that is mostly dead (for compaction).
-//! 2. **Condemned**: from now on this node finds no duplicates in the candidates; the record `sweep/condemned` tells the
-//!    other nodes.
-//! 3. **Settling**: wait until every batch (and every [`crate::Hold`]) begun before has ended, and the other nodes say
-//!    the same of theirs. What such a batch took from a condemned pack is now either reached by a root, or by nothing.
-//! 4. **Re-marking**: read the roots again and walk what is new. Chunks are immutable, so what was walked need not be walked
-//!    again. A pack in which something is alive now is rescued. What is dead now stays dead: nobody can find it.
-//! 5. **Deleting**: the record says which packs die (a conditional write: of two sweepers one stops here at the latest), then
-//!    they are deleted. This first, so that a full store has room again.
-//! 6. **Compacting**: copy live chunks out of mostly dead packs, write `moved/<pack>` notes, delete those packs; a few at a
-//!    time. Then the record is cleared.
+//! 1. **Marking**: list the packs, then walk everything that roots reach. A pack that was listed,
+//!    that no live batch wrote and in which nothing is alive is a candidate; so is one that is
+//!    mostly dead (for compaction).
+//! 2. **Condemned**: from now on this node finds no duplicates in the candidates; the record
+//!    `sweep/condemned` tells the other nodes.
+//! 3. **Settling**: wait until every batch (and every [`crate::Hold`]) begun before has ended, and
+//!    the other nodes say the same of theirs. A chunk that such a batch took from a condemned pack
+//!    is now either reached by a root, or by nothing.
+//! 4. **Re-marking**: read the roots again and walk what is new. Chunks are immutable, so walked
+//!    ones need not be walked again. A pack in which something is alive now is rescued. A pack that
+//!    is dead now stays dead: no batch can find it.
+//! 5. **Deleting**: the record says which packs die, then they are deleted. The record is written
+//!    conditionally: of two sweepers one stops here at the latest. Deletion comes first, so that a
+//!    full store has room again.
+//! 6. **Compacting**: copy live chunks out of mostly dead packs, write `moved/<pack>` notes, delete
+//!    those packs; a few at a time. Then the record is cleared.
 //!
-//! Of several nodes one sweeps ([`lease`]), and none of the others is left out ([`acks`]).
+//! Of several nodes one sweeps ([`lease`]), and it waits for all the others ([`acks`]).
 //!
-//! After a crash: *condemned* is dropped, *deleting* is finished. See [`condemned`] for why.
+//! After a crash: *condemned* is dropped, *deleting* is finished. [`condemned`] says why.
 
 mod acks;
 mod compact;
@@ -35,44 +40,46 @@ pub use status::SweepStatus;
 use crate::name::{PackMap, PackSet};
 use crate::tree::{Root, walk_at};
 use crate::{Class, Content, Error, Pointer, limits, moved, pack};
-use base::{Incarnation, Kind, NodeId, PackId};
 use condemned::{Condemned, State};
-use datastore::record::{Held, Writer};
-use env::BoxFuture;
 use futures_util::future::{Either, select};
 use lease::{Seen, Tenure};
 use machine::Event;
 use mark::{Marks, Verdict, list_notes, list_packs};
 use pace::Pace;
 use parking_lot::Mutex;
+use rekindle_base::{Incarnation, Kind, NodeId, PackId};
+use rekindle_datastore::record::{Held, Writer};
+use rekindle_env::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Who knows all roots.
+/// The source of all roots.
 pub trait Roots: Send + Sync {
-    /// The roots of everything that must stay, as many of each volume as it has: the present one, earlier versions, those
-    /// in the trash. An error ends the sweep: a root that cannot be read is never an empty one.
+    /// Returns the roots of everything that must stay, as many of each volume as it has: the
+    /// present one, earlier versions, those in the trash. An error ends the sweep: a root that
+    /// cannot be read is never an empty one.
     ///
-    /// A root that exists during the whole call must be in the answer, even when it goes from one record to another
-    /// meanwhile. Whoever moves roots keeps a [`crate::Hold`] while doing so, and whoever lists records looks again
-    /// when one that was listed has vanished.
+    /// A root that exists during the whole call must be in the answer, even when it goes from one
+    /// record to another meanwhile. So a task that moves roots keeps a [`crate::Hold`] while doing
+    /// so, and a task that lists records looks again when a listed record has vanished.
     fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, Error>>;
 }
 
-/// How a sweep goes about it.
+/// The options of a sweep.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// What it may take of the machine.
+    /// The share of the machine that a sweep may take.
     pub budget: Budget,
     /// Whether mostly dead packs are compacted.
     pub compacts: bool,
-    /// How long condemned packs are left alone at least, for readers that hold an old root.
+    /// Least time for which condemned packs are left alone, for readers that hold an old root.
     pub grace: Duration,
-    /// Packs younger than this, by their names, are left alone, unless this start wrote them and knows what became of them.
-    /// Longer than any write takes, with all that is tried again.
+    /// Packs younger than this, by their ids, are left alone, unless this start wrote them and
+    /// knows the outcome of their batches. Longer than any write takes, with all its retries.
     pub young: Duration,
-    /// How long it waits for other nodes to agree. Then it ends, and nothing is deleted.
+    /// Longest wait for what this node had begun before, and then for other nodes to agree. After
+    /// it the sweep ends, and nothing is deleted.
     pub patience: Duration,
 }
 
@@ -88,7 +95,7 @@ impl Default for Options {
     }
 }
 
-/// Sweeps one store.
+/// A sweeper of one store.
 pub struct Sweeper {
     content: Content,
     writer: Writer,
@@ -96,8 +103,9 @@ pub struct Sweeper {
     options: Options,
     status: Mutex<SweepStatus>,
     stop: Arc<AtomicBool>,
-    /// Bytes of blobs in packs of which more is alive than their lengths let expect, as their footers say: parity, and in
-    /// small packs header and footer, would make them candidates of each sweep.
+    /// Bytes of blobs in packs of which more is alive than their lengths let expect, as their
+    /// footers say. By their lengths alone, parity (and in small packs header and footer) would
+    /// make them candidates of each sweep.
     blob_bytes: Mutex<PackMap<u64>>,
     /// Another node's lease, as it was seen last.
     seen: Seen,
@@ -106,19 +114,19 @@ pub struct Sweeper {
     left: acks::Left,
 }
 
-/// What a mark proposes.
+/// The proposal of a mark.
 #[derive(Debug, Default)]
 struct Plan {
-    /// Nothing in them is alive.
+    /// Packs in which nothing is alive.
     dead: Vec<PackId>,
-    /// Little in them is alive; with their lengths.
+    /// Packs in which little is alive, with their lengths.
     sparse: Vec<(PackId, u64)>,
     /// Notes into which no pointer leads.
     notes: Vec<PackId>,
 }
 
 impl Sweeper {
-    /// A sweeper of `content`'s store. `roots` must know every root there is.
+    /// Creates a sweeper of `content`'s store. `roots` must know every root there is.
     #[must_use]
     pub fn new(content: Content, writer: Writer, roots: Arc<dyn Roots>) -> Self {
         Self {
@@ -135,14 +143,14 @@ impl Sweeper {
         }
     }
 
-    /// With other options.
+    /// Sets the options.
     #[must_use]
     pub fn with_options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// How far it is.
+    /// The status of the sweep at hand, or of the last one.
     #[must_use]
     pub fn status(&self) -> SweepStatus {
         self.status.lock().clone()
@@ -153,10 +161,11 @@ impl Sweeper {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// This node's part in the sweeps of others: call it every few seconds. It reads one record; when that condemns packs, it
-    /// refuses duplicates in them, waits until the batches begun before have ended, and says so. Without it no other node
-    /// ever deletes anything. Does nothing while this node sweeps itself. Gives whether another one is at it, and this node
-    /// should look again soon.
+    /// Does this node's part in the sweeps of others; to be called every few seconds. Reads one
+    /// record. When that condemns packs, refuses duplicates in them, waits until the batches begun
+    /// before have ended, and acknowledges. Without these calls no other node ever deletes
+    /// anything. Does nothing while this node sweeps itself. Returns whether another node sweeps,
+    /// and this node should look again soon.
     pub async fn acknowledge(&self) -> Result<bool, Error> {
         match self.turn.try_lock() {
             Ok(_turn) => acks::acknowledge(&self.content, &self.writer, &self.left).await,
@@ -164,8 +173,8 @@ impl Sweeper {
         }
     }
 
-    /// This start of the node is over, and no sweep need wait for it: the last thing before a stop in good order, when
-    /// nothing writes any more.
+    /// Says that this start of the node is over, and that no sweep need wait for it: the last call
+    /// before a stop in good order, when nothing writes any more.
     pub async fn leave(&self) -> Result<(), Error> {
         let life = self.writer.life();
         // An acknowledgement that is on its way ends first, and none comes after.
@@ -174,8 +183,9 @@ impl Sweeper {
         acks::leave(&self.writer, life.node, life.incarnation).await
     }
 
-    /// Somebody's word that the last start of another node is over for good, and that nothing that it wrote is still to
-    /// come; gives which start that was. Refused when that start has answered the sweep at hand.
+    /// Takes the user's word that the last start of another node is over for good, and that no
+    /// write of it is still to come. Returns which start that was. Refuses when that start has
+    /// answered the sweep at hand.
     pub async fn dismiss(&self, node: NodeId) -> Result<Incarnation, Error> {
         let incarnation = acks::dismissed(&self.writer, node).await?;
         acks::prove_silent(&self.writer, node, incarnation).await?;
@@ -183,7 +193,8 @@ impl Sweeper {
         Ok(incarnation)
     }
 
-    /// One sweep, from begin to end. After an error everything is as safe as before; the next one begins anew.
+    /// Runs one sweep, from begin to end. After an error everything is as safe as before; the next
+    /// sweep begins anew.
     pub async fn run(&self) -> Result<SweepStatus, Error> {
         let _turn = self.turn.lock().await;
         self.stop.store(false, Ordering::Relaxed);
@@ -231,12 +242,12 @@ impl Sweeper {
         change(&mut self.status.lock());
     }
 
-    /// A sweep with the lease in hand.
+    /// Sweeps with the lease in hand.
     async fn leased(&self) -> Result<(), Error> {
         let tenure = match lease::take(&self.writer, &self.seen).await {
             Ok(tenure) => tenure,
             Err(error) => {
-                // The one who sweeps waits for this node.
+                // The node that sweeps waits for this node.
                 acks::acknowledge(&self.content, &self.writer, &self.left).await?;
                 return Err(error);
             }
@@ -258,7 +269,8 @@ impl Sweeper {
         let held = self.resume(tenure).await?;
         self.step(Event::Begin);
         let pace = Pace::new(&self.writer.env, self.options.budget, self.stop.clone());
-        // Packs before roots: what is written from now on is not on the list. Then the batches that wrote what is.
+        // Packs before roots: a pack that is written from now on is not on the list. Then the
+        // batches that wrote the listed packs.
         let packs = list_packs(content).await?;
         let unfinished: PackSet = content.inner.live.packs().into_iter().collect();
         let notes = list_notes(content).await?;
@@ -266,7 +278,8 @@ impl Sweeper {
         self.mark(&mut marks, &pace).await?;
         let mut candidates = packs.clone();
         candidates.retain(|pack, _| !unfinished.contains(pack));
-        // A commit that leads to them may still be on its way, from another node or from an earlier start of this one.
+        // A commit that leads to a young pack may still be on its way, from another node or from an
+        // earlier start of this one.
         candidates.retain(|pack, _| content.inner.live.has_ended(pack) || !self.is_young(pack));
         let verdict = marks.judge(content, &notes, &packs).await?;
         let mut plan = self.plan(&candidates, &verdict);
@@ -284,7 +297,7 @@ impl Sweeper {
         let held = self.condemn(held, &plan).await?;
         self.settle(held.value.set).await?;
 
-        // Both again, because both have changed meanwhile.
+        // Both are listed again, because both may have changed meanwhile.
         let packs_now = list_packs(content).await?;
         let notes_now = list_notes(content).await?;
         if !marks.knows_leftovers(&notes_now, &packs_now) {
@@ -315,7 +328,8 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Compacts a few packs at a time, so that the store needs little room for it. One that is full ends it, and is no error.
+    /// Compacts a few packs at a time, so that the store needs little room for it. A full store
+    /// ends the compaction, and is no error.
     async fn compact(
         &self,
         mut held: Held<Condemned>,
@@ -361,7 +375,7 @@ impl Sweeper {
         Ok(held)
     }
 
-    /// Whether a pack was made lately, or will be, by the clock of whoever made it.
+    /// Whether a pack was made lately, or will be, by the clock of the node that made it.
     fn is_young(&self, pack: &PackId) -> bool {
         let mut made = [0; 8];
         made[2..].copy_from_slice(&pack.0[..6]);
@@ -370,7 +384,7 @@ impl Sweeper {
         u64::from_be_bytes(made).saturating_add(young) > now
     }
 
-    /// Ends what a crash cut off, and gives the record.
+    /// Ends what a crash cut off, and returns the record.
     async fn resume(&self, tenure: &Tenure<'_>) -> Result<Held<Condemned>, Error> {
         let held = condemned::hold(&self.writer).await?;
         match held.value.state {
@@ -462,7 +476,7 @@ impl Sweeper {
                 Either::Right(_) => {}
             }
             if self.stop.load(Ordering::Relaxed) {
-                return Err(Error::Stopped("somebody asked for it".into()));
+                return Err(Error::Stopped("a user asked for it".into()));
             }
             if env.now().since(begun) >= self.options.patience {
                 return Err(Error::Stopped(
@@ -477,7 +491,8 @@ impl Sweeper {
     /// Waits until every other node has acknowledged the set.
     async fn agreed(&self, set: u64) -> Result<(), Error> {
         let env = &self.writer.env;
-        // It writes, and is not among the others. One that starts later finds the set.
+        // A newer start of this node writes, and is not among the other nodes. A start that comes
+        // later finds the set.
         if let Some(newer) = acks::replaced_by(&self.writer).await? {
             return Err(Error::Stopped(format!(
                 "start {newer} of this node is in its record: another copy of its folder was started, and has not been asked"
@@ -513,7 +528,7 @@ impl Sweeper {
                 )));
             }
             if self.stop.load(Ordering::Relaxed) {
-                return Err(Error::Stopped("somebody asked for it".into()));
+                return Err(Error::Stopped("a user asked for it".into()));
             }
             let nodes = listed(missing.iter().collect());
             self.count(|status| status.waits_for = Some(format!("node {nodes}")));
@@ -521,7 +536,7 @@ impl Sweeper {
         }
     }
 
-    /// What is still so.
+    /// Returns the part of the plan that still holds after the second mark.
     fn confirm(&self, plan: Plan, packs: &PackMap<u64>, verdict: &Verdict<'_>) -> Plan {
         let (dead, rescued): (Vec<_>, Vec<_>) =
             plan.dead.into_iter().partition(|pack| !verdict.is_alive(pack));
@@ -539,7 +554,7 @@ impl Sweeper {
         confirmed
     }
 
-    /// Deletes what the record says. Each step proves first that nobody else sweeps.
+    /// Deletes what the record says. Each step proves first that no other node sweeps.
     async fn delete(
         &self,
         held: &Held<Condemned>,

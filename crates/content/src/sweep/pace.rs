@@ -1,8 +1,8 @@
-//! How much of the machine a sweep may take.
+//! The share of the machine that a sweep may take.
 
 use crate::Error;
-use env::{Env, Moment};
 use parking_lot::Mutex;
+use rekindle_env::{Env, Moment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub enum Budget {
     Unlimited,
     /// So many bytes read and written per second.
     BytesPerSecond(u64),
-    /// So many percent of the time; it rests in between.
+    /// So many percent of the time; the sweep rests in between.
     Percent(u32),
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// `stop` ends the sweep at its next rest.
+    /// Creates a pace. `stop` ends the sweep at its next rest.
     pub(crate) fn new(env: &Env, budget: Budget, stop: Arc<AtomicBool>) -> Self {
         Self { env: env.clone(), budget, worked_from: Mutex::new(env.now()), stop }
     }
@@ -54,7 +54,7 @@ impl Pace {
         }
         *self.worked_from.lock() = self.env.now();
         match self.stop.load(Ordering::Relaxed) {
-            true => Err(Error::Stopped("somebody asked for it".into())),
+            true => Err(Error::Stopped("a user asked for it".into())),
             false => Ok(()),
         }
     }
@@ -63,7 +63,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use env::sim::{Faults, World};
+    use rekindle_env::sim::{Faults, World};
 
     #[test]
     fn the_budget_is_kept() {

@@ -9,17 +9,17 @@ use crate::testing::{Broken, Remote, config, random};
 use crate::tree::{self, Visitor, walk};
 use crate::verify::verify;
 use crate::{Batch, Class, Compression, Config, Parity};
-use base::NodeId;
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use env::Env;
-use env::sim::{Faults, Stop, World};
+use rekindle_base::NodeId;
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_env::Env;
+use rekindle_env::sim::{Faults, Stop, World};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Keys of a volume and which bytes they have.
+/// The keys of a volume, each with the number of its bytes.
 type Model = BTreeMap<u64, u64>;
 
-/// All volumes: what the vaults are in a real store. Outlives crashes.
+/// All volumes, in place of the vaults of a real store. They outlive crashes.
 #[derive(Default)]
 struct Vaults {
     volumes: Mutex<BTreeMap<u64, (Root, Model)>>,
@@ -45,7 +45,8 @@ impl Roots for SlowRoots {
     }
 }
 
-/// The bytes number `seed`; few numbers, so that volumes share chunks and dying ones are written again.
+/// Returns the bytes number `seed`; few numbers, so that volumes share chunks and dying ones are
+/// written again.
 fn bytes_of(seed: u64) -> bytes::Bytes {
     random(seed, 500 + usize::try_from(seed % 7).unwrap() * 700)
 }
@@ -72,7 +73,7 @@ fn sweeper(env: &Env, content: &Content, vaults: &Arc<Vaults>, compacts: bool) -
     Sweeper::new(content.clone(), writer, roots).with_options(options)
 }
 
-/// One commit of a volume.
+/// Commits changes of a volume.
 async fn commit(
     env: &Env,
     content: &Content,
@@ -131,7 +132,7 @@ fn some_changes(env: &Env, model: &Model) -> Vec<(u64, Option<u64>)> {
     changes.into_iter().collect()
 }
 
-/// Every volume has exactly what its model says, read from the store by somebody who knows nothing.
+/// Checks that every volume has exactly what its model says, read from the store with cold caches.
 async fn check(env: &Env, store: &Store, vaults: &Vaults) {
     let content = Content::open(env.clone(), store.clone(), small());
     let volumes = vaults.volumes.lock().clone();
@@ -221,7 +222,7 @@ fn exactly_what_nothing_reaches_is_gone() {
 #[test]
 fn mostly_dead_packs_are_compacted_and_notes_end_when_nobody_needs_them() {
     compacted_and_at_rest(None);
-    // Parity that is as long as what it is for: no waste, however often the sweep looks.
+    // Parity that is as long as the data is no waste, however often the sweep looks.
     compacted_and_at_rest(Some("2+2".parse().unwrap()));
 }
 
@@ -251,7 +252,8 @@ fn compacted_and_at_rest(parity: Option<Parity>) {
         // Again and again: chains of notes.
         for step in [20, 40, 80, 160] {
             let model = vaults.volumes.lock()[&0].1.clone();
-            // The leaf is written anew by another node, which knows no notes, so that its pointers stay.
+            // The leaf is written anew by another node, which knows no notes, so that its pointers
+            // stay.
             let other = Content::open(env.clone(), content.inner.store.clone(), small());
             let some: Vec<_> =
                 model.keys().filter(|key| *key % step != 0).map(|key| (*key, None)).collect();
@@ -260,7 +262,7 @@ fn compacted_and_at_rest(parity: Option<Parity>) {
             check(&env, &content.inner.store, &vaults).await;
         }
         assert!(sweeper.run().await.unwrap().packs_condemned == 0, "it comes to rest");
-        // Whoever knows the notes writes the new places.
+        // A node that knows the notes writes the new places.
         let (root, model) = vaults.volumes.lock()[&0].clone();
         for key in model.keys() {
             let pointer = tree::get(&content, &root, *key).await.unwrap().unwrap();
@@ -303,7 +305,7 @@ fn a_root_that_cannot_be_read_ends_the_sweep() {
     struct Unreadable;
     impl Roots for Unreadable {
         fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, Error>> {
-            Box::pin(async { Err(datastore::Error::Unavailable("a vault".into()).into()) })
+            Box::pin(async { Err(rekindle_datastore::Error::Unavailable("a vault".into()).into()) })
         }
     }
     let world = World::new(1, Faults::none());
@@ -316,7 +318,7 @@ fn a_root_that_cannot_be_read_ends_the_sweep() {
         let unable = Sweeper::new(content.clone(), writer, Arc::new(Unreadable));
         assert!(unable.run().await.is_err());
         assert!(unable.status().failure.is_some());
-        // Nor does a node that cannot be read.
+        // A tree node that cannot be read ends the sweep too.
         let root = vaults.volumes.lock()[&0].0.unwrap();
         let cold = Content::open(env.clone(), content.inner.store.clone(), small());
         cold.inner.store.delete(&pack::key(root.pack)).await.unwrap();
@@ -336,7 +338,7 @@ fn a_condemned_pack_is_not_deduplicated_against_and_a_batch_that_did_before_resc
         commit(&env, &content, &vaults, 0, &[(1, None)]).await.unwrap();
         let packs = list_packs(&content).await.unwrap();
         assert_eq!(packs.len(), 2);
-        // It finds the dying chunk, and takes its time.
+        // An early batch finds the dying chunk, and takes its time.
         let mut early = content.batch();
         let found = early.write(Class::Data, bytes_of(1), &[]).await.unwrap();
         assert!(packs.contains_key(&found.pack));
@@ -348,7 +350,7 @@ fn a_condemned_pack_is_not_deduplicated_against_and_a_batch_that_did_before_resc
         while sweeper.status().phase != Phase::Settling {
             env.sleep(Duration::from_millis(1)).await;
         }
-        // One that comes later writes the chunk once more.
+        // A later batch writes the chunk once more.
         let mut late = content.batch();
         let written = late.write(Class::Data, bytes_of(1), &[]).await.unwrap();
         assert_ne!(written.pack, found.pack);
@@ -371,7 +373,8 @@ fn a_condemned_pack_is_not_deduplicated_against_and_a_batch_that_did_before_resc
     });
 }
 
-/// A crash between the note and the deletion leaves a pack with a note. Later its dead chunks may come back to life.
+/// A crash between the note and the deletion leaves a pack with a note. Later its dead chunks may
+/// come back to life.
 #[test]
 fn a_leftover_of_compaction_is_judged_chunk_by_chunk() {
     let world = World::new(1, Faults::none());
@@ -401,7 +404,8 @@ fn a_leftover_of_compaction_is_judged_chunk_by_chunk() {
         commit(&env, &content, &vaults, 0, &(6..20).map(|key| (key, None)).collect::<Vec<_>>())
             .await
             .unwrap();
-        // Keys 4 and 5 are alive in the leftover itself: it stays, or is moved, and the note knows all six then.
+        // Keys 4 and 5 are alive in the leftover itself: the leftover stays, or is moved, and the
+        // note knows all six then.
         sweeper(&env, &content, &vaults, false).run().await.unwrap();
         assert!(list_packs(&content).await.unwrap().contains_key(&pack));
         check(&env, &content.inner.store, &vaults).await;
@@ -425,14 +429,15 @@ fn a_leftover_of_compaction_is_judged_chunk_by_chunk() {
     });
 }
 
-/// What the simulated runs have met: a test that never met it proves nothing.
+/// Counts of what the simulated runs have met: a test that never met an event proves nothing about
+/// it.
 #[derive(Debug, Default)]
 struct Met {
     rescued: u64,
     compacted: u64,
     deleted: u64,
     failed: u64,
-    /// In which phases a crash fell.
+    /// Crashes by the phase in which they fell.
     crashes: BTreeMap<String, u32>,
 }
 
@@ -464,7 +469,8 @@ fn traffic(
                 *writers.lock() -= 1;
             });
         }
-        // At times the warm-up and the writers are well ahead of the sweep that goes on after a crash.
+        // At times the warm-up and the writers are well ahead of the sweep that goes on after a
+        // crash.
         env.sleep(Duration::from_micros(env.random_u64() % 200_000)).await;
         while *writers.lock() > 0 {
             match sweeper.run().await {
@@ -538,7 +544,7 @@ fn a_crash_anywhere_loses_nothing_and_the_next_sweep_goes_on() {
                 sweeper.run().await.unwrap();
             }
             check(&env, &store, &vaults).await;
-            // It comes to rest, with nothing left that nobody needs.
+            // The sweep comes to rest, and nothing is left that no root needs.
             let status = sweeper.run().await.unwrap();
             assert_eq!(status.packs_deleted, 0, "{status:?}");
             assert_eq!(status.packs_live, status.packs_total);

@@ -1,8 +1,9 @@
-//! The copy-on-write B-tree: `u64` key to [`Pointer`]. A node is a metadata chunk whose declared children are its
-//! pointers. The empty tree is `None`.
+//! The copy-on-write B-tree: `u64` key to [`Pointer`]. A node is a metadata chunk whose declared
+//! children are its pointers. The empty tree is `None`.
 //!
-//! Nodes are never changed: [`update`] writes those on the way to the changes anew, bottom-up, and shares all others
-//! with the version before. What a batch has not flushed is readable through [`update`] with that batch only.
+//! Nodes are never changed: [`update`] writes those on the way to the changes anew, bottom-up, and
+//! shares all others with the version before. What a batch has not flushed is readable through
+//! [`update`] with that batch only.
 
 pub(crate) mod prune;
 mod read;
@@ -19,7 +20,7 @@ use crate::Pointer;
 /// Root of a tree; `None` is the empty tree.
 pub type Root = Option<Pointer>;
 
-/// What the cache knows of a key.
+/// The answer of the cache about a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
     /// The key has this pointer.

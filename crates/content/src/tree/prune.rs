@@ -1,7 +1,8 @@
-//! A version of a tree without what is lost.
+//! A version of a tree without lost chunks.
 //!
-//! [`update`](super::update) has to read every node on the way to a change; this one goes around nodes that cannot be read. What
-//! is left of a level stays on that level, so that no sound node is read that has no damage below it.
+//! [`update`](super::update) has to read every node on the way to a change; `prune` goes around
+//! nodes that cannot be read. The rest of a level stays on that level, so that no sound node is
+//! read that has no damage below it.
 
 use super::Root;
 use super::read::checked;
@@ -11,21 +12,22 @@ use crate::pack::reader::Body;
 use crate::{Batch, Class, Error, Missing, Pointer, limits, pack};
 use std::ops::Range;
 
-/// What becomes of a chunk that cannot be read at its place. Other copies of it have fates of their own.
+/// The fate of a chunk that cannot be read at its place. Other copies of the chunk have fates of
+/// their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It has a new place.
     Moved(Pointer),
     /// It leaves the tree.
     Lost,
-    /// It stays in the tree as it is: nobody may give it up.
+    /// It stays in the tree as it is: the repair may not give it up.
     Kept(Missing),
 }
 
-/// What becomes of chunks that cannot be read.
+/// The fates of chunks that cannot be read.
 #[derive(Default)]
 pub(crate) struct Fates {
-    /// By name and place.
+    /// Fates by name and place.
     pub(crate) chunks: PlaceMap<Fate>,
     /// The keys of the tree at hand below which there is damage.
     pub(crate) hurt: Vec<Range<u64>>,
@@ -33,7 +35,7 @@ pub(crate) struct Fates {
     pub(crate) torn: Vec<Range<u64>>,
 }
 
-/// What is left of a tree.
+/// The result of [`prune`].
 pub(crate) struct Pruned {
     pub(crate) root: Root,
     /// The keys that are gone.
@@ -42,7 +44,7 @@ pub(crate) struct Pruned {
     pub(crate) kept: Vec<(Range<u64>, Missing)>,
 }
 
-/// The tree without what `fates` gives up, written bottom-up into `batch`.
+/// Writes the tree without what `fates` gives up, bottom-up into `batch`.
 pub(crate) async fn prune(batch: &mut Batch, root: &Root, fates: &Fates) -> Result<Pruned, Error> {
     let mut pruned = Pruned { root: None, gone: Vec::new(), kept: Vec::new() };
     let Some(pointer) = *root else { return Ok(pruned) };
@@ -53,7 +55,7 @@ pub(crate) async fn prune(batch: &mut Batch, root: &Root, fates: &Fates) -> Resu
     Ok(pruned)
 }
 
-/// The root without inner nodes that have one child only.
+/// Returns the root without inner nodes that have one child only.
 async fn collapsed(batch: &mut Batch, root: Root, fates: &Fates) -> Result<Root, Error> {
     let Some(mut pointer) = root else { return Ok(None) };
     for _ in 0..limits::TREE_LEVEL_MAX {
@@ -80,7 +82,8 @@ struct Pruning<'a> {
 }
 
 impl Pruning<'_> {
-    /// What is left of a chunk with a fate, which answers for `keys`.
+    /// Returns what is left of a chunk with a fate, which answers for `keys`; `None` for one
+    /// without.
     fn fated(&mut self, chunk: Pointer, keys: Range<u64>) -> Option<Option<Pointer>> {
         Some(match self.fates.chunks.get(&chunk)? {
             Fate::Moved(place) => Some(*place),
@@ -95,13 +98,13 @@ impl Pruning<'_> {
         })
     }
 
-    /// What is left of the node that answers for `keys`.
+    /// Prunes the node that answers for `keys`; returns what is left of it.
     fn visit(
         &mut self,
         pointer: Pointer,
         keys: Range<u64>,
         above: Option<u16>,
-    ) -> env::BoxFuture<'_, Result<Option<Pointer>, Error>> {
+    ) -> rekindle_env::BoxFuture<'_, Result<Option<Pointer>, Error>> {
         Box::pin(async move {
             if let Some(left) = self.fated(pointer, keys.clone()) {
                 return Ok(left);
@@ -135,7 +138,7 @@ impl Pruning<'_> {
         })
     }
 
-    /// What is left of the value of a key.
+    /// Prunes the value of a key; returns what is left of it.
     fn value(&mut self, chunk: Pointer, key: Range<u64>) -> Option<Pointer> {
         if let Some(left) = self.fated(chunk, key.clone()) {
             return left;

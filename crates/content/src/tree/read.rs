@@ -26,7 +26,7 @@ pub fn get_now(content: &Content, root: &Root, key: u64) -> Lookup {
     Lookup::Unknown
 }
 
-/// What a node says of a key.
+/// The answer of a node about a key.
 enum Step {
     Leaf(Option<Pointer>),
     Down(Pointer),
@@ -81,7 +81,7 @@ pub async fn read_ahead(content: &Content, root: &Root) -> Result<(), Error> {
     Ok(())
 }
 
-/// All entries with keys in `keys`, ascending. Nodes that lie ahead are fetched together.
+/// Returns all entries with keys in `keys`, ascending. Nodes that lie ahead are fetched together.
 pub async fn range(
     content: &Content,
     root: &Root,
@@ -96,14 +96,15 @@ pub async fn range(
     Ok(found)
 }
 
-/// Adds the entries below one node. Its children are fetched a window at a time, all at once within the window.
+/// Adds the entries below one node. Its children are fetched a window at a time, all at once within
+/// the window.
 fn collect<'a>(
     inner: &'a Arc<Inner>,
     body: &'a Body,
     pointer: &'a Pointer,
     keys: &'a Range<u64>,
     found: &'a mut Vec<(u64, Pointer)>,
-) -> env::BoxFuture<'a, Result<(), Error>> {
+) -> rekindle_env::BoxFuture<'a, Result<(), Error>> {
     Box::pin(async move {
         let node = node::view(&body.bytes, body.children)
             .map_err(|bad| Error::damaged(pointer, bad.to_string()))?;
@@ -131,8 +132,8 @@ pub(super) async fn fetch(inner: &Arc<Inner>, pointer: &Pointer) -> Result<Body,
     inner.read(pointer, Class::Metadata, Keep::Yes).await
 }
 
-/// The node in a body, one level below `above`. Its bytes have their name, so this fails only for what was never a
-/// node of a tree: a wrong root, a writer with a bug.
+/// Decodes the node in a body, one level below `above`. The bytes have their name, so this fails
+/// only for a chunk that was never a node of a tree: a wrong root, a writer with a bug.
 pub(super) fn checked<'a>(
     body: &'a Body,
     pointer: &Pointer,

@@ -3,9 +3,9 @@
 use super::*;
 use crate::testing::{config, random, run};
 use crate::{Batch, Class, Content};
-use base::PackId;
-use datastore::backend::mem::Mem;
 use proptest::prelude::*;
+use rekindle_base::PackId;
+use rekindle_datastore::backend::mem::Mem;
 use std::collections::{BTreeMap, BTreeSet};
 
 fn value(key: u64, version: u32) -> Pointer {
@@ -26,7 +26,7 @@ async fn apply(
     update(content, batch, root, &changes).await.unwrap()
 }
 
-/// Checks shape and content of a tree; its height.
+/// Checks shape and content of a tree; returns its height.
 async fn check(content: &Content, root: &Root, model: &BTreeMap<u64, u32>) -> u16 {
     let expected: Vec<_> =
         model.iter().map(|(key, version)| (*key, value(*key, *version))).collect();

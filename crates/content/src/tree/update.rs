@@ -1,9 +1,10 @@
 //! A new version of a tree from the old one and a batch of changes.
 //!
-//! One pass down, one up. Each call of [`Update::change`] turns a node and its share of the changes into *pieces*:
-//! nodes that exist and stay, and lists of entries that are to become nodes. The level above joins pieces that are
-//! too small with their neighbours (reading those if need be), cuts those that are too large evenly, and writes them.
-//! So a node is written once, when its size is settled, and the tree stays logarithmic under any removals.
+//! One pass down, one up. Each call of [`Update::change`] turns a node and its share of the changes
+//! into *pieces*: nodes that exist and stay, and lists of entries that are to become nodes. The
+//! level above joins pieces that are too small with their neighbours (reading those if need be),
+//! cuts those that are too large evenly, and writes them. So a node is written once, when its size
+//! is settled, and the tree stays logarithmic under any removals.
 
 use super::Root;
 use super::read::checked;
@@ -23,8 +24,8 @@ enum Piece {
     New(Entries),
 }
 
-/// A new version with `changes` (ascending keys, each once; `None` removes) written bottom-up into `batch`.
-/// Untouched nodes are shared. The result is not durable before `batch.flush()`.
+/// Writes a new version with `changes` (ascending keys, each once; `None` removes) bottom-up into
+/// `batch`. Untouched nodes are shared. The result is not durable before `batch.flush()`.
 pub async fn update(
     content: &Content,
     batch: &mut Batch,
@@ -77,14 +78,14 @@ struct Update<'a> {
 }
 
 impl Update<'_> {
-    /// What becomes of a node whose first key is (or is entered above as) `first`.
+    /// Applies changes to a node whose first key is (or is entered above as) `first`.
     fn change<'a>(
         &'a mut self,
         first: u64,
         pointer: &'a Pointer,
         body: &'a Body,
         changes: &'a [Change],
-    ) -> env::BoxFuture<'a, Result<Vec<Piece>, Error>> {
+    ) -> rekindle_env::BoxFuture<'a, Result<Vec<Piece>, Error>> {
         Box::pin(async move {
             let node = checked(body, pointer, None)?;
             if node.level() == 0 {
@@ -117,7 +118,8 @@ impl Update<'_> {
         let mut shares = Vec::new();
         let mut rest = changes;
         for index in 0..node.count() {
-            // A child is in charge up to the first key of the next one, the last one without end.
+            // A child covers the keys up to the first key of the next child; the last one has no
+            // end.
             let end = if index + 1 == node.count() {
                 rest.len()
             } else {
@@ -151,11 +153,12 @@ impl Update<'_> {
         Ok(pieces)
     }
 
-    /// Writes the nodes of one level; the entries of the level above.
+    /// Writes the nodes of one level; returns the entries of the level above.
     async fn settle(&mut self, level: u16, pieces: Vec<Piece>) -> Result<Entries, Error> {
         let mut settled: Vec<Piece> = Vec::with_capacity(pieces.len());
         for mut piece in pieces {
-            // A small piece takes its left neighbour in; if it is the first, the right one takes it in.
+            // A small piece takes its left neighbour in; if it is the first, the right one takes it
+            // in.
             let is_small = |piece: &Piece| matches!(piece, Piece::New(entries) if entries.len() < limits::NODE_ENTRIES_MIN);
             while (is_small(&piece) || settled.last().is_some_and(is_small)) && !settled.is_empty()
             {
@@ -206,7 +209,7 @@ impl Update<'_> {
         Ok(())
     }
 
-    /// A node that is written anyway says where its chunks are now, so that `moved/` notes fall out of use.
+    /// Encodes a node with the proven places of its chunks, so that `moved/` notes fall out of use.
     fn encode(&self, level: u16, entries: &[(u64, Pointer)]) -> Vec<u8> {
         let moved = self.batch.moved();
         if moved.is_empty() {
@@ -217,7 +220,7 @@ impl Update<'_> {
         node::encode(level, &entries)
     }
 
-    /// The root of the tree below `pointer` without inner nodes that have one child only.
+    /// Returns the root of the tree below `pointer` without inner nodes that have one child only.
     async fn collapse(&mut self, mut pointer: Pointer) -> Result<Root, Error> {
         loop {
             let body = self.batch.read(&pointer, Class::Metadata).await?;
@@ -230,7 +233,7 @@ impl Update<'_> {
     }
 }
 
-/// The entries after the changes; both ascending.
+/// Merges changes into old entries; both ascending.
 fn merge(old: impl Iterator<Item = (u64, Pointer)>, changes: &[Change]) -> Entries {
     let mut merged = Entries::new();
     let mut changes = changes.iter().copied().peekable();

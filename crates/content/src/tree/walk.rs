@@ -1,24 +1,26 @@
 //! Everything that roots reach, for the sweep and the proof.
 //!
-//! The walk knows nothing of trees: it follows the pointers that chunks declare, so whatever is built from chunks (a tree
-//! of inodes whose entries are trees themselves) is walked whole. Data chunks have no children and are not read.
+//! The walk knows nothing of trees: it follows the pointers that chunks declare, so whatever is
+//! built from chunks (a tree of inodes whose entries are trees themselves) is walked whole. Data
+//! chunks have no children and are not read.
 
 use crate::content::Keep;
 use crate::sweep::pace::Pace;
 use crate::{Class, Content, Error, Pointer, limits, pack};
 use futures_util::future::join_all;
 
-/// Who is told what a walk meets.
+/// The receiver of what a walk meets.
 pub trait Visitor: Send {
-    /// A pointer was met, each time one is. The answer for a metadata chunk says whether to go into it: `false` when it
-    /// was visited before (chunks are immutable, so once is enough, for ever).
+    /// Receives a pointer, each time one is met. For a metadata chunk, returns whether to go into
+    /// it: `false` when it was visited before (chunks are immutable, so once is enough, for ever).
     fn meet(&mut self, pointer: &Pointer) -> bool;
 
-    /// A metadata chunk cannot be read. The error ends the walk; `Ok` leaves out what is below.
+    /// Receives the error of a metadata chunk that cannot be read. An error ends the walk; `Ok`
+    /// leaves out what is below.
     fn failed(&mut self, pointer: &Pointer, error: Error) -> Result<(), Error>;
 }
 
-/// Walks everything below `roots`. Nodes are read a window at a time and pass by the cache if they are not in it.
+/// Walks everything below `roots`. Nodes are read a window at a time, and do not enter the cache.
 pub async fn walk(
     content: &Content,
     roots: &[Pointer],
@@ -27,14 +29,15 @@ pub async fn walk(
     walk_at(content, roots, visitor, None).await
 }
 
-/// Walks at a pace.
+/// Like [`walk`], at a pace.
 pub(crate) async fn walk_at(
     content: &Content,
     roots: &[Pointer],
     visitor: &mut impl Visitor,
     pace: Option<&Pace>,
 ) -> Result<(), Error> {
-    // Depth first, a window of siblings at once: as long as height x children of a node, however large the trees.
+    // Depth first, a window of siblings at once: the list is at most as long as height x children
+    // of a node, however large the trees.
     let mut open: Vec<Pointer> = Vec::new();
     let meet = |open: &mut Vec<Pointer>, visitor: &mut dyn Visitor, pointer: Pointer| {
         if visitor.meet(&pointer) && pack::class(pointer.pack) == Class::Metadata {

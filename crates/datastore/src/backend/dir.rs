@@ -1,11 +1,12 @@
 //! A store in a folder: local, or one that several machines mount.
 //!
-//! Every object is a file. It is written under `.tmp/`, made durable, and then given its name: by `rename` when it may
-//! replace something, by `link` when it must not. `replace` compares and renames under a lock that all processes
-//! respect; the version is the hash of the content, as an ETag is. The file calls may be slow (a network mount), so they
-//! run in [`Env::blocking`].
+//! Every object is a file. It is written under `.tmp/`, made durable, and then given its name: by
+//! `rename` when it may replace something, by `link` when it must not. `replace` compares and
+//! renames under a lock that all processes respect. The version is the hash of the content, as an
+//! ETag is. The file calls may be slow (a network mount), so they run in [`Env::blocking`].
 //!
-//! What can be seen is not always durable: see `doubts`. A little room is kept for removals: see `reserve`.
+//! A visible object is not always durable: see `doubts`. A little room is kept for removals: see
+//! `reserve`.
 
 mod doubts;
 mod folder;
@@ -14,8 +15,8 @@ mod reserve;
 
 use crate::{Datastore, Error, Listed, Removal, Room, Store, Version, key};
 use bytes::Bytes;
-use env::{BoxFuture, Env};
 use folder::Folder;
+use rekindle_env::{BoxFuture, Env};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,12 +28,14 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// Opens the folder, making it when it is absent, and removes what dead writers left behind.
+    /// Opens the folder, makes it when it is absent, and removes the temporary files of dead
+    /// writers.
     pub async fn open(env: &Env, path: &Path) -> Result<Store, Error> {
         Self::open_or_make(env, path, true).await
     }
 
-    /// Opens the folder of a store that is known to be there, and makes nothing when it is not.
+    /// Opens the folder of a store that is known to exist, and makes nothing when the folder is
+    /// absent.
     pub async fn open_known(env: &Env, path: &Path) -> Result<Store, Error> {
         Self::open_or_make(env, path, false).await
     }
@@ -43,7 +46,7 @@ impl Dir {
         Ok(Arc::new(Self { env: env.clone(), folder: Arc::new(folder) }))
     }
 
-    /// Runs one file operation where it may block.
+    /// Runs one file operation on a thread that may block.
     async fn run<T: Send + 'static>(
         &self,
         key: &str,

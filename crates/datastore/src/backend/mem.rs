@@ -1,13 +1,14 @@
 //! A store in memory: for tests and simulation, gone with the process.
 //!
-//! As strict as the strictest backend: it refuses what a folder cannot hold (an object below another), and its
-//! versions are hashes of the content as an ETag is, so that an object which returns to old bytes returns to the old version.
+//! It is as strict as the strictest backend. It refuses what a folder cannot hold (an object below
+//! another). Its versions are hashes of the content, as an ETag is, so an object that returns to
+//! old bytes returns to the old version.
 
 use crate::limits::LIST_OBJECTS_MAX;
 use crate::{Datastore, Error, Listed, Removal, Store, Version, key};
 use bytes::Bytes;
-use env::BoxFuture;
 use parking_lot::Mutex;
+use rekindle_env::BoxFuture;
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -16,13 +17,20 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct Mem {
     objects: Mutex<BTreeMap<String, Bytes>>,
+    is_bucket: bool,
 }
 
 impl Mem {
-    /// An empty store.
+    /// Makes an empty store.
     #[must_use]
     pub fn store() -> Store {
         Arc::new(Self::default())
+    }
+
+    /// Makes an empty store that nothing can come to lie over.
+    #[cfg(test)]
+    pub(crate) fn bucket() -> Store {
+        Arc::new(Self { is_bucket: true, ..Self::default() })
     }
 
     fn write(
@@ -77,7 +85,7 @@ impl Mem {
     }
 }
 
-/// The version of an object with this content.
+/// Returns the version of an object with this content.
 pub(super) fn version_of(data: &[u8]) -> Version {
     Version(blake3::hash(data).to_hex().to_string())
 }
@@ -160,6 +168,10 @@ impl Datastore for Mem {
         })
     }
 
+    fn may_be_covered(&self) -> bool {
+        !self.is_bucket
+    }
+
     fn describe(&self) -> String {
         "mem:".to_owned()
     }
@@ -168,7 +180,7 @@ impl Datastore for Mem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use env::sim::{Faults, World};
+    use rekindle_env::sim::{Faults, World};
 
     #[test]
     fn memory_keeps_all_rules() {

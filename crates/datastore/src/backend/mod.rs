@@ -1,4 +1,4 @@
-//! Where objects really lie.
+//! The backends: the places where objects really lie.
 
 pub mod dir;
 pub mod mem;

@@ -1,7 +1,8 @@
 //! A store in an S3 bucket, through the `object_store` crate.
 //!
-//! Its own retries are off: ours know which calls may be repeated. Every call runs in [`Env::run`], because the HTTP
-//! client's tasks live where it is called. The version of an object is its ETag.
+//! The crate's own retries are off: our layer knows which calls may be repeated. Every call runs in
+//! [`Env::run`], because the HTTP client's tasks live where it is called. The version of an object
+//! is its ETag.
 
 mod errors;
 mod pace;
@@ -10,7 +11,6 @@ mod upload;
 use crate::limits::{LIST_EMPTY_PAGES_MAX, LIST_OBJECTS_MAX, PREFIX_BYTES_MAX, REQUEST_TIME_MAX};
 use crate::{Datastore, Error, Listed, Store, Version, key};
 use bytes::{Bytes, BytesMut};
-use env::{BoxFuture, Env};
 use futures_util::StreamExt;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
@@ -20,13 +20,15 @@ use object_store::{
     UpdateVersion,
 };
 use pace::Pace;
+use rekindle_env::{BoxFuture, Env};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use upload::{Progress, Way};
 
-/// Where an S3 store is and how to get in; what is absent is taken from the environment (`AWS_*`).
+/// The address and credentials of an S3 store; absent fields are taken from the environment
+/// (`AWS_*`).
 #[derive(Clone, Default)]
 pub struct Place {
     /// The bucket; it must exist.
@@ -39,7 +41,7 @@ pub struct Place {
     pub region: Option<String>,
     /// The access key and its secret.
     pub credentials: Option<(String, String)>,
-    /// How long the server may take, instead of [`REQUEST_TIME_MAX`].
+    /// How long the server may take to answer, instead of [`REQUEST_TIME_MAX`].
     pub patience: Option<Duration>,
 }
 
@@ -102,7 +104,7 @@ impl S3 {
         answer.unwrap_or_else(|_| Err(silent(limit)))
     }
 
-    /// Reads an object or a part of it, for as long as more of it comes.
+    /// Reads an object or a part of it, for as long as more bytes arrive.
     async fn fetch(
         &self,
         path: Path,
@@ -143,7 +145,8 @@ impl S3 {
         let turn = self.pace.turn(bytes).await;
         let (env, client, way, patience) =
             (self.env.clone(), self.client.clone(), self.way.clone(), self.patience);
-        // A slow way is not a dead one: what counts is whether bytes get through at all.
+        // A slow connection is not a dead one: an upload ends only when no bytes get through at
+        // all.
         let put = async move {
             let put = client.put_opts(&path, data.into(), options);
             way.while_it_moves(&env, patience, &progress, put).await
@@ -154,7 +157,7 @@ impl S3 {
         };
         let result = put.map_err(|error| errors::translate(key, kind, &error))?;
         turn.went_well();
-        // Without an ETag the outcome is as open as after a lost reply: reading back will say more.
+        // Without an ETag the outcome is as open as after a lost reply; reading back will tell.
         result
             .e_tag
             .map(Version)
@@ -201,7 +204,7 @@ impl S3 {
             let mut objects = page.result.objects;
             objects.sort_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
             let ours = |location: &str| {
-                // The empty objects that consoles make for folders carry no key of ours.
+                // The empty objects that consoles make for folders have no key of ours.
                 let key = location.strip_prefix(&self.prefix)?;
                 let asked = key.starts_with(prefix) && after.is_none_or(|after| key > after);
                 (asked && !key::is_marker(key)).then(|| key.to_owned())
@@ -212,7 +215,8 @@ impl S3 {
                     Some(Listed { key: ours(object.location.as_ref())?, length: object.size })
                 })
                 .collect();
-            // A page without any key of ours is not the end, nor is one without any key: the end is where no token leads on.
+            // A page without any key of ours is not the end, nor is an empty page: the end is a
+            // page without a token.
             if !listed.is_empty() || page.page_token.is_none() {
                 return Ok(listed);
             }
@@ -227,7 +231,7 @@ impl S3 {
     }
 }
 
-/// No answer, or no more of it.
+/// Makes the error of a server that does not answer, or stops in the middle of an answer.
 fn silent(limit: Duration) -> object_store::Error {
     let text = format!("it has not answered, and no byte has moved, for {} s", limit.as_secs());
     object_store::Error::Generic { store: "S3", source: text.into() }
@@ -319,6 +323,10 @@ impl Datastore for S3 {
                 },
             }
         })
+    }
+
+    fn may_be_covered(&self) -> bool {
+        false
     }
 
     fn describe(&self) -> String {

@@ -1,4 +1,5 @@
-//! A bad store on demand, for tests, simulation and drills: slow, failing, gone, lying, partly absent, late, stale.
+//! A bad store on demand, for tests, simulation and drills: slow, failing, gone, with wrong
+//! answers, partly absent, late, stale.
 
 mod past;
 mod plan;
@@ -8,15 +9,15 @@ pub use plan::{Absent, Gone, Plan};
 use crate::backend::mem::Mem;
 use crate::{Datastore, Error, Listed, Removal, Room, Store, Version, key};
 use bytes::Bytes;
-use env::{BoxFuture, Env, Moment};
 use parking_lot::Mutex;
 use past::Past;
+use rekindle_env::{BoxFuture, Env, Moment};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Switches the faults of a wrapped store at run time; clones switch the same.
+/// The switch for the faults of a wrapped store, at run time. Clones share it.
 #[derive(Clone)]
 pub struct Handle {
     env: Env,
@@ -26,19 +27,19 @@ pub struct Handle {
 struct State {
     plan: Plan,
     since: Moment,
-    /// What lies over the prefix that is absent.
+    /// The store that lies over the absent prefix.
     instead: Store,
     past: Past,
 }
 
 impl Handle {
-    /// What goes wrong from now on; the clock of `gone` starts anew.
+    /// Replaces the plan from now on; the clock of `gone` starts anew.
     pub fn set(&self, plan: Plan) {
         let mut state = self.state.lock();
         (state.plan, state.since, state.instead) = (plan, self.env.now(), Mem::store());
     }
 
-    /// What goes wrong now.
+    /// Returns the present plan.
     #[must_use]
     pub fn plan(&self) -> Plan {
         self.state.lock().plan.clone()
@@ -51,7 +52,7 @@ struct Faulty {
     handle: Handle,
 }
 
-/// A store to which `plan` happens, and the handle to change that.
+/// Wraps a store so that `plan` happens to it, and returns the handle that changes the plan.
 #[must_use]
 pub fn wrap(env: &Env, inner: Store, plan: Plan) -> (Store, Handle) {
     let (since, instead, past) = (env.now(), Mem::store(), Past::default());
@@ -60,18 +61,19 @@ pub fn wrap(env: &Env, inner: Store, plan: Plan) -> (Store, Handle) {
     (Arc::new(Faulty { env: env.clone(), inner, handle: handle.clone() }), handle)
 }
 
-/// How a call is lied about.
+/// The kind of a wrong answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lie {
-    /// It is done, and the answer is lost.
+    /// The call is done, and its answer is lost.
     Lost,
-    /// It is not done, and the answer is that somebody else was faster (a 409).
+    /// The call is not done, and the answer is that another writer was faster (a 409).
     FalseConflict,
-    /// It is done, and the answer is that somebody else was faster: a retry that met its own success.
+    /// The call is done, and the answer is that another writer was faster: a retry that met its own
+    /// success.
     DoneConflict,
 }
 
-/// A write, to be carried out at any time, and more than once.
+/// A write that can be carried out at any time, and more than once.
 #[derive(Clone)]
 enum Write {
     Put(Bytes),
@@ -81,7 +83,7 @@ enum Write {
     DeleteIf(Version),
 }
 
-/// What a write gave.
+/// The result of a write.
 enum Wrote {
     Nothing,
     Version(Version),
@@ -101,7 +103,7 @@ impl Write {
         })
     }
 
-    /// How the store says no; `None` for writes without a condition.
+    /// Returns the error with which the store says no; `None` for writes without a condition.
     fn no(&self, key: &str) -> Option<Error> {
         match self {
             Write::Put(_) | Write::Delete => None,
@@ -113,11 +115,12 @@ impl Write {
 
 impl Faulty {
     fn chance(&self, percent: f64) -> bool {
-        // Where nothing is asked for, no random number is drawn: what happens otherwise stays as it was.
+        // Without a chance no random number is drawn, so that a seed of an older plan gives the
+        // same run.
         if percent <= 0.0 {
             return false;
         }
-        // 53 bits are what a double holds exactly.
+        // A double holds 53 bits exactly.
         let unit = (self.env.random_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         unit * 100.0 < percent
     }
@@ -126,7 +129,7 @@ impl Faulty {
         Duration::from_micros(self.env.random_u64() % Plan::LATE.as_micros() as u64)
     }
 
-    /// The way to the store: it takes time and may fail.
+    /// Passes a call to the store: this takes time and may fail.
     async fn pass(&self) -> Result<Plan, Error> {
         let (plan, since) = {
             let state = self.handle.state.lock();
@@ -137,7 +140,7 @@ impl Faulty {
         }
         let jitter = u64::try_from(plan.latency.as_nanos()).unwrap_or(u64::MAX);
         if jitter > 0 {
-            // From a half to one and a half of what was asked for.
+            // Between a half and one and a half of the latency in the plan.
             let extra = Duration::from_nanos(self.env.random_u64() % jitter);
             self.env.sleep(plan.latency / 2 + extra).await;
         }
@@ -156,7 +159,7 @@ impl Faulty {
         Error::Unavailable(format!("{} has an injected fault: {what}", self.inner.describe()))
     }
 
-    /// The prefix that is empty now, and what lies there instead.
+    /// Returns the prefix that is empty now, and the store that lies there instead.
     fn absent(&self) -> Option<(String, Store)> {
         let state = self.handle.state.lock();
         let absent = state.plan.absent.as_ref()?;
@@ -164,7 +167,7 @@ impl Faulty {
         now.then(|| (absent.prefix.clone(), state.instead.clone()))
     }
 
-    /// Where a key lies now.
+    /// Returns the store that holds a key now.
     fn place(&self, key: &str) -> Store {
         match self.absent() {
             Some((prefix, instead)) if key.starts_with(&prefix) => instead,
@@ -185,8 +188,9 @@ impl Faulty {
         answer
     }
 
-    /// A write may land and be reported as failed, or as a conflict; not land and be reported as a conflict; land
-    /// later, or twice.
+    /// Carries out a write with the faults of the plan. A write may land and be reported as failed
+    /// or as a conflict; it may be reported as a conflict and not land; it may land later, or
+    /// twice.
     async fn write(&self, key: &str, write: Write) -> Result<Wrote, Error> {
         let plan = self.pass().await?;
         let place = self.place(key);
@@ -225,7 +229,7 @@ impl Faulty {
             return Err(self.injected("no answer"));
         }
         if conditional && lie.is_some() && plan.latency > Duration::ZERO {
-            // Time for others to write on top before the caller looks.
+            // Other writers get time to write on top before the caller looks.
             self.env.sleep(plan.latency).await;
         }
         match lie {
@@ -235,7 +239,7 @@ impl Faulty {
         }
     }
 
-    /// A write that is under way and lands some time later, whatever was answered.
+    /// Lets a write land some time later, whatever the answer was.
     fn later(&self, key: &str, write: Write, place: Store) {
         let (env, key, delay) = (self.env.clone(), key.to_owned(), self.some_time());
         self.env.spawn("store-fault-late", async move {
@@ -350,6 +354,10 @@ impl Datastore for Faulty {
 
     fn room(&self) -> BoxFuture<'_, Result<Room, Error>> {
         Box::pin(self.read(self.inner.room()))
+    }
+
+    fn may_be_covered(&self) -> bool {
+        self.inner.may_be_covered()
     }
 
     fn describe(&self) -> String {

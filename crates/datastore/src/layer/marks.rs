@@ -1,24 +1,27 @@
-//! Absent is unavailable: an object is believed not to exist only where its folder proves to be the right one.
+//! Markers: an object is believed not to exist only where its folder proves to be the right one.
 //!
-//! A folder below the store may be a mount of its own that is away, or another folder may lie in its place: then all
-//! objects in it seem not to exist, and what is written there is lost. So each folder holds a marker, a copy of the
-//! store's identity. It is looked at whenever the store says that something does not exist, when a listing begins and
-//! ends, and around writes that would land anywhere. Nothing is asked for reads that find what they look for.
+//! A folder below the store may be a mount of its own that is away, or another folder may lie in
+//! its place. Then all objects in it seem not to exist, and new writes there are lost. So each
+//! folder holds a marker, a copy of the store's identity.
+//!
+//! The marker is read whenever the store says that an object does not exist, when a listing begins
+//! and ends, and around writes that would land anywhere. A read that finds its object costs no
+//! extra call.
 
 use crate::identity::Identity;
 use crate::limits::MARKER_TRUST;
 use crate::record::decode_as;
 use crate::{Datastore, Error, Listed, Removal, Room, Store, Version, key};
 use bytes::Bytes;
-use env::{BoxFuture, Env, Moment};
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
+use rekindle_env::{BoxFuture, Env, Moment};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where an absent object means damage or loss: there a marker vouches for one look only.
+/// Folders where an absent object means damage or loss: a marker vouches there for one look only.
 const GRAVE: [&str; 3] = [key::PACKS_DATA, key::PACKS_META, key::VOLUMES];
 
 struct Marked {
@@ -30,30 +33,30 @@ struct Marked {
 #[derive(Default)]
 struct State {
     known: Known,
-    /// When the marker of a folder was seen last.
+    /// The time at which the marker of a folder was last seen.
     seen: HashMap<&'static str, Moment>,
-    /// Folders in which a write has failed, or which have failed to prove themselves, since: what lies there may be a
-    /// write of ours that went into another folder.
+    /// Folders in which a write has failed, or which have failed to prove themselves since. An
+    /// object there may be a write of ours that went into another folder.
     doubted: HashSet<&'static str>,
 }
 
-/// What is known of the store's identity.
+/// The knowledge of the store's identity.
 #[derive(Default, Clone)]
 enum Known {
     #[default]
     Nothing,
-    /// There was none, or one that names no folders.
+    /// The store had no identity then, or one that names no folders.
     Unmarked(Moment),
     Marked(Arc<Identity>),
 }
 
-/// A store whose folders must prove themselves, once its identity says that they can.
+/// Wraps a store so that its folders must prove themselves, once its identity says that they can.
 #[must_use]
 pub fn wrap(env: &Env, inner: Store) -> Store {
     Arc::new(Marked { env: env.clone(), inner, state: Mutex::default() })
 }
 
-/// The folders with markers that a key or prefix lies in, or holds.
+/// Returns the folders with markers that a key or prefix lies in, or holds.
 fn folders_of(key: &str) -> impl Iterator<Item = &'static str> {
     key::MARKED.into_iter().filter(move |folder| {
         !key::is_marker(key) && (key.starts_with(folder) || folder.starts_with(key))
@@ -65,7 +68,7 @@ fn is_grave(key: &str) -> bool {
 }
 
 impl Marked {
-    /// The identity, if it says which folders are marked.
+    /// Returns the identity, if it says which folders are marked.
     async fn identity(&self) -> Result<Option<Arc<Identity>>, Error> {
         let known = self.state.lock().known.clone();
         match known {
@@ -81,7 +84,8 @@ impl Marked {
         Ok(self.learn(found))
     }
 
-    /// Whatever is wrong with the identity is no reason to judge anything else.
+    /// Decodes the identity. An identity that cannot be decoded makes the store unavailable:
+    /// nothing else is judged then.
     fn decoded(&self, data: &[u8]) -> Result<Identity, Error> {
         let decoded = decode_as::<Identity>(key::IDENTITY, data);
         decoded.map(|(identity, _)| identity).map_err(|error| Error::Unavailable(error.to_string()))
@@ -102,7 +106,8 @@ impl Marked {
         }
     }
 
-    /// Whether the folders that a key or prefix concerns are the right ones, seen no longer ago than `trust`.
+    /// Checks that the folders of a key or prefix are the right ones, seen no longer ago than
+    /// `trust`.
     async fn vouch(&self, key: &str, trust: Duration) -> Result<(), Error> {
         if folders_of(key).next().is_none() {
             return Ok(());
@@ -118,8 +123,9 @@ impl Marked {
         try_join_all(asked.map(|folder| self.look(&identity, folder))).await.map(drop)
     }
 
-    /// What is found below a key is not believed before its folder has proved itself once more. Packs are: their
-    /// content is verified by whoever reads it.
+    /// Marks the folders of a key as doubted: an object found there is not believed before its
+    /// folder has proved itself once more. Packs are believed, because each reader verifies their
+    /// content.
     fn doubt(&self, key: &str) {
         self.state.lock().doubted.extend(folders_of(key));
     }
@@ -172,8 +178,8 @@ impl Marked {
         Ok(())
     }
 
-    /// Repeats a look that found nothing, or something in a folder that is doubted, after the folder has proved to be the
-    /// right one: between the two it may have come back.
+    /// Repeats a look that found nothing, or found an object in a doubted folder, after the folder
+    /// has proved to be the right one. Between the two looks the folder may have come back.
     async fn believe<T>(
         &self,
         key: &str,
@@ -199,7 +205,8 @@ impl Marked {
         again.await
     }
 
-    /// A write that would land in any folder: it is begun in the right one, and ends there.
+    /// Carries out a write that would land in any folder. The folder proves itself before the
+    /// write, and again afterwards when another folder may come to lie over it.
     async fn landing<T>(
         &self,
         key: &str,
@@ -207,11 +214,15 @@ impl Marked {
     ) -> Result<T, Error> {
         self.vouch(key, MARKER_TRUST).await?;
         let written = match write.await {
-            Ok(written) => self.vouch(key, Duration::ZERO).await.map(|()| written),
+            Ok(written) if self.inner.may_be_covered() => {
+                self.vouch(key, Duration::ZERO).await.map(|()| written)
+            }
+            Ok(written) => Ok(written),
             Err(error) => Err(error),
         };
         if written.is_err() {
-            // Whoever reads it back finds it, also in a folder that lies over the right one.
+            // A caller that reads the write back would find it even in a folder that lies over the
+            // right one.
             self.doubt(key);
         }
         written
@@ -233,11 +244,12 @@ impl Datastore for Marked {
         data: Bytes,
         version: &'a Version,
     ) -> BoxFuture<'a, Result<Version, Error>> {
-        // The version that it names proves the folder; whoever is told "no" looks, and then the marker is looked at.
+        // The version that the write names proves the folder. A caller that is told "no" reads the
+        // object, and the marker with it.
         Box::pin(async move {
             let replaced = self.inner.replace(key, data, version).await;
             if key == key::IDENTITY {
-                // It may have been marked with this.
+                // The new identity may name marked folders.
                 self.state.lock().known = Known::Nothing;
             }
             replaced
@@ -279,7 +291,7 @@ impl Datastore for Marked {
                 return Ok(page);
             }
             self.vouch(prefix, Duration::ZERO).await?;
-            // The end is believed when it is seen again.
+            // An empty page is believed when it is seen again.
             if page.is_empty() { self.inner.list(prefix, after).await } else { Ok(page) }
         })
     }
@@ -304,6 +316,10 @@ impl Datastore for Marked {
 
     fn room(&self) -> BoxFuture<'_, Result<Room, Error>> {
         self.inner.room()
+    }
+
+    fn may_be_covered(&self) -> bool {
+        self.inner.may_be_covered()
     }
 
     fn describe(&self) -> String {

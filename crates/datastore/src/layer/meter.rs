@@ -2,7 +2,7 @@
 
 use crate::{Datastore, Error, Listed, Removal, Room, Store, Version};
 use bytes::Bytes;
-use env::{BoxFuture, Env};
+use rekindle_env::{BoxFuture, Env};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Call {
         Call::Delete,
     ];
 
-    /// For people and metrics.
+    /// Returns the name for users and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -55,16 +55,16 @@ impl Call {
     }
 }
 
-/// What was measured of one kind of call.
+/// The measurements of one kind of call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Calls that have ended.
     pub calls: u64,
-    /// Those that failed otherwise than by the answer being no (`NotFound`, `Exists`, `Conflict`).
+    /// Calls that failed otherwise than with the answer no (`NotFound`, `Exists`, `Conflict`).
     pub errors: u64,
-    /// Payload of successful calls, either way.
+    /// Payload of successful calls in both directions, bytes.
     pub bytes: u64,
-    /// Moving average of the time a call takes; the last 8 or so count.
+    /// Moving average of the duration of a call; the last 8 or so count.
     pub latency: Duration,
 }
 
@@ -76,14 +76,14 @@ struct Gauge {
     latency_nanos: AtomicU64,
 }
 
-/// The readings of a metered store; clones read the same.
+/// The readings of a metered store. Clones share them.
 #[derive(Clone, Default)]
 pub struct Meter {
     gauges: Arc<[Gauge; 7]>,
 }
 
 impl Meter {
-    /// What was measured so far.
+    /// Returns the measurements so far.
     #[must_use]
     pub fn read(&self, call: Call) -> Reading {
         let gauge = &self.gauges[call as usize];
@@ -102,7 +102,7 @@ impl Meter {
         gauge.bytes.fetch_add(bytes, Relaxed);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let before = gauge.latency_nanos.load(Relaxed);
-        // Racing calls may lose each other's share of an average: no harm.
+        // Concurrent calls may lose each other's share of the average: harmless.
         let after = if before == 0 { nanos } else { before - before / 8 + nanos / 8 };
         gauge.latency_nanos.store(after, Relaxed);
         let name = call.name();
@@ -121,7 +121,7 @@ struct Metered {
     meter: Meter,
 }
 
-/// A store that is measured, and where to read the measurements.
+/// Wraps a store so that its calls are measured, and returns the meter to read.
 #[must_use]
 pub fn wrap(env: &Env, inner: Store) -> (Store, Meter) {
     let meter = Meter::default();
@@ -205,6 +205,10 @@ impl Datastore for Metered {
 
     fn room(&self) -> BoxFuture<'_, Result<Room, Error>> {
         self.inner.room()
+    }
+
+    fn may_be_covered(&self) -> bool {
+        self.inner.may_be_covered()
     }
 
     fn describe(&self) -> String {

@@ -1,4 +1,4 @@
-//! What happens to calls on their way: stackable, one duty each.
+//! Layers between the callers and a store: stackable, one duty each.
 
 pub mod fault;
 pub mod marks;
@@ -7,10 +7,10 @@ pub mod retry;
 
 use crate::Store;
 use crate::backoff::Policy;
-use env::Env;
+use rekindle_env::Env;
 
-/// A store with the usual layers: the meter sees what callers see, retries lie beneath it, then the markers of folders,
-/// then faults.
+/// Wraps a store in the usual layers. The meter sees what callers see; beneath it lie retries, then
+/// the markers of folders, then faults.
 #[must_use]
 pub fn usual(env: &Env, store: Store, faults: fault::Plan) -> (Store, meter::Meter, fault::Handle) {
     let (store, handle) = fault::wrap(env, store, faults);

@@ -1,9 +1,10 @@
-//! Tries again what is safe to try again: everything but conditional writes, whose outcome [`crate::record`] judges.
+//! Retries of all calls that are safe to repeat: everything but conditional writes, whose outcome
+//! [`crate::record`] judges.
 
 use crate::backoff::{Backoff, Policy};
 use crate::{Datastore, Error, Listed, Removal, Room, Store, Version};
 use bytes::Bytes;
-use env::{BoxFuture, Env};
+use rekindle_env::{BoxFuture, Env};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ struct Retry {
     policy: Policy,
 }
 
-/// A store whose calls are tried again while it is unavailable, within the policy.
+/// Wraps a store so that its calls are tried again while it is unavailable, within the policy.
 #[must_use]
 pub fn wrap(env: &Env, inner: Store, policy: Policy) -> Store {
     Arc::new(Retry { env: env.clone(), inner, policy })
@@ -92,6 +93,10 @@ impl Datastore for Retry {
 
     fn room(&self) -> BoxFuture<'_, Result<Room, Error>> {
         self.inner.room()
+    }
+
+    fn may_be_covered(&self) -> bool {
+        self.inner.may_be_covered()
     }
 
     fn describe(&self) -> String {

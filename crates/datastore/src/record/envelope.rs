@@ -1,13 +1,13 @@
-//! How a record lies in the store: JSON that people can read. See `docs/format/record.md`.
+//! The form of a record in the store: JSON that users can read. See `docs/format/record.md`.
 
 use super::Body;
 use super::seal::{self, Seal};
 use crate::Error;
 use crate::identity::Secret;
 use crate::limits::{RECORD_BYTES_MAX, RECORD_HISTORY_MAX};
-use base::{Incarnation, Life, NodeId};
 use bytes::Bytes;
-use env::Timestamp;
+use rekindle_base::{Incarnation, Life, NodeId};
+use rekindle_env::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for Nonce {
     }
 }
 
-/// The nonces of the writes before this one, the latest first; one line of text, for the eyes.
+/// The nonces of the writes before this one, the latest first; one line of text, for readability.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct History(pub Vec<Nonce>);
 
@@ -66,24 +66,24 @@ impl<'de> Deserialize<'de> for History {
     }
 }
 
-/// Which write made a record what it is, and which writes came before.
+/// The write that made a record's content, and the writes before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
-    /// The write.
+    /// The nonce of the write.
     pub nonce: Nonce,
-    /// How many writes the record has seen, this one included.
+    /// The number of writes of the record, this one included.
     pub edition: u64,
-    /// The writes before, the latest first, as far as they are remembered.
+    /// The previous writes, the latest first, as far as they are remembered.
     pub before: History,
 }
 
 impl Mark {
-    /// The mark of a new record.
+    /// Makes the mark of a new record.
     pub(super) fn first(nonce: Nonce) -> Self {
         Self { nonce, edition: 1, before: History::default() }
     }
 
-    /// The mark of the write that follows.
+    /// Makes the mark of the write that follows.
     pub(super) fn next(&self, nonce: Nonce) -> Self {
         let mut before = vec![self.nonce];
         before.extend(self.before.0.iter().copied().take(RECORD_HISTORY_MAX - 1));
@@ -91,30 +91,30 @@ impl Mark {
     }
 }
 
-/// A record of any kind, taken apart; the body as it lies there.
+/// A record of any kind, taken apart; the body is undecoded JSON.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Envelope {
     /// The kind of record: [`Body::WHAT`].
     pub what: String,
     /// The version of the body's format.
     pub format: u32,
-    /// Who wrote it; start 0 when the record does not say which.
+    /// The life that wrote the record; incarnation 0 when the record does not name one.
     pub writer: Life,
-    /// Which write it was.
+    /// The mark of the write.
     pub mark: Mark,
-    /// What vouches for its bytes.
+    /// The seal that vouches for the record's bytes.
     pub seal: Seal,
-    /// When.
+    /// The time of the write.
     pub written: Timestamp,
     /// The body.
     pub body: serde_json::Value,
 }
 
-/// What lies in the place of a record that was removed where the store cannot remove under a condition: readers see
-/// nothing, and who makes a record anew replaces it.
+/// The trace in the place of a record that was removed where the store cannot remove under a
+/// condition. Readers see no record, and a writer that makes the record again replaces the trace.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Removed {
-    /// What kind of record it was.
+    /// The kind of the removed record.
     pub(super) kind: String,
 }
 
@@ -177,7 +177,7 @@ pub(super) struct Decoded<T> {
     pub(super) seal: Seal,
 }
 
-/// A record as bytes; with a proof when the secret of the store is known.
+/// Encodes a record as bytes; with a proof when the secret of the store is known.
 pub(super) fn encode<T: Body>(
     key: &str,
     value: &T,
@@ -186,7 +186,7 @@ pub(super) fn encode<T: Body>(
     written: Timestamp,
     secret: Option<&Secret>,
 ) -> Result<Bytes, Error> {
-    // What nobody could read again is not written.
+    // A value that every reader would reject is not written.
     value.check().map_err(|reason| Error::Invalid(format!("{key} cannot be written: {reason}")))?;
     let record = Written {
         rekindle: T::WHAT,
@@ -212,7 +212,8 @@ pub(super) fn encode<T: Body>(
     Ok(Bytes::from(bytes))
 }
 
-/// Takes a record of any kind and version apart, for `inspect`. Total: any bytes give an envelope or an error.
+/// Takes a record of any kind and version apart, for `inspect`. Total: any bytes give an envelope
+/// or an error.
 pub fn decode(key: &str, bytes: &[u8]) -> Result<Envelope, Error> {
     let (head, seal) = head(key, bytes, None)?;
     let found: Found<serde_json::Value> = parse(key, bytes)?;
@@ -228,13 +229,15 @@ pub fn decode(key: &str, bytes: &[u8]) -> Result<Envelope, Error> {
     })
 }
 
-/// Takes a record of one kind apart: its body and its mark. Total, as [`decode`]. Its checksum is verified; its proof
-/// is not, for that takes a [`super::Writer`] that knows the secret.
+/// Takes a record of one kind apart: its body and its mark. Total, as [`decode`].
+///
+/// The checksum is verified. The proof is not: that takes a [`super::Writer`] that knows the
+/// secret.
 pub fn decode_as<T: Body>(key: &str, bytes: &[u8]) -> Result<(T, Mark), Error> {
     decode_with(key, bytes, None).map(|found| (found.value, found.mark))
 }
 
-/// As [`decode_as`], and verifies the proof, where there is one, with the secret, where it is known.
+/// Takes a record apart as [`decode_as`] does. Verifies a proof, too, when the secret is known.
 pub(super) fn decode_with<T: Body>(
     key: &str,
     bytes: &[u8],
@@ -260,7 +263,7 @@ pub(super) fn decode_with<T: Body>(
     Ok(Decoded { value: found.body, mark, writer, seal })
 }
 
-/// As [`decode_with`], where there may be the trace of a removed record.
+/// Takes a record apart as [`decode_with`] does, or the trace of a removed one.
 pub(super) fn decode_any<T: Body>(
     key: &str,
     bytes: &[u8],
@@ -275,7 +278,8 @@ pub(super) fn decode_any<T: Body>(
     }
 }
 
-/// The checksum came with the incarnation: a record that has the one and not the other has lost it.
+/// Rejects a record with an incarnation and no checksum. Both were introduced together, so that
+/// record has lost its checksum.
 fn check_sealed(key: &str, seal: Seal, incarnation: Option<Incarnation>) -> Result<(), Error> {
     if seal == Seal::None && incarnation.is_some() {
         let reason = "its checksum is gone: some of its bytes have changed".to_owned();
@@ -284,7 +288,7 @@ fn check_sealed(key: &str, seal: Seal, incarnation: Option<Incarnation>) -> Resu
     Ok(())
 }
 
-/// Verifies what vouches for a record before anything in it is believed, its format included.
+/// Verifies the seal of a record before anything in it is believed, its format included.
 fn head(key: &str, bytes: &[u8], secret: Option<&Secret>) -> Result<(Head, Seal), Error> {
     let damaged = |reason| Error::Damaged { key: key.to_owned(), reason };
     if bytes.len() > RECORD_BYTES_MAX {

@@ -1,23 +1,25 @@
-//! Who won? Decided from what lies in the store after a conditional write that did not plainly succeed.
+//! The judgement of a conditional write that did not plainly succeed, by the content of the store
+//! after it.
 
 use super::envelope::{Mark, Nonce};
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It landed and is what lies there.
+    /// Our write landed, and its content is in the store.
     Won,
-    /// It landed, and somebody has written on top since.
+    /// Our write landed, and another writer has written on top since.
     Superseded,
-    /// Somebody else's write came in its place.
+    /// Another write came in place of ours.
     Lost,
     /// Nothing has changed.
     Unchanged,
-    /// So much was written since that nobody can tell.
+    /// Too many writes have followed to tell the outcome.
     Open,
 }
 
-/// Judges the write `ours`, which should have replaced the write `base` (`None`: an absent record), by what is `seen`.
+/// Judges the write `ours`, which should have replaced the write `base` (`None`: an absent record),
+/// by what is `seen`.
 pub(super) fn judge(ours: &Mark, base: Option<Nonce>, seen: &Mark) -> Verdict {
     if seen.nonce == ours.nonce {
         return Verdict::Won;
@@ -28,7 +30,8 @@ pub(super) fn judge(ours: &Mark, base: Option<Nonce>, seen: &Mark) -> Verdict {
     if seen.before.0.contains(&ours.nonce) {
         return Verdict::Superseded;
     }
-    // The edition of the oldest write that the record remembers. Ours, had it landed, would be at its edition.
+    // The edition of the oldest write that the record remembers. If our write had landed, it would
+    // be at the edition in `ours`.
     let remembered = u64::try_from(seen.before.0.len()).unwrap_or(u64::MAX);
     let oldest = seen.edition.saturating_sub(remembered);
     if oldest <= ours.edition { Verdict::Lost } else { Verdict::Open }

@@ -1,18 +1,19 @@
-//! What vouches for the bytes of a record: the last lines of it.
+//! The seal: the last lines of a record, which vouch for its bytes.
 //!
-//! The checksum covers every byte before its own line, as it lies there, and what follows it is fixed: so no byte of a
-//! record can change unnoticed. The proof covers every byte before *its* line and takes the secret of the store to make.
+//! The checksum covers every byte before its own line, exactly as stored, and the bytes after it
+//! are fixed. So no byte of a record can change unnoticed. The proof covers every byte before *its*
+//! line; making one takes the secret of the store.
 
 use crate::identity::Secret;
 
-/// What a record has beside its content.
+/// The protection of a record's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
-    /// Nothing: it was written before there were checksums.
+    /// No checksum: the record is older than checksums.
     None,
     /// A checksum, which matches.
     Sum,
-    /// A checksum, which matches, and a proof; whether that holds is known to whoever has the secret.
+    /// A checksum, which matches, and a proof; verifying the proof takes the secret.
     Proof,
 }
 
@@ -20,11 +21,11 @@ const PROOF: &[u8] = b",\n  \"proof\": \"";
 const SUM: &[u8] = b",\n  \"sum\": \"";
 const END: &[u8] = b"\"\n}\n";
 const DIGITS: usize = 64;
-/// What the key of proofs is derived for.
+/// The context from which the key of proofs is derived.
 const CONTEXT: &str =
     "rekindle 2026-11-22 proof that a record was written by who knows the secret of the store";
 
-/// Ends a record: `bytes` is pretty JSON, an object that is not empty.
+/// Adds the seal to a record: `bytes` is pretty JSON, an object that is not empty.
 pub(super) fn close(mut bytes: Vec<u8>, secret: Option<&Secret>) -> Vec<u8> {
     bytes.truncate(bytes.strip_suffix(b"\n}").map_or(bytes.len(), <[u8]>::len));
     let line = |bytes: &mut Vec<u8>, name: &[u8], hash: blake3::Hash| {
@@ -42,7 +43,8 @@ pub(super) fn close(mut bytes: Vec<u8>, secret: Option<&Secret>) -> Vec<u8> {
     bytes
 }
 
-/// What vouches for a record, verified; the proof only when the secret is known. The error says what is wrong.
+/// Verifies the seal of a record and returns its kind; verifies the proof only when the secret is
+/// known. The error names the fault.
 pub(super) fn open(bytes: &[u8], secret: Option<&Secret>) -> Result<Seal, String> {
     let Some(covered) = last(bytes, SUM) else { return Ok(Seal::None) };
     let rest = &bytes[covered + SUM.len()..];
@@ -75,7 +77,8 @@ fn hex(hash: blake3::Hash) -> [u8; DIGITS] {
     digits
 }
 
-/// Where the last line of this name begins. Line breaks within values are escaped, so it is no value.
+/// Finds the start of the last line of this name. Line breaks within values are escaped, so the
+/// match is not inside a value.
 fn last(bytes: &[u8], name: &[u8]) -> Option<usize> {
     bytes.windows(name.len()).rposition(|window| window == name)
 }

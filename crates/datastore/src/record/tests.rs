@@ -1,11 +1,11 @@
-//! Records under a store that lies.
+//! Records over a store whose answers are wrong.
 
 use super::*;
 use crate::backend::mem::Mem;
 use crate::layer::fault::{self, Plan};
-use env::sim::{Faults, World};
 use futures_util::future::join_all;
 use proptest::prelude::*;
+use rekindle_env::sim::{Faults, World};
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn writer(world: &World, store: &Store, number: u8) -> Writer {
     Writer::new(world.env(), store.clone(), NodeId([number; 16]))
 }
 
-/// What one writer knows of its work.
+/// The counts that one writer knows of.
 #[derive(Debug, Default)]
 struct Tally {
     counted: u64,
@@ -69,7 +69,8 @@ async fn count(writer: &Writer, rounds: u64) -> Tally {
     tally
 }
 
-/// Several writers, each with a bad way of its own to one good store; gives the counts known and open, and the end.
+/// Lets several writers, each over a bad connection of its own, count in one good store. Returns
+/// the known and the open counts, and the final value.
 fn race(seed: u64, plan: &str, writers: u8, rounds: u64) -> (Tally, u64) {
     let world = World::new(seed, Faults::none());
     let store = Mem::store();
@@ -110,7 +111,7 @@ fn no_lie_loses_or_doubles_an_increment() {
 fn after_a_long_absence_what_cannot_be_known_is_left_open() {
     let mut opened = 0;
     for seed in 0..30 {
-        // One writer's way breaks for longer than the others remember; it must not guess.
+        // One writer is cut off for longer than the record's history; it must not guess.
         let world = World::new(seed, Faults::none());
         let store = Mem::store();
         let (far, handle) = fault::wrap(&world.env(), store.clone(), Plan::default());
@@ -154,7 +155,7 @@ fn an_unreachable_store_is_said_to_be_so() {
             writer.create("x", Counter { count: 0 }).await,
             Err(Error::Unavailable(_))
         ));
-        // Back within the budget: the same call comes through.
+        // The store is back within the budget: the same call succeeds.
         handle.set("gone=3s".parse().unwrap());
         let held = writer.replace(&held, Counter { count: 1 }).await.unwrap();
         assert_eq!(held.mark().edition, 2);
@@ -209,7 +210,7 @@ fn what_is_written_today_reads_and_writes_the_same_for_ever() {
     let found = envelope::decode_with::<Counter>("golden", golden, Some(&SECRET)).unwrap();
     let writer = Life { node: NodeId([0x5a; 16]), incarnation: Incarnation(7) };
     assert_eq!((found.value.count, found.mark.edition, found.writer), (41, 3, writer));
-    let written = env::Timestamp(1_767_225_600_000_000);
+    let written = rekindle_env::Timestamp(1_767_225_600_000_000);
     let again =
         envelope::encode("golden", &found.value, writer, &found.mark, written, Some(&SECRET));
     assert_eq!(String::from_utf8_lossy(&again.unwrap()), String::from_utf8_lossy(golden));
@@ -266,7 +267,7 @@ fn a_record_of_another_store_is_damage_and_is_called_so() {
         let error = ours.create("counter", Counter { count: 2 }).await.map(drop).unwrap_err();
         assert!(matches!(&error, Error::Damaged { .. }), "never written over: {error}");
         theirs.replace(&held, Counter { count: 2 }).await.unwrap();
-        // Written before the secret was known, or by an older version.
+        // This record is from a writer without the secret, as an older version is.
         writer(&world, &store, 3).create("plain", Counter { count: 1 }).await.unwrap();
         assert_eq!(ours.read::<Counter>("plain").await.unwrap().unwrap().value.count, 1);
     });
@@ -276,14 +277,18 @@ fn a_record_of_another_store_is_damage_and_is_called_so() {
 struct Plain(Store);
 
 impl crate::Datastore for Plain {
-    fn put<'a>(&'a self, key: &'a str, data: Bytes) -> env::BoxFuture<'a, Result<(), Error>> {
+    fn put<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+    ) -> rekindle_env::BoxFuture<'a, Result<(), Error>> {
         self.0.put(key, data)
     }
     fn create<'a>(
         &'a self,
         key: &'a str,
         data: Bytes,
-    ) -> env::BoxFuture<'a, Result<Version, Error>> {
+    ) -> rekindle_env::BoxFuture<'a, Result<Version, Error>> {
         self.0.create(key, data)
     }
     fn replace<'a>(
@@ -291,27 +296,30 @@ impl crate::Datastore for Plain {
         key: &'a str,
         data: Bytes,
         version: &'a Version,
-    ) -> env::BoxFuture<'a, Result<Version, Error>> {
+    ) -> rekindle_env::BoxFuture<'a, Result<Version, Error>> {
         self.0.replace(key, data, version)
     }
-    fn get<'a>(&'a self, key: &'a str) -> env::BoxFuture<'a, Result<(Bytes, Version), Error>> {
+    fn get<'a>(
+        &'a self,
+        key: &'a str,
+    ) -> rekindle_env::BoxFuture<'a, Result<(Bytes, Version), Error>> {
         self.0.get(key)
     }
     fn get_range<'a>(
         &'a self,
         key: &'a str,
         range: std::ops::Range<u64>,
-    ) -> env::BoxFuture<'a, Result<Bytes, Error>> {
+    ) -> rekindle_env::BoxFuture<'a, Result<Bytes, Error>> {
         self.0.get_range(key, range)
     }
     fn list<'a>(
         &'a self,
         prefix: &'a str,
         after: Option<&'a str>,
-    ) -> env::BoxFuture<'a, Result<Vec<crate::Listed>, Error>> {
+    ) -> rekindle_env::BoxFuture<'a, Result<Vec<crate::Listed>, Error>> {
         self.0.list(prefix, after)
     }
-    fn delete<'a>(&'a self, key: &'a str) -> env::BoxFuture<'a, Result<(), Error>> {
+    fn delete<'a>(&'a self, key: &'a str) -> rekindle_env::BoxFuture<'a, Result<(), Error>> {
         self.0.delete(key)
     }
     fn describe(&self) -> String {
@@ -339,7 +347,7 @@ fn a_record_is_removed_only_as_it_was_seen_and_can_be_made_anew() {
             let gone = writer.replace(&held, Counter { count: 3 }).await;
             assert!(matches!(gone, Err(Error::Conflict(_))));
             let made = writer.create("counter", Counter { count: 4 }).await.unwrap();
-            // That one is gone; the new one is another.
+            // The removed record stays gone; the new one is another.
             let _ = writer.remove(&held).await;
             let there = writer.read::<Counter>("counter").await.unwrap().unwrap();
             assert_eq!((there.value.count, there.mark().nonce), (4, made.mark().nonce));
@@ -349,8 +357,8 @@ fn a_record_is_removed_only_as_it_was_seen_and_can_be_made_anew() {
     }
 }
 
-/// Several make and remove one record over bad ways: whoever was told that he made it finds it until somebody who
-/// held it removes it.
+/// Several writers make and remove one record over bad connections. A writer that was told of its
+/// success finds the record until a holder of that record removes it.
 #[test]
 fn no_removal_takes_away_what_somebody_else_has_made() {
     for seed in 0..600 {
@@ -374,7 +382,7 @@ fn no_removal_takes_away_what_somebody_else_has_made() {
                         Ok(held) => {
                             *made.lock().entry(count).or_default() += 1;
                             writer.env.sleep(Duration::from_millis(3)).await;
-                            // Nobody else holds this very record, so it must still be there.
+                            // No other writer holds this very record, so it must still be there.
                             writer.remove(&held).await.unwrap_or_else(|error| {
                                 assert!(matches!(error, Error::Unavailable(_)), "{seed}: {error}");
                             });
@@ -474,7 +482,7 @@ proptest! {
     }
 }
 
-/// A record of which copies are kept.
+/// A record that the cache keeps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Owned {
     count: u64,
@@ -483,13 +491,13 @@ struct Owned {
 impl Body for Owned {
     const WHAT: &'static str = "owned";
     const FORMAT: u32 = 1;
-    const COPIED: bool = true;
+    const CACHED: bool = true;
 }
 
 #[derive(Default)]
 struct Kept(parking_lot::Mutex<std::collections::HashMap<String, Vec<u8>>>);
 
-impl Copies for Kept {
+impl RecordCache for Kept {
     fn find(&self, key: &str) -> Option<Vec<u8>> {
         self.0.lock().get(key).cloned()
     }
@@ -503,8 +511,8 @@ impl Copies for Kept {
     }
 }
 
-/// Several tasks of one node write and read one record over a bad way to the store; at any moment the process may die. A
-/// copy that is there then is what lies in the store.
+/// Several tasks of one node write and read one record over a bad connection to the store; at any
+/// moment the process may die. A copy that is cached then equals the record in the store.
 #[test]
 fn a_copy_is_what_lies_in_the_store_whenever_one_looks() {
     let (mut found, mut none) = (0, 0);
@@ -514,8 +522,8 @@ fn a_copy_is_what_lies_in_the_store_whenever_one_looks() {
         let plan = format!("latency=2ms,fail={}%", seed % 30);
         let (faulty, _) = fault::wrap(&world.env(), store.clone(), plan.parse::<Plan>().unwrap());
         let kept = Arc::new(Kept::default());
-        let writer = writer(&world, &faulty, 1).with_copies(kept.clone());
-        let stop = env::sim::Stop::Step(world.env().random_u64() % 400);
+        let writer = writer(&world, &faulty, 1).with_cache(kept.clone());
+        let stop = rekindle_env::sim::Stop::Step(world.env().random_u64() % 400);
         world.block_on_until(stop, async {
             let _ = writer.create("owned", Owned { count: 0 }).await;
             let work = (0..1 + seed % 3).map(|number| {
@@ -534,7 +542,7 @@ fn a_copy_is_what_lies_in_the_store_whenever_one_looks() {
             });
             join_all(work).await;
         });
-        // The next life looks.
+        // The next life reads its copy.
         let copy = writer.copy::<Owned>("owned");
         let Some(copy) = copy else {
             none += 1;
@@ -552,7 +560,7 @@ fn a_copy_is_what_lies_in_the_store_whenever_one_looks() {
 fn damaged_copies_are_not_believed() {
     let world = World::new(1, Faults::none());
     let kept = Arc::new(Kept::default());
-    let writer = writer(&world, &Mem::store(), 1).with_copies(kept.clone());
+    let writer = writer(&world, &Mem::store(), 1).with_cache(kept.clone());
     let held = world.block_on(writer.create("owned", Owned { count: 7 })).unwrap();
     assert_eq!(writer.copy::<Owned>("owned").unwrap().version, held.version);
     let whole = kept.find("owned").unwrap();

@@ -18,10 +18,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one, or says why that is not possible here.
+    /// Starts a server, or says why that is not possible here.
     pub fn start() -> Result<Self, String> {
         let binary = binary()?;
-        // Somebody else may take the free port before the server does.
+        // Another process may take the free port before the server does.
         Self::start_once(&binary)
             .or_else(|_| Self::start_once(&binary))
             .or_else(|_| Self::start_once(&binary))
@@ -32,7 +32,8 @@ impl Server {
         reason = "looks for a free port on behalf of another process"
     )]
     fn start_once(binary: &Path) -> Result<Self, String> {
-        // Beneath `target`, not in `/tmp`: the server needs extended attributes, which a tmpfs may lack.
+        // Beneath `target`, not in `/tmp`: the server needs extended attributes, which a tmpfs may
+        // lack.
         let folder = tempfile::tempdir_in(tools())
             .map_err(|error| format!("no folder for the server: {error}"))?;
         std::fs::create_dir(folder.path().join("bucket")).map_err(|error| error.to_string())?;
@@ -62,7 +63,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The store in its bucket, under a prefix.
+    /// Opens the store in the server's bucket, under a prefix.
     pub fn place(&self, prefix: &str) -> Place {
         Place {
             bucket: "bucket".to_owned(),
@@ -74,7 +75,7 @@ impl Server {
         }
     }
 
-    pub fn store(&self, env: &env::Env, prefix: &str) -> Store {
+    pub fn store(&self, env: &rekindle_env::Env, prefix: &str) -> Store {
         S3::open(env, &self.place(prefix)).expect("the settings are complete")
     }
 
@@ -103,7 +104,7 @@ impl Drop for Server {
     }
 }
 
-/// `target/tools` of this repository.
+/// Returns `target/tools` of this repository.
 #[expect(clippy::disallowed_methods, reason = "prepares a test")]
 fn tools() -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
@@ -111,7 +112,7 @@ fn tools() -> PathBuf {
     folder.canonicalize().expect("it was just made")
 }
 
-/// The server's binary: on the path, built earlier, or built now.
+/// Returns the server's binary: on the path, built earlier, or built now.
 fn binary() -> Result<PathBuf, String> {
     let runs = |binary: &Path| {
         Command::new(binary)

@@ -1,4 +1,5 @@
-//! Who may use what this process makes: its own user alone, unless a group is named for the sockets.
+//! Permissions of what this process makes: for its own user alone, unless a group is named for the
+//! sockets.
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags};
 use std::fs::{DirBuilder, File};
@@ -11,13 +12,13 @@ use std::path::{Path, PathBuf};
 pub const FILE_MODE: u32 = 0o600;
 /// Mode of a folder that is made.
 pub const FOLDER_MODE: u32 = 0o700;
-/// Where a process finds what it has open.
+/// Folder in which a process finds its open files.
 pub(super) const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 
-/// Who may connect to a Unix socket, besides the user who made it and root.
+/// The group that may connect to a Unix socket, besides the user that made it and root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SocketMode {
-    /// The members of this group; `None`: nobody.
+    /// Number of the group; `None`: no group.
     pub group: Option<u32>,
 }
 
@@ -29,17 +30,19 @@ impl SocketMode {
     }
 }
 
-/// From here on, whatever this process and its children make is closed to others, whoever makes it and however.
+/// Closes to other users every file that this process and its children make from here on, by
+/// whatever library and call.
 pub fn keep_private() {
     rustix::process::umask(Mode::from_raw_mode(0o077));
 }
 
-/// Makes a folder of our own and those above it.
+/// Makes a folder and its missing parents, for this user alone.
 pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
 }
 
-/// Closes to others a file that this user owns and others may open. Files of others and devices are left alone.
+/// Closes to other users a file that this user owns. Other users' files, and devices, are left
+/// alone.
 pub(super) fn close_file(file: &File) {
     let Ok(found) = file.metadata() else { return };
     let is_open = found.is_file() && found.mode() & 0o077 != 0;
@@ -49,7 +52,7 @@ pub(super) fn close_file(file: &File) {
     }
 }
 
-/// Refuses what belongs to another ordinary user.
+/// Refuses a file of another ordinary user.
 pub(super) fn check_owner(owner: u32, path: &Path) -> io::Result<()> {
     let user = rustix::process::geteuid().as_raw();
     if owner == user || owner == 0 {
@@ -70,10 +73,10 @@ fn not_a_member(group: u32, path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), message)
 }
 
-/// Gives a socket's file, made with mode 0600, to those who may connect.
+/// Gives a socket's file, made with mode 0600, to the group that may connect.
 pub(super) fn admit(path: &Path, mode: SocketMode) -> io::Result<()> {
     let Some(group) = mode.group else { return Ok(()) };
-    // The file that is there now, whatever takes its name meanwhile.
+    // Opened once: another file may take the name between the calls below.
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
     rustix::fs::chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)
@@ -82,7 +85,7 @@ pub(super) fn admit(path: &Path, mode: SocketMode) -> io::Result<()> {
     Ok(())
 }
 
-/// The name under which this process finds what it has open.
+/// The path under which this process finds an open file.
 pub(super) fn own_path(file: &OwnedFd) -> PathBuf {
     Path::new(OWN_DESCRIPTORS).join(file.as_raw_fd().to_string())
 }

@@ -8,13 +8,14 @@ use crate::{BoxFuture, Clock, Moment, Timestamp};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Longest sleep that is told apart from a longer one: keeps sums of times in range.
+/// Longest sleep; a longer one is cut to this, so that sums of times stay in range.
 const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// When this process first asked for the time.
+/// The moment at which this process first asked for the time.
 static START: OnceLock<Instant> = OnceLock::new();
 
-/// The first instruction of `main`: [`Moment`] zero of every environment made from now on.
+/// Makes this moment [`Moment`] zero of every environment made from now on. The first instruction
+/// of `main` calls it.
 pub fn first_instruction() {
     START.get_or_init(Instant::now);
 }
@@ -27,8 +28,9 @@ pub fn since_boot() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// How long before [`Moment`] zero this process was born: exactly when its parent says when that was (by
-/// [`since_boot`]), else as the kernel tells, to the length of a tick (10 ms as a rule). With a word for how it is known.
+/// Time from the birth of this process to [`Moment`] zero, and one word for the source of that
+/// knowledge. The time is exact when the parent tells the birth (by [`since_boot`]). Otherwise it
+/// is as the kernel tells it, to the length of a tick (10 ms as a rule).
 #[must_use]
 pub fn before_first_instruction(born: Option<Duration>) -> Option<(Duration, &'static str)> {
     let first = since_boot().checked_sub(START.get()?.elapsed())?;
@@ -43,7 +45,8 @@ pub fn before_first_instruction(born: Option<Duration>) -> Option<(Duration, &'s
     }
 }
 
-/// Field 22 of `/proc/PID/stat`. The second one is a name that may hold anything, and ends at the last parenthesis.
+/// Field 22 of `/proc/PID/stat`. Field 2 is a name that may hold any character, and ends at the
+/// last parenthesis.
 fn start_ticks(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
@@ -70,8 +73,8 @@ impl Clock for RealClock {
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         let deadline = tokio::time::Instant::now() + duration.min(SLEEP_MAX);
-        // A tokio timer belongs to the runtime in which it is made: make it where it is first polled, which may be
-        // a session's thread.
+        // A tokio timer belongs to the runtime in which it is made: make it in the first poll,
+        // which may be on a session's thread.
         Box::pin(async move { tokio::time::sleep_until(deadline).await })
     }
 }

@@ -1,14 +1,14 @@
-//! File descriptors of this process: how many it may have, and has.
+//! File descriptors of this process: their limit and their number.
 
 use crate::Descriptors;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::Path;
 
-/// Where a process finds what it has open.
+/// Folder in which a process finds its open files.
 const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 
-/// Raises the soft limit to the hard one; the usual soft one (1,024) is there for programs that cannot count further.
-/// Processes started from here on inherit it.
+/// Raises the soft limit to the hard one, for this process and for those that it starts from here
+/// on. The usual soft limit (1,024) is there for programs that cannot count further.
 pub fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum && current.is_some() {
@@ -19,10 +19,10 @@ pub fn raise_limit() {
     }
 }
 
-/// A write beyond the limit of a file's size is an error from here on, here and in child processes: by default the kernel
-/// kills the process for it.
+/// Makes a write beyond the limit of a file's size an error, in this process and in its children:
+/// by default the kernel kills the process for such a write.
 pub fn outlive_file_size() {
-    // SAFETY: nothing runs when the signal comes.
+    // SAFETY: the signal is ignored, so that no code runs when it comes.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
     }
@@ -33,7 +33,8 @@ pub(super) fn count() -> Descriptors {
     Descriptors { limit, open: open(Path::new(OWN_DESCRIPTORS)) }
 }
 
-/// Kernels since 6.2 say how many there are; before that they are counted.
+/// Number of open descriptors. Kernels since 6.2 tell it as the size of the folder; on older ones
+/// the entries are counted.
 fn open(folder: &Path) -> u64 {
     match rustix::fs::stat(folder) {
         Ok(found) if found.st_size > 0 => u64::try_from(found.st_size).unwrap_or(0),
@@ -48,13 +49,13 @@ mod tests {
 
     #[test]
     fn the_limit_of_a_file_kills_nobody() {
-        // As it is at the start of a process.
+        // The signal's action at the start of a process.
         // SAFETY: the action that every process begins with.
         unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
         }
         let (_env, _runtime) = crate::real::env().unwrap();
-        // SAFETY: it would end the test.
+        // SAFETY: the signal is ignored by now; otherwise it would end the test.
         unsafe {
             libc::raise(libc::SIGXFSZ);
         }
@@ -68,7 +69,7 @@ mod tests {
         let before = count();
         assert_eq!(before.limit, limits.current.unwrap_or(u64::MAX));
         let files: Vec<_> = (0..200).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
-        // Other tests open and close some meanwhile.
+        // Other tests open and close files meanwhile.
         let open = count().open;
         assert!(open >= before.open + 150, "{open}");
         drop(files);

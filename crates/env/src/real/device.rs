@@ -1,7 +1,9 @@
-//! Memory that is a device: its length is given, and what is written outlives the kernel of this machine.
+//! Memory that is a device: its length is given, and its content outlives the kernel of this
+//! machine.
 //!
-//! Inside a virtual machine such a device is RAM of the host: `ivshmem` (the memory of a PCI device, a file of fixed length in
-//! sysfs) or persistent memory (a DAX device, or a file on a file system that is mounted with `-o dax`).
+//! Inside a virtual machine such a device is RAM of the host: `ivshmem` (the memory of a PCI
+//! device, a file of fixed length in sysfs) or persistent memory (a DAX device, or a file on a file
+//! system that is mounted with `-o dax`).
 
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use std::fs::File;
@@ -9,16 +11,16 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// What `statfs` says of sysfs.
+/// Type that `statfs` tells of sysfs.
 const SYSFS_MAGIC: u64 = 0x6265_6572;
-/// Zeros at a time.
+/// Bytes of zeros in one write.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A device of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Device {
     bytes: u64,
-    /// A DAX device is mapped in huge pages, so whole or not at all.
+    /// Whether the device is mapped whole or not at all: a DAX device is mapped in huge pages.
     whole: bool,
 }
 
@@ -27,7 +29,7 @@ impl Device {
         self.bytes
     }
 
-    /// How much to map for somebody who wants `bytes`.
+    /// Bytes to map for a caller that wants `bytes`; an error when the device has fewer.
     pub(super) fn bytes_to_map(self, bytes: usize, path: &Path) -> io::Result<usize> {
         if self.bytes < bytes as u64 {
             return Err(io::Error::new(
@@ -44,8 +46,8 @@ impl Device {
     }
 }
 
-/// The device that an open file is, or `None` for a file in a file system. An error for one that would lose what is
-/// written to it when the machine is reset.
+/// Returns the device that an open file is, or `None` for a file in a file system. An error for a
+/// file or device that would lose its content when the machine is reset.
 pub(super) fn of(file: &File, path: &Path) -> io::Result<Option<Device>> {
     let found = file.metadata()?;
     let kind = found.file_type();
@@ -84,12 +86,13 @@ pub(super) fn is_direct(file: &File) -> bool {
         .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::DAX))
 }
 
-/// Gives the file real blocks up to `length`. What is mapped directly reaches the device without the file system hearing
-/// of it; so everything that it must know (which blocks there are, that they were written) is on the device before.
+/// Gives the file real blocks up to `length`. A store to a direct mapping reaches the device
+/// without the file system. So the metadata (which blocks there are, and that they were written) is
+/// on the device before the first store.
 pub(super) fn write_zeros(mut file: &File, from: u64, length: u64) -> io::Result<()> {
     use std::io::{Seek, SeekFrom};
     let zeros = vec![0; PIECE_BYTES];
-    // The last piece of an attempt that a crash ended may be there in part.
+    // An attempt that a crash ended may have left a part of a piece: go on from there.
     let mut at = file.seek(SeekFrom::Start(from.min(length)))?;
     while at < length {
         let piece = usize::try_from(length - at).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
@@ -111,7 +114,7 @@ fn dax_bytes(number: u64, path: &Path) -> io::Result<u64> {
     })
 }
 
-/// The persistent memory that a file system lies on.
+/// Name of the persistent memory under the file system of this device number.
 fn persistent_memory_under(number: u64) -> Option<String> {
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;

@@ -1,4 +1,5 @@
-//! Files of the operating system. Each call does its work in the first poll, on the caller's thread.
+//! Files of the operating system. Each call does its work in the first poll, on the caller's
+//! thread.
 #![expect(clippy::disallowed_methods, reason = "this is what Env::disk is made of")]
 
 use super::access;
@@ -16,8 +17,8 @@ use std::sync::{Arc, OnceLock};
 
 /// Zeros written by one call while preallocating, and bytes read ahead at a time.
 const PIECE_BYTES: usize = 1 << 20;
-/// Direct I/O wants memory, offset and length on multiples of the device's sector. Where that is larger the first write
-/// is refused.
+/// Alignment of direct I/O, bytes: of memory, offset and length. A device with larger sectors
+/// refuses the first write.
 const SECTOR_BYTES: usize = 512;
 
 #[repr(align(4096))]
@@ -29,11 +30,11 @@ pub(super) struct RealDisk;
 
 pub(super) struct RealFile {
     file: std::fs::File,
-    /// The same file, opened for direct I/O at the first need; `None` where that cannot be had.
+    /// The same file, opened for direct I/O at the first need; `None` where the open failed.
     direct: OnceLock<Option<std::fs::File>>,
     /// Whether direct I/O was refused once.
     no_direct: AtomicBool,
-    /// Whether the file system has taken no `RWF_DSYNC` once: then it is not asked again.
+    /// Whether the file system has refused `RWF_DSYNC` once: then no write asks for it again.
     no_durable_write: AtomicBool,
 }
 
@@ -50,7 +51,7 @@ impl Disk for RealDisk {
             }
             let file = options.open(path)?;
             if how != Open::Read {
-                // Whoever can open a file can hold its lock.
+                // Any process that can open a file can hold its lock.
                 access::close_file(&file);
             }
             Ok(Arc::new(RealFile::new(file)) as Arc<dyn File>)
@@ -109,7 +110,8 @@ impl Disk for RealDisk {
     }
 }
 
-/// The physical sector of the block device under `path`, as the kernel tells it; of a partition, that of its disk.
+/// The physical sector of the block device under `path`, as the kernel tells it; of a partition,
+/// that of its disk.
 fn physical_sector(path: &Path) -> Option<u32> {
     let device = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(path).ok()?);
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -121,7 +123,7 @@ fn physical_sector(path: &Path) -> Option<u32> {
     of(&device).or_else(|| of(device.parent()?))
 }
 
-/// What `du` says of a folder, without the folders themselves.
+/// Bytes that the files below a folder take, as `du` counts them, without the folders themselves.
 fn taken_bytes(folder: &Path) -> io::Result<u64> {
     /// Unit of `st_blocks`, bytes.
     const BLOCK_BYTES: u64 = 512;
@@ -142,7 +144,8 @@ fn taken_bytes(folder: &Path) -> io::Result<u64> {
     Ok(taken)
 }
 
-/// Bytes that an ordinary user may still write on the file system of `path`, of which the end need not exist yet.
+/// Bytes that an ordinary user may still write on the file system of `path`. The last parts of
+/// `path` need not exist yet.
 pub(super) fn free_bytes(path: &Path) -> io::Result<u64> {
     let mut place = path;
     loop {
@@ -159,7 +162,8 @@ pub(super) fn free_bytes(path: &Path) -> io::Result<u64> {
     }
 }
 
-/// Taken where the kernel does not tell: file systems without one block device. No drive in use has more.
+/// Sector size where the kernel tells none (a file system without one block device), bytes. No
+/// drive in use has larger sectors.
 const UNKNOWN_SECTOR_BYTES: u32 = 4096;
 
 impl RealFile {
@@ -191,7 +195,7 @@ impl RealFile {
         write_all(data, offset, |data, offset| rustix::io::pwrite(&self.file, data, offset))
     }
 
-    /// The file for direct I/O, if these bytes lie as that demands.
+    /// The file for direct I/O, if these bytes are aligned for it and no direct write was refused.
     fn direct(&self, data: &[u8], offset: u64) -> Option<&std::fs::File> {
         let sector = SECTOR_BYTES as u64;
         let aligned = data.as_ptr().addr().is_multiple_of(SECTOR_BYTES)
@@ -201,7 +205,7 @@ impl RealFile {
             return None;
         }
         let open = || {
-            // By its descriptor: the name may mean another file by now.
+            // Opened by its descriptor: the name may mean another file by now.
             let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             let flags = OFlags::DIRECT.bits().cast_signed();
             OpenOptions::new().write(true).custom_flags(flags).open(path).ok()
@@ -209,7 +213,7 @@ impl RealFile {
         self.direct.get_or_init(open).as_ref()
     }
 
-    /// Runs `write` past the page cache, if it can be done so; `None` if not.
+    /// Runs `write` past the page cache; `None` where that is not possible.
     fn directly(
         &self,
         data: &[u8],
@@ -217,7 +221,8 @@ impl RealFile {
         write: impl FnOnce(&std::fs::File) -> io::Result<()>,
     ) -> Option<io::Result<()>> {
         match write(self.direct(data, offset)?) {
-            // No disk reads the memory of another device (warm memory as a PCI device) by itself: a bad address, it says.
+            // No disk reads the memory of another device (warm memory as a PCI device) by itself:
+            // the kernel reports a bad address.
             Err(error)
                 if is_unsupported(&error)
                     || error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) =>
@@ -249,8 +254,8 @@ impl RealFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // A failed fsync is never repeated here: the kernel may have dropped the pages, and the second try would
-        // lie. Only an interruption says nothing about the data.
+        // A failed fsync is never repeated here: the kernel may have dropped the pages, and the
+        // second try would lie. Only an interruption says nothing about the data.
         rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file)).map_err(io::Error::from)
     }
 
@@ -258,12 +263,13 @@ impl RealFile {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Nobody else may extend the file meanwhile.
+    /// The caller guarantees that no other task extends the file during the call.
     fn preallocate(&self, length: u64) -> io::Result<()> {
         let present = self.length()?;
         if length > present {
             self.write_zeros(present, length).inspect_err(|_| {
-                // Give back what was taken beyond the end: whoever needs it on a full disk cannot know of it.
+                // Give back the blocks beyond the end: other code that needs room on a full disk
+                // cannot know of them.
                 let _ = self.file.set_len(present);
             })?;
         }
@@ -271,7 +277,8 @@ impl RealFile {
     }
 
     fn write_zeros(&self, from: u64, to: u64) -> io::Result<()> {
-        // First only reserved, in one piece: contiguous, and a full disk says so before anything is written.
+        // Reserve the range first, in one piece: the blocks are contiguous, and a full disk is an
+        // error before anything is written.
         match rustix::io::retry_on_intr(|| {
             rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, from, to - from)
         }) {
@@ -283,7 +290,7 @@ impl RealFile {
             // Pieces end at multiples of the piece size, so that later ones are aligned.
             let piece = (PIECE_BYTES as u64 - offset % PIECE_BYTES as u64).min(to - offset);
             let zeros = &ZEROS.0[..usize::try_from(piece).expect("at most 1 MiB")];
-            // Nobody reads them: they need not take memory.
+            // No reader wants the zeros: they need not take memory.
             let plainly = |direct: &_| {
                 write_all(zeros, offset, |data, offset| rustix::io::pwrite(direct, data, offset))
             };
@@ -293,7 +300,7 @@ impl RealFile {
         Ok(())
     }
 
-    /// One piece after the other: were all asked for at once, a commit would queue behind them.
+    /// Reads one piece after the other: a commit would queue behind a request for all of them.
     fn read_ahead(&self, offset: u64, length: u64) -> io::Result<()> {
         let end = offset.saturating_add(length);
         let mut at = offset;
@@ -334,8 +341,8 @@ fn write_all(
     Ok(())
 }
 
-/// Whether the kernel or the file system does not know the flag. `EINVAL` may have another cause, which the plain
-/// write will then meet as well.
+/// Whether the kernel or the file system does not know the flag. `EINVAL` may have another cause,
+/// which the plain write will then meet as well.
 fn is_unsupported(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     matches!(errno, Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL))

@@ -1,5 +1,6 @@
-//! A folder, opened once, and the small files in it. Whatever takes the folder's name later is another one, no link in it is
-//! followed, and only plain files of its owner are believed: another user may have put everything else there.
+//! A folder, opened once, and the small files in it. Another user may have put anything else there.
+//! So a folder that takes the name later is not used, no link in the folder is followed, and only
+//! plain files of its owner are believed.
 
 use super::access::{FILE_MODE, OWN_DESCRIPTORS};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, openat};
@@ -23,13 +24,13 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Opens a folder, whoever owns it: to read what its owner says there.
+    /// Opens a folder of any user, to read what its owner says there.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::open_as(path, OFlags::empty())
     }
 
-    /// Opens a folder to serve from: of this very user, also when that is root, and closed to what others might put there.
-    /// `path` leads through no link.
+    /// Opens a folder to serve from. The folder belongs to this very user, also when that is root;
+    /// not every user may put files into it; and its name is no link.
     pub fn open_own(path: &Path) -> io::Result<Self> {
         let found = Self::open_as(path, OFlags::NOFOLLOW)?;
         found.check_own()?;
@@ -37,14 +38,14 @@ impl Folder {
     }
 
     fn open_as(path: &Path, flags: OFlags) -> io::Result<Self> {
-        // As a place only: whose it is can be told of a folder that cannot be read, too.
+        // Opened as a place only: that tells the owner of a folder that cannot be read, too.
         let flags = flags | OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(CWD, path, flags, Mode::empty())?;
         let owner = fstat(&folder)?.st_uid;
         Ok(Self { folder, path: path.to_owned(), owner })
     }
 
-    /// Refuses a folder that somebody else could fill.
+    /// Refuses a folder that belongs to another user, or into which every user may put files.
     pub fn check_own(&self) -> io::Result<()> {
         let user = rustix::process::geteuid().as_raw();
         if self.owner != user {
@@ -63,7 +64,7 @@ impl Folder {
         Ok(())
     }
 
-    /// The user who owns it.
+    /// The user that owns the folder.
     #[must_use]
     pub fn owner(&self) -> u32 {
         self.owner
@@ -74,7 +75,7 @@ impl Folder {
         self.file(name, OFlags::RDWR | OFlags::CREATE)
     }
 
-    /// What a file says.
+    /// Reads a file; of a longer one, the first 64 KiB.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.file(name, OFlags::RDONLY)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
@@ -83,7 +84,7 @@ impl Folder {
 
     /// Writes a file, whole or not at all, by way of the name `temporary`.
     pub fn write(&self, name: &str, temporary: &str, bytes: &[u8]) -> io::Result<()> {
-        // Of an attempt that was killed, or of somebody else: never written into.
+        // Left by an attempt that was killed, or put there by another user: never written into.
         self.remove(temporary)?;
         let mut file = self.file(temporary, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
         file.write_all(bytes)?;
@@ -98,7 +99,8 @@ impl Folder {
         }
     }
 
-    /// Whether somebody holds the lock of a file. The only sign of life: a killed process leaves every file behind.
+    /// Whether a process holds the lock of a file. The lock is the only sign of life: a killed
+    /// process leaves every file behind.
     pub fn is_locked(&self, name: &str) -> io::Result<bool> {
         let file = match self.file(name, OFlags::RDONLY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -114,7 +116,8 @@ impl Folder {
     /// Signals the process `pid` if it holds the lock of a file; `false` when it does not.
     pub fn signal(&self, name: &str, pid: u32, signal: Signal) -> io::Result<bool> {
         let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(false) };
-        // Held before it is looked at: the number may be given to another process in between.
+        // Opened before the look at the lock: the kernel may give the number to another process in
+        // between.
         let process = match pidfd_open(pid, PidfdFlags::empty()) {
             Err(Errno::SRCH) => return Ok(false),
             other => other?,
@@ -129,9 +132,9 @@ impl Folder {
         }
     }
 
-    /// A plain file of the folder's owner, with no other name.
+    /// Opens a plain file of the folder's owner, with no other name; an error for any other file.
     fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {
-        // A pipe would keep whoever opens it waiting.
+        // Without `NONBLOCK`, the open of a pipe would wait.
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let refuse = |what: &str| {
             let path = self.path.join(name);
@@ -209,7 +212,7 @@ mod tests {
             chown(&path, Some(65534), None).unwrap();
             assert!(error(Folder::open_own(&path)).contains("belongs to user 65534"));
         } else {
-            // Root's: a stranger's as well, for whoever is not root.
+            // To an ordinary user, root's folder is another user's as well.
             assert!(error(Folder::open_own(Path::new("/"))).contains("belongs to user 0"));
         }
     }
@@ -239,7 +242,7 @@ mod tests {
             assert!(error(folder.read("said")).contains("another user"));
         }
         assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
-        // Whoever may read it may lock it.
+        // A user that may read the file may lock it.
         let mode = folder.lock_file("turn").unwrap().metadata().unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
@@ -253,7 +256,7 @@ mod tests {
         assert!(!folder.is_locked("lock").unwrap() && !folder.is_locked("none").unwrap());
         flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
         assert!(folder.is_locked("lock").unwrap());
-        // A file that a killed process left names whoever has its number now.
+        // The number in a file that a killed process left may be another process's by now.
         assert!(!folder.signal("lock", sleeper.id(), Signal::KILL).unwrap());
         assert!(sleeper.try_wait().unwrap().is_none(), "it lives");
         sleeper.kill().unwrap();

@@ -1,4 +1,5 @@
-//! Memory that outlives the process: shared mappings of files, by default on tmpfs; of devices (`device`).
+//! Memory that outlives the process: shared mappings of files (by default on tmpfs) and of devices
+//! (`device`).
 #![expect(clippy::disallowed_methods, reason = "this is what Env::memory is made of")]
 
 use super::access;
@@ -16,13 +17,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What `statfs` says of a tmpfs.
+/// Type that `statfs` tells of a tmpfs.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// The tmpfs that every Linux has.
 const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
-/// Where a process finds what it has open.
+/// Folder in which a process finds its open files.
 const OWN_DESCRIPTORS: &str = "/proc/self/fd";
-/// How long the kernel may take to end a process that has the file.
+/// Time that the kernel may take to end a process that has the file.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes that are looked at in one piece.
 const PIECE_BYTES: usize = 1 << 20;
@@ -33,8 +34,9 @@ pub(super) struct RealMemory;
 
 struct RealRegion {
     map: MmapRaw,
-    /// Locked: two processes that write one arena would destroy it. Not the file that is mapped: a map keeps its file open,
-    /// and the lock with it, until a dead process's memory has been given back.
+    /// The file that holds the lock: two processes that write one arena would destroy it. It is
+    /// opened apart from the mapped file: a map keeps its file open, and a lock with it, until a
+    /// dead process's memory has been given back.
     lock: std::fs::File,
 }
 
@@ -81,7 +83,7 @@ impl Memory for RealMemory {
         let mut options = OpenOptions::new();
         options.read(true);
         if !is_descriptor(path) {
-            // A pipe would keep us waiting.
+            // Without `NONBLOCK`, the open of a pipe would wait.
             options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
         }
         let file = match options.open(path) {
@@ -108,13 +110,14 @@ impl Memory for RealMemory {
     }
 
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
-        // Memory without a file belongs to no file system that could say; it is the same memory.
+        // Memory without a file belongs to no file system that could tell; it comes from the same
+        // memory.
         free_bytes(if is_descriptor(path) { Path::new(SHARED_MEMORY_FOLDER) } else { path })
     }
 
     fn trim(&self) {
         #[cfg(target_env = "gnu")]
-        // SAFETY: it may be called at any time, from any thread.
+        // SAFETY: `malloc_trim` may be called at any time, from any thread.
         unsafe {
             libc::malloc_trim(0);
         }
@@ -137,7 +140,8 @@ fn head_of_file(file: &std::fs::File, bytes: usize) -> io::Result<Option<Vec<u8>
     let mut piece = vec![0; if blank { PIECE_BYTES } else { 0 }];
     let mut at = head.len() as u64;
     while blank && at < length {
-        // Over what was never written. A file system that does not know calls all of it data.
+        // Skip what was never written. A file system that does not know it calls all of the file
+        // data.
         at = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
             Err(Errno::NXIO) => break,
             other => other?,
@@ -157,8 +161,9 @@ fn head_of_device(
 ) -> io::Result<Option<Vec<u8>>> {
     let length = usize::try_from(device.bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let map = MmapOptions::new().len(length).map_raw_read_only(file)?;
-    // SAFETY: mapped to that length for as long as `map` lives. Who writes to it holds its lock, and is refused later;
-    // whatever is read meanwhile is bytes.
+    // SAFETY: mapped to that length for as long as `map` lives. A process that writes meanwhile
+    // holds the lock, and makes `Memory::map` fail later; any bytes that are read until then are
+    // valid bytes.
     let found = unsafe { std::slice::from_raw_parts(map.as_ptr(), length) };
     Ok((!is_blank(found)).then(|| found[..bytes.min(length)].to_vec()))
 }
@@ -167,20 +172,21 @@ fn is_blank(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// Opens the file of a mapping, made if it is absent, and makes sure that it is what it should be: a file (or a device) of
-/// our own that no stranger has put there, and that no stranger has open. For those who hold it for others: a descriptor
-/// keeps the content when somebody (logind at the end of a session) removes the name.
+/// Opens the file (or device) of a mapping, made if it is absent. Makes sure that the file is our
+/// own: no other user has put it there, or could have it open for writing. Also for processes that
+/// hold the file for others: a descriptor keeps the content when another program (logind at the end
+/// of a session) removes the name.
 pub fn open_own(path: &Path) -> io::Result<std::fs::File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(access::FILE_MODE);
     if is_descriptor(path) {
-        // What this process holds open is always a link.
+        // A descriptor's path is always a link.
         return options.open(path);
     }
     if let Some(folder) = path.parent() {
         access::make_folder(folder)?;
     }
-    // Anybody may put a link, or a file of that name, into /dev/shm.
+    // Every user may put a link, or a file of that name, into /dev/shm.
     let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
     let file = loop {
         match options.custom_flags(no_follow).open(path) {
@@ -222,18 +228,19 @@ fn not_ours(path: &Path, error: io::Error) -> io::Error {
     access::check_owner(found.uid(), path).err().unwrap_or(error)
 }
 
-/// Whether a path means what this process has open under a number.
+/// Whether a path names a descriptor of this process.
 fn is_descriptor(path: &Path) -> bool {
     path.parent() == Some(Path::new(OWN_DESCRIPTORS))
 }
 
-/// The same file, opened on its own; where that cannot be had, the same opening.
+/// Opens the same file on its own; where that fails, duplicates the descriptor.
 fn opened_again(file: &std::fs::File) -> io::Result<std::fs::File> {
     let path = Path::new(OWN_DESCRIPTORS).join(file.as_raw_fd().to_string());
     std::fs::File::open(path).or_else(|_| file.try_clone())
 }
 
-/// Keeps others out, until the region is dropped or the process ends. A predecessor that was killed gets a moment.
+/// Keeps other processes out, until the region is dropped or the process ends. Waits a moment for a
+/// predecessor that was killed.
 fn take(file: &std::fs::File, path: &Path) -> io::Result<()> {
     let end = Instant::now() + PREDECESSOR_PATIENCE;
     loop {
@@ -254,11 +261,12 @@ fn take(file: &std::fs::File, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives the first `length` bytes of the file real pages, so that a full tmpfs is an error here and not a fatal
-/// signal at the first touch.
+/// Gives the first `length` bytes of the file real pages, so that a full tmpfs is an error here and
+/// not a fatal signal at the first touch.
 fn allocate(file: &std::fs::File, length: u64) -> io::Result<()> {
     let found = file.metadata()?;
-    // A warm start finds everything there already, and a walk over gigabytes of pages would be felt.
+    // A warm start finds everything there already, and a walk over gigabytes of pages would be
+    // felt.
     if found.len() >= length && found.blocks().saturating_mul(STAT_BLOCK_BYTES) >= length {
         return Ok(());
     }
@@ -326,7 +334,7 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"small", "it did not grow");
         std::fs::write(&path, vec![0; 3 << 20]).unwrap();
         assert_eq!(head(16), None, "zeros");
-        // As a disk image whose first sectors are empty, with a hole before what counts.
+        // Like a disk image whose first sectors are empty, with a hole before the first data.
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.set_len(9 << 20).unwrap();
         assert_eq!(head(16), None, "zeros and a hole");

@@ -1,7 +1,8 @@
 //! The operating system.
 //!
-//! Two kinds of threads: a few **background** threads (one tokio runtime) for whatever waits on the network or on
-//! others, and one thread per **session** with a runtime of its own, which may drive the disk and so block.
+//! Two kinds of threads: a few **background** threads (one tokio runtime) for tasks that wait for
+//! the network or for other tasks, and one thread per **session** with a runtime of its own, which
+//! may drive the disk and so block.
 
 pub mod access;
 mod clock;
@@ -24,18 +25,20 @@ use std::time::Duration;
 
 /// Background threads: two, because they only pass messages on; what blocks goes elsewhere.
 const BACKGROUND_THREADS: usize = 2;
-/// How much the background threads yield to those of the sessions when there are not enough processors.
+/// Niceness of the background threads: they yield to those of the sessions when there are not
+/// enough processors.
 const BACKGROUND_NICE: i32 = 10;
 /// Most threads that run [`Env::blocking`] work at a time; more work waits in a queue.
 const BLOCKING_THREADS_MAX: usize = 64;
 
-/// The background threads. They stop when this is dropped, and tasks on them end at their next suspension.
+/// The background threads. Its drop stops the threads, and their tasks end at their next
+/// suspension.
 pub struct Runtime {
     /// Present until drop.
     background: Option<tokio::runtime::Runtime>,
 }
 
-/// The machine this process runs on, and the threads that its background tasks need.
+/// Makes the environment of the real machine, and the threads that its background tasks need.
 pub fn env() -> io::Result<(Env, Runtime)> {
     access::keep_private();
     descriptors::raise_limit();
@@ -45,7 +48,8 @@ pub fn env() -> io::Result<(Env, Runtime)> {
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .thread_name("background")
         .on_thread_start(|| {
-            // Whatever clients wait for directly runs on their sessions' threads. Where this is refused, so be it.
+            // The work that clients wait for directly runs on their sessions' threads. A refusal is
+            // no error: the threads then do not yield.
             let _ = rustix::process::setpriority_process(None, BACKGROUND_NICE);
         })
         .enable_all()
@@ -63,12 +67,14 @@ pub fn env() -> io::Result<(Env, Runtime)> {
 }
 
 impl Runtime {
-    /// Runs `work` on the caller's thread, which must not be one of a runtime, and waits for its end.
+    /// Runs `work` on the caller's thread, which must not be one of a runtime, and waits for its
+    /// end.
     pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.background().block_on(work)
     }
 
-    /// The tokio runtime of the background threads, for libraries that want one (an HTTP server, signals).
+    /// The tokio runtime of the background threads, for libraries that want one (an HTTP server,
+    /// signals).
     #[must_use]
     pub fn handle(&self) -> &tokio::runtime::Handle {
         self.background().handle()

@@ -18,16 +18,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Handle;
 
-/// How long a session waits for the next request before it sleeps: somewhat more than a client on another core needs to
-/// wake up, look at a reply and send again.
+/// Time that a session waits for the next request before it sleeps: somewhat more than a client on
+/// another core needs to wake up, look at a reply and send again.
 const LINGER: Duration = Duration::from_micros(100);
-/// After many failures, one in `2^this` waits is tried.
+/// Bound of the pause after failures: at worst one in `2^this` waits is tried.
 const LINGER_PAUSE_BITS: u32 = 10;
 
 /// Connections that may wait in the queue of a Unix socket.
 const QUEUE: i32 = 1024;
 
-/// The next connection. A client that hung up while it waited in the queue is no trouble of the listener.
+/// Accepts the next connection. A client that hung up while it waited in the queue is no error of
+/// the listener.
 macro_rules! next_connection {
     ($listener:expr) => {
         loop {
@@ -56,7 +57,7 @@ impl Net for RealNet {
 
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Acceptor>>> {
         Box::pin(async move {
-            // Wherever this is polled, the background threads watch the listener.
+            // The background threads watch the listener, whichever thread polls this.
             let _background = self.background.enter();
             let acceptor: io::Result<Box<dyn Acceptor>> = match address {
                 Address::Tcp(socket) => listen_tcp(*socket).map(|found| Box::new(found) as _),
@@ -79,8 +80,8 @@ impl Net for RealNet {
     }
 }
 
-/// A listener that somebody else opened and handed to this process (as systemd does, `LISTEN_FDS`). Call it on the
-/// background threads or inside [`super::Runtime::block_on`].
+/// Takes over a listener that another process opened and handed to this one (as systemd does,
+/// `LISTEN_FDS`). Call it on the background threads or inside [`super::Runtime::block_on`].
 pub fn from_listener(socket: OwnedFd) -> io::Result<Box<dyn Acceptor>> {
     if Handle::try_current().is_err() {
         return Err(io::Error::other(
@@ -139,7 +140,8 @@ impl Acceptor for TcpAcceptor {
     fn accept(&self) -> BoxFuture<'_, io::Result<Accepted>> {
         Box::pin(async move {
             let stream = next_connection!(self.inner);
-            // Taken off the background threads here, put under the watch of the caller's runtime in the closure.
+            // Taken off the background threads here; the closure puts it under the watch of the
+            // caller's runtime.
             let stream = stream.into_std()?;
             Ok(Box::new(move || TcpStream::from_std(stream).and_then(tcp_stream)) as Accepted)
         })
@@ -153,17 +155,18 @@ impl Acceptor for TcpAcceptor {
 struct UnixAcceptor {
     inner: UnixListener,
     path: PathBuf,
-    /// Device and number of the socket file, when it is ours to remove.
+    /// Device and inode number of the socket file, when this acceptor made it and must remove it.
     bound: Option<(u64, u64)>,
 }
 
-/// Opens a listening Unix socket, to which only `mode` admits; `queue` connections may wait. A stale one (nobody answers)
-/// is replaced, a live one is an error. For those who keep sockets longer than an environment; [`Net::listen`] for others.
+/// Opens a listening Unix socket, to which only `mode` admits; `queue` connections may wait. A
+/// stale socket (no process answers) is replaced, a live one is an error. For callers that keep
+/// sockets longer than an environment; the others call [`Net::listen`].
 pub fn bind_unix(path: &Path, mode: SocketMode, queue: i32) -> io::Result<OwnedFd> {
     remove_stale(path)?;
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The file takes its mode from the socket, so that there is no moment in which it is open to more.
+    // The file takes its mode from the socket: at no moment is it open to more users.
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(SocketMode::default().bits()))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     let opened = access::admit(path, mode)
@@ -181,7 +184,7 @@ fn listen_unix(path: &Path) -> io::Result<UnixAcceptor> {
     Ok(UnixAcceptor { inner, path: path.to_owned(), bound })
 }
 
-/// Removes a socket file that nobody listens at.
+/// Removes a socket file at which no process listens.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -263,7 +266,7 @@ struct Socket<S> {
     inner: S,
     peer: String,
     patience: Patience,
-    /// Bytes are there that tokio has not heard of.
+    /// Whether bytes are there of which tokio does not know.
     lingered: bool,
 }
 
@@ -297,7 +300,8 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Send + Unpin> Stream for Socket<S> {
     }
 }
 
-/// Whether to linger: yes while it succeeds; after a failure not for a while, which doubles with each further one.
+/// The decision whether to linger: yes while it succeeds. A failure skips the next waits, and each
+/// further failure skips about twice as many.
 #[derive(Debug, Default)]
 struct Patience {
     failures: u32,
@@ -325,7 +329,7 @@ impl<S: AsyncRead + AsFd + Unpin> AsyncRead for Socket<S> {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if std::mem::take(&mut this.lingered) {
-            // What is wrong with the socket tokio will find out as well.
+            // An error is ignored here: tokio will meet it as well.
             let flags = RecvFlags::DONTWAIT;
             if let Ok((count, _)) =
                 rustix::net::recv(this.inner.as_fd(), buffer.initialize_unfilled(), flags)

@@ -1,12 +1,14 @@
 //! The end of a process that has met a bug.
 //!
-//! A task that panics is gone, and whoever waits for it, or for a lock or a mark that it held, waits for ever. A process that
-//! dies is back in some milliseconds, with everything that was acknowledged.
+//! A task that panics is gone: every task that waits for it, or for a lock or a mark that it held,
+//! waits for ever. A process that dies is back in some milliseconds, with everything that was
+//! acknowledged.
 
 use std::panic::{PanicHookInfo, set_hook, take_hook};
 use std::process::abort;
 
-/// From here on a panic of any thread is logged and ends the process, also where panics unwind (a debug build).
+/// Makes every panic, of any thread, end the process after a log message, also where panics unwind
+/// (a debug build).
 pub fn end_process() {
     let before = take_hook();
     set_hook(Box::new(move |panic| {
@@ -34,7 +36,7 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::time::Duration;
 
-    /// Says to the test below that it is the process that shall end.
+    /// Variable that tells the test below that its process shall end.
     const VARIABLE: &str = "REKINDLE_TEST_OF_PANICS";
 
     #[test]
@@ -48,7 +50,7 @@ mod tests {
                 "session" => drop(env.spawn_session("test", work)),
                 _ => drop(runtime.handle().spawn_blocking(|| panic!("the bug"))),
             }
-            // What waits for the task would do so for ever.
+            // A wait for the task would last for ever.
             std::thread::sleep(Duration::from_secs(60));
             return;
         }

@@ -14,7 +14,8 @@ impl Random for RealRandom {
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
                 Err(error) => {
-                    // Kernels since 3.17 cannot refuse this; a predictable identifier would be worse than an end.
+                    // Kernels since 3.17 cannot refuse this; a predictable identifier would be
+                    // worse than an end.
                     panic!("the kernel gives no random numbers: {error}");
                 }
             }

@@ -29,7 +29,7 @@ impl Tasks for RealTasks {
             // `Err` means aborted, which is an end like any other.
             let _ = Abortable::new(named(name, task), registration).await;
         });
-        // In a slot, so that it is not lost when the thread cannot be had.
+        // In a slot, so that the task is not lost when its thread cannot be had.
         let slot = Arc::new(Mutex::new(Some(task)));
         let background = self.background.clone();
         let started = std::thread::Builder::new().name(name.to_owned()).spawn({
@@ -58,12 +58,14 @@ fn drive(slot: &Mutex<Option<Task>>) -> io::Result<()> {
     if let Some(task) = task {
         runtime.block_on(task);
     }
-    // Not tokio's own drop: that would wait for name look-ups and the like that nobody wants any more.
+    // Not tokio's own drop: that would wait for name look-ups and the like, which no task needs any
+    // more.
     runtime.shutdown_background();
     Ok(())
 }
 
-/// A machine without threads or file descriptors to spare serves slowly rather than not at all.
+/// Runs the task on the background threads: a machine without threads or file descriptors to spare
+/// serves slowly rather than not at all.
 fn run_in_background(
     name: &'static str,
     slot: &Mutex<Option<Task>>,
@@ -77,7 +79,7 @@ fn run_in_background(
     }
 }
 
-/// Says which task it was when one panics: threads carry the names of runtimes.
+/// Logs the name of a task that panics: threads carry the names of runtimes.
 async fn named(name: &'static str, task: Task) {
     struct Named(&'static str);
     impl Drop for Named {

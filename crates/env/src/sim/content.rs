@@ -1,10 +1,12 @@
-//! What a file holds: the present bytes, and for each page that was written since the last sync the versions before.
+//! The content of a file: the present bytes, and the older versions of each page that was written
+//! since the last sync.
 //!
-//! The first of a page's older versions is the one on the medium. A power cut composes each sector from any of them.
+//! The first of a page's older versions is the one on the medium. A power cut composes each sector
+//! from any of them.
 
 use super::faults::Cut;
-use super::random::Rng;
 use parking_lot::Mutex;
+use rekindle_base::random::Random;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
@@ -12,10 +14,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What reads and writes of the model are cut into, bytes.
+/// Unit into which the model cuts reads and writes, bytes.
 pub(super) const PAGE_BYTES: u64 = 4096;
 const PAGE: usize = 4096;
-/// What a medium writes whole or not at all, bytes.
+/// Unit that a medium writes whole or not at all, bytes.
 const SECTOR: usize = 512;
 /// Most versions of a page that are kept beside the present one.
 const VERSIONS_MAX: usize = 4;
@@ -39,7 +41,7 @@ pub(super) struct Content {
     pages: BTreeMap<u64, Page>,
     /// Pages that have, or had, older versions.
     changed: Vec<u64>,
-    /// So many pages from the start are allocated, whether or not they are in `pages`.
+    /// Number of pages from the start that are allocated, whether or not they are in `pages`.
     reserved_pages: u64,
     space: Space,
     /// Life and handle that hold the lock.
@@ -50,21 +52,22 @@ pub(super) struct Content {
 struct Page {
     present: Version,
     older: Vec<Version>,
-    /// A sync failed here: the kernel believes the page clean, and later syncs leave it out.
+    /// Whether a sync failed here: the kernel believes the page clean, and later syncs leave it
+    /// out.
     is_lost: bool,
 }
 
-/// How much of an operation is done.
+/// The extent to which an operation is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
     Whole,
-    /// A part, as when it is interrupted.
+    /// A part, as after an interruption.
     Torn,
     /// A part, and the device has reported an error.
     Failed,
 }
 
-/// What is done of a write that is torn.
+/// The part of a torn write that is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tear {
     /// Some sectors from its beginning.
@@ -119,7 +122,7 @@ impl Inode {
     }
 }
 
-/// The part of a page that a range of bytes covers: page, range within the page, range within the data.
+/// Splits a range of bytes at the pages: page, range within the page, range within the data.
 fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -147,7 +150,7 @@ impl Page {
     /// Keeps the present version as an older one; `true` when it is the first.
     fn keep(&mut self) -> bool {
         if self.older.len() == VERSIONS_MAX {
-            // Never the first: that is what the medium holds.
+            // Never the first: that one is on the medium.
             self.older.remove(1);
         }
         self.older.push(self.present.clone());
@@ -160,8 +163,8 @@ impl Page {
         self.is_lost = false;
     }
 
-    /// What a power cut leaves, if `choose` says which version each sector takes: 0 is the medium's, the highest
-    /// (which it is given) the present one.
+    /// Composes what a power cut leaves. `choose` gets the number of the present version, and
+    /// returns that of the version which a sector takes; 0 is the one on the medium.
     fn cut_power(&mut self, mut choose: impl FnMut(usize) -> usize) {
         let mut left = self.older[0].clone();
         for start in (0..PAGE).step_by(SECTOR) {
@@ -199,26 +202,26 @@ impl Content {
     ) -> io::Result<()> {
         offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
         for (number, inside, outside) in pieces(offset, data.len()) {
-            // What was written before the disk was full stays written, as with the real call.
+            // Bytes written before the disk was full stay written, as with the real call.
             self.patch(number, inside, &data[outside.clone()], capacity_bytes)?;
             self.length = self.length.max(offset + outside.end as u64);
         }
         Ok(())
     }
 
-    /// A part of a write.
+    /// Does a part of a write.
     pub(super) fn write_torn(
         &mut self,
         data: &[u8],
         offset: u64,
         capacity_bytes: u64,
         tear: Tear,
-        rng: &mut Rng,
+        rng: &mut Random,
     ) {
         let into_sector = usize::try_from(offset % SECTOR as u64).expect("within a sector");
         let sectors = (into_sector + data.len()).div_ceil(SECTOR);
         let end = |sectors: usize| (sectors * SECTOR).saturating_sub(into_sector).min(data.len());
-        // The caller reports a failure anyway, so one here is none.
+        // The caller reports a failure anyway, so that a failure here is ignored.
         match tear {
             Tear::Prefix => {
                 let count = end(rng.index(sectors + 1));
@@ -226,7 +229,8 @@ impl Content {
             }
             Tear::Whole => _ = self.write(data, offset, capacity_bytes),
             Tear::Sectors => {
-                // With coins alone, one sector that is missing or there would hardly ever be.
+                // With even coins alone, a single sector that is missing or there would hardly ever
+                // occur.
                 let probability = [0.1, 0.5, 0.9][rng.index(3)];
                 for sector in 0..sectors {
                     let range = end(sector)..end(sector + 1);
@@ -279,7 +283,8 @@ impl Content {
         self.durable_length = self.durable_length.max(end);
     }
 
-    /// A durable write that failed: what is in the page cache counts as clean, whether or not it was written.
+    /// Applies a durable write that failed: its pages in the page cache count as clean, whether or
+    /// not they were written.
     pub(super) fn forget_range(&mut self, offset: u64, length: usize) {
         for (number, ..) in pieces(offset, length) {
             if let Some(page) = self.pages.get_mut(&number) {
@@ -300,8 +305,9 @@ impl Content {
         self.durable_length = self.length;
     }
 
-    /// A sync that fails: the kernel forgets that pages are to be written, whether or not they were.
-    pub(super) fn sync_torn(&mut self, rng: &mut Rng) {
+    /// Applies a sync that fails: the kernel forgets that pages are to be written, whether or not
+    /// they were.
+    pub(super) fn sync_torn(&mut self, rng: &mut Random) {
         for &number in &self.changed {
             let Some(page) = self.pages.get_mut(&number) else { continue };
             if rng.coin() {
@@ -315,7 +321,7 @@ impl Content {
         }
     }
 
-    /// Does not touch what is there; what is added is zeros already.
+    /// Extends the file. The present bytes stay as they are; the new part is zeros already.
     pub(super) fn preallocate(&mut self, length: u64, capacity_bytes: u64) -> io::Result<()> {
         if length > self.length {
             self.reserve(length.div_ceil(PAGE_BYTES), capacity_bytes)?;
@@ -359,7 +365,7 @@ impl Content {
         Ok(())
     }
 
-    /// Gives back the pages that a cut file no longer has, once that is on the medium.
+    /// Gives back the pages that a cut file no longer has, once the cut is on the medium.
     pub(super) fn release_tail(&mut self) {
         let end =
             self.durable_length.max(self.length).div_ceil(PAGE_BYTES).max(self.reserved_pages);
@@ -372,7 +378,7 @@ impl Content {
         }
     }
 
-    /// What is surely on the medium: the file after the worst of power cuts.
+    /// Bytes that are surely on the medium: the file after the worst of power cuts.
     pub(super) fn durable(&self) -> Vec<u8> {
         let length = self.length.min(self.durable_length);
         let mut durable = vec![0; usize::try_from(length).expect("a file of a test")];
@@ -385,8 +391,9 @@ impl Content {
         durable
     }
 
-    pub(super) fn cut_power(&mut self, cut: Cut, rng: &mut Rng) {
-        // Sector by sector alone, all or nothing would hardly ever happen; and both are what crash tests live on.
+    pub(super) fn cut_power(&mut self, cut: Cut, rng: &mut Random) {
+        // Sector by sector alone, a file that is lost or kept as a whole would hardly ever occur;
+        // crash tests need both.
         let drawn = rng.below(4);
         let mode = match cut {
             Cut::Any => drawn,
@@ -419,7 +426,7 @@ impl Content {
             };
         }
         self.durable_length = self.length;
-        // What lies beyond the end reads as zeros when the file grows again.
+        // Bytes beyond the end read as zeros when the file grows again.
         let length = self.length;
         let tail = usize::try_from(length % PAGE_BYTES).expect("within a page");
         if tail > 0
@@ -441,7 +448,8 @@ impl Content {
         }
         let index = usize::try_from(offset % PAGE_BYTES).expect("within a page");
         let page = self.pages.entry(offset / PAGE_BYTES).or_insert_with(|| {
-            // A page that was never written, in a preallocated or sparse file: charged as if it had been.
+            // A page that was never written, in a preallocated or sparse file: charged as if it had
+            // been.
             self.space.file_pages += u64::from(offset / PAGE_BYTES >= self.reserved_pages);
             self.space.disk_pages.fetch_add(
                 u64::from(offset / PAGE_BYTES >= self.reserved_pages),

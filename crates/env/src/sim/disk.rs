@@ -4,10 +4,10 @@ use super::content::{How, Inode, PAGE_BYTES, Tear};
 use super::executor::Delay;
 use super::faults::{Cut, Failure, Faults};
 use super::names::{Names, key};
-use super::random::Rng;
 use super::state::{Event, Machine, State};
 use crate::{BoxFuture, Disk, File, FileKind, Open};
-use base::checksum::crc32c;
+use rekindle_base::checksum::crc32c;
+use rekindle_base::random::Random;
 use rustix::io::Errno;
 use std::future::Future;
 use std::io;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Least time between the effect of an operation and the news of it.
+/// Least time between the effect of an operation and its report to the caller.
 const TOLD_AFTER: Duration = Duration::from_nanos(1);
 
 pub(super) struct DiskState {
@@ -32,9 +32,9 @@ impl DiskState {
         Self { names: Names::default(), capacity_bytes, used_pages: Arc::default() }
     }
 
-    pub(super) fn cut_power(&mut self, cut: Cut, rng: &mut Rng) {
+    pub(super) fn cut_power(&mut self, cut: Cut, rng: &mut Random) {
         self.names.cut_power(cut, rng);
-        // Those without a name are gone.
+        // Files without a name are gone.
         for inode in self.names.files() {
             inode.content.lock().cut_power(cut, rng);
         }
@@ -53,7 +53,7 @@ impl DiskState {
         Some(bytes)
     }
 
-    /// What is surely on the medium of a file whose name is.
+    /// Bytes of a file that are surely on the medium; `None` when its name is not.
     pub(super) fn durable(&self, path: &Path) -> Option<Vec<u8>> {
         let inode = self.names.durable_file(&key(path).ok()?)?;
         let content = inode.content.lock();
@@ -70,7 +70,7 @@ impl DiskState {
         })
     }
 
-    /// Puts a file there, in place of what has its name, with its folders and durable.
+    /// Puts a file at `path`, in place of a file of that name, with its folders and durable.
     pub(super) fn plant(&mut self, path: &Path, bytes: &[u8], number: u64) -> io::Result<()> {
         let key = key(path)?;
         let inode = Inode::new(number, &self.used_pages);
@@ -82,7 +82,7 @@ impl DiskState {
         self.names.plant(&key, Some(inode))
     }
 
-    /// Puts a folder there, durable.
+    /// Puts a folder at `path`, durable.
     pub(super) fn plant_folder(&mut self, path: &Path) -> io::Result<()> {
         self.names.plant(&key(path)?, None)
     }
@@ -100,11 +100,11 @@ enum Kind {
     Sync,
 }
 
-/// Of what an operation is, for its faults.
+/// The kind and the path of an operation, which decide its faults.
 #[derive(Clone, Copy)]
 struct Aim<'a> {
     kind: Kind,
-    /// Whether the process needs one more file descriptor for it.
+    /// Whether the operation needs one more file descriptor.
     opens: bool,
     path: &'a Path,
 }
@@ -123,8 +123,9 @@ impl Aim<'_> {
         faults.only.as_ref().is_none_or(|part| self.path.to_string_lossy().contains(&**part))
     }
 
-    /// How the operation of this number fails, if it does. Nothing is drawn for what cannot be.
-    fn failure(self, number: u64, faults: &Faults, rng: &mut Rng) -> Option<Failure> {
+    /// Draws how the operation of this number fails, if it does. An impossible failure costs no
+    /// draw.
+    fn failure(self, number: u64, faults: &Faults, rng: &mut Random) -> Option<Failure> {
         if faults.fail_operation == Some(number) {
             return Some(faults.fail_with);
         }
@@ -149,8 +150,8 @@ impl Aim<'_> {
     }
 }
 
-/// What of a write is done when it is torn. Nothing is drawn for what cannot be.
-fn tear(faults: &Faults, rng: &mut Rng) -> Tear {
+/// Draws the part of a torn write that is done. An impossible part costs no draw.
+fn tear(faults: &Faults, rng: &mut Random) -> Tear {
     if rng.chance(faults.torn_whole) {
         Tear::Whole
     } else if rng.chance(faults.torn_sectors) {
@@ -160,8 +161,8 @@ fn tear(faults: &Faults, rng: &mut Rng) -> Tear {
     }
 }
 
-/// An operation of a disk: what it does, and when. It is done before or after the delay, as chance will have it, so
-/// that a crash may find it done and not reported, or not done.
+/// A disk operation. Its effect comes before or after its delay, at random, so that a crash may
+/// find the operation done and not reported, or not done.
 struct Operation<'a, T, F: FnOnce(&mut State, How) -> io::Result<T>> {
     machine: &'a Machine,
     aim: Aim<'a>,
@@ -179,7 +180,7 @@ enum Stage<T, F> {
 }
 
 impl<T, F: FnOnce(&mut State, How) -> io::Result<T>> Operation<'_, T, F> {
-    /// Does it, or fails.
+    /// Takes effect, or fails.
     fn perform(&self, state: &mut State, effect: F) -> io::Result<T> {
         state.disk_operations += 1;
         let event = match self.aim.kind {
@@ -195,7 +196,8 @@ impl<T, F: FnOnce(&mut State, How) -> io::Result<T>> Operation<'_, T, F> {
         };
         state.record(Event::Fail, number, 0);
         state.mishaps.failed(failure);
-        // These give nothing back but their success. Where there is no descriptor nothing was begun.
+        // Writes and syncs return nothing but their success, so a part of them may be done. Without
+        // a descriptor nothing was begun.
         let is_begun = !matches!(failure, Failure::NoDescriptors | Failure::NoFiles);
         if matches!(self.aim.kind, Kind::Write | Kind::Sync) && is_begun {
             let how = if failure == Failure::Io { How::Failed } else { How::Torn };
@@ -234,7 +236,7 @@ impl<T: Unpin, F: FnOnce(&mut State, How) -> io::Result<T> + Unpin> Future for O
                     let mut state = shared.lock();
                     this.machine.check_alive(&state)?;
                     let result = this.perform(&mut state, effect);
-                    // Told in a later step, so that a run may stop in between.
+                    // Reported in a later step, so that a run may stop in between.
                     this.stage = Stage::After(result, Delay::until(shared, state.now + TOLD_AFTER));
                 }
                 Stage::After(result, mut delay) => {
@@ -260,16 +262,17 @@ impl<T, F: FnOnce(&mut State, How) -> io::Result<T>> Drop for Operation<'_, T, F
             let state = &mut *guard;
             let is_dying = self.machine.death(state).is_some();
             let is_alive = self.machine.is_alive(state);
-            // What a dead process left lying about is not carried out in a later life.
+            // An operation of a dead process is not carried out in a later life.
             if !(is_alive || is_dying) || state.rng.coin() {
                 return;
             }
-            // Whoever cancels an operation does not stop the disk; a crash may stop it half-way through a write.
+            // A cancelled operation does not stop the disk; a crash may stop the disk half-way
+            // through a write.
             let is_torn = self.aim.kind == Kind::Write && (is_dying || state.stopped);
             state.record(Event::Interrupt, self.subject, u64::from(is_torn));
             effect(state, if is_torn { How::Torn } else { How::Whole })
         };
-        // May hold a file, whose drop wants the lock.
+        // The result may hold a file, whose drop wants the lock.
         drop(result);
     }
 }
@@ -375,7 +378,7 @@ impl Disk for Machine {
 struct SimFile {
     machine: Machine,
     inode: Arc<Inode>,
-    /// By which it was opened.
+    /// The path by which the file was opened.
     path: PathBuf,
     handle: u64,
     is_writable: bool,
@@ -458,7 +461,7 @@ impl File for SimFile {
     }
 
     fn sync_data(&self) -> BoxFuture<'_, io::Result<()>> {
-        // As on the real machine, also through a handle that only reads.
+        // As on the real machine, a handle that only reads may sync, too.
         let aim = Aim::of(Kind::Sync, &self.path);
         self.machine.operation(aim, self.inode.number, 0, move |state, how| {
             let mut content = self.inode.content.lock();

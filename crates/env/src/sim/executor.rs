@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// What a step takes: next to nothing, but somebody who spins until a deadline reaches it.
+/// Virtual time of a step: next to nothing, but a task that spins until a deadline reaches it.
 const STEP: Duration = Duration::from_nanos(100);
 /// Wall-clock time at the beginning of a world, microseconds: 2026-01-01.
 const WALL_CLOCK_START: u64 = 1_767_225_600_000_000;
@@ -23,9 +23,10 @@ pub(super) struct Executor {
     /// Polls so far.
     pub(super) steps: u64,
     pub(super) tasks: BTreeMap<u64, Slot>,
-    /// By time, then in the order in which they were made.
+    /// Wakers by time, then in the order in which the timers were made.
     timers: BTreeMap<(Duration, u64), Waker>,
-    /// Started by a process that was dead already: never polled, kept so that nobody waiting for them is told.
+    /// Tasks of a process that was dead already when it started them: never polled, and kept so
+    /// that no task that waits for them is woken.
     pub(super) never: Vec<Task>,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct Ready {
     pub(super) queue: Mutex<Vec<u64>>,
 }
 
-/// Wakes one task.
+/// The waker of one task.
 pub(super) struct Bell {
     number: u64,
     is_queued: AtomicBool,
@@ -78,13 +79,13 @@ impl Wake for Bell {
     }
 }
 
-/// The future that a run is about, with its type forgotten: `true` when it is done.
+/// The future of a run, with its type forgotten; `poll` gives `true` when the future is done.
 pub(super) struct Main<'a> {
     pub(super) bell: Arc<Bell>,
     pub(super) poll: &'a mut dyn FnMut(&mut Context<'_>) -> bool,
 }
 
-/// Bounds of one run, as counts of the world; it stops at whichever is reached first.
+/// Bounds of one run, as counts of the world. The run stops at whichever bound is reached first.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) steps: u64,
@@ -92,7 +93,7 @@ pub(super) struct Bounds {
     pub(super) time: Duration,
 }
 
-/// Why a run ended.
+/// The reason why a run ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     Done,
@@ -102,7 +103,8 @@ pub(super) enum Ended {
 }
 
 impl Shared {
-    /// Runs everything until the main future is done, a bound is reached, or nothing can happen any more.
+    /// Runs everything until the main future is done, a bound is reached, or nothing can happen any
+    /// more.
     pub(super) fn drive(self: &Arc<Self>, mut main: Option<Main<'_>>, bounds: Bounds) -> Ended {
         let waker = main.as_ref().map(|main| {
             main.bell.ring();
@@ -145,7 +147,7 @@ impl Shared {
         }
     }
 
-    /// Any of the ready ones.
+    /// Takes any of the ready tasks.
     fn pick(&self, state: &mut State) -> Option<u64> {
         let mut queue = self.ready.queue.lock();
         if queue.is_empty() {
@@ -158,7 +160,7 @@ impl Shared {
     fn poll_task(self: &Arc<Self>, number: u64) {
         let (task, name, waker, aborted) = {
             let mut state = self.lock();
-            // Gone when a waker outlived it.
+            // The task may be gone: a waker can outlive it.
             let Some(slot) = state.executor.tasks.get_mut(&number) else { return };
             slot.bell.reset();
             (slot.task.take(), slot.name, slot.waker.clone(), slot.aborted)
@@ -173,12 +175,13 @@ impl Shared {
             slot.task = Some(task);
             return;
         }
-        // Over, or its process crashed in this very step. It is dropped without the lock: what it holds may want it.
+        // The task is over, or its process crashed in this very step. It is dropped without the
+        // lock, which its content may want.
         drop(state);
         drop(task);
     }
 
-    /// Who waits, for people.
+    /// Names of the waiting tasks, for a message.
     pub(super) fn waiting(&self) -> String {
         let state = self.lock();
         let names: Vec<String> = state
@@ -211,7 +214,8 @@ impl State {
         }
     }
 
-    /// Goes on to the next timer, or to `limit` if that is earlier; `false` when there is no timer.
+    /// Advances the time to the next timer, or to `limit` if that is earlier; `false` when there is
+    /// no timer.
     fn jump(&mut self, limit: Duration) -> bool {
         let Some((&(deadline, _), _)) = self.executor.timers.first_key_value() else {
             return false;
@@ -223,7 +227,7 @@ impl State {
     }
 }
 
-/// Says where a panic happened, so that it can be made to happen again.
+/// A guard that prints the seed and the step of a panic, so that the panic can be repeated.
 struct Report<'a> {
     shared: &'a Shared,
     name: &'static str,
@@ -241,11 +245,11 @@ impl Drop for Report<'_> {
     }
 }
 
-/// Done at a moment of virtual time.
+/// A future that is done at a moment of virtual time.
 pub(super) struct Delay {
     shared: Arc<Shared>,
     deadline: Duration,
-    /// Number of its timer, while it has one.
+    /// Number of the timer, once there is one.
     timer: Option<u64>,
 }
 
@@ -346,7 +350,7 @@ impl Tasks for Machine {
     }
 
     fn blocking(&self, work: Box<dyn FnOnce() + Send>) {
-        // Its handle is dropped: the work is done in any case.
+        // The handle is dropped: the work is done in any case.
         let _ = self.spawn("blocking", Box::pin(async move { work() }));
     }
 }

@@ -1,4 +1,4 @@
-//! What goes wrong in a simulated world, and how slow it is.
+//! Faults and delays of a simulated world.
 
 use crate::Descriptors;
 use rustix::io::Errno;
@@ -6,7 +6,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// What a call that fails says.
+/// The error of a call that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// `EIO`: the device.
@@ -15,7 +15,7 @@ pub enum Failure {
     NoSpace,
     /// `EMFILE`: the process has no file descriptor left.
     NoDescriptors,
-    /// `ENFILE`: the machine has none left.
+    /// `ENFILE`: the machine has no file descriptor left.
     NoFiles,
     /// `ENOMEM`: the kernel has no memory left.
     NoMemory,
@@ -34,7 +34,7 @@ impl Failure {
     }
 }
 
-/// What a power cut does with what was written and not synced.
+/// The effect of a power cut on bytes that were written and not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// Any of these, drawn for each file.
@@ -45,7 +45,8 @@ pub enum Cut {
     Kept,
     /// Each page is kept or lost.
     Pages,
-    /// Each sector holds any of the versions that were written since the last sync, or the one before.
+    /// Each sector holds any of the versions that were written since the last sync, or the one
+    /// before.
     Sectors,
 }
 
@@ -56,42 +57,48 @@ pub struct Faults {
     pub read_error: f64,
     /// A write of a file, or a change of a folder, fails; of a write a part may have been done.
     pub write_error: f64,
-    /// A sync fails; each page it should have saved is then saved, or lost although later syncs succeed.
+    /// A sync fails; each page it should have saved is then saved, or lost although later syncs
+    /// succeed.
     pub sync_error: f64,
     /// A read succeeds with one wrong bit, while the medium is right.
     pub read_flip: f64,
-    /// A write of a file, or a change of a folder, finds the disk full; of a write a part may have been done.
+    /// A write of a file, or a change of a folder, finds the disk full; of a write a part may have
+    /// been done.
     pub no_space: f64,
-    /// A call that needs a file descriptor (open, list, sync of a folder, listen, connect, accept) finds none left.
+    /// A call that needs a file descriptor (open, list, sync of a folder, listen, connect, accept)
+    /// finds none left.
     pub no_descriptors: f64,
-    /// The same, and it is the machine that has none left.
+    /// A disk call that needs a file descriptor (open, list, sync of a folder) finds none left on
+    /// the machine.
     pub no_files: f64,
-    /// How many file descriptors a process is told that it may have, and has.
+    /// Limit and number of file descriptors, as the process is told.
     pub descriptors: Descriptors,
     /// A call finds no memory in the kernel; of a write a part may have been done.
     pub no_memory: f64,
-    /// The disk operation of this number fails ([`super::World::disk_operations`] counts them, from 1).
+    /// The disk operation of this number fails ([`super::World::disk_operations`] counts them, from
+    /// 1).
     pub fail_operation: Option<u64>,
-    /// What that one says.
+    /// The error of that operation.
     pub fail_with: Failure,
-    /// Only disk operations on paths that contain this text fail or flip; of a file that was renamed, the path by which
-    /// it was opened.
+    /// Only disk operations on paths that contain this text fail or flip. The path of a file is the
+    /// one by which it was opened, also after a rename.
     pub only: Option<String>,
-    /// Of a write that is torn (it failed, or a crash found it under way) any of its sectors are done, not the first few.
+    /// Of a torn write (it failed, or a crash found it under way) any of the sectors are done, not
+    /// the first few.
     pub torn_sectors: f64,
-    /// Such a write is whole in the page cache, and not on the medium.
+    /// A torn write is whole in the page cache, and not on the medium.
     pub torn_whole: f64,
-    /// What power cuts do.
+    /// The effect of power cuts.
     pub cut: Cut,
-    /// What the medium writes as one, as it tells who asks, bytes.
+    /// Bytes that the medium writes as one unit, as [`crate::Disk::sector_bytes`] tells them.
     pub sector_bytes: u32,
     /// Size of each host's disk, bytes; [`super::Host::set_disk_bytes`] changes it later.
     pub disk_bytes: u64,
     /// Size of each host's memory that may be mapped, bytes.
     pub memory_bytes: u64,
-    /// How long a disk operation takes.
+    /// Time that a disk operation takes.
     pub disk_latency: RangeInclusive<Duration>,
-    /// How long a message is under way.
+    /// Time that a message is under way.
     pub network_latency: RangeInclusive<Duration>,
     /// A read or write of a stream moves fewer bytes than it could.
     pub short_transfer: f64,
@@ -133,16 +140,17 @@ impl Default for Faults {
     }
 }
 
-/// What went wrong so far on the disks of a world, so that a test can tell whether its faults happened at all.
+/// Counts of the faults that happened on the disks of a world, so that a test can tell whether its
+/// faults happened at all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mishaps {
-    /// Calls that failed, by what they said.
+    /// Calls that failed, by their error.
     pub io: u64,
     pub no_space: u64,
     pub no_descriptors: u64,
     pub no_files: u64,
     pub no_memory: u64,
-    /// Writes that were torn, by what was done of them.
+    /// Torn writes, by the part that was done.
     pub torn_prefix: u64,
     pub torn_sectors: u64,
     pub torn_whole: u64,

@@ -1,10 +1,10 @@
 //! Simulated memory that outlives the process, but not the power.
 
 use super::names::key;
-use super::random::Rng;
 use super::state::{Event, Machine};
 use crate::{Memory, Region};
 use memmap2::{MmapMut, MmapRaw};
+use rekindle_base::random::Random;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where mapped files go.
+/// Folder of the mapped files.
 const FOLDER: &str = "/memory";
 
 pub(super) struct MemoryState {
@@ -20,7 +20,8 @@ pub(super) struct MemoryState {
     files: BTreeMap<String, Arc<SimRegion>>,
 }
 
-/// Anonymous memory: zeroed by the kernel at the first touch, so that a world with large mappings costs little.
+/// Anonymous memory: zeroed by the kernel at the first touch, so that a world with large mappings
+/// costs little.
 struct SimRegion {
     map: MmapRaw,
 }
@@ -68,19 +69,19 @@ impl MemoryState {
         else {
             return false;
         };
-        // SAFETY: the byte is inside the mapping, which lives as long as `region`. A world runs on one thread, and
-        // the caller promises that nobody holds a reference to the byte meanwhile.
+        // SAFETY: the byte is inside the mapping, which lives as long as `region`. A world runs on
+        // one thread, and the caller promises that no reference to the byte exists during the call.
         unsafe { *region.base().add(offset) ^= mask };
         true
     }
 
-    /// Flips this many bits within a range; how many that were.
+    /// Flips `count` random bits within a range, and returns how many were flipped.
     pub(super) fn damage(
         &mut self,
         path: &Path,
         range: &Range<u64>,
         count: u32,
-        rng: &mut Rng,
+        rng: &mut Random,
     ) -> u32 {
         let length =
             key(path).ok().and_then(|key| self.files.get(&key)).map_or(0, |file| file.length());
@@ -102,12 +103,13 @@ impl MemoryState {
 
     pub(super) fn copy(&self, path: &Path) -> Option<Vec<u8>> {
         let region = self.files.get(&key(path).ok()?)?;
-        // SAFETY: the bytes are inside the mapping, which lives as long as `region`. A world runs on one thread, and
-        // nobody holds a reference to them meanwhile.
+        // SAFETY: the bytes are inside the mapping, which lives as long as `region`. A world runs
+        // on one thread, and no code writes to them meanwhile.
         Some(unsafe { std::slice::from_raw_parts(region.base(), region.length()) }.to_vec())
     }
 
-    /// Puts these bytes in place of a file, or removes it when there are none; `false` while it is mapped.
+    /// Puts these bytes in place of a file, or removes the file when there are none; `false` while
+    /// the file is mapped.
     pub(super) fn put(&mut self, path: &Path, bytes: &[u8]) -> io::Result<bool> {
         let key = key(path)?;
         if self.files.get(&key).is_some_and(|region| Arc::strong_count(region) > 1) {
@@ -155,8 +157,8 @@ impl MemoryState {
                     "the simulated memory extends a file only while it is not mapped",
                 ));
             }
-            // SAFETY: both mappings are at least `length_before` bytes long and apart; the old one has no other
-            // owner, and the new one is known here only.
+            // SAFETY: both mappings are at least `length_before` bytes long and apart; the old one
+            // has no other owner, and the new one is known here only.
             unsafe { std::ptr::copy_nonoverlapping(region.base(), grown.base(), length_before) };
         }
         self.files.insert(key, grown.clone());

@@ -1,9 +1,11 @@
-//! A whole world on one thread from one seed: clock, scheduler, disks, memory, network, with faults.
+//! A whole world on one thread from one seed: clock, scheduler, disks, memory, network, with
+//! faults.
 //!
-//! The same seed and the same code give the same run, step by step ([`World::trace_hash`] proves it). Ready tasks are
-//! polled in random order; time stands still while anything is ready (but for a trifle per step) and then jumps to the
-//! next timer. Each disk call suspends at least once, and takes effect before or after that, so that whatever may
-//! happen between two calls does happen for some seed.
+//! The same seed and the same code give the same run, step by step ([`World::trace_hash`] proves
+//! it). Ready tasks are polled in random order. Time stands still while any task is ready (but for
+//! a trifle per step), and then jumps to the next timer. Each disk call suspends at least once, and
+//! takes effect before or after that, so that everything that may happen between two calls does
+//! happen for some seed.
 //!
 //! ```
 //! use rekindle_env::{Open, sim::{Faults, Stop, World}};
@@ -24,7 +26,7 @@
 //! world.block_on(async move { let _ = env.disk().open(Path::new("/log"), Open::Read).await; });
 //! ```
 //!
-//! What is not modelled: a step is atomic, so a crash never falls between two plain stores to mapped memory.
+//! Not modelled: a crash between two plain stores to mapped memory, because a step is atomic.
 
 mod content;
 mod disk;
@@ -34,7 +36,6 @@ mod meddle;
 mod memory;
 mod names;
 mod net;
-mod random;
 mod state;
 #[cfg(test)]
 mod tests;

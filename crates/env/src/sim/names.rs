@@ -1,9 +1,10 @@
-//! The names of files: as they are, as they are on the medium, and what happened in each folder since its last sync.
+//! The names of files: the present ones, those on the medium, and the changes of each folder since
+//! its last sync.
 
 use super::content::Inode;
 use super::faults::Cut;
-use super::random::Rng;
 use crate::FileKind;
+use rekindle_base::random::Random;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +21,7 @@ pub(super) enum Entry {
 enum Change {
     Set(String, Entry),
     Remove(String),
-    /// Both or neither; belongs to the folder of the new name.
+    /// Done whole or not at all; belongs to the folder of the new name.
     Rename {
         from: String,
         to: String,
@@ -30,14 +31,15 @@ enum Change {
 
 #[derive(Default)]
 pub(super) struct Names {
-    /// By path from the root, without a leading slash. The root itself is the empty path and always there.
+    /// Entries by path from the root, without a leading slash. The root itself is the empty path
+    /// and always there.
     present: BTreeMap<String, Entry>,
     durable: BTreeMap<String, Entry>,
-    /// By folder, in order.
+    /// Changes by folder, in order.
     pending: BTreeMap<String, Vec<Change>>,
 }
 
-/// A path as it is used here.
+/// Turns a path into the key of an entry: its parts from the root, joined by slashes.
 pub(super) fn key(path: &Path) -> io::Result<String> {
     let mut key = String::new();
     for component in path.components() {
@@ -129,7 +131,7 @@ impl Names {
             .collect())
     }
 
-    /// Files only: nothing here renames folders.
+    /// Renames a file; this disk renames no folders.
     pub(super) fn rename(&mut self, from: &str, to: String) -> io::Result<()> {
         let inode = match self.file(from) {
             Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
@@ -189,8 +191,8 @@ impl Names {
         }
     }
 
-    /// Of each folder's changes, the first few survive.
-    pub(super) fn cut_power(&mut self, cut: Cut, rng: &mut Rng) {
+    /// Applies a power cut: of each folder's changes, the first few survive.
+    pub(super) fn cut_power(&mut self, cut: Cut, rng: &mut Random) {
         let drawn = rng.below(4);
         let mode = match cut {
             Cut::Any => drawn,
@@ -206,7 +208,8 @@ impl Names {
             };
             changes.into_iter().take(survivors).for_each(|change| self.save(change));
         }
-        // A folder that is lost takes along what is in it. Parents come before children in this order.
+        // A folder that is lost takes its entries along. Parents come before children in this
+        // order.
         let mut present = BTreeMap::new();
         for (key, entry) in std::mem::take(&mut self.durable) {
             let parent = parent(&key);
@@ -218,7 +221,7 @@ impl Names {
         self.present = present;
     }
 
-    /// A file whose name is on the medium, and those of its folders.
+    /// The file of a name, if the name and those of its folders are on the medium.
     pub(super) fn durable_file(&self, key: &str) -> Option<Arc<Inode>> {
         let mut folder = parent(key);
         while !folder.is_empty() {
@@ -231,7 +234,7 @@ impl Names {
         }
     }
 
-    /// What is below a folder, by path from there, parents first; `None` for a folder.
+    /// Entries below a folder, by path from there, parents first; `None` for a folder.
     pub(super) fn below<T>(
         &self,
         key: &str,
@@ -251,7 +254,8 @@ impl Names {
             .collect())
     }
 
-    /// Puts a file (or a folder) there with its folders, durable at once; what else is pending stays so.
+    /// Puts a file (or a folder) at `key` with its folders, durable at once; other pending changes
+    /// stay pending.
     pub(super) fn plant(&mut self, key: &str, inode: Option<Arc<Inode>>) -> io::Result<()> {
         let folder = if inode.is_some() { parent(key) } else { key };
         let ends = folder.match_indices('/').map(|(index, _)| index).chain([folder.len()]);

@@ -1,8 +1,8 @@
 //! A simulated network: listeners by address, and a pair of pipes for each connection.
 //!
-//! Unix sockets and loopback addresses are a host's own; other addresses are the world's. Bytes arrive in order, each
-//! piece after a delay, and are read and written in pieces of any size. A process that ends closes its connections;
-//! one that loses power resets them.
+//! Unix sockets and loopback addresses are a host's own; other addresses are the world's. Bytes
+//! arrive in order, each piece after a delay, and are read and written in pieces of any size. A
+//! process that ends closes its connections; one that loses power resets them.
 
 use super::executor::Delay;
 use super::faults::Failure;
@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes that a connection holds in each direction.
 const PIPE_BYTES_MAX: usize = 256 << 10;
-/// The port after which ports are chosen for those who ask for port 0.
+/// The port after which ports are chosen for listeners at port 0.
 const PORT_CHOSEN_MIN: u16 = 40_000;
 
 #[derive(Default)]
@@ -30,7 +30,7 @@ pub(super) struct NetState {
     ports_chosen: u16,
 }
 
-/// Whose address, and the address.
+/// The host that owns the address (`None`: the world), and the address.
 type Place = (Option<usize>, String);
 
 struct Listener {
@@ -43,10 +43,10 @@ struct Listener {
 /// One direction of a connection.
 #[derive(Default)]
 struct Pipe {
-    /// When each piece arrives, its bytes, and how many of them are read.
+    /// Pieces under way: time of arrival, bytes, and number of bytes that are read.
     pieces: VecDeque<(Duration, Vec<u8>, usize)>,
     bytes: usize,
-    /// When the latest piece arrives.
+    /// Time at which the latest piece arrives.
     latest: Duration,
     is_closed: bool,
     is_reset: bool,
@@ -77,7 +77,7 @@ fn pair(one: usize, other: usize) -> (usize, usize) {
     (one.min(other), one.max(other))
 }
 
-/// Where cuts are, and who waits for their end.
+/// Pairs of hosts that are cut apart, and wakers of the tasks that wait for the end of a cut.
 #[derive(Default)]
 struct Cuts {
     pairs: BTreeSet<(usize, usize)>,
@@ -85,7 +85,7 @@ struct Cuts {
 }
 
 impl Cuts {
-    /// Whether nothing passes between these two; then the waker is rung when that changes.
+    /// Whether the network between two hosts is cut; if so, the end of the cut wakes the task.
     fn are_between(&mut self, one: usize, other: usize, context: &Context<'_>) -> bool {
         let is_cut = self.pairs.contains(&pair(one, other));
         if is_cut {
@@ -105,7 +105,7 @@ impl NetState {
         std::mem::take(&mut self.cuts.waiting)
     }
 
-    /// Ends the listeners of a host. What is given back is to be dropped without the lock.
+    /// Ends the listeners of a host, and returns them: the caller drops them without the lock.
     pub(super) fn remove_host(&mut self, host: usize) -> impl Sized + use<> {
         let (gone, kept): (BTreeMap<_, _>, _) = std::mem::take(&mut self.listeners)
             .into_iter()
@@ -171,7 +171,7 @@ impl Net for Machine {
 }
 
 impl State {
-    /// What a call meets that needs one more file descriptor.
+    /// Takes one more file descriptor for a call, or fails by chance.
     fn take_descriptor(&mut self) -> io::Result<()> {
         if self.rng.chance(self.faults.no_descriptors) {
             self.record(Event::Fail, 0, 0);
@@ -270,18 +270,18 @@ impl Drop for SimAcceptor {
             None
         };
         drop(state);
-        // Without the lock: it holds connections.
+        // Without the lock: a listener holds connections, whose drop wants it.
         drop(listener);
     }
 }
 
 struct SimStream {
     machine: Machine,
-    /// The other end's.
+    /// Host of the other end.
     host: usize,
     incoming: Arc<Mutex<Pipe>>,
     outgoing: Arc<Mutex<Pipe>>,
-    /// Until the next piece arrives.
+    /// Delay until the next piece arrives.
     arrival: Option<Delay>,
     peer: String,
 }
@@ -299,7 +299,7 @@ impl SimStream {
     }
 }
 
-/// Bytes that one call moves, of those it could.
+/// Draws the number of bytes that one call moves, of `most`.
 fn transfer(state: &mut State, most: usize) -> usize {
     if most > 1 && state.rng.chance(state.faults.short_transfer) {
         1 + state.rng.index(most)
@@ -329,7 +329,7 @@ impl AsyncRead for SimStream {
         if pipe.is_reset {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
-        // A reset must reach a reader that waits for something else.
+        // A reset must reach a reader that waits for another event.
         pipe.reader = Some(context.waker().clone());
         if buffer.remaining() == 0 {
             return Poll::Ready(Ok(()));

@@ -5,8 +5,8 @@ use super::executor::{Executor, Ready};
 use super::faults::{Faults, Mishaps};
 use super::memory::MemoryState;
 use super::net::NetState;
-use super::random::Rng;
 use parking_lot::{Mutex, MutexGuard};
+use rekindle_base::random::Random;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,18 @@ use std::time::Duration;
 pub(super) struct Shared {
     pub(super) seed: u64,
     state: Mutex<State>,
-    /// Tasks to poll. Apart, because wakers come from anywhere, also from under the state's lock.
+    /// Tasks to poll. Apart from the state, because wakers are called from anywhere, also from
+    /// under the state's lock.
     pub(super) ready: Arc<Ready>,
 }
 
 pub(super) struct State {
-    pub(super) rng: Rng,
+    pub(super) rng: Random,
     pub(super) faults: Faults,
     pub(super) trace: Trace,
     /// Virtual time since the beginning of the world.
     pub(super) now: Duration,
-    /// So far ahead is the wall clock.
+    /// Time by which the wall clock is ahead.
     pub(super) leap: Duration,
     /// The last number given to a task, timer, file or connection.
     last_number: u64,
@@ -34,13 +35,14 @@ pub(super) struct State {
     /// Disk operations that took effect or failed.
     pub(super) disk_operations: u64,
     pub(super) mishaps: Mishaps,
-    /// A run has been stopped to crash: what is dropped now was interrupted, not cancelled.
+    /// Whether a run has been stopped to crash: an operation that is dropped now was interrupted,
+    /// not cancelled.
     pub(super) stopped: bool,
 }
 
 pub(super) struct HostState {
     pub(super) name: String,
-    /// Counts processes: what belongs to an earlier life is inert.
+    /// Number of the host's process: the parts of an earlier life are inert.
     pub(super) life: u64,
     /// Set while the tasks of a life are being dropped by a crash.
     pub(super) dying: Option<Death>,
@@ -48,7 +50,7 @@ pub(super) struct HostState {
     pub(super) memory: MemoryState,
 }
 
-/// How a life ends.
+/// The end of a life.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Death {
     pub(super) life: u64,
@@ -70,7 +72,7 @@ impl HostState {
 impl Shared {
     pub(super) fn new(seed: u64, faults: Faults) -> Self {
         let state = State {
-            rng: Rng::new(seed),
+            rng: Random::new(seed),
             faults,
             trace: Trace { hash: 0xcbf2_9ce4_8422_2325, verbose: false },
             now: Duration::ZERO,
@@ -97,7 +99,7 @@ impl State {
         self.last_number
     }
 
-    /// Puts what happens into the trace.
+    /// Adds an event to the trace.
     pub(super) fn record(&mut self, event: Event, subject: u64, detail: u64) {
         if self.trace.verbose {
             let (now, step) = (self.now, self.executor.steps);
@@ -109,7 +111,7 @@ impl State {
     }
 }
 
-/// What is put into the trace.
+/// An event in the trace.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Event {
     Step = 1,
@@ -130,7 +132,7 @@ pub(super) enum Event {
     PowerCut,
 }
 
-/// A hash over all that happened.
+/// A hash over all events.
 pub(super) struct Trace {
     pub(super) hash: u64,
     pub(super) verbose: bool,
@@ -143,7 +145,7 @@ impl Trace {
     }
 }
 
-/// One life of one host: what an [`crate::Env`] of the simulation is made of. All its parts are this.
+/// One life of one host: each of the parts of an [`crate::Env`] of the simulation.
 #[derive(Clone)]
 pub(super) struct Machine {
     pub(super) shared: Arc<Shared>,
@@ -165,7 +167,7 @@ impl Machine {
         ))
     }
 
-    /// How this life is being ended just now, if it is.
+    /// The end of this life, while a crash drops its tasks.
     pub(super) fn death(&self, state: &State) -> Option<Death> {
         state.hosts[self.host].dying.filter(|death| death.life == self.life)
     }

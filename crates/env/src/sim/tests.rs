@@ -347,7 +347,7 @@ fn nothing_ages_by_a_leap_of_the_wall_clock() {
         world.set_wall_clock_ahead(8 * day);
         env.sleep(day).await;
         assert!((2 * day..3 * day).contains(&aged(begin)));
-        // Set right again, and then back: what the clock says counts, if it says less.
+        // Set right again, and then back: the wall clock counts when it says less.
         world.set_wall_clock_ahead(Duration::ZERO);
         assert!((2 * day..3 * day).contains(&aged(begin)));
     });

@@ -20,27 +20,30 @@ const RUN_STEPS_MAX: u64 = 50_000_000;
 /// Name of the host that a world begins with.
 const MAIN_HOST: &str = "main";
 
-/// A world with one host, `main` (which this dereferences to), and as many more as wanted.
+/// A world with one host, `main` (which the world dereferences to), and as many more as the test
+/// wants.
 pub struct World {
     main: Host,
     run_time_max: Duration,
 }
 
-/// A host of a world: its disk and memory, and the process that runs on it. Clones mean the same host.
+/// A host of a world: its disk and memory, and the process that runs on it. Clones mean the same
+/// host.
 #[derive(Clone)]
 pub struct Host {
     pub(super) shared: Arc<Shared>,
     pub(super) index: usize,
 }
 
-/// Where to stop a run, counted from its start.
+/// A point at which to stop a run, counted from the run's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
     /// Not before the end.
     Never,
-    /// Before this many steps (polls of a task) are exceeded.
+    /// After this many steps (polls of a task).
     Step(u64),
-    /// Once this many disk operations have taken effect; whoever asked for the last one has not heard yet.
+    /// Once this many disk operations have taken effect or failed; the caller of the last one has
+    /// no result yet.
     DiskOperation(u64),
     /// After this much virtual time.
     Time(Duration),
@@ -68,16 +71,17 @@ impl World {
         Host { shared: self.shared.clone(), index }
     }
 
-    /// Runs the world until `work` is done. Background tasks stay as they are then, and go on with the next run.
+    /// Runs the world until `work` is done. Background tasks stay as they are then, and go on with
+    /// the next run.
     ///
     /// # Panics
-    /// When `work` cannot end any more (nothing is ready, no timer is set), or goes on for more than a day of virtual
-    /// time or 50 million steps.
+    /// When `work` cannot end any more (nothing is ready, no timer is set), or goes on for more
+    /// than a day of virtual time or 50 million steps.
     pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.block_on_until(Stop::Never, work).expect("a run without a stop ends with its work")
     }
 
-    /// The same, but gives up at `stop` with `None`: crash there.
+    /// As [`World::block_on`], but gives up at `stop` with `None`: crash there.
     pub fn block_on_until<T>(&self, stop: Stop, work: impl Future<Output = T>) -> Option<T> {
         let mut output = None;
         {
@@ -95,7 +99,8 @@ impl World {
             let main = Main { bell: Bell::new(number, &self.shared.ready), poll: &mut poll };
             let ended = self.shared.drive(Some(main), bounds);
             self.judge(ended, stop);
-            // What `work` leaves unfinished when it is dropped here was interrupted by the crash to come.
+            // What `work` leaves unfinished when it is dropped here was interrupted by the crash to
+            // come.
             self.shared.lock().stopped = ended == Ended::Stopped;
         }
         self.shared.lock().stopped = false;
@@ -112,7 +117,8 @@ impl World {
         ended == Ended::Stopped
     }
 
-    /// Runs the tasks there are until the world has made `step` steps in all; `false` when it came to rest before.
+    /// Runs the tasks there are until the world has made `step` steps in all; `false` when it came
+    /// to rest before.
     pub fn run_until_step(&self, step: u64) -> bool {
         self.run_until(Stop::Step(step.saturating_sub(self.steps())))
     }
@@ -135,7 +141,7 @@ impl World {
         (bounds, stop)
     }
 
-    /// Refuses an end that nobody wanted.
+    /// Panics at an end that the caller did not ask for.
     fn judge(&self, ended: Ended, stop: Stop) {
         let seed = self.shared.seed;
         let what = match (ended, stop) {
@@ -155,13 +161,13 @@ impl World {
         self.run_time_max = limit;
     }
 
-    /// A hash of everything that happened so far: the same for the same seed.
+    /// A hash of all events so far: the same for the same seed.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
         self.shared.lock().trace.hash
     }
 
-    /// Prints what happens to the standard error, to look into a seed that fails.
+    /// Prints every event to the standard error, to look into a seed that fails.
     pub fn set_verbose(&self, verbose: bool) {
         self.shared.lock().trace.verbose = verbose;
     }
@@ -190,12 +196,12 @@ impl World {
         self.shared.lock().now
     }
 
-    /// Sets the wall clock so far ahead of what it should say.
+    /// Sets the wall clock ahead of the right time, by `leap`.
     pub fn set_wall_clock_ahead(&self, leap: Duration) {
         self.shared.lock().leap = leap;
     }
 
-    /// Between these two hosts nothing arrives any more; it waits for [`World::heal`].
+    /// Cuts the network between two hosts: nothing arrives any more, and waits for [`World::heal`].
     pub fn cut(&self, one: &Host, other: &Host) {
         self.shared.lock().net.cut(one.index, other.index);
     }
@@ -247,14 +253,16 @@ impl Host {
         })
     }
 
-    /// The process ends without warning (`kill -9`): its tasks are gone, files are closed and unlocked, connections
-    /// end. What it wrote, synced or not, and mapped memory are as it left them; of a write under way a part is done.
+    /// Ends the process without warning (`kill -9`): its tasks are gone, its files are closed and
+    /// unlocked, its connections end. Bytes that it wrote, synced or not, and mapped memory are as
+    /// it left them; of a write under way a part is done.
     pub fn crash_process(&self) {
         self.crash(false);
     }
 
-    /// The machine loses power: besides, mapped memory is gone, and of what was not synced each sector and the last
-    /// changes of each folder are kept or lost at random.
+    /// Cuts the power of the machine: as [`Host::crash_process`], and mapped memory is gone. Of the
+    /// bytes that were not synced each sector, and the last changes of each folder, are kept or
+    /// lost at random.
     pub fn cut_power(&self) {
         self.crash(true);
     }
@@ -273,13 +281,14 @@ impl Host {
             gone
         };
         let gone: Vec<u64> = tasks.keys().copied().collect();
-        // Without the lock: what is dropped says what becomes of it.
+        // Without the lock: the drop of an operation takes it, to decide the operation's effect.
         drop(tasks);
         let connections = self.shared.lock().net.remove_host(self.index);
         drop(connections);
         let mut guard = self.shared.lock();
         let state = &mut *guard;
-        // What was dropped rang the bells of others, in whatever order a hash map had them: that order must not matter.
+        // The dropped tasks have rung the bells of others, in whatever order a hash map had them:
+        // that order must not matter.
         let mut queue = self.shared.ready.queue.lock();
         queue.retain(|number| gone.binary_search(number).is_err());
         queue.sort_unstable();
@@ -292,12 +301,12 @@ impl Host {
         }
     }
 
-    /// Changes what goes wrong from here on, on all hosts.
+    /// Changes the faults from here on, on all hosts.
     pub fn change_faults(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.shared.lock().faults);
     }
 
-    /// What went wrong so far, on all hosts.
+    /// Faults that happened so far, on all hosts.
     #[must_use]
     pub fn mishaps(&self) -> Mishaps {
         self.shared.lock().mishaps
@@ -308,7 +317,8 @@ impl Host {
         self.shared.lock().hosts[self.index].disk.capacity_bytes = bytes;
     }
 
-    /// Turns one bit of the byte at `offset`, on the medium; `false` when there is no such byte.
+    /// Flips one random bit of the byte at `offset`, on the medium and in the page cache; `false`
+    /// when there is no such byte.
     pub fn flip_bit(&self, path: impl AsRef<Path>, offset: u64) -> bool {
         let mut guard = self.shared.lock();
         let state = &mut *guard;
@@ -316,7 +326,8 @@ impl Host {
         state.hosts[self.index].disk.flip(path.as_ref(), offset, mask)
     }
 
-    /// Turns one bit of mapped memory; `false` when there is no such byte. Nobody may be using it meanwhile.
+    /// Flips one random bit of mapped memory; `false` when there is no such byte. The caller
+    /// guarantees that no task uses the byte during the call.
     pub fn flip_memory_bit(&self, path: impl AsRef<Path>, offset: u64) -> bool {
         let mut guard = self.shared.lock();
         let state = &mut *guard;
@@ -324,7 +335,7 @@ impl Host {
         state.hosts[self.index].memory.flip(path.as_ref(), offset, mask)
     }
 
-    /// What a file holds just now, for a test to look at: no operation, no delay, no fault.
+    /// Bytes of a file just now, for a test to look at: no operation, no delay, no fault.
     #[must_use]
     pub fn peek(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         self.shared.lock().hosts[self.index].disk.peek(path.as_ref())

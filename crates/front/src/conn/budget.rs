@@ -1,7 +1,8 @@
-//! Memory that sessions share: what one of them needs beyond its own share it asks for here, first come first served.
-//! Strangers at a port have a part of it together, so that what they hold is never all there is.
+//! Memory that sessions share. A session leases from it what it needs beyond its own share, first
+//! come first served. Strangers (clients at a TCP port) together get a part of it, so they never
+//! hold all of it.
 
-use env::Env;
+use rekindle_env::Env;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -9,49 +10,50 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Memory of all sessions of a protocol together, beyond their own shares, unless the node says otherwise, bytes.
+/// Memory of all sessions of a protocol together, beyond their own shares, bytes. The node may set
+/// another budget.
 pub const BUDGET_BYTES_DEFAULT: usize = 256 << 20;
 /// The unit of counting, bytes.
 const UNIT_BYTES: usize = 1024;
-/// After so much has been given back, the allocator is asked to give it to the machine, bytes.
+/// Freed bytes after which the allocator is asked to return memory to the machine.
 const TRIM_BYTES: usize = 32 << 20;
-/// How long it is quiet before that.
+/// Quiet time before the allocator is asked.
 const TRIM_PAUSE: Duration = Duration::from_secs(1);
 
-/// A budget of bytes. Clones mean the same one.
+/// A budget of bytes. Clones share it.
 #[derive(Clone)]
 pub struct Budget {
     inner: Arc<Inner>,
-    /// Whether leases come out of the part of strangers.
+    /// Whether leases come out of the strangers' part.
     is_of_strangers: bool,
 }
 
-/// Units, and those who wait for some.
+/// Units to lease, and the number of sessions that wait for some.
 struct Pool {
     units_max: usize,
     units: Arc<Semaphore>,
-    /// Sessions that wait.
+    /// Number of waiting sessions.
     waiting: AtomicUsize,
 }
 
 struct Inner {
     all: Pool,
-    /// What strangers may have of all.
+    /// The part of `all` that strangers may have.
     of_strangers: Pool,
-    /// Bytes given back since the allocator was asked last.
+    /// Bytes given back since the allocator was last asked.
     returned: AtomicUsize,
-    /// Told when that has become much.
+    /// Notified when `returned` reaches [`TRIM_BYTES`].
     much: Notify,
 }
 
-/// Bytes of a budget; given back on drop.
+/// Bytes leased from a budget; given back on drop.
 pub struct Lease {
     permit: OwnedSemaphorePermit,
     _of_strangers: Option<OwnedSemaphorePermit>,
     budget: Budget,
 }
 
-/// One who waits, however the wait ends.
+/// One waiting session; its drop ends the wait, however it ends.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -87,7 +89,7 @@ impl Pool {
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// Makes a budget of `bytes_max` bytes.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         let units_max = bytes_max.div_ceil(UNIT_BYTES);
@@ -100,7 +102,7 @@ impl Budget {
         Self { inner: Arc::new(inner), is_of_strangers: false }
     }
 
-    /// The same budget for strangers: half of it is out of their reach.
+    /// Returns the same budget for strangers: half of it is out of their reach.
     #[must_use]
     pub fn for_strangers(&self) -> Self {
         Self { is_of_strangers: true, ..self.clone() }
@@ -110,31 +112,32 @@ impl Budget {
         if self.is_of_strangers { &self.inner.of_strangers } else { &self.inner.all }
     }
 
-    /// Bytes that can be had.
+    /// Returns the most bytes that this budget can lend.
     #[must_use]
     pub fn bytes_max(&self) -> usize {
         self.pool().units_max * UNIT_BYTES
     }
 
-    /// Bytes lent just now, to anybody.
+    /// Returns the bytes that are lent now, from both parts.
     #[must_use]
     pub fn used(&self) -> usize {
         let all = &self.inner.all;
         (all.units_max - all.units.available_permits()) * UNIT_BYTES
     }
 
-    /// Whether somebody waits for bytes that were lent out of this one.
+    /// Whether a session waits for bytes that were lent out of this budget.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.inner.all.is_wanted() || self.pool().is_wanted()
     }
 
-    /// So many bytes (all there are, if that is less), when it is the caller's turn.
+    /// Leases `bytes` (or the whole budget, if that is less) when it is the caller's turn.
     pub fn lease(&self, bytes: usize) -> impl Future<Output = Lease> + Send + use<> {
         let budget = self.clone();
         async move {
             let count = units(bytes.min(budget.bytes_max()));
-            // First their own part: in the queue of all, they stand with no more than that.
+            // The strangers' part comes first: so the strangers in the queue of all ask for no more
+            // than that.
             let of_strangers = match budget.is_of_strangers {
                 true => Some(budget.inner.of_strangers.acquire(count).await),
                 false => None,
@@ -144,7 +147,7 @@ impl Budget {
         }
     }
 
-    /// So many bytes, if they are there and nobody waits for them.
+    /// Leases `bytes`, if they are free and no session waits for them.
     #[must_use]
     pub fn try_lease(&self, bytes: usize) -> Option<Lease> {
         let count = units(bytes);
@@ -156,7 +159,7 @@ impl Budget {
         Some(Lease { permit, _of_strangers: of_strangers, budget: self.clone() })
     }
 
-    /// Notes that memory was freed that no lease counts.
+    /// Notes freed memory that no lease counts.
     pub(crate) fn freed(&self, bytes: usize) {
         let before = self.inner.returned.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes >= TRIM_BYTES {
@@ -164,11 +167,12 @@ impl Budget {
         }
     }
 
-    /// Sees to it that after a storm the machine gets its memory back: an allocator keeps what it once had. Never ends.
+    /// Returns memory to the machine after a storm, because an allocator keeps what it once had.
+    /// Never ends.
     pub(crate) async fn tend(&self, env: &Env) {
         loop {
             self.inner.much.notified().await;
-            // Not in the middle of it: what is freed now may be wanted in a moment.
+            // It waits for quiet: memory that is freed now may be needed again in a moment.
             let mut before = 0;
             while self.used() > self.bytes_max() / 8
                 || before != self.inner.returned.load(Ordering::Relaxed)

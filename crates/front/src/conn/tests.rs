@@ -1,10 +1,10 @@
 //! The limit, the end, and the addresses.
 
 use super::*;
-use env::sim::{Faults, World};
+use rekindle_env::sim::{Faults, World};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A protocol that sends nothing and ends when asked, or (stubborn) never.
+/// Serves by sending nothing; ends when asked, or (`stubborn`) never.
 fn silent(stubborn: bool) -> Serve {
     Arc::new(move |_stream, stop| {
         Box::pin(async move {
@@ -16,7 +16,7 @@ fn silent(stubborn: bool) -> Serve {
     })
 }
 
-/// A protocol that gives back what it gets.
+/// Serves by sending back each byte.
 fn echo() -> Serve {
     Arc::new(|mut stream, _stop| {
         Box::pin(async move {
@@ -27,7 +27,7 @@ fn echo() -> Serve {
     })
 }
 
-/// A second listener.
+/// Opens a second listener.
 async fn listen(env: &Env, connections: &Connections, address: &str) -> Address {
     let address: Address = address.parse().unwrap();
     let acceptor = env.net().listen(&address).await.unwrap();
@@ -100,7 +100,7 @@ fn strangers_at_one_listener_do_not_lock_out_who_comes_to_another() {
 
 #[test]
 fn clients_are_let_in_by_what_is_left_of_descriptors() {
-    let descriptors = |limit, open| env::Descriptors { limit, open };
+    let descriptors = |limit, open| rekindle_env::Descriptors { limit, open };
     for (found, at_socket, at_port) in [
         (descriptors(u64::MAX, 100), true, true),
         (descriptors(1024, 20), true, true),
@@ -130,7 +130,7 @@ struct Short {
 }
 
 impl Acceptor for Short {
-    fn accept(&self) -> BoxFuture<'_, io::Result<env::Accepted>> {
+    fn accept(&self) -> BoxFuture<'_, io::Result<rekindle_env::Accepted>> {
         use std::sync::atomic::Ordering::Relaxed;
         let fails = self.failures.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
         match fails {

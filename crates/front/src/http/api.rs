@@ -1,83 +1,91 @@
-//! The vocabulary of the API: what can be asked, what is answered, how it fails.
+//! The vocabulary of the API: requests, answers and errors.
 //!
-//! Requests refuse fields they do not know (a typing error must not become a default); answers are read tolerantly, so
-//! that an older command line understands a newer node.
+//! Requests refuse fields that they do not know (a typing error must not become a default). Answers
+//! are read tolerantly, so that an older command line understands a newer node.
 
-use base::Kind;
-use env::BoxFuture;
+use rekindle_base::Kind;
+use rekindle_env::BoxFuture;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
 
-/// What a method of [`Api`] gives.
+/// The result of a method of [`Api`].
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, ApiError>>;
 
-/// What the node can be asked. Long work gives a [`Job`] at once, to be polled by [`Api::job`].
+/// The requests that a node answers. Long work gives a [`Job`] at once, to be polled by
+/// [`Api::job`].
 pub trait Api: super::kept::Keep {
-    /// Whether the node serves, and if not, why. A plain call: it must answer even when everything else hangs.
+    /// Tells whether the node serves, and if not, why. A plain call: it must answer even when
+    /// everything else hangs.
     fn health(&self) -> Health;
-    /// The node at a glance.
+    /// Returns the node at a glance.
     fn status(&self) -> Answer<'_, Status>;
-    /// All volumes, by name.
+    /// Lists all volumes, by name.
     fn volumes(&self) -> Answer<'_, Vec<Volume>>;
     /// Makes a volume.
     fn create_volume(&self, request: CreateVolume) -> Answer<'_, Volume>;
-    /// One volume.
+    /// Returns one volume.
     fn volume<'a>(&'a self, name: &'a str) -> Answer<'a, Volume>;
-    /// Moves a volume to the trash, or removes it for good (`now`); `force` lets go of its clients.
+    /// Moves a volume to the trash, or removes it for good (`now`); `force` disconnects its
+    /// clients.
     fn remove_volume<'a>(&'a self, name: &'a str, force: bool, now: bool) -> Answer<'a, ()>;
     /// Brings all unfinished changes of a volume into the datastore.
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job>;
-    /// Sets or takes away a volume's pin: with one it stays in service however long nobody uses it.
+    /// Sets or takes away a volume's pin: a pinned volume stays in service even when no client uses
+    /// it.
     fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume>;
-    /// What happened to a volume, oldest first.
+    /// Lists what happened to a volume, oldest first.
     fn history<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Event>>;
-    /// Volumes that are being salvaged, then those that wait for it.
+    /// Lists volumes that are being salvaged, then those that wait for it.
     fn salvages(&self) -> Answer<'_, Vec<Salvage>>;
     /// Starts a salvage of a volume.
     fn start_salvage<'a>(&'a self, name: &'a str, request: StartSalvage) -> Answer<'a, Job>;
-    /// Breaks a salvage off.
+    /// Cancels a salvage.
     fn cancel_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
-    /// The last salvages of a volume, or of all, oldest first within a volume.
+    /// Lists the last salvages of a volume, or of all, oldest first within a volume.
     fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<SalvageAccount>>;
-    /// How full the log is.
+    /// Tells how full the log is.
     fn log_usage(&self) -> Answer<'_, LogUsage>;
-    /// The datastore.
+    /// Returns the state of the datastore.
     fn store(&self) -> Answer<'_, StoreInfo>;
-    /// What the memory that outlives the process holds, and how often it helped.
+    /// Returns the content of the memory that outlives the process, and how often it helped.
     fn warm(&self) -> Answer<'_, WarmStatus>;
-    /// What the start of this process took, up to the first reply to a client.
+    /// Returns the duration of this process' start, up to the first reply to a client.
     fn boot(&self) -> Answer<'_, BootReport>;
     /// Empties the block frames of the warm memory; segments stay.
     fn drop_warm_frames(&self) -> Answer<'_, WarmDropped>;
-    /// What the sweep does and did.
+    /// Returns the state of the sweep and the result of the last one.
     fn sweep(&self) -> Answer<'_, SweepStatus>;
     /// Starts a sweep.
     fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job>;
-    /// Somebody's word that another node of the store is gone for good: sweeps wait for it no longer.
+    /// Takes the user's word that another node of the store is gone for good: sweeps wait for it no
+    /// longer.
     fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed>;
-    /// Starts a count of what volumes take in the store; of one of them, or of all.
+    /// Starts a count of the space that one volume takes in the store, or all of them.
     fn start_space(&self, request: StartSpace) -> Answer<'_, Job>;
-    /// Starts a check of what is stored.
+    /// Starts a check of the stored content.
     fn start_verify(&self, request: StartVerify) -> Answer<'_, Job>;
-    /// Brings volumes into service and reads them here and there, as if all clients came at once.
+    /// Brings volumes into service and reads samples of them, as if all clients came at once.
     fn start_attach(&self, request: StartAttach) -> Answer<'_, Job>;
-    /// Jobs, newest first; finished ones are forgotten after a while.
+    /// Lists jobs, newest first; finished ones are forgotten after a while.
     fn jobs(&self) -> Answer<'_, Vec<Job>>;
-    /// One job.
+    /// Returns one job.
     fn job<'a>(&'a self, id: &'a str) -> Answer<'a, Job>;
-    /// Breaks a job off: at once, or after the step that it is in.
+    /// Cancels a job: at once, or after its present step.
     fn cancel_job<'a>(&'a self, id: &'a str) -> Answer<'a, Job>;
-    /// The inside of the node, bounded; of the volumes whose names begin with `prefix`. Asks the datastore for nothing.
+    /// Returns a part of the inside of the node, bounded; only volumes whose names begin with
+    /// `prefix`. The datastore is not asked.
     fn debug<'a>(&'a self, what: Debug, prefix: &'a str) -> Answer<'a, serde_json::Value>;
-    /// Begins to stop the node; gives how far it is after a moment, so that whoever asks for a quick stop mostly sees its
-    /// end. Asked again without `drain`, it makes a quick stop of a draining one.
+    /// Begins to stop the node, and returns the progress after a moment: a client that asks for a
+    /// quick stop mostly sees its end. A second request without `drain` turns a draining stop into
+    /// a quick one.
     fn shutdown(&self, request: Shutdown) -> Answer<'_, Stopping>;
-    /// How far the stop is. Waits a little for news, so that whoever asks again and again sees the end.
+    /// Returns the progress of the stop. It waits a little for news, so that a client that polls
+    /// sees the end.
     fn stopping(&self) -> Answer<'_, Stopping>;
 }
 
-/// An answer that is an error: what to do about it, and the words for people.
+/// An answer that is an error: its kind tells programs what to do, its message tells users.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
@@ -86,19 +94,19 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// An error of `kind`; the message says what to do next.
+    /// Makes an error of `kind`; the message says what to do next.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 }
 
-/// How every error looks on the wire.
+/// The form of every error on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// What to do about it: `invalid`, `not-found`, `exists`, `conflict`, `fenced`, `full`, `damaged`, `unavailable`,
-    /// `unsupported` or `io`.
+    /// The kind, which tells what to do: `invalid`, `not-found`, `exists`, `conflict`, `fenced`,
+    /// `full`, `damaged`, `unavailable`, `unsupported` or `io`.
     pub error: String,
-    /// For people.
+    /// The message for users.
     pub message: String,
     /// Whether the same request may succeed later.
     pub retryable: bool,
@@ -114,20 +122,20 @@ impl From<&ApiError> for Problem {
     }
 }
 
-/// After what a write is acknowledged.
+/// The point after which a write is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// After the datastore has it; nothing is cached on the node.
     Uncached,
-    /// After the datastore has it; what was written stays cached on the node.
+    /// After the datastore has it; the written bytes stay cached on the node.
     Through,
     /// After the node's log has it; the datastore gets it later.
     #[default]
     Back,
 }
 
-/// What "the log has it" means, for policy `back`.
+/// The meaning of "the log has it", for policy `back`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Ack {
@@ -138,13 +146,13 @@ pub enum Ack {
     Memory,
 }
 
-/// A volume to be made.
+/// The request for a new volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVolume {
     /// 1 to 255 bytes, no `/`, no leading dot.
     pub name: String,
-    /// What it is; "block" is the only kind so far.
+    /// The kind of volume; "block" is the only one so far.
     #[serde(default = "kind_block")]
     pub kind: String,
     /// Bytes, a multiple of 512; or text such as "20G".
@@ -166,10 +174,10 @@ fn kind_block() -> String {
 }
 
 fn block_size_default() -> u64 {
-    base::limits::BLOCK_BYTES_DEFAULT
+    rekindle_base::limits::BLOCK_BYTES_DEFAULT
 }
 
-/// Reads a number of bytes, or text as in `base::units`.
+/// Reads a number of bytes, or text as in `rekindle_base::units`.
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     struct Size;
     impl serde::de::Visitor<'_> for Size {
@@ -181,7 +189,7 @@ fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
             Ok(bytes)
         }
         fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<u64, E> {
-            base::units::parse_size(text).map_err(E::custom)
+            rekindle_base::units::parse_size(text).map_err(E::custom)
         }
     }
     deserializer.deserialize_any(Size)
@@ -200,58 +208,59 @@ fn size_schema() -> utoipa::openapi::Schema {
     Schema::OneOf(one_of)
 }
 
-/// A sweep to be started.
+/// The request for a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartSweep {
-    /// Only say what would be freed.
+    /// Only report what would be freed.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A node that will never come back.
+/// The request to dismiss a node that will never come back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DismissNode {
-    /// Its id, as the failure of the sweep names it.
+    /// The node's id, as the failure of the sweep names it.
     pub node: String,
 }
 
-/// A node for which no sweep waits any more.
+/// A node for which sweeps wait no longer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Dismissed {
-    /// Its id.
+    /// The node's id.
     pub node: String,
-    /// Which of its starts: when it is started again all the same, sweeps wait for it again.
+    /// The number of its dismissed start. Sweeps wait for the node again when it is started once
+    /// more.
     pub start: u64,
 }
 
-/// Volumes to be brought into service, and read here and there.
+/// The request to bring volumes into service, and to read samples of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartAttach {
-    /// Only this many, the first ones by name; all of them when absent.
+    /// Only this many volumes, the first ones by name; all of them when absent.
     #[serde(default)]
     pub first: Option<usize>,
-    /// Blocks read of each, spread evenly over it.
+    /// Blocks read of each volume, spread evenly over it.
     #[serde(default)]
     pub reads: u64,
-    /// Volumes at once; one when absent.
+    /// Number of volumes that are attached concurrently; one when absent.
     #[serde(default)]
     pub at_once: Option<usize>,
 }
 
-/// A count of space to be started.
+/// The request for a count of space.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartSpace {
-    /// Only tell of this volume; of all of them when absent.
+    /// Only report this volume; all of them when absent.
     #[serde(default)]
     pub volume: Option<String>,
 }
 
-/// A check to be started.
+/// The request for a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartVerify {
@@ -264,12 +273,12 @@ pub struct StartVerify {
     /// Ask for a salvage of each volume in which damage is found.
     #[serde(default)]
     pub salvage: bool,
-    /// Bytes read per second at most; as fast as it goes when absent.
+    /// Most bytes read per second; no limit when absent.
     #[serde(default)]
     pub bytes_per_second: Option<u64>,
 }
 
-/// The end of the node.
+/// The request to stop the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Shutdown {
@@ -278,56 +287,59 @@ pub struct Shutdown {
     pub drain: bool,
 }
 
-/// How far a stop is.
+/// The progress of a stop.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Stopping {
-    /// `serving` (nobody has asked for a stop), `sessions`, `volumes`, `log`, `ended`.
+    /// `serving` (no stop was asked for), `sessions`, `volumes`, `log`, `ended`.
     pub phase: String,
     /// Volumes to take out of service.
     pub volumes: u64,
-    /// Of these, done.
+    /// Volumes that are out of service.
     pub done: u64,
-    /// What the rest owes to the datastore, bytes.
+    /// Bytes that the other volumes owe to the datastore.
     pub backlog_bytes: u64,
-    /// What those done still owed: it is in the log, bytes.
+    /// Bytes that the volumes out of service still owed; they are in the log.
     pub kept_bytes: u64,
-    /// Whether the backlog is waited for.
+    /// Whether the stop waits for the backlog.
     pub draining: bool,
-    /// Until the backlog is in the datastore, if known.
+    /// Time until the backlog is in the datastore, if known.
     pub eta_ms: Option<u64>,
-    /// What is waited for, for people.
+    /// What the stop waits for, for users.
     pub waits_for: String,
 }
 
-/// How the node is.
+/// The health of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Health {
-    /// No client waits for something that is wrong.
+    /// Whether no client waits because of a fault.
     pub ok: bool,
-    /// `well`, `degraded` (something is wrong, and clients are served), `failing` (clients wait, or are refused).
+    /// `well`, `degraded` (there is a fault, but clients are served), `failing` (clients wait, or
+    /// are refused).
     pub state: String,
-    /// What is wrong, for people; what stops clients first. Empty when all is well.
+    /// The faults, for users, those that stop clients first. Empty when all is well.
     pub reasons: Vec<String>,
-    /// The same, for programs.
+    /// The same faults, for programs.
     pub troubles: Vec<Trouble>,
-    /// What is as it should be now, and will make the next start slower or dearer; for people.
+    /// Conditions without harm now that will make the next start slower or dearer; for users.
     pub notes: Vec<String>,
 }
 
-/// One thing that is wrong.
+/// One fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Trouble {
-    /// `store-away`, `log-failed`, `log-full`, `disk-full`, `volume-stalled`, `volume-not-destaged`, `volume-late`,
-    /// `volume-stuck`, `volumes-failed`, `volumes-salvaging`, `log-damage`, `warm-damaged`, `starting`, `stopping`, `fenced`.
+    /// `store-away`, `log-failed`, `log-full`, `disk-full`, `clients-wait`, `volume-unreadable`,
+    /// `volume-lost-bytes`, `volume-stalled`, `volume-not-destaged`, `volume-late`, `volume-stuck`,
+    /// `volumes-failed`, `volumes-salvaging`, `sweep-failed`, `log-damage`, `warm-damaged`,
+    /// `starting`, `stopping`, `fenced`.
     pub what: String,
-    /// Whether clients wait for it.
+    /// Whether clients wait because of it.
     pub clients_wait: bool,
-    /// For how long, if known.
+    /// Its duration so far, if known.
     pub since_ms: Option<u64>,
-    /// For people.
+    /// The message for users.
     pub message: String,
 }
 
@@ -336,7 +348,8 @@ pub struct Trouble {
 pub struct Endpoint {
     /// `nbd` or `http`.
     pub protocol: String,
-    /// As a client writes it: `nbd+unix:///?socket=...`, `nbd://127.0.0.1:10809`, `http://127.0.0.1:7070`.
+    /// The address as a client writes it: `nbd+unix:///?socket=...`, `nbd://127.0.0.1:10809`,
+    /// `http://127.0.0.1:7070`.
     pub uri: String,
 }
 
@@ -346,7 +359,7 @@ pub struct Endpoint {
 pub struct Status {
     pub node: String,
     pub version: String,
-    /// Counts the starts of the node.
+    /// Number of the node's start.
     pub incarnation: u64,
     /// `starting`, `serving` or `stopping`.
     pub state: String,
@@ -356,31 +369,31 @@ pub struct Status {
     pub volumes_attached: u64,
     /// Connected clients, all volumes.
     pub clients: u64,
-    /// What is acknowledged and not yet in the datastore, all volumes, bytes.
+    /// Bytes that are acknowledged and not yet in the datastore, all volumes.
     pub backlog_bytes: u64,
     pub health: Health,
-    /// What may take memory, and does.
+    /// The bounds of the node's memory, and their use.
     pub memory: Vec<MemoryBudget>,
-    /// Only while it stops.
+    /// The progress of a stop; only while the node stops.
     pub stopping: Option<Stopping>,
-    /// Whatever else the node likes to tell: phases of the start, cache hit rates.
+    /// Further details: phases of the start, cache hit rates.
     #[schema(value_type = Object)]
     pub detail: serde_json::Value,
 }
 
-/// A bound of the node's memory, and what is used of it.
+/// A bound of the node's memory, and its use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct MemoryBudget {
     /// The setting that bounds it.
     pub name: String,
-    /// For people.
+    /// A description for users.
     pub what: String,
     pub used_bytes: u64,
     pub budget_bytes: u64,
 }
 
-/// A volume as people see it.
+/// A volume as users see it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Volume {
@@ -393,46 +406,48 @@ pub struct Volume {
     pub block_size: u64,
     pub policy: Policy,
     pub ack: Ack,
-    /// As in the automaton: `unattached`, `attached`, `stalled`, ...
+    /// Why writes wait on this node for more than `ack` asks for, if they do.
+    pub downgrade: Option<String>,
+    /// The state: `unattached`, `attached`, `stalled`, ...
     pub state: String,
-    /// Why it is in state `error` or `stalled`.
+    /// The reason for state `error` or `stalled`.
     pub reason: Option<String>,
-    /// What of it cannot be read and waits to be decided or mended.
+    /// The part that cannot be read now, until it is repaired or given up.
     pub unreadable: Option<String>,
     /// Bytes that were given up: reads of them are errors until they are written again.
     pub lost_bytes: u64,
-    /// The node that may write.
+    /// The node that may write to the volume.
     pub owner: Option<String>,
     pub generation: u64,
     /// Serial up to which the datastore has the volume's changes.
     pub checkpoint: u64,
-    /// Microseconds since 1970.
+    /// The time of its creation, microseconds since 1970.
     pub created: u64,
-    /// It stays in service however long nobody uses it.
+    /// Whether it stays in service even when no client uses it.
     pub pinned: bool,
     pub clients: u64,
-    /// Only when in service.
+    /// The backlog; only when in service.
     pub backlog: Option<Backlog>,
-    /// How a client reaches it.
+    /// Addresses for clients.
     pub uris: Vec<String>,
 }
 
-/// What a volume owes to the datastore, and why it is slow.
+/// The changes that a volume owes to the datastore, and the reasons for delays.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Backlog {
     /// Unfinished changes.
     pub changes: u64,
     pub bytes: u64,
-    /// Age of the oldest.
+    /// Age of the oldest change.
     pub age_ms: u64,
-    /// Until all present ones are in the datastore, if known.
+    /// Time until all present changes are in the datastore, if known.
     pub eta_ms: Option<u64>,
-    /// Older than the deadline.
+    /// Whether the oldest change is older than the deadline.
     pub late: bool,
     /// Present delay of an acknowledgement by flow control.
     pub delay_ms: u64,
-    /// Why writes wait altogether, if they do.
+    /// The reason why writes stall, if they do.
     pub stalled: Option<String>,
     /// Error of the last attempt to destage, if it failed.
     pub destage_error: Option<String>,
@@ -443,15 +458,15 @@ pub struct Backlog {
 /// A part of the inside of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Debug {
-    /// States, sessions, serials, overlay, what the collector thinks.
+    /// States, sessions, serials, overlay, the collector's view.
     Volumes,
     /// The destager's ring, and flow control.
     Queue,
     /// Segments and head of the log.
     Log,
-    /// What lies where in the memory that outlives the process.
+    /// Contents of the memory that outlives the process.
     Warm,
-    /// Who has the say over a volume, what it waits for, and who waits for it.
+    /// Volumes in a transitional state, what each waits for, and the locks of names.
     Locks,
 }
 
@@ -475,29 +490,30 @@ impl std::str::FromStr for Debug {
     }
 }
 
-/// Something that happened to a volume.
+/// A change of a volume's state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Event {
-    /// Microseconds since 1970.
+    /// The time, microseconds since 1970.
     pub time: u64,
-    /// State before.
+    /// The state before.
     pub from: String,
-    /// State after.
+    /// The state after.
     pub to: String,
-    /// What happened, as in the automaton: `attach`, `attach-done`, `offline`, ...
+    /// The event: `attach`, `attach-done`, `offline`, ...
     pub event: String,
     pub cause: String,
-    /// How long the state before had lasted.
+    /// The time that the state before had lasted.
     pub duration_ms: u64,
 }
 
-/// How to salvage a volume.
+/// The request for a salvage.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartSalvage {
-    /// Go on without what is lost: content that cannot be had, and unfinished changes from the first one that is lost. Without
-    /// it, what can be repaired is, and the rest is told and kept as it is.
+    /// Whether to go on without what is lost: content that cannot be read, and unfinished changes
+    /// from the first lost one on. Without it, the salvage repairs what it can, and reports and
+    /// keeps the rest as it is.
     #[serde(default)]
     pub accept_losses: bool,
 }
@@ -507,54 +523,54 @@ pub struct StartSalvage {
 #[serde(default)]
 pub struct Salvage {
     pub volume: String,
-    /// The datastore that it lies in.
+    /// The datastore that holds the volume.
     pub device: String,
-    /// The higher, the sooner; clients that wait raise it.
+    /// The priority: higher ones go first; waiting clients raise it.
     pub priority: u64,
     pub reason: String,
     pub age_ms: u64,
-    /// The worker that has it; null while it waits.
+    /// The worker of the salvage; null while the volume waits.
     pub worker: Option<u64>,
     /// Chunks read and checked so far.
     pub chunks: u64,
 }
 
-/// One salvage of a volume: what it found and did.
+/// One salvage of a volume: its findings and actions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct SalvageAccount {
     pub volume: String,
-    /// Which attempt it was, since the last good one or since somebody asked.
+    /// Number of the attempt, since the last good one or since a user asked.
     pub attempt: u32,
     pub reason: String,
-    /// Microseconds since 1970.
+    /// The time of its start, microseconds since 1970.
     pub began: u64,
     pub ended: Option<u64>,
     /// `running`, `sound`, `repaired`, `failed`, `cancelled`, `interrupted`.
     pub outcome: String,
     pub lines: Vec<String>,
-    /// Lines that were too many to keep.
+    /// Number of lines that were too many to keep.
     pub lines_more: u64,
 }
 
-/// How full the log is.
+/// The usage of the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct LogUsage {
-    /// What the changes in the log may take; it is less than its files do.
+    /// Bytes that the changes in the log may take; less than its files take.
     pub flash_bytes: u64,
     pub flash_bytes_max: u64,
     pub segments: u64,
-    /// Appended and not yet durable on flash.
+    /// Bytes that are appended and not yet durable on flash.
     pub uncommitted_bytes: u64,
     /// Group commits since the start.
     pub commits: u64,
     pub appended_bytes: u64,
-    /// What its files take on the disk, as `du` counts; nothing where that cannot be known.
+    /// Bytes that its files take on the disk, as `du` counts; absent where that cannot be known.
     pub files_bytes: Option<u64>,
-    /// Of these, files of segments that are in use.
+    /// Of these, files of segments in use.
     pub files_used_bytes: u64,
-    /// Of these, files that are kept to be written again.
+    /// Of these, files that are kept for reuse.
     pub files_kept_bytes: u64,
 }
 
@@ -567,9 +583,10 @@ pub struct StoreInfo {
     pub url: String,
     pub format: u32,
     pub reachable: bool,
-    /// How much more it takes, without what it keeps for removals; nothing while that is not known.
+    /// Bytes that the store still takes, without its reserve for removals; absent while that is not
+    /// known.
     pub room_bytes: Option<u64>,
-    /// It has no bound that anybody knows.
+    /// Whether the store has no known bound.
     pub unbounded: bool,
     /// Counters of the store: chunks, packs, bytes, saved by deduplication, requests, errors.
     #[schema(value_type = Object)]
@@ -580,17 +597,18 @@ pub struct StoreInfo {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct WarmStatus {
-    /// Its file; absent when this machine has no place for one.
+    /// The path of its file; absent when this machine has no place for one.
     pub path: Option<String>,
-    /// What it was told to take.
+    /// The budget in the settings.
     pub budget_bytes: u64,
-    /// What it takes. More than the budget when it was larger before: slots are never given up while the file lives.
+    /// Bytes that it takes. More than the budget when it was larger before: slots are never given
+    /// up while the file lives.
     pub bytes: u64,
     /// Slots for segments of the log, and those that hold one.
     pub slots: u64,
     pub slots_used: u64,
     pub slot_bytes: u64,
-    /// Somebody has removed its file: the next start is cold.
+    /// Whether its file was removed: the next start is cold.
     pub removed: bool,
     /// Segments that the last start found here and used.
     pub segments_kept: u64,
@@ -602,10 +620,11 @@ pub struct WarmStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct WarmFrames {
-    /// How they began: `kept`, or empty because `new`, `other-layout`, `damaged`, `foreign` or `resized`.
+    /// The beginning of the frames: `kept`, or empty because `new`, `other-layout`, `damaged`,
+    /// `foreign` or `resized`.
     pub began: String,
     pub bytes_max: u64,
-    /// Bytes of what they hold.
+    /// Bytes of their content.
     pub bytes: u64,
     pub frames: u64,
     pub frames_max: u64,
@@ -624,64 +643,65 @@ pub struct WarmFrames {
     pub too_long: u64,
 }
 
-/// Misses of the block frames that the store had to make good, by cause.
+/// Misses of the block frames that the store had to serve, by cause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct WarmMisses {
-    /// Never there, as far as is known.
+    /// Never inserted, as far as is known.
     pub absent: u64,
-    /// Made room for others lately.
+    /// Evicted lately.
     pub evicted: u64,
-    /// There, but did not verify.
+    /// Found, but did not verify.
     pub damaged: u64,
     /// The frames began empty.
     pub cold: u64,
-    /// They began empty because their layout was of another binary.
+    /// The frames began empty, because their layout was of another binary.
     pub other_layout: u64,
 }
 
-/// What was dropped.
+/// The result of dropping the frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct WarmDropped {
     pub frames: u64,
 }
 
-/// What the start of the process took, up to the first reply to a client of NBD. Times are microseconds after the birth
-/// of the process.
+/// The report of the process' start, up to the first reply to a client of NBD. Times are
+/// microseconds after the birth of the process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct BootReport {
     pub incarnation: u64,
     pub version: String,
     pub pid: u32,
-    /// How the moment of birth is known: `supervisor` (exactly), `kernel` (to 10 ms), or not at all: then times are
-    /// after the first instruction.
+    /// The source of the moment of birth: `supervisor` (exact) or `kernel` (to 10 ms). When absent,
+    /// times count from the first instruction.
     pub born_by: Option<String>,
-    /// When it listened; absent only while it starts.
+    /// The time when it listened; absent only while it starts.
     pub listening_us: Option<u64>,
-    /// When the first reply to a client was out; absent before.
+    /// The time when the first reply to a client was sent; absent before.
     pub first_reply_us: Option<u64>,
-    /// By their beginning, parts after the whole. Some are side by side.
+    /// The phases by their beginning, parts after the whole. Some run concurrently.
     pub phases: Vec<BootPhase>,
     /// Phases for which there was no room.
     pub phases_left_out: u64,
-    /// Tree nodes and chunks that were read before the first reply, by their beginning; the first ones of them.
+    /// Tree nodes and chunks that were read before the first reply, by their beginning; only the
+    /// first ones.
     pub fetches: Vec<BootFetch>,
-    /// All of them, by where they were found.
+    /// Counts of all such reads, by their source.
     pub fetched: BootFetched,
-    /// Looks in vain at warm memory before the first reply, by cause.
+    /// Misses of warm memory before the first reply, by cause.
     pub misses: WarmMisses,
     /// The block frames since the start of the process; absent when there are none.
     pub frames: Option<WarmFrames>,
 }
 
-/// A step of the start.
+/// A phase of the start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct BootPhase {
     pub name: String,
-    /// The step that this is a part of.
+    /// The phase that this one is a part of.
     pub part_of: Option<String>,
     pub began_us: u64,
     pub took_us: u64,
@@ -697,11 +717,11 @@ pub struct BootFetch {
     /// `ram`, `warm` or `store`.
     pub source: String,
     pub began_us: u64,
-    /// Microseconds, with a fraction: what lies in memory takes less than one.
+    /// Microseconds, with a fraction: a read from memory takes less than one.
     pub took_us: f64,
 }
 
-/// How many were read, by where they were found.
+/// Reads of the start, by their source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct BootFetched {
@@ -710,22 +730,22 @@ pub struct BootFetched {
     pub store: u64,
 }
 
-/// What the sweep does and did.
+/// The state of the sweep, and the result of the last one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct SweepStatus {
-    /// Job that runs now.
+    /// The job that runs now.
     pub running: Option<String>,
-    /// When the last one ended, microseconds since 1970.
+    /// The time when the last one ended, microseconds since 1970.
     pub finished: Option<u64>,
-    /// When the next one starts by itself, microseconds since 1970.
+    /// The time when the next one starts by itself, microseconds since 1970.
     pub next: Option<u64>,
     /// Counters of the last one: packs seen, condemned, removed, bytes freed.
     #[schema(value_type = Object)]
     pub last: serde_json::Value,
 }
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
@@ -733,7 +753,7 @@ pub enum JobState {
     Running,
     Done,
     Failed,
-    /// Broken off because somebody asked for it.
+    /// Cancelled at the request of a user.
     Cancelled,
 }
 
@@ -742,14 +762,14 @@ pub enum JobState {
 #[serde(default)]
 pub struct Job {
     pub id: String,
-    /// `attach`, `drain`, `salvage`, `sweep`, `verify`.
+    /// `attach`, `drain`, `salvage`, `scrub`, `space`, `sweep`, `verify`.
     pub kind: String,
-    /// What it works on, for people.
+    /// The object of its work, for users.
     pub subject: String,
     pub state: JobState,
     /// In `unit`.
     pub done: u64,
-    /// In `unit`; nothing while nobody knows.
+    /// In `unit`; absent while it is not known.
     pub total: Option<u64>,
     /// What `done` and `total` count: `bytes`, `steps`, `chunks`, `changes`, `volumes`.
     pub unit: String,
@@ -758,9 +778,9 @@ pub struct Job {
     /// Microseconds since 1970.
     pub started: u64,
     pub finished: Option<u64>,
-    /// What it found, when done.
+    /// Its findings, when done.
     #[schema(value_type = Object)]
     pub result: serde_json::Value,
-    /// Why it failed.
+    /// The reason for its failure.
     pub problem: Option<Problem>,
 }

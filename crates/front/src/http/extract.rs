@@ -1,4 +1,5 @@
-//! What handlers take out of a request. axum's own extractors, but what they refuse is a problem like any other.
+//! The parts of a request that handlers use. They are axum's own extractors, but their refusals are
+//! problems like any other.
 
 use super::api::ApiError;
 use super::routes::problem;
@@ -7,7 +8,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
-use base::Kind;
+use rekindle_base::Kind;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
@@ -16,7 +17,7 @@ fn refuse(status: StatusCode, message: impl Into<String>) -> Response {
     problem(status, &ApiError::new(Kind::Invalid, message))
 }
 
-/// The body as JSON. Nothing at all counts as `{}`.
+/// The body as JSON. An empty body counts as `{}`.
 pub(super) struct Body<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
@@ -34,7 +35,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-/// The one piece of the path that is not fixed: a name, an id.
+/// The variable piece of the path: a name, an id.
 pub(super) struct Piece(pub(super) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Piece {
@@ -67,15 +68,15 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Options<T> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Remove {
-    /// Let go of its clients.
+    /// Disconnect its clients.
     #[serde(default)]
     pub(super) force: bool,
-    /// Not to the trash: at once, and for good.
+    /// Remove it at once and for good, not to the trash.
     #[serde(default)]
     pub(super) now: bool,
 }
 
-/// Narrows a list down.
+/// The filter of a list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

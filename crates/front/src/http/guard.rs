@@ -1,19 +1,21 @@
-//! Who may ask. A browser on this machine can be made to call a loopback port by any page it shows: by a name that
-//! suddenly resolves to 127.0.0.1 (DNS rebinding), or by a plain cross-site form. Both betray themselves in headers.
+//! The check that keeps web pages out. A browser on this machine can be made to call a loopback
+//! port by any page it shows: by a name that suddenly resolves to 127.0.0.1 (DNS rebinding), or by
+//! a plain cross-site form. Both betray themselves in headers.
 
 use super::api::ApiError;
 use axum::http::{HeaderMap, Method, header};
-use base::Kind;
+use rekindle_base::Kind;
 use std::net::IpAddr;
 
-/// Whom a listener answers.
+/// The requests that a listener answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Guard {
-    /// A Unix socket: the file system has decided.
+    /// A Unix socket: the file system's permissions have decided.
     Unix,
     /// A loopback port: only requests that name this machine.
     Loopback,
-    /// A port that others reach, by the operator's wish: an address in place of a name cannot have been rebound.
+    /// A port that other machines reach, by the operator's wish. A Host header with an address
+    /// cannot come from DNS rebinding.
     Remote,
 }
 
@@ -32,7 +34,8 @@ impl Guard {
         if method.is_safe() {
             return Ok(());
         }
-        // A page of anybody's can send a form, or a body of plain text, without asking; JSON it cannot.
+        // Any web page can send a form, or a body of plain text, without a preflight request; it
+        // cannot send JSON.
         if (has_body(headers) || headers.contains_key(header::CONTENT_TYPE)) && !is_json(headers) {
             let message = "a request with a body must say Content-Type: application/json";
             return Err(ApiError::new(Kind::Invalid, message));
@@ -68,7 +71,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind.eq_ignore_ascii_case("application/json")
 }
 
-/// The host without its port and brackets.
+/// Returns the host without its port and brackets.
 fn host_name(host: &str) -> &str {
     if let Some(rest) = host.strip_prefix('[') {
         return rest.split_once(']').map_or("", |(name, _)| name);

@@ -1,42 +1,43 @@
-//! The vocabulary of what is kept of a volume: earlier versions, the trash; and of its name and size.
+//! The vocabulary of what is kept of a volume (earlier versions, the trash), and of its name and
+//! size.
 
 use super::api::{Answer, Volume};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a node can be asked about what is kept.
+/// The requests about names, sizes, versions and the trash.
 pub trait Keep: Send + Sync + 'static {
     /// Gives a volume another name.
     fn rename_volume<'a>(&'a self, name: &'a str, request: Rename) -> Answer<'a, Volume>;
     /// Gives a volume another size.
     fn resize_volume<'a>(&'a self, name: &'a str, request: Resize) -> Answer<'a, Volume>;
-    /// Earlier contents of a volume, the newest first.
+    /// Lists earlier contents of a volume, the newest first.
     fn versions<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<VolumeVersion>>;
-    /// Goes back to one.
+    /// Goes back to an earlier content.
     fn rollback_volume<'a>(&'a self, name: &'a str, request: Rollback) -> Answer<'a, Volume>;
-    /// What is in the trash, what went there last first.
+    /// Lists the volumes in the trash, the last removed first.
     fn trash(&self) -> Answer<'_, Vec<TrashedVolume>>;
     /// Takes a volume out of the trash.
     fn restore_volume<'a>(&'a self, name: &'a str, request: Restore) -> Answer<'a, Volume>;
-    /// Removes for good what is in the trash under a name.
+    /// Removes for good the volumes in the trash under a name.
     fn purge_volume<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
 }
 
-/// Another name.
+/// The request for another name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rename {
-    /// The new one.
+    /// The new name.
     pub name: String,
 }
 
-/// Another size.
+/// The request for another size.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
     /// Bytes.
     pub size: u64,
-    /// Also smaller: what is beyond is cut off.
+    /// Also to a smaller size: the bytes beyond are cut off.
     #[serde(default)]
     pub shrink: bool,
 }
@@ -45,25 +46,26 @@ pub struct Resize {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct VolumeVersion {
-    /// What it is called by.
+    /// The name of the version.
     pub version: String,
-    /// When something was written over it, microseconds since 1970: it is the content of the moment before.
+    /// The time at which a change replaced this content, microseconds since 1970: it is the content
+    /// of the moment before.
     pub until: u64,
-    /// Bytes of the volume then.
+    /// Size of the volume then, bytes.
     pub size: u64,
-    /// At most what it alone keeps in the store, bytes.
+    /// Most bytes that only this version keeps in the store.
     pub keeps: u64,
-    /// Bytes that were lost in it.
+    /// Bytes that were lost in this version.
     pub lost: u64,
 }
 
-/// Where to go back to.
+/// The version to go back to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rollback {
     /// The version.
     pub version: String,
-    /// Also when what is unfinished cannot reach the store: that is given up then.
+    /// Go back even when unfinished changes cannot reach the store: they are given up then.
     #[serde(default)]
     pub discard: bool,
 }
@@ -76,17 +78,17 @@ pub struct TrashedVolume {
     pub id: String,
     /// Bytes.
     pub size: u64,
-    /// Since when, microseconds since 1970.
+    /// The time of its removal, microseconds since 1970.
     pub since: u64,
-    /// When it goes for good, at the earliest, microseconds since 1970.
+    /// The time at which it goes for good, at the earliest, microseconds since 1970.
     pub until: u64,
 }
 
-/// How to take a volume out of the trash.
+/// The request to take a volume out of the trash.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Restore {
-    /// Under another name than it had.
+    /// A new name, in place of the one that it had.
     #[serde(default)]
     pub name: Option<String>,
 }

@@ -1,7 +1,8 @@
-//! The HTTP API: what people, the command line and Prometheus ask of a node.
+//! The HTTP API: the requests of users, the command line and Prometheus to a node.
 //!
-//! [`api`] is the vocabulary (shared with the node and the command line), [`routes`] the table of paths, [`serve`] the
-//! connections. Nothing here decides anything: every answer comes from the [`Api`] that the node implements.
+//! [`api`] is the vocabulary (shared with the node and the command line), [`routes`] the table of
+//! paths, [`serve`] the connections. This module decides nothing: every answer comes from the
+//! [`Api`] that the node implements.
 
 pub mod api;
 mod extract;

@@ -1,4 +1,5 @@
-//! `/openapi.json`: made from the annotations of the handlers, so that it cannot name what is not there.
+//! `/openapi.json`: made from the annotations of the handlers, so that it cannot name a path that
+//! does not exist.
 
 use super::api::Problem;
 use super::routes as r;
@@ -21,7 +22,7 @@ use utoipa::{Modify, OpenApi};
 )]
 struct Document;
 
-/// Every operation may end in a [`Problem`].
+/// The modifier that adds a [`Problem`] as a possible answer of every operation.
 struct Problems;
 
 impl Modify for Problems {
@@ -41,7 +42,7 @@ impl Modify for Problems {
     }
 }
 
-/// The OpenAPI document of the API.
+/// Returns the OpenAPI document of the API.
 #[must_use]
 pub fn document() -> utoipa::openapi::OpenApi {
     Document::openapi()

@@ -1,4 +1,5 @@
-//! The table of paths, and a handler for each: unpack the question, ask the [`Api`](super::Api), pack the answer.
+//! The table of paths, and a handler for each: unpack the question, ask the [`Api`](super::Api),
+//! pack the answer.
 
 pub(super) mod kept;
 
@@ -14,11 +15,11 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 use axum::{Json, Router};
-use base::Kind;
+use rekindle_base::Kind;
 
 type Answered<T> = Result<Json<T>, ApiError>;
 
-/// Every route there is.
+/// Returns all routes.
 pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
     let mut all = vec![
         (Method::GET, "/healthz", get(healthz)),
@@ -106,7 +107,7 @@ async fn no_such_method(request: Request) -> Response {
     problem(StatusCode::METHOD_NOT_ALLOWED, &ApiError::new(Kind::Invalid, message))
 }
 
-/// Whether the node serves.
+/// Tells whether the node serves.
 #[utoipa::path(get, path = "/healthz", responses(
     (status = 200, body = Health, description = "It serves."),
     (status = 503, body = Health, description = "It does not, for these reasons.")
@@ -117,7 +118,7 @@ pub(super) async fn healthz(State(app): State<App>) -> (StatusCode, Json<Health>
     (status, Json(health))
 }
 
-/// Metrics for Prometheus.
+/// Returns metrics for Prometheus.
 #[utoipa::path(get, path = "/metrics", responses(
     (status = 200, body = String, content_type = "text/plain", description = "Prometheus text format.")
 ))]
@@ -125,19 +126,19 @@ pub(super) async fn metrics(State(app): State<App>) -> Response {
     super::metrics::respond(&app.metrics)
 }
 
-/// This document.
+/// Returns this document.
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200, body = Object, description = "OpenAPI.")))]
 pub(super) async fn openapi() -> Json<utoipa::openapi::OpenApi> {
     Json(super::document())
 }
 
-/// The node at a glance.
+/// Returns the node at a glance.
 #[utoipa::path(get, path = "/api/v1/status", responses((status = 200, body = Status, description = "Status.")))]
 pub(super) async fn status(State(app): State<App>) -> Answered<Status> {
     app.api.status().await.map(Json)
 }
 
-/// All volumes, by name.
+/// Lists all volumes, by name.
 #[utoipa::path(get, path = "/api/v1/volumes", responses((status = 200, body = Vec<Volume>, description = "Volumes.")))]
 pub(super) async fn volumes(State(app): State<App>) -> Answered<Vec<Volume>> {
     app.api.volumes().await.map(Json)
@@ -155,7 +156,7 @@ pub(super) async fn create_volume(
     Ok((StatusCode::CREATED, Json(volume)))
 }
 
-/// One volume.
+/// Returns one volume.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}", params(("name" = String, Path, description = "Its name.")),
     responses((status = 200, body = Volume, description = "The volume.")))]
 pub(super) async fn volume(State(app): State<App>, Piece(name): Piece) -> Answered<Volume> {
@@ -185,21 +186,21 @@ pub(super) async fn drain_volume(
     Ok(begun(app.api.drain_volume(&name).await?))
 }
 
-/// Keeps a volume in service however long nobody uses it.
+/// Keeps a volume in service even when no client uses it.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/pin", params(("name" = String, Path, description = "Its name.")),
     responses((status = 200, body = Volume, description = "It has a pin.")))]
 pub(super) async fn pin_volume(State(app): State<App>, Piece(name): Piece) -> Answered<Volume> {
     app.api.pin_volume(&name, true).await.map(Json)
 }
 
-/// Lets the collector take a volume out of service again when nobody uses it.
+/// Lets the collector take a volume out of service again when no client uses it.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}/pin", params(("name" = String, Path, description = "Its name.")),
     responses((status = 200, body = Volume, description = "It has no pin.")))]
 pub(super) async fn unpin_volume(State(app): State<App>, Piece(name): Piece) -> Answered<Volume> {
     app.api.pin_volume(&name, false).await.map(Json)
 }
 
-/// What happened to a volume, oldest first.
+/// Lists what happened to a volume, oldest first.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/history",
     params(("name" = String, Path, description = "Its name.")),
     responses((status = 200, body = Vec<Event>, description = "Its history.")))]
@@ -207,7 +208,7 @@ pub(super) async fn history(State(app): State<App>, Piece(name): Piece) -> Answe
     app.api.history(&name).await.map(Json)
 }
 
-/// The last salvages of a volume, oldest first.
+/// Lists the last salvages of a volume, oldest first.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/salvage",
     params(("name" = String, Path, description = "Its name.")),
     responses((status = 200, body = Vec<SalvageAccount>, description = "What was found and done.")))]
@@ -218,7 +219,7 @@ pub(super) async fn salvage_history(
     app.api.salvage_history(Some(&name)).await.map(Json)
 }
 
-/// Checks and repairs a volume, in service if it is. Attempts are counted from none again.
+/// Checks and repairs a volume, in service if it is. The count of attempts starts anew.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/salvage", request_body = StartSalvage,
     params(("name" = String, Path, description = "Its name.")),
     responses((status = 202, body = Job, description = "It has begun.")))]
@@ -230,7 +231,7 @@ pub(super) async fn start_salvage(
     Ok(begun(app.api.start_salvage(&name, request).await?))
 }
 
-/// Breaks the salvage of a volume off, whether it waits or runs.
+/// Cancels the salvage of a volume, whether it waits or runs.
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}/salvage",
     params(("name" = String, Path, description = "Its name.")),
     responses((status = 204, description = "It ends.")))]
@@ -242,39 +243,39 @@ pub(super) async fn cancel_salvage(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Volumes that are being salvaged, then those that wait for it, the next one first.
+/// Lists the volumes that are being salvaged, then those that wait for it, the next one first.
 #[utoipa::path(get, path = "/api/v1/salvages",
     responses((status = 200, body = Vec<Salvage>, description = "The queue.")))]
 pub(super) async fn salvages(State(app): State<App>) -> Answered<Vec<Salvage>> {
     app.api.salvages().await.map(Json)
 }
 
-/// The last salvages of all volumes, oldest first within a volume.
+/// Lists the last salvages of all volumes, oldest first within a volume.
 #[utoipa::path(get, path = "/api/v1/salvages/history",
     responses((status = 200, body = Vec<SalvageAccount>, description = "What was found and done.")))]
 pub(super) async fn all_salvages(State(app): State<App>) -> Answered<Vec<SalvageAccount>> {
     app.api.salvage_history(None).await.map(Json)
 }
 
-/// How full the log is.
+/// Tells how full the log is.
 #[utoipa::path(get, path = "/api/v1/log", responses((status = 200, body = LogUsage, description = "Usage.")))]
 pub(super) async fn log_usage(State(app): State<App>) -> Answered<LogUsage> {
     app.api.log_usage().await.map(Json)
 }
 
-/// The datastore.
+/// Returns the state of the datastore.
 #[utoipa::path(get, path = "/api/v1/store", responses((status = 200, body = StoreInfo, description = "The store.")))]
 pub(super) async fn store(State(app): State<App>) -> Answered<StoreInfo> {
     app.api.store().await.map(Json)
 }
 
-/// What the memory that outlives the process holds, and how often it helped.
+/// Returns the content of the memory that outlives the process, and how often it helped.
 #[utoipa::path(get, path = "/api/v1/warm", responses((status = 200, body = WarmStatus, description = "Warm memory.")))]
 pub(super) async fn warm(State(app): State<App>) -> Answered<WarmStatus> {
     app.api.warm().await.map(Json)
 }
 
-/// What the start of this process took, up to the first reply to a client.
+/// Returns the duration of this process' start, up to the first reply to a client.
 #[utoipa::path(get, path = "/api/v1/boot", responses((status = 200, body = BootReport, description = "The start.")))]
 pub(super) async fn boot(State(app): State<App>) -> Answered<BootReport> {
     app.api.boot().await.map(Json)
@@ -287,7 +288,7 @@ pub(super) async fn drop_warm_frames(State(app): State<App>) -> Answered<WarmDro
     app.api.drop_warm_frames().await.map(Json)
 }
 
-/// What the sweep does and did.
+/// Returns the state of the sweep and the result of the last one.
 #[utoipa::path(get, path = "/api/v1/sweep", responses((status = 200, body = SweepStatus, description = "Sweep.")))]
 pub(super) async fn sweep(State(app): State<App>) -> Answered<SweepStatus> {
     app.api.sweep().await.map(Json)
@@ -304,7 +305,8 @@ pub(super) async fn start_sweep(
     Ok(begun(app.api.start_sweep(request).await?))
 }
 
-/// Somebody's word that another node of the store is gone for good: sweeps wait for it no longer.
+/// Takes the user's word that another node of the store is gone for good: sweeps wait for it no
+/// longer.
 #[utoipa::path(post, path = "/api/v1/sweep/dismiss", request_body = DismissNode, responses(
     (status = 200, body = Dismissed, description = "No sweep waits for that start of it.")
 ))]
@@ -315,7 +317,7 @@ pub(super) async fn dismiss_node(
     app.api.dismiss_node(request).await.map(Json)
 }
 
-/// Brings volumes into service and reads them here and there, as if all clients came at once.
+/// Brings volumes into service and reads samples of them, as if all clients came at once.
 #[utoipa::path(post, path = "/api/v1/attach", request_body = StartAttach, responses(
     (status = 202, body = Job, description = "It has begun.")
 ))]
@@ -326,7 +328,7 @@ pub(super) async fn start_attach(
     Ok(begun(app.api.start_attach(request).await?))
 }
 
-/// Starts a count of what volumes take in the store.
+/// Starts a count of the space that volumes take in the store.
 #[utoipa::path(post, path = "/api/v1/space", request_body = StartSpace, responses(
     (status = 202, body = Job, description = "It has begun.")
 ))]
@@ -337,7 +339,7 @@ pub(super) async fn start_space(
     Ok(begun(app.api.start_space(request).await?))
 }
 
-/// Starts a check of what is stored.
+/// Starts a check of the stored content.
 #[utoipa::path(post, path = "/api/v1/verify", request_body = StartVerify, responses(
     (status = 202, body = Job, description = "It has begun.")
 ))]
@@ -348,27 +350,27 @@ pub(super) async fn start_verify(
     Ok(begun(app.api.start_verify(request).await?))
 }
 
-/// Jobs, newest first.
+/// Lists jobs, newest first.
 #[utoipa::path(get, path = "/api/v1/jobs", responses((status = 200, body = Vec<Job>, description = "Jobs.")))]
 pub(super) async fn jobs(State(app): State<App>) -> Answered<Vec<Job>> {
     app.api.jobs().await.map(Json)
 }
 
-/// One job.
+/// Returns one job.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}", params(("id" = String, Path, description = "Its id.")),
     responses((status = 200, body = Job, description = "The job.")))]
 pub(super) async fn job(State(app): State<App>, Piece(id): Piece) -> Answered<Job> {
     app.api.job(&id).await.map(Json)
 }
 
-/// Breaks a job off; one that is over stays as it ended.
+/// Cancels a job; one that has ended stays as it is.
 #[utoipa::path(delete, path = "/api/v1/jobs/{id}", params(("id" = String, Path, description = "Its id.")),
     responses((status = 200, body = Job, description = "The job, which ends at once or after the step that it is in.")))]
 pub(super) async fn cancel_job(State(app): State<App>, Piece(id): Piece) -> Answered<Job> {
     app.api.cancel_job(&id).await.map(Json)
 }
 
-/// The inside of the node, bounded; the datastore is not asked.
+/// Returns a part of the inside of the node, bounded; the datastore is not asked.
 #[utoipa::path(get, path = "/api/v1/debug/{what}",
     params(("what" = String, Path, description = "`volumes`, `queue`, `log`, `warm` or `locks`."), Narrow),
     responses((status = 200, body = Object, description = "What there is to see; fields may change with any version.")))]
@@ -391,7 +393,7 @@ pub(super) async fn shutdown(
     Ok((StatusCode::ACCEPTED, Json(app.api.shutdown(request).await?)))
 }
 
-/// How far the stop is; waits a little for news.
+/// Tells how far the stop is; waits a little for news.
 #[utoipa::path(get, path = "/api/v1/shutdown", responses((status = 200, body = Stopping, description = "Progress.")))]
 pub(super) async fn stopping(State(app): State<App>) -> Answered<Stopping> {
     app.api.stopping().await.map(Json)

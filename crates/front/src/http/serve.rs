@@ -9,13 +9,13 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use base::Kind;
-use env::{Acceptor, Address, BoxFuture, Env, Moment, Stream};
 use futures_util::future::{Either, select};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
+use rekindle_base::Kind;
+use rekindle_env::{Acceptor, Address, BoxFuture, Env, Moment, Stream};
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
@@ -30,20 +30,20 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// How long a client may take for a request's head; also how long an idle connection is kept.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long a client may take for an answer that is there.
+/// How long a client may take to receive an answer that is ready.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long a request may take. What takes longer is a job.
+/// How long a request may take. Longer work is a job.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// What the API is made of. Clones are cheap.
+/// The parts of the API. Clones are cheap.
 #[derive(Clone)]
 pub struct App {
     pub api: Arc<dyn Api>,
     pub metrics: Render,
 }
 
-/// Serves the API on `acceptor` until the connections are stopped. The address has been judged by
-/// [`crate::conn::check_address`].
+/// Serves the API on `acceptor` until the connections are stopped. [`crate::conn::check_address`]
+/// has accepted the address.
 pub async fn serve(env: Env, acceptor: Box<dyn Acceptor>, app: App, connections: Connections) {
     let guard = match acceptor.address() {
         Address::Unix(_) => Guard::Unix,
@@ -58,7 +58,7 @@ pub async fn serve(env: Env, acceptor: Box<dyn Acceptor>, app: App, connections:
     connections.accept(&env, acceptor, Place::Background, serve).await;
 }
 
-/// What every request passes through.
+/// The checks that every request passes.
 #[derive(Clone)]
 struct Gate {
     env: Env,
@@ -109,12 +109,13 @@ async fn connection(env: Env, stream: Box<dyn Stream>, stop: Stop, router: Route
     }
 }
 
-/// A client's stream that breaks when the client does not take an answer in time: else one that never reads keeps its slot
-/// for ever.
+/// A client's stream that breaks when the client does not take an answer in time: a client that
+/// never reads would keep its slot for ever.
 struct Hasty {
     env: Env,
     stream: Box<dyn Stream>,
-    /// Set while there is something that the client has not taken, however little it takes now and then.
+    /// The time limit; set while the client has not taken all bytes, even if it takes a few now and
+    /// then.
     limit: Option<BoxFuture<'static, ()>>,
 }
 
@@ -123,7 +124,7 @@ impl Hasty {
         Self { env, stream, limit: None }
     }
 
-    /// What a write came to, unless it is too late for it.
+    /// Returns the result of a write, or an error when the time limit has passed.
     fn judge(
         &mut self,
         context: &mut Context<'_>,
@@ -186,8 +187,8 @@ impl AsyncWrite for Hasty {
     }
 }
 
-/// hyper's time, told by the env. hyper wants `Instant`s, of which the env knows nothing: they count from an epoch that
-/// is taken once and means the env's zero.
+/// The env's time for hyper. hyper needs `Instant`s, which the env does not have: they count from
+/// an epoch that is taken once and stands for the env's zero.
 struct EnvTimer {
     env: Env,
     epoch: Instant,
@@ -216,7 +217,8 @@ impl hyper::rt::Timer for EnvTimer {
     }
 }
 
-/// A sleep that is `Sync`, as hyper asks; the lock is never contended, for `poll` has the only reference.
+/// A sleep that is `Sync`, as hyper requires; the lock is never contended, because `poll` has the
+/// only reference.
 struct Nap(Mutex<BoxFuture<'static, ()>>);
 
 impl Future for Nap {

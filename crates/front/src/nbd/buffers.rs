@@ -1,6 +1,6 @@
-//! The buffers of a session. Their bytes are initialised once and then overwritten for ever: no zeroing, no allocation, no
-//! first touch of memory per request. Each session has its own share; what a long request needs beyond that is leased from
-//! the budget of all sessions.
+//! The buffers of a session. Their bytes are initialised once and then overwritten for ever: no
+//! zeroing, no allocation, no first touch of memory per request. Each session has its own share; a
+//! long request leases the rest from the budget of all sessions.
 
 use super::limits::{BUFFER_BYTES, BUFFER_BYTES_KEPT, GROWTH_BYTES, LONG_REQUEST_BYTES};
 use crate::conn::{Budget, Lease};
@@ -12,16 +12,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What has come and has not been understood yet.
+/// Bytes that have arrived and are not decoded yet.
 pub(super) struct Input {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-    /// Bytes to be thrown away, before those in the buffer that are still there.
+    /// Bytes to be thrown away; they precede those in the buffer that are not thrown away yet.
     skip: u64,
-    /// Bytes that the next request has altogether, as far as known.
+    /// Total length of the next request, as far as known.
     wanted: usize,
-    /// For a buffer that is larger than the session's own share.
+    /// The lease of a buffer that is larger than the session's own share.
     lease: Option<Lease>,
 }
 
@@ -34,25 +34,25 @@ impl Input {
         &self.bytes[self.start..self.end]
     }
 
-    /// The first `count` unread bytes are done with.
+    /// Drops the first `count` unread bytes.
     pub(super) fn consume(&mut self, count: usize) {
         self.start = (self.start + count).min(self.end);
         self.wanted = 0;
     }
 
-    /// The next `count` bytes, here or still to come, are of no interest.
+    /// Throws away the next `count` bytes, present or still to come.
     pub(super) fn skip(&mut self, count: u64) {
         self.skip += count;
         self.drop_skipped();
     }
 
-    /// Nothing can be done before there are `total` unread bytes. What is more than the buffer holds wants
-    /// [`Input::grow`] first.
+    /// Notes that the next request has `total` bytes. A request that is longer than the buffer
+    /// needs [`Input::grow`] first.
     pub(super) fn want(&mut self, total: usize) {
         self.wanted = total;
     }
 
-    /// Whether so many bytes fit.
+    /// Whether a request of `total` bytes fits into the buffer.
     pub(super) fn holds(&self, total: usize) -> bool {
         total <= self.bytes.len()
     }
@@ -62,28 +62,29 @@ impl Input {
         self.lease.is_some()
     }
 
-    /// Whether there is no room for another byte in the session's own share.
+    /// Whether the unread bytes fill the session's own share.
     pub(super) fn is_full(&self) -> bool {
         self.end - self.start >= BUFFER_BYTES
     }
 
-    /// Whether a request is here in part.
+    /// Whether a part of a request has arrived.
     pub(super) fn is_begun(&self) -> bool {
         self.end > self.start
     }
 
-    /// How long a buffer is made for so many bytes.
+    /// Returns the length of a buffer for `total` bytes.
     pub(super) fn room(total: usize) -> usize {
         total.next_multiple_of(GROWTH_BYTES)
     }
 
-    /// A larger buffer, as wanted and leased.
+    /// Makes the buffer as large as wanted, on this lease.
     pub(super) fn grow(&mut self, lease: Lease) {
         self.replace(Self::room(self.wanted));
         self.lease = Some(lease);
     }
 
-    /// Gives a large buffer back, if what is unread allows it. With `keep`, only one that is too large to keep.
+    /// Gives a large buffer back, if the unread bytes allow it. With `keep`, only one that is too
+    /// large to keep.
     pub(super) fn relax(&mut self, keep: bool) {
         let is_kept = keep && self.bytes.len() <= BUFFER_BYTES_KEPT;
         if self.is_large() && !is_kept && self.unread().len().max(self.wanted) <= BUFFER_BYTES {
@@ -92,13 +93,14 @@ impl Input {
         }
     }
 
-    /// The lease of a large buffer, when the request in it lives on elsewhere; then [`Input::settle`].
+    /// Takes the lease of a large buffer, when the request in it lives on elsewhere.
+    /// [`Input::settle`] must follow.
     pub(super) fn take_lease(&mut self) -> Option<Lease> {
         self.lease.take()
     }
 
-    /// After a request: a large buffer that has no lease any more is given back in any case, others as [`Input::relax`]
-    /// says.
+    /// Ends a request: gives back a large buffer that has no lease any more, and any other as
+    /// [`Input::relax`] does.
     pub(super) fn settle(&mut self, keep: bool) {
         if self.lease.is_none() && self.bytes.len() > BUFFER_BYTES {
             self.replace(BUFFER_BYTES);
@@ -120,15 +122,15 @@ impl Input {
         self.start += here;
     }
 
-    /// Reads once, as much as there is room for; 0 at the end of the stream.
+    /// Reads once, as much as fits; 0 at the end of the stream.
     pub(super) fn poll_fill<S: AsyncRead + Unpin + ?Sized>(
         &mut self,
         context: &mut Context<'_>,
         stream: &mut S,
     ) -> Poll<io::Result<usize>> {
         self.make_room();
-        // No more than the session's own share, unless the request is known to need it: a large buffer that is kept must be
-        // free to be given back for a larger one.
+        // At most the session's own share, unless the request is known to need more. Otherwise a
+        // large buffer that is kept could not be given back for a larger one.
         let most = self.wanted.max(BUFFER_BYTES).saturating_sub(self.end - self.start);
         let room = (self.bytes.len() - self.end).min(most);
         let missing = self.wanted.saturating_sub(self.end - self.start);
@@ -142,7 +144,7 @@ impl Input {
         Poll::Ready(Ok(count))
     }
 
-    /// Sees to it that the request that is begun has its place, and that there is room for at least one more byte.
+    /// Makes room for the request that has begun, and for at least one more byte.
     fn make_room(&mut self) {
         let unread = self.end - self.start;
         if unread == 0 {
@@ -157,24 +159,24 @@ impl Input {
     }
 }
 
-/// A buffer of its own for one long reply.
+/// A separate buffer for one long reply.
 #[derive(Debug)]
 pub(super) struct Large {
     pub(super) bytes: Vec<u8>,
-    /// How many of them are the reply.
+    /// Length of the reply, bytes.
     pub(super) length: usize,
     _lease: Lease,
 }
 
 impl Large {
-    /// A buffer of `length` bytes, when it is the session's turn.
+    /// Leases and makes a buffer of `length` bytes, when it is the session's turn.
     pub(super) async fn new(budget: Budget, length: usize) -> Self {
         let room = length.next_multiple_of(GROWTH_BYTES);
         let lease = budget.lease(room).await;
         Self { bytes: vec![0; room], length, _lease: lease }
     }
 
-    /// The same buffer for another reply, if that fits.
+    /// Returns the same buffer for another reply, if that fits.
     pub(super) fn again(mut self, length: usize) -> Option<Self> {
         (length <= self.bytes.len()).then(|| {
             self.length = length;
@@ -183,7 +185,7 @@ impl Large {
     }
 }
 
-/// Replies in one piece, behind others.
+/// A part of the queue of replies.
 enum Piece {
     Small(Vec<u8>),
     Large(Large),
@@ -198,13 +200,13 @@ impl Piece {
     }
 }
 
-/// What is to be sent.
+/// The replies that are not sent yet.
 pub(super) struct Output {
-    /// Sent first.
+    /// Queued pieces, sent before `bytes`.
     pieces: VecDeque<Piece>,
-    /// Bytes of the first piece that are sent.
+    /// Bytes of the first piece that are sent already.
     sent: usize,
-    /// Bytes of all pieces that are not.
+    /// Bytes of all pieces that are not sent yet.
     pieces_bytes: usize,
     bytes: Vec<u8>,
     start: usize,
@@ -212,12 +214,13 @@ pub(super) struct Output {
     spare: Spare,
 }
 
-/// A large buffer that is used again, if there is one. Clones mean the same place; all are of one session.
+/// The place of a large buffer that can be used again. Clones share the place; all belong to one
+/// session.
 #[derive(Clone, Default)]
 pub(super) struct Spare(Arc<Mutex<Option<Large>>>);
 
 impl Spare {
-    /// The buffer, for a reply of `length` bytes; one that is too short is given back.
+    /// Takes the buffer for a reply of `length` bytes; one that is too short is given back.
     pub(super) fn take(&self, length: usize) -> Option<Large> {
         self.0.lock().take()?.again(length)
     }
@@ -240,12 +243,12 @@ impl Output {
         }
     }
 
-    /// Bytes not sent yet.
+    /// Returns the number of unsent bytes.
     pub(super) fn len(&self) -> usize {
         self.pieces_bytes + self.end - self.start
     }
 
-    /// What is to be sent.
+    /// Returns the unsent bytes.
     #[cfg(test)]
     pub(super) fn unsent(&self) -> &[u8] {
         assert!(self.pieces.is_empty());
@@ -256,12 +259,12 @@ impl Output {
         self.len() == 0
     }
 
-    /// Whether there are buffers beyond what the session shall keep while it is idle.
+    /// Whether any buffer exceeds the share of an idle session.
     pub(super) fn is_large(&self) -> bool {
         self.has_leases() || self.bytes.len() > BUFFER_BYTES
     }
 
-    /// Whether buffers are leased.
+    /// Whether any buffer is leased.
     pub(super) fn has_leases(&self) -> bool {
         self.spare.is_there() || self.pieces.iter().any(|piece| matches!(piece, Piece::Large(_)))
     }
@@ -271,7 +274,8 @@ impl Output {
         self.end += bytes.len();
     }
 
-    /// Room for `count` bytes; they count only when [`Output::commit`] follows. Holds old bytes.
+    /// Returns room for `count` bytes, with old content. The bytes count only after
+    /// [`Output::commit`].
     pub(super) fn space(&mut self, count: usize) -> &mut [u8] {
         if self.bytes.len() - self.end < count {
             self.make_room(count);
@@ -279,12 +283,12 @@ impl Output {
         &mut self.bytes[self.end..self.end + count]
     }
 
-    /// `count` bytes of the space are to be sent.
+    /// Adds `count` bytes of the space to the replies.
     pub(super) fn commit(&mut self, count: usize) {
         self.end = (self.end + count).min(self.bytes.len());
     }
 
-    /// A long reply that stays where it is, behind all others.
+    /// Queues a long reply behind all others, without copying it.
     pub(super) fn push(&mut self, large: Large) {
         let small = &self.bytes[self.start..self.end];
         if !small.is_empty() {
@@ -296,7 +300,7 @@ impl Output {
         self.pieces.push_back(Piece::Large(large));
     }
 
-    /// Where a large buffer may be that was used before.
+    /// Returns the place of the large buffer that can be used again.
     pub(super) fn spare(&self) -> Spare {
         self.spare.clone()
     }
@@ -313,7 +317,7 @@ impl Output {
         (self.start, self.end) = (0, unsent);
     }
 
-    /// Sends as much as the stream takes. Ready when all is sent; returns how much it was this time.
+    /// Sends as much as the stream takes; returns how many bytes that was.
     pub(super) fn poll_send<S: AsyncWrite + Unpin + ?Sized>(
         &mut self,
         context: &mut Context<'_>,
@@ -363,7 +367,7 @@ impl Output {
         }
     }
 
-    /// Gives back what is not in use: leased buffers at once, the rest when the session is `idle`.
+    /// Gives back unused buffers: leased ones at once, the rest when the session is `idle`.
     pub(super) fn relax(&mut self, idle: bool) {
         *self.spare.0.lock() = None;
         if idle && self.is_empty() && self.bytes.len() > BUFFER_BYTES {

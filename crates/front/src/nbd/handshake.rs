@@ -1,4 +1,4 @@
-//! The handshake: options go back and forth until the client has chosen an export, or gone.
+//! The handshake: options and replies, until the client has chosen an export or left.
 
 use super::buffers::{Input, Output};
 use super::limits;
@@ -6,8 +6,8 @@ use super::meters::VolumeMeters;
 use super::replies::Modes;
 use super::target::{ExportError, Exports, Target};
 use super::wire::{self, Garbage, info, option, reply, transmission};
-use base::Kind;
-use env::{Env, Stream};
+use rekindle_base::Kind;
+use rekindle_env::{Env, Stream};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -21,10 +21,10 @@ pub(super) struct Link {
     pub(super) output: Output,
 }
 
-/// Why an old client is hung up on.
+/// The reason for hanging up on an old client.
 const BAD_NAME: &str = "the export's name is too long, or not UTF-8";
 
-/// What a handshake came to, when the client stays.
+/// The result of a handshake after which the client stays.
 pub(super) struct Agreed<D> {
     pub(super) name: String,
     pub(super) device: D,
@@ -32,7 +32,7 @@ pub(super) struct Agreed<D> {
     pub(super) meters: Arc<VolumeMeters>,
 }
 
-/// Why a handshake ended otherwise.
+/// The reason why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error(transparent)]
@@ -43,13 +43,13 @@ pub(super) enum Failure {
     TooSlow,
     #[error("more than {} options", limits::OPTIONS_MAX)]
     TooMany,
-    /// An old client, to which nothing can be explained.
+    /// An old client, which takes no explanation.
     #[error("{0}")]
     Refused(String),
 }
 
 impl Failure {
-    /// Whether somebody should hear of it.
+    /// Whether the failure is worth a warning in the log.
     pub(super) fn is_notable(&self) -> bool {
         !matches!(self, Failure::Io(_))
     }
@@ -60,7 +60,7 @@ impl Link {
         Self { stream, input: Input::new(), output: Output::new() }
     }
 
-    /// Waits until `decode` makes something of the unread bytes, of which it needs at most `bytes`.
+    /// Waits until `decode` returns a value of the unread bytes; it needs at most `bytes` of them.
     async fn receive<T>(
         &mut self,
         env: &Env,
@@ -81,8 +81,8 @@ impl Link {
         env.timeout(limits::HANDSHAKE_TIME_MAX, waiting).await.unwrap_or(Err(Failure::TooSlow))
     }
 
-    /// Does `work` for a client, unless it hangs up meanwhile. Who has sent more than it was answered may have closed its side
-    /// only, and is served.
+    /// Does `work` for a client, unless the client hangs up meanwhile. A client that has sent more
+    /// than was answered may have closed only its own side, and is served.
     async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Failure> {
         let mut work = pin!(work);
         let mut is_closed = false;
@@ -133,7 +133,7 @@ impl Link {
     }
 }
 
-/// Negotiates; `None` when the client has said goodbye.
+/// Negotiates; `None` when the client ends the handshake.
 pub(super) async fn negotiate<E: Exports>(
     env: &Env,
     link: &mut Link,
@@ -152,7 +152,7 @@ pub(super) async fn negotiate<E: Exports>(
         let header = talk.link.receive(env, wire::OPTION_BYTES, wire::option_header).await?;
         if header.length > limits::OPTION_BYTES_MAX {
             match header.option {
-                // Neither has an answer that says no.
+                // These options have no answer that says no.
                 option::EXPORT_NAME => return Err(Failure::Refused(BAD_NAME.to_owned())),
                 option::ABORT => return Ok(None),
                 _ => {}
@@ -178,7 +178,7 @@ pub(super) async fn negotiate<E: Exports>(
     Err(Failure::TooMany)
 }
 
-/// What comes after an option.
+/// The next step after an option.
 enum Next<D> {
     Option,
     Goodbye,
@@ -191,9 +191,9 @@ struct Talk<'a, E: Exports> {
     exports: &'a E,
     no_zeroes: bool,
     structured: bool,
-    /// The export for which `base:allocation` was selected last, by its real name.
+    /// The real name of the export for which `base:allocation` was last selected.
     selected: Option<String>,
-    /// The export attached last: clients ask for one several times before they use it.
+    /// The export that was last attached: clients ask for one several times before they use it.
     held: Option<(String, E::Device)>,
 }
 
@@ -226,7 +226,7 @@ impl<E: Exports> Talk<'_, E> {
         Ok(Next::Option)
     }
 
-    /// The option of old clients: no way to say no but to hang up.
+    /// Answers the option of old clients, which can be refused only by hanging up.
     async fn export_name(&mut self, data: &[u8]) -> Result<Next<E::Device>, Failure> {
         let name = wire::export_name(data).ok_or_else(|| Failure::Refused(BAD_NAME.to_owned()))?;
         let (name, device) =
@@ -261,8 +261,10 @@ impl<E: Exports> Talk<'_, E> {
             self.link.reply(number, reply::INFO, &[&info::NAME.to_be_bytes(), name.as_bytes()]);
         }
         if query.wants(info::DESCRIPTION) {
-            let description =
-                format!("Rekindle block volume, {}", base::units::format_size(device.size()));
+            let description = format!(
+                "Rekindle block volume, {}",
+                rekindle_base::units::format_size(device.size())
+            );
             self.link.reply(
                 number,
                 reply::INFO,
@@ -287,7 +289,7 @@ impl<E: Exports> Talk<'_, E> {
     async fn meta_context(&mut self, number: u32, data: &[u8]) -> Result<(), Failure> {
         let set = number == option::SET_META_CONTEXT;
         if set {
-            // Even a request that fails replaces what was selected before.
+            // Even a request that fails replaces the earlier selection.
             self.selected = None;
         }
         let Some(query) = wire::meta_query(data) else {
@@ -340,7 +342,7 @@ impl<E: Exports> Talk<'_, E> {
         Ok(())
     }
 
-    /// The device of an export by the name a client gave, and its real name.
+    /// Attaches the export that a client names; returns its real name, too.
     async fn attach(
         &mut self,
         name: &str,
@@ -372,7 +374,7 @@ impl<E: Exports> Talk<'_, E> {
     }
 }
 
-/// What an empty name means: the only export there is.
+/// Returns the meaning of an empty name: the only export of the node.
 async fn only_export(exports: &impl Exports) -> Result<String, ExportError> {
     let mut exports = exports.list().await?;
     let message = match exports.len() {
@@ -388,7 +390,7 @@ async fn only_export(exports: &impl Exports) -> Result<String, ExportError> {
     Err(ExportError { kind: Kind::NotFound, message })
 }
 
-/// The kind of refusal that fits an error.
+/// Returns the kind of refusal that fits an error.
 fn refusal(kind: Kind) -> u32 {
     match kind {
         Kind::NotFound | Kind::Invalid | Kind::Exists => reply::ERR_UNKNOWN,

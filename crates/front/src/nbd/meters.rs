@@ -1,22 +1,23 @@
-//! Counters. A session counts in plain numbers and adds them to the shared ones before it waits; how long a request took
-//! it adds at once, to atomics that nobody locks.
+//! Counters of requests. A session counts in plain numbers and adds them to the shared counters
+//! before it waits. The duration of a request is added at once, to atomics without a lock.
 
 use super::wire::command;
-use env::Moment;
 use metrics::Counter;
+use rekindle_env::Moment;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The commands of NBD, by their numbers.
 pub const COMMANDS: [&str; 8] =
     ["read", "write", "disconnect", "flush", "trim", "cache", "write-zeroes", "block-status"];
-/// Upper ends of the buckets of a request's time, microseconds: from a cached read to a store that is away.
+/// Upper ends of the buckets of a request's duration, microseconds: from a cached read to a store
+/// that is away.
 pub const BUCKETS: [u64; 15] = [
     10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000,
     10_000_000,
 ];
 
-/// What all clients of one volume together have asked for, since the node counts it.
+/// The requests of all clients of one volume together, since the node counts them.
 #[derive(Debug, Default)]
 pub struct VolumeMeters {
     requests: [AtomicU64; COMMANDS.len()],
@@ -28,7 +29,7 @@ pub struct VolumeMeters {
 
 #[derive(Debug, Default)]
 struct Times {
-    /// By [`BUCKETS`], and what took longer.
+    /// Requests by [`BUCKETS`], and those that took longer.
     buckets: [AtomicU64; BUCKETS.len() + 1],
     nanoseconds: AtomicU64,
 }
@@ -39,23 +40,24 @@ pub struct VolumeReading {
     pub read_bytes: u64,
     pub written_bytes: u64,
     pub errors: u64,
-    /// Of those commands that somebody has used.
+    /// The commands that clients have used.
     pub commands: Vec<CommandReading>,
 }
 
-/// One command of a volume.
+/// The counters of one command of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandReading {
     pub command: &'static str,
     pub requests: u64,
-    /// How many were answered within each of [`BUCKETS`] and not the one before; then those that took longer.
+    /// Requests answered within each of [`BUCKETS`] and not the one before; then those that took
+    /// longer.
     pub buckets: [u64; BUCKETS.len() + 1],
-    /// What all that were answered took together.
+    /// The time that all answered requests took together.
     pub nanoseconds: u64,
 }
 
 impl VolumeMeters {
-    /// What was counted so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn read(&self) -> VolumeReading {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -82,14 +84,14 @@ impl VolumeMeters {
     }
 }
 
-/// A request that was taken.
+/// A request that was taken, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Asked {
     command: u16,
     at: Moment,
 }
 
-/// What a session has counted and not yet told.
+/// The counts of a session that are not in the shared counters yet.
 pub(super) struct Meters {
     requests: [u64; COMMANDS.len()],
     bytes_read: u64,
@@ -140,7 +142,7 @@ impl Meters {
         Asked { command: number, at }
     }
 
-    /// It has its reply.
+    /// Adds the duration of a request, which has its reply.
     pub(super) fn answered(&self, asked: Asked, now: Moment) {
         let nanoseconds = u64::try_from(now.since(asked.at).as_nanos()).unwrap_or(u64::MAX);
         self.volume.took(usize::from(asked.command), nanoseconds);
@@ -151,7 +153,7 @@ impl Meters {
         self.errors += 1;
     }
 
-    /// Adds what was counted to the shared counters.
+    /// Adds the session's counts to the shared counters.
     pub(super) fn tell(&mut self) {
         if !std::mem::take(&mut self.dirty) {
             return;

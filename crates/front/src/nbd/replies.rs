@@ -4,23 +4,23 @@ use super::buffers::Output;
 use super::limits;
 use super::target::{Error, Extent};
 use super::wire::{self, chunk, errno};
-use base::Kind;
+use rekindle_base::Kind;
 
-/// What a session and its client have agreed on.
+/// The modes that a session and its client have agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Modes {
     /// Structured replies.
     pub structured: bool,
-    /// `base:allocation` may be asked for.
+    /// The client may ask for `base:allocation`.
     pub block_status: bool,
 }
 
-/// Success of a command without data. A simple reply is lawful in both modes, and shorter.
+/// Replies success of a command without data. A simple reply is lawful in both modes, and shorter.
 pub(super) fn done(output: &mut Output, cookie: u64) {
     output.put(&wire::simple_reply(cookie, 0));
 }
 
-/// Success of a READ of no bytes: there is no data chunk without data.
+/// Replies success of a READ of no bytes: a data chunk must not be empty.
 pub(super) fn no_data(output: &mut Output, modes: Modes, cookie: u64) {
     if modes.structured {
         output.put(&wire::last_chunk(cookie, chunk::NONE, 0));
@@ -29,8 +29,8 @@ pub(super) fn no_data(output: &mut Output, modes: Modes, cookie: u64) {
     }
 }
 
-/// Success of a READ: `fill` gets the place of `length` bytes in the buffer; when it says `false` or fails, there is no
-/// reply.
+/// Replies success of a READ: `fill` writes `length` bytes into the buffer. When it returns `false`
+/// or fails, no reply is made.
 pub(super) fn data<E>(
     output: &mut Output,
     modes: Modes,
@@ -47,12 +47,12 @@ pub(super) fn data<E>(
     Ok(true)
 }
 
-/// Bytes of a READ's reply before its data.
+/// Returns the bytes of a READ's reply before its data.
 pub(super) fn data_head_bytes(modes: Modes) -> usize {
     if modes.structured { wire::DATA_CHUNK_BYTES } else { wire::SIMPLE_REPLY_BYTES }
 }
 
-/// These bytes.
+/// Writes the bytes of a READ's reply before its data.
 pub(super) fn data_head(head: &mut [u8], modes: Modes, (cookie, offset, length): (u64, u64, u32)) {
     if modes.structured {
         head.copy_from_slice(&wire::data_chunk(cookie, offset, length));
@@ -61,7 +61,7 @@ pub(super) fn data_head(head: &mut [u8], modes: Modes, (cookie, offset, length):
     }
 }
 
-/// Failure, with words when the client can take them.
+/// Replies failure; with a message when the client can take one.
 pub(super) fn failed(output: &mut Output, modes: Modes, cookie: u64, errno: u32, message: &str) {
     if !modes.structured {
         output.put(&wire::simple_reply(cookie, errno));
@@ -75,18 +75,19 @@ pub(super) fn failed(output: &mut Output, modes: Modes, cookie: u64, errno: u32,
     output.put(&message.as_bytes()[..usize::from(message_bytes)]);
 }
 
-/// The number for an error of the volume. Those that the protocol does not know become EIO.
+/// Returns the protocol's number for an error of the volume. Numbers that the protocol does not
+/// know become EIO.
 pub(super) fn number(error: &Error) -> u32 {
     let number = match error.kind() {
-        // Not the client's fault, and not for ever: it is on its way out.
+        // ESHUTDOWN: the client did nothing wrong, and the state ends soon.
         Kind::Unavailable if matches!(error, Error::Stopping) => 108,
         kind => kind.errno(),
     };
     if errno::KNOWN.contains(&number) { number } else { errno::EIO }
 }
 
-/// Answer to BLOCK_STATUS: `extents` in order from `offset`, of which at most `length` bytes are told.
-/// `false` when they tell nothing about the first byte.
+/// Answers BLOCK_STATUS. The `extents` are in order from `offset`; at most `length` bytes are told.
+/// Returns `false` when they tell nothing about the first byte.
 pub(super) fn block_status(
     output: &mut Output,
     (cookie, offset, length): (u64, u64, u32),

@@ -1,16 +1,16 @@
-//! Handshake, then session, for every connection.
+//! The service of an NBD listener: a handshake, then a session, for every connection.
 
 use super::handshake::{self, Link};
 use super::session::{self, End};
 use super::target::Exports;
 use crate::conn::{Budget, Connections, Place, Stop};
-use env::{Acceptor, Address, BoxFuture, Env, Stream};
 use futures_util::future::{Either, select};
+use rekindle_env::{Acceptor, Address, BoxFuture, Env, Stream};
 use std::pin::pin;
 use std::sync::Arc;
 
-/// Serves NBD on `acceptor` until the connections are stopped. The address has been judged by
-/// [`crate::conn::check_address`]. Each client gets a thread of its own.
+/// Serves NBD on `acceptor` until the connections are stopped. [`crate::conn::check_address`] has
+/// accepted the address. Each client gets a thread of its own.
 pub async fn serve<E: Exports>(
     env: Env,
     acceptor: Box<dyn Acceptor>,
@@ -84,7 +84,7 @@ async fn connection<E: Exports>(
     }
 }
 
-/// A session in the gauge, for as long as it lives, however it ends.
+/// One session in the gauge; its drop takes it out, however the session ends.
 struct Counted(metrics::Gauge);
 
 impl Counted {

@@ -1,23 +1,26 @@
 //! One client, served to completion on one thread.
 //!
-//! [`Session::poll_turn`] is the whole of it, a loop without a hop:
+//! [`Session::poll_turn`] is the whole session, a loop without a change of thread:
 //!
-//! 1. **Take** every complete request out of the read buffer. A read that hits memory goes from there into the reply
-//!    buffer behind its header; a write goes from the read buffer into the log. Both are plain calls.
-//! 2. **Cover** all writes that the log has taken by *one* sync, which drives the flash from this thread.
+//! 1. **Take** every complete request out of the read buffer. A read that hits memory goes from
+//!    there into the reply buffer behind its header; a write goes from the read buffer into the
+//!    log. Both are plain calls.
+//! 2. **Cover** all writes that the log has taken by *one* sync; this thread writes to the flash
+//!    itself.
 //! 3. **Send** all replies in one write.
-//! 4. Look at the **slow** ones: read misses, writes held back by flow control, flushes that wait for others. Each is a
-//!    boxed future; meanwhile new requests are read and served.
-//! 5. **Read** what has come; if nothing has, linger for some microseconds when clients have been that quick lately;
-//!    then sleep.
+//! 4. Look at the **slow** requests: read misses, writes held back by flow control, flushes that
+//!    wait for others. Each is a boxed future; meanwhile new requests are read and served.
+//! 5. **Read** the bytes that have arrived. If there are none, linger for some microseconds when
+//!    clients have been that quick lately; then sleep.
 //!
-//! So a client with one request at a time costs one read, one write and one wait in the kernel for each; a client with
-//! many costs the same for a whole batch. Backpressure: when replies pile up, or too much is slow, nothing more is taken
-//! until that has gone down.
+//! So a client with one request at a time costs one read, one write and one wait in the kernel for
+//! each; a client with many costs the same for a whole batch. Backpressure: while too many bytes of
+//! replies or too many slow requests are pending, no more requests are taken.
 //!
-//! Memory: a session has a share of its own ([`limits::BUFFER_BYTES`] a buffer), which serves every request up to that
-//! length. What a longer request needs is leased from a budget of all sessions, first come first served. Who holds some that
-//! others wait for and moves hardly any bytes is dropped.
+//! Memory: a session has a share of its own ([`limits::BUFFER_BYTES`] a buffer), which serves every
+//! request up to that length. A longer request leases the rest from a budget of all sessions, first
+//! come first served. A client that holds memory that others wait for, and moves hardly any bytes,
+//! is dropped.
 
 mod commands;
 mod slow;
@@ -30,25 +33,25 @@ use super::replies::{self, Modes};
 use super::target::{Error, Extent, Target, Ticket};
 use super::wire::{self, Garbage, Request, errno, flag};
 use crate::conn::{Budget, Lease, Stop};
-use env::boot::Watch;
-use env::{BoxFuture, Env, Stream};
+use rekindle_env::boot::Watch;
+use rekindle_env::{BoxFuture, Env, Stream};
 use slow::{Held, Slow};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// How a session ended.
+/// The reason why a session ended.
 #[derive(Debug)]
 pub(super) enum End {
     /// The client said goodbye, or hung up.
     Client,
     /// The node stops.
     Stopped,
-    /// The client cannot be understood any more.
+    /// The client sent bytes that are not NBD.
     Garbage(Garbage),
-    /// Another daemon serves the volume now. No reply says so: a file system would turn read-only at an error, and waits for
-    /// a connection that comes back.
+    /// Another daemon serves the volume now. The client gets no reply about it: a file system would
+    /// turn read-only at an error, but waits for a connection that comes back.
     Fenced,
     /// The stream broke.
     Io(io::Error),
@@ -67,23 +70,23 @@ struct Batch {
     flushes: Vec<(u64, Option<Asked>)>,
 }
 
-/// What a slow request came to.
+/// The result of a slow request.
 enum Finished {
     Read {
         cookie: u64,
         offset: u64,
         data: Vec<u8>,
         result: Result<(), Error>,
-        /// Until the data is in the output.
+        /// The lease of `data`, until it is in the output.
         _lease: Option<Lease>,
     },
-    /// A read with a buffer of its own, which is its reply.
+    /// A read with a buffer of its own, which becomes the reply.
     Large {
         cookie: u64,
         large: Large,
         result: Result<(), Error>,
     },
-    /// Write, clear or cache.
+    /// A write, clear or cache.
     Plain {
         cookie: u64,
         result: Result<(), Error>,
@@ -110,32 +113,33 @@ pub(super) struct Session<D> {
     /// An empty batch whose memory is used again.
     spare: Batch,
     slow: Slow,
-    /// Memory beyond the session's own share.
+    /// The budget for memory beyond the session's own share.
     budget: Budget,
-    /// For the request that is begun.
+    /// The lease that the next request waits for.
     asking: Option<BoxFuture<'static, Lease>>,
-    /// Set while there are large buffers.
+    /// The timer of the next check; set while there are large buffers.
     tick: Option<BoxFuture<'static, ()>>,
     /// Bytes that have moved since the last tick.
     sent: usize,
     received: usize,
-    /// How many more should have, while others waited for what this session holds.
+    /// Bytes by which the client is behind [`limits::RATE_BYTES_MIN`], counted while others wait
+    /// for what this session holds.
     behind: usize,
-    /// Set while a node that stops waits for the client to take what is done.
+    /// The timer of a stopping node that waits for the client to take its replies.
     patience: Option<BoxFuture<'static, ()>>,
     is_stopping: bool,
     env: Env,
-    /// Set once no more requests are taken.
+    /// The reason to end; set once no more requests are taken.
     end: Option<End>,
     stop: Stop,
     meters: Meters,
-    /// The request in hand, until it is answered or put among those that wait.
+    /// The current request, until it is answered or becomes a slow one.
     asked: Option<Asked>,
-    /// Until the first reply is out: for the report of the start.
+    /// The watch of the start, for its report; until the first reply is sent.
     starting: Option<Watch>,
 }
 
-/// Serves a client until it goes or `stop` says so.
+/// Serves a client until it leaves or `stop` completes.
 pub(super) async fn run<D: Target>(
     env: &Env,
     link: Link,
@@ -180,16 +184,16 @@ impl<D: Target> Session<D> {
             }
             let finished = self.poll_slow(context);
             if let Some(End::Fenced) = self.end {
-                // What is in the output was acknowledged before.
+                // The output holds only replies to changes that were acknowledged before.
                 let _ = self.send(context);
                 return Poll::Ready(End::Fenced);
             }
-            // Replies of slow ones want sending; room that was missing may be there now.
+            // Replies of slow requests must be sent; they may also have made room.
             let mut again = finished || (was_full && self.has_room());
             if self.end.is_none() {
                 again |= match self.poll_lease(context) {
                     Some(granted) => granted,
-                    // Nothing that is here whole is left over at the end of the stream.
+                    // At the end of the stream no complete request is left over.
                     None => is_starved && self.has_room() && self.poll_input(context),
                 };
             }
@@ -219,7 +223,7 @@ impl<D: Target> Session<D> {
         }
     }
 
-    /// Whether another request may be taken.
+    /// Whether the limits permit another request.
     fn has_room(&self) -> bool {
         self.output.len() < limits::REPLY_BYTES_HIGH
             && self.slow.count < limits::SLOW_REQUESTS_MAX
@@ -227,12 +231,13 @@ impl<D: Target> Session<D> {
             && self.slow.own <= limits::BUFFER_BYTES
     }
 
-    /// Whether nothing is under way, and nothing is to be sent.
+    /// Whether no request is under way and no reply is unsent.
     fn is_quiet(&self) -> bool {
         self.slow.count == 0 && self.output.is_empty()
     }
 
-    /// Whether the memory for the request that is begun has been granted; `None` when none is asked for.
+    /// Polls the lease for the next request; returns whether it has been granted. `None` when none
+    /// is asked for.
     fn poll_lease(&mut self, context: &mut Context<'_>) -> Option<bool> {
         match self.asking.as_mut()?.as_mut().poll(context) {
             Poll::Pending => Some(false),
@@ -244,8 +249,8 @@ impl<D: Target> Session<D> {
         }
     }
 
-    /// Gives back large buffers that are not used any more, a moment after. Whether the client shall be dropped, because it
-    /// holds memory that others wait for and has moved hardly any bytes for long.
+    /// Gives back large buffers some time after their last use. Returns whether the client must be
+    /// dropped: it holds memory that others wait for, and has moved hardly any bytes for long.
     fn tidy(&mut self, context: &mut Context<'_>) -> bool {
         loop {
             let leased = self.slow.bytes > self.slow.own;
@@ -259,7 +264,7 @@ impl<D: Target> Session<D> {
                 return false;
             }
             self.tick = None;
-            // What goes one way does not make up for what is stuck in the other.
+            // Bytes in one direction do not make up for those that are stuck in the other.
             let (sent, received) =
                 (std::mem::take(&mut self.sent), std::mem::take(&mut self.received));
             let waits_for_bytes = self.input.is_large()
@@ -283,8 +288,8 @@ impl<D: Target> Session<D> {
         }
     }
 
-    /// Whether the node stops, everything that was begun is done, and the client has taken nothing of it for a moment: then
-    /// nobody waits for it.
+    /// Whether the node stops, all requests are done, and the client has taken no reply for a
+    /// moment. Nothing waits for such a client.
     fn is_out_of_patience(&mut self, context: &mut Context<'_>) -> bool {
         if !self.is_stopping || self.slow.count > 0 {
             return false;
@@ -293,7 +298,7 @@ impl<D: Target> Session<D> {
         patience.as_mut().poll(context).is_ready()
     }
 
-    /// Reads once. Whether there is something new: bytes, or an end.
+    /// Reads once; returns whether there is news: bytes, or an end.
     fn poll_input(&mut self, context: &mut Context<'_>) -> bool {
         match self.input.poll_fill(context, &mut *self.stream) {
             Poll::Pending => return false,
@@ -319,7 +324,8 @@ impl<D: Target> Session<D> {
         Ok(())
     }
 
-    /// Takes all complete requests for which there is room. Whether it is for lack of bytes that it takes no more.
+    /// Takes all complete requests for which there is room. Returns whether it stopped for lack of
+    /// bytes.
     fn take_requests(&mut self) -> bool {
         while self.end.is_none() && self.has_room() {
             let request = match wire::request(self.input.unread()) {
@@ -347,7 +353,8 @@ impl<D: Target> Session<D> {
             let total = wire::REQUEST_BYTES + payload as usize;
             if self.input.unread().len() < total {
                 if !self.input.holds(total) && self.asking.is_none() {
-                    // Who waits for memory holds none: else two could wait for each other.
+                    // A session that waits for memory holds none: two of them could wait for each
+                    // other.
                     self.input.relax(false);
                     self.asking = Some(Box::pin(self.budget.lease(Input::room(total))));
                 }
@@ -361,12 +368,13 @@ impl<D: Target> Session<D> {
         false
     }
 
-    /// Syncs what the batch holds: by one call, on this thread, as far as that goes without waiting.
+    /// Syncs the writes and flushes of the batch: by one call, on this thread, as far as that goes
+    /// without waiting.
     fn cover(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        // Those who read need not wait for the flash.
+        // The replies to reads need not wait for the flash.
         self.send(context)?;
         let batch = std::mem::replace(&mut self.batch, std::mem::take(&mut self.spare));
         let mut covering: BoxFuture<'static, Finished> =
@@ -378,10 +386,10 @@ impl<D: Target> Session<D> {
         Ok(())
     }
 
-    /// Replies to the slow ones that are ready. Whether there was one.
+    /// Replies to the slow requests that are ready; returns whether there was one.
     fn poll_slow(&mut self, context: &mut Context<'_>) -> bool {
         let mut any = false;
-        // At a stop nothing that was begun waits for a client that does not read.
+        // At a stop no request waits for a client that does not read.
         while self.is_stopping || self.output.len() < limits::REPLY_BYTES_HIGH {
             let Some((asked, finished)) = self.slow.poll_next(context) else { break };
             self.finish(finished);
@@ -459,7 +467,7 @@ impl Batch {
     }
 }
 
-/// One sync for all writes of the batch, then one flush for all its flushes.
+/// Syncs once for all writes of the batch, then flushes once for all its flushes.
 async fn cover<D: Target>(device: D, batch: Batch) -> Finished {
     let synced = if batch.writes.is_empty() { Ok(()) } else { device.sync(batch.ticket).await };
     let flushed = match (&synced, batch.flushes.is_empty()) {

@@ -1,12 +1,12 @@
-//! What is served: the node's exports above, a device below.
+//! The interfaces of the NBD server: the node's exports, and the device of an export.
 
 use super::meters::VolumeMeters;
-use base::Kind;
-use env::BoxFuture;
+use rekindle_base::Kind;
+use rekindle_env::BoxFuture;
 use std::future::Future;
 use std::sync::Arc;
-// The words of a device, for all of `nbd`.
-pub use block::{Error, Extent, Ticket, Written};
+// The types of a device, for all of `nbd`.
+pub use rekindle_block::{Error, Extent, Ticket, Written};
 
 /// A volume that a client may name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,11 +14,12 @@ pub struct Export {
     pub name: String,
     /// Bytes.
     pub size: u64,
-    /// For people; may be empty.
+    /// A description for users; may be empty.
     pub description: String,
 }
 
-/// Why there is no such export, or why it cannot be had now. The client's user reads the message.
+/// The reason why an export does not exist, or cannot be attached now. The client's user reads the
+/// message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ExportError {
@@ -32,21 +33,21 @@ impl From<Error> for ExportError {
     }
 }
 
-/// The volumes of a node, as NBD sees them. The node implements it.
+/// The volumes of a node, as NBD shows them. The node implements it.
 pub trait Exports: Send + Sync + 'static {
-    /// What an attached volume is: [`block::Device`], or a test's own.
+    /// The device of an attached volume: [`rekindle_block::Device`], or one of a test.
     type Device: Target;
-    /// All of them, by name.
+    /// Lists all exports, by name.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Export>, ExportError>>;
-    /// Where the requests of this device's clients are counted.
+    /// Returns the counters of the requests of this device's clients.
     fn meters(&self, _device: &Self::Device) -> Arc<VolumeMeters> {
         Arc::default()
     }
-    /// Brings one into service, and holds it for as long as the device is kept.
+    /// Attaches a volume, and keeps it in service for as long as the device lives.
     fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Self::Device, ExportError>>;
 }
 
-/// A device, as a session uses it. See [`block::Device`] for what each call means.
+/// A device, as a session uses it. [`rekindle_block::Device`] documents each call.
 pub trait Target: Clone + Send + Sync + 'static {
     fn size(&self) -> u64;
     fn block_size(&self) -> u64;
@@ -63,7 +64,7 @@ pub trait Target: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Extent>, Error>> + Send;
 }
 
-impl Target for block::Device {
+impl Target for rekindle_block::Device {
     fn size(&self) -> u64 {
         self.size()
     }

@@ -1,12 +1,13 @@
-//! A device in memory with whims, a shelf of them, and a client that speaks just enough NBD.
+//! A device in memory with changeable behaviour, a shelf of such devices, and a client with just
+//! enough NBD.
 
 use super::meters::VolumeMeters;
 use super::target::{Error, Export, ExportError, Exports, Extent, Target, Ticket, Written};
 use super::wire;
 use crate::conn::BUDGET_BYTES_DEFAULT;
-use base::Kind;
-use env::{Address, BoxFuture, Env, Net, Stream};
 use parking_lot::Mutex;
+use rekindle_base::Kind;
+use rekindle_env::{Address, BoxFuture, Env, Net, Stream};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,15 +15,15 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
-/// How a [`Memory`] takes writes.
+/// The way in which a [`Memory`] takes writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whim {
-    /// At once.
-    Done,
-    /// Into the log, until a sync.
-    Staged,
-    /// When the gate lets it.
-    Later,
+    /// Acknowledges at once.
+    Acked,
+    /// Needs a sync, as a write in the log does.
+    NeedsSync,
+    /// Waits for the gate.
+    Pending,
 }
 
 /// A device in memory.
@@ -32,9 +33,9 @@ pub(crate) struct Memory(Arc<State>);
 pub(crate) struct State {
     bytes: Mutex<Vec<u8>>,
     pub(crate) whim: Mutex<Whim>,
-    /// Reads do not hit.
+    /// Reads miss.
     pub(crate) cold: AtomicBool,
-    /// Everything fails.
+    /// Every call fails.
     pub(crate) broken: AtomicBool,
     /// Slow calls take a permit each.
     pub(crate) gate: Semaphore,
@@ -45,7 +46,7 @@ pub(crate) struct State {
     pub(crate) syncs: AtomicUsize,
     pub(crate) flushes: AtomicUsize,
     pub(crate) durable: AtomicUsize,
-    /// Nobody gets hold of it before the gate lets him.
+    /// Attaching waits for the gate.
     pub(crate) away: AtomicBool,
     pub(crate) meters: Arc<VolumeMeters>,
 }
@@ -61,7 +62,7 @@ impl Memory {
     pub(crate) fn new(size: usize) -> Self {
         Self(Arc::new(State {
             bytes: Mutex::new(vec![0; size]),
-            whim: Mutex::new(Whim::Staged),
+            whim: Mutex::new(Whim::NeedsSync),
             cold: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             gate: Semaphore::new(1_000_000),
@@ -75,12 +76,12 @@ impl Memory {
         }))
     }
 
-    /// Makes it longer or shorter.
+    /// Changes the size.
     pub(crate) fn resize(&self, size: usize) {
         self.bytes.lock().resize(size, 0);
     }
 
-    /// From now on slow calls wait for permits that the test adds.
+    /// Makes slow calls wait for permits that the test adds.
     pub(crate) fn close_gate(&self) {
         self.gate.forget_permits(usize::MAX >> 4);
     }
@@ -118,9 +119,9 @@ impl Memory {
         }
         let state = self.0.clone();
         Ok(match *self.whim.lock() {
-            Whim::Done => Written::Done,
-            Whim::Staged => Written::Staged(Ticket::default()),
-            Whim::Later => Written::Later(Box::pin(async move {
+            Whim::Acked => Written::Acked,
+            Whim::NeedsSync => Written::NeedsSync(Ticket::default()),
+            Whim::Pending => Written::Pending(Box::pin(async move {
                 state.gate.acquire().await.unwrap().forget();
                 Ok(())
             })),
@@ -224,13 +225,13 @@ impl Exports for Shelf {
     }
 }
 
-/// A client.
+/// A client of the server under test.
 pub(crate) struct Client {
     pub(crate) stream: Box<dyn Stream>,
     next: u64,
 }
 
-/// A reply, either kind.
+/// A reply of either kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) cookie: u64,
@@ -238,7 +239,7 @@ pub(crate) struct Reply {
     pub(crate) errno: u32,
     /// Type of the chunk; `None` in a simple reply.
     pub(crate) chunk: Option<u16>,
-    /// Without offset, error number and the like.
+    /// The data, without offset, error number and the like.
     pub(crate) data: Vec<u8>,
 }
 
@@ -278,7 +279,7 @@ impl Client {
         bytes
     }
 
-    /// Whether nothing comes for a while.
+    /// Whether no byte arrives for a while.
     pub(crate) async fn is_silent(&mut self, env: &Env) -> bool {
         env.timeout(Duration::from_secs(3), self.stream.read(&mut [0])).await.is_err()
     }
@@ -306,7 +307,7 @@ impl Client {
         }
     }
 
-    /// Sends a request; its cookie.
+    /// Sends a request; returns its cookie.
     pub(crate) async fn request(
         &mut self,
         command: u16,
@@ -353,7 +354,7 @@ impl Client {
         }
     }
 
-    /// The next reply; `None` when the server hangs up instead.
+    /// Takes the next reply; `None` when the server hangs up instead.
     pub(crate) async fn whole_reply(&mut self) -> Option<Reply> {
         let mut head = [0; 4];
         match self.stream.read_exact(&mut head).await {
@@ -362,7 +363,7 @@ impl Client {
         }
     }
 
-    /// One request and its reply.
+    /// Sends one request and takes its reply.
     pub(crate) async fn call(
         &mut self,
         command: u16,
@@ -394,7 +395,7 @@ fn string(text: &str) -> Vec<u8> {
     [&u32::try_from(text.len()).unwrap().to_be_bytes()[..], text.as_bytes()].concat()
 }
 
-/// Data of INFO and GO.
+/// Encodes the data of INFO and GO.
 pub(crate) fn query(name: &str, items: &[u16]) -> Vec<u8> {
     let mut data = string(name);
     data.extend(u16::try_from(items.len()).unwrap().to_be_bytes());
@@ -402,7 +403,7 @@ pub(crate) fn query(name: &str, items: &[u16]) -> Vec<u8> {
     data
 }
 
-/// Data of LIST_META_CONTEXT and SET_META_CONTEXT.
+/// Encodes the data of LIST_META_CONTEXT and SET_META_CONTEXT.
 pub(crate) fn meta(name: &str, queries: &[&str]) -> Vec<u8> {
     let mut data = string(name);
     data.extend(u32::try_from(queries.len()).unwrap().to_be_bytes());
@@ -410,7 +411,7 @@ pub(crate) fn meta(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// A big-endian number of any width.
+/// Decodes a big-endian number of any width.
 pub(crate) fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
@@ -433,7 +434,7 @@ impl Server {
         Self { env: env.clone(), address, connections }
     }
 
-    /// One more listener.
+    /// Opens one more listener.
     pub(crate) async fn listen(&self, address: &str, exports: &Arc<Shelf>) -> Address {
         let (env, address) = (self.env.clone(), address.parse().unwrap());
         let acceptor = env.net().listen(&address).await.unwrap();
@@ -450,7 +451,7 @@ impl Server {
 
 /// Runs `story` against a server of `exports` on this machine.
 pub(crate) fn with_server(exports: &Arc<Shelf>, story: impl AsyncFnOnce(&Server)) {
-    let (env, runtime) = env::real::env().unwrap();
+    let (env, runtime) = rekindle_env::real::env().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let address = Address::Unix(folder.path().join("nbd"));
     runtime.block_on(async {
@@ -460,7 +461,8 @@ pub(crate) fn with_server(exports: &Arc<Shelf>, story: impl AsyncFnOnce(&Server)
     });
 }
 
-/// The same in a simulated world, where bytes come in pieces of any size and time costs nothing.
+/// Runs `story` against a server in a simulated world, where bytes come in pieces of any size and
+/// time costs nothing.
 pub(crate) fn with_simulated_server(
     seed: u64,
     exports: &Arc<Shelf>,
@@ -469,14 +471,14 @@ pub(crate) fn with_simulated_server(
     with_budget(seed, BUDGET_BYTES_DEFAULT, exports, story);
 }
 
-/// The same with so many bytes for all sessions together.
+/// Runs `story` in a simulated world with this budget of bytes for all sessions together.
 pub(crate) fn with_budget(
     seed: u64,
     budget_bytes: usize,
     exports: &Arc<Shelf>,
     story: impl AsyncFnOnce(&Server),
 ) {
-    let world = env::sim::World::new(seed, env::sim::Faults::none());
+    let world = rekindle_env::sim::World::new(seed, rekindle_env::sim::Faults::none());
     let env = world.env();
     world.block_on(async {
         let address = Address::Unix("/run/nbd".into());

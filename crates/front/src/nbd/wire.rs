@@ -1,4 +1,5 @@
-//! The bytes of NBD: numbers with names, decoders that are total functions of any bytes, small encoders.
+//! The bytes of NBD: numbers with names, decoders that are total functions of any bytes, small
+//! encoders.
 //!
 //! ```text
 //! greeting        "NBDMAGIC" "IHAVEOPT" u16 flags                      client answers u32 flags
@@ -8,8 +9,8 @@
 //! simple reply    u32 0x67446698 u32 error u64 cookie [data]
 //! chunk           u32 0x668e33ef u16 flags u16 type u64 cookie u32 length data
 //! ```
-//! All numbers are big-endian. A decoder gives `Ok(None)` while bytes are missing and [`Garbage`] when no further byte
-//! could make them right.
+//! All numbers are big-endian. A decoder returns `Ok(None)` while bytes are missing and [`Garbage`]
+//! when no further byte could make them valid.
 
 use super::limits;
 
@@ -74,7 +75,7 @@ pub mod reply {
     pub const ERR_TOO_BIG: u32 = (1 << 31) + 9;
 }
 
-/// What INFO and GO can tell.
+/// Items of information that INFO and GO can return.
 pub mod info {
     pub const EXPORT: u16 = 0;
     pub const NAME: u16 = 1;
@@ -82,7 +83,7 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// Transmission flags of an export: everything we serve, always.
+/// Transmission flags of an export: all features that the server has, for every export.
 pub mod transmission {
     const HAS_FLAGS: u16 = 1 << 0;
     const SEND_FLUSH: u16 = 1 << 2;
@@ -94,9 +95,9 @@ pub mod transmission {
     const SEND_CACHE: u16 = 1 << 10;
     const SEND_FAST_ZERO: u16 = 1 << 11;
 
-    /// With structured replies.
+    /// The flags with structured replies.
     pub const STRUCTURED: u16 = SIMPLE | SEND_DF;
-    /// Without: there is nothing that could not be fragmented.
+    /// The flags without structured replies: no reply is ever fragmented, so DF has no meaning.
     pub const SIMPLE: u16 = HAS_FLAGS
         | SEND_FLUSH
         | SEND_FUA
@@ -137,23 +138,23 @@ pub mod chunk {
     pub const ERROR: u16 = (1 << 15) + 1;
 }
 
-/// Errors a client understands.
+/// Error numbers that a client understands.
 pub mod errno {
     pub const EIO: u32 = 5;
     pub const EINVAL: u32 = 22;
     pub const ENOSPC: u32 = 28;
-    /// All that the protocol knows.
+    /// All numbers that the protocol knows.
     pub const KNOWN: [u32; 8] = [1, EIO, 12, EINVAL, ENOSPC, 75, 95, 108];
 }
 
 /// The one metadata context.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// Its number on the wire.
+/// The number of the context on the wire.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 /// State of a hole: takes no space, reads as zeros.
 pub const STATE_HOLE_ZERO: u32 = 0b11;
 
-/// Bytes that are not NBD: whoever sent them cannot be understood any more.
+/// Bytes that are not NBD: the rest of the stream has no meaning then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Garbage {
     #[error("an option should begin here, but there is 0x{0:016x}")]
@@ -164,7 +165,7 @@ pub enum Garbage {
     ClientFlags(u32),
     #[error("option {option} with {length} bytes of data")]
     OptionLength {
-        /// Its number.
+        /// The number of the option.
         option: u32,
         /// Announced bytes.
         length: u32,
@@ -186,14 +187,14 @@ pub struct OptionHeader {
 pub struct Request {
     pub flags: u16,
     pub command: u16,
-    /// Comes back with the reply.
+    /// A number of the client, which the reply repeats.
     pub cookie: u64,
     pub offset: u64,
     pub length: u32,
 }
 
 impl Request {
-    /// Bytes that follow the header.
+    /// Returns the bytes that follow the header.
     #[must_use]
     pub fn payload_bytes(&self) -> u32 {
         if self.command == command::WRITE { self.length } else { 0 }
@@ -215,7 +216,7 @@ pub struct ExportQuery<'a> {
 }
 
 impl ExportQuery<'_> {
-    /// Whether the item was asked for.
+    /// Whether the client asked for the item.
     #[must_use]
     pub fn wants(&self, item: u16) -> bool {
         self.items.chunks_exact(2).any(|pair| pair == item.to_be_bytes())
@@ -226,13 +227,13 @@ impl ExportQuery<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetaQuery<'a> {
     pub name: &'a str,
-    /// How many queries; none means all (LIST) or none (SET).
+    /// Number of queries; 0 means all contexts (LIST) or none (SET).
     pub queries: u32,
     data: &'a [u8],
 }
 
 impl<'a> MetaQuery<'a> {
-    /// The queries. Those that are not text match nothing and are left out.
+    /// Returns the queries. One that is not UTF-8 matches nothing and is left out.
     pub fn iter(&self) -> impl Iterator<Item = &'a str> {
         let mut rest = self.data;
         std::iter::from_fn(move || take_string(&mut rest))
@@ -240,7 +241,7 @@ impl<'a> MetaQuery<'a> {
     }
 }
 
-/// The client's flags.
+/// Decodes the client's flags.
 pub fn client_flags(bytes: &[u8]) -> Result<Option<u32>, Garbage> {
     let mut rest = bytes;
     let Some(flags) = take_u32(&mut rest) else { return Ok(None) };
@@ -250,7 +251,7 @@ pub fn client_flags(bytes: &[u8]) -> Result<Option<u32>, Garbage> {
     Ok(Some(flags))
 }
 
-/// An option before its data.
+/// Decodes an option before its data.
 pub fn option_header(bytes: &[u8]) -> Result<Option<OptionHeader>, Garbage> {
     let Some((mut head, _)) =
         bytes.split_first_chunk::<OPTION_BYTES>().map(|(head, rest)| (&head[..], rest))
@@ -271,7 +272,8 @@ pub fn option_header(bytes: &[u8]) -> Result<Option<OptionHeader>, Garbage> {
     Ok(Some(OptionHeader { option, length }))
 }
 
-/// Data of INFO and GO; `None` when it is not of that form, or the name is too long or no text.
+/// Decodes the data of INFO and GO. `None` when it is malformed, or the name is too long or not
+/// UTF-8.
 #[must_use]
 pub fn export_query(data: &[u8]) -> Option<ExportQuery<'_>> {
     let mut rest = data;
@@ -280,7 +282,7 @@ pub fn export_query(data: &[u8]) -> Option<ExportQuery<'_>> {
     (rest.len() == items * 2).then_some(ExportQuery { name, items: rest })
 }
 
-/// Data of LIST_META_CONTEXT and SET_META_CONTEXT; `None` when it is not of that form.
+/// Decodes the data of LIST_META_CONTEXT and SET_META_CONTEXT; `None` when it is malformed.
 #[must_use]
 pub fn meta_query(data: &[u8]) -> Option<MetaQuery<'_>> {
     let mut rest = data;
@@ -298,7 +300,7 @@ pub fn meta_query(data: &[u8]) -> Option<MetaQuery<'_>> {
     rest.is_empty().then_some(MetaQuery { name, queries, data })
 }
 
-/// An export's name: text of at most 4096 bytes.
+/// Decodes an export's name: UTF-8 of at most 4096 bytes.
 #[must_use]
 pub fn export_name(bytes: &[u8]) -> Option<&str> {
     if bytes.len() > limits::STRING_BYTES_MAX {
@@ -307,7 +309,7 @@ pub fn export_name(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok()
 }
 
-/// A request before its payload.
+/// Decodes a request before its payload.
 pub fn request(bytes: &[u8]) -> Result<Option<Request>, Garbage> {
     let Some((head, _)) = bytes.split_first_chunk::<REQUEST_BYTES>() else { return Ok(None) };
     let magic = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
@@ -331,7 +333,7 @@ pub fn request(bytes: &[u8]) -> Result<Option<Request>, Garbage> {
     Ok(Some(request))
 }
 
-/// The head of a simple reply.
+/// Encodes the head of a simple reply.
 #[must_use]
 pub fn simple_reply(cookie: u64, errno: u32) -> [u8; SIMPLE_REPLY_BYTES] {
     let mut head = [0; SIMPLE_REPLY_BYTES];
@@ -341,7 +343,7 @@ pub fn simple_reply(cookie: u64, errno: u32) -> [u8; SIMPLE_REPLY_BYTES] {
     head
 }
 
-/// The head of the only (so the last) chunk of a structured reply.
+/// Encodes the head of the only (so the last) chunk of a structured reply.
 #[must_use]
 pub fn last_chunk(cookie: u64, kind: u16, length: u32) -> [u8; CHUNK_BYTES] {
     let mut head = [0; CHUNK_BYTES];
@@ -353,7 +355,7 @@ pub fn last_chunk(cookie: u64, kind: u16, length: u32) -> [u8; CHUNK_BYTES] {
     head
 }
 
-/// The head of a chunk with all the data of a read; `length` counts the data proper.
+/// Encodes the head of a chunk with all the data of a read; `length` counts the data proper.
 #[must_use]
 pub fn data_chunk(cookie: u64, offset: u64, length: u32) -> [u8; DATA_CHUNK_BYTES] {
     let mut head = [0; DATA_CHUNK_BYTES];
@@ -366,7 +368,7 @@ pub fn data_chunk(cookie: u64, offset: u64, length: u32) -> [u8; DATA_CHUNK_BYTE
     head
 }
 
-/// The head of an option reply.
+/// Encodes the head of an option reply.
 #[must_use]
 pub fn option_reply(option: u32, kind: u32, length: u32) -> [u8; 20] {
     let mut head = [0; 20];
@@ -377,7 +379,7 @@ pub fn option_reply(option: u32, kind: u32, length: u32) -> [u8; 20] {
     head
 }
 
-/// As much of `text` as fits into `bytes_max`, cut between characters.
+/// Cuts `text` between characters to at most `bytes_max` bytes.
 #[must_use]
 pub fn clip(text: &str, bytes_max: usize) -> &str {
     let mut end = text.len().min(bytes_max);
@@ -405,7 +407,7 @@ fn take_u64(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*head))
 }
 
-/// A length (u32) and so many bytes.
+/// Takes a length (u32) and that many bytes.
 fn take_string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = usize::try_from(take_u32(rest)?).ok()?;
     let (string, tail) = rest.split_at_checked(length)?;

@@ -1,14 +1,15 @@
 //! Page: docs/format/segment.md.
 //!
-//! Payloads of the entries that a head begins with.
+//! Payloads of the entries at the start of a head.
 //!
-//! Digest: the segments that make up the log, itself included, ascending; 32 bytes each (16 before version 3):
+//! Digest: the segments that make up the log, the head included, ascending; 32 bytes each (16
+//! before version 3):
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | segment id |
 //! | 8 | 4 | file number |
-//! | 12 | 4 | flags: 1 = changes of it are lost, and nobody has accepted that yet; 2 = no statistics know of them |
+//! | 12 | 4 | flags: 1 = changes are lost, not accepted yet; 2 = no statistics know of them |
 //! | 16 | 8 | incarnation of the life that made it; 0 = unknown |
 //! | 24 | 8 | birth, as in its header; 0 = unknown |
 //!
@@ -19,7 +20,7 @@
 //! | 0 | 16 | volume |
 //! | 16 | 8 | highest serial in the log when the head was opened |
 //!
-//! Marks: what is not needed any more of what still lies in those segments, 40 bytes each:
+//! Marks: changes that still lie in those segments and are not needed any more, 40 bytes each:
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -29,7 +30,7 @@
 //! | 32 | 4 | offset: before which they lie |
 //! | 36 | 4 | zero |
 
-use base::{Incarnation, SegmentId, Serial, VolumeId};
+use rekindle_base::{Incarnation, SegmentId, Serial, VolumeId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -45,7 +46,7 @@ impl Lost {
         }
     }
 
-    /// Flags of a later version mean a loss, too, rather than none.
+    /// Flags of a later version also mean a loss: a false loss is safer than a missed one.
     fn from_flags(flags: u32) -> Lost {
         match flags {
             0 => Lost::Nothing,
@@ -94,19 +95,20 @@ pub(crate) struct Named {
     pub(crate) segment: SegmentId,
     pub(crate) file: u32,
     pub(crate) lost: Lost,
-    /// Who it is; `None` when an older binary has named it.
+    /// The segment's identity; `None` when an older binary has named it.
     pub(crate) who: Option<Who>,
 }
 
-/// Tells a segment from any other that might have its number.
+/// The identity of a segment: tells it from any other that might have its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Who {
-    /// The life that made it.
+    /// The life that made the segment.
     pub(crate) incarnation: Incarnation,
     pub(crate) birth: u64,
 }
 
-/// Changes of a volume up to `serial` that lie before this point of the log are not needed any more.
+/// A low-water mark: changes of a volume up to `serial` that lie before this point of the log are
+/// not needed any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) serial: Serial,
@@ -115,20 +117,20 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Whether a change is not needed.
+    /// Whether a change is not needed any more.
     pub(crate) fn covers(&self, serial: Serial, segment: SegmentId, offset: u32) -> bool {
         serial <= self.serial && (segment, offset) < (self.segment, self.offset)
     }
 }
 
-/// Whether changes of a segment are known to be lost, and nobody has accepted that yet.
+/// The known losses of a segment that are not accepted yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum Lost {
     #[default]
     Nothing,
     /// Changes that the statistics of a later head know of.
     Counted,
-    /// Changes that no statistics know of: it was the newest head.
+    /// Changes that no statistics know of: the segment was the newest head.
     Uncounted,
 }
 
@@ -146,7 +148,7 @@ pub(crate) fn encode_digest(segments: &[Named]) -> Vec<u8> {
     segments.iter().flat_map(|named| encode(named).as_bytes().to_vec()).collect()
 }
 
-/// The segments named, in a head of `version`; its payload has been verified.
+/// Decodes the segments named in a head of `version`; the payload has been verified.
 pub(crate) fn decode_digest(payload: &[u8], version: u32) -> Result<Vec<Named>, &'static str> {
     let ragged = "a digest that is not whole records";
     let old = |r: &OldNamedBytes| Named {
@@ -176,14 +178,14 @@ pub(crate) fn decode_digest(payload: &[u8], version: u32) -> Result<Vec<Named>, 
     }
 }
 
-/// Who has changes in the segments of a log.
+/// The volumes with changes in the segments of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Statistics {
     /// Ascending, with the highest serial of each.
     pub(crate) volumes: Vec<(VolumeId, Serial)>,
-    /// These are all.
+    /// Whether these are all volumes.
     pub(crate) whole: bool,
-    /// What is not needed of what is there.
+    /// The marks of changes that are not needed any more.
     pub(crate) marks: Vec<(VolumeId, Mark)>,
 }
 
@@ -195,7 +197,7 @@ pub(crate) fn encode_statistics(volumes: &[(VolumeId, Serial)]) -> Vec<u8> {
     volumes.iter().flat_map(|entry| encode(entry).as_bytes().to_vec()).collect()
 }
 
-/// The volumes named; its payload has been verified.
+/// Decodes the volumes of statistics; the payload has been verified.
 pub(crate) fn decode_statistics(payload: &[u8]) -> Result<Vec<(VolumeId, Serial)>, &'static str> {
     let records = <[VolumeBytes]>::ref_from_bytes(payload)
         .map_err(|_| "statistics that are not whole records")?;
@@ -216,7 +218,7 @@ pub(crate) fn encode_marks(marks: &[(VolumeId, Mark)]) -> Vec<u8> {
     marks.iter().flat_map(|mark| encode(mark).as_bytes().to_vec()).collect()
 }
 
-/// The marks; their payload has been verified.
+/// Decodes marks; their payload has been verified.
 pub(crate) fn decode_marks(payload: &[u8]) -> Result<Vec<(VolumeId, Mark)>, &'static str> {
     let records =
         <[MarkBytes]>::ref_from_bytes(payload).map_err(|_| "marks that are not whole records")?;

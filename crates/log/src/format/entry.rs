@@ -1,32 +1,36 @@
 //! Page: docs/format/segment.md.
 //!
-//! The header of an entry, and at the same time its descriptor in the table at the segment's other end.
+//! The header of an entry, and at the same time its descriptor in the table at the segment's other
+//! end.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 4 | CRC-32C of bytes 4..64, seeded with the birth (before version 4: the segment id) |
-//! | 4 | 4 | offset of this entry in the segment, XORed with the upper half of the birth (before version 4: as it is) |
+//! | 4 | 4 | offset in the segment, XORed with the birth's upper half (plain before version 4) |
 //! | 8 | 3 | payload length |
-//! | 11 | 1 | kind: 1 digest, 2 statistics, 3 certificate, 4 marks, 5 release, 16 write, 17 zero, 18 trim |
+//! | 11 | 1 | kind, see below |
 //! | 12 | 4 | CRC-32C of the payload (certificate: of the newest descriptors, seeded as above) |
 //! | 16 | 16 | volume |
 //! | 32 | 8 | serial (certificate: descriptors in the segment so far) |
 //! | 40 | 8 | position in the volume (certificate: valid bytes, up to and with the certificate) |
-//! | 48 | 8 | span (statistics: 1 when not all volumes are named; certificate: how many descriptors its CRC covers) |
+//! | 48 | 8 | span (statistics: 1 = not all volumes; certificate: descriptors its CRC covers) |
 //! | 56 | 8 | generation |
 //!
-//! The payload follows, padded with zeros to 64 bytes. Behind a certificate comes padding to 512 bytes.
+//! Kinds: 1 digest, 2 statistics, 3 certificate, 4 marks, 5 release, 16 write, 17 zero, 18 trim.
+//!
+//! The payload follows, padded with zeros to 64 bytes. Behind a certificate comes padding to the
+//! sector of the segment's header (512 bytes before version 3).
 
 use super::Key;
 use crate::Change;
-use base::{Generation, Serial, VolumeId};
+use rekindle_base::{Generation, Serial, VolumeId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of an entry's header.
 pub(crate) const ENTRY_BYTES: u32 = 64;
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The segments that make up the log. In every head, once, first.
@@ -35,9 +39,10 @@ pub(crate) enum Kind {
     Statistics,
     /// Everything before it is valid.
     Certificate,
-    /// The low-water marks of the head before. Behind the statistics.
+    /// The low-water marks of the head before. They follow the statistics.
     Marks,
-    /// Changes of the volume up to the serial, before this point of the log, are not needed any more.
+    /// A release: changes of the volume up to the serial, before this point of the log, are not
+    /// needed any more.
     Release,
     /// A change of a volume.
     Change(Change),
@@ -62,7 +67,7 @@ struct Bytes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EntryHeader {
     pub(crate) kind: Kind,
-    /// Where the entry begins in its segment.
+    /// Offset of the entry in its segment.
     pub(crate) offset: u32,
     /// Payload bytes, without padding.
     pub(crate) length: u32,
@@ -95,12 +100,12 @@ impl EntryHeader {
         }
     }
 
-    /// Where the payload begins in the segment.
+    /// The offset of the payload in the segment.
     pub(crate) fn payload_start(&self) -> u32 {
         self.offset + ENTRY_BYTES
     }
 
-    /// Where the next entry begins, padding to a sector apart.
+    /// The offset of the next entry, padding to a sector apart.
     pub(crate) fn end(&self) -> u32 {
         self.payload_start() + padded(self.length)
     }
@@ -124,7 +129,7 @@ impl EntryHeader {
         zerocopy::transmute!(bytes)
     }
 
-    /// The header, if these bytes are one of the segment with this key.
+    /// Decodes the header, if these bytes are one of the segment with this key.
     pub(crate) fn decode(bytes: &[u8], key: Key) -> Result<EntryHeader, &'static str> {
         let (header, _) =
             Bytes::ref_from_prefix(bytes).map_err(|_| "the segment ends inside an entry")?;

@@ -1,6 +1,7 @@
 //! Page: docs/format/segment.md.
 //!
-//! The last sector of a segment: written once, when the segment is sealed, together with the descriptor table above it.
+//! The last sector of a segment: written once, when the segment is sealed, together with the
+//! descriptor table above it.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -15,13 +16,13 @@
 //! | 48 | 460 | zero |
 //! | 508 | 4 | CRC-32C of bytes 0..508 |
 
-use base::SegmentId;
-use base::checksum::crc32c;
+use rekindle_base::SegmentId;
+use rekindle_base::checksum::crc32c;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of the foot: one sector.
-pub(crate) const FOOT_BYTES: u32 = warm::limits::FOOT_BYTES;
+pub(crate) const FOOT_BYTES: u32 = rekindle_warm::limits::FOOT_BYTES;
 const MAGIC: [u8; 8] = *b"RKNDLend";
 const CRC_AT: usize = FOOT_BYTES as usize - 4;
 
@@ -40,7 +41,7 @@ struct Bytes {
     crc: U32,
 }
 
-/// How a sealed segment ended.
+/// The end of a sealed segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Foot {
     pub(crate) segment: SegmentId,
@@ -73,8 +74,9 @@ impl Foot {
         zerocopy::transmute!(bytes)
     }
 
-    /// The foot, if these are the last bytes of the sealed segment with this number, birth and capacity. Anything
-    /// else (an earlier life's foot, a torn one, none) means that the segment is not sealed.
+    /// The foot, if these are the last bytes of the sealed segment with this number, birth and
+    /// capacity. Anything else (an earlier life's foot, a torn one, none) means that the segment is
+    /// not sealed.
     pub(crate) fn decode(
         bytes: &[u8],
         segment: SegmentId,

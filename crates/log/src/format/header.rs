@@ -5,23 +5,24 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `RKNDLseg` |
-//! | 8 | 4 | version, 4 (1 to 3 are read, too: the page says in what they differ) |
+//! | 8 | 4 | version, 4 (versions 1 to 3 are read, too; the page lists their differences) |
 //! | 12 | 4 | replication class, 0 |
 //! | 16 | 16 | node (log) id |
 //! | 32 | 8 | segment id |
 //! | 40 | 8 | epoch |
 //! | 48 | 8 | incarnation of the node that made it |
-//! | 56 | 8 | birth: random, tells this segment from any other that might have its number; the key of all that follows |
+//! | 56 | 8 | birth: random, tells it from others of its number; key of all that follows |
 //! | 64 | 4 | capacity, bytes |
-//! | 68 | 4 | sector: what a batch begins and ends on, bytes; 512 before version 3 |
+//! | 68 | 4 | sector: batches begin and end on multiples of it, bytes; 512 before version 3 |
 //! | 72 | 52 | zero |
 //! | 124 | 4 | CRC-32C of bytes 0..124 |
 //!
-//! Magic, version and CRC keep their places in every version, so that an older binary can tell "newer" from "damaged".
+//! Magic, version and CRC keep their places in every version, so that an older binary can tell
+//! "newer" from "damaged".
 
 use crate::limits::{SECTOR_BYTES, SECTOR_BYTES_MAX};
-use base::checksum::crc32c;
-use base::{Incarnation, NodeId, SegmentId};
+use rekindle_base::checksum::crc32c;
+use rekindle_base::{Incarnation, NodeId, SegmentId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -31,7 +32,7 @@ pub(crate) const HEADER_BYTES: u32 = 128;
 pub(crate) const VERSION: u32 = 4;
 /// The oldest that is read.
 const VERSION_MIN: u32 = 1;
-/// From here on the birth is what checksums are seeded with.
+/// From this version on the birth seeds the checksums.
 pub(super) const VERSION_KEYED: u32 = 4;
 const MAGIC: [u8; 8] = *b"RKNDLseg";
 const CRC_AT: usize = HEADER_BYTES as usize - 4;
@@ -53,7 +54,7 @@ struct Bytes {
     crc: U32,
 }
 
-/// Who a segment is.
+/// The identity and layout of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) version: u32,
@@ -64,14 +65,14 @@ pub(crate) struct SegmentHeader {
     pub(crate) incarnation: Incarnation,
     pub(crate) birth: u64,
     pub(crate) capacity: u32,
-    /// What a batch begins and ends on: at least [`SECTOR_BYTES`].
+    /// Batches begin and end on multiples of this, bytes: at least [`SECTOR_BYTES`].
     pub(crate) sector: u32,
 }
 
-/// Why bytes are no segment header.
+/// The reason why bytes are no segment header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadHeader {
-    /// Not the beginning of any segment: preallocated and never used, for example.
+    /// Not the beginning of any segment: for example preallocated and never used.
     #[error("no segment: its magic is unknown")]
     NotASegment,
     #[error("damaged segment header: its checksum does not match")]

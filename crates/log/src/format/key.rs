@@ -1,27 +1,29 @@
 //! Page: docs/format/segment.md.
 //!
-//! What makes bytes valid in one segment only: nobody who chooses a payload can know it, so no payload, of whatever age,
-//! passes for an entry.
+//! The key that makes bytes valid in one segment only: a client cannot know it, so no payload of a
+//! client, of whatever age, passes for an entry.
 
 use super::{SegmentHeader, header};
-use base::checksum::crc32c_seeded;
+use rekindle_base::checksum::crc32c_seeded;
 
-/// The secret of a segment: its birth. Before version 4 it was the segment's number, which anybody can guess.
+/// The secret of a segment: its birth. Before version 4 it was the segment's number, which a client
+/// can guess.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     seed: u64,
-    /// What offsets are XORed with. A checksum alone would be met by one of 2^32 guesses, and a client may write
-    /// as many grains as that.
+    /// The mask that offsets are XORed with. One of 2^32 guesses would meet a checksum alone, and a
+    /// client may write as many grains as that.
     mask: u32,
 }
 
 impl Key {
-    /// The checksum of an entry's header, or of descriptors as a certificate and a foot have it.
+    /// The checksum of an entry's header, or of the descriptors that a certificate or a foot
+    /// covers.
     pub(crate) fn checksum(self, bytes: &[u8]) -> u32 {
         crc32c_seeded(self.seed, bytes)
     }
 
-    /// An offset as an entry has it, and back.
+    /// Masks an offset as entries store it; a second call unmasks it.
     pub(super) fn masked(self, offset: u32) -> u32 {
         offset ^ self.mask
     }
@@ -32,7 +34,7 @@ impl SegmentHeader {
         if self.version < header::VERSION_KEYED {
             return Key { seed: self.segment.0, mask: 0 };
         }
-        // The halves are independent: both must be guessed.
+        // The halves of the birth are independent: a forger must guess both.
         Key { seed: self.birth, mask: (self.birth >> 32) as u32 }
     }
 }

@@ -1,6 +1,7 @@
-//! What a segment is made of, byte by byte. The same bytes lie in warm memory and on flash.
+//! The layout of a segment, byte by byte. The same bytes lie in warm memory and on flash.
 //!
-//! Page: `docs/format/segment.md`. Every decoder takes any bytes and gives an error for wrong ones.
+//! Page: `docs/format/segment.md`. Every decoder takes any bytes and returns an error for wrong
+//! ones.
 
 mod digest;
 mod entry;

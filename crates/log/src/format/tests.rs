@@ -1,9 +1,9 @@
-//! Each record survives its bytes, and any bytes are read without panic.
+//! Each record survives its bytes, and the decoders read any bytes without panic.
 
 use super::*;
 use crate::Change;
-use base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
 use proptest::prelude::*;
+use rekindle_base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
 
 const SEGMENT: SegmentId = SegmentId(5);
 
@@ -66,7 +66,7 @@ fn a_segment_header_survives_its_bytes_and_no_flipped_bit_goes_unseen() {
 fn a_newer_version_is_told_from_damage() {
     let mut bytes = header().encode();
     bytes[8] = 5;
-    let crc = base::checksum::crc32c(&bytes[..124]);
+    let crc = rekindle_base::checksum::crc32c(&bytes[..124]);
     bytes[124..].copy_from_slice(&crc.to_le_bytes());
     assert_eq!(SegmentHeader::decode(&bytes), Err(BadHeader::Newer(5)));
 }
@@ -93,7 +93,7 @@ fn the_right_checksum_alone_makes_no_entry() {
     let plain = 128_u32.to_le_bytes();
     let mut bytes = entry().encode(key);
     assert_ne!(bytes[4..8], plain, "the offset is not what anybody would write");
-    // As somebody would make it who has met the checksum by chance.
+    // A forged entry: its maker has met the checksum by chance.
     bytes[4..8].copy_from_slice(&plain);
     let crc = key.checksum(&bytes[4..]);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
@@ -106,7 +106,7 @@ fn what_older_binaries_have_written_is_valid_by_the_number() {
         let old = SegmentHeader { version, ..header() };
         let bytes = entry().encode(old.key());
         assert_eq!(bytes[4..8], 128_u32.to_le_bytes());
-        let crc = base::checksum::crc32c_seeded(SEGMENT.0, &bytes[4..]);
+        let crc = rekindle_base::checksum::crc32c_seeded(SEGMENT.0, &bytes[4..]);
         assert_eq!(bytes[..4], crc.to_le_bytes());
         assert!(EntryHeader::decode(&bytes, header().key()).is_err());
     }

@@ -1,18 +1,19 @@
 //! Decides, after a start, what the log is.
 //!
-//! RAMCloud takes the *lowest* open head that has a digest, because a replica of a newer one may have reached only some
-//! backups. Here all copies lie on one device, so the **newest** head whose opening is whole is taken: by the order of a
-//! rollover (new head durably open, old sealed, then data for the new one) its digest names every segment that can
-//! hold an acknowledged change, the one before it included, sealed or not. This also needs no care for openings that
-//! were given up in earlier lives: they have lower numbers than the head that was opened after them.
+//! RAMCloud takes the *lowest* open head that has a digest, because a replica of a newer one may
+//! have reached only some backups. Here all copies lie on one device, so this crate takes the
+//! **newest** head whose opening is whole. By the order of a rollover (new head durably open, old
+//! sealed, then data for the new one) the digest of that head names every segment that can hold an
+//! acknowledged change: the one before it included, sealed or not. Openings that earlier lives gave
+//! up need no care: they have lower numbers than the head that was opened after them.
 
 use crate::Known;
 use crate::format::{Lost, Named};
 use crate::walk::Opening;
-use base::{Incarnation, SegmentId};
+use rekindle_base::{Incarnation, SegmentId};
 use std::collections::BTreeMap;
 
-/// How a head ended.
+/// The end of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Open,
@@ -28,40 +29,41 @@ pub(crate) struct Probe {
     pub(crate) segment: SegmentId,
     pub(crate) opening: Opening,
     pub(crate) has_changes: bool,
-    /// How it ended **on flash**.
+    /// The head's end **on flash**.
     pub(crate) end: End,
 }
 
-/// What is known of a segment's number without looking inside.
+/// The state of a segment's number, without a look inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Present {
-    /// There are bytes of it, with a valid header.
+    /// The segment has bytes with a valid header.
     Yes { file: u32 },
-    /// Its opening is not whole, and there is no trace of a change in it: a head that was never durably open.
+    /// The opening is not whole and the segment has no trace of a change: a head that was never
+    /// durably open.
     NeverOpened,
-    /// Its opening is not whole, but it holds changes: damage.
+    /// The opening is not whole, but the segment holds changes: damage.
     Broken { file: u32 },
 }
 
-/// What the log is.
+/// The log as a start decides it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct History {
     /// Segments to be served, ascending.
     pub(crate) members: Vec<Named>,
-    /// Segments that are named and not there.
+    /// Segments that a digest names and the folder lacks.
     pub(crate) missing: Vec<Named>,
-    /// From this head on acknowledged changes may be missing, nobody knows of which volumes.
+    /// From this head on acknowledged changes may be missing, of unknown volumes.
     pub(crate) tail_lost: Option<SegmentId>,
     /// The segment that is to be committed and sealed behind the new head.
     pub(crate) resume: Option<SegmentId>,
-    /// The newest head, when it holds nothing: it leaves the log when the new head is durable.
+    /// The newest head, when it has no changes: it leaves the log when the new head is durable.
     pub(crate) empty: Option<SegmentId>,
     /// The head to be opened now.
     pub(crate) next: SegmentId,
 }
 
-/// Decides what the log is. `newest` is the newest head that could be read, `before` the segment before it in its digest
-/// with its end, if it could be read.
+/// Decides what the log is. `newest` is the newest head that could be read. `before` is the segment
+/// before it in its digest, with its end, if that could be read.
 pub(crate) fn what_is_the_log(
     present: &BTreeMap<SegmentId, Present>,
     newest: Option<&Probe>,
@@ -76,8 +78,8 @@ pub(crate) fn what_is_the_log(
         _ => None,
     });
     let Some(newest) = newest else {
-        // No head at all. If anything holds changes it is served as far as it goes: too much rather than too little,
-        // since whoever asks knows what is in the datastore already.
+        // No head at all. Every segment that holds changes is served as far as it goes: too much
+        // rather than too little, since the caller knows what is in the datastore already.
         let all = present.iter().filter_map(|(&segment, state)| match state {
             Present::Yes { file } | Present::Broken { file } => {
                 Some(Named { segment, file: *file, lost: Lost::Nothing, who: None })
@@ -98,7 +100,8 @@ pub(crate) fn what_is_the_log(
         history.members.push(named);
     }
     if let End::Sealed { successor: Some(successor) } = newest.end {
-        // It was sealed only after its successor was durably open, so that one has been lost since.
+        // The head was sealed only after its successor was durably open: that successor has been
+        // lost since.
         history.tail_lost.get_or_insert(successor);
     }
     choose_resumed(&mut history, newest, before);
@@ -111,9 +114,10 @@ pub(crate) fn what_is_the_log(
 }
 
 impl History {
-    /// Judges what was found by what is known from outside the folder: the log had `known` open, so its newest head is that
-    /// one, or a later one, or of a later life. `found` is the newest head that could be read, with the life that made it. If
-    /// it is older, or there is none, the log that was used last is not here: says so, and notes that its end is lost.
+    /// Compares the found log with what the node knows from outside the folder. The log had `known`
+    /// open, so its newest head is that one, or a later one, or of a later life. `found` is the
+    /// newest head that could be read, with the life that made it. If `found` is older or `None`,
+    /// the log that was used last is not here: returns `true`, and notes that its end is lost.
     pub(crate) fn compare(
         &mut self,
         known: Known,
@@ -121,13 +125,13 @@ impl History {
     ) -> bool {
         let of_stand_in = |first: Incarnation| found.is_some_and(|(life, _)| life >= first);
         if known.stand_in.is_some_and(of_stand_in) {
-            // Its digest goes on naming what is lost.
+            // The digest of the stand-in goes on naming the lost segments.
             return true;
         }
         if found >= Some((known.incarnation, known.newest)) {
             return false;
         }
-        // No segment has had this number, so nobody has accepted the loss of it.
+        // No segment has had this number, so the loss of it cannot have been accepted before.
         let lost = known.newest.max(self.next);
         self.tail_lost.get_or_insert(lost);
         true
@@ -139,7 +143,7 @@ fn choose_resumed(history: &mut History, newest: &Probe, before: Option<(Segment
         history.resume = Some(newest.segment);
         return;
     }
-    // Data goes into a head only when the one before is sealed: where there is data, nobody needs to look further.
+    // Data goes into a head only when the one before is sealed: a head with data ends the search.
     if let Some((segment, End::Open)) = before {
         history.resume = Some(segment);
     }

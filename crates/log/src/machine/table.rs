@@ -1,30 +1,35 @@
-//! The segments that make up the log, and which of them nobody needs any more.
+//! The segments that make up the log, and which of them are still needed.
 //!
 //! ```text
-//!  open head --seal--> live --last change released--> dead --a durable head's digest without it,
-//!                       ^                                     and the head before it sealed--> out (file reused)
+//!  open head --seal--> live --last change released--> dead --(*)--> out (file reused)
+//!                       ^
 //!  recovered, not read -+ (learn)
 //! ```
-//! A dead segment leaves the table in two steps, because the newest durable digest still names it: if its file were
-//! reused before the next head is durable, the log of a crashed node would seem incomplete.
+//!
+//! (*) A durable head's digest does not name the segment, and the head before that head is sealed.
+//!
+//! A dead segment leaves the table in two steps, because the newest durable digest still names it:
+//! if its file were reused before the next head is durable, the log of a crashed node would seem
+//! incomplete.
 
 use crate::format::{Lost, Mark, Named, Statistics, Who};
 use crate::limits::{LITTER_MIN, MARKS_MAX};
-use base::{SegmentId, Serial, VolumeId};
 use hashbrown::HashMap;
+use rekindle_base::{SegmentId, Serial, VolumeId};
 use std::collections::BTreeMap;
 
-/// All segments, with what the driver hangs on each (`T`).
+/// All segments, each with a value of the driver (`T`).
 pub(crate) struct Table<T> {
     rows: BTreeMap<SegmentId, Row<T>>,
-    /// Where each volume has unreleased changes: segment and highest serial there.
+    /// The places of each volume's unreleased changes: segment and highest serial there.
     volumes: HashMap<VolumeId, Vec<(SegmentId, Serial)>>,
     /// Releases that came before the recovered segments were read.
     early: HashMap<VolumeId, Serial>,
-    /// What an earlier head's statistics said of the segments that have not been read.
+    /// Highest serials in the segments that have not been read, by an earlier head's statistics.
     carried: HashMap<VolumeId, Serial>,
     carried_whole: bool,
-    /// What is not needed of what still lies in these segments. So no restart gives it again, whatever is released later.
+    /// The marks of changes that still lie in these segments and are not needed. They keep a
+    /// restart from giving such changes again, whatever is released later.
     marks: HashMap<VolumeId, Vec<Mark>>,
     unread: usize,
     lost: usize,
@@ -35,29 +40,30 @@ struct Row<T> {
     file: Option<u32>,
     who: Option<Who>,
     content: Content,
-    /// Changes of it are lost, and nobody has accepted that yet: it stays, so that no restart forgets the loss.
+    /// Changes of the segment are lost, and the loss is not accepted yet: the row stays, so that no
+    /// restart forgets the loss.
     lost: Lost,
     segment: T,
 }
 
 #[derive(PartialEq, Eq)]
 enum Content {
-    /// Open, or recovered and not read, or lost: in any case needed.
+    /// The segment is open, or recovered and not read, or lost: in any case needed.
     Unknown,
-    /// This many volumes have unreleased changes here; a loss that nobody has accepted yet counts as one.
+    /// Count of the volumes with unreleased changes here; a loss not accepted yet counts as one.
     Volumes(usize),
 }
 
-/// Who needs a segment, as far as is known.
+/// The need for a segment, as far as the table knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needed {
-    /// It is open, or nobody has read it yet.
+    /// The segment is open, or not read yet.
     Unknown,
-    /// So many volumes have unreleased changes in it.
+    /// Count of the volumes with unreleased changes in the segment.
     By(usize),
 }
 
-/// The serial of a mark that leaves nothing.
+/// The serial of a mark that covers every change before it.
 pub(crate) const EVERY: Serial = Serial(u64::MAX);
 
 /// The number in a digest that stands for "no file".
@@ -78,14 +84,14 @@ impl<T> Table<T> {
         }
     }
 
-    /// What earlier lives have marked.
+    /// Takes over the marks of earlier lives.
     pub(crate) fn take_over(&mut self, marks: &HashMap<VolumeId, Vec<Mark>>) {
         for (&volume, marks) in marks {
             marks.iter().for_each(|&mark| self.mark(volume, mark));
         }
     }
 
-    /// A segment whose content is not known (yet): the head, a recovered one, a lost one.
+    /// Adds a segment whose content is not known (yet): the head, a recovered one, a lost one.
     pub(crate) fn insert(
         &mut self,
         id: SegmentId,
@@ -99,8 +105,8 @@ impl<T> Table<T> {
         assert!(before.is_none(), "segment {id} is in the log once");
     }
 
-    /// Adds to what is known of the segments that have not been read: what is in the newest of them, which no head's
-    /// statistics cover. `None` when that cannot be told.
+    /// Adds the highest serials of an unread segment that no head's statistics cover. `None` when
+    /// they cannot be told.
     pub(crate) fn carry(&mut self, highest: Option<Vec<(VolumeId, Serial)>>) {
         self.carried_whole &= highest.is_some();
         for (volume, serial) in highest.unwrap_or_default() {
@@ -109,7 +115,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Changes of a segment that has not been learnt of are lost: it stays until [`Table::discard`].
+    /// Marks a segment that has not been learnt of as lost: it stays until [`Table::discard`].
     pub(crate) fn mark_lost(&mut self, id: SegmentId, lost: Lost) {
         let row = self.rows.get_mut(&id).expect("a segment that is lost is in the log");
         assert!(row.content == Content::Unknown, "a loss in segment {id} is seen before all else");
@@ -118,7 +124,8 @@ impl<T> Table<T> {
         row.lost = lost.max(row.lost);
     }
 
-    /// What is in a segment that was unknown until now: the highest serial of each volume.
+    /// Records the content of a segment that was unknown until now: the highest serial of each
+    /// volume.
     pub(crate) fn learn(
         &mut self,
         id: SegmentId,
@@ -146,8 +153,8 @@ impl<T> Table<T> {
         self.forget_earlier_lives();
     }
 
-    /// Drops what was only needed for segments that had not been read. Who may be in a lost one is known from
-    /// `carried` alone.
+    /// Drops data that only unread segments needed. Only `carried` knows which volumes may be in a
+    /// lost segment, so it stays while one is lost.
     fn forget_earlier_lives(&mut self) {
         if self.unread == 0 {
             self.early.clear();
@@ -158,8 +165,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// Changes of `volume` up to `serial` are not needed any more. Says whether fewer segments are [live](Self::live) now: one
-    /// died of it, or stays for nothing but the proof of a loss.
+    /// Marks changes of `volume` up to `serial` as not needed any more. Returns whether fewer
+    /// segments are [live](Self::live) now: one died, or stays as the proof of a loss only.
     pub(crate) fn release(&mut self, volume: VolumeId, serial: Serial) -> bool {
         if self.unread > 0 {
             let early = self.early.entry(volume).or_default();
@@ -186,19 +193,21 @@ impl<T> Table<T> {
         self.live() < before
     }
 
-    /// Whether anything of `volume` may lie here that is not released, or may have been in a segment that is lost.
+    /// Whether unreleased changes of `volume` may lie here, or may have been in a lost segment.
     pub(crate) fn may_have(&self, volume: VolumeId) -> bool {
         self.unread > 0 || self.lost > 0 || self.volumes.contains_key(&volume)
     }
 
-    /// Up to where changes of `volume` are marked as not needed; 0 when they are not, or when it was forgotten.
+    /// The serial up to which changes of `volume` are marked as not needed; 0 without a mark, or
+    /// when the volume was forgotten.
     pub(crate) fn marked(&self, volume: VolumeId) -> Serial {
         let marks = self.marks.get(&volume).map_or(&[][..], Vec::as_slice);
         let serials = marks.iter().map(|mark| mark.serial).filter(|&serial| serial != EVERY);
         serials.max().unwrap_or_default()
     }
 
-    /// Remembers what is not needed for as long as it lies in the log. Marks come in the order of the log.
+    /// Remembers a mark for as long as the changes that it covers lie in the log. Marks come in the
+    /// order of the log.
     pub(crate) fn mark(&mut self, volume: VolumeId, mark: Mark) {
         let marks = self.marks.entry(volume).or_default();
         marks.retain(|earlier| earlier.serial > mark.serial);
@@ -208,7 +217,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// What is marked and still lies here, in the order of volumes.
+    /// The marks of changes that still lie here, in the order of volumes.
     fn marks(&self) -> Vec<(VolumeId, Mark)> {
         let oldest = self.rows.keys().next().copied().unwrap_or_default();
         let each = |(&volume, marks): (&VolumeId, &Vec<Mark>)| {
@@ -221,8 +230,9 @@ impl<T> Table<T> {
         marks
     }
 
-    /// Segments that are needed, the head among them. Those that stay for nothing but the proof of a loss do not count: they
-    /// stay however much reaches the datastore, and writes would wait for ever for the room that they take.
+    /// Count of the segments that are needed, the head among them. Segments that stay as the proof
+    /// of a loss only do not count: no progress of the datastore frees them, and writes would wait
+    /// for ever for their room.
     pub(crate) fn live(&self) -> usize {
         self.rows.len() - self.dead - self.proofs()
     }
@@ -243,12 +253,12 @@ impl<T> Table<T> {
         self.dead >= LITTER_MIN && self.dead > 2 * self.live()
     }
 
-    /// How many segments leave the log with the next head.
+    /// Count of the segments that leave the log with the next head.
     pub(crate) fn dead(&self) -> usize {
         self.dead
     }
 
-    /// Segments that hold a file.
+    /// Count of the segments that hold a file.
     pub(crate) fn held(&self) -> usize {
         self.rows.len()
     }
@@ -257,7 +267,8 @@ impl<T> Table<T> {
         self.unread
     }
 
-    /// What the next head's digest shall name beside itself, and what leaves the log when that head has taken over.
+    /// The segments that the next head's digest names beside that head, and those that leave the
+    /// log when it has taken over.
     pub(crate) fn next_digest(&self) -> (Vec<Named>, Vec<SegmentId>) {
         let (mut named, mut leaving) = (Vec::new(), Vec::new());
         for (&segment, row) in &self.rows {
@@ -272,7 +283,7 @@ impl<T> Table<T> {
         (named, leaving)
     }
 
-    /// The volumes with changes in the log. `head` are those of the open head.
+    /// The volumes with changes in the log. `head` lists those of the open head.
     pub(crate) fn statistics(&self, head: &HashMap<VolumeId, Serial>, most: usize) -> Statistics {
         let mut highest = self.carried.clone();
         let listed = self
@@ -304,7 +315,7 @@ impl<T> Table<T> {
         row.segment
     }
 
-    /// All segments, ascending: file, who needs it, whether changes of it are lost, and what hangs on it.
+    /// All segments, ascending: file, need, whether changes are lost, and the driver's value.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (SegmentId, Option<u32>, Needed, Lost, &T)> {
         self.rows.iter().map(|(&id, row)| {
             let needed = match row.content {
@@ -320,7 +331,7 @@ impl<T> Table<T> {
         self.rows.iter().map(|(&id, row)| (id, &row.segment))
     }
 
-    /// The loss in a segment has been accepted: what is left of it goes like any other.
+    /// Accepts the loss in a segment: what is left of the segment goes like any other.
     pub(crate) fn discard(&mut self, id: SegmentId) {
         let Some(row) = self.rows.get_mut(&id).filter(|row| row.lost != Lost::Nothing) else {
             return;

@@ -3,10 +3,10 @@
 use super::*;
 use crate::Known;
 use crate::Loss;
-use base::SegmentId;
-use env::Open;
+use rekindle_base::SegmentId;
+use rekindle_env::Open;
 
-/// One life in `folder`, as the node does it: finds, opens, and gives what is to be written down.
+/// One life in `folder`, as the node runs it: finds and opens the log.
 async fn live(env: &Env, life: u64, known: Option<Known>, folder: &str) -> (Log, Opened) {
     let arena = Arena::volatile_sized(4, SEGMENT);
     let config = Config { folder: PathBuf::from(folder), ..config(8) };
@@ -14,7 +14,7 @@ async fn live(env: &Env, life: u64, known: Option<Known>, folder: &str) -> (Log,
     found.open(Incarnation(life)).await.expect("the log opens")
 }
 
-/// Lets go of the log, and lets what it does in the background end.
+/// Drops the log, and lets its background tasks end.
 async fn end(env: &Env, log: Log) {
     drop(log);
     env.sleep(Duration::from_millis(100)).await;
@@ -55,21 +55,22 @@ fn a_log_whose_folder_is_gone_is_lost_and_not_new() {
         }
         let found = losses(&log).await;
         assert_eq!((found[0].segment, found[0].before), (SegmentId(1), None));
-        // Its own head has another number, so a loss of that would be another loss.
+        // The stand-in's head has another number, so the loss of that head would be another loss.
         assert_eq!(log.known().newest, SegmentId(2));
         end(&env, log).await;
-        // The same again: it is told again, as the same loss.
+        // The next start reports the same loss again.
         let missed = Known { stand_in: Some(Incarnation(2)), ..known };
         let (log, opened) = live(&env, 3, Some(missed), "/elsewhere").await;
         assert!(opened.is_absent && opened.damage[0].contains("segment 1 of start 1"));
         assert!(losses(&log).await.iter().all(|loss| loss.segment == SegmentId(1)));
         end(&env, log).await;
-        // Mounted again, before anybody went on without it.
+        // The folder is mounted again, before a stand-in has acknowledged anything.
         let (log, opened) = live(&env, 4, Some(missed), FOLDER).await;
         assert!(!opened.is_absent && opened.damage.is_empty(), "{opened:?}");
         assert_eq!(recovered(&log, volume(1)).await, (1..=100).collect::<Vec<_>>());
         end(&env, log).await;
-        // Had somebody gone on, the old one would be another log, although it has got further.
+        // After a stand-in has acknowledged changes, the old log is another log, although it has
+        // got further.
         let gone_on = Known { newest: SegmentId(3), incarnation: Incarnation(3), stand_in: None };
         let (log, opened) = live(&env, 5, Some(gone_on), "/elsewhere").await;
         assert!(!opened.is_absent && losses(&log).await.len() == 1, "still lost: {opened:?}");

@@ -1,12 +1,13 @@
 //! Crashes at random points of random work, life after life, on one disk.
 //!
-//! The oracle: of each volume, what comes back is a run of consecutive serials that reaches from what was released
-//! (or before) to at least what was acknowledged: committed, or after a death of the process alone, appended.
+//! The oracle: for each volume, a run of consecutive serials comes back. It begins at the released
+//! serial or before, and ends at the acknowledged one or behind: committed, or after a death of the
+//! process alone, appended.
 
 use super::*;
-use env::sim::Stop;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use rekindle_env::sim::Stop;
 use std::sync::Arc;
 
 const VOLUMES: u8 = 3;
@@ -61,7 +62,7 @@ async fn writer(env: Env, log: Log, number: u8, model: Model) {
     }
 }
 
-/// Releases some of what is committed, now and then.
+/// Releases some of the committed changes, now and then.
 async fn releaser(env: Env, log: Log, model: Model) {
     loop {
         env.sleep(Duration::from_millis(1 + env.random_u64() % 20)).await;
@@ -84,7 +85,7 @@ async fn releaser(env: Env, log: Log, model: Model) {
     }
 }
 
-/// One life: opens, checks what came back, works until stopped.
+/// One life: opens, checks what came back, works until the world stops it.
 async fn live(env: Env, slots: usize, outlives: bool, faulty: bool, model: Model) {
     let arena = match outlives {
         true => Arena::open_sized(&env, Path::new(ARENA), NODE, slots, SEGMENT).unwrap(),
@@ -92,11 +93,11 @@ async fn live(env: Env, slots: usize, outlives: bool, faulty: bool, model: Model
     };
     let (log, opened) = match Log::open(&env, arena, config(5), Incarnation(1)).await {
         Ok(opened) => opened,
-        Err(Error::Flash { .. } | Error::Damaged { .. }) if faulty => return, // A fault hit the start.
+        Err(Error::Flash { .. } | Error::Damaged { .. }) if faulty => return, // The disk failed.
         Err(error) => panic!("the log does not open: {error}"),
     };
     if faulty && !opened.damage.is_empty() {
-        // A file could not be read this time. Nothing may come of it for the next life.
+        // A file could not be read this time. That must have no effect on the next life.
         return env.sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(opened.damage, Vec::<String>::new());
@@ -107,7 +108,7 @@ async fn live(env: Env, slots: usize, outlives: bool, faulty: bool, model: Model
             Err(error) => panic!("nothing is lost, but: {error}"),
         };
         let known = model.lock()[usize::from(number)];
-        // What was released may be there or not.
+        // Released changes may be there or not.
         let serials: Vec<u64> =
             list.iter().map(|one| one.serial.0).filter(|&serial| serial > known.released).collect();
         let last = known.released + serials.len() as u64;
@@ -195,8 +196,8 @@ fn acknowledged_changes_survive_any_crash_on_a_drive_with_large_sectors() {
     });
 }
 
-/// A write that failed is in the page cache all the same, where the kernel takes it for clean: the next life reads it, and
-/// its sync does not save it.
+/// A write that failed is in the page cache all the same, where the kernel takes it for clean. The
+/// next life reads it, and its sync does not save it.
 #[test]
 fn what_only_the_page_cache_had_is_made_durable_before_it_counts() {
     (0..seeds()).for_each(|seed| {

@@ -1,4 +1,4 @@
-//! An open head that flash does not have whole: what lies behind the damage proves that more was there.
+//! An open head that flash has in part: entries behind the damage prove that more was there.
 
 use super::*;
 use crate::Recovered;
@@ -7,7 +7,8 @@ fn serials(list: &[Recovered]) -> Vec<u64> {
     list.iter().map(|one| one.serial.0).collect()
 }
 
-/// Six commits of one change each into the first head, and a seventh that nobody has waited for. Where the entries begin.
+/// Makes six commits of one change each into the first head, and a seventh that is not awaited.
+/// Returns the offsets of the entries.
 fn six_commits(world: &World) -> Vec<u32> {
     let env = world.env();
     world.block_on(async {
@@ -24,7 +25,7 @@ fn six_commits(world: &World) -> Vec<u32> {
 
 #[test]
 fn one_bad_header_of_an_open_head_is_an_exact_loss() {
-    // Each of the six, but the last: that one may be torn.
+    // Each of the six but the last, which may be torn.
     for (number, byte) in (0..5).flat_map(|number| [(number, 0), (number, 20), (number, 60)]) {
         let world = world(1);
         let offsets = six_commits(&world);
@@ -63,7 +64,8 @@ fn one_bad_header_of_an_open_head_is_an_exact_loss() {
     }
 }
 
-/// The head after it was opened, so its own opening was durable once: nothing of it is taken for a torn write.
+/// The head after this one was opened, so this one's opening was durable once: no damage of it is
+/// taken for a torn write.
 #[test]
 fn a_head_whose_opening_is_damaged_is_a_loss_when_it_has_a_successor() {
     for byte in [128, 140, 190, 200] {
@@ -74,7 +76,7 @@ fn a_head_whose_opening_is_damaged_is_a_loss_when_it_has_a_successor() {
             for serial in 1..=25 {
                 append(&log, volume(1), serial, 600).await.unwrap();
             }
-            // The next head is opened, and nothing of this one is committed beyond its opening.
+            // The next head is opened, and this one has nothing committed beyond its opening.
             env.sleep(Duration::from_millis(10)).await;
             assert!(log.view().head.durable < 2048, "{:?}", log.view());
         });
@@ -114,7 +116,7 @@ fn no_flipped_bit_of_an_open_head_takes_more_than_its_last_batch_in_silence() {
         let world = world(seed);
         let offsets = six_commits(&world);
         world.cut_power();
-        // Behind the segment's header: without that one nobody can tell that there was a log.
+        // Behind the segment's header: without the header there is no sign that there was a log.
         let offset = 128 + world.env().random_u64() % u64::from(offsets[5] + 800);
         assert!(world.flip_bit("/flash/00000001.seg", offset));
         let env = world.env();
@@ -129,20 +131,20 @@ fn no_flipped_bit_of_an_open_head_takes_more_than_its_last_batch_in_silence() {
     }
 }
 
-/// A torn write is no damage, wherever it tears, and also when a driver was given up in between.
+/// A torn write is no damage, wherever it tears, and also when a commit was given up in between.
 #[test]
 fn a_torn_last_batch_is_never_taken_for_damage() {
     for seed in 0..400 {
         let world = world(seed);
         let env = world.env();
-        let stop = env::sim::Stop::DiskOperation(1 + env.random_u64() % 60);
+        let stop = rekindle_env::sim::Stop::DiskOperation(1 + env.random_u64() % 60);
         let mut committed = 0;
         world.block_on_until(stop, async {
             let (log, _) = open(&env).await;
             for serial in 1.. {
                 let (position, _) = append(&log, volume(1), serial, 3000).await.unwrap();
                 if serial % 3 == 0 {
-                    // Given up in the middle of its write; the next one repeats it.
+                    // The commit is given up in the middle of its write; the next one repeats it.
                     let commit = log.commit(position);
                     let _ = env.timeout(Duration::from_micros(seed * 3), commit).await;
                 } else {
@@ -163,7 +165,7 @@ fn a_torn_last_batch_is_never_taken_for_damage() {
     }
 }
 
-/// A drive writes 4 KiB as one: what lies beside a batch in them must not be of one that was acknowledged.
+/// A drive writes 4 KiB as one: a batch must not share them with an acknowledged one.
 #[test]
 fn batches_end_on_the_drives_physical_sector() {
     let world = world(9);
@@ -182,7 +184,7 @@ fn batches_end_on_the_drives_physical_sector() {
         40
     });
     world.cut_power();
-    // The next life has a drive of another kind, and reads what is there.
+    // The next life has a drive of another kind, and reads what the first has written.
     world.change_faults(|faults| faults.sector_bytes = 512);
     for _ in 0..2 {
         let env = world.env();

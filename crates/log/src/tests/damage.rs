@@ -1,4 +1,4 @@
-//! Bits that turned, files that are gone: seen, reported, and confined.
+//! Flipped bits and missing files: seen, reported, and confined.
 
 use super::*;
 use crate::Recovered;
@@ -51,20 +51,23 @@ fn a_missing_segment_is_reported_and_concerns_only_who_may_be_in_it() {
         let gap = serials.windows(2).find(|pair| pair[1] != pair[0] + 1).expect("a gap").to_vec();
         assert_eq!((losses[0].after.0, losses[0].before.map(|s| s.0)), (gap[0], Some(gap[1])));
         assert_eq!((serials[0], serials[serials.len() - 1]), (1, last));
-        // The statistics of a later head say that volume 2 had nothing after its first change, volume 4 nothing at all.
+        // By the statistics of a later head, volume 2 had nothing after its first change, volume 4
+        // nothing at all.
         assert_eq!(recovered(&log, volume(2)).await, [1]);
         assert_eq!(recovered(&log, volume(4)).await, Vec::<u64>::new());
-        // Of volume 3 there is nothing before its only change; the log does not know that it is the very first.
+        // Volume 3 has nothing before its only change; the log does not know that it is the very
+        // first.
         let _ = log.salvage(volume(3)).await.unwrap();
         append(&log, volume(1), last + 1, 100).await.unwrap();
     });
-    // It is not forgotten by the next start.
+    // The next start still reports the loss.
     world.crash_process();
     let env = world.env();
     world.block_on(async {
         let (log, opened) = open_with(&env, 3, 20).await.unwrap();
         assert!(opened.damage[0].contains("segment 3"), "{:?}", opened.damage);
         lost(&log, volume(1)).await;
+        assert!(!log.holds_nothing(), "the proof of a loss is needed until a user accepts it");
         log.accept_losses().await.unwrap();
         assert!(log.unfinished(volume(1)).await.unwrap().len() > 10);
         for serial in 1..50 {
@@ -143,7 +146,8 @@ fn a_flipped_bit_never_goes_unseen() {
                 Err(Error::Lost { .. }) => return 0,
                 Err(error) => panic!("seed {seed}: {error}"),
             };
-            // A torn last batch and a damaged one look the same: only that one may vanish without a word.
+            // A torn last batch and a damaged one look the same: only the last batch may vanish
+            // without a report.
             let serials = serials(&list);
             let in_last_batch = seed % 6 == 5;
             let expected: Vec<u64> = (1..=last).collect();
@@ -280,12 +284,15 @@ fn a_newer_format_is_refused() {
     world.block_on(async {
         let (log, _) = open(&env).await;
         log.close().await.unwrap();
-        let file =
-            env.disk().open(Path::new("/flash/00000001.seg"), env::Open::Write).await.unwrap();
+        let file = env
+            .disk()
+            .open(Path::new("/flash/00000001.seg"), rekindle_env::Open::Write)
+            .await
+            .unwrap();
         let mut header = [0; 128];
         file.read_at(&mut header, 0).await.unwrap();
         header[8] = 9;
-        let crc = base::checksum::crc32c(&header[..124]);
+        let crc = rekindle_base::checksum::crc32c(&header[..124]);
         header[124..].copy_from_slice(&crc.to_le_bytes());
         file.write_durable(&header, 0).await.unwrap();
         let error = open_with(&env, 4, 8).await.err().expect("a newer format");
@@ -338,7 +345,7 @@ fn what_only_damaged_memory_had_is_lost_in_every_life() {
         append(&log, volume(1), 2, 100).await.unwrap();
     });
     world.crash_process();
-    // The state word of every slot that is used, and so also the head's.
+    // The state word of every used slot, which includes the head's.
     (0..3).for_each(|slot| _ = world.flip_memory_bit(ARENA, 4096 + slot * 64));
     for _ in 0..3 {
         let env = world.env();
@@ -357,7 +364,7 @@ fn what_only_damaged_memory_had_is_lost_in_every_life() {
 fn volumes_of_the_newest_head_are_counted_before_the_next_is_opened() {
     let world = world(14);
     let env = world.env();
-    // The volume's only change is in segment 1, of which no statistics were made by the life that wrote it.
+    // The volume's only change is in segment 1: the life that wrote it made no statistics of that.
     world.block_on(async {
         let (log, _) = open_with(&env, 3, 20).await.unwrap();
         append(&log, volume(1), 1, 100).await.unwrap();
@@ -429,8 +436,8 @@ fn an_arena_whose_headers_are_both_damaged_is_a_loss_that_is_said() {
     });
 }
 
-/// Memory of an earlier moment, put back over a log that has gone on: another arena was in use meanwhile, or a snapshot of
-/// the machine's memory was restored.
+/// Memory of an earlier moment lies over a log that has gone on: another arena was in use
+/// meanwhile, or a snapshot of the machine's memory was restored.
 #[test]
 fn outdated_memory_is_never_written_over_what_flash_has() {
     for seed in 0..120 {
@@ -538,7 +545,8 @@ fn a_truncated_arena_that_had_more_than_flash_is_a_loss() {
     });
 }
 
-/// Two lives that both believe to be the node, on copies of one folder; then a file of one among those of the other.
+/// Two lives on copies of one folder both take themselves for the node; then a file of one lies
+/// among those of the other.
 #[test]
 fn a_segment_of_another_life_is_not_taken_for_a_member() {
     let world = world(17);
@@ -567,6 +575,6 @@ fn a_segment_of_another_life_is_not_taken_for_a_member() {
     world.block_on(async {
         let (log, opened) = open_with(&env, 3, 20).await.unwrap();
         assert!(opened.damage[0].contains("segment 3"), "{:?}", opened.damage);
-        assert_eq!(lost(&log, volume(1)).await[0].segment, base::SegmentId(3));
+        assert_eq!(lost(&log, volume(1)).await[0].segment, rekindle_base::SegmentId(3));
     });
 }

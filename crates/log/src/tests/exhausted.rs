@@ -1,7 +1,7 @@
-//! Descriptors, memory and room that are exhausted are waited for: nothing latches, nothing is lost.
+//! The log waits when descriptors, memory or room are exhausted: nothing latches, nothing is lost.
 
 use super::*;
-use env::sim::Failure;
+use rekindle_env::sim::Failure;
 
 #[test]
 fn nothing_that_others_may_give_back_ends_the_log() {
@@ -46,7 +46,7 @@ fn nothing_that_others_may_give_back_ends_the_log() {
     }
 }
 
-/// One call of the whole life fails, whichever it is.
+/// One call of the whole life fails; each is tried.
 #[test]
 fn whatever_call_finds_something_exhausted_the_life_goes_on() {
     for failure in [Failure::NoDescriptors, Failure::NoMemory, Failure::NoSpace] {
@@ -103,8 +103,8 @@ fn a_start_without_descriptors_gives_nothing_up() {
     }
 }
 
-/// Writes `serials` and releases what is older than `behind` of them; all of them, when no more fits, as destaging does.
-/// Says how often that was.
+/// Writes `serials` and releases those older than `behind` of them. When no more fits, it releases
+/// all, as destaging does, and returns how often it did.
 async fn write_on(
     env: &Env,
     log: &Log,
@@ -127,7 +127,7 @@ async fn write_on(
     waited
 }
 
-/// Nothing is left on the disk but what the log has kept for that.
+/// The disk is full but for the files that the log keeps for that.
 #[test]
 fn on_a_full_disk_heads_follow_one_another_for_as_long_as_changes_are_released() {
     for behind in [0, 1, 20, 70] {

@@ -1,14 +1,15 @@
-//! What a client writes lies in the segment as it is, and behind the end of the next head when the file is used again. None of
-//! it may ever pass for an entry: not even with the checksum that anybody can compute, seeded with the segment's number.
+//! A client's bytes lie in the segment as they are, and behind the end of the next head when the
+//! file is used again. None of them may ever pass for an entry: not even with a checksum that a
+//! client can compute, seeded with the segment's number.
 
 use super::*;
 use crate::format::{EntryHeader, Key, Kind, SegmentHeader, VERSION};
-use base::SegmentId;
+use rekindle_base::SegmentId;
 
 const BLOCK: u32 = 4096;
 const GRAIN: u32 = crate::limits::GRAIN_BYTES;
 
-/// All that a stranger can guess of the key of `segment`.
+/// The key of `segment`, as far as a stranger can guess it.
 fn guessed(segment: u64) -> Key {
     let header = SegmentHeader {
         version: VERSION - 1,
@@ -35,8 +36,8 @@ fn certificates(start: u32, segments: std::ops::Range<u64>) -> Vec<u8> {
     (0..BLOCK / GRAIN).flat_map(certificate).collect()
 }
 
-/// A payload for `start`: at `at`, if that lies in it, a change of the volume `victim` that makes a tebibyte zeros, and a
-/// certificate of it that counts `listed` changes before it.
+/// A payload for `start`. At `at`, if that lies in the payload, it has a change of the volume
+/// `victim` that zeros a tebibyte, and a certificate of it that counts `listed` changes before it.
 fn invented_change(start: u32, segment: u64, at: u32, listed: u64, serial: u64) -> Vec<u8> {
     let mut entry = EntryHeader::plain(Kind::Change(Change::Zero), at);
     (entry.volume, entry.serial, entry.generation) = (volume(2), Serial(serial), Generation(1));
@@ -57,8 +58,9 @@ fn invented_change(start: u32, segment: u64, at: u32, listed: u64, serial: u64) 
     bytes
 }
 
-/// Volume 1 fills all files with what `forge` makes for a place, everything is released, the files are used again, and
-/// volume 2 makes `count` small changes, which are committed or only in memory. Where these lie.
+/// Lets volume 1 fill all files with what `forge` makes for a place, releases everything, and uses
+/// the files again. Volume 2 then makes `count` small changes, which are committed or only in
+/// memory; returns their places.
 fn attacked(
     forge: impl Fn(u32) -> Vec<u8>,
     count: u64,
@@ -71,7 +73,7 @@ fn attacked(
         let mut serial = 0;
         while serial < 60 {
             serial += 1;
-            // Alone on the machine a client knows where its bytes go to.
+            // Alone on the machine, a client knows where its bytes go.
             let bytes = forge(log.inner.heads.lock().open.front() + GRAIN);
             let position = loop {
                 match log.append(&[change(volume(1), serial, &bytes)]) {
@@ -82,7 +84,7 @@ fn attacked(
             log.commit(position).await.unwrap();
             log.release(volume(1), Serial(serial));
         }
-        // Up to the beginning of a head.
+        // Fills the log up to the start of a head.
         let head = log.inner.heads.lock().open.segment.id();
         while log.inner.heads.lock().open.segment.id() == head {
             serial += 1;
@@ -124,7 +126,7 @@ fn what_a_client_wrote_earlier_is_no_change() {
     let (_, places) = attacked(|_| vec![0x55; BLOCK as usize], 5, true);
     let (segment, step) = (places[0].0, places[2].1 - places[1].1);
     for count in 8..14 {
-        // The changes of the client that were released before it are listed, too.
+        // The client's own changes that were released before it are listed, too.
         for listed in count..count + 4 {
             let behind = places[1].1 + step * (u32::try_from(count).unwrap() - 1);
             let forge = |start| invented_change(start, segment, behind, listed, count + 1);
@@ -156,7 +158,7 @@ fn what_a_client_wrote_earlier_does_not_outdate_memory() {
     }
 }
 
-/// The key is new whenever a file is used: the entries of its earlier life are no guess, they were right.
+/// The key is new at each use of a file: entries of an earlier use are no guess, they were right.
 #[test]
 fn each_use_of_a_file_has_a_key_of_its_own() {
     let world = world(3);

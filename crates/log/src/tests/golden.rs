@@ -15,7 +15,7 @@ const OPEN: [&[u8]; 4] = [
     include_bytes!("../../golden/segment-v3-open.bin"),
     include_bytes!("../../golden/segment-v4-open.bin"),
 ];
-/// A head that was opened ahead, and took over.
+/// A head that was opened ahead and took over.
 const ROLLED: [&[u8]; 3] = [
     include_bytes!("../../golden/segment-v2-rolled.bin"),
     include_bytes!("../../golden/segment-v3-rolled.bin"),
@@ -68,9 +68,9 @@ fn golden_segments_are_read() {
         let segment = inspect::segment(bytes).unwrap();
         assert_eq!((segment.node, segment.segment.0, segment.incarnation.0), (NODE, 1, 1));
         assert_eq!((segment.capacity, segment.epoch), (SMALL, 1));
-        assert_eq!(segment.digest, [(base::SegmentId(1), 1)]);
+        assert_eq!(segment.digest, [(rekindle_base::SegmentId(1), 1)]);
         assert_eq!(segment.statistics, []);
-        // The opening, and four commits of all that had been appended.
+        // The opening, and four commits of all changes so far.
         assert_eq!(segment.batches, 5);
         assert_eq!(
             segment.sealed.map(|sealed| (sealed.changes, sealed.successor)),
@@ -98,7 +98,10 @@ fn golden_segments_are_read() {
 fn a_golden_head_that_took_over_has_its_statistics() {
     for image in ROLLED {
         let segment = inspect::segment(image).unwrap();
-        assert_eq!(segment.digest, [(base::SegmentId(1), 1), (base::SegmentId(2), 2)]);
+        assert_eq!(
+            segment.digest,
+            [(rekindle_base::SegmentId(1), 1), (rekindle_base::SegmentId(2), 2)]
+        );
         let before = |volume| {
             let first = segment.entries.iter().find(|entry| entry.volume == volume).unwrap();
             (volume, Serial(first.serial.0 - 1))
@@ -123,7 +126,7 @@ fn no_flipped_bit_of_a_segment_goes_unseen_or_panics() {
         let fewer = found.valid_bytes < whole.valid_bytes;
         let broken =
             found.entries.iter().any(|entry| !entry.payload_is_whole) || found.digest.is_empty();
-        // Padding means nothing.
+        // A bit in padding has no meaning.
         let padding = open[byte] == 0 && !fewer && !broken;
         assert!(fewer || broken || padding, "byte {byte}");
     }
@@ -132,8 +135,8 @@ fn no_flipped_bit_of_a_segment_goes_unseen_or_panics() {
     }
 }
 
-/// A newer binary reads the head that an older one has left open, and seals it as that one would have; what it
-/// appends itself goes into a head of its own version.
+/// A newer binary reads the head that an older one has left open, and seals it as the older one
+/// would have. Its own changes go into a head of its own version.
 #[test]
 fn an_open_head_of_an_older_version_is_read_and_sealed_and_never_appended_to() {
     for (image, version) in OPEN.into_iter().zip(1_u8..) {
@@ -144,7 +147,7 @@ fn an_open_head_of_an_older_version_is_read_and_sealed_and_never_appended_to() {
             let folder = Path::new(FOLDER);
             env.disk().create_folder(folder).await.unwrap();
             let path = folder.join("00000001.seg");
-            let file = env.disk().open(&path, env::Open::Create).await.unwrap();
+            let file = env.disk().open(&path, rekindle_env::Open::Create).await.unwrap();
             file.write_durable(image, 0).await.unwrap();
             env.disk().sync_folder(folder).await.unwrap();
         });

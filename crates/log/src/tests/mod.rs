@@ -13,12 +13,12 @@ mod rollover;
 mod unreadable;
 
 use crate::{Append, Change, Config, Error, Log, Opened, Place, Position, Refused};
-use base::{Generation, Incarnation, NodeId, Serial, VolumeId};
-use env::Env;
-use env::sim::{Faults, World};
+use rekindle_base::{Generation, Incarnation, NodeId, Serial, VolumeId};
+use rekindle_env::Env;
+use rekindle_env::sim::{Faults, World};
+use rekindle_warm::Arena;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use warm::Arena;
 
 pub(super) const NODE: NodeId = NodeId([9; 16]);
 pub(super) const SEGMENT: u32 = 32 << 10;
@@ -56,7 +56,7 @@ pub(super) fn volume(number: u8) -> VolumeId {
     VolumeId([number; 16])
 }
 
-/// Bytes that tell which change they belong to.
+/// Bytes that identify their change.
 pub(super) fn payload(volume: VolumeId, serial: u64, length: usize) -> Vec<u8> {
     let start = serial.to_le_bytes()[0].wrapping_mul(31) ^ serial.to_le_bytes()[1] ^ volume.0[0];
     let mut byte = start;

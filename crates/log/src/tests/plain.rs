@@ -1,4 +1,4 @@
-//! The log by hand: what each call does when nothing goes wrong, or one thing does.
+//! The log by hand: each call when nothing goes wrong, or one thing does.
 
 use super::*;
 
@@ -57,7 +57,7 @@ fn a_process_crash_loses_nothing_that_was_appended() {
         assert_eq!(recovered(&log, volume(2)).await, (1..=30).collect::<Vec<_>>());
         assert_eq!(recovered(&log, volume(3)).await, Vec::<u64>::new());
     });
-    // What was only in memory has become durable by the start.
+    // The start has made durable what was only in memory.
     world.cut_power();
     let env = world.env();
     world.block_on(async {
@@ -318,8 +318,8 @@ fn an_older_generation_gives_way_where_a_newer_one_goes_back() {
     });
 }
 
-/// A folder's own tail was made void by another copy of it, and the folder goes on below its end: it is the newer one that
-/// a third life must find, whichever lies first in the log.
+/// Another copy of the folder has made the end of the log void, and the folder goes on below that
+/// end. A third life must find the newer change of a serial, whichever lies first in the log.
 #[test]
 fn of_a_serial_that_two_lives_logged_the_newer_ones_is_listed() {
     let world = world(14);
@@ -341,12 +341,12 @@ fn of_a_serial_that_two_lives_logged_the_newer_ones_is_listed() {
     });
 }
 
-/// The same on the operating system, with threads that really run at once. The budget is large enough that nobody has
-/// to wait for the release of another who waits.
+/// The same on the operating system, with threads that really run at once. The budget is large
+/// enough that no session waits for the release of another one that waits.
 #[test]
 fn sessions_on_threads_of_their_own_share_a_log() {
     let folder = tempfile::tempdir().unwrap();
-    let (env, runtime) = env::real::env().unwrap();
+    let (env, runtime) = rekindle_env::real::env().unwrap();
     runtime.block_on(async {
         let config = Config { folder: folder.path().join("log"), ..config(60) };
         let arena = Arena::volatile_sized(4, SEGMENT);
@@ -391,7 +391,7 @@ fn a_log_was_closed_only_when_no_later_life_began() {
         let arena = Arena::open_sized(env, Path::new(ARENA), NODE, 4, SEGMENT).unwrap();
         Log::find(env, arena, config(8), true, None).await.unwrap()
     };
-    // Whether it is closed in good order.
+    // Each case: whether the log is closed in good order.
     for (closes, was_closed) in [(true, true), (false, true), (true, false), (false, true)] {
         let env = world.env();
         world.block_on(async {

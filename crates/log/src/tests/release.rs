@@ -1,8 +1,8 @@
-//! What is released or forgotten stays so, whatever happens to the process.
+//! Released or forgotten changes stay so, whatever happens to the process.
 
 use super::*;
 use crate::Recovered;
-use base::SegmentId;
+use rekindle_base::SegmentId;
 
 fn serials(list: &[Recovered]) -> Vec<u64> {
     list.iter().map(|one| one.serial.0).collect()
@@ -22,7 +22,7 @@ fn what_was_released_never_comes_back() {
             }
             log.forget(volume(1));
             log.release(volume(2), Serial(7));
-            // What is appended behind it counts.
+            // A change behind the released ones counts.
             append(&log, volume(1), 900, 100).await.unwrap();
             let position = log.release(volume(3), Serial(5));
             log.commit(position).await.unwrap();
@@ -38,8 +38,8 @@ fn what_was_released_never_comes_back() {
                 let (log, opened) = open_with(&env, 4, 20).await.unwrap();
                 assert_eq!(opened.damage, Vec::<String>::new());
                 if (seed + life) % 3 == 0 {
-                    let outline = log.outline(volume(2)).await.unwrap().unwrap();
-                    assert_eq!(outline.lowest, Serial(8));
+                    let summary = log.summary(volume(2)).await.unwrap().unwrap();
+                    assert_eq!(summary.lowest, Serial(8));
                 }
                 let list = log.unfinished(volume(1)).await.unwrap();
                 assert!(serials(&list).iter().all(|&serial| serial == 900), "{:?}", serials(&list));
@@ -65,7 +65,7 @@ fn changes_of_removed_volumes_do_not_fill_the_log() {
             let env = world.env();
             world.block_on(async {
                 let (log, _) = open_with(&env, 4, 4).await.unwrap();
-                // Nobody sees to what is listed here: no volume of it exists any more.
+                // No volume exists any more that would destage the changes listed here.
                 assert_eq!(log.unfinished_volumes().await.unwrap(), [], "life {life}");
                 let work = async {
                     for serial in 1..=60 {

@@ -2,8 +2,9 @@
 
 use super::*;
 
-/// Two heads whose changes are only in memory: the first is full and neither committed nor sealed, the second has some
-/// changes. Nobody is given the time to write anything. Says the last serial, and the first of the second head.
+/// Makes two heads whose changes are only in memory: the first is full and neither committed nor
+/// sealed, the second has some changes. No task gets the time to write anything. Returns the last
+/// serial, and the first of the second head.
 async fn two_heads_in_memory(env: &Env) -> (Log, u64, u64) {
     let (log, _) = open_with(env, 4, 20).await.unwrap();
     assert!(log.reserve().await);
@@ -17,7 +18,7 @@ async fn two_heads_in_memory(env: &Env) -> (Log, u64, u64) {
     let (mut first, mut segment) = write();
     let begun = segment;
     while segment == begun {
-        // The next head is opened when this one is half full; then nothing is waited for any more.
+        // The next head is opened when this one is half full; after that no append waits.
         if first == 20 {
             env.sleep(Duration::from_millis(5)).await;
         }
@@ -63,7 +64,7 @@ fn two_heads_that_only_memory_has_outlive_the_process() {
                 let opened = open_with(&env, 4, 20).await;
                 drop(opened);
             };
-            world.block_on_until(env::sim::Stop::DiskOperation(operation), open);
+            world.block_on_until(rekindle_env::sim::Stop::DiskOperation(operation), open);
         }
         world.crash_process();
         let env = world.env();
@@ -72,7 +73,7 @@ fn two_heads_that_only_memory_has_outlive_the_process() {
             assert_eq!(opened.damage, Vec::<String>::new());
             assert_eq!(recovered(&log, volume(1)).await, (1..=last).collect::<Vec<_>>());
         });
-        // The start has made all of it durable.
+        // The start has made all changes durable.
         world.cut_power();
         let env = world.env();
         world.block_on(async {
@@ -88,7 +89,7 @@ fn a_power_cut_between_two_heads_leaves_a_prefix() {
     for seed in 0..200 {
         let world = world(seed);
         let env = world.env();
-        let stop = env::sim::Stop::DiskOperation(env.random_u64() % 40);
+        let stop = rekindle_env::sim::Stop::DiskOperation(env.random_u64() % 40);
         let mut committed = 0;
         world.block_on_until(stop, async {
             let (log, last, _) = two_heads_in_memory(&env).await;
@@ -157,7 +158,7 @@ fn a_closed_log_with_a_next_head_is_closed() {
     let env = world.env();
     world.block_on(async {
         let (log, last, _) = two_heads_in_memory(&env).await;
-        // Time to seal, and to open the next.
+        // Time to seal this head, and to open the next.
         for serial in last + 1..last + 20 {
             append(&log, volume(1), serial, 1000).await.unwrap();
         }
@@ -169,7 +170,8 @@ fn a_closed_log_with_a_next_head_is_closed() {
         assert_eq!(recovered(&log, volume(1)).await, (1..last + 20).collect::<Vec<_>>());
         append(&log, volume(1), last + 20, 1000).await.unwrap();
         log.commit(Position(u64::MAX)).await.unwrap();
-        // The head of this life is lost: the log did not end in order where it was closed before.
+        // The head of this life is lost: the log did not end in order where an earlier life closed
+        // it.
         let newest = log.append(&[change(volume(1), last + 21, &[])]).unwrap().1.remove(0);
         let file = newest.segment.file.expect("a file");
         drop((log, newest));
@@ -199,7 +201,7 @@ fn a_log_of_dead_segments_is_tidied_so_that_a_restart_looks_into_few() {
         assert!(log.usage().segments <= 4, "{:?}", log.usage());
         serial
     });
-    // A process that knows of no release learns again what is dead, and tidies.
+    // A process that knows of no release learns again which segments are dead, and tidies.
     world.crash_process();
     let env = world.env();
     world.block_on(async {

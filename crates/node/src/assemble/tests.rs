@@ -1,9 +1,9 @@
-//! Starts of a whole node on a simulated machine.
+//! Tests of starting a whole node on a simulated machine.
 
 use super::*;
-use base::{Generation, Serial, VolumeId};
-use env::sim::{Faults, World};
-use log::{Append, Change, Position};
+use rekindle_base::{Generation, Serial, VolumeId};
+use rekindle_env::sim::{Faults, World};
+use rekindle_log::{Append, Change, Position};
 use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 const DIR: &str = "/node";
 const VOLUME: VolumeId = VolumeId([3; 16]);
 
-/// `store` is a folder of the real machine: stores in folders are not simulated.
+/// Starts a node. `store` is a folder of the real machine: stores in folders are not simulated.
 async fn start(env: &Env, store: &TempDir) -> Node {
     let config = Config {
         store: Some(format!("file://{}", store.path().display())),
@@ -23,8 +23,8 @@ async fn start(env: &Env, store: &TempDir) -> Node {
     Node::assemble(env, config).await.expect("it starts")
 }
 
-async fn home(env: &Env) -> HomeFile {
-    HomeFile::read(env, Path::new(DIR)).await.expect("readable").expect("it is there")
+async fn home(env: &Env) -> NodeFile {
+    NodeFile::read(env, Path::new(DIR)).await.expect("readable").expect("it is there")
 }
 
 /// Appends a change, and waits until it is durable.
@@ -61,7 +61,7 @@ fn a_node_whose_log_is_gone_misses_it_until_somebody_goes_on() {
         let node = start(&env, &store).await;
         assert!(!node.opened.is_absent && node.opened.damage.is_empty(), "{:?}", node.opened);
         write(&node, 1).await;
-        // What is acknowledged is preceded by the note.
+        // The note precedes the first acknowledgement.
         home(&env).await.log.expect("noted before the first acknowledgement")
     });
     assert_eq!((noted.incarnation, noted.drained), (Incarnation(1), false));
@@ -71,12 +71,12 @@ fn a_node_whose_log_is_gone_misses_it_until_somebody_goes_on() {
         clear_flash(&env).await;
         let node = start(&env, &store).await;
         assert!(node.opened.is_absent && node.opened.damage[0].contains("mount"));
-        assert!(matches!(node.log.unfinished(VOLUME).await, Err(log::Error::Lost { .. })));
+        assert!(matches!(node.log.unfinished(VOLUME).await, Err(rekindle_log::Error::Lost { .. })));
         env.sleep(Duration::from_secs(10)).await;
         let log = home(&env).await.log.expect("still noted");
         assert_eq!((log.newest, log.incarnation), (noted.newest, noted.incarnation));
         assert_eq!(log.stand_in, Some(Incarnation(2)));
-        // Somebody goes on without it.
+        // The operator goes on without the old log.
         write(&node, 2).await;
         let log = home(&env).await.log.expect("noted");
         assert_eq!((log.incarnation, log.stand_in), (Incarnation(2), None));
@@ -140,7 +140,7 @@ fn a_full_disk_keeps_no_node_down() {
         env.sleep(Duration::from_secs(1)).await;
     });
     world.crash_process();
-    // Full, but for what the file before the next one gives back.
+    // The disk is full, apart from the room that the file before the next one gives back.
     let env = world.env();
     world.block_on(async {
         let free = env.disk().free_bytes(Path::new(DIR)).await.expect("known");

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::starts::Landed;
-use base::{Kind, NodeId};
-use datastore::backend::mem::Mem;
-use datastore::record::decode_as;
-use env::sim::{Faults, World};
+use rekindle_base::{Kind, NodeId};
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::record::decode_as;
+use rekindle_env::sim::{Faults, World};
 
 const NODE: NodeId = NodeId([7; 16]);
 
@@ -51,7 +51,8 @@ fn of_two_copies_of_a_folder_the_second_one_is_refused_until_a_person_says_so() 
         let taken = start(&writer, &permitted, found).await.expect("permitted").value;
         assert_eq!((taken.incarnation, taken.taken), (Incarnation(3), Incarnation(3)));
         assert_ne!(taken.copies, first.value.copies, "copies of vaults are of another time");
-        // It is good for this start only; the next one is as any other, and remembers when that was.
+        // The permission covers this start only. The next start is an ordinary one, and remembers
+        // the take-over.
         let folder = folder.landed(Landed { incarnation: Incarnation(3), nonce: 3 });
         let next = begin(&writer, &folder, 4).await.expect("ours").value;
         assert_eq!((next.incarnation, next.taken), (Incarnation(4), Incarnation(3)));
@@ -66,7 +67,7 @@ fn an_attempt_of_a_killed_start_that_lands_late_is_no_other_copy() {
         let landed = Landed { incarnation: Incarnation(1), nonce: 1 };
         let killed = Starts::default().landed(landed);
         let again = killed.attempting(2, None);
-        // The one of the killed start lands after this one has read the record.
+        // The attempt of the killed start lands after this start has read the record.
         begin(&writer, &killed, 2).await.expect("late");
         let held = start(&writer, &beginning(&again, 3), Some(first)).await.expect("ours");
         assert_eq!(held.value.incarnation, Incarnation(3));
@@ -87,12 +88,22 @@ fn a_store_that_was_set_back_is_called_so() {
 #[test]
 fn only_the_memory_that_was_used_last_is_believed() {
     let record = |arena| NodeRecord { arena, ..sample() };
-    assert!(is_trusted(None, 5));
-    assert!(is_trusted(Some(&record(None)), 5), "by a binary that did not say");
-    assert!(is_trusted(Some(&record(Some(5))), 5));
-    assert!(!is_trusted(Some(&record(Some(6))), 5));
-    assert!(!is_trusted(Some(&record(Some(0))), 5), "memory that did not outlive its process");
-    assert!(!is_trusted(Some(&record(Some(0))), 0));
+    let trusted = |found: Option<NodeRecord>, arena, users: &[u64]| {
+        is_trusted(found.as_ref(), Past::Ours, arena, users)
+    };
+    assert!(trusted(None, 5, &[]));
+    assert!(trusted(Some(record(None)), 5, &[]), "by a binary that did not say");
+    assert!(trusted(Some(record(Some(5))), 5, &[]));
+    assert!(!trusted(Some(record(Some(6))), 5, &[]));
+    assert!(!trusted(Some(record(Some(0))), 5, &[]), "memory that did not outlive its process");
+    assert!(!trusted(Some(record(Some(0))), 0, &[]));
+    let last = sample().nonce.expect("it has one");
+    assert!(trusted(Some(record(Some(5))), 5, &[last]));
+    assert!(trusted(Some(record(Some(5))), 5, &[last, 8, 9]), "attempts that did not land");
+    assert!(!trusted(Some(record(Some(5))), 5, &[8]), "the folder and its store were put back");
+    assert!(trusted(Some(NodeRecord { nonce: None, ..record(Some(5)) }), 5, &[8]));
+    let copied = is_trusted(Some(&record(Some(5))), Past::Copied, 5, &[last]);
+    assert!(!copied, "it is the memory of the other copy");
 }
 
 fn sample() -> NodeRecord {

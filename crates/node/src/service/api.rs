@@ -4,33 +4,40 @@ use super::words::{event, milliseconds, refused, spec, volume};
 use super::{Phase, Service, Stage};
 use crate::assemble::Node;
 use crate::{boot, health, limits, space, warm_memory, work};
-use base::Kind;
-use datastore::Room;
-use front::http::api::{
+use rekindle_base::Kind;
+use rekindle_datastore::Room;
+use rekindle_front::http::api::{
     Answer, Api, ApiError, BootReport, CreateVolume, Debug, DismissNode, Dismissed, Event, Health,
     Job, LogUsage, Salvage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace,
     StartSweep, StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped,
     WarmStatus,
 };
 use serde_json::json;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the store may take to show that it is reachable.
+/// Time for the store to prove in a status that it is reachable.
 const REACH_TIME: Duration = Duration::from_secs(2);
+/// Time for the store to answer before a request is refused because the store is away. A store that
+/// answers after two seconds is slow, and works.
+const AWAY_TIME: Duration = Duration::from_secs(5);
 
 impl Service {
-    /// A volume in the words of the API. While the store does not answer, no time is known until anything is in it.
-    pub(super) fn words(&self, info: volume::Info) -> Volume {
+    /// Puts a volume into the words of the API. While the store does not answer, the end of the
+    /// backlog cannot be estimated.
+    pub(super) fn words(&self, info: rekindle_volume::Info) -> Volume {
+        let downgrade = self.present().and_then(|node| node.staging.downgrade(&info.vault));
         let mut words = volume(info, &self.inner.nbd);
+        words.downgrade = downgrade.map(str::to_owned);
         if let (true, Some(backlog)) = (self.inner.looks.store_is_away(), &mut words.backlog) {
             backlog.eta_ms = None;
         }
         words
     }
 
-    /// What `work` comes to, for as long as the store answers. A caller who waits for a store that is away is told so in a few
-    /// seconds; what was begun goes on.
-    async fn while_it_answers<T>(
+    /// Returns the result of `work` as long as the store answers. If the store is away, the caller
+    /// gets an error within a few seconds; requests that were begun go on.
+    pub(super) async fn while_it_answers<T>(
         &self,
         node: &Node,
         work: impl Future<Output = T>,
@@ -40,20 +47,28 @@ impl Service {
             tokio::select! {
                 biased;
                 done = &mut work => return Ok(done),
-                () = self.inner.env.sleep(REACH_TIME) => self.reaches(node).await?,
+                () = self.inner.env.sleep(AWAY_TIME) => self.reaches(node).await?,
             }
         }
     }
 
-    /// Whether the store answers now.
+    /// Returns the node if its store answers now. For requests that write to the store.
+    pub(super) async fn reachable(&self) -> Result<Arc<Node>, ApiError> {
+        let node = self.node().await?;
+        self.reaches(&node).await?;
+        Ok(node)
+    }
+
+    /// Fails if the store does not answer now.
     async fn reaches(&self, node: &Node) -> Result<(), ApiError> {
-        health::probe(node, REACH_TIME).await.map_err(|reason| {
+        health::probe(node, AWAY_TIME).await.map_err(|reason| {
             let message = format!("the store {} does not answer: {reason}", node.store.describe());
             ApiError::new(Kind::Unavailable, message)
         })
     }
 
-    /// The volumes in service, those that owe most first. Asks the store for nothing.
+    /// Lists the volumes in service, those with the largest backlog first. Asks the store for
+    /// nothing.
     async fn in_service(&self, node: &Node) -> Vec<Volume> {
         let mut owing: Vec<_> = node.staging.volumes();
         owing.sort_by_key(|staged| std::cmp::Reverse(staged.backlog().bytes));
@@ -61,7 +76,7 @@ impl Service {
         let mut volumes = Vec::new();
         for staged in owing {
             let name = staged.vault().name;
-            // One that goes out of service just now would be looked up in the store.
+            // The timeout is for a volume that just leaves service: `show` asks the store for it.
             if let Ok(Ok(info)) = self.inner.env.timeout(REACH_TIME, node.volumes.show(&name)).await
             {
                 volumes.push(self.words(info));
@@ -87,7 +102,8 @@ impl Api for Service {
 
     fn status(&self) -> Answer<'_, Status> {
         Box::pin(async move {
-            // Not within the expression: the guard would live until its end, and health takes the lock as well.
+            // A variable of its own: as part of the expression, the guard would live until its end,
+            // and health takes the same lock.
             let stage = self.stage();
             if let (Stage::Serving, Some(node)) = (stage, self.present()) {
                 self.inner.looks.look_afresh(&node).await;
@@ -114,7 +130,7 @@ impl Api for Service {
                 owed.map(|staged| health::acknowledged(staged, &staged.backlog())).sum();
             status.detail = detail(&node);
             if stage == Stage::Stopping {
-                // Those on their way out would be looked up in the store.
+                // A volume that leaves service is looked up in the store, so none is listed.
                 status.stopping = Some(self.progress());
             } else {
                 status.detail["volumes"] = json!(self.in_service(&node).await);
@@ -127,7 +143,7 @@ impl Api for Service {
         Box::pin(async move {
             let node = self.node().await?;
             let listed = self.while_it_answers(&node, node.volumes.list()).await;
-            let infos = listed.map_err(|error| unlisted(&node, error))?;
+            let infos = listed.map_err(|error| unindexed(&node, error))?;
             let infos = infos.map_err(|error| refused(&error))?;
             Ok(infos.into_iter().map(|info| self.words(info)).collect())
         })
@@ -135,9 +151,8 @@ impl Api for Service {
 
     fn create_volume(&self, request: CreateVolume) -> Answer<'_, Volume> {
         Box::pin(async move {
-            let node = self.node().await?;
-            // First, so that nothing is made after its caller was told that it could not be.
-            self.reaches(&node).await?;
+            // First, so that no volume is made after its caller was told that the store is away.
+            let node = self.reachable().await?;
             let made = node.volumes.create(spec(request)).await;
             made.map(|info| self.words(info)).map_err(|error| refused(&error))
         })
@@ -153,8 +168,7 @@ impl Api for Service {
 
     fn remove_volume<'a>(&'a self, name: &'a str, force: bool, now: bool) -> Answer<'a, ()> {
         Box::pin(async move {
-            let node = self.node().await?;
-            self.reaches(&node).await?;
+            let node = self.reachable().await?;
             let volumes = &node.volumes;
             let removed = match now {
                 true => volumes.remove(name, force).await,
@@ -179,14 +193,14 @@ impl Api for Service {
 
     fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume> {
         Box::pin(async move {
-            let found = self.node().await?.volumes.pin(name, pinned).await;
+            let found = self.reachable().await?.volumes.pin(name, pinned).await;
             found.map(|info| self.words(info)).map_err(|error| refused(&error))
         })
     }
 
     fn debug<'a>(&'a self, what: Debug, prefix: &'a str) -> Answer<'a, serde_json::Value> {
         Box::pin(async move {
-            // Also while it stops: that is when one wants to know.
+            // Also during a stop, when the view is most useful.
             let node = self.present().ok_or_else(|| {
                 ApiError::new(
                     Kind::Unavailable,
@@ -203,8 +217,9 @@ impl Api for Service {
             if let Some(changes) = node.volumes.history(name) {
                 return Ok(changes.into_iter().map(event).collect());
             }
-            // Nothing has happened to it since the start; but is there such a volume?
-            node.volumes.show(name).await.map_err(|error| refused(&error))?;
+            // The volume has no history since the start; check that it exists.
+            let found = self.while_it_answers(&node, node.volumes.show(name)).await?;
+            found.map_err(|error| refused(&error))?;
             Ok(Vec::new())
         })
     }
@@ -235,11 +250,14 @@ impl Api for Service {
 
     fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<SalvageAccount>> {
         Box::pin(async move {
-            let volumes = self.node().await?.volumes.clone();
-            let found = match name {
-                Some(name) => volumes.salvage_history(name).await,
-                None => volumes.salvage_histories().await,
+            let node = self.node().await?;
+            let find = async {
+                match name {
+                    Some(name) => node.volumes.salvage_history(name).await,
+                    None => node.volumes.salvage_histories().await,
+                }
             };
+            let found = self.while_it_answers(&node, find).await?;
             let found = found.map_err(|error| refused(&error))?;
             Ok(found.into_iter().map(work::salvage_account).collect())
         })
@@ -313,7 +331,7 @@ impl Api for Service {
             Ok(self
                 .inner
                 .jobs
-                .begin("sweep", subject, "packs", |progress| work::sweep(node, request, progress)))
+                .begin("sweep", subject, "steps", |progress| work::sweep(node, request, progress)))
         })
     }
 
@@ -326,7 +344,7 @@ impl Api for Service {
             let dismissed = self.node().await?.sweeper.dismiss(id).await;
             let start = dismissed
                 .map_err(|error| ApiError::new(error.kind(), format!("node {id}: {error}")))?;
-            tracing::warn!(node = %id, %start, "is gone for good, by somebody's word: no sweep waits for it");
+            tracing::warn!(node = %id, %start, "is gone for good, as a user says: no sweep waits for it");
             Ok(Dismissed { node: request.node, start: start.0 })
         })
     }
@@ -383,7 +401,7 @@ impl Api for Service {
     fn cancel_job<'a>(&'a self, id: &'a str) -> Answer<'a, Job> {
         Box::pin(async move {
             let job = Api::job(self, id).await?;
-            if job.state != front::http::api::JobState::Running {
+            if job.state != rekindle_front::http::api::JobState::Running {
                 return Ok(job);
             }
             if job.kind == "drain" {
@@ -394,10 +412,10 @@ impl Api for Service {
             let node = self.node().await?;
             self.inner.jobs.cancelled(id);
             match job.kind.as_str() {
-                // In the middle of what they change: they end themselves, after the step that they are in.
+                // These jobs change things, so each ends by itself after its present step.
                 "sweep" => node.sweeper.stop(),
                 "salvage" => drop(node.volumes.cancel_salvage(&job.subject)),
-                // These only read.
+                // These jobs only read.
                 _ => self.inner.jobs.interrupt(id),
             }
             Api::job(self, id).await
@@ -407,7 +425,7 @@ impl Api for Service {
     fn shutdown(&self, request: Shutdown) -> Answer<'_, Stopping> {
         self.inner.shutdown.send_if_modified(|asked| {
             let before = *asked;
-            // A quick stop stays one.
+            // A quick stop never becomes a draining one.
             *asked = Some(request.drain && before != Some(false));
             *asked != before
         });
@@ -420,7 +438,7 @@ impl Api for Service {
             let stopping = self.inner.shutdown.borrow().is_some();
             if stopping || *phase.borrow() > Phase::Serving {
                 let ended = phase.wait_for(|phase| *phase == Phase::Ended);
-                // Not ended yet is an answer as well.
+                // A stop that has not ended is an answer as well.
                 let _ = self.inner.env.timeout(limits::NEWS_WAIT, ended).await.is_ok();
             }
             let mut progress = self.progress();
@@ -435,8 +453,8 @@ impl Api for Service {
     }
 }
 
-/// Not all volumes are known while the store does not answer, but those in service are.
-fn unlisted(node: &Node, error: ApiError) -> ApiError {
+/// Adds the volumes in service to an error: they are known even while the store does not answer.
+fn unindexed(node: &Node, error: ApiError) -> ApiError {
     let mut names: Vec<String> =
         node.staging.volumes().iter().map(|staged| staged.vault().name).collect();
     names.sort();

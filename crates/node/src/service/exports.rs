@@ -1,13 +1,13 @@
-//! The exports of NBD: volumes by their names.
+//! The NBD exports: volumes by name.
 
 use super::Service;
-use env::BoxFuture;
-use front::http::api::ApiError;
-use front::nbd::{Export, ExportError, Exports, VolumeMeters};
+use rekindle_env::BoxFuture;
+use rekindle_front::http::api::ApiError;
+use rekindle_front::nbd::{Export, ExportError, Exports, VolumeMeters};
 use std::sync::Arc;
 
 impl Exports for Service {
-    type Device = block::Device;
+    type Device = rekindle_block::Device;
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Export>, ExportError>> {
         Box::pin(async move {
@@ -21,17 +21,20 @@ impl Exports for Service {
         })
     }
 
-    fn meters(&self, device: &block::Device) -> Arc<VolumeMeters> {
+    fn meters(&self, device: &rekindle_block::Device) -> Arc<VolumeMeters> {
         let vault = device.handle().vault();
         self.inner.meters.of(vault.id, &vault.name)
     }
 
-    fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<block::Device, ExportError>> {
+    fn attach<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<rekindle_block::Device, ExportError>> {
         Box::pin(async move {
             let node = self.node().await.map_err(unavailable)?;
             let handle = node.volumes.attach(name).await?;
             node.volumes.client_is_back(name);
-            Ok(block::Device::new(handle))
+            Ok(rekindle_block::Device::new(handle))
         })
     }
 }

@@ -1,15 +1,17 @@
-//! The HTTP API of what is kept of volumes: versions, the trash; and of their names and sizes.
+//! The HTTP API of versions and the trash, and of names and sizes of volumes.
 
 use super::Service;
 use super::words::refused;
-use front::http::api::{Answer, Volume};
-use front::http::kept::{Keep, Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion};
+use rekindle_front::http::api::{Answer, Volume};
+use rekindle_front::http::kept::{
+    Keep, Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion,
+};
 
 impl Service {
     fn shown(
         &self,
-        outcome: Result<volume::Info, volume::Error>,
-    ) -> Result<Volume, front::http::api::ApiError> {
+        outcome: Result<rekindle_volume::Info, rekindle_volume::Error>,
+    ) -> Result<Volume, rekindle_front::http::api::ApiError> {
         outcome.map(|info| self.words(info)).map_err(|error| refused(&error))
     }
 }
@@ -17,7 +19,7 @@ impl Service {
 impl Keep for Service {
     fn rename_volume<'a>(&'a self, name: &'a str, request: Rename) -> Answer<'a, Volume> {
         Box::pin(async move {
-            let node = self.node().await?;
+            let node = self.reachable().await?;
             let renamed = node.volumes.rename(name, &request.name).await;
             if renamed.is_ok() {
                 self.inner.meters.rename(name, &request.name);
@@ -28,15 +30,16 @@ impl Keep for Service {
 
     fn resize_volume<'a>(&'a self, name: &'a str, request: Resize) -> Answer<'a, Volume> {
         Box::pin(async move {
-            let node = self.node().await?;
+            let node = self.reachable().await?;
             self.shown(node.volumes.resize(name, request.size, request.shrink).await)
         })
     }
 
     fn versions<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<VolumeVersion>> {
         Box::pin(async move {
-            let found = self.node().await?.volumes.versions(name).await;
-            let row = |one: volume::VersionInfo| VolumeVersion {
+            let node = self.node().await?;
+            let found = self.while_it_answers(&node, node.volumes.versions(name)).await?;
+            let row = |one: rekindle_volume::VersionInfo| VolumeVersion {
                 version: one.version,
                 until: one.until,
                 size: one.size,
@@ -50,15 +53,16 @@ impl Keep for Service {
 
     fn rollback_volume<'a>(&'a self, name: &'a str, request: Rollback) -> Answer<'a, Volume> {
         Box::pin(async move {
-            let node = self.node().await?;
+            let node = self.reachable().await?;
             self.shown(node.volumes.rollback(name, &request.version, request.discard).await)
         })
     }
 
     fn trash(&self) -> Answer<'_, Vec<TrashedVolume>> {
         Box::pin(async move {
-            let found = self.node().await?.volumes.trashed().await;
-            let row = |one: volume::Trashed| TrashedVolume {
+            let node = self.node().await?;
+            let found = self.while_it_answers(&node, node.volumes.trashed()).await?;
+            let row = |one: rekindle_volume::Trashed| TrashedVolume {
                 name: one.name,
                 id: one.id.to_string(),
                 size: one.size,
@@ -72,14 +76,15 @@ impl Keep for Service {
 
     fn restore_volume<'a>(&'a self, name: &'a str, request: Restore) -> Answer<'a, Volume> {
         Box::pin(async move {
-            let node = self.node().await?;
+            let node = self.reachable().await?;
             self.shown(node.volumes.restore(name, request.name.as_deref()).await)
         })
     }
 
     fn purge_volume<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
-            let purged = self.node().await?.volumes.purge(name).await;
+            let node = self.reachable().await?;
+            let purged = node.volumes.purge(name).await;
             purged.map(drop).map_err(|error| refused(&error))
         })
     }

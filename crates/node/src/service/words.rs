@@ -1,11 +1,11 @@
-//! What the crates below say, in the words of the API, and the other way round.
+//! Translations between the types of the crates below and those of the API.
 
-use env::Address;
-use front::http::api::{Ack, ApiError, Backlog, CreateVolume, Event, Policy, Volume};
+use rekindle_env::Address;
+use rekindle_front::http::api::{Ack, ApiError, Backlog, CreateVolume, Event, Policy, Volume};
 use std::time::Duration;
 
-/// A volume, and how clients of NBD at these places write it.
-pub(super) fn volume(info: volume::Info, nbd: &[Address]) -> Volume {
+/// Translates a volume, with the URIs by which NBD clients at these places reach it.
+pub(super) fn volume(info: rekindle_volume::Info, nbd: &[Address]) -> Volume {
     let vault = info.vault;
     let lost_bytes = vault.lost.iter().map(|lost| lost.span).sum();
     let uris = nbd.iter().map(|place| nbd_uri(place, &vault.name)).collect();
@@ -17,9 +17,10 @@ pub(super) fn volume(info: volume::Info, nbd: &[Address]) -> Volume {
         block_size: vault.block_size,
         policy: policy(vault.policy),
         ack: match vault.ack {
-            volume::Ack::Flash => Ack::Flash,
-            volume::Ack::Memory => Ack::Memory,
+            rekindle_volume::Ack::Flash => Ack::Flash,
+            rekindle_volume::Ack::Memory => Ack::Memory,
         },
+        downgrade: None,
         state: info.state.as_str().to_owned(),
         reason: info.reason,
         unreadable: info.unreadable,
@@ -35,20 +36,20 @@ pub(super) fn volume(info: volume::Info, nbd: &[Address]) -> Volume {
     }
 }
 
-/// An error of a volume, with its kind and words.
-pub fn refused(error: &volume::Error) -> ApiError {
+/// Translates an error of a volume; kind and words stay.
+pub fn refused(error: &rekindle_volume::Error) -> ApiError {
     ApiError::new(error.kind(), error.to_string())
 }
 
-fn policy(policy: volume::Policy) -> Policy {
+fn policy(policy: rekindle_volume::Policy) -> Policy {
     match policy {
-        volume::Policy::Uncached => Policy::Uncached,
-        volume::Policy::Through => Policy::Through,
-        volume::Policy::Back => Policy::Back,
+        rekindle_volume::Policy::Uncached => Policy::Uncached,
+        rekindle_volume::Policy::Through => Policy::Through,
+        rekindle_volume::Policy::Back => Policy::Back,
     }
 }
 
-fn backlog(found: volume::Backlog) -> Backlog {
+fn backlog(found: rekindle_volume::Backlog) -> Backlog {
     Backlog {
         changes: found.changes,
         bytes: found.bytes,
@@ -63,7 +64,7 @@ fn backlog(found: volume::Backlog) -> Backlog {
     }
 }
 
-/// How a client of NBD writes an export.
+/// Returns the URI by which an NBD client names an export.
 pub(super) fn nbd_uri(place: &Address, name: &str) -> String {
     let name = escape(name);
     match place {
@@ -82,25 +83,25 @@ fn escape(text: &str) -> String {
         .collect()
 }
 
-pub(super) fn spec(request: CreateVolume) -> volume::Spec {
-    volume::Spec {
+pub(super) fn spec(request: CreateVolume) -> rekindle_volume::Spec {
+    rekindle_volume::Spec {
         name: request.name,
         kind: request.kind,
         size: request.size,
         block_size: request.block_size,
         policy: match request.policy {
-            Policy::Uncached => volume::Policy::Uncached,
-            Policy::Through => volume::Policy::Through,
-            Policy::Back => volume::Policy::Back,
+            Policy::Uncached => rekindle_volume::Policy::Uncached,
+            Policy::Through => rekindle_volume::Policy::Through,
+            Policy::Back => rekindle_volume::Policy::Back,
         },
         ack: match request.ack {
-            Ack::Flash => volume::Ack::Flash,
-            Ack::Memory => volume::Ack::Memory,
+            Ack::Flash => rekindle_volume::Ack::Flash,
+            Ack::Memory => rekindle_volume::Ack::Memory,
         },
     }
 }
 
-pub(super) fn event(change: volume::machine::Change) -> Event {
+pub(super) fn event(change: rekindle_volume::machine::Change) -> Event {
     Event {
         time: change.at,
         from: change.from.as_str().to_owned(),

@@ -1,14 +1,14 @@
-//! Every volume in service, and read here and there: what a start owes to clients that all come back at once, without what
-//! it takes to talk to them.
+//! Attaches every volume and reads some blocks of each: the work of a start whose clients all come
+//! back at once, without the cost of the protocol.
 
 use crate::assemble::Node;
 use crate::jobs::Progress;
 use crate::limits;
 use crate::service::refused;
-use block::Device;
-use front::http::api::{ApiError, StartAttach};
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
+use rekindle_block::Device;
+use rekindle_front::http::api::{ApiError, StartAttach};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a read.
 const READ_BYTES: u64 = 4096;
 
-/// Attaches volumes, by their names, and reads each of them.
+/// Attaches volumes in the order of their names, and reads each of them.
 pub async fn attach(
     node: Arc<Node>,
     request: StartAttach,
@@ -43,7 +43,7 @@ pub async fn attach(
     Ok(json!({ "volumes": total, "reads": reads, "took_ms": took.as_secs_f64() * 1e3 }))
 }
 
-/// Gives how many blocks were read.
+/// Attaches and reads one volume. Returns the number of blocks read.
 async fn one(node: &Node, name: &str, reads: u64) -> Result<u64, ApiError> {
     let handle = node.volumes.attach(name).await.map_err(|error| refused(&error))?;
     let device = Device::new(handle);
@@ -52,13 +52,15 @@ async fn one(node: &Node, name: &str, reads: u64) -> Result<u64, ApiError> {
     let mut block = [0; READ_BYTES as usize];
     for number in 0..reads {
         let offset = places * number / reads * READ_BYTES;
-        let failed =
-            |error: block::Error| ApiError::new(error.kind(), format!("volume '{name}': {error}"));
-        // As a session does it: a plain call first.
+        let failed = |error: rekindle_block::Error| {
+            ApiError::new(error.kind(), format!("volume '{name}': {error}"))
+        };
+        // Like a session: first a plain call.
         if !device.read_now(offset, &mut block).map_err(failed)? {
             device.read(offset, &mut block).await.map_err(failed)?;
         } else if number % 64 == 63 {
-            // Hits alone would leave nothing else a turn, not even the cancelling of this.
+            // A run of hits alone would give no other task a turn, not even the cancelling of this
+            // one.
             tokio::task::yield_now().await;
         }
     }

@@ -1,21 +1,21 @@
-//! Volumes with unfinished changes whose clients do not come back.
+//! Recovery of volumes with unfinished changes whose clients do not come back.
 //!
-//! A client's first request attaches its volume and so brings its changes on their way. But a volume that nobody asks
-//! for would keep its changes on flash for ever, in the way of others; so, a moment after the start, the node asks for
-//! those itself.
+//! A client's first request attaches its volume, and so its changes are destaged. A volume without
+//! a client would keep its changes on flash for ever, and the room is missing to others. So the
+//! node attaches such volumes itself, a moment after the start.
 
 use crate::assemble::Node;
 use crate::limits;
-use base::{Serial, VolumeId};
-use datastore::key;
+use rekindle_base::{Serial, VolumeId};
+use rekindle_datastore::key;
+use rekindle_volume::{Vault, VaultState};
 use std::sync::Arc;
 use std::time::Duration;
-use volume::{Vault, VaultState};
 
-/// Pause before what failed is tried again.
+/// Pause before failed volumes are tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Sees to all volumes with unfinished changes; ends when none is left.
+/// Recovers all volumes with unfinished changes; ends when none is left.
 pub async fn recover(node: std::sync::Weak<Node>) {
     let mut pause = limits::CLIENTS_FIRST;
     loop {
@@ -39,7 +39,7 @@ pub async fn recover(node: std::sync::Weak<Node>) {
     }
 }
 
-/// Gives how many could not be seen to now.
+/// Recovers some volumes. Returns the number of those that failed for now.
 async fn see_to(node: &Arc<Node>, volumes: Vec<(VolumeId, Serial)>) -> usize {
     let mut left = 0;
     for (volume, serial) in volumes {
@@ -52,11 +52,11 @@ async fn see_to(node: &Arc<Node>, volumes: Vec<(VolumeId, Serial)>) -> usize {
     left
 }
 
-/// Whether nothing is left to be done for the volume.
+/// Recovers one volume. Whether nothing is left to do for it.
 async fn bring(node: &Arc<Node>, volume: VolumeId, serial: Serial) -> bool {
     let vault = match node.writer.read::<Vault>(&key::volume_key(volume)).await {
         Ok(Some(held)) if held.value.state != VaultState::Deleted => held.value,
-        // The store itself says so: a removal, whose end in the log a crash has cut off.
+        // The store says that the volume is gone: a crash has interrupted the end of a removal.
         Ok(_) => return forget(node, volume).await,
         Err(error) => {
             tracing::warn!(%volume, %error, "a volume with unfinished changes cannot be looked up now");
@@ -64,12 +64,13 @@ async fn bring(node: &Arc<Node>, volume: VolumeId, serial: Serial) -> bool {
         }
     };
     if vault.checkpoint >= serial {
-        // All of it is in the store; the last life had no time to tell the log.
+        // All changes are in the store; the last life had no time to tell the log.
         node.log.release(volume, vault.checkpoint);
         return true;
     }
     if vault.state == VaultState::Trashed {
-        // Its name is free, or another volume's by now. What it owes stays in the log until it is restored or purged.
+        // The name is free, or another volume's. The backlog stays in the log until the volume is
+        // restored or purged.
         tracing::info!(volume = vault.name, id = %volume, "is in the trash with unfinished changes in the log");
         return true;
     }
@@ -82,14 +83,15 @@ async fn bring(node: &Arc<Node>, volume: VolumeId, serial: Serial) -> bool {
     }
 }
 
-/// Lets go of a volume that is gone, for all later starts too; whether nothing is left to be done.
+/// Forgets the log's changes of a volume that is gone, for all later starts too. Whether nothing is
+/// left to do.
 async fn forget(node: &Arc<Node>, volume: VolumeId) -> bool {
     match node.volumes.forget_if_gone(volume).await {
         Ok(true) => {
-            tracing::info!(%volume, "was removed: what the log had of it is nobody's");
+            tracing::info!(%volume, "was removed: what the log had of it is not needed");
             true
         }
-        // It came back between two looks.
+        // The volume came back between two looks.
         Ok(false) => false,
         Err(error) => {
             tracing::warn!(%volume, %error, "the log keeps the changes of a volume that cannot be found");

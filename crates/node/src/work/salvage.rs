@@ -1,17 +1,17 @@
-//! Salvage that a person has asked for, and what the API tells of all of them.
+//! Salvages that an operator requests, and the API's rows of all salvages.
 
 use super::INTERVAL;
 use crate::assemble::Node;
 use crate::jobs::Progress;
 use crate::limits;
 use crate::service::refused;
-use front::http::api::{ApiError, Salvage, SalvageAccount};
+use rekindle_front::http::api::{ApiError, Salvage, SalvageAccount};
+use rekindle_volume::{Account, Queued};
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use volume::{Account, Queued};
 
-/// Salvages a volume.
+/// Salvages a volume for an operator.
 pub async fn salvage(
     node: Arc<Node>,
     name: String,
@@ -32,7 +32,8 @@ pub async fn salvage(
     Ok(json!({ "volume": name, "done": done }))
 }
 
-/// Pauses before the looks for salvages that were cut off: the next attempt may be due only after a while.
+/// Pauses before the looks for interrupted salvages: the next attempt may only be due after a
+/// while.
 const RESUME_PAUSES: [Duration; 5] = [
     limits::CLIENTS_FIRST,
     Duration::from_secs(10),
@@ -41,7 +42,7 @@ const RESUME_PAUSES: [Duration; 5] = [
     Duration::from_secs(600),
 ];
 
-/// Salvages that the last life could not end go on.
+/// Resumes salvages that the last life could not end.
 pub async fn resume(node: Weak<Node>) {
     for pause in RESUME_PAUSES {
         let Some(env) = node.upgrade().map(|node| node.env.clone()) else { return };
@@ -50,13 +51,13 @@ pub async fn resume(node: Weak<Node>) {
         match node.volumes.resume_salvages().await {
             Ok(0) => return,
             Ok(resumed) => tracing::info!(resumed, "salvages that were cut off go on"),
-            Err(volume::Error::Stopping) => return,
+            Err(rekindle_volume::Error::Stopping) => return,
             Err(error) => tracing::warn!(%error, "it is not known which salvages were cut off"),
         }
     }
 }
 
-/// The queue; then the volumes that wait outside it, for a person or for the store.
+/// Lists the queue, then the volumes that wait outside it, for an operator or for the store.
 pub fn rows(node: &Node) -> Vec<Salvage> {
     let mut rows: Vec<Salvage> = node.volumes.salvages().into_iter().map(queued).collect();
     let now = node.env.wall_clock().0;
@@ -76,7 +77,7 @@ pub fn rows(node: &Node) -> Vec<Salvage> {
     rows
 }
 
-/// A row of the queue.
+/// Translates a row of the queue.
 fn queued(row: Queued) -> Salvage {
     Salvage {
         volume: row.volume,
@@ -89,7 +90,7 @@ fn queued(row: Queued) -> Salvage {
     }
 }
 
-/// One salvage that is remembered.
+/// Translates a remembered salvage.
 pub fn account(found: Account) -> SalvageAccount {
     SalvageAccount {
         volume: found.volume,

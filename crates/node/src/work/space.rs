@@ -1,30 +1,31 @@
-//! What volumes take in the store: a walk over their trees, no data is read.
+//! The space of volumes in the store: a walk over their trees, without reading data.
 //!
-//! Which bytes are a volume's alone cannot be summed up node by node, and a set of all names would grow with the store.
-//! Chunk names are uniform hashes, so those below a limit are a fair sample: the sample is bounded, the limit halves
-//! when it is full, and what is found in it is scaled up (the bottom-k sketch of Beyer et al., 2007).
+//! The bytes that belong to one volume alone cannot be summed up node by node, and a set of all
+//! names would grow with the store. Chunk names are uniform hashes, so the names below a limit are
+//! a fair sample. The sample is bounded: when it is full, the limit halves. The sums over it are
+//! scaled up (the bottom-k sketch of Beyer et al., 2007).
 
 use super::verify::newest;
 use crate::assemble::Node;
 use crate::jobs::Progress;
 use crate::limits;
 use crate::service::refused;
-use content::tree::{Visitor, walk};
-use content::{Error, Pointer};
-use front::http::api::ApiError;
+use rekindle_content::tree::{Visitor, walk};
+use rekindle_content::{Error, Pointer};
+use rekindle_front::http::api::ApiError;
+use rekindle_volume::VaultState;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::collections::HashSet;
 use std::sync::Arc;
-use volume::VaultState;
 
-/// One volume's part.
+/// The counters of one volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Counted {
-    /// Chunks of data, and what is in them, bytes.
+    /// Chunks of data, and their content, bytes.
     chunks: u64,
     used: u64,
-    /// Nodes of its trees as they are stored, bytes.
+    /// Nodes of its tree as they are stored, bytes.
     metadata: u64,
 }
 
@@ -32,14 +33,14 @@ struct Counted {
 struct Sampled {
     length: u32,
     stored: u32,
-    /// The only volume that has it; `None`: several have.
+    /// The only volume that has it; `None`: several volumes have it.
     owner: Option<usize>,
 }
 
-/// Counts what it meets.
+/// A visitor that counts the chunks it meets.
 struct Count {
     sample: HashMap<u64, Sampled>,
-    /// Names below it are in the sample.
+    /// Bound of the sample: it has the names below this.
     limit: u64,
     sample_max: usize,
     volume: usize,
@@ -82,19 +83,19 @@ impl Count {
         }
     }
 
-    /// A sum over the sample as it would be over all chunks.
+    /// Scales a sum over the sample up to all chunks.
     fn scaled(&self, sum: u64) -> u64 {
         let all = u128::from(sum) * u128::from(u64::MAX) / u128::from(self.limit.max(1));
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 
-    /// What only this volume has, as it is stored, bytes.
+    /// Estimates the stored bytes that only this volume has.
     fn unique(&self, volume: usize) -> u64 {
         let own = self.sample.values().filter(|found| found.owner == Some(volume));
         self.scaled(own.map(|found| u64::from(found.stored)).sum())
     }
 
-    /// Each chunk once: its content, and as it is stored, bytes.
+    /// Estimates the bytes of all distinct chunks: their content, and as they are stored.
     fn distinct(&self) -> (u64, u64) {
         let sum =
             |of: fn(&Sampled) -> u32| self.sample.values().map(|found| u64::from(of(found))).sum();
@@ -102,7 +103,7 @@ impl Count {
     }
 }
 
-/// The first 8 bytes of a name.
+/// Returns the first 8 bytes of a name.
 fn hash(pointer: &Pointer) -> u64 {
     let mut first = [0; 8];
     first.copy_from_slice(&pointer.name[..8]);
@@ -115,7 +116,7 @@ impl Visitor for Count {
         if self.met.is_multiple_of(4096) {
             (self.tell)(self.met);
         }
-        if content::pack::class(pointer.pack) == content::Class::Metadata {
+        if rekindle_content::pack::class(pointer.pack) == rekindle_content::Class::Metadata {
             let is_new = self.nodes.insert(hash(pointer));
             self.counted[self.volume].metadata += u64::from(pointer.stored) * u64::from(is_new);
             return is_new;
@@ -129,13 +130,13 @@ impl Visitor for Count {
     }
 }
 
-/// Counts what all volumes take, or one of them beside the others.
+/// Counts the space of all volumes, or of one of them beside the others.
 pub async fn space(
     node: Arc<Node>,
     only: Option<String>,
     progress: Progress,
 ) -> Result<Value, ApiError> {
-    // While this is held no sweep deletes what the roots below reach.
+    // While the hold lives, no sweep deletes content that the roots below reach.
     let _hold = node.content.hold();
     let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
     let vaults: Vec<_> = infos
@@ -147,7 +148,8 @@ pub async fn space(
     let mut count = Count::new(vaults.len(), limits::SPACE_SAMPLE, tell);
     for (index, vault) in vaults.iter().enumerate() {
         count.volume = index;
-        // Two volumes with one tree are two volumes with the same chunks: each is walked.
+        // Each volume's tree is walked, even if another volume has the same one: both have its
+        // chunks.
         count.nodes.clear();
         let roots: Vec<Pointer> = vault.root.iter().copied().collect();
         walk(&node.content, &roots, &mut count).await.map_err(|error| {
@@ -184,7 +186,7 @@ pub async fn space(
 mod tests {
     use super::*;
 
-    /// Names of chunks are uniform: so are these (splitmix64).
+    /// Makes a uniform number, like the name of a chunk (splitmix64).
     fn name(number: u64) -> u64 {
         let mut mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -195,7 +197,7 @@ mod tests {
     #[test]
     fn while_the_sample_holds_all_it_is_exact() {
         let mut count = Count::new(2, 1000, Box::new(|_| ()));
-        // 0..100 of the first, 50..150 of the second, and the second has 140..150 twice.
+        // The first volume has 0..100; the second has 50..150, and 140..150 twice.
         (0..100).for_each(|number| count.data(name(number), 16, 4));
         count.volume = 1;
         (50..150).chain(140..150).for_each(|number| count.data(name(number), 16, 4));

@@ -1,40 +1,16 @@
-//! The sweep as a job: orphans first, then what nothing reaches.
+//! The sweep as a job: first orphans, then unreachable content.
 
 use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
 use crate::limits;
 use crate::service::refused;
-use base::Kind;
-use content::Error as ContentError;
-use content::sweep::{Phase, Roots};
-use content::tree::Root;
-use env::BoxFuture;
-use front::http::api::{ApiError, JobState, StartSweep, SweepStatus};
+use rekindle_base::Kind;
+use rekindle_content::sweep::Phase;
+use rekindle_front::http::api::{ApiError, JobState, StartSweep, SweepStatus};
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
-use volume::{StagingError, Volumes};
 
-/// All roots there are: those of the volumes.
-pub struct StoredRoots(pub Volumes);
-
-impl Roots for StoredRoots {
-    fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, ContentError>> {
-        Box::pin(async move { self.0.roots().await.map_err(unreadable) })
-    }
-}
-
-/// A root that cannot be read ends the sweep; the error keeps its kind.
-fn unreadable(error: volume::Error) -> ContentError {
-    match error {
-        volume::Error::Store(error) | volume::Error::Staging(StagingError::Store(error)) => {
-            ContentError::Store(error)
-        }
-        volume::Error::Staging(StagingError::Content(error)) => error,
-        other => ContentError::Stopped(format!("not all volumes can be read: {other}")),
-    }
-}
-
-/// Gives back what no volume reaches.
+/// Gives back the space that no volume reaches.
 pub async fn sweep(
     node: Arc<Node>,
     request: StartSweep,
@@ -59,7 +35,7 @@ pub async fn sweep(
     Ok(value)
 }
 
-/// Steps of a sweep, for progress: nobody knows beforehand how long each takes.
+/// Steps of a sweep, for its progress: their durations are not known beforehand.
 const STEPS: u64 = 6;
 
 fn steps(phase: Phase) -> u64 {
@@ -73,8 +49,8 @@ fn steps(phase: Phase) -> u64 {
     }
 }
 
-/// This node's part in the sweeps of others, for as long as it lives. A look is one small read; a node that cannot be asked
-/// keeps the others from deleting, and loses nothing by it.
+/// Takes part in the sweeps of other nodes while the node lives. A look is one small read. A node
+/// whose store is away keeps the others from deleting, and so loses nothing.
 pub(super) async fn agree(node: Weak<Node>) {
     let mut pause = limits::SWEEP_AGREE_INTERVAL;
     loop {
@@ -96,7 +72,7 @@ pub(super) async fn agree(node: Weak<Node>) {
     }
 }
 
-/// The last thing of a stop in good order: no sweep of another node need wait for this one.
+/// Ends an orderly stop: tells the other nodes that no sweep need wait for this one.
 pub async fn leave(node: &Node) {
     let told = match node.env.timeout(limits::LEAVE_WAIT, node.sweeper.leave()).await {
         Ok(told) => told.map_err(|error| error.to_string()),
@@ -107,7 +83,7 @@ pub async fn leave(node: &Node) {
     }
 }
 
-/// What the sweep does and did.
+/// Returns the status of the sweep, and the result of the last one.
 pub fn status(node: &Node, jobs: &Jobs) -> SweepStatus {
     let last = jobs.latest("sweep", JobState::Done);
     let began = node.sweeper.status().started_microseconds;

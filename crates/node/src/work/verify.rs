@@ -1,25 +1,27 @@
-//! The check of what is stored: every chunk that volumes reach, read from the store and compared with its name.
+//! The check of stored content: reads every chunk that volumes reach from the store, and compares
+//! it with its name.
 
 use crate::assemble::Node;
 use crate::jobs::Progress;
 use crate::limits;
 use crate::service::refused;
-use base::Kind;
-use base::units::format_size;
-use content::Missing;
-use content::sweep::Budget;
-use content::tree::Root;
-use content::verify::{Damage, Extent, verify_extents};
-use front::http::api::{ApiError, StartVerify};
+use rekindle_base::Kind;
+use rekindle_base::units::format_size;
+use rekindle_content::Missing;
+use rekindle_content::sweep::Budget;
+use rekindle_content::tree::Root;
+use rekindle_content::verify::{Damage, Extent, verify_extents};
+use rekindle_front::http::api::{ApiError, StartVerify};
+use rekindle_volume::{Info, Lost, Vault, VaultState};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use volume::{Info, Lost, Vault, VaultState};
 
-/// A scrub: all volumes, one after another, slowly, and a salvage of each that is damaged.
+/// Scrubs all volumes, one after another and slowly, and asks for a salvage of each damaged one.
 pub async fn scrub(node: Arc<Node>, rate: u64, progress: Progress) -> Result<Value, ApiError> {
     let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
     let (mut volumes, mut chunks, mut bytes, mut findings) = (0, 0, 0, Findings::default());
+    let mut unchecked_bytes = 0;
     for info in infos {
         let request = StartVerify {
             volume: Some(info.vault.name.clone()),
@@ -34,17 +36,18 @@ pub async fn scrub(node: Arc<Node>, rate: u64, progress: Progress) -> Result<Val
                 volumes += checked.volumes;
                 chunks += checked.chunks;
                 bytes += checked.bytes;
+                unchecked_bytes += checked.unchecked_bytes;
                 findings.add_all(checked.findings);
             }
-            // Removed meanwhile.
+            // The volume was removed meanwhile.
             Err(error) if error.kind == Kind::NotFound => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(Checked { volumes, chunks, bytes, findings }.told())
+    Ok(Checked { volumes, chunks, bytes, unchecked_bytes, findings }.told())
 }
 
-/// Checks one volume, or all.
+/// Checks one volume, or all volumes.
 pub async fn verify(
     node: Arc<Node>,
     request: StartVerify,
@@ -54,11 +57,13 @@ pub async fn verify(
     Ok(check(&node, &request, &mut tell).await?.told())
 }
 
-/// What was checked, and what was found.
+/// The counters and findings of a check.
 struct Checked {
     volumes: usize,
     chunks: u64,
     bytes: u64,
+    /// Bytes that were not in the store when the check began.
+    unchecked_bytes: u64,
     findings: Findings,
 }
 
@@ -68,6 +73,7 @@ impl Checked {
             "volumes": self.volumes,
             "chunks": self.chunks,
             "bytes": self.bytes,
+            "unchecked_bytes": self.unchecked_bytes,
             "damaged": self.findings.count,
             "findings": self.findings.kept,
         })
@@ -86,7 +92,7 @@ async fn check(
     let mut findings = Findings::default();
     let mut subjects = Vec::new();
     for info in infos {
-        if info.state == volume::machine::State::Error {
+        if info.state == rekindle_volume::machine::State::Error {
             let reason = info.reason.clone().unwrap_or_default();
             findings.add(format!("volume '{}' cannot be served: {reason}", info.vault.name));
         } else if info.vault.state == VaultState::Live {
@@ -95,12 +101,15 @@ async fn check(
             subjects.push(info);
         }
     }
-    let mut tell = |found: content::verify::Progress| tell(found.chunks);
+    let owed = |info: &Info| info.backlog.as_ref().map_or(0, |backlog| backlog.bytes);
+    let unchecked_bytes = subjects.iter().map(owed).sum();
+    let mut tell = |found: rekindle_content::verify::Progress| tell(found.chunks);
     let budget = request.bytes_per_second.map_or(Budget::Unlimited, Budget::BytesPerSecond);
-    let mut report = content::verify::Report::default();
+    let mut report = rekindle_content::verify::Report::default();
     let mut extents = vec![Extent::All; subjects.len()];
     for pass in 0..PASSES {
-        // While it is held no sweep deletes what the roots reach, and none comes to its end: not through a long check.
+        // While the hold lives, no sweep deletes content that the roots reach, and none can end. So
+        // only the last, short pass holds it.
         let (_hold, budget) = match pass + 1 == PASSES {
             true => (Some(node.content.hold()), Budget::Unlimited),
             false => (None, budget),
@@ -117,17 +126,19 @@ async fn check(
         extents = (0..subjects.len()).map(|root| found.in_doubt(root)).collect();
         match pass {
             0 => report = found,
-            // What was missing may have been written over and swept meanwhile.
+            // A chunk that was missing may have been overwritten and swept meanwhile.
             _ => report.damages = found.damages,
         }
         if extents.iter().all(Extent::is_nothing) {
             break;
         }
     }
-    let mut hurt = BTreeMap::new();
+    let mut damage_reports = BTreeMap::new();
     for damage in &report.damages {
         findings.add(describe(damage, subjects.get(damage.root)));
-        hurt.entry(damage.root).or_insert_with(|| format!("a check found that {}", damage.error));
+        damage_reports
+            .entry(damage.root)
+            .or_insert_with(|| format!("a check found that {}", damage.error));
     }
     for (pack, root) in &report.footers {
         let name = subjects.get(*root).map_or("NAME", |info| info.vault.name.as_str());
@@ -135,22 +146,23 @@ async fn check(
             "pack {pack}: its footer is damaged; no chunk is lost by that, `rekindle salvage run {name}` writes it anew"
         ));
         let reason = || format!("a check found that the footer of pack {pack} is damaged");
-        hurt.entry(*root).or_insert_with(reason);
+        damage_reports.entry(*root).or_insert_with(reason);
     }
-    for (root, reason) in hurt.into_iter().filter(|_| request.salvage) {
+    for (root, reason) in damage_reports.into_iter().filter(|_| request.salvage) {
         let Some(info) = subjects.get(root) else { continue };
         if let Err(error) = node.volumes.ask_salvage(&info.vault.name, &reason).await {
             findings.add(format!("volume '{}' cannot be salvaged now: {error}", info.vault.name));
         }
     }
-    let content::verify::Progress { chunks, bytes, .. } = report.progress;
-    Ok(Checked { volumes: subjects.len(), chunks, bytes, findings })
+    let rekindle_content::verify::Progress { chunks, bytes, .. } = report.progress;
+    Ok(Checked { volumes: subjects.len(), chunks, bytes, unchecked_bytes, findings })
 }
 
-/// Passes of a check: everything, then what was missing under the roots as they are by then, at last while no sweep ends.
+/// Passes of a check. The first checks everything; the second checks the missing parts under the
+/// present roots; the last does so while no sweep can end.
 const PASSES: usize = 3;
 
-/// The roots of volumes as they are now; none for one that is gone.
+/// Returns the present roots of volumes; none for a volume that is gone.
 async fn roots_now(node: &Node, subjects: &[Info]) -> Result<Vec<Root>, ApiError> {
     let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
     let root = |subject: &Info| {
@@ -160,14 +172,15 @@ async fn roots_now(node: &Node, subjects: &[Info]) -> Result<Vec<Root>, ApiError
     Ok(subjects.iter().map(root).collect())
 }
 
-/// The newest vault: that of the volume in service, if it is in service.
+/// Returns the newest vault: that of the volume in service, if it is in service.
 pub(super) fn newest(node: &Node, info: &Info) -> Vault {
     let in_service =
         node.staging.volumes().into_iter().find(|staged| staged.vault().id == info.vault.id);
     in_service.map_or_else(|| info.vault.clone(), |staged| staged.vault())
 }
 
-/// What a salvage had to give up is not in the tree any more, and lost all the same.
+/// Describes a lost stretch: the tree does not have it any more, and its content is lost all the
+/// same.
 fn quarantined(volume: &str, lost: &Lost) -> String {
     format!(
         "volume '{volume}': {} at byte {} was damaged and is lost; reads of it are errors until it is written again",
@@ -197,7 +210,7 @@ impl Findings {
     }
 }
 
-/// Which bytes of which volume are damaged, and how.
+/// Describes the damaged bytes of a volume, and the damage.
 fn describe(damage: &Damage, subject: Option<&Info>) -> String {
     let Some(info) = subject else { return damage.error.to_string() };
     let block = info.vault.block_size;

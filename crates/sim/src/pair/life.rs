@@ -1,17 +1,18 @@
-//! Who acts in a life of one of two nodes: clients, people, a sweep, and somebody who asks for what the other one has.
+//! Actors in a life of one of two nodes: clients, users, a sweep, and a stranger that asks for the
+//! other node's volumes.
 
 use super::{BLOCKS, Life, NODES, Subject, VOLUMES};
 use crate::dice::Dice;
 use crate::heard;
 use crate::oracle::{BLOCK, Change, Part, some_change};
-use base::{Kind, VolumeId};
-use block::Device;
+use rekindle_base::{Kind, VolumeId};
+use rekindle_block::Device;
+use rekindle_volume::{Error, Written};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use volume::{Error, Written};
 
 impl Life {
-    /// Sets somebody going.
+    /// Spawns an actor.
     pub(super) fn act(
         &self,
         name: &'static str,
@@ -31,7 +32,8 @@ impl Life {
         self.env.sleep(Duration::from_millis(dice.below(most_ms))).await;
     }
 
-    /// The volume under this name, which is the one that was there, or a new one if that may be gone.
+    /// Attaches the volume under this name: the one that was there, or a new one if that may be
+    /// gone.
     pub(super) async fn enter(&self, at: usize) -> Result<Device, String> {
         let Subject { name, state, .. } = &self.run.subjects[at];
         let told = |error: Error| format!("{name} cannot be attached: {error}");
@@ -50,7 +52,7 @@ impl Life {
                     made.map_err(told)?;
                     continue;
                 }
-                // One that is being removed ends under whoever has it.
+                // A volume that is being removed ends for all its clients.
                 Err(error) if error.kind().is_retryable() || error.kind() == Kind::Fenced => {
                     self.env.sleep(Duration::from_millis(50)).await;
                     continue;
@@ -66,7 +68,7 @@ impl Life {
         }
     }
 
-    /// A volume is there under a name.
+    /// Checks the volume that was found under a name, and notes a new one.
     fn meet(&self, at: usize, id: VolumeId) -> Result<(), String> {
         let Subject { name, state, .. } = &self.run.subjects[at];
         let mut state = state.lock();
@@ -90,7 +92,7 @@ impl Life {
         Ok(())
     }
 
-    /// What a new life shows is what was acknowledged; `false`: it went away under the look.
+    /// Checks that a volume shows what was acknowledged; `false` if it is removed meanwhile.
     async fn judge(&self, at: usize, id: VolumeId, device: &Device) -> Result<bool, String> {
         let Subject { name, state, .. } = &self.run.subjects[at];
         let mut found = Vec::new();
@@ -121,14 +123,15 @@ impl Life {
         kind.is_retryable() || (is_removed && matches!(kind, Kind::Fenced | Kind::NotFound))
     }
 
-    /// Comes again and again, reads and writes, and goes.
+    /// Attaches, reads and writes, and detaches, again and again.
     pub(super) async fn client(self, at: usize, mut dice: Dice) -> Result<(), String> {
         let Subject { name, state, .. } = &self.run.subjects[at];
         while !self.run.is_ending() {
             let device = self.enter(at).await?;
             let id = device.handle().vault().id;
             for _ in 0..1 + dice.below(6) {
-                // A client that was not told what became of its change waits for a new life, or a new volume.
+                // A client that does not know the fate of its change waits for a new life, or a new
+                // volume.
                 if state.lock().part.is_open() {
                     break;
                 }
@@ -184,9 +187,9 @@ impl Life {
             state.part.submit(Change { start, bytes: bytes.clone() });
         }
         let told = match device.write(start as u64, &bytes, dice.below(4) == 0) {
-            Ok(Written::Done) => Ok(()),
-            Ok(Written::Staged(ticket)) => device.sync(ticket).await,
-            Ok(Written::Later(later)) => later.await.map_err(block::Error::from),
+            Ok(Written::Acked) => Ok(()),
+            Ok(Written::NeedsSync(ticket)) => device.sync(ticket).await,
+            Ok(Written::Pending(later)) => later.await.map_err(rekindle_block::Error::from),
             Err(error) => Err(error),
         };
         match told {
@@ -211,7 +214,7 @@ impl Life {
         Ok(())
     }
 
-    /// Somebody removes volumes of this node, beside their clients.
+    /// Removes volumes of this node beside their clients, as a user would.
     pub(super) async fn people(self, mut dice: Dice) -> Result<(), String> {
         let volumes = &self.served.node.volumes;
         while !self.run.is_ending() {
@@ -230,7 +233,7 @@ impl Life {
                 state.leaving = true;
                 self.removing.lock().insert(at);
             }
-            // So that many a crash falls into it.
+            // A removal counts as many requests, so that crashes often fall into it.
             self.run.begun.fetch_add(10, Ordering::Relaxed);
             let (by_force, by_trash) = (dice.below(2) == 0, dice.below(3) == 0);
             let removed = match by_trash {
@@ -243,7 +246,7 @@ impl Life {
             self.removing.lock().remove(&at);
             match removed {
                 Ok(()) => heard::note("removed"),
-                // Not there, or somebody has it.
+                // The volume is not there, or another task has it.
                 Err(error)
                     if error.kind().is_retryable()
                         || matches!(error.kind(), Kind::NotFound | Kind::Fenced) => {}
@@ -253,7 +256,7 @@ impl Life {
         Ok(())
     }
 
-    /// Somebody asks this node for what the other one has.
+    /// Asks this node for volumes of the other one.
     pub(super) async fn stranger(self, mut dice: Dice) -> Result<(), String> {
         let volumes = &self.served.node.volumes;
         while !self.run.is_ending() {

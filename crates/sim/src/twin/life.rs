@@ -1,32 +1,32 @@
-//! Who acts in one of two lives of a node: clients and a sweep.
+//! Actors in one of two lives of a node: clients and a sweep.
 
 use super::{BLOCKS, Life, NEW, OLD, REGION, Seen, VOLUMES};
 use crate::dice::Dice;
 use crate::heard;
 use crate::oracle::{Change, some_change};
 use crate::region::{Excuse, Operation, SharedRegion, judge};
-use base::Kind;
-use block::Device;
 use parking_lot::Mutex;
+use rekindle_base::Kind;
+use rekindle_block::Device;
+use rekindle_volume::{Policy, Written};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use volume::{Policy, Written};
 
-/// By then a life that goes on writing has met a newer one.
+/// Time within which a life that goes on writing has met a newer one.
 const MEETS_WITHIN: Duration = Duration::from_secs(30);
 
-/// What a client was told.
+/// Answer to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Told {
     Fine,
-    /// Nobody knows what became of its change.
+    /// The fate of the change is unknown.
     Nothing,
     Fenced,
 }
 
 impl Life {
-    /// Sets somebody going.
+    /// Spawns an actor.
     pub(super) fn act(
         &self,
         name: &'static str,
@@ -46,7 +46,7 @@ impl Life {
         self.env.sleep(Duration::from_millis(dice.below(most_ms))).await;
     }
 
-    /// Whether being fenced is right.
+    /// Whether this life may be fenced.
     fn may_be_fenced(&self) -> bool {
         self.which == OLD && self.run.is_copied.load(Ordering::Relaxed)
     }
@@ -60,7 +60,7 @@ impl Life {
         new.map(|new| new.region).ok_or_else(|| "nobody looked".to_owned())
     }
 
-    /// Attaches a volume and judges what it shows; `None`: this life is fenced.
+    /// Attaches a volume and judges what it shows; `None` if this life is fenced.
     pub(super) async fn enter(&self, at: usize) -> Result<Option<Device>, String> {
         let name = &self.run.volumes[at].name;
         loop {
@@ -70,7 +70,7 @@ impl Life {
                     let device = Device::new(handle);
                     return Ok(self.look(at, &device).await?.then_some(device));
                 }
-                Err(volume::Error::NotFound(_)) if self.which == OLD => {
+                Err(rekindle_volume::Error::NotFound(_)) if self.which == OLD => {
                     match self.served.node.create_as(name, &self.run.setup).await {
                         Ok(()) => continue,
                         Err(error) => error,
@@ -86,7 +86,7 @@ impl Life {
         }
     }
 
-    /// Judges what a volume shows at the beginning of a life; `false`: it is fenced.
+    /// Judges what a volume shows at the beginning of a life; `false` if this life is fenced.
     async fn look(&self, at: usize, device: &Device) -> Result<bool, String> {
         let volume = &self.run.volumes[at];
         let mut found = vec![0xee; REGION];
@@ -119,7 +119,8 @@ impl Life {
         if self.run.setup.policy == Policy::Back {
             begins.extend(volume.earlier.lock().clone());
         } else {
-            // What the store must have before it is acknowledged is there, whoever was told.
+            // These policies acknowledge only what the store has, so it is there, whichever life
+            // acknowledged it.
             begins[0].1 = begins[0].0.mark();
         }
         let mut judged = Err("nothing to compare it with".to_owned());
@@ -140,7 +141,7 @@ impl Life {
         Ok(true)
     }
 
-    /// Reads and writes, as long as it is served; now and then it does nothing for long.
+    /// Reads and writes as long as the volume is served, now and then with a long pause.
     pub(super) async fn client(self, at: usize, mut dice: Dice) -> Result<(), String> {
         let name = &self.run.volumes[at].name;
         if self.which == NEW && dice.below(2) == 0 {
@@ -158,7 +159,7 @@ impl Life {
             }
             if dice.below(16) == 0 {
                 drop(device);
-                // A volume that somebody drains stays.
+                // A volume that is being drained is not detached.
                 let _ = self.served.node.volumes.detach(name).await;
                 match self.enter(at).await? {
                     Some(again) => device = again,
@@ -174,15 +175,15 @@ impl Life {
         Ok(())
     }
 
-    /// Whoever is fenced is told so again and again.
+    /// Checks that a fenced volume goes on refusing.
     async fn stay_fenced(&self, device: &Device) -> Result<(), String> {
         heard::note("fenced: told");
         for _ in 0..3 {
             self.env.sleep(Duration::from_millis(200)).await;
             let written = match device.write(0, &[9; 512], false) {
-                Ok(Written::Done) => Ok(()),
-                Ok(Written::Staged(ticket)) => device.sync(ticket).await,
-                Ok(Written::Later(later)) => later.await.map_err(block::Error::from),
+                Ok(Written::Acked) => Ok(()),
+                Ok(Written::NeedsSync(ticket)) => device.sync(ticket).await,
+                Ok(Written::Pending(later)) => later.await.map_err(rekindle_block::Error::from),
                 Err(error) => Err(error),
             };
             let read = device.read(0, &mut [0; 512]).await;
@@ -193,7 +194,7 @@ impl Life {
         Ok(())
     }
 
-    /// The older life goes on writing until it has met the newer one, which must be soon.
+    /// Writes in the older life until it has met the newer one, which must be soon.
     pub(super) async fn meet(&self) -> Result<(), String> {
         let until = self.env.now() + MEETS_WITHIN;
         let mut dice = Dice::new(7);
@@ -209,7 +210,8 @@ impl Life {
         Ok(())
     }
 
-    /// A volume of the older life, if it still serves it and its client knows what became of all that it wrote.
+    /// Attaches a volume of the older life, if the life still serves it and the fate of every
+    /// change is known.
     async fn enter_again(&self, at: usize) -> Result<Option<Device>, String> {
         let volume = &self.run.volumes[at];
         if volume.old.lock().is_open() {
@@ -230,7 +232,7 @@ impl Life {
     ) -> Result<Told, String> {
         self.run.begun.fetch_add(1, Ordering::Relaxed);
         let (region, staging) = (self.region(at)?, &self.served.node.staging);
-        let told = |what: &str, error: &block::Error| match error.kind() {
+        let told = |what: &str, error: &rekindle_block::Error| match error.kind() {
             Kind::Fenced if self.may_be_fenced() => Ok(Told::Fenced),
             kind if kind.is_retryable() => Ok(Told::Nothing),
             _ => Err(format!("{what}: {error}")),
@@ -250,7 +252,8 @@ impl Life {
             2 => {
                 let mark = region.lock().mark() as u64;
                 match device.handle().staged().drain().await {
-                    // The store had it before the newer life looked: that must have it, too.
+                    // The store had these changes before the newer life looked, so the newer life
+                    // must have them.
                     Ok(_) if self.which == OLD && self.run.volumes[at].new.lock().is_none() => {
                         self.run.volumes[at].floor.fetch_max(mark, Ordering::Relaxed);
                         self.run.volumes[at].earlier.lock().clear();
@@ -270,16 +273,16 @@ impl Life {
         let mut was_fenced = staging.fenced().is_some();
         let written = device.write(start as u64, &bytes, dice.below(4) == 0);
         if dice.below(4) == 0 {
-            // A client that takes its time until it asks whether it is done.
+            // Some clients take their time until they ask whether the change is durable.
             self.pause(dice, 8000).await;
         }
         let written = match written {
-            Ok(Written::Done) => Ok(()),
-            Ok(Written::Staged(ticket)) => {
+            Ok(Written::Acked) => Ok(()),
+            Ok(Written::NeedsSync(ticket)) => {
                 was_fenced = staging.fenced().is_some();
                 device.sync(ticket).await
             }
-            Ok(Written::Later(later)) => later.await.map_err(block::Error::from),
+            Ok(Written::Pending(later)) => later.await.map_err(rekindle_block::Error::from),
             Err(error) => Err(error),
         };
         if let Err(error) = written {
@@ -307,7 +310,7 @@ impl Life {
                 return Ok(());
             }
             match self.served.sweep().await {
-                // The newer life sweeps, too, and asks nobody of its own node.
+                // The newer life sweeps, too, and asks no other life of its own node.
                 Err(why) if self.may_be_fenced() => tracing::debug!("not swept: {why}"),
                 swept => drop(swept?),
             }

@@ -1,9 +1,9 @@
 //! Tests of the parent module.
 
 use super::*;
-use base::PackId;
-use content::Pointer;
 use proptest::prelude::*;
+use rekindle_base::PackId;
+use rekindle_content::Pointer;
 
 const GOLDEN_1: &str = include_str!("../../golden/vault-1.json");
 const GOLDEN_2: &str = include_str!("../../golden/vault-2.json");
@@ -54,10 +54,11 @@ pub(crate) fn example() -> Vault {
             replaced: 0,
         }],
         trashed: Some(1_767_225_800_000_000),
+        also: None,
     }
 }
 
-/// What a vault of format 4 could not say.
+/// A vault with only the fields of format 4.
 fn example_4() -> Vault {
     Vault {
         incarnation: Incarnation(0),
@@ -65,6 +66,7 @@ fn example_4() -> Vault {
         logged: Vec::new(),
         versions: Vec::new(),
         trashed: None,
+        also: None,
         ..example()
     }
 }
@@ -72,7 +74,7 @@ fn example_4() -> Vault {
 #[test]
 fn the_golden_vault_is_read_and_written_as_ever() {
     let (vault, mark) =
-        datastore::record::decode_as::<Vault>("volumes/x", GOLDEN.as_bytes()).unwrap();
+        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN.as_bytes()).unwrap();
     assert_eq!(vault, example());
     assert_eq!(mark.edition, 9);
     let golden: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
@@ -82,7 +84,7 @@ fn the_golden_vault_is_read_and_written_as_ever() {
 #[test]
 fn a_vault_of_format_1_is_read_and_has_no_pin() {
     let (vault, mark) =
-        datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_1.as_bytes()).unwrap();
+        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_1.as_bytes()).unwrap();
     assert_eq!(vault, Vault { pinned: false, lost: Vec::new(), accepted: None, ..example_4() });
     assert_eq!(mark.edition, 9);
 }
@@ -90,21 +92,21 @@ fn a_vault_of_format_1_is_read_and_has_no_pin() {
 #[test]
 fn a_vault_of_format_2_has_lost_nothing() {
     let (vault, _) =
-        datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_2.as_bytes()).unwrap();
+        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_2.as_bytes()).unwrap();
     assert_eq!(vault, Vault { lost: Vec::new(), accepted: None, ..example_4() });
 }
 
 #[test]
 fn a_vault_of_format_3_has_accepted_nothing() {
     let (vault, _) =
-        datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_3.as_bytes()).unwrap();
+        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_3.as_bytes()).unwrap();
     assert_eq!(vault, Vault { accepted: None, ..example_4() });
 }
 
 #[test]
 fn a_vault_of_format_4_names_no_life_and_keeps_no_version() {
     let (vault, _) =
-        datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_4.as_bytes()).unwrap();
+        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_4.as_bytes()).unwrap();
     assert_eq!(vault, example_4());
 }
 
@@ -162,12 +164,12 @@ fn a_vault_whose_fields_mean_nothing_together_is_damaged_and_never_half_believed
     for (word, vault) in bad {
         let told = vault.check().unwrap_err();
         assert!(told.contains(word), "{word}: {told}");
-        // And a reader of the record is told the same.
+        // A reader of the record gets the same error.
         let mut golden: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
         golden["body"] = serde_json::to_value(&vault).unwrap();
         let bytes = serde_json::to_vec(&golden).unwrap();
-        let read = datastore::record::decode_as::<Vault>("volumes/x", &bytes);
-        assert_eq!(read.unwrap_err().kind(), base::Kind::Damaged, "{word}");
+        let read = rekindle_datastore::record::decode_as::<Vault>("volumes/x", &bytes);
+        assert_eq!(read.unwrap_err().kind(), rekindle_base::Kind::Damaged, "{word}");
     }
 }
 
@@ -176,7 +178,7 @@ proptest! {
     fn any_bytes_are_a_vault_or_an_error(at in 0..GOLDEN.len(), byte in any::<u8>()) {
         let mut bytes = GOLDEN.as_bytes().to_vec();
         bytes[at] = byte;
-        let _ = datastore::record::decode_as::<Vault>("volumes/x", &bytes);
-        let _ = datastore::record::decode_as::<Vault>("volumes/x", &bytes[..at]);
+        let _ = rekindle_datastore::record::decode_as::<Vault>("volumes/x", &bytes);
+        let _ = rekindle_datastore::record::decode_as::<Vault>("volumes/x", &bytes[..at]);
     }
 }

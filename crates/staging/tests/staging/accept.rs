@@ -1,14 +1,14 @@
-//! Acknowledged changes that are lost: the volume stays out of service until somebody accepts that, and then shows the
-//! longest whole prefix, in this life and all later ones.
+//! Acknowledged changes that are lost: the volume stays out of service until the user accepts that.
+//! Then it shows the longest whole prefix, in this life and all later ones.
 
 use crate::bed::{Node, Setup, done, read};
 use crate::damage::find;
-use base::{Generation, Incarnation, Serial, VolumeId};
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::Env;
-use env::sim::{Faults, World};
+use rekindle_base::{Generation, Incarnation, Serial, VolumeId};
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::Env;
+use rekindle_env::sim::{Faults, World};
 use rekindle_staging::{Ack, Error, Policy, Staged, Vault};
 use std::path::Path;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn a_lost_segment_costs_what_came_after_it_and_no_other_volume() {
             write(&volume, serial % 64, (serial / 64) as u8).await;
             serial += 1;
         }
-        // Its statistics say that the other volume had nothing more.
+        // The log's statistics say that the other volume had no more changes.
         serial
     });
     world.cut_power();
@@ -77,7 +77,8 @@ fn a_lost_segment_costs_what_came_after_it_and_no_other_volume() {
         assert_eq!(volume.backlog().changes, accepted.through.0);
         accepted.through.0
     });
-    // The prefix, exactly; what is written from here on lies behind it, however often the process dies.
+    // The volume shows exactly the prefix. Later writes lie behind it, however often the process
+    // dies.
     for life in 0..3_u64 {
         world.crash_process();
         let env = world.env();
@@ -177,7 +178,7 @@ fn what_is_written_after_losses_were_accepted_counts_also_where_the_life_had_fou
     let env = world.env();
     world.block_on(async {
         let node = start(&env, &store).await;
-        // The vault says that this life found four, and who logged them.
+        // The vault says that this life found four changes, and which lives logged them.
         node.staging.taken(Incarnation(2));
         let volume = node.open(1).await.unwrap();
         volume.close().await.unwrap();
@@ -236,7 +237,7 @@ fn a_second_loss_before_the_accepted_one_is_told_and_refused_again() {
     }
 }
 
-/// Writes blocks 0, 1, 2, ... of volume 1 until the log has four segments; how many.
+/// Writes blocks 0, 1, 2, ... of volume 1 until the log has four segments. Returns their count.
 async fn fill(node: &Node) -> u64 {
     let volume = node.open(1).await.unwrap();
     let mut serial = 0_u64;
@@ -254,7 +255,7 @@ fn refuse(world: &World, share: f64) {
     });
 }
 
-/// The medium of a sealed segment goes bad when its table has been read already: payloads can only be refused.
+/// The medium of a sealed segment goes bad after its table was read: only payloads can be refused.
 #[test]
 fn changes_that_the_device_refuses_are_named_and_can_be_given_up() {
     let (world, store) = (World::new(4, Faults::none()), Mem::store());
@@ -344,7 +345,7 @@ fn a_look_finds_damage_before_a_batch_meets_it_and_none_where_it_was_written_ove
     });
 }
 
-/// What ends the whole prefix may be what had made older damage harmless.
+/// A lost change behind the whole prefix may have made older damage harmless.
 #[test]
 fn damage_that_only_a_lost_change_had_written_over_ends_the_prefix_too() {
     let (world, store) = (World::new(5, Faults::none()), Mem::store());

@@ -1,13 +1,13 @@
-//! A node with one volume, on whatever machine it is given.
+//! A node with one volume, on the machine that the test provides.
 
 use crate::blocks::Blocks;
-use base::{Generation, Incarnation, NodeId, Serial, VolumeId};
-use content::{Compression, Content};
-use datastore::Store;
-use datastore::layer::fault::{self, Plan};
-use datastore::record::Writer;
-use env::Env;
-use log::Log;
+use rekindle_base::{Generation, Incarnation, NodeId, Serial, VolumeId};
+use rekindle_content::{Compression, Content};
+use rekindle_datastore::Store;
+use rekindle_datastore::layer::fault::{self, Plan};
+use rekindle_datastore::record::Writer;
+use rekindle_env::Env;
+use rekindle_log::Log;
 use rekindle_staging::{
     Ack, Backlog, Config, Error, Policy, Staged, Staging, Vault, VaultState, Written,
 };
@@ -19,7 +19,7 @@ use std::time::Duration;
 pub const NODE: NodeId = NodeId([7; 16]);
 pub const MIB: u64 = 1 << 20;
 
-/// What a node is made of.
+/// The settings of a node.
 #[derive(Clone)]
 pub struct Setup {
     pub config: Config,
@@ -32,9 +32,9 @@ pub struct Setup {
     pub slots: usize,
     /// Cache of chunks, in RAM.
     pub cache_bytes: u64,
-    /// How often the log commits unasked.
+    /// Interval of the log's own commits.
     pub flush_interval: Duration,
-    /// Starts of the node; copies of a setup count together.
+    /// Count of the node's starts; copies of a setup count together.
     pub lives: Arc<AtomicU64>,
 }
 
@@ -64,8 +64,8 @@ impl Setup {
         }
     }
 
-    pub fn content(&self) -> content::Config {
-        content::Config {
+    pub fn content(&self) -> rekindle_content::Config {
+        rekindle_content::Config {
             secret: [3; 32],
             compression: Compression::None,
             parity: None,
@@ -100,6 +100,7 @@ impl Setup {
             logged: Vec::new(),
             versions: Vec::new(),
             trashed: None,
+            also: None,
         }
     }
 }
@@ -113,7 +114,7 @@ pub struct Node {
     pub writer: Writer,
     pub staging: Staging,
     pub faults: fault::Handle,
-    /// What the log found damaged when it was opened.
+    /// The damage that the log reported when it was opened.
     pub damage: Vec<String>,
 }
 
@@ -121,8 +122,9 @@ impl Node {
     /// Starts the daemon over a store that outlives it.
     pub async fn start(env: &Env, setup: &Setup, store: &Store, plan: Plan) -> Node {
         let (store, faults) = fault::wrap(env, store.clone(), plan);
-        let arena = warm::Arena::open(env, &setup.folder.join("arena"), NODE, setup.slots).unwrap();
-        let config = log::Config {
+        let arena = rekindle_warm::Arena::open(env, &setup.folder.join("arena"), NODE, setup.slots)
+            .unwrap();
+        let config = rekindle_log::Config {
             folder: setup.folder.join("log"),
             node: NODE,
             flash_bytes: setup.log_bytes,
@@ -155,7 +157,7 @@ impl Node {
         Arc::new(Blocks { content: self.content.clone() })
     }
 
-    /// Brings a volume into service, made if there is none.
+    /// Brings a volume into service, and makes it if there is none.
     pub async fn open(&self, tag: u8) -> Result<Arc<Staged>, Error> {
         let vault = self.setup.vault(tag);
         let key = Vault::key(vault.id);
@@ -182,9 +184,9 @@ impl Node {
 /// Waits for the acknowledgement.
 pub async fn done(volume: &Staged, written: Written) -> Result<(), Error> {
     match written {
-        Written::Done => Ok(()),
-        Written::Staged(ticket) => volume.sync(ticket).await,
-        Written::Later(later) => later.await,
+        Written::Acked => Ok(()),
+        Written::NeedsSync(ticket) => volume.sync(ticket).await,
+        Written::Pending(later) => later.await,
     }
 }
 

@@ -1,9 +1,9 @@
 //! The plainest home: blocks of fixed size in a tree.
 
 use bytes::Bytes;
-use content::tree::{self, Lookup, Root};
-use content::{Batch, Class, Content};
-use env::BoxFuture;
+use rekindle_content::tree::{self, Lookup, Root};
+use rekindle_content::{Batch, Class, Content};
+use rekindle_env::BoxFuture;
 use rekindle_staging::{Error, Extent, Fold, Home};
 
 pub const BLOCK: u64 = 4096;
@@ -31,7 +31,7 @@ impl Home for Blocks {
             match tree::get_now(&self.content, root, key) {
                 Lookup::Absent => target.fill(0),
                 Lookup::Unknown => return Ok(false),
-                Lookup::Present(pointer) => match self.content.read_now(&pointer, Class::Data) {
+                Lookup::Present(pointer) => match self.content.read_now(&pointer) {
                     Some(block) => target.copy_from_slice(&block[at..at + length]),
                     None => return Ok(false),
                 },

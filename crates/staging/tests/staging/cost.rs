@@ -1,16 +1,16 @@
-//! What staging costs on the real machine. Run with `--ignored --nocapture`.
+//! Measures staging on the real machine. Run with `--ignored --nocapture`.
 
 use crate::bed::{MIB, Node, Setup};
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::Env;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::Env;
 use rekindle_staging::{Ack, Policy, Written};
 use std::time::Duration;
 
 fn run(setup: &mut Setup, test: impl AsyncFnOnce(&Env, &Setup)) {
     let folder = tempfile::tempdir().unwrap();
     setup.folder = folder.path().to_owned();
-    let (env, runtime) = env::real::env().unwrap();
+    let (env, runtime) = rekindle_env::real::env().unwrap();
     runtime.block_on(test(&env, setup));
 }
 
@@ -38,17 +38,17 @@ fn a_write_and_a_read_of_4_kib() {
             let begun = env.now();
             for _ in 0..rounds {
                 let block = env.now().0.as_nanos() as u64 % 1_000_003;
-                assert!(matches!(volume.write(block * 4096, &data, false), Written::Done));
+                assert!(matches!(volume.write(block * 4096, &data, false), Written::Acked));
             }
             staged = staged.min(env.now().since(begun) / rounds as u32);
             node.log.roll(4_000_000).await.unwrap();
             let begun = env.now();
             for serial in 0..rounds {
-                let append = log::Append {
-                    volume: base::VolumeId([99; 16]),
-                    generation: base::Generation(1),
-                    serial: base::Serial(serial + 1),
-                    change: log::Change::Write,
+                let append = rekindle_log::Append {
+                    volume: rekindle_base::VolumeId([99; 16]),
+                    generation: rekindle_base::Generation(1),
+                    serial: rekindle_base::Serial(serial + 1),
+                    change: rekindle_log::Change::Write,
                     position: serial * 4096,
                     span: 4096,
                     payload: &data,

@@ -1,13 +1,14 @@
-//! Crashes at random steps, life after life: every acknowledged change is there, and the volume is a prefix by serial.
+//! Crashes at random steps, life after life: every acknowledged change is there, and the volume is
+//! a prefix by serial.
 
 use crate::bed::{Node, Setup, read};
 use crate::history::{History, Shared, change};
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::Env;
-use env::sim::{Faults, Stop, World};
 use parking_lot::Mutex;
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::Env;
+use rekindle_env::sim::{Faults, Stop, World};
 use rekindle_staging::{Ack, Home, Policy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ struct Story {
     history: Shared,
 }
 
-/// Comes back, checks everything, then works until the crash.
+/// Opens the volume, checks everything, then works until the crash.
 async fn live(env: Env, story: &Story, plan: Plan) {
     let setup = &story.setup;
     let node = Node::start(&env, setup, &story.store, Plan::default()).await;
@@ -85,7 +86,7 @@ fn tell(seed: u64, policy: Policy, ack: Ack, plan: &Plan) {
         Story { setup, store: Mem::store(), history: Arc::new(Mutex::new(History::default())) };
     for life in 0..6 {
         let env = world.env();
-        // The beginning of a life in few steps, too: crashes while coming back.
+        // Every third life is short: crashes at the start of a life, too.
         let steps = 1 + env.random_u64() % [200, 3000, 12_000][(life % 3) as usize];
         let ended = world.block_on_until(Stop::Step(steps), live(env, &story, plan.clone()));
         assert!(ended.is_none());

@@ -1,14 +1,15 @@
-//! Acknowledged bytes that flash does not give back: said exactly, never folded, never passed over.
+//! Acknowledged bytes that flash does not give back: reported exactly, never folded, never passed
+//! over.
 
 use crate::bed::{Node, Setup, done, read};
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::sim::{Faults, World};
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::sim::{Faults, World};
 use rekindle_staging::{Ack, Error, Policy};
 use std::path::Path;
 use std::time::Duration;
 
-/// Where flash has `pattern`.
+/// Finds `pattern` on flash: file and offset.
 pub fn find(world: &World, pattern: &[u8]) -> (String, u64) {
     for number in 1..20 {
         let path = format!("/node/log/{number:08}.seg");

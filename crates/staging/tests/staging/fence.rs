@@ -1,13 +1,14 @@
-//! The vault is the one truth: who lost it stops; who only thinks so goes on.
+//! The vault is the one truth: a node that has lost it stops; one that only seems to have lost it
+//! goes on.
 
 use crate::bed::{Node, Setup, done, read, until};
-use base::{Generation, Incarnation, NodeId, Serial};
-use content::Class;
-use content::tree;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::Env;
-use env::sim::{Faults, World};
+use rekindle_base::{Generation, Incarnation, NodeId, Serial};
+use rekindle_content::Class;
+use rekindle_content::tree;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::Env;
+use rekindle_env::sim::{Faults, World};
 use rekindle_staging::{Ack, Error, Policy, Vault, VaultState};
 
 fn run(policy: Policy, test: impl AsyncFnOnce(&Env, Node)) {
@@ -21,7 +22,7 @@ fn run(policy: Policy, test: impl AsyncFnOnce(&Env, Node)) {
     });
 }
 
-/// Somebody rewrites the vault.
+/// Rewrites the vault, as another process would.
 async fn rewrite(node: &Node, change: impl FnOnce(&mut Vault)) {
     let held =
         node.writer.read::<Vault>(&Vault::key(node.setup.vault(1).id)).await.unwrap().unwrap();
@@ -128,7 +129,7 @@ async fn root_with(node: &Node, key: u64, byte: u8) -> tree::Root {
 fn a_commit_of_an_earlier_life_that_lands_late_is_adopted() {
     run(Policy::Through, async |_, node| {
         let volume = node.open(1).await.unwrap();
-        // Serials 1 to 5 of the life before, in RAM only, acknowledged to nobody.
+        // Serials 1 to 5 of the life before, in RAM only, never acknowledged.
         let root = root_with(&node, 3, 9).await;
         rewrite(&node, |vault| (vault.root, vault.checkpoint) = (root, Serial(5))).await;
         done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
@@ -166,7 +167,7 @@ fn a_copy_of_the_vault_that_was_not_the_stores_ends_service_and_overwrites_nothi
         let held = node.writer.read::<Vault>(&key).await.unwrap().unwrap();
         let root = root_with(&node, 3, 9).await;
         rewrite(&node, |vault| (vault.root, vault.checkpoint) = (root, Serial(5))).await;
-        let volume = node.staging.open_by_copy(held, node.home()).await.unwrap();
+        let volume = node.staging.open_from_cache(held, node.home()).await.unwrap();
         done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
         until(env, &volume, |_| volume.read_now(0, &mut [0; 1]).is_err()).await;
         let error = done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap_err();
@@ -194,7 +195,8 @@ fn a_commit_that_lands_when_a_sweep_has_deleted_what_it_leads_to_is_made_again_f
         run(policy, async |_, node| {
             let volume = node.open(1).await.unwrap();
             if policy == Policy::Back {
-                // What the life before had logged, this one has found: its commit would be adopted.
+                // This life has found the changes that the life before had logged: its commit would
+                // be adopted.
                 done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
             }
             let root = root_with(&node, 3, 9).await;
@@ -215,12 +217,13 @@ fn a_commit_that_lands_when_a_sweep_has_deleted_what_it_leads_to_is_made_again_f
             volume.drain().await.unwrap();
             let found = node.vault(1).await.root;
             assert_ne!(found, root);
-            let cold = content::Content::open(
+            let cold = rekindle_content::Content::open(
                 node.env.clone(),
                 node.writer.store.clone(),
                 node.setup.content(),
             );
-            let report = content::verify::verify(&cold, &[found], &mut |_| ()).await.unwrap();
+            let report =
+                rekindle_content::verify::verify(&cold, &[found], &mut |_| ()).await.unwrap();
             assert!(report.damages.is_empty(), "{:?}", report.damages);
             assert_eq!(read(&volume, 4096, 4096).await, [2; 4096]);
         });
@@ -234,11 +237,15 @@ fn a_start_that_was_dismissed_commits_nothing_more() {
         done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
         volume.drain().await.unwrap();
         let before = node.vault(1).await;
-        // Another node's sweeper has been told that this start is over.
+        // Another node's sweeper was told that this start is over.
         let life = node.writer.life();
         let ack = format!("{}{}", "sweep/acks/", life.node);
-        let left =
-            content::sweep::Ack { incarnation: life.incarnation, set: 0, ending: 0, left: true };
+        let left = rekindle_content::sweep::Ack {
+            incarnation: life.incarnation,
+            set: 0,
+            ending: 0,
+            left: true,
+        };
         node.writer.create(&ack, left).await.unwrap();
         env.sleep(std::time::Duration::from_secs(6)).await;
         let written = done(&volume, volume.write(0, &[2; 4096], false)).await;
@@ -253,13 +260,13 @@ fn a_start_that_was_dismissed_commits_nothing_more() {
     });
 }
 
-/// As much of a node's record as the fence looks at.
+/// The part of a node's record that the fence reads.
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
 struct NodeRecord {
     incarnation: Incarnation,
 }
 
-impl datastore::record::Body for NodeRecord {
+impl rekindle_datastore::record::Body for NodeRecord {
     const WHAT: &'static str = "node";
     const FORMAT: u32 = 2;
 }
@@ -269,13 +276,15 @@ fn a_start_that_a_newer_one_has_replaced_commits_nothing_on_volumes_that_this_ha
     for policy in [Policy::Back, Policy::Through] {
         run(policy, async |env, node| {
             let volume = node.open(1).await.unwrap();
-            let (key, life) = (datastore::key::node_key(node.writer.node), node.writer.life());
+            let (key, life) =
+                (rekindle_datastore::key::node_key(node.writer.node), node.writer.life());
             let ours = NodeRecord { incarnation: life.incarnation };
             let held = node.writer.create(&key, ours).await.unwrap();
             done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
             volume.drain().await.unwrap();
             let before = node.vault(1).await;
-            // A copy of the folder is started, and sweeps what this start still knows to be in the store.
+            // A copy of the folder is started, and sweeps chunks that this start still believes to
+            // be in the store.
             let newer = NodeRecord { incarnation: life.incarnation.next() };
             node.writer.replace(&held, newer).await.unwrap();
             env.sleep(std::time::Duration::from_secs(6)).await;

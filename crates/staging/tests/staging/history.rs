@@ -1,8 +1,9 @@
-//! What was submitted, in serial order, and what of it was acknowledged: the judge of what a recovery shows.
+//! The submitted changes in serial order, and the acknowledged ones among them: the judge of a
+//! recovery.
 
 use crate::bed::done;
-use env::Env;
 use parking_lot::Mutex;
+use rekindle_env::Env;
 use rekindle_staging::{Error, Staged};
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ pub struct History {
 
 pub type Shared = Arc<Mutex<History>>;
 
-/// The byte at `offset` of what a serial writes at `position`.
+/// The byte at position `at` of a write with this serial.
 fn stamp(serial: u64, at: u64) -> u8 {
     let mixed =
         (serial.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at.wrapping_mul(0xd6e8_feb8_6659_fd93)) >> 32;
@@ -59,7 +60,7 @@ impl History {
         bytes
     }
 
-    /// What a recovery has shown is what counts from here on.
+    /// Continues from the state that a recovery has shown.
     pub fn restart_at(&mut self, serial: u64) {
         self.ops.truncate(serial as usize);
         self.bytes = 0;
@@ -69,7 +70,7 @@ impl History {
     }
 }
 
-/// Submits one random change and waits for it; notes both.
+/// Submits one random change and waits for it; notes both events.
 pub async fn change(
     env: &Env,
     volume: &Arc<Staged>,
@@ -88,7 +89,7 @@ pub async fn change(
     };
     let span = (blocks * unit).min(size - position);
     let (written, serial) = {
-        // Nothing else runs between these calls: there is one thread.
+        // No other task runs between these calls: there is one thread.
         let mut history = history.lock();
         history.bytes += span + 64;
         let serial = volume.backlog().serial + 1;

@@ -1,18 +1,19 @@
-//! A sweep beside slow readers and slow commits: what they can reach stays until they have ended.
+//! A sweep beside slow readers and slow commits: the chunks that they can reach stay until they
+//! have ended.
 
 use crate::bed::{NODE, Node, Setup, done};
 use crate::blocks::Blocks;
-use base::VolumeId;
-use content::sweep::{Budget, Options, Roots, Sweeper};
-use content::tree::Root;
-use content::{Batch, Content};
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use datastore::record::Writer;
-use datastore::{Datastore, Listed, Store, Version};
-use env::sim::{Faults, World};
-use env::{BoxFuture, Env};
 use futures_util::future::join;
+use rekindle_base::VolumeId;
+use rekindle_content::sweep::{Budget, Options, Roots, Sweeper};
+use rekindle_content::tree::Root;
+use rekindle_content::{Batch, Content};
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_datastore::record::Writer;
+use rekindle_datastore::{Datastore, Listed, Store, Version};
+use rekindle_env::sim::{Faults, World};
+use rekindle_env::{BoxFuture, Env};
 use rekindle_staging::{Ack, Error, Extent, Fold, Home, Policy, Staged, Vault};
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,11 +22,11 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(100);
 
-/// Readers of it take their time between the root and what that leads to.
+/// A home whose readers wait between the root and the chunks behind it.
 struct Slow {
     env: Env,
     blocks: Blocks,
-    /// To read with, once the time is over: nothing of the tree is in memory.
+    /// The home that reads once the wait is over: it has no part of the tree in memory.
     cold: Blocks,
 }
 
@@ -78,11 +79,11 @@ fn cold(env: &Env, setup: &Setup, store: &Store) -> Content {
     Content::open(env.clone(), store.clone(), setup.content())
 }
 
-/// The root of volume 1, as the store has it, and none before it.
+/// The root of volume 1, as the store has it; no earlier roots.
 struct Present(Writer);
 
 impl Roots for Present {
-    fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, content::Error>> {
+    fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, rekindle_content::Error>> {
         Box::pin(async move {
             let held = self.0.read::<Vault>(&Vault::key(VolumeId([1; 16]))).await?;
             Ok(held.into_iter().map(|held| held.value.root).collect())
@@ -91,7 +92,7 @@ impl Roots for Present {
 }
 
 fn sweeper(env: &Env, node: &Node, store: &Store) -> Sweeper {
-    // Not through what happens to the node's store.
+    // A writer of its own, apart from the faults of the node's store.
     let writer = Writer::new(env.clone(), store.clone(), NODE);
     let options = Options {
         budget: Budget::Unlimited,
@@ -106,7 +107,7 @@ fn sweeper(env: &Env, node: &Node, store: &Store) -> Sweeper {
 fn run(test: impl AsyncFnOnce(&Env, Setup, Store)) {
     let world = World::new(1, Faults::none());
     let mut setup = Setup::new(Policy::Back, Ack::Flash);
-    // Nothing is destaged unless somebody drains.
+    // Nothing is destaged unless the test drains.
     setup.config.destage_age = Duration::from_secs(3600);
     world.block_on(test(&world.env(), setup, Mem::store()));
 }
@@ -158,7 +159,7 @@ fn what_a_batch_has_written_is_not_swept_before_its_vault_is_written() {
         let node = Node::start(env, &setup, &store, Plan::default()).await;
         let volume = node.open(1).await.unwrap();
         put(&volume, 1).await;
-        // The vault cannot be written for a while, all else can.
+        // For a while the vault cannot be written; everything else works.
         node.faults.set(format!("absent=volumes/:{}s", LONG.as_secs()).parse().unwrap());
         let others = async {
             env.sleep(LONG / 4).await;
@@ -174,7 +175,7 @@ fn what_a_batch_has_written_is_not_swept_before_its_vault_is_written() {
     });
 }
 
-/// A store that has no room: for packs, or for anything.
+/// A store without room: for packs, or for any object.
 struct Full {
     inner: Store,
     packs: AtomicBool,
@@ -182,7 +183,7 @@ struct Full {
 }
 
 impl Full {
-    fn room(&self, key: &str) -> Result<(), datastore::Error> {
+    fn room(&self, key: &str) -> Result<(), rekindle_datastore::Error> {
         let is_full = match key.starts_with("packs/") {
             true => &self.packs,
             false => &self.vaults,
@@ -190,7 +191,7 @@ impl Full {
         if is_full.load(Ordering::SeqCst)
             && (key.starts_with("packs/") || key.starts_with("volumes/"))
         {
-            return Err(datastore::Error::Full("no room".into()));
+            return Err(rekindle_datastore::Error::Full("no room".into()));
         }
         Ok(())
     }
@@ -201,7 +202,7 @@ impl Datastore for Full {
         &'a self,
         key: &'a str,
         data: bytes::Bytes,
-    ) -> BoxFuture<'a, Result<(), datastore::Error>> {
+    ) -> BoxFuture<'a, Result<(), rekindle_datastore::Error>> {
         Box::pin(async move {
             self.room(key)?;
             self.inner.put(key, data).await
@@ -212,7 +213,7 @@ impl Datastore for Full {
         &'a self,
         key: &'a str,
         data: bytes::Bytes,
-    ) -> BoxFuture<'a, Result<Version, datastore::Error>> {
+    ) -> BoxFuture<'a, Result<Version, rekindle_datastore::Error>> {
         self.inner.create(key, data)
     }
 
@@ -221,7 +222,7 @@ impl Datastore for Full {
         key: &'a str,
         data: bytes::Bytes,
         version: &'a Version,
-    ) -> BoxFuture<'a, Result<Version, datastore::Error>> {
+    ) -> BoxFuture<'a, Result<Version, rekindle_datastore::Error>> {
         Box::pin(async move {
             self.room(key)?;
             self.inner.replace(key, data, version).await
@@ -231,7 +232,7 @@ impl Datastore for Full {
     fn get<'a>(
         &'a self,
         key: &'a str,
-    ) -> BoxFuture<'a, Result<(bytes::Bytes, Version), datastore::Error>> {
+    ) -> BoxFuture<'a, Result<(bytes::Bytes, Version), rekindle_datastore::Error>> {
         self.inner.get(key)
     }
 
@@ -239,7 +240,7 @@ impl Datastore for Full {
         &'a self,
         key: &'a str,
         range: Range<u64>,
-    ) -> BoxFuture<'a, Result<bytes::Bytes, datastore::Error>> {
+    ) -> BoxFuture<'a, Result<bytes::Bytes, rekindle_datastore::Error>> {
         self.inner.get_range(key, range)
     }
 
@@ -247,11 +248,11 @@ impl Datastore for Full {
         &'a self,
         prefix: &'a str,
         after: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Vec<Listed>, datastore::Error>> {
+    ) -> BoxFuture<'a, Result<Vec<Listed>, rekindle_datastore::Error>> {
         self.inner.list(prefix, after)
     }
 
-    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), datastore::Error>> {
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), rekindle_datastore::Error>> {
         self.inner.delete(key)
     }
 

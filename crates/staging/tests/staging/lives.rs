@@ -1,19 +1,19 @@
-//! Lives of one node over one store: a folder that was copied, started beside the original, and put back. Whoever is
-//! deposed acknowledges nothing more; whoever is right loses nothing.
+//! Lives of one node over one store: a folder that was copied, started beside the original, and put
+//! back. A deposed life acknowledges nothing more; the right one loses nothing.
 
 use crate::bed::{MIB, NODE, Node, Setup, done, read, until};
-use base::{Generation, Incarnation, Kind, Serial};
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::Env;
-use env::sim::{Faults, World};
+use rekindle_base::{Generation, Incarnation, Kind, Serial};
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::Env;
+use rekindle_env::sim::{Faults, World};
 use rekindle_staging::{Ack, Error, Logged, Policy, Staged, Vault};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The same node in another folder, which has nothing of the first one's log yet.
+/// The same node in another folder, which has none of the first one's log yet.
 fn elsewhere(setup: &Setup) -> Setup {
     Setup { folder: PathBuf::from("/copy"), ..setup.clone() }
 }
@@ -22,7 +22,7 @@ fn run(policy: Policy, ack: Ack, test: impl AsyncFnOnce(&Env, Setup, Store)) {
     let world = World::new(1, Faults::none());
     let env = world.env();
     let mut setup = Setup::new(policy, ack);
-    // Nothing is destaged unless somebody drains.
+    // Nothing is destaged unless the test drains.
     setup.config.destage_age = Duration::from_secs(3600);
     world.block_on(test(&env, setup, Mem::store()));
 }
@@ -56,7 +56,7 @@ fn a_commit_says_which_life_it_is_of_and_where_that_began() {
         let volume = node.open(1).await.unwrap();
         write(&volume, 3).await;
         volume.close().await.unwrap();
-        // Come back in the same life: it began where it did.
+        // The volume is opened again in the same life: it began where it did.
         let volume = node.open(1).await.unwrap();
         write(&volume, 4).await;
         volume.drain().await.unwrap();
@@ -80,7 +80,7 @@ fn whoever_meets_a_newer_life_in_a_vault_stops_and_what_it_wrote_is_not_of_the_v
             ours.drain().await.unwrap();
             let mut met = old.staging.met();
             if policy == Policy::Back {
-                // It does not know yet.
+                // The older life does not know of the newer one yet.
                 write(&theirs, 9).await;
                 deposed(theirs.drain().await);
             } else {
@@ -107,11 +107,12 @@ fn a_node_that_is_fenced_acknowledges_nothing_from_one_moment_on() {
     run(Policy::Back, Ack::Flash, async |env, setup, store| {
         let node = start(env, &setup, &store).await;
         let volume = node.open(1).await.unwrap();
-        let rekindle_staging::Written::Staged(ticket) = volume.write(0, &[1; 4096], false) else {
+        let rekindle_staging::Written::NeedsSync(ticket) = volume.write(0, &[1; 4096], false)
+        else {
             panic!("it is to be synced");
         };
         let closed = node.open(2).await.unwrap();
-        let rekindle_staging::Written::Staged(of_closed) = closed.write(0, &[1; 4096], false)
+        let rekindle_staging::Written::NeedsSync(of_closed) = closed.write(0, &[1; 4096], false)
         else {
             panic!("it is to be synced");
         };
@@ -137,7 +138,7 @@ fn an_acknowledgement_that_is_held_back_is_not_given_once_the_node_is_fenced() {
         node.faults.set("latency=10s".parse().unwrap());
         let delayed = loop {
             match volume.write(0, &[1; 64 * 1024], false) {
-                rekindle_staging::Written::Later(later) => break later,
+                rekindle_staging::Written::Pending(later) => break later,
                 written => done(&volume, written).await.unwrap(),
             }
         };
@@ -149,7 +150,7 @@ fn an_acknowledgement_that_is_held_back_is_not_given_once_the_node_is_fenced() {
 #[test]
 fn a_write_that_waits_for_the_full_log_is_told_once_the_node_is_fenced() {
     run(Policy::Back, Ack::Flash, async |env, mut setup, store| {
-        // The log has less than staging would give.
+        // The log has less room than staging would give.
         (setup.log_bytes, setup.size) = (32 * MIB, 64 * MIB);
         let node = start(env, &setup, &store).await;
         let volume = node.open(1).await.unwrap();
@@ -208,13 +209,15 @@ fn changes_of_an_older_life_behind_where_the_vaults_began_are_not_replayed() {
         node.staging.stop().await;
         node.log.close().await.unwrap();
         drop((volume, node));
-        // Another copy goes on: it has nothing of these, commits its own, and one of it stays in its log.
+        // Another copy goes on: it has none of these changes, commits its own, and one stays in its
+        // log.
         let other = start(env, &elsewhere(&setup), &store).await;
         let volume = other.open(1).await.unwrap();
         write(&volume, 5).await;
         volume.drain().await.unwrap();
         other.staging.stop().await;
-        // And back: serial 2 of the first life lies behind the checkpoint, and is not of this volume any more.
+        // The first folder goes on: serial 2 of its first life lies behind the checkpoint, and is
+        // not of this volume any more.
         let node = start(env, &setup, &store).await;
         let volume = node.open(1).await.unwrap();
         assert_eq!(volume.backlog().serial, 1);
@@ -244,7 +247,7 @@ fn changes_of_an_older_generation_behind_where_the_vaults_began_are_not_replayed
             generation: Generation(3),
             checkpoint: Serial(1),
             begins: Serial(1),
-            // By who logged it alone, it might count.
+            // By its life alone, the change might count.
             incarnation: Incarnation(1),
             ..held.value.clone()
         };
@@ -268,7 +271,7 @@ fn acknowledged_changes_that_a_deposed_life_wrote_over_are_missed_not_forgotten(
         let ours = new.open(1).await.unwrap();
         write(&ours, 1).await;
         ours.close().await.unwrap();
-        // The deposed life commits before ours has.
+        // The deposed life commits before ours does.
         write(&theirs, 9).await;
         theirs.drain().await.unwrap();
         let error = new.open(1).await.err().expect("refused");

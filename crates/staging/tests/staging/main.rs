@@ -1,4 +1,5 @@
-//! Staging as its callers see it, over the real log, content store and datastore, on a simulated machine.
+//! Staging as its callers see it, over the real log, content store and datastore, on a simulated
+//! machine.
 #![cfg(test)]
 
 mod accept;
@@ -7,12 +8,12 @@ mod blocks;
 mod cost;
 mod crash;
 mod damage;
-mod earlier;
+mod deferred_index;
 mod fence;
 mod history;
 mod holds;
-mod listing;
 mod lives;
 mod policy;
+mod previous_root;
 mod salvage;
 mod store;

@@ -1,10 +1,10 @@
-//! After what a write is acknowledged, and what is visible when.
+//! The moment when a write is acknowledged, and the moment when it is visible.
 
 use crate::bed::{MIB, Node, Setup, done, read, until};
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::Env;
-use env::sim::{Faults, World};
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::Env;
+use rekindle_env::sim::{Faults, World};
 use rekindle_staging::{Ack, Error, Extent, Policy, Written};
 use std::time::Duration;
 
@@ -24,8 +24,10 @@ fn back_with_flash_is_acknowledged_by_the_log_and_visible_then() {
     setup.config.destage_age = Duration::from_secs(3600);
     run(&setup, async |_, node| {
         let volume = node.open(1).await.unwrap();
-        let Written::Staged(first) = volume.write(0, &[1; 4096], false) else { panic!("staged") };
-        let Written::Staged(second) = volume.write(2048, &[2; 4096], true) else {
+        let Written::NeedsSync(first) = volume.write(0, &[1; 4096], false) else {
+            panic!("staged")
+        };
+        let Written::NeedsSync(second) = volume.write(2048, &[2; 4096], true) else {
             panic!("staged")
         };
         assert!(first < second);
@@ -48,10 +50,10 @@ fn back_with_flash_is_acknowledged_by_the_log_and_visible_then() {
 fn back_with_memory_is_acknowledged_at_once_but_flush_and_fua_reach_flash() {
     run(&Setup::new(Policy::Back, Ack::Memory), async |_, node| {
         let volume = node.open(1).await.unwrap();
-        assert!(matches!(volume.write(0, &[1; 4096], false), Written::Done));
+        assert!(matches!(volume.write(0, &[1; 4096], false), Written::Acked));
         assert_eq!(read(&volume, 0, 4096).await, [1; 4096]);
-        let Written::Staged(fua) = volume.write(0, &[2; 4096], true) else { panic!("staged") };
-        assert!(matches!(volume.write(0, &[3; 4096], false), Written::Done));
+        let Written::NeedsSync(fua) = volume.write(0, &[2; 4096], true) else { panic!("staged") };
+        assert!(matches!(volume.write(0, &[3; 4096], false), Written::Acked));
         volume.sync(fua).await.unwrap();
         assert!(node.log.committed() >= fua.0);
         assert_eq!(
@@ -59,7 +61,7 @@ fn back_with_memory_is_acknowledged_at_once_but_flush_and_fua_reach_flash() {
             [3; 4096],
             "serial order, also among FUA and others"
         );
-        assert!(matches!(volume.clear(0, 4096, true, false), Written::Done));
+        assert!(matches!(volume.clear(0, 4096, true, false), Written::Acked));
         let committed = node.log.committed();
         volume.flush().await.unwrap();
         assert!(node.log.committed() > committed);
@@ -73,7 +75,9 @@ fn memory_that_dies_with_the_process_acknowledges_nothing() {
     setup.config.memory_outlives_process = false;
     run(&setup, async |_, node| {
         let volume = node.open(1).await.unwrap();
-        assert!(matches!(volume.write(0, &[1; 4096], false), Written::Staged(_)));
+        assert!(matches!(volume.write(0, &[1; 4096], false), Written::NeedsSync(_)));
+        let told = node.staging.downgrade(&volume.vault()).expect("the user is told");
+        assert!(told.contains("ack flash"), "{told}");
     });
 }
 
@@ -140,7 +144,7 @@ fn payloads_in_ram_keep_their_budget_first_come_first_served() {
         let (outcomes, ()) = futures_util::future::join(all, watch).await;
         outcomes.into_iter().for_each(|outcome| outcome.unwrap());
         assert_eq!(read(&volume, 0, 20 * 4096).await, [1; 20 * 4096]);
-        // One that is larger than the budget does not wait for ever.
+        // A change larger than the budget does not wait for ever.
         done(&volume, volume.write(0, &[2; 64 * 1024], false)).await.unwrap();
     });
 }
@@ -149,7 +153,7 @@ fn payloads_in_ram_keep_their_budget_first_come_first_served() {
 fn changes_nobody_waits_for_become_visible_and_are_destaged() {
     run(&Setup::new(Policy::Back, Ack::Flash), async |env, node| {
         let volume = node.open(1).await.unwrap();
-        let Written::Staged(_) = volume.write(0, &[1; 4096], false) else { panic!("staged") };
+        let Written::NeedsSync(_) = volume.write(0, &[1; 4096], false) else { panic!("staged") };
         until(env, &volume, |backlog| backlog.checkpoint == 1).await;
         assert_eq!(read(&volume, 0, 4096).await, [1; 4096]);
     });
@@ -162,7 +166,9 @@ fn a_volume_closed_and_opened_again_in_one_run_keeps_its_unfinished_changes() {
     run(&setup, async |env, node| {
         let volume = node.open(1).await.unwrap();
         done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
-        let Written::Staged(late) = volume.write(4096, &[2; 4096], false) else { panic!("staged") };
+        let Written::NeedsSync(late) = volume.write(4096, &[2; 4096], false) else {
+            panic!("staged")
+        };
         volume.close().await.unwrap();
         assert!(matches!(volume.read(0, &mut [0; 1]).await, Err(Error::Closed(_))));
         assert!(matches!(
@@ -209,7 +215,7 @@ fn extents_join_what_is_unfinished_and_what_is_home() {
         want.push(Extent { position: 20992, span: 32768 - 20992, data: false });
         assert_eq!(extents, want);
         // A trim of more than any log entry could hold.
-        assert!(matches!(volume.clear(0, setup_size(), true, false), Written::Done));
+        assert!(matches!(volume.clear(0, setup_size(), true, false), Written::Acked));
         volume.drain().await.unwrap();
         assert_eq!(node.vault(1).await.root, None, "an empty volume has an empty tree");
     });
@@ -223,7 +229,7 @@ fn setup_size() -> u64 {
 fn requests_that_no_volume_could_fulfil_are_refused() {
     run(&Setup::new(Policy::Back, Ack::Memory), async |_, node| {
         let volume = node.open(1).await.unwrap();
-        let large = vec![1; (base::limits::CHANGE_BYTES_MAX + 1) as usize];
+        let large = vec![1; (rekindle_base::limits::CHANGE_BYTES_MAX + 1) as usize];
         assert!(matches!(
             done(&volume, volume.write(0, &large, false)).await,
             Err(Error::Invalid(_))
@@ -237,7 +243,7 @@ fn requests_that_no_volume_could_fulfil_are_refused() {
             Err(Error::Invalid(_))
         ));
         assert!(matches!(volume.read_now(u64::MAX, &mut [0; 2]), Err(Error::Invalid(_))));
-        assert!(matches!(volume.write(0, &[], false), Written::Done));
+        assert!(matches!(volume.write(0, &[], false), Written::Acked));
         assert_eq!(volume.backlog().serial, 0);
     });
 }

@@ -1,14 +1,14 @@
-//! Salvage of a volume in service: what is lost is quarantined exactly, everything else goes on.
+//! Salvage of a volume in service: lost bytes are quarantined exactly, everything else goes on.
 
 use crate::bed::{Node, Setup, done, read};
 use crate::blocks::BLOCK;
-use base::Kind;
 use bytes::Bytes;
-use content::tree;
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::sim::{Faults, World};
+use rekindle_base::Kind;
+use rekindle_content::tree;
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::sim::{Faults, World};
 use rekindle_staging::{Ack, Allowance, Error, Lost, Policy, Staged};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -17,7 +17,7 @@ pub fn block(tag: u8) -> Vec<u8> {
     (0..BLOCK).map(|at| tag.wrapping_mul(31).wrapping_add((at % 251) as u8) | 1).collect()
 }
 
-/// A volume whose data is not cached, with four blocks.
+/// Makes a volume whose data is not cached, with four blocks.
 async fn planted(node: &Node) -> Arc<Staged> {
     let volume = node.open(1).await.unwrap();
     for tag in 0..4u8 {
@@ -30,7 +30,7 @@ async fn planted(node: &Node) -> Arc<Staged> {
 pub async fn damage(node: &Node, store: &Store, key: u64) {
     let root = node.vault(1).await.root;
     let pointer = tree::get(&node.content, &root, key).await.unwrap().unwrap();
-    let key = content::pack::key(pointer.pack);
+    let key = rekindle_content::pack::key(pointer.pack);
     let (object, _) = store.get(&key).await.unwrap();
     let mut object = object.to_vec();
     object[pointer.offset as usize + 100] ^= 1;
@@ -49,12 +49,12 @@ fn what_is_lost_is_named_until_it_is_written_over() {
         let setup = Setup::new(Policy::Uncached, Ack::Flash);
         let node = Node::start(&world.env(), &setup, &store, Plan::default()).await;
         let volume = planted(&node).await;
-        let mut hurt = node.staging.hurt().unwrap();
+        let mut damage_reports = node.staging.damage_reports().unwrap();
         damage(&node, &store, 2).await;
         assert_eq!(refusal(&volume, 2 * BLOCK, BLOCK).await.kind(), Kind::Damaged);
         assert_eq!(refusal(&volume, 2 * BLOCK, BLOCK).await.kind(), Kind::Damaged);
-        assert_eq!(hurt.try_recv().unwrap().volume, "volume1");
-        assert!(hurt.try_recv().is_err(), "once until it is salvaged");
+        assert_eq!(damage_reports.try_recv().unwrap().volume, "volume1");
+        assert!(damage_reports.try_recv().is_err(), "once until it is salvaged");
 
         let salvaged = volume.salvage(Allowance::ALL, &AtomicU64::new(0)).await.unwrap();
         let lost = Lost { position: 2 * BLOCK, span: BLOCK };
@@ -69,7 +69,7 @@ fn what_is_lost_is_named_until_it_is_written_over() {
         let extents = volume.extents(0, 6 * BLOCK).await.unwrap();
         assert_eq!((extents[0].span, extents[0].data), (4 * BLOCK, true), "a loss is no hole");
 
-        // A part of it, then all.
+        // Writes over a part of the loss, then all of it.
         let again = volume.salvage(Allowance::ALL, &AtomicU64::new(0)).await.unwrap();
         assert_eq!((again.damages, again.quarantined_bytes), (0, BLOCK), "it is sound now");
         done(&volume, volume.write(2 * BLOCK + 50, &[7; 100], false)).await.unwrap();
@@ -91,14 +91,18 @@ fn a_partial_write_over_damage_reaches_the_store_once_the_volume_is_salvaged() {
         let setup = Setup::new(Policy::Uncached, Ack::Flash);
         let node = Node::start(&world.env(), &setup, &store, Plan::default()).await;
         let volume = planted(&node).await;
-        let mut hurt = node.staging.hurt().unwrap();
+        let mut damage_reports = node.staging.damage_reports().unwrap();
         damage(&node, &store, 1).await;
         let (writing, env) = (volume.clone(), node.env.clone());
         let written = env.run("write", async move {
             done(&writing, writing.write(BLOCK + 5, b"bytes", false)).await
         });
         let mending = async {
-            assert_eq!(hurt.recv().await.unwrap().volume, "volume1", "the destager tells");
+            assert_eq!(
+                damage_reports.recv().await.unwrap().volume,
+                "volume1",
+                "the destager tells"
+            );
             volume.salvage(Allowance::ALL, &AtomicU64::new(0)).await.unwrap()
         };
         let (written, salvaged) = futures_util::future::join(written, mending).await;
@@ -119,7 +123,7 @@ fn what_nobody_has_accepted_is_not_given_up_and_all_else_is_served_and_repaired(
         let root = node.vault(1).await.root;
         let sound = {
             let pointer = tree::get(&node.content, &root, 2).await.unwrap().unwrap();
-            store.get(&content::pack::key(pointer.pack)).await.unwrap().0
+            store.get(&rekindle_content::pack::key(pointer.pack)).await.unwrap().0
         };
         damage(&node, &store, 2).await;
         let below = Allowance { bytes: BLOCK - 1, absent: true };
@@ -132,9 +136,9 @@ fn what_nobody_has_accepted_is_not_given_up_and_all_else_is_served_and_repaired(
         assert_eq!((node.vault(1).await.root, node.vault(1).await.lost.len()), (root, 0));
         assert_eq!(read(&volume, 3 * BLOCK, BLOCK as usize).await, block(3));
         assert_eq!(refusal(&volume, 2 * BLOCK, 1).await.kind(), Kind::Damaged);
-        // It was the store that misread: nothing has happened.
+        // The store misread before, and is right again: nothing has happened.
         let pointer = tree::get(&node.content, &root, 2).await.unwrap().unwrap();
-        store.put(&content::pack::key(pointer.pack), sound).await.unwrap();
+        store.put(&rekindle_content::pack::key(pointer.pack), sound).await.unwrap();
         assert_eq!(read(&volume, 2 * BLOCK, BLOCK as usize).await, block(2));
     });
 }
@@ -148,11 +152,11 @@ fn what_is_absent_is_not_given_up_however_little_it_is() {
         let volume = planted(&node).await;
         let root = node.vault(1).await.root;
         let pointer = tree::get(&node.content, &root, 2).await.unwrap().unwrap();
-        let key = content::pack::key(pointer.pack);
+        let key = rekindle_content::pack::key(pointer.pack);
         let (object, _) = store.get(&key).await.unwrap();
         store.delete(&key).await.unwrap();
         let little = Allowance { bytes: u64::MAX, absent: false };
-        // Either it cannot be said now that anything is lost, or it is withheld.
+        // Either the salvage cannot tell yet that bytes are lost, or it withholds them.
         if let Ok(salvaged) = volume.salvage(little, &AtomicU64::new(0)).await {
             assert!(
                 salvaged.absent > 0 && !salvaged.withheld.is_empty() && salvaged.lost.is_empty()
@@ -227,7 +231,7 @@ fn what_would_be_lost_is_told_with_the_newest_version_that_is_whole_and_loses_le
             let roots = [vault.root].into_iter().chain(vault.versions.iter().map(|one| one.root));
             for root in roots.take(damaged + 1) {
                 let pointer = root.unwrap();
-                let key = content::pack::key(pointer.pack);
+                let key = rekindle_content::pack::key(pointer.pack);
                 let mut object = store.get(&key).await.unwrap().0.to_vec();
                 object[pointer.offset as usize + 40] ^= 1;
                 store.put(&key, Bytes::from(object)).await.unwrap();

@@ -1,11 +1,12 @@
-//! A store that is slow, fails, is gone or full: clients see no error, nothing is lost, and the backlog says why.
+//! A slow, failing, absent or full store: clients see no error, nothing is lost, and the backlog
+//! names the reason.
 
 use crate::bed::{MIB, Node, Setup, done, read, until};
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::Env;
-use env::sim::{Faults, World};
 use parking_lot::Mutex;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::Env;
+use rekindle_env::sim::{Faults, World};
 use rekindle_staging::{Ack, Policy, Staged, Written};
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,7 +112,7 @@ fn full_flash_stalls_with_its_reason_and_goes_on_when_the_store_is_back() {
 #[test]
 fn a_full_log_stalls_and_goes_on() {
     let mut setup = Setup::new(Policy::Back, Ack::Flash);
-    // The log has less than staging would give.
+    // The log has less room than staging would give.
     setup.log_bytes = 32 * MIB;
     setup.size = 64 * MIB;
     run(4, &setup, async |env, node| {
@@ -136,7 +137,7 @@ fn a_full_log_stalls_and_goes_on() {
     });
 }
 
-/// 32 clients at full speed for some seconds; gives the longest wait of the last half.
+/// Runs 32 clients at full speed for some seconds. Returns the longest wait of the last half.
 async fn overload(env: &Env, volume: &Arc<Staged>, seconds: u64) -> (Duration, u64) {
     let end = env.now() + Duration::from_secs(seconds);
     let half = env.now() + Duration::from_secs(seconds / 2);
@@ -154,7 +155,7 @@ async fn overload(env: &Env, volume: &Arc<Staged>, seconds: u64) -> (Duration, u
                     longest = longest.max(env.now().since(begun));
                     count += 1;
                 }
-                // A client has something to do besides; and this bounds the work of the simulation.
+                // A client has other work too; and this bounds the work of the simulation.
                 env.sleep(Duration::from_millis(1)).await;
             }
             (longest, count)
@@ -188,7 +189,7 @@ fn steady_overload_is_slowed_down_to_the_store_and_never_stalls() {
         });
         let (longest, count) = overload(env, &volume, 20).await;
         assert_eq!(*stalled.lock(), None);
-        // The store's latency is 100 ms give or take a half; the average may be above.
+        // The store's latency is 100 ms give or take a half; the average may be above that.
         assert!(longest <= latency * 3 / 2 * 4, "{longest:?}");
         assert!(longest >= latency / 2, "there was an overload: {longest:?}");
         assert!(count > 2000, "{count} writes came through");
@@ -210,10 +211,10 @@ fn volumes_take_turns() {
         let (big, small) = (node.open(1).await.unwrap(), node.open(2).await.unwrap());
         node.faults.set("latency=20ms".parse().unwrap());
         for block in 0..1500_u64 {
-            assert!(matches!(big.write(block * 4096, &[1; 4096], false), Written::Done));
+            assert!(matches!(big.write(block * 4096, &[1; 4096], false), Written::Acked));
         }
         env.sleep(Duration::from_millis(30)).await;
-        assert!(matches!(small.write(0, &[2; 4096], false), Written::Done));
+        assert!(matches!(small.write(0, &[2; 4096], false), Written::Acked));
         small.drain().await.unwrap();
         assert!(
             big.backlog().changes > 800,

@@ -1,12 +1,12 @@
-//! The formats of this crate: one file a record.
+//! The record formats of this crate, one file each.
 
 mod name;
 mod salvage;
 
-use datastore::record::Body;
 pub(crate) use name::Name;
+use rekindle_datastore::record::Body;
 pub use salvage::{Account, Outcome};
 pub(crate) use salvage::{Fault, Memory};
 
-/// The newest version that this binary knows of each format of this crate.
+/// The newest version of each format of this crate that this binary knows.
 pub const FORMATS: [(&str, u32); 2] = [(Name::WHAT, Name::FORMAT), (Memory::WHAT, Memory::FORMAT)];

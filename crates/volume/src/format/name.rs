@@ -1,15 +1,16 @@
-//! The record `names/<name>`: which volume has a name. The page for people is `docs/format/name.md`.
+//! The record `names/<name>`: the volume that has a name. Its documentation is
+//! `docs/format/name.md`.
 //!
-//! | field | what |
+//! | field | meaning |
 //! | --- | --- |
-//! | `name` | the name, as people gave it |
+//! | `name` | the name, as the user gave it |
 //! | `id` | the volume's id, 32 hexadecimal digits: its vault is `volumes/<id>` |
 
-use base::VolumeId;
-use datastore::record::Body;
+use rekindle_base::VolumeId;
+use rekindle_datastore::record::Body;
 use serde::{Deserialize, Serialize};
 
-/// Which volume has this name.
+/// The record of a name: the volume that has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Name {
     pub name: String,

@@ -1,21 +1,21 @@
-//! The record `salvages/<id>`: what a node remembers of the salvages of a volume. The page for people is
-//! `docs/format/salvage.md`.
+//! The record `salvages/<id>`: the salvages of a volume that the node remembers. Its documentation
+//! is `docs/format/salvage.md`.
 //!
-//! | field | what |
+//! | field | meaning |
 //! | --- | --- |
 //! | `id` | the volume |
 //! | `attempts` | begun since the last good one that stayed healthy, or since an operator asked |
 //! | `findings` | what the last one has found and could not change; the same again is no progress |
 //! | `no_progress` | two in a row have found the same |
 //! | `accounts` | the last salvages, oldest first |
-//! | `fault` | what is wrong, since when, and how often was looked again. Not in format 1: null |
+//! | `fault` | the open fault, since when it is known, and how many looks it had. Format 1: null |
 
-use base::VolumeId;
-use datastore::key;
-use datastore::record::Body;
+use rekindle_base::VolumeId;
+use rekindle_datastore::key;
+use rekindle_datastore::record::Body;
 use serde::{Deserialize, Serialize};
 
-/// What is remembered of a volume's salvages.
+/// The remembered salvages of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Memory {
     pub id: VolumeId,
@@ -27,16 +27,16 @@ pub(crate) struct Memory {
     pub fault: Option<Fault>,
 }
 
-/// A fault that is not mended yet.
+/// A fault that is not repaired yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fault {
-    /// When it was seen first, microseconds since 1970.
+    /// Time of the first sight, microseconds since 1970.
     pub since: u64,
     /// Salvages that found it and gave nothing up.
     pub looks: u32,
-    /// When the next look by itself is due, microseconds since 1970.
+    /// Time of the next look by the node itself, microseconds since 1970.
     pub due: u64,
-    /// What would be lost, and why it is not given up, for people.
+    /// The possible losses, and why they are not accepted, in words.
     pub reason: String,
 }
 
@@ -45,41 +45,42 @@ pub(crate) struct Fault {
 pub struct Account {
     /// The volume's name at that time.
     pub volume: String,
-    /// Which attempt it was.
+    /// Number of the attempt.
     pub attempt: u32,
     pub reason: String,
-    /// When, microseconds since 1970.
+    /// Beginning, microseconds since 1970.
     pub began: u64,
     pub ended: Option<u64>,
     pub outcome: Outcome,
-    /// What it found and did, line by line.
+    /// Findings and repairs, line by line.
     pub lines: Vec<String>,
-    /// Lines that were too many to keep.
+    /// Number of lines beyond those kept.
     pub lines_more: u64,
 }
 
-/// How a salvage has ended.
+/// The outcome of a salvage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It has not.
+    /// The salvage has not ended.
     Running,
-    /// Everything is there.
+    /// The whole content is there.
     Sound,
-    /// Whatever could be had is there, the rest is quarantined.
+    /// All content that could be had is there, the rest is quarantined.
     Repaired,
-    /// Something would have to be given up, and nobody has said that it may be. Format 1 did not have it.
+    /// The salvage would have to give something up, which is not allowed yet. Format 1 did not have
+    /// it.
     Waiting,
-    /// It could do nothing.
+    /// The salvage could not repair anything.
     Failed,
-    /// Somebody did not want it any more, or the volume went out of service.
+    /// An operator cancelled the salvage, or the volume went out of service.
     Cancelled,
-    /// The process ended in the midst of it, or stopped.
+    /// The process died or stopped before the salvage ended.
     Interrupted,
 }
 
 impl Outcome {
-    /// As people and `--json` see it.
+    /// Returns the word that users and `--json` see.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -93,14 +94,14 @@ impl Outcome {
         }
     }
 
-    /// Nothing of it is left to be done.
+    /// Whether it leaves nothing to do.
     pub(crate) fn is_good(self) -> bool {
         matches!(self, Outcome::Sound | Outcome::Repaired)
     }
 }
 
 impl Memory {
-    /// Its key in the datastore.
+    /// Returns its key in the datastore.
     pub fn key(id: VolumeId) -> String {
         format!("{}{id}", key::SALVAGES)
     }

@@ -1,16 +1,16 @@
-//! A node whose volumes have one chunk each, on whatever machine it is given.
+//! A test node on any given machine, whose volumes have one chunk each.
 
 use crate::*;
-use base::units::MIB;
-use base::{Incarnation, Kind, NodeId};
 use bytes::Bytes;
-use content::{Batch, Class, Compression};
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::{self, Plan};
-use datastore::{Datastore, Store, Version};
-use env::BoxFuture;
-use log::Log;
 use parking_lot::Mutex;
+use rekindle_base::units::MIB;
+use rekindle_base::{Incarnation, Kind, NodeId};
+use rekindle_content::{Batch, Class, Compression, Content};
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::{self, Plan};
+use rekindle_datastore::{Datastore, Store, Version};
+use rekindle_env::BoxFuture;
+use rekindle_log::Log;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use std::time::Duration;
 pub const NODE: NodeId = NodeId([7; 16]);
 pub const SIZE: u64 = 64 << 10;
 
-/// The whole volume is one chunk, and the root is the pointer to it.
+/// A home in which the whole volume is one chunk; the root points to it.
 struct OneChunk {
     content: Content,
 }
@@ -36,7 +36,7 @@ impl Home for OneChunk {
     fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, StagingError> {
         let chunk = match root {
             None => Some(Bytes::from(vec![0; SIZE as usize])),
-            Some(pointer) => self.content.read_now(pointer, Class::Data),
+            Some(pointer) => self.content.read_now(pointer),
         };
         let Some(chunk) = chunk else { return Ok(false) };
         out.copy_from_slice(&chunk[position as usize..position as usize + out.len()]);
@@ -96,7 +96,7 @@ pub struct Bed {
     pub store: Store,
     pub faults: fault::Handle,
     pub writer: Writer,
-    pub copies: Option<Arc<crate::WarmCopies>>,
+    pub cache: Option<Arc<crate::WarmRecordCache>>,
     pub volumes: Volumes,
     pub log: Log,
 }
@@ -106,17 +106,17 @@ impl Bed {
         Self::start_in(Path::new("/node"), NODE, env, store).await
     }
 
-    /// Without copies of vaults.
-    pub async fn start_without_copies(env: &Env, store: &Store) -> Self {
+    /// Starts a node without a record cache.
+    pub async fn start_without_cache(env: &Env, store: &Store) -> Self {
         Self::start_as(Path::new("/node"), NODE, env, store, None).await
     }
 
-    /// `env` is another host's, or the folder another, when the node is another.
+    /// Starts a node. Another node needs another host's `env`, or another folder.
     pub async fn start_in(folder: &Path, node: NodeId, env: &Env, store: &Store) -> Self {
         Self::start_as(folder, node, env, store, Some(1)).await
     }
 
-    /// With copies of vaults, of that era.
+    /// Starts a node with a record cache of that era; `None`: without one.
     pub async fn start_as(
         folder: &Path,
         node: NodeId,
@@ -126,19 +126,21 @@ impl Bed {
     ) -> Self {
         let env = env.clone();
         let (store, faults) = fault::wrap(&env, store.clone(), Plan::default());
-        let frames = warm::FramesShape { bytes: MIB, store: base::StoreId([4; 16]) };
-        let slot_bytes = warm::limits::SLOT_BYTES_MAX;
-        let shape = warm::Shape { slots: 4, slot_bytes, frames: Some(frames) };
-        let arena = warm::Arena::open_shaped(&env, &folder.join("arena"), node, shape).unwrap();
+        let frames =
+            rekindle_warm::FramesShape { bytes: MIB, store: rekindle_base::StoreId([4; 16]) };
+        let slot_bytes = rekindle_warm::limits::SLOT_BYTES_MAX;
+        let shape = rekindle_warm::Shape { slots: 4, slot_bytes, frames: Some(frames) };
+        let arena =
+            rekindle_warm::Arena::open_shaped(&env, &folder.join("arena"), node, shape).unwrap();
         let frames = arena.frames().expect("there is room for frames");
-        let config = log::Config {
+        let config = rekindle_log::Config {
             folder: folder.join("log"),
             node,
             flash_bytes: 64 * MIB,
             flush_interval: Duration::from_millis(100),
         };
         let (log, _) = Log::open(&env, arena, config, Incarnation(1)).await.unwrap();
-        let config = content::Config {
+        let config = rekindle_content::Config {
             secret: [3; 32],
             compression: Compression::None,
             parity: None,
@@ -150,11 +152,11 @@ impl Bed {
         };
         let content = Content::open(env.clone(), store.clone(), config);
         let mut writer = Writer::new(env.clone(), store.clone(), node);
-        let copies = era.map(|era| Arc::new(crate::WarmCopies::new(frames, era)));
-        if let Some(copies) = &copies {
-            writer = writer.with_copies(copies.clone());
+        let cache = era.map(|era| Arc::new(crate::WarmRecordCache::new(frames, era)));
+        if let Some(cache) = &cache {
+            writer = writer.with_cache(cache.clone());
         }
-        let config = staging::Config {
+        let config = rekindle_staging::Config {
             flash_bytes: 32 * MIB,
             memory_bytes: 16 * MIB,
             destage_age: Duration::from_secs(5),
@@ -172,8 +174,8 @@ impl Bed {
             "block" => Ok(Arc::new(OneChunk { content: chunks.clone() }) as Arc<dyn Home>),
             other => Err(Error::Invalid(format!("'{other}' is not a kind of volume: use 'block'"))),
         });
-        let volumes = Volumes::open(env.clone(), writer.clone(), staging, content, homes);
-        Self { env, store, faults, writer, copies, volumes, log }
+        let volumes = Volumes::open(env.clone(), writer.clone(), staging, homes);
+        Self { env, store, faults, writer, cache, volumes, log }
     }
 
     pub async fn keys(&self, prefix: &str) -> Vec<String> {
@@ -185,13 +187,13 @@ impl Bed {
         remove::reap_orphans(&self.volumes.inner, Duration::ZERO).await.unwrap()
     }
 
-    /// How the last salvage of a volume came out, if it had one.
+    /// Returns the outcome of a volume's last salvage, if it had one.
     pub async fn outcome_of_last(&self, name: &str) -> Option<Outcome> {
         let history = self.volumes.salvage_history(name).await.unwrap();
         history.last().map(|account| account.outcome)
     }
 
-    /// The vault as the store has it.
+    /// Reads a vault from the store.
     pub async fn vault(&self, name: &str) -> Vault {
         records::find(&self.writer, name).await.unwrap().value
     }
@@ -210,9 +212,9 @@ pub fn spec(name: &str) -> Spec {
 
 pub async fn write(handle: &Handle, position: u64, data: &[u8]) -> Result<(), StagingError> {
     match handle.staged().write(position, data, false) {
-        Written::Done => Ok(()),
-        Written::Staged(ticket) => handle.staged().sync(ticket).await,
-        Written::Later(later) => later.await,
+        Written::Acked => Ok(()),
+        Written::NeedsSync(ticket) => handle.staged().sync(ticket).await,
+        Written::Pending(later) => later.await,
     }
 }
 
@@ -226,12 +228,12 @@ pub fn kind<T>(result: Result<T, Error>) -> Kind {
     result.err().expect("an error").kind()
 }
 
-/// A store that may have no room for packs (records still fit: a folder keeps a reserve for them), and whose listings may
-/// leave out a key.
+/// A store that may have no room for packs, and whose listings may leave out a key. Records still
+/// fit: a folder keeps a reserve for them.
 pub struct Small {
     pub inner: Store,
     pub is_full: AtomicBool,
-    pub unlisted: Mutex<Option<String>>,
+    pub unindexed: Mutex<Option<String>>,
 }
 
 impl Small {
@@ -239,7 +241,7 @@ impl Small {
         Arc::new(Self {
             inner: Mem::store(),
             is_full: AtomicBool::new(false),
-            unlisted: Mutex::default(),
+            unindexed: Mutex::default(),
         })
     }
 
@@ -249,9 +251,13 @@ impl Small {
 }
 
 impl Datastore for Small {
-    fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), datastore::Error>> {
+    fn put<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+    ) -> BoxFuture<'a, Result<(), rekindle_datastore::Error>> {
         if key.starts_with("packs/") && self.is_full.load(Ordering::Relaxed) {
-            let full = datastore::Error::Full("no room".to_owned());
+            let full = rekindle_datastore::Error::Full("no room".to_owned());
             return Box::pin(async { Err(full) });
         }
         self.inner.put(key, data)
@@ -261,7 +267,7 @@ impl Datastore for Small {
         &'a self,
         key: &'a str,
         data: Bytes,
-    ) -> BoxFuture<'a, Result<Version, datastore::Error>> {
+    ) -> BoxFuture<'a, Result<Version, rekindle_datastore::Error>> {
         self.inner.create(key, data)
     }
 
@@ -270,14 +276,14 @@ impl Datastore for Small {
         key: &'a str,
         data: Bytes,
         version: &'a Version,
-    ) -> BoxFuture<'a, Result<Version, datastore::Error>> {
+    ) -> BoxFuture<'a, Result<Version, rekindle_datastore::Error>> {
         self.inner.replace(key, data, version)
     }
 
     fn get<'a>(
         &'a self,
         key: &'a str,
-    ) -> BoxFuture<'a, Result<(Bytes, Version), datastore::Error>> {
+    ) -> BoxFuture<'a, Result<(Bytes, Version), rekindle_datastore::Error>> {
         self.inner.get(key)
     }
 
@@ -285,7 +291,7 @@ impl Datastore for Small {
         &'a self,
         key: &'a str,
         range: std::ops::Range<u64>,
-    ) -> BoxFuture<'a, Result<Bytes, datastore::Error>> {
+    ) -> BoxFuture<'a, Result<Bytes, rekindle_datastore::Error>> {
         self.inner.get_range(key, range)
     }
 
@@ -293,16 +299,16 @@ impl Datastore for Small {
         &'a self,
         prefix: &'a str,
         after: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Vec<datastore::Listed>, datastore::Error>> {
+    ) -> BoxFuture<'a, Result<Vec<rekindle_datastore::Listed>, rekindle_datastore::Error>> {
         Box::pin(async move {
             let mut page = self.inner.list(prefix, after).await?;
-            let unlisted = self.unlisted.lock().clone();
-            page.retain(|listed| Some(&listed.key) != unlisted.as_ref());
+            let unindexed = self.unindexed.lock().clone();
+            page.retain(|listed| Some(&listed.key) != unindexed.as_ref());
             Ok(page)
         })
     }
 
-    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), datastore::Error>> {
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), rekindle_datastore::Error>> {
         self.inner.delete(key)
     }
 
@@ -310,7 +316,7 @@ impl Datastore for Small {
         &'a self,
         key: &'a str,
         version: &'a Version,
-    ) -> BoxFuture<'a, Result<datastore::Removal, datastore::Error>> {
+    ) -> BoxFuture<'a, Result<rekindle_datastore::Removal, rekindle_datastore::Error>> {
         self.inner.delete_if(key, version)
     }
 

@@ -1,14 +1,15 @@
-//! The collector against clients that come and go, over a simulated machine and on real threads.
+//! Tests of the collector against clients that come and go, on a simulated machine and on real
+//! threads.
 
 use super::bed::{Bed, NODE, read, spec, write};
-use crate::collect::{Outcome, pass, take};
-use crate::collector::{Decision, Pace, Settings};
-use crate::machine::Event;
+use crate::attach::collect::{Outcome, pass, take};
+use crate::attach::collector::{Decision, Pace, Settings};
+use crate::registry::machine::Event;
 use crate::*;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::sim::{Faults, World};
 use futures_util::future::join_all;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::sim::{Faults, World};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -170,7 +171,7 @@ fn the_task_collects_by_itself_unless_it_is_off() {
     }
 }
 
-/// Comes, writes what only it writes, reads it back, goes; never sees an error.
+/// Attaches, writes to a place of its own, reads it back and lets go; never sees an error.
 async fn visitor(bed: &Bed, number: u64, visits: u64, name: &str, pause_us: u64) {
     for visit in 0..visits {
         let handle = bed.volumes.attach(name).await.expect("a client sees no collector");
@@ -190,7 +191,7 @@ async fn visitor(bed: &Bed, number: u64, visits: u64, name: &str, pause_us: u64)
     }
 }
 
-/// Visitors, and passes until they are done; gives visits and collections.
+/// Runs visitors, and passes until the visitors are done. Returns the visits and the collections.
 async fn race(bed: &Bed, visitors: u64, visits: u64, pause_us: u64) -> (u64, u64) {
     let names = ["a", "b", "c"];
     for name in names {
@@ -212,7 +213,7 @@ async fn race(bed: &Bed, visitors: u64, visits: u64, pause_us: u64) -> (u64, u64
         done.store(true, Ordering::Relaxed);
     };
     futures_util::future::join(passes, clients).await;
-    assert_eq!(bed.volumes.passing(), (Vec::new(), 0), "nothing is stuck");
+    assert_eq!(bed.volumes.transitional(), (Vec::new(), 0), "nothing is stuck");
     (visitors * visits, collected.load(Ordering::Relaxed))
 }
 
@@ -223,7 +224,7 @@ fn a_client_that_comes_back_in_the_middle_never_sees_an_error() {
         let (world, store) = (World::new(seed, Faults::none()), Mem::store());
         world.block_on(async {
             let bed = Bed::start(&world.env(), &store).await;
-            // The store answers after a while, so that everything meets everything.
+            // The store answers late, so that attaches, detaches and passes overlap.
             let latency = Duration::from_micros(seed % 4 * 50);
             bed.faults.set(Plan { latency, ..Plan::default() });
             let (came, went) = race(&bed, 4, 60, 2000).await;
@@ -238,7 +239,7 @@ fn a_client_that_comes_back_in_the_middle_never_sees_an_error() {
 /// The same on real threads.
 #[test]
 fn nor_on_real_threads() {
-    let (env, runtime) = env::real::env().unwrap();
+    let (env, runtime) = rekindle_env::real::env().unwrap();
     let folder = tempfile::tempdir().unwrap();
     runtime.block_on(async {
         let bed = Arc::new(Bed::start_in(folder.path(), NODE, &env, &Mem::store()).await);

@@ -1,15 +1,15 @@
-//! The daemon dies at any step of a creation or a removal.
+//! Tests in which the daemon dies at any step of a creation or a removal.
 
 use super::bed::{Bed, read, spec, write};
 use crate::*;
-use base::Kind;
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::sim::{Faults, Stop, World};
+use rekindle_base::Kind;
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::sim::{Faults, Stop, World};
 use std::time::Duration;
 
-/// Whatever the crash left, it is a volume or none, and after reaping no trace of anything else.
+/// Checks that the crash left a whole volume or none, and after reaping no trace of anything else.
 async fn examine(bed: &Bed, seed: u64) {
     let listed = bed.volumes.list().await.unwrap();
     let shown = bed.volumes.show("vm1").await;
@@ -36,7 +36,7 @@ async fn examine(bed: &Bed, seed: u64) {
     drop(bed.volumes.attach("vm1").await.unwrap());
 }
 
-/// Each call of the store waits, so that there are steps between them.
+/// Delays each call of the store, so that there are steps between the calls.
 fn slow() -> Plan {
     Plan { latency: Duration::from_millis(1), ..Plan::default() }
 }
@@ -98,7 +98,7 @@ fn a_client_that_a_kill_cut_off_keeps_its_volume_from_removal_for_a_minute() {
             bed.volumes.create(spec(name)).await.unwrap();
         }
         drop(bed.volumes.attach("free").await.unwrap());
-        // Killed, they never let go.
+        // A killed client never lets go.
         std::mem::forget(bed.volumes.attach("held").await.unwrap());
         std::mem::forget(bed.volumes.attach("late").await.unwrap());
     });
@@ -112,7 +112,7 @@ fn a_client_that_a_kill_cut_off_keeps_its_volume_from_removal_for_a_minute() {
         {
             assert!(matches!(removed, Err(Error::Awaited(_))), "{removed:?}");
         }
-        // Its client has come, and has gone.
+        // The client comes back, and goes.
         bed.volumes.client_is_back("held");
         bed.volumes.remove("held", false).await.unwrap();
         bed.env.sleep(limits::CLIENT_RETURN).await;

@@ -1,11 +1,11 @@
-//! A damaged volume is its own trouble.
+//! Tests of damage: a damaged volume does not affect the others.
 
 use super::bed::{Bed, kind, read, spec, write};
 use crate::*;
-use base::Kind;
 use bytes::Bytes;
-use datastore::backend::mem::Mem;
-use env::sim::{Faults, World};
+use rekindle_base::Kind;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_env::sim::{Faults, World};
 
 async fn damage(bed: &Bed, key: &str) {
     bed.store.put(key, Bytes::from_static(b"{ not a record")).await.unwrap();
@@ -62,7 +62,7 @@ fn a_damaged_vault_affects_that_volume_only() {
 fn a_volume_in_service_outlives_the_damage_of_its_name() {
     let (world, store) = (World::new(2, Faults::none()), Mem::store());
     world.block_on(async {
-        let bed = Bed::start_without_copies(&world.env(), &store).await;
+        let bed = Bed::start_without_cache(&world.env(), &store).await;
         bed.volumes.create(spec("vm1")).await.unwrap();
         let handle = bed.volumes.attach("vm1").await.unwrap();
         damage(&bed, "names/vm1").await;
@@ -71,7 +71,7 @@ fn a_volume_in_service_outlives_the_damage_of_its_name() {
         drop(handle);
         bed.volumes.detach("vm1").await.unwrap();
         assert_eq!(kind(bed.volumes.attach("vm1").await), Kind::Damaged);
-        // It is still one vault with one name; only attaching by that name is refused.
+        // The list still has one vault with one name; only an attach by that name is refused.
         assert_eq!(bed.volumes.list().await.unwrap().len(), 1);
         assert_eq!(kind(bed.volumes.remove("vm1", false).await), Kind::Damaged);
         bed.volumes.remove("vm1", true).await.unwrap();

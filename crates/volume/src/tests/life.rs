@@ -1,14 +1,14 @@
-//! Attach, serve, detach, attach again.
+//! Tests of a volume's life: attach, serve, detach, attach again.
 
 use super::bed::{Bed, kind, read, spec, write};
-use crate::machine::Event;
+use crate::registry::machine::Event;
 use crate::*;
-use base::{Kind, NodeId};
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::sim::{Faults, World};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use rekindle_base::{Kind, NodeId};
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::sim::{Faults, World};
 
 fn events(volumes: &Volumes, name: &str) -> Vec<Event> {
     volumes.history(name).unwrap_or_default().into_iter().map(|change| change.event).collect()
@@ -85,7 +85,7 @@ fn concurrent_clients_share_one_attach() {
         let shown = bed.volumes.show("vm1").await.unwrap();
         assert_eq!((shown.clients, shown.state), (0, State::Attached), "it stays for the next one");
 
-        // They share a failure, too.
+        // Concurrent clients share a failure, too.
         let failures = join_all((0..5).map(|_| bed.volumes.attach("vm2"))).await;
         assert!(failures.into_iter().all(|failure| kind(failure) == Kind::NotFound));
         assert_eq!(bed.volumes.history("vm2"), None, "names that do not exist are not remembered");
@@ -109,7 +109,7 @@ fn an_attach_goes_on_when_its_client_has_gone() {
 fn a_store_that_is_away_fails_the_attach_and_the_next_client_tries_again() {
     let (world, store) = (World::new(5, Faults::none()), Mem::store());
     world.block_on(async {
-        let bed = Bed::start_without_copies(&world.env(), &store).await;
+        let bed = Bed::start_without_cache(&world.env(), &store).await;
         bed.volumes.create(spec("vm1")).await.unwrap();
         bed.faults.set(Plan { fail_percent: 100.0, ..Plan::default() });
         assert_eq!(kind(bed.volumes.attach("vm1").await), Kind::Unavailable);
@@ -154,7 +154,7 @@ fn a_volume_of_another_node_is_refused_and_one_that_was_taken_is_noticed() {
         let shown = bed.volumes.show("vm1").await.unwrap();
         assert_eq!((shown.state, shown.vault.owner), (State::Unattached, Some(other)));
         assert!(matches!(bed.volumes.remove("vm1", true).await, Err(Error::Elsewhere(..))));
-        // What is elsewhere is neither damaged nor away, whatever is asked of it.
+        // Another node's volume is neither damaged nor away, for any request.
         assert!(matches!(bed.volumes.trash("vm1", false).await, Err(Error::Elsewhere(..))));
         for accept_losses in [false, true] {
             let outcome = bed.volumes.salvage("vm1", accept_losses).await;

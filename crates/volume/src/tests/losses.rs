@@ -1,18 +1,19 @@
-//! What the log has lost, and a store that was set back.
+//! Tests of losses of the log, and of a store that was set back.
 
 use super::bed::{Bed, kind, read, spec, write};
-use crate::machine::State;
+use crate::registry::machine::State;
 use crate::*;
-use base::Kind;
-use datastore::backend::mem::Mem;
-use datastore::record::Copies;
-use env::sim::{Faults, World};
+use rekindle_base::Kind;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::record::RecordCache;
+use rekindle_env::sim::{Faults, World};
 
 /// The head of the second life of the log.
 const HEAD: &str = "/node/log/00000002.seg";
 
-/// Three volumes with content, of which one has a change more, in the head that is lost with memory.
-async fn begun(world: &World, store: &datastore::Store) {
+/// Makes three volumes with destaged content. A later change of one of them is in the head that is
+/// lost.
+async fn begun(world: &World, store: &rekindle_datastore::Store) {
     let bed = Bed::start(&world.env(), store).await;
     for name in ["v1", "v2", "v3"] {
         bed.volumes.create(spec(name)).await.unwrap();
@@ -24,7 +25,7 @@ async fn begun(world: &World, store: &datastore::Store) {
     bed.log.close().await.unwrap();
 }
 
-fn with_a_lost_head() -> (World, datastore::Store) {
+fn with_a_lost_head() -> (World, rekindle_datastore::Store) {
     let (world, store) = (World::new(1, Faults::none()), Mem::store());
     world.block_on(begun(&world, &store));
     world.cut_power();
@@ -47,7 +48,7 @@ fn a_loss_leaves_the_log_when_every_volume_goes_on_without_it() {
         for name in ["v1", "v2", "v3"] {
             assert_eq!(kind(bed.volumes.attach(name).await), Kind::Damaged, "{name}");
         }
-        // One that is made afterwards has lost nothing, in this life and in the next ones.
+        // A volume created afterwards has lost nothing, in this life and in the next ones.
         bed.volumes.create(spec("new")).await.unwrap();
         let handle = bed.volumes.attach("new").await.unwrap();
         write(&handle, 0, b"x").await.unwrap();
@@ -64,7 +65,7 @@ fn a_loss_leaves_the_log_when_every_volume_goes_on_without_it() {
         let handle = bed.volumes.attach("new").await.unwrap();
         assert_eq!(read(&handle, 0, 1).await, b"x");
         drop(handle);
-        // What was accepted stays accepted over the trash, which begins another generation.
+        // The acceptance survives the trash, which begins another generation.
         bed.volumes.trash("v2", false).await.unwrap();
         bed.volumes.restore("v2", None).await.unwrap();
         let handle = bed.volumes.attach("v2").await.unwrap();
@@ -124,11 +125,11 @@ fn a_vault_that_is_older_than_the_log_knows_is_not_served() {
         assert_eq!(read(&handle, 0, 1).await, b"B");
         drop(handle);
         bed.volumes.detach("vm1").await.unwrap();
-        // In the same life as well.
+        // A set-back in the same life is met as well.
         put(&old).await;
-        bed.copies.as_ref().unwrap().forget(&key);
+        bed.cache.as_ref().unwrap().forget(&key);
         assert!(bed.volumes.attach("vm1").await.is_err());
-        // A person goes on from what there is.
+        // An operator goes on from what there is.
         bed.volumes.salvage("vm1", true).await.unwrap();
         let handle = bed.volumes.attach("vm1").await.unwrap();
         assert_eq!(read(&handle, 0, 1).await, b"A");

@@ -1,7 +1,6 @@
-//! Volumes over a simulated machine and a store in memory.
+//! Tests of volumes on a simulated machine and a store in memory.
 
 mod bed;
-mod catalog;
 mod collecting;
 mod crash;
 mod damage;
@@ -9,6 +8,7 @@ mod life;
 mod losses;
 mod naming;
 mod random;
+mod record_cache;
 mod resizing;
 mod salvaging;
 mod stopping;

@@ -1,15 +1,16 @@
-//! Creating, listing and removing by name.
+//! Tests of creating, listing and removing by name.
 
 use super::bed::{Bed, SIZE, Small, kind, read, spec, write};
 use crate::format::Name;
 use crate::*;
-use base::{Generation, Kind, NodeId, Serial, VolumeId};
-use datastore::backend::mem::Mem;
-use datastore::key;
-use datastore::layer::fault::Plan;
-use env::sim::{Faults, World};
 use futures_util::future::join_all;
+use rekindle_base::{Generation, Kind, NodeId, Serial, VolumeId};
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::key;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::sim::{Faults, World};
 use std::path::Path;
+use std::time::Duration;
 
 #[test]
 fn a_wrong_wish_is_refused_with_what_to_do() {
@@ -129,11 +130,11 @@ fn what_the_log_has_of_a_volume_without_vault_and_name_is_forgotten_for_good_and
     world.crash_process();
     world.block_on(async {
         let bed = Bed::start(&world.env(), &store).await;
-        // Lost, not removed: the name leads to it.
+        // The vault is lost, not removed: the name leads to it.
         assert_eq!(kind(bed.volumes.forget_if_gone(id).await), Kind::Damaged);
         assert_eq!(bed.log.unfinished_volumes().await.unwrap().len(), 1);
         store.delete(&key::name_key("vm1")).await.unwrap();
-        // A store that does not answer says nothing.
+        // A store that does not answer proves nothing.
         bed.faults.set(Plan { fail_percent: 100.0, ..Plan::default() });
         assert_eq!(kind(bed.volumes.forget_if_gone(id).await), Kind::Unavailable);
         bed.faults.set(Plan::default());
@@ -159,7 +160,7 @@ fn attach_and_remove_at_once_end_well() {
                 bed.volumes.create(spec("vm1")),
             )
             .await;
-            // Whatever came first, what is said is so.
+            // In any order, the volume shown agrees with the answers.
             let shown = bed.volumes.show("vm1").await;
             match (&removed, &made) {
                 (Ok(()), Err(Error::Exists(_))) => assert_eq!(kind(shown), Kind::NotFound),
@@ -227,7 +228,7 @@ fn the_reaper_ends_removals_clears_failed_creations_and_gives_names_back() {
             change(&mut vault);
             bed.writer.create(&Vault::key(vault.id), vault).await.unwrap();
         };
-        // A creation that failed, a removal that was cut short, a volume whose name got lost.
+        // A failed creation, an interrupted removal, and a volume that lost its name.
         make(1, &|_| {}).await;
         make(2, &|vault| vault.state = VaultState::Deleted).await;
         let record = Name { name: "v2".into(), id: VolumeId([2; 16]) };
@@ -296,19 +297,207 @@ fn roots_are_those_of_all_volumes_and_the_newest() {
 fn a_listing_that_leaves_out_the_vault_of_a_name_gives_no_roots() {
     let (world, small) = (World::new(8, Faults::none()), Small::store());
     world.block_on(async {
-        let store: datastore::Store = small.clone();
+        let store: rekindle_datastore::Store = small.clone();
         let bed = Bed::start(&world.env(), &store).await;
         for name in ["a", "b", "c"] {
             bed.volumes.create(spec(name)).await.unwrap();
         }
         bed.volumes.roots().await.unwrap();
-        *small.unlisted.lock() = Some(Vault::key(bed.vault("b").await.id));
+        *small.unindexed.lock() = Some(Vault::key(bed.vault("b").await.id));
         let error = bed.volumes.roots().await.unwrap_err();
         assert!(error.to_string().contains("the name b"), "{error}");
         assert_eq!(error.kind(), Kind::Unavailable);
-        // A name that leads nowhere is no reason to keep everything for ever.
-        *small.unlisted.lock() = None;
+        // A name that leads nowhere must not keep everything for ever.
+        *small.unindexed.lock() = None;
         small.inner.delete(&Vault::key(bed.vault("b").await.id)).await.unwrap();
         bed.volumes.roots().await.unwrap();
     });
+}
+
+/// Checks that every name leads to a volume that has it, and that every live volume has its name.
+async fn all_have_their_names(bed: &Bed, context: &str) {
+    let mut named = Vec::new();
+    for key in bed.keys("names/").await {
+        let name = key::name_of_key(&key).expect("the key of a name");
+        let vault = records::find(&bed.writer, &name).await;
+        named.push(vault.unwrap_or_else(|error| panic!("{context}: '{name}': {error}")).value.id);
+    }
+    for id in records::vault_ids(&bed.writer).await.unwrap() {
+        let vault = records::vault(&bed.writer, id).await.unwrap().expect("listed").value;
+        let is_live = vault.state == VaultState::Live;
+        assert!(!is_live || named.contains(&id), "{context}: '{}' has no name", vault.name);
+    }
+}
+
+#[test]
+fn a_renaming_or_a_restore_that_is_killed_anywhere_leaves_no_name_that_leads_nowhere() {
+    for (cut, is_restore, is_owned) in (0..40).flat_map(|cut| {
+        [(cut, false, false), (cut, false, true), (cut, true, false), (cut, true, true)]
+    }) {
+        let context = format!("killed after {cut} ms, restore: {is_restore}, owned: {is_owned}");
+        let (world, store) = (World::new(cut, Faults::none()), Mem::store());
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            bed.volumes.create(spec("old")).await.unwrap();
+            if is_owned {
+                let handle = bed.volumes.attach("old").await.unwrap();
+                write(&handle, 0, b"kept").await.unwrap();
+                handle.staged().drain().await.unwrap();
+            }
+            if is_restore {
+                bed.volumes.trash("old", true).await.unwrap();
+            }
+            bed.faults.set("latency=2ms".parse().unwrap());
+            let work = async {
+                match is_restore {
+                    true => bed.volumes.restore("old", Some("new")).await.map(drop),
+                    false => bed.volumes.rename("old", "new").await.map(drop),
+                }
+            };
+            let _ = bed.env.timeout(Duration::from_millis(cut), work).await;
+        });
+        world.crash_process();
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            // The volume, in whatever state, can be removed before the reaper has looked.
+            let mut removed = 0;
+            for name in ["old", "new"] {
+                removed += usize::from(bed.volumes.remove(name, true).await.is_ok());
+            }
+            removed += usize::from(bed.volumes.purge("old").await.is_ok());
+            assert_eq!(removed, 1, "{context}");
+            for name in ["old", "new"] {
+                bed.volumes
+                    .create(spec(name))
+                    .await
+                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+            }
+            all_have_their_names(&bed, &context).await;
+        });
+    }
+}
+
+#[test]
+fn what_a_killed_renaming_left_is_reaped() {
+    for cut in 0..40 {
+        let (world, store) = (World::new(cut, Faults::none()), Mem::store());
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            bed.volumes.create(spec("old")).await.unwrap();
+            let handle = bed.volumes.attach("old").await.unwrap();
+            write(&handle, 0, b"kept").await.unwrap();
+            handle.staged().drain().await.unwrap();
+            drop(handle);
+            bed.faults.set("latency=2ms".parse().unwrap());
+            let work = bed.volumes.rename("old", "new");
+            let _ = bed.env.timeout(Duration::from_millis(cut), work).await;
+        });
+        world.crash_process();
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            bed.reap_all().await;
+            assert_eq!(bed.keys("names/").await.len(), 1, "{cut}");
+            all_have_their_names(&bed, &cut.to_string()).await;
+            let name = bed.volumes.list().await.unwrap().remove(0).vault.name;
+            assert_eq!(bed.vault(&name).await.also, None);
+            let handle = bed.volumes.attach(&name).await.unwrap();
+            assert_eq!(read(&handle, 0, 4).await, *b"kept");
+        });
+    }
+}
+
+#[test]
+fn nobody_gets_the_name_that_another_node_is_about_to_give() {
+    let mut won_by_both = [0, 0];
+    for seed in 0..200u64 {
+        let context = format!("seed {seed}");
+        let (world, store) = (World::new(seed, Faults::none()), Mem::store());
+        world.block_on(async {
+            let here = Bed::start(&world.env(), &store).await;
+            let there = world.host("there").env();
+            let there = Bed::start_in(Path::new("/node"), NodeId([9; 16]), &there, &store).await;
+            here.volumes.create(spec("old")).await.unwrap();
+            let is_owned = seed % 2 == 0;
+            if is_owned {
+                let handle = here.volumes.attach("old").await.unwrap();
+                write(&handle, 0, b"kept").await.unwrap();
+                handle.staged().drain().await.unwrap();
+            }
+            let is_restore = seed % 4 >= 2;
+            if is_restore {
+                here.volumes.trash("old", true).await.unwrap();
+            }
+            here.faults.set("latency=5ms".parse().unwrap());
+            there.faults.set("latency=1ms".parse().unwrap());
+            let renaming = async {
+                match is_restore {
+                    true => here.volumes.restore("old", Some("new")).await,
+                    false => here.volumes.rename("old", "new").await,
+                }
+            };
+            let taking = async {
+                there.env.sleep(Duration::from_millis(seed % 50)).await;
+                let created = there.volumes.create(spec("new")).await;
+                if seed % 3 == 0 {
+                    there.reap_all().await;
+                }
+                created
+            };
+            let (renamed, created) = futures_util::future::join(renaming, taking).await;
+            won_by_both[usize::from(renamed.is_ok())] += 1;
+            assert!(renamed.is_err() || created.is_err(), "{context}: both have it");
+            here.faults.set(Plan::default());
+            there.faults.set(Plan::default());
+            for _ in 0..2 {
+                here.reap_all().await;
+                there.reap_all().await;
+            }
+            all_have_their_names(&here, &context).await;
+        });
+    }
+    assert!(won_by_both.iter().all(|&count| count > 10), "{won_by_both:?}");
+}
+
+#[test]
+fn a_restored_volume_gets_a_name_that_a_new_one_could_have() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec("vm")).await.unwrap();
+        bed.volumes.trash("vm", true).await.unwrap();
+        let refused = bed.volumes.restore("vm", Some("vm\u{200b}")).await;
+        assert_eq!(kind(refused), Kind::Invalid);
+        bed.volumes.restore("vm", None).await.unwrap();
+    });
+}
+
+#[test]
+fn a_volume_that_another_node_removes_at_this_moment_is_not_called_damaged() {
+    for (delay, is_trashed) in (0..100).flat_map(|delay| [(delay, false), (delay, true)]) {
+        let (world, store) = (World::new(delay, Faults::none()), Mem::store());
+        world.block_on(async {
+            let here = Bed::start(&world.env(), &store).await;
+            let there = world.host("there").env();
+            let there = Bed::start_in(Path::new("/node"), NodeId([9; 16]), &there, &store).await;
+            here.volumes.create(spec("v")).await.unwrap();
+            here.faults.set("latency=1ms".parse().unwrap());
+            // The other node removes the volume between this node's looks at the name and at the
+            // vault.
+            there.faults.set("latency=20ms".parse().unwrap());
+            let removing = async {
+                here.env.sleep(Duration::from_millis(delay)).await;
+                here.volumes.remove("v", true).await
+            };
+            let also = async {
+                match is_trashed {
+                    true => there.volumes.trash("v", false).await,
+                    false => there.volumes.remove("v", false).await,
+                }
+            };
+            let (_, also) = futures_util::future::join(removing, also).await;
+            if let Err(error) = also {
+                assert_ne!(error.kind(), Kind::Damaged, "after {delay} ms: {error}");
+            }
+        });
+    }
 }

@@ -1,15 +1,16 @@
-//! Many clients and operators at once, over a store that fails and lies; every transition is checked (an unlawful one
-//! panics in tests), and in the end what is said is so.
+//! Tests with many clients and operators at once, over a store that fails and lies. Every
+//! transition is checked (an unlawful one panics in tests), and in the end the state agrees with
+//! the answers.
 
 use super::bed::{Bed, NODE, spec, write};
-use crate::collector::{Pace, Settings};
-use crate::machine::TABLE;
+use crate::attach::collector::{Pace, Settings};
+use crate::registry::machine::TABLE;
 use crate::*;
-use base::Kind;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::sim::{Faults, World};
 use futures_util::future::join_all;
+use rekindle_base::Kind;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::sim::{Faults, World};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,7 +88,11 @@ fn crowds_on_a_bad_store_never_leave_the_table() {
                 bed.volumes.salvages().is_empty(),
                 "seed {seed}: none is forgotten in the queue"
             );
-            assert_eq!(bed.volumes.passing(), (Vec::new(), 0), "seed {seed}: nothing is stuck");
+            assert_eq!(
+                bed.volumes.transitional(),
+                (Vec::new(), 0),
+                "seed {seed}: nothing is stuck"
+            );
             let all = bed.volumes.list().await.unwrap();
             assert!(
                 all.iter().all(|info| info.state == State::Attached && info.clients == 0),
@@ -103,10 +108,10 @@ fn crowds_on_a_bad_store_never_leave_the_table() {
     }
 }
 
-/// The same on real threads, one a client.
+/// The same on real threads, one for each client.
 #[test]
 fn crowds_on_real_threads_never_leave_the_table() {
-    let (env, runtime) = env::real::env().unwrap();
+    let (env, runtime) = rekindle_env::real::env().unwrap();
     let folder = tempfile::tempdir().unwrap();
     runtime.block_on(async {
         let bed = Arc::new(Bed::start_in(folder.path(), NODE, &env, &Mem::store()).await);
@@ -124,7 +129,10 @@ fn crowds_on_real_threads_never_leave_the_table() {
         assert!(join_all(clients).await.into_iter().all(|end| end.is_ok()), "no client panicked");
         bed.faults.set(Plan::default());
         let all = bed.volumes.list().await.unwrap();
-        assert!(all.iter().all(|info| !info.state.is_exclusive() && info.clients == 0), "{all:?}");
+        assert!(
+            all.iter().all(|info| !info.state.is_transitional() && info.clients == 0),
+            "{all:?}"
+        );
         bed.volumes.stop(true).await.unwrap();
     });
 }

@@ -1,10 +1,10 @@
-//! Another size for a volume.
+//! Tests of another size for a volume.
 
 use super::bed::{Bed, SIZE, kind, read, spec, write};
 use crate::*;
-use base::Kind;
-use datastore::backend::mem::Mem;
-use env::sim::{Faults, World};
+use rekindle_base::Kind;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_env::sim::{Faults, World};
 
 #[test]
 fn a_volume_grows_in_service_and_clients_see_it_when_they_come_anew() {
@@ -31,7 +31,7 @@ fn a_volume_grows_in_service_and_clients_see_it_when_they_come_anew() {
         assert_eq!(read(&handle, SIZE - 4, 4).await, b"more");
         assert_eq!(read(&handle, 0, 4).await, b"data");
         drop(handle);
-        // Out of service, too.
+        // A volume grows out of service, too.
         bed.volumes.detach("vm1").await.unwrap();
         bed.volumes.resize("vm1", 2 * SIZE, false).await.unwrap();
         assert_eq!(bed.volumes.attach("vm1").await.unwrap().vault().size, 2 * SIZE);
@@ -54,7 +54,7 @@ fn a_volume_shrinks_only_when_told_so_and_what_was_cut_off_is_an_earlier_version
         drop(handle);
         assert_eq!(kind(bed.volumes.resize("vm1", 777, true).await), Kind::Invalid);
         assert_eq!(bed.volumes.resize("vm1", SIZE / 2, true).await.unwrap().vault.size, SIZE / 2);
-        // What comes back by growing is zeros, as on a new disk.
+        // The bytes that growing adds are zeros, as on a new disk.
         bed.volumes.resize("vm1", SIZE, false).await.unwrap();
         let handle = bed.volumes.attach("vm1").await.unwrap();
         assert_eq!(

@@ -1,21 +1,22 @@
-//! Salvage: out of service and in service, attempts that are remembered, clients that wait.
+//! Tests of salvages: out of service and in service, remembered attempts, waiting clients.
 
 use super::bed::{Bed, SIZE, kind, read, spec, write};
 use crate::*;
-use base::{Generation, Kind};
 use bytes::Bytes;
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::Env;
-use env::sim::{Faults, World};
 use futures_util::future::{join, join3};
+use rekindle_base::{Generation, Kind};
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::Env;
+use rekindle_env::sim::{Faults, World};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Volumes with content in the store; the life that wrote them has ended, and with it its cache.
+/// Makes volumes with content in the store. The life that wrote them has ended, and its cache with
+/// it.
 async fn planted(env: &Env, store: &Store, names: &[&str]) -> Bed {
     let bed = Bed::start(env, store).await;
     for name in names {
@@ -31,7 +32,7 @@ async fn planted(env: &Env, store: &Store, names: &[&str]) -> Bed {
 /// Flips a byte of a volume's content.
 async fn damage(bed: &Bed, name: &str) {
     let root = bed.vault(name).await.root.unwrap();
-    let key = content::pack::key(root.pack);
+    let key = rekindle_content::pack::key(root.pack);
     let (object, _) = bed.store.get(&key).await.unwrap();
     let mut object = object.to_vec();
     object[root.offset as usize + 1000] ^= 1;
@@ -100,12 +101,12 @@ fn a_reader_who_meets_damage_brings_a_look_about_and_nothing_is_given_up_before_
             assert!(reason.contains("`rekindle salvage run a --accept-losses`"), "{reason}");
             assert!(!refusal(&handle).await.contains("are lost"));
         }
-        // Somebody asks what would be lost, and it stays a question.
+        // An operator asks what would be lost, and nothing is given up for that.
         let plan = bed.volumes.salvage("a", false).await.unwrap();
         assert!(plan.contains(&format!("{SIZE} bytes would be lost (0..{SIZE})")), "{plan}");
         assert!(outcomes(&bed, "a").await.iter().all(|outcome| *outcome == Outcome::Waiting));
         assert!(bed.vault("a").await.root.is_some());
-        // A person goes on, and nobody is thrown out for it.
+        // An operator accepts the losses, and no client is disconnected.
         bed.volumes.salvage("a", true).await.unwrap();
         assert!(refusal(&handle).await.contains("are lost"));
         let shown = bed.volumes.show("a").await.unwrap();
@@ -124,7 +125,7 @@ fn what_is_absent_is_waited_for_through_restarts_and_costs_nothing_when_it_comes
         let bed = planted(&world.env(), &store, &["a"]).await;
         bed.env.spawn("salvager", bed.volumes.salvager());
         let root = bed.vault("a").await.root;
-        let key = content::pack::key(root.unwrap().pack);
+        let key = rekindle_content::pack::key(root.unwrap().pack);
         let (object, _) = store.get(&key).await.unwrap();
         store.delete(&key).await.unwrap();
         let handle = bed.volumes.attach("a").await.unwrap();
@@ -166,7 +167,7 @@ fn attempts_in_vain_are_few_and_no_restart_forgets_them() {
         write(&handle, 0, b"unfinished").await.unwrap();
         drop(handle);
         bed.volumes.stop(false).await.unwrap();
-        // A store that was set back: the log has changes of a generation that the vault has not seen.
+        // Set the store back: the log then has changes of a generation that the vault has not seen.
         let vault = bed.vault("a").await;
         let key = Vault::key(vault.id);
         let set = async |bed: &Bed, generation| {
@@ -197,7 +198,7 @@ fn attempts_in_vain_are_few_and_no_restart_forgets_them() {
         let vain = bed.volumes.attach("a").await.err().unwrap().to_string();
         assert!(vain.contains("could change nothing"), "{vain}");
         assert_eq!(outcomes(&bed, "a").await.len(), 2);
-        // A person may, and does so with success once the cause is gone.
+        // An operator's salvage is allowed, and succeeds once the cause is gone.
         assert_eq!(kind(bed.volumes.salvage("a", false).await), Kind::Damaged);
         assert_eq!(bed.volumes.show("a").await.unwrap().state, State::Error);
         set(&bed, vault.generation).await;
@@ -225,7 +226,7 @@ fn a_salvage_that_hangs_can_be_broken_off_and_holds_nobody_else_up() {
         let (broken, ()) = join(bed.volumes.salvage("a", false), person).await;
         assert!(matches!(broken, Err(Error::Cancelled(_))), "{broken:?}");
         assert!(!bed.volumes.cancel_salvage("a"));
-        assert_eq!(bed.volumes.passing(), (Vec::new(), 0));
+        assert_eq!(bed.volumes.transitional(), (Vec::new(), 0));
         drop(bed.volumes.attach("a").await.unwrap());
         assert!(bed.volumes.salvage("a", false).await.unwrap().contains("1 damaged"));
     });
@@ -242,13 +243,13 @@ fn a_stop_does_not_wait_for_salvages() {
             bed.env.sleep(5 * SECOND / 2).await;
             assert_eq!(bed.volumes.salvages()[0].volume, "a");
             bed.volumes.stop(false).await.unwrap();
-            assert_eq!(bed.volumes.passing(), (Vec::new(), 0));
+            assert_eq!(bed.volumes.transitional(), (Vec::new(), 0));
         };
         let (broken, ()) = join(bed.volumes.salvage("a", false), stop).await;
         assert!(matches!(broken, Err(Error::Cancelled(_))), "{broken:?}");
         drop(bed);
         let bed = Bed::start(&world.env(), &store).await;
-        // It may not even have been written down that it began.
+        // The beginning of the salvage may not even have been recorded.
         assert!(outcomes(&bed, "a").await.iter().all(|one| *one == Outcome::Interrupted));
         assert!(bed.volumes.salvage("a", false).await.unwrap().contains("1 damaged"));
     });
@@ -355,7 +356,7 @@ fn what_would_be_lost_is_told_with_the_version_to_go_back_to() {
     });
 }
 
-/// No batch has met it yet, and the store is sound: whoever asks is told all the same.
+/// No batch has met the damage yet, and the store is sound: the operator is told all the same.
 #[test]
 fn a_person_who_asks_is_told_of_damaged_changes_that_are_not_in_the_store_yet() {
     for in_service in [false, true] {
@@ -388,7 +389,7 @@ fn a_person_who_asks_is_told_of_damaged_changes_that_are_not_in_the_store_yet() 
                 assert!(told.contains("salvage run a --accept-losses"), "{told}");
             }
             assert_eq!(outcomes(&bed, "a").await, [Outcome::Waiting; 2]);
-            // What is whole is there, and what is damaged, too: somebody may write over it.
+            // Sound changes can be read, and a client may overwrite the damaged one.
             if in_service {
                 let handle = bed.volumes.attach("a").await.unwrap();
                 assert_eq!(read(&handle, 8192, 1).await, [0xa2]);

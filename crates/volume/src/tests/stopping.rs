@@ -1,11 +1,11 @@
-//! Stopping all volumes.
+//! Tests of stopping all volumes.
 
 use super::bed::{Bed, kind, spec, write};
 use crate::*;
-use base::Kind;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::sim::{Faults, World};
+use rekindle_base::Kind;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::sim::{Faults, World};
 use std::time::Duration;
 
 async fn three_with_changes(bed: &Bed) -> Vec<Handle> {
@@ -83,7 +83,7 @@ fn a_quick_stop_asks_the_store_for_nothing() {
     world.block_on(async {
         let bed = Bed::start(&world.env(), &store).await;
         let _handles = three_with_changes(&bed).await;
-        // Whoever asked it now would wait for a day.
+        // Any call of the store would take a day.
         bed.faults.set(Plan { latency: Duration::from_secs(24 * 3600), ..Plan::default() });
         let began = bed.env.now();
         bed.volumes.stop(false).await.unwrap();
@@ -116,7 +116,7 @@ fn a_draining_stop_tells_how_far_it_is_and_can_be_hurried() {
         assert!(progress.backlog_bytes > 0, "{progress:?}");
         assert!(progress.waits_for.unwrap().contains("3 volume(s) to reach the store"));
         let asked = bed.env.now();
-        bed.volumes.hurry();
+        bed.volumes.abort_drain();
         end.await.unwrap().unwrap();
         assert!(bed.env.now().since(asked) < Duration::from_secs(10));
         let progress = bed.volumes.stop_progress().unwrap();

@@ -1,15 +1,16 @@
-//! The trash, and renaming: whatever happens in between, nothing of a volume is lost and every name is right.
+//! Tests of the trash and of renaming: after any crash no content of a volume is lost, and every
+//! name is right.
 
 use super::bed::{Bed, Small, kind, read, spec, write};
 use crate::*;
-use base::Kind;
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::sim::{Faults, Stop, World};
+use rekindle_base::Kind;
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::sim::{Faults, Stop, World};
 use std::time::Duration;
 
-/// A volume with four bytes that only the log has.
+/// Makes a volume with four bytes that only the log has.
 async fn begun(world: &World, store: &Store) -> Bed {
     let bed = Bed::start(&world.env(), store).await;
     bed.volumes.create(spec("vm1")).await.unwrap();
@@ -44,7 +45,7 @@ fn a_removed_volume_comes_back_out_of_the_trash_with_all_that_it_had() {
         let roots = bed.volumes.roots().await.unwrap();
         assert_eq!(roots.len(), 1, "the sweep leaves it what it has");
         assert_eq!(bed.reap_all().await, Reaped::default());
-        // Its name is free, and somebody takes it.
+        // The name is free, and a new volume takes it.
         bed.volumes.create(spec("vm1")).await.unwrap();
         assert_eq!(kind(bed.volumes.restore("vm1", None).await), Kind::Exists);
         assert_eq!(bed.volumes.restore("vm1", Some("vm2")).await.unwrap().vault.name, "vm2");
@@ -74,7 +75,7 @@ fn the_trash_is_emptied_after_a_week_or_by_a_person() {
         let old = Vault { trashed: Some(row.since.saturating_sub(week)), ..held.value.clone() };
         // A wall clock that is ahead makes nothing old.
         world.set_wall_clock_ahead(2 * limits::TRASH_AGE);
-        world.env().sleep(limits::PURGE_UPTIME).await;
+        world.env().sleep(rekindle_staging::versions::CLOCK_SURE).await;
         assert_eq!(bed.reap_all().await, Reaped::default());
         world.set_wall_clock_ahead(Duration::ZERO);
         bed.writer.replace(&held, old).await.unwrap();
@@ -129,7 +130,7 @@ fn a_crash_at_any_step_of_a_way_to_the_trash_and_back_loses_nothing() {
             let bed = Bed::start(&world.env(), &store).await;
             let trashed = bed.volumes.trashed().await.unwrap();
             let listed = bed.volumes.list().await.unwrap();
-            // Restored, and the name came last: the reaper gives it.
+            // A restored volume may lack its name, which comes last: the reaper gives it.
             bed.reap_all().await;
             let listed = if listed.is_empty() { bed.volumes.list().await.unwrap() } else { listed };
             assert_eq!(trashed.len() + listed.len(), 1, "step {steps}: {trashed:?} {listed:?}");
@@ -191,7 +192,7 @@ fn a_crash_at_any_step_of_a_renaming_leaves_one_of_the_two_names() {
             assert_eq!(kind(bed.volumes.attach(other).await), Kind::NotFound, "step {steps}");
             bed.reap_all().await;
             assert_eq!(bed.keys("names/").await, [format!("names/{name}")], "step {steps}");
-            // Whoever wants the other name gets it.
+            // The other name is free for a new volume.
             bed.volumes.create(spec(other)).await.unwrap();
         });
         if done {

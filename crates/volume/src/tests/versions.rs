@@ -1,17 +1,17 @@
-//! Going back to an earlier content.
+//! Tests of rollbacks.
 
 use super::bed::{Bed, SIZE, Small, kind, read, spec, write};
 use crate::*;
-use base::Kind;
-use datastore::Store;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::sim::{Faults, Stop, World};
+use rekindle_base::Kind;
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::sim::{Faults, Stop, World};
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A volume that was A, then B.
+/// Makes a volume with the content A, then B.
 async fn planted(bed: &Bed) {
     bed.volumes.create(spec("vm1")).await.unwrap();
     let handle = bed.volumes.attach("vm1").await.unwrap();
@@ -36,7 +36,7 @@ fn a_volume_goes_back_to_an_earlier_content_and_from_there_back_again() {
         let versions = bed.volumes.versions("vm1").await.unwrap();
         assert_eq!((versions.len(), versions[0].size, versions[0].lost), (1, SIZE, 0));
         let a = versions[0].version.clone();
-        // What nobody has brought to the store yet is not lost by going back, either.
+        // A rollback does not lose changes that are not in the store yet, either.
         let handle = bed.volumes.attach("vm1").await.unwrap();
         write(&handle, 0, b"C").await.unwrap();
         assert_eq!(kind(bed.volumes.rollback("vm1", &a, false).await), Kind::Conflict, "held");
@@ -48,11 +48,11 @@ fn a_volume_goes_back_to_an_earlier_content_and_from_there_back_again() {
         let after = bed.vault("vm1").await;
         assert!(after.generation > before.generation && after.checkpoint >= before.checkpoint);
         assert_eq!(after.begins, after.checkpoint);
-        // The newest version is what was there before.
+        // The newest version is the content before the rollback.
         let c = bed.volumes.versions("vm1").await.unwrap()[0].version.clone();
         bed.volumes.rollback("vm1", &c, false).await.unwrap();
         assert_eq!(content(&bed).await, b"C");
-        // The sweep leaves them all what they reach.
+        // The sweep keeps the content of all versions.
         let roots = bed.volumes.roots().await.unwrap();
         let vault = bed.vault("vm1").await;
         assert!(vault.versions.iter().all(|version| roots.contains(&version.root)));
@@ -79,11 +79,11 @@ fn versions_older_than_a_day_are_nobodys_any_more() {
                 bed.writer.replace(&held, old).await.unwrap();
             }
         };
-        bed.env.sleep(limits::PURGE_UPTIME).await;
+        bed.env.sleep(rekindle_staging::versions::CLOCK_SURE).await;
         for (hours, listed, roots) in [(23, 1, 2), (24, 1, 2), (25, 0, 2), (26, 0, 1)] {
             age(hours).await;
             if hours == 25 {
-                // Not quite.
+                // The version is not listed any more, but the sweep still keeps it.
                 bed.env.sleep(Duration::ZERO).await;
             }
             let (versions, reached) =
@@ -109,7 +109,7 @@ fn what_the_log_still_has_is_never_replayed_onto_what_a_volume_went_back_to() {
         a
     });
     world.cut_power();
-    // A change is damaged in the log: what is unfinished cannot reach the store.
+    // A change is damaged in the log, so the unfinished changes cannot reach the store.
     let path = "/node/log/00000001.seg";
     let bytes = world.peek(path).unwrap();
     let at = bytes.windows(4096).position(|window| window == [b'C'; 4096]).unwrap();
@@ -190,10 +190,10 @@ fn earlier_contents_do_not_keep_a_full_store_full() {
         write(&busy, 0, b"x").await.unwrap();
         let newest = bed.volumes.versions("idle").await.unwrap().remove(0);
         bed.env.sleep(MINUTE).await;
-        // Each look of a sweep lets go of the older half, also of a volume in service.
+        // Each look of a sweep drops the older half, also of a volume in service.
         let attached = bed.volumes.attach("idle").await.unwrap();
         for (left, marked) in [(1, 3), (0, 2), (0, 2)] {
-            // In the store, and in service.
+            // Counted in the store and in service.
             assert_eq!((roots().await, kept().await), (marked, left));
             if left == 1 {
                 assert_eq!(bed.volumes.versions("idle").await.unwrap()[0], newest);
@@ -214,7 +214,7 @@ fn the_version_that_a_volume_goes_back_to_outlives_what_that_commits() {
         let bed = Bed::start(&world.env(), &store).await;
         bed.volumes.create(spec("vm1")).await.unwrap();
         let handle = bed.volumes.attach("vm1").await.unwrap();
-        // Within one slice of time, where the next commit thins.
+        // All commits fall into one slice of time, which the next commit thins out.
         for content in [b"1", b"2", b"3", b"4", b"5"] {
             write(&handle, 0, content).await.unwrap();
             handle.staged().drain().await.unwrap();
@@ -226,7 +226,7 @@ fn the_version_that_a_volume_goes_back_to_outlives_what_that_commits() {
         bed.volumes.rollback("vm1", &oldest, false).await.unwrap();
         let found = content(&bed).await;
         assert!([b"1", b"2", b"3"].contains(&&[found[0]]), "{found:?}");
-        // And all others that were listed are still there to be chosen from.
+        // All other listed versions are still there.
         let left = bed.volumes.versions("vm1").await.unwrap();
         for version in &listed {
             assert!(left.iter().any(|one| one.version == version.version), "{version:?}");

@@ -1,10 +1,11 @@
-//! Passing states: what a task waits for is noted, a task that is dropped leaves its state, the watchdog names the rest.
+//! Tests of transitional states: a task's wait is noted, a dropped task leaves its state, and the
+//! watchdog reports the rest.
 
 use super::bed::{Bed, spec, write};
 use crate::*;
-use datastore::backend::mem::Mem;
-use datastore::layer::fault::Plan;
-use env::sim::{Faults, World};
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
+use rekindle_env::sim::{Faults, World};
 use std::time::Duration;
 
 #[test]
@@ -21,8 +22,8 @@ fn the_watchdog_names_a_stuck_volume_and_what_it_waits_for() {
         let volumes = bed.volumes.clone();
         bed.env.spawn("client", async move { drop(volumes.attach("vm1").await) });
         bed.env.sleep(Duration::from_secs(5)).await;
-        let (passing, total) = bed.volumes.passing();
-        assert_eq!((total, passing[0].volume.as_str()), (1, "vm1"));
+        let (transitional, total) = bed.volumes.transitional();
+        assert_eq!((total, transitional[0].volume.as_str()), (1, "vm1"));
         assert_eq!(bed.volumes.stuck(), Stuck::default(), "it is not late yet");
         bed.env.sleep(Duration::from_secs(10)).await;
         let stuck = bed.volumes.stuck();
@@ -35,7 +36,7 @@ fn the_watchdog_names_a_stuck_volume_and_what_it_waits_for() {
         bed.faults.set(Plan::default());
         bed.env.sleep(Duration::from_secs(60)).await;
         assert_eq!(bed.volumes.stuck(), Stuck::default());
-        assert_eq!(bed.volumes.passing(), (Vec::new(), 0));
+        assert_eq!(bed.volumes.transitional(), (Vec::new(), 0));
         assert_eq!(bed.volumes.show("vm1").await.unwrap().state, State::Attached);
     });
 }
@@ -51,18 +52,17 @@ fn a_task_that_is_dropped_leaves_its_step_and_its_state() {
         let claimed = offline::claim(inner, "vm1", false, "test").await.unwrap();
         {
             let _step = claimed.step("the outer thing");
-            let inside = |claimed: &registry::Exclusive| {
-                claimed.entry.inside.lock().step.map(|step| step.what)
-            };
+            let inside =
+                |claimed: &registry::Claim| claimed.entry.inside.lock().step.map(|step| step.what);
             {
                 let _step = claimed.step("the inner thing");
                 assert_eq!(inside(&claimed), Some("the inner thing"));
             }
             assert_eq!(inside(&claimed), Some("the outer thing"));
         }
-        assert_eq!(bed.volumes.passing().0[0].waits_for, "its task to go on");
+        assert_eq!(bed.volumes.transitional().0[0].waits_for, "its task to go on");
         drop(claimed);
-        assert_eq!(bed.volumes.passing(), (Vec::new(), 0));
+        assert_eq!(bed.volumes.transitional(), (Vec::new(), 0));
         let shown = bed.volumes.show("vm1").await.unwrap();
         assert_eq!(shown.state, State::Error);
         assert!(shown.reason.unwrap().contains("interrupted"));

@@ -1,6 +1,7 @@
 //! Page: docs/format/warm.md.
 //!
-//! The frames part of an arena: its header (at 2048 of the header page), and the word that publishes a frame.
+//! The frames part of an arena: its header (at 2048 of the header page), and the word that
+//! publishes a frame.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -24,26 +25,27 @@
 //! | 128 | 32 x 16 | their keys |
 //! | 640 | 4 x 16 | hashes of keys that were evicted lately: a hint for counters, not checked |
 //!
-//! A word is 0 (no frame) or: bits 0-31 the CRC-32C of frame number, key, length and bytes, seeded with the salt;
-//! 32-47 length; 48-62 the low bits of the key's hash; 63 set.
+//! A word is 0 (no frame) or: bits 0-31 the CRC-32C of frame number, key, length and bytes, seeded
+//! with the salt; 32-47 length; 48-62 the low bits of the key's hash; 63 set.
 
 use crate::limits::{FRAME_BYTES, SETS_MAX, WAYS};
-use base::checksum::{crc32c, crc32c_parts, crc32c_seeded};
-use base::{NodeId, StoreId};
+use rekindle_base::checksum::{crc32c, crc32c_parts, crc32c_seeded};
+use rekindle_base::{NodeId, StoreId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Where the header lies in the arena's header page. A binary that knows no frames leaves these bytes alone.
+/// Offset of the header in the arena's header page. A binary that knows no frames leaves these
+/// bytes alone.
 pub(crate) const FRAMES_HEADER_AT: usize = 2048;
 /// Bytes of the encoded header.
 pub(crate) const FRAMES_HEADER_BYTES: usize = 128;
 /// Frames of a set, of all sizes.
 pub(crate) const SET_FRAMES: usize = WAYS * FRAME_BYTES.len();
-/// Where the keys begin in a set's record.
+/// Offset of the keys in a set's record.
 pub(crate) const KEYS_AT: usize = SET_FRAMES * 8;
 /// Bytes of a key.
 pub(crate) const KEY_BYTES: usize = 32;
-/// Where the hashes of evicted keys begin in a set's record.
+/// Offset of the hashes of evicted keys in a set's record.
 pub(crate) const EVICTED_AT: usize = KEYS_AT + SET_FRAMES * KEY_BYTES;
 /// Bytes of a set's record.
 pub(crate) const SET_BYTES: usize = EVICTED_AT + SET_FRAMES * 4;
@@ -73,7 +75,7 @@ struct Bytes {
 }
 const _: () = assert!(size_of::<Bytes>() == FRAMES_HEADER_BYTES);
 
-/// What the header of the frames part says.
+/// The header of the frames part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FramesHeader {
     pub(crate) node: NodeId,
@@ -83,7 +85,7 @@ pub(crate) struct FramesHeader {
     pub(crate) salt: u64,
 }
 
-/// Why bytes are no header that can be used.
+/// The reason why bytes are no header that can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoHeader {
     /// All zero: there were never frames here, or they were given up.
@@ -138,7 +140,7 @@ impl FramesHeader {
     }
 }
 
-/// What a published frame's word says.
+/// The word of a published frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FrameWord {
     pub(crate) crc: u32,
@@ -155,7 +157,8 @@ impl FrameWord {
             | u64::from(self.crc)
     }
 
-    /// What the word says; `None` when there is no frame. Whether it is true is for [`frame_crc`] to say.
+    /// Decodes a word; `None` when there is no frame. Only [`frame_crc`] tells whether the word is
+    /// true.
     pub(crate) fn unpack(word: u64) -> Option<FrameWord> {
         let low = |bits: u64| u16::try_from(bits & 0xffff).expect("masked");
         (word & PRESENT != 0).then(|| FrameWord {
@@ -176,7 +179,8 @@ pub(crate) fn mark(hash: u32) -> u16 {
     u16::try_from(hash & 0x7fff).expect("masked")
 }
 
-/// The checksum of a frame: bytes are valid under one salt, in one frame, for one key, with one length only.
+/// The checksum of a frame: bytes are valid under one salt, in one frame, for one key, with one
+/// length only.
 pub(crate) fn frame_crc(salt: u64, frame: u64, key: &[u8; KEY_BYTES], parts: &[&[u8]]) -> u32 {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     let (frame, length) = (frame.to_le_bytes(), (length as u64).to_le_bytes());

@@ -1,6 +1,7 @@
 //! Page: docs/format/warm.md.
 //!
-//! The first page of an arena. The header is there twice, at 0 and at 1024: a damaged one is mended from the other.
+//! The first page of an arena. The header is there twice, at 0 and at 1024: a damaged one is mended
+//! from the other.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -13,14 +14,14 @@
 //! | 48 | 12 | zero |
 //! | 60 | 4 | CRC-32C of bytes 0..60 |
 
-use base::NodeId;
-use base::checksum::crc32c;
+use rekindle_base::NodeId;
+use rekindle_base::checksum::crc32c;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of the encoded header; the rest of its page is zero.
 pub(crate) const HEADER_BYTES: usize = 64;
-/// Where its second copy lies in the page.
+/// Offset of the header's second copy in the page.
 pub(crate) const HEADER_COPY_AT: usize = 1024;
 pub(super) const MAGIC: [u8; 8] = *b"RKNDLwrm";
 pub(crate) const VERSION: u32 = 1;
@@ -38,23 +39,23 @@ struct Bytes {
     crc: U32,
 }
 
-/// What the first page says.
+/// The header of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) node: NodeId,
     pub(crate) slots: u64,
     pub(crate) slot_bytes: u32,
-    /// Tells this arena from any other of the node.
+    /// Number that tells this arena from any other of the node.
     pub(crate) salt: u64,
 }
 
-/// Why bytes are no header of an arena.
+/// The reason why bytes are no header of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
     /// Fewer bytes than a header has.
     #[error("the arena is shorter than its header")]
     Short,
-    /// Something else lies here, or nothing.
+    /// The magic is unknown: something else lies here, or nothing.
     #[error("no arena: its magic is unknown")]
     Unknown,
     /// The checksum is wrong.
@@ -84,7 +85,7 @@ impl Header {
         zerocopy::transmute!(bytes)
     }
 
-    /// The header, or why these bytes are none.
+    /// Decodes a header, or tells why the bytes are none.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Header, BadHeader> {
         let (header, _) = Bytes::read_from_prefix(bytes).map_err(|_| BadHeader::Short)?;
         if header.magic != MAGIC {

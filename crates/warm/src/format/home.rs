@@ -1,7 +1,7 @@
 //! Page: docs/format/warm.md.
 //!
-//! The note of the folder to which an arena belongs, in the header page: for people who find the file, and for the
-//! command that clears what belongs to nobody any more. Nothing else rests on it.
+//! The note of the folder to which an arena belongs, in the header page: for a user that finds the
+//! file, and for the command that drops orphaned arenas. Nothing else rests on the note.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -10,16 +10,16 @@
 //! | 12 | 4 | CRC-32C of the path |
 //! | 16 | | the folder's path, UTF-8 |
 
-use base::checksum::crc32c;
+use rekindle_base::checksum::crc32c;
 
-/// Where the note lies in the header page.
+/// Offset of the note in the header page.
 pub(crate) const HOME_AT: usize = 3072;
 /// Bytes of the note.
 pub(crate) const HOME_BYTES: usize = 1024;
 pub(super) const MAGIC: &[u8; 8] = b"RKNDLhom";
 const PATH_AT: usize = 16;
 
-/// The note of a folder; a path that is too long is left out, and the note is empty then.
+/// Encodes the note of a folder; a path that is too long is left out, and the note is empty then.
 pub(crate) fn encode(folder: &str) -> [u8; HOME_BYTES] {
     let mut note = [0; HOME_BYTES];
     let path = folder.as_bytes();

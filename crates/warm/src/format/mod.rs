@@ -1,10 +1,11 @@
-//! The arena's records: one header page (of the arena, and of its frames), one certificate record a slot, one record a
-//! set of frames. Byte tables in `docs/format/warm.md`.
+//! The arena's records: one header page (of the arena, and of its frames), one certificate record a
+//! slot, one record a set of frames. Byte tables in `docs/format/warm.md`.
 
 mod frames;
 mod header;
 pub(crate) mod home;
 mod record;
+pub(crate) mod users;
 
 pub(crate) use frames::{
     EVICTED_AT, FRAMES_HEADER_AT, FRAMES_HEADER_BYTES, FrameWord, FramesHeader, KEY_BYTES, KEYS_AT,
@@ -14,14 +15,16 @@ pub(crate) use frames::{
 pub const FORMATS: [(&str, u32); 2] =
     [("warm memory", header::VERSION), ("warm frames", frames::VERSION)];
 
-/// Whether the first page of something, or as much as there is of it, was an arena's: one of its four magics will do, so that
-/// no damage to one of them makes a stranger of it.
+/// Whether the first page of a file, or as much as there is of it, was an arena's. One of its
+/// magics will do, so that damage to another one does not make the file a stranger's.
 pub(crate) fn is_ours(page: &[u8]) -> bool {
-    let marks: [(usize, &[u8]); 4] = [
+    let marks: [(usize, &[u8]); 6] = [
         (0, &header::MAGIC),
         (HEADER_COPY_AT, &header::MAGIC),
         (FRAMES_HEADER_AT, &frames::MAGIC),
         (home::HOME_AT, home::MAGIC),
+        (users::USERS_AT[0], users::MAGIC),
+        (users::USERS_AT[1], users::MAGIC),
     ];
     // A file that was cut within its first magic still begins as one.
     let is_cut = page.len() < header::MAGIC.len() && header::MAGIC.starts_with(page);

@@ -1,10 +1,10 @@
 //! Page: docs/format/warm.md.
 //!
-//! One slot's warm certificate: which segment lies there, and how much of it is published.
+//! One slot's warm certificate: the segment that lies there, and how much of it is published.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
-//! | 0 | 8 | state: bits 0-17 front grains, 18-35 back grains, 36 foot written, 37-63 check; 0 = nothing published |
+//! | 0 | 8 | state: bits 0-17 front, 18-35 back, 36 foot, 37-63 check; 0 = nothing published |
 //! | 8 | 8 | durable: bits 0-31 front bytes known to be on flash, 32-63 check |
 //! | 16 | 8 | segment id |
 //! | 24 | 8 | epoch |
@@ -12,11 +12,13 @@
 //! | 36 | 4 | CRC-32C of bytes 16..36 seeded with the slot's index |
 //! | 40 | 24 | zero |
 //!
-//! The two words at 0 and 8 are stored atomically, each with a check of its own (a CRC-32C seeded with the segment's
-//! number), so that a word of an earlier life of the slot means nothing beside a newer label.
+//! Front and back of the state are lengths in grains; the foot's bit is set once the foot is
+//! written. The words at 0 and 8 are stored atomically, each with a check of its own (a CRC-32C
+//! seeded with the segment's number), so that a word of an earlier life of the slot means nothing
+//! beside a newer label.
 
-use base::SegmentId;
-use base::checksum::crc32c_seeded;
+use rekindle_base::SegmentId;
+use rekindle_base::checksum::crc32c_seeded;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -33,7 +35,7 @@ const _: () = assert!(
     "lengths fit their bits"
 );
 
-/// Which segment lies in a slot.
+/// The segment that lies in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label {
     pub segment: SegmentId,
@@ -75,7 +77,7 @@ impl LabelBytes {
     }
 }
 
-/// How much of a slot is published.
+/// The published part of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct State {
     /// Bytes from the slot's beginning.
@@ -121,12 +123,12 @@ fn check(segment: SegmentId, word: u64) -> u64 {
     u64::from(crc32c_seeded(segment.0, &word.to_le_bytes())) & ((1 << (64 - CHECK_SHIFT)) - 1)
 }
 
-/// The word that says how many front bytes are on flash.
+/// Encodes how many front bytes are on flash.
 pub(crate) fn durable_pack(bytes: u32, segment: SegmentId) -> u64 {
     u64::from(bytes) | (u64::from(crc32c_seeded(!segment.0, &bytes.to_le_bytes())) << 32)
 }
 
-/// What that word says; nothing durable when it was not stored for `segment`.
+/// Decodes the word of [`durable_pack`]; 0 when it was not stored for `segment`.
 pub(crate) fn durable_unpack(word: u64, segment: SegmentId) -> u32 {
     let bytes = u32::try_from(word & u64::from(u32::MAX)).expect("masked");
     if durable_pack(bytes, segment) == word { bytes } else { 0 }

@@ -1,19 +1,20 @@
-//! A crash at any store: a twin of the mapping that is given every prefix of the stores.
+//! Tests of a crash at any store: a twin of the mapping is given every prefix of the stores.
 //!
-//! The frames note each store (place and bytes). The twin is the file as it was when the noting began, with the first
-//! stores applied; of the last one only a part, from its front or from its end, because a copy is many stores in an
-//! order that is not ours. Then the arena is opened again on the twin.
+//! The frames note each store (place and bytes). The twin is the file as it was when the noting
+//! began, with the first stores applied. Of the last store only a part is applied, from its front
+//! or from its end, because a copy is many stores in an unknown order. Then the arena is opened
+//! again on the twin.
 
 use super::tests::{bed, get, open, value};
 use super::{Beginning, Frames, Key, Miss};
-use env::sim::{Faults, World};
 use parking_lot::Mutex;
+use rekindle_env::sim::{Faults, World};
 use std::collections::BTreeSet;
 use std::path::Path;
 
 type Store = (usize, Vec<u8>);
 
-/// The stores so far, if somebody wants to know them.
+/// The stores so far, while a test wants to know them.
 #[derive(Default)]
 pub(super) struct Stores(Mutex<Option<Vec<Store>>>);
 
@@ -29,7 +30,7 @@ const PATH: &str = "/memory/warm";
 
 fn image(world: &World, length: usize) -> Vec<u8> {
     let region = world.env().memory().map(Path::new(PATH), length as u64).unwrap();
-    // SAFETY: inside the mapping; the world runs on one thread, and nobody writes meanwhile.
+    // SAFETY: inside the mapping; the world runs on one thread, and no code writes meanwhile.
     unsafe { std::slice::from_raw_parts(region.base(), length) }.to_vec()
 }
 
@@ -37,7 +38,7 @@ fn image(world: &World, length: usize) -> Vec<u8> {
 pub(super) fn world_of(image: &[u8]) -> World {
     let world = World::new(9, Faults::none());
     let region = world.env().memory().map(Path::new(PATH), image.len() as u64).unwrap();
-    // SAFETY: inside the mapping, which nobody else has.
+    // SAFETY: inside the mapping, which no other code has.
     unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), region.base(), image.len()) };
     world
 }
@@ -58,7 +59,7 @@ fn steps(frames: &Frames) -> Vec<BTreeSet<(Key, u32)>> {
         current.insert((*key, version));
         note(&current);
     }
-    // Replaced in place, and by one of the other size; removed; dropped.
+    // Replaced in place, and by a value of the other size; removed; dropped.
     for (key, length) in [(keys()[39], 900), (keys()[38], 9000), (keys()[38], 40)] {
         let version = 100 + u32::try_from(length).unwrap();
         frames.replace(&key, &[&value(&key, version, length)]);
@@ -109,8 +110,8 @@ fn a_crash_at_any_store_leaves_a_frame_absent_or_whole() {
     assert_eq!(seen, everything, "each version was found after one crash or another");
 }
 
-/// What is found in an image. Nothing but what was put in, and nothing that is noticed as damaged: torn frames are not
-/// published.
+/// Finds the values in an image. Each was put in, and none is noticed as damaged: torn frames are
+/// not published.
 fn check(image: &[u8], everything: &BTreeSet<(Key, u32)>) -> BTreeSet<(Key, u32)> {
     let world = world_of(image);
     let arena = open(&world, 1);
@@ -140,7 +141,7 @@ fn a_crash_while_the_part_is_made_leaves_no_part() {
     let whole = image(&world, length);
     for written in 0..128 {
         let mut image = whole.clone();
-        // As far as it had come, over what was wiped before.
+        // The header as far as its write had come, over the wiped bytes.
         image[2048 + written..2176].fill(0);
         let arena = open(&world_of(&image), 1);
         assert!(arena.was_kept());

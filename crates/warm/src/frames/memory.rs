@@ -1,20 +1,22 @@
-//! Where the frames lie, and the only way to their bytes.
+//! The place of the frames, and the only way to their bytes.
 //!
 //! Why the slices handed out are sound:
-//! - the bytes of a set are reached only through [`Shared`] and [`Exclusive`], which hold the lock that the set shares
-//!   with others; only [`Exclusive::put`] writes bytes and keys, through `&mut self`;
+//! - the bytes of a set are reached only through [`Shared`] and [`Exclusive`], which hold the lock
+//!   that the set shares with others; only [`Exclusive::put`] writes bytes and keys, through
+//!   `&mut self`;
 //! - words and hashes of evicted keys are only ever reached as atomics;
-//! - every length that bounds a slice is checked against the frame's size, so that a damaged mapping cannot move one;
+//! - every length that bounds a slice is checked against the frame's size, so that a damaged
+//!   mapping cannot move one;
 //! - no other process writes: the mapping and the log's folder are locked.
 //!
-//! Why a crash at any store is harmless: a frame's word is 0 while its key and bytes are written, and is published
-//! with one store after them.
+//! Why a crash at any store is harmless: a frame's word is 0 while its key and bytes are written,
+//! and is published with one store after them.
 
 use crate::format::{EVICTED_AT, KEY_BYTES, KEYS_AT, SET_BYTES, SET_FRAMES};
 use crate::heap::Heap;
 use crate::limits::{FRAME_BYTES, STRIPES, WAYS};
-use env::Region;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use rekindle_env::Region;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -33,13 +35,13 @@ pub(super) struct Sets {
     pub(super) stores: super::crash_tests::Stores,
 }
 
-/// A set that nobody writes meanwhile.
+/// A set that no thread writes meanwhile.
 pub(super) struct Shared<'a> {
     place: Place<'a>,
     _lock: RwLockReadGuard<'a, ()>,
 }
 
-/// A set that nobody else reads or writes meanwhile.
+/// A set that no other thread reads or writes meanwhile.
 pub(super) struct Exclusive<'a> {
     place: Place<'a>,
     _lock: RwLockWriteGuard<'a, ()>,
@@ -56,12 +58,12 @@ pub(crate) fn bytes_of(sets: usize) -> usize {
     sets * set_bytes()
 }
 
-/// What one set takes, bytes.
+/// Bytes of one set.
 pub(crate) const fn set_bytes() -> usize {
     SET_BYTES + WAYS * (FRAME_BYTES[0] + FRAME_BYTES[1])
 }
 
-/// Where the bytes of a frame lie in a part of so many sets.
+/// Offset of the bytes of a frame in a part of so many sets.
 pub(crate) fn place_of(sets: usize, set: usize, way: usize) -> usize {
     let before = if way < WAYS { 0 } else { WAYS * FRAME_BYTES[0] };
     let within = before + way % WAYS * frame_bytes(way);
@@ -133,7 +135,7 @@ impl<'a> std::ops::Deref for Exclusive<'a> {
 }
 
 impl Place<'_> {
-    /// Which set it is.
+    /// Number of the set.
     pub(super) fn number(&self) -> usize {
         self.set
     }
@@ -147,14 +149,14 @@ impl Place<'_> {
     pub(super) fn withdraw(&self, way: usize, word: u64) {
         #[cfg(test)]
         self.sets.stores.note(self.sets.start + self.word_at(way), &0u64.to_le_bytes());
-        // Whoever came first has done it.
+        // A thread that came first has done it already.
         let _ = self.atomic(way).compare_exchange(word, 0, Ordering::AcqRel, Ordering::Acquire);
         self.private(way).store(0, Ordering::Release);
     }
 
     pub(super) fn key(&self, way: usize) -> &[u8; KEY_BYTES] {
-        // SAFETY: inside the region (checked in `Sets::new`, and below); keys are written under the exclusive lock
-        // only, and `self` borrows from a lock. An array of bytes has no alignment.
+        // SAFETY: inside the region (checked in `Sets::new`, and below); keys are written under the
+        // exclusive lock only, and `self` borrows from a lock. An array of bytes has no alignment.
         unsafe { &*self.sets.at(self.key_at(way)).cast::<[u8; KEY_BYTES]>() }
     }
 
@@ -175,7 +177,7 @@ impl Place<'_> {
         self.private(way).store(word, Ordering::Release);
     }
 
-    /// Bits of the eviction's own; nobody but this life knows them.
+    /// Bits of the eviction's own, which only this life knows.
     pub(super) fn clock(&self) -> &AtomicU64 {
         self.private(SET_FRAMES)
     }
@@ -201,8 +203,8 @@ impl Place<'_> {
     }
 
     fn atomic(&self, way: usize) -> &AtomicU64 {
-        // SAFETY: inside the region, aligned to 8 (records are whole cache lines behind an aligned start), mapped for
-        // as long as the sets live, and only ever reached as an atomic.
+        // SAFETY: inside the region, aligned to 8 (records are whole cache lines behind an aligned
+        // start), mapped for as long as the sets live, and only ever reached as an atomic.
         unsafe { AtomicU64::from_ptr(self.sets.at(self.word_at(way)).cast()) }
     }
 
@@ -216,17 +218,18 @@ impl Place<'_> {
     fn private(&self, index: usize) -> &AtomicU64 {
         assert!(index < PRIVATE_WORDS, "there is such a word");
         let address = self.sets.private.base().wrapping_add((self.set * PRIVATE_WORDS + index) * 8);
-        // SAFETY: inside the heap (its length is that of all sets), page-aligned, only ever reached as an atomic.
+        // SAFETY: inside the heap (its length is that of all sets), page-aligned, only ever reached
+        // as an atomic.
         unsafe { AtomicU64::from_ptr(address.cast()) }
     }
 }
 
 impl Exclusive<'_> {
-    /// Takes whatever is in a frame out of it.
+    /// Takes the content of a frame out of it.
     pub(super) fn clear(&mut self, way: usize) {
         #[cfg(test)]
         self.sets.stores.note(self.sets.start + self.word_at(way), &0u64.to_le_bytes());
-        // Acquire, too: what is written afterwards must not come before.
+        // Acquire, too: the writes that follow must not come before.
         self.atomic(way).swap(0, Ordering::AcqRel);
         self.set_verified(way, 0);
     }
@@ -260,8 +263,9 @@ impl Exclusive<'_> {
     fn copy(&mut self, at: usize, bytes: &[u8]) {
         #[cfg(test)]
         self.sets.stores.note(self.sets.start + at, bytes);
-        // SAFETY: the places are those of this set and were checked against its sizes by the callers; nobody else
-        // holds the lock, and `&mut self` ends every slice that was handed out under it.
+        // SAFETY: the places are those of this set and were checked against its sizes by the
+        // callers; no other thread holds the lock, and `&mut self` ends every slice that was handed
+        // out under it.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.sets.at(at), bytes.len());
         };

@@ -1,15 +1,18 @@
-//! Block frames: what has been read or written lately, under its 32-byte key, kept over the end of the process.
+//! Block frames: bytes that were read or written lately, under their 32-byte key, kept over the end
+//! of the process.
 //!
-//! The idea is the metabuffer cache of the fast reboot of a virtual storage appliance, without its index, its sorting
-//! and its flush protocol: frames lie in *sets* of 8 ways (8 small, 8 large), a key's hash says which set, and they
-//! are used in place. Opening costs the same whatever is there. A frame that an earlier process left is verified (a
-//! checksum over place, key, length and bytes) when it is first found; from then on this process trusts it.
+//! The idea is the metabuffer cache of the fast reboot of a virtual storage appliance, without its
+//! index, its sorting and its flush protocol. Frames lie in *sets* of 8 ways (8 small, 8 large), a
+//! key's hash chooses the set, and frames are used in place. Opening costs the same, however many
+//! frames there are. A frame that an earlier process left is verified (a checksum over place, key,
+//! length and bytes) when it is first found; from then on this process trusts it.
 //!
-//! All calls are plain, may come from any thread, and take one lock, which a 64th of the sets shares.
+//! All calls are plain, may come from any thread, and hold one lock at a time, which a 64th of the
+//! sets shares.
 //!
-//! What it does *not* promise: to keep anything (a frame is evicted when its set is full), nor to be up to date. A
-//! process that knows no frames may have run in between, so what is kept here must prove by itself that it is the
-//! latest, as a chunk does whose key is its content's hash.
+//! Frames do *not* promise to keep anything (a full set evicts one), nor to be up to date. A
+//! process that knows no frames may have run in between. So a value must prove by itself that it is
+//! the latest, as a chunk does whose key is its content's hash.
 
 #[cfg(test)]
 mod crash_tests;
@@ -20,9 +23,9 @@ mod tests;
 
 use crate::format::{FrameWord, KEY_BYTES, SET_FRAMES, frame_crc, key_hash, mark};
 use crate::limits::{FRAME_BYTES, WAYS};
-use env::Region;
 use memory::{Exclusive, Place, Sets};
 pub(crate) use memory::{bytes_of, place_of, set_bytes};
+use rekindle_env::Region;
 use stats::Counters;
 pub use stats::{Beginning, Miss, Stats, Usage};
 use std::io;
@@ -32,7 +35,7 @@ use std::sync::atomic::Ordering;
 /// Key of a frame: a uniform hash, or anything else of this length.
 pub type Key = [u8; KEY_BYTES];
 
-/// The frames of an arena. Clones mean the same ones.
+/// The frames of an arena. Clones mean the same frames.
 #[derive(Clone)]
 pub struct Frames {
     inner: Arc<Inner>,
@@ -70,11 +73,13 @@ impl Frames {
         FRAME_BYTES[FRAME_BYTES.len() - 1]
     }
 
-    /// Hands the bytes of `key` to `accept`, verified at their first use in this process, and gives what it made of
-    /// them. When it answers `None` they are not what the key stands for: the frame is thrown away as damaged.
+    /// Hands the bytes of `key` to `accept`, verified at their first use in this process, and gives
+    /// the result of `accept`. `None` from `accept` means that the bytes are not what the key
+    /// stands for: the frame is thrown away as damaged.
     ///
-    /// `accept` runs under the set's lock: it must not come back here. Counts hits; a miss is counted by whoever has
-    /// to fetch the bytes from elsewhere ([`Frames::missed`]), so that asking twice is not missing twice.
+    /// `accept` runs under the set's lock, and must not call any of these methods. `get` counts
+    /// hits only: the caller that has to fetch the bytes from elsewhere counts the miss
+    /// ([`Frames::missed`]), so that asking twice is not missing twice.
     pub fn get<R>(&self, key: &Key, accept: impl FnOnce(&[u8]) -> Option<R>) -> Result<R, Miss> {
         let inner = &*self.inner;
         let hash = key_hash(inner.salt, key);
@@ -97,9 +102,9 @@ impl Frames {
         }
     }
 
-    /// Keeps `parts`, joined, under `key`, unless bytes are there that this process has seen to be sound: for keys
-    /// that stand for the same bytes for ever. Whether they are there now: not when they are longer than
-    /// [`Frames::bytes_max`].
+    /// Keeps `parts`, joined, under `key`, unless bytes are there that this process has seen to be
+    /// sound: for keys that stand for the same bytes for ever. Returns whether the bytes are there
+    /// now: not when they are longer than [`Frames::bytes_max`].
     pub fn insert(&self, key: &Key, parts: &[&[u8]]) -> bool {
         let inner = &*self.inner;
         let hash = key_hash(inner.salt, key);
@@ -114,8 +119,9 @@ impl Frames {
         self.replace(key, parts)
     }
 
-    /// Keeps `parts`, joined, under `key`, instead of whatever was there. Whether they are there now: not when they
-    /// are longer than [`Frames::bytes_max`]; then nothing is under the key.
+    /// Keeps `parts`, joined, under `key`, instead of any bytes there. Returns whether they are
+    /// there now: not when they are longer than [`Frames::bytes_max`]; then nothing is under the
+    /// key.
     ///
     /// A process that dies meanwhile leaves the old bytes, the new ones, or nothing.
     pub fn replace(&self, key: &Key, parts: &[&[u8]]) -> bool {
@@ -131,7 +137,7 @@ impl Frames {
             Counters::add(&inner.counters.too_long);
             return false;
         };
-        // Out first, also of a frame of the other size: two frames of one key would be one truth too many.
+        // Clear a frame of the other size first: two frames of one key would be one truth too many.
         let same = old.filter(|way| way / WAYS == size);
         if let (Some(old), None) = (old, same) {
             set.clear(old);
@@ -146,7 +152,7 @@ impl Frames {
         true
     }
 
-    /// Takes `key` out. Whether it was there.
+    /// Takes `key` out; returns whether it was there.
     pub fn remove(&self, key: &Key) -> bool {
         let hash = key_hash(self.inner.salt, key);
         let mut set = self.inner.sets.write(self.inner.sets.of(hash));
@@ -157,8 +163,8 @@ impl Frames {
         found.is_some()
     }
 
-    /// Empties every frame, also for the next process; how many it were. Others may go on meanwhile; what they put in
-    /// behind its back stays.
+    /// Empties every frame, also for the next process, and returns how many were filled. Other
+    /// threads may go on meanwhile: a value that they put into an emptied set stays.
     pub fn drop_all(&self) -> u64 {
         let mut dropped = 0;
         for set in 0..self.inner.sets.count() {
@@ -188,8 +194,9 @@ impl Frames {
         self.inner.counters.stats(self.inner.began)
     }
 
-    /// What the frames hold. Looks at every set's words and keys, not at the bytes: for people who ask, not for every
-    /// second. A frame that nobody has used yet counts as held though its bytes may turn out to be damaged.
+    /// Counts what the frames hold. Looks at every set's words and keys, not at the bytes: for a
+    /// request of the user, not for every second. A frame that this process has not used yet counts
+    /// as held, though its bytes may turn out to be damaged.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let inner = &*self.inner;
@@ -204,7 +211,7 @@ impl Frames {
             let mut taken = [0; 2];
             for way in 0..SET_FRAMES {
                 let Some(frame) = FrameWord::unpack(set.word(way)) else { continue };
-                // What an earlier life of the part left under another salt is no frame.
+                // A frame that an earlier life of the part left under another salt is none.
                 if mark(key_hash(inner.salt, set.key(way))) == frame.mark {
                     taken[way / WAYS] += 1;
                     usage.bytes += u64::from(frame.length);
@@ -219,8 +226,8 @@ impl Frames {
         usage
     }
 
-    /// A way of this size that may be filled: an empty one, else the one that the clock's hand meets first that was
-    /// not used since it last came by.
+    /// Finds a way of this size that may be filled: an empty one, else the first one that was not
+    /// used since the clock's hand last came by.
     fn make_room(&self, set: &mut Exclusive<'_>, size: usize) -> usize {
         let ways = size * WAYS..(size + 1) * WAYS;
         if let Some(empty) = ways.clone().find(|way| set.word(*way) == 0) {
@@ -251,7 +258,7 @@ impl Frames {
 }
 
 impl Inner {
-    /// The bytes of a frame, once they are known to be sound.
+    /// The bytes of a frame, if they are sound; verified at their first use.
     fn verified<'a>(&self, set: &'a Place<'_>, way: usize, word: u64) -> Option<&'a [u8]> {
         let frame = FrameWord::unpack(word)?;
         let bytes = set.bytes(way, usize::from(frame.length))?;
@@ -267,15 +274,15 @@ impl Inner {
     }
 }
 
-/// Bits of a set's clock: which frames were used since the hand came by; above them a byte each for the hands of the
-/// two sizes, and one for the next place in the list of evicted keys.
+/// Bits of a set's clock: the frames that were used since the hand came by. Above them lie one byte
+/// each for the hands of the two sizes, and one for the next place in the list of evicted keys.
 const USED_BITS: u64 = (1 << SET_FRAMES) - 1;
 const HANDS_SHIFT: u32 = 16;
 const EVICTED_SHIFT: u32 = 16;
 const _: () = assert!(SET_FRAMES == HANDS_SHIFT as usize, "the bits do not overlap");
 
 fn set_used(set: &Place<'_>, way: usize) {
-    // Looked at first: a frame that is used all the time is not written to all the time.
+    // Reads before it writes: a frame that is used all the time is not written to all the time.
     if set.clock().load(Ordering::Relaxed) & (1 << way) == 0 {
         set.clock().fetch_or(1 << way, Ordering::Relaxed);
     }
@@ -289,7 +296,7 @@ fn find(set: &Place<'_>, hash: u32, key: &Key) -> Option<(usize, u64)> {
     })
 }
 
-/// What is here again is not missing because it was evicted.
+/// Forgets that a key was evicted, because it is here again: a later miss has another cause.
 fn forget_eviction(set: &mut Exclusive<'_>, hash: u32) {
     if let Some(index) = (0..SET_FRAMES).find(|index| set.evicted(*index) == hash && hash != 0) {
         set.set_evicted(index, 0);

@@ -1,27 +1,27 @@
-//! What is counted about frames.
+//! Counters of the frames.
 
 use crate::limits::WAYS;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How the frames began in this process.
+/// The beginning of the frames in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beginning {
-    /// With what an earlier process left.
+    /// With the frames of an earlier process.
     Kept,
     /// Empty: there were none in the file.
     New,
-    /// Empty: what was there has another layout version, older or newer.
+    /// Empty: the frames there have another layout version, older or newer.
     OtherLayout,
     /// Empty: the header of the part was damaged.
     Damaged,
-    /// Empty: what was there belongs to another node or another store.
+    /// Empty: the frames there belong to another node or another store.
     Foreign,
     /// Empty: the budget, or the number of segment slots before it, has changed.
     Resized,
 }
 
 impl Beginning {
-    /// One word for people and programs.
+    /// One word for display and for programs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl Beginning {
         }
     }
 
-    /// Why a key is missing that is in no frame.
+    /// The cause of the miss of a key that is in no frame.
     pub(super) fn miss(self) -> Miss {
         match self {
             Beginning::Kept => Miss::Absent,
@@ -46,23 +46,23 @@ impl Beginning {
     }
 }
 
-/// Why a key was not found.
+/// The cause of a miss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Miss {
-    /// It was never there, or so long ago that nobody remembers.
+    /// The key was never there, or so long ago that its eviction is forgotten.
     Absent,
-    /// It had to make room for others lately.
+    /// The key had to make room for others lately.
     Evicted,
-    /// It was there, but its bytes did not verify.
+    /// The key was there, but its bytes did not verify.
     Damaged,
-    /// The frames of this life began empty: whether it was there before cannot be known.
+    /// The frames of this life began empty: whether the key was there before cannot be known.
     Cold,
     /// As [`Miss::Cold`], because another version of the layout was found.
     OtherLayout,
 }
 
 impl Miss {
-    /// One word for people and programs.
+    /// One word for display and for programs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -103,7 +103,7 @@ impl Stats {
     }
 }
 
-/// What the frames hold; `[small, large]` where there are two.
+/// The content of the frames; `[small, large]` where there are two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Memory that the part takes, bytes.
@@ -112,7 +112,7 @@ pub struct Usage {
     pub bytes: u64,
     pub frames_max: [u64; 2],
     pub frames: [u64; 2],
-    /// Sets in which so many ways are taken, of each size: 0 to all.
+    /// Number of sets of which so many ways are taken (0 to all), of each size.
     pub sets: [[u64; WAYS + 1]; 2],
     /// Frames that this process has verified or written.
     pub verified: u64,

@@ -1,12 +1,12 @@
-//! Frames through their public face.
+//! Tests of the frames through their public face.
 
 use super::crash_tests::world_of;
 use super::{Beginning, Frames, Key, Miss, bytes_of};
 use crate::limits::FRAME_BYTES;
 use crate::{Arena, FramesShape, Label, Shape, inspect};
-use base::{NodeId, SegmentId, StoreId};
-use env::sim::{Faults, World};
 use proptest::prelude::*;
+use rekindle_base::{NodeId, SegmentId, StoreId};
+use rekindle_env::sim::{Faults, World};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -14,7 +14,7 @@ const NODE: NodeId = NodeId([5; 16]);
 const STORE: StoreId = StoreId([6; 16]);
 const PATH: &str = "/memory/warm";
 const SLOT: u32 = 16 << 10;
-/// Where the slots end and the frames begin.
+/// Offset at which the slots end and the frames begin.
 const FRAMES_AT: u64 = crate::arena::SLOTS_START as u64 + 2 * SLOT as u64;
 
 fn shape(sets: usize) -> Shape {
@@ -117,7 +117,7 @@ fn every_flipped_byte_is_seen_and_harms_neither_other_frames_nor_segments() {
     let length = arena.file_length();
     drop((frames, writer, arena));
     let region = world.env().memory().map(Path::new(PATH), length as u64).unwrap();
-    // SAFETY: inside the mapping; nobody else has it.
+    // SAFETY: inside the mapping; no other code has it.
     let whole = unsafe { std::slice::from_raw_parts(region.base(), length) }.to_vec();
     // The header, the word and the key of the first frame, and its bytes.
     let at = usize::try_from(FRAMES_AT).unwrap();
@@ -196,13 +196,13 @@ fn frames_of_another_layout_store_or_size_are_not_believed() {
         let found = began(&world, shape(2));
         assert_eq!(found, (Beginning::OtherLayout, Some(Miss::OtherLayout)));
     }
-    // A life without frames may have changed what they stand for.
+    // A life without frames may have changed what the frames stand for.
     let world = filled();
     let without = Shape { frames: None, ..shape(2) };
     let arena = Arena::open_shaped(&world.env(), Path::new(PATH), NODE, without).unwrap();
     assert!(arena.frames().is_none());
     assert_eq!(began(&world, shape(2)), (Beginning::New, cold));
-    // Less than one set: none at all.
+    // Less than one set: no frames at all.
     let nothing = with(|frames| frames.bytes = bytes_of(1) as u64 - 1);
     let arena = Arena::open_shaped(&world.env(), Path::new(PATH), NODE, nothing).unwrap();
     assert!(arena.frames().is_none());
@@ -211,10 +211,10 @@ fn frames_of_another_layout_store_or_size_are_not_believed() {
 /// Gives a header another version and a sound checksum.
 fn write_version(world: &World, at: usize, length: usize, version: u32) {
     let region = world.env().memory().map(Path::new(PATH), 4096).unwrap();
-    // SAFETY: inside the page; nobody else has it mapped now.
+    // SAFETY: inside the page; no other code has it mapped now.
     let header = unsafe { std::slice::from_raw_parts_mut(region.base().add(at), length) };
     header[8..12].copy_from_slice(&version.to_le_bytes());
-    let crc = base::checksum::crc32c(&header[..length - 4]);
+    let crc = rekindle_base::checksum::crc32c(&header[..length - 4]);
     header[length - 4..].copy_from_slice(&crc.to_le_bytes());
 }
 
@@ -249,7 +249,7 @@ fn the_golden_arena_of_the_first_binaries_keeps_its_segments() {
     }
 }
 
-/// Golden image of the frames part: the header page, then the begin of the part.
+/// Golden image of the frames part: the header page, then the beginning of the part.
 const GOLDEN: &[u8] = include_bytes!("../../golden/frames-v1.bin");
 const GOLDEN_PART: usize = crate::format::SET_BYTES + 2 * FRAME_BYTES[0];
 
@@ -293,7 +293,7 @@ fn make_the_golden_frames() {
     let length = arena.file_length();
     drop(arena);
     let region = world.env().memory().map(Path::new(PATH), length as u64).unwrap();
-    // SAFETY: inside the mapping; nobody else has it.
+    // SAFETY: inside the mapping; no other code has it.
     let whole = unsafe { std::slice::from_raw_parts(region.base(), length) };
     let at = usize::try_from(FRAMES_AT).unwrap();
     let image = [&whole[..4096], &whole[at..at + GOLDEN_PART]].concat();
@@ -309,7 +309,7 @@ fn the_file_may_be_cut_anywhere() {
     let length = arena.file_length();
     drop((frames, arena));
     let region = world.env().memory().map(Path::new(PATH), length as u64).unwrap();
-    // SAFETY: inside the mapping; nobody else has it.
+    // SAFETY: inside the mapping; no other code has it.
     let whole = unsafe { std::slice::from_raw_parts(region.base(), length) }.to_vec();
     let at = usize::try_from(FRAMES_AT).unwrap();
     for cut in [1, 64, 2048, 2100, 4096, at, at + 4, at + 300, at + 704, at + 9000, length - 1] {

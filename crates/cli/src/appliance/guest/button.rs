@@ -1,4 +1,5 @@
-//! The power button: whoever presses it (QEMU's `system_powerdown`, a cloud's console) wants an orderly end.
+//! The power button: a press (QEMU's `system_powerdown`, a cloud's console) asks for an orderly
+//! end.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
@@ -13,7 +14,7 @@ const EVENT_BYTES: usize = 24;
 const KEY: u16 = 1;
 const POWER: u16 = 116;
 
-/// Asks a process for an orderly end at a press.
+/// The process that is asked for an orderly end at a press.
 #[derive(Clone, Default)]
 pub struct Pressed(Arc<AtomicI32>);
 
@@ -37,7 +38,7 @@ pub fn watch() -> Pressed {
 }
 
 impl Pressed {
-    /// From now on it is this one.
+    /// Makes `process` the one that a press ends.
     pub fn stops(&self, process: &Child) {
         self.0.store(Pid::from_child(process).as_raw_pid(), Ordering::Release);
     }

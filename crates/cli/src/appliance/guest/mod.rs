@@ -1,6 +1,8 @@
-//! The first process of the appliance: finds the devices, mounts the disk, keeps `up` running, switches the machine off.
+//! The first process of the appliance: finds the devices, mounts the disk, keeps `up` running,
+//! switches the machine off.
 //!
-//! A mistake in here ends the first process, which is a panic of the kernel, which is a reset: the host starts it again.
+//! A mistake in here ends the first process, so that the kernel panics and the machine is reset:
+//! the host starts it again.
 #![expect(clippy::disallowed_methods, reason = "the first process of a machine has no Env")]
 
 mod button;
@@ -19,19 +21,20 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Set for `up`: its network is the host's, which decides who comes through.
+/// Environment variable, set for `up`: its network is the host's, which decides which clients come
+/// through.
 pub const VARIABLE: &str = "REKINDLE_GUEST";
-/// How the kernel starts the first process.
+/// Path by which the kernel starts the first process.
 const NAME: &str = "/init";
 const DISK: &str = "/dev/vda";
 const DATA: &str = "/data";
 const PMEM: &str = "/dev/pmem0";
 const PMEM_FOLDER: &str = "/warm";
-/// Where the host listens for [`SERVES`].
+/// Serial port at which the host listens for [`SERVES`].
 const SIGNAL: &str = "/dev/ttyS1";
-/// How long a device may take to appear.
+/// Longest wait for a device to appear.
 const DEVICE_PATIENCE: Duration = Duration::from_secs(10);
-/// `up` begins again after an end that nobody asked for.
+/// Pause before `up` starts again after an end that was not asked for.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 /// Whether this process is the first one of an appliance.
@@ -44,7 +47,7 @@ pub fn is_first() -> bool {
 pub fn run() -> ! {
     let ended = live();
     if let Err(error) = ended {
-        // The console is all there is.
+        // The console is the only output.
         crate::output::tell(&format!("appliance: {error:#}"));
     }
     switch_off()
@@ -90,7 +93,8 @@ fn mount_system() -> Result<()> {
     Ok(())
 }
 
-/// One that cannot be loaded is missed by whoever needs its device, if anybody does.
+/// Loads the modules. A failure is only reported: a later step fails if it needs the module's
+/// device.
 fn load_modules() {
     let list = std::fs::read_to_string(MODULES).unwrap_or_default();
     for path in list.lines() {
@@ -104,7 +108,7 @@ fn load_modules() {
     }
 }
 
-/// What the host says; nothing, under a QEMU that somebody else started.
+/// Reads the host's settings; the defaults under a QEMU that `appliance run` has not started.
 fn read_start() -> Start {
     let path = format!("/sys/firmware/qemu_fw_cfg/by_name/{START}/raw");
     match std::fs::read(&path) {
@@ -127,7 +131,7 @@ fn wait_for(device: &str) -> Result<()> {
     Ok(())
 }
 
-/// What `up` is told of the memory that outlives this machine.
+/// Prepares the memory that outlives this machine; returns the word for `--warm`.
 fn warm_memory(start: &Start) -> Result<String> {
     if !start.pmem {
         return Ok(ivshmem::WORD.to_owned());
@@ -138,14 +142,14 @@ fn warm_memory(start: &Start) -> Result<String> {
     Ok(format!("{PMEM_FOLDER}/rekindle.warm"))
 }
 
-/// `rekindle up`, and all that becomes of it.
+/// A running `rekindle up`, with the thread that reads its output.
 struct Up {
     process: Child,
     listener: std::thread::JoinHandle<bool>,
 }
 
 impl Up {
-    /// Starts it. The first one does, when it serves, what the host wants to have done then.
+    /// Starts `up`. The first one runs the host's command when it serves.
     fn start(start: &Start, warm: &str, again: bool) -> Result<Self> {
         let mut process = Command::new(BINARY)
             .args(["up", "--json", "--warm", warm, "--dir"])
@@ -164,7 +168,8 @@ impl Up {
         Ok(Self { process, listener })
     }
 
-    /// Waits for its end, and buries every process that nobody else does. The exit code, if it was not killed.
+    /// Waits for the end of `up`, and meanwhile reaps every orphan. Returns the exit code, `None`
+    /// if `up` was killed.
     fn watch(&self) -> Result<Option<i32>> {
         let own = Pid::from_child(&self.process);
         loop {
@@ -176,13 +181,14 @@ impl Up {
         }
     }
 
-    /// Whether it ever served.
+    /// Whether `up` ever served.
     fn served(self) -> bool {
         self.listener.join().unwrap_or(false)
     }
 }
 
-/// Its first line says that it serves; all of them go to the console.
+/// Copies the output of `up` to the console, and tells the host at the first line of JSON: `up`
+/// serves.
 fn listen(output: impl std::io::Read, then: &[String]) -> bool {
     let mut served = false;
     for line in BufReader::new(output).lines().map_while(Result::ok) {
@@ -197,7 +203,7 @@ fn listen(output: impl std::io::Read, then: &[String]) -> bool {
                 crate::output::tell(&format!("appliance: {SIGNAL}: {error}"));
             }
             if !then.is_empty() {
-                // Its end is nobody's business but the reader's of the console.
+                // The command's result is only for the reader of the console.
                 let ran = Command::new(BINARY)
                     .args(then)
                     .arg("--dir")
@@ -212,14 +218,14 @@ fn listen(output: impl std::io::Read, then: &[String]) -> bool {
     served
 }
 
-/// Everybody else is gone, or about to be.
+/// Switches the machine off. Every other process is gone, or about to be.
 fn switch_off() -> ! {
     rustix::fs::sync();
     let _ = unmount(DATA, UnmountFlags::empty());
     let _ = unmount(PMEM_FOLDER, UnmountFlags::empty());
     rustix::fs::sync();
     let _ = rustix::system::reboot(RebootCommand::PowerOff);
-    // A machine without a switch: whoever looks after it sees the last line of the console.
+    // A machine without a switch stays on: its operator sees the last line of the console.
     crate::output::tell("appliance: off");
     loop {
         std::thread::sleep(Duration::from_secs(3600));

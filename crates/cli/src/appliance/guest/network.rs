@@ -1,9 +1,9 @@
 //! An address for the first network card, through the kernel's routing socket.
 //!
 //! ```text
-//! link       family:u8 0:u8 type:u16 index:u32 flags:u32 changed:u32
-//! address    family:u8 bits:u8 flags:u8 scope:u8 index:u32
-//! route      family:u8 to-bits:u8 from-bits:u8 tos:u8 table:u8 protocol:u8 scope:u8 type:u8 flags:u32
+//! link    family:u8 0:u8 type:u16 index:u32 flags:u32 changed:u32
+//! address family:u8 bits:u8 flags:u8 scope:u8 index:u32
+//! route   family:u8 to-bits:u8 from-bits:u8 tos:u8 table:u8 protocol:u8 scope:u8 type:u8 flags:u32
 //! ```
 
 use crate::netlink::{Attributes, Socket};
@@ -55,7 +55,8 @@ fn link_up(socket: &mut Socket, index: u32) -> Result<()> {
     call(socket, NEW_LINK, header, &[]).context("cannot bring it up")
 }
 
-/// Sends a message and waits for the kernel's word. What is there already is as good.
+/// Sends a message and waits for the kernel's answer. An object that exists already is as good as a
+/// new one.
 fn call(
     socket: &mut Socket,
     kind: u16,

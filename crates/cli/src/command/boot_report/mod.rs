@@ -7,7 +7,7 @@ use super::client;
 use crate::arguments::{BootReport as Arguments, Common};
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use front::http::api::BootReport;
+use rekindle_front::http::api::BootReport;
 
 /// Fetches that are listed one by one; `--json` has more.
 const FETCHES_SHOWN: usize = 20;
@@ -92,7 +92,7 @@ fn show(report: &BootReport) {
     }
 }
 
-/// What times are counted from.
+/// Returns the origin of the times, in words.
 fn since(report: &BootReport) -> &'static str {
     match report.born_by.as_deref() {
         Some("supervisor") => "since the supervisor started the process",
@@ -101,7 +101,7 @@ fn since(report: &BootReport) -> &'static str {
     }
 }
 
-/// To a hundredth.
+/// Formats microseconds as milliseconds, to a hundredth.
 fn milliseconds(microseconds: u64) -> String {
     let hundredths = microseconds / 10;
     format!("{}.{:02}", hundredths / 100, hundredths % 100)

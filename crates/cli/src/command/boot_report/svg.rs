@@ -1,23 +1,23 @@
-//! The timeline: one bar a phase on an axis in milliseconds. Plain SVG, legible on light and on dark.
+//! The timeline: one bar a phase on an axis in milliseconds. Plain SVG, legible on light and dark.
 
 use super::{milliseconds, since};
-use front::http::api::BootReport;
+use rekindle_front::http::api::BootReport;
 use std::fmt::Write;
 
 const ROW: u64 = 22;
-/// Where the axis begins: to its left are names.
+/// Left end of the axis, which has names to its left.
 const LEFT: u64 = 200;
 /// Length of the axis.
 const AXIS: u64 = 640;
 /// Room for the time beside the last bar.
 const RIGHT: u64 = 90;
 const TOP: u64 = 64;
-/// About so many marks on the axis.
+/// Approximate count of the marks on the axis.
 const MARKS: u64 = 8;
-/// Seen on white and on black alike.
+/// A color that can be seen on white and on black alike.
 const INK: &str = "#808080";
 
-/// The report as a picture.
+/// Draws the report.
 pub fn timeline(report: &BootReport) -> String {
     let ends = report.phases.iter().map(|phase| phase.began_us + phase.took_us);
     let all = ends.max().unwrap_or(0).max(1);
@@ -54,7 +54,7 @@ pub fn timeline(report: &BootReport) -> String {
         let y = TOP + row as u64 * ROW;
         let (indent, color) = match (&phase.part_of, phase.name.as_str()) {
             (Some(_), _) => (26, "#6fa8dc"),
-            // Not ours: nobody had called.
+            // Not our time: no client had connected yet.
             (None, "first-connection") => (12, "#b0b0b0"),
             (None, _) => (12, "#3d85c6"),
         };
@@ -106,7 +106,7 @@ pub fn timeline(report: &BootReport) -> String {
     svg
 }
 
-/// A round time between two marks: 1, 2 or 5 times a power of ten microseconds.
+/// Returns a round time between two marks: 1, 2 or 5 times a power of ten microseconds.
 fn step(all: u64) -> u64 {
     let mut step = 10;
     loop {
@@ -119,7 +119,7 @@ fn step(all: u64) -> u64 {
     }
 }
 
-/// Names of volumes may hold anything that can be printed.
+/// Escapes text for SVG: names of volumes may hold anything that can be printed.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -135,7 +135,7 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Fits to the left of the axis; never cut within an escape.
+/// Shortens a name to fit to the left of the axis; never cuts within an escape.
 fn shortened(escaped: &str) -> &str {
     if escaped.chars().count() <= 28 || escaped.contains('&') {
         return escaped;
@@ -146,7 +146,7 @@ fn shortened(escaped: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use front::http::api::{BootFetch, BootPhase};
+    use rekindle_front::http::api::{BootFetch, BootPhase};
 
     #[test]
     fn marks_are_round_and_few() {

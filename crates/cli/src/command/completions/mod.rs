@@ -5,11 +5,12 @@ use crate::arguments::{Cli, Common, Completions, VolumeNames};
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-/// How the argument that is a volume is called in the grammar.
+/// Name of the argument for a volume in the grammar.
 const ARGUMENT: &str = "name";
-/// How the help of an argument begins that must be a new name.
+/// Begin of the help of an argument that must be a new name.
 const NEW: &str = ":name -- Its name";
-/// How clap has bash offer files: names with blanks fall apart, and nothing in them is quoted. The shell's own way is right.
+/// clap's way to have bash offer files: names with blanks fall apart, and nothing in them is
+/// quoted. The shell's own way is right.
 const FILES: &str = "COMPREPLY=($(compgen -f \"${cur}\"))";
 
 /// Prints the script.
@@ -20,7 +21,8 @@ pub fn run(completions: &Completions) {
     crate::output::line(with_names(&script, completions.shell).trim_end());
 }
 
-/// Prints the names of the volumes; nothing when no daemon answers, since a shell asks in the middle of a line.
+/// Prints the names of the volumes; nothing when no daemon answers, since a shell asks in the
+/// middle of a line.
 pub fn names(common: &Common, asked: &VolumeNames) {
     let Ok(client) = client(common) else { return };
     let names = if asked.trash { super::kept::names(&client) } else { client.volume_names() };
@@ -29,7 +31,7 @@ pub fn names(common: &Common, asked: &VolumeNames) {
     }
 }
 
-/// The grammar without what is nobody's business: the scripts would offer it.
+/// Returns the grammar without hidden commands, which the scripts would offer.
 fn grammar() -> clap::Command {
     let all = Cli::command();
     let shown = all.get_subcommands().filter(|inner| !inner.is_hide_set()).cloned();
@@ -39,7 +41,8 @@ fn grammar() -> clap::Command {
         .subcommands(shown.collect::<Vec<_>>())
 }
 
-/// Commands that take a volume which is there; with `trash`, those that take one which is in the trash.
+/// Returns the commands that take an existing volume; with `trash`, those that take one from the
+/// trash.
 fn takers(trash: bool) -> Vec<String> {
     fn collect(command: &clap::Command, path: &str, found: &mut Vec<String>) {
         for inner in command.get_subcommands() {

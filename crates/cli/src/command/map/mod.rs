@@ -1,7 +1,8 @@
 //! `rekindle map`: a volume as a disk of this machine, through the kernel's own NBD client.
 //!
-//! The kernel keeps requests while no connection lives, for as long as it was told to ("dead connection timeout"), and
-//! takes a new connection in place of a dead one. So somebody has to stay who makes new connections: this command.
+//! The kernel keeps requests while no connection lives, for as long as it was told to ("dead
+//! connection timeout"), and takes a new connection in place of a dead one. So a process has to
+//! stay that makes new connections: this command.
 #![expect(clippy::disallowed_methods, reason = "this command has no Env")]
 
 mod netlink;
@@ -12,20 +13,20 @@ use crate::nbd::Export;
 use crate::signals::StopSignals;
 use crate::supervise::endpoints;
 use crate::{folder, output};
-use base::Kind;
-use base::units::format_size;
-use env::Address;
 use netlink::{Device, Netlink};
+use rekindle_base::Kind;
+use rekindle_base::units::format_size;
+use rekindle_env::Address;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// How long a server may take for a handshake.
+/// Longest time for a handshake of the server.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks at the connections, and between two attempts to make a new one.
+/// Time between two looks at the connections, and between two attempts to make a new one.
 const LOOK_PAUSE: Duration = Duration::from_millis(25);
-/// How long the kernel gets to notice that a socket of its own is dead, before it is asked again.
+/// Time for the kernel to notice that a socket of its own is dead, before it is asked again.
 const TAKE_PAUSE: Duration = Duration::from_millis(5);
 
 /// Runs the command until a signal ends it.
@@ -57,7 +58,7 @@ fn address(common: &Common, map: &Map) -> Outcome<Address> {
     endpoints::nbd(&folder::of_client(common.dir.as_deref())?)
 }
 
-/// A device, and what keeps it alive.
+/// A device, and the connections that keep it alive.
 struct Mapping {
     netlink: Netlink,
     address: Address,
@@ -65,7 +66,7 @@ struct Mapping {
     index: u32,
     /// Bytes.
     size: u64,
-    /// The kernel's, watched for their end.
+    /// The kernel's sockets, watched for their end.
     sockets: Vec<OwnedFd>,
 }
 
@@ -116,7 +117,7 @@ impl Mapping {
         }
     }
 
-    /// Waits for the end of a connection and makes another in its place. May be dropped while it waits.
+    /// Waits for the end of a connection and makes another in its place. May be dropped meanwhile.
     async fn keep(&mut self) -> Outcome {
         let dead = loop {
             match self.dead()? {
@@ -138,7 +139,7 @@ impl Mapping {
             self.netlink.replace(self.index, self.size, &socket).map_err(|error| {
                 Failure::new(format!("/dev/nbd{} takes no new connection", self.index))
                     .because(error)
-                    .next("somebody took the device away: run this again")
+                    .next("the device was taken away: run this again")
             })?;
             tokio::time::sleep(TAKE_PAUSE).await;
         }
@@ -151,8 +152,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// A connection that the kernel has given up: it shuts the socket down. (That a socket becomes readable is none of
-    /// our business, so nothing but its end is asked for.)
+    /// Returns a connection that the kernel has given up, and so has shut down. Only the end of a
+    /// socket is asked for: its data is for the kernel.
     fn dead(&self) -> Outcome<Option<usize>> {
         let mut polled: Vec<PollFd<'_>> =
             self.sockets.iter().map(|socket| PollFd::new(socket, PollFlags::empty())).collect();

@@ -31,7 +31,7 @@ const DEAD_CONNECTION_TIMEOUT: u16 = 8;
 const SOCKET_ITEM: u16 = 1;
 const SOCKET_FD: u16 = 1;
 
-/// What a device shall be.
+/// The settings of a new device.
 pub struct Device {
     /// N of `/dev/nbdN`; a free one when absent.
     pub index: Option<u32>,
@@ -41,20 +41,20 @@ pub struct Device {
     pub sector_size: u64,
     /// Transmission flags of the server.
     pub flags: u16,
-    /// After how long a request is sent again, seconds.
+    /// Time after which a request is sent again, seconds.
     pub timeout: u64,
-    /// After how long without any connection requests fail, seconds.
+    /// Time without any connection after which requests fail, seconds.
     pub patience: u64,
 }
 
-/// A way to the kernel's NBD client.
+/// A connection to the kernel's NBD client.
 pub struct Netlink {
     socket: Socket,
     family: u16,
 }
 
 impl Netlink {
-    /// Fails with `NotFound` when the kernel has no NBD client (yet).
+    /// Connects to the client. Fails with `NotFound` when the kernel has no NBD client (yet).
     pub fn open() -> io::Result<Self> {
         let mut netlink = Self { socket: Socket::open(Some(GENERIC))?, family: CONTROL };
         let mut name = Attributes::default();
@@ -82,7 +82,8 @@ impl Netlink {
         index.map(u32::from_ne_bytes).or(device.index).ok_or_else(strange)
     }
 
-    /// Offers a socket in place of a dead one. The kernel does not say whether it took it: see [`is_taken`].
+    /// Offers a socket in place of a dead one. The kernel does not say whether it took the socket:
+    /// see [`is_taken`].
     pub fn replace(&mut self, index: u32, size: u64, socket: &OwnedFd) -> io::Result<()> {
         let mut attributes = Attributes::default();
         attributes.put(INDEX, &index.to_ne_bytes());
@@ -91,14 +92,15 @@ impl Netlink {
         self.call(RECONFIGURE, &attributes).map(drop)
     }
 
-    /// Takes the device away; what is not written is lost.
+    /// Takes the device away; data that is not written is lost.
     pub fn disconnect(&mut self, index: u32) -> io::Result<()> {
         let mut attributes = Attributes::default();
         attributes.put(INDEX, &index.to_ne_bytes());
         self.call(DISCONNECT, &attributes).map(drop)
     }
 
-    /// The attributes of the answer, if there is one besides the acknowledgement.
+    /// Sends a command. Returns the attributes of the answer, none if there is only the
+    /// acknowledgement.
     fn call(&mut self, command: u8, attributes: &Attributes) -> io::Result<Vec<u8>> {
         let mut body = vec![command, 1, 0, 0];
         body.extend(attributes.bytes());
@@ -110,7 +112,8 @@ impl Netlink {
     }
 }
 
-/// Whether the kernel uses this socket: it then sets the send timeout of the device, which we leave unset.
+/// Whether the kernel uses this socket: it then sets the device's send timeout, which we leave
+/// unset.
 pub fn is_taken(socket: &OwnedFd) -> bool {
     matches!(sockopt::socket_timeout(socket, Timeout::Send), Ok(Some(_)))
 }

@@ -1,13 +1,14 @@
-//! The warm memory of all folders on this machine, and what of it belongs to no folder any more.
+//! The warm memory of all folders on this machine, and the part that belongs to no folder any more.
 //!
-//! A folder that cannot be found may be on a disk that is not mounted now. So an arena that holds bytes which are nowhere
-//! else is never dropped with the others: it is named, and a person removes the file.
+//! A folder that cannot be found may be on a disk that is not mounted now. So an arena with bytes
+//! that are nowhere else is never dropped with the others: it is named, and the user removes the
+//! file.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use crate::arguments::Common;
 use crate::failure::Outcome;
 use crate::output;
-use base::units::format_size;
+use rekindle_base::units::format_size;
 use rustix::fs::FlockOperation;
 use serde::Serialize;
 use std::fs::{self, File};
@@ -15,10 +16,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where warm memory lies unless somebody says otherwise.
+/// Default folder of warm memory.
 const FOLDER: &str = "/dev/shm";
 
-/// One arena.
+/// An arena, with its state.
 #[derive(Debug, Serialize)]
 struct Found {
     path: PathBuf,
@@ -33,7 +34,7 @@ struct Found {
     only_here: u64,
 }
 
-/// Lists them.
+/// Lists all arenas.
 pub fn list(common: &Common) -> Outcome<u8> {
     let found = find(Path::new(FOLDER));
     if common.json {
@@ -62,7 +63,7 @@ pub fn list(common: &Common) -> Outcome<u8> {
     Ok(0)
 }
 
-/// Removes those whose folders are gone.
+/// Removes the arenas whose folders are gone.
 pub fn drop(common: &Common) -> Outcome<u8> {
     let mut orphans = find(Path::new(FOLDER));
     orphans.retain(|arena| arena.state == "orphan");
@@ -92,7 +93,7 @@ pub fn drop(common: &Common) -> Outcome<u8> {
     Ok(0)
 }
 
-/// One line, if there are any.
+/// Returns a line about orphans, if there are any.
 pub fn note() -> Option<String> {
     note_on(&find(Path::new(FOLDER)))
 }
@@ -127,12 +128,14 @@ fn find(folder: &Path) -> Vec<Found> {
 
 fn look(path: PathBuf) -> io::Result<Found> {
     let file = File::open(&path)?;
-    // Sparse: what it takes is less than its length.
+    // The file is sparse: it takes less than its length.
     let bytes = file.metadata()?.blocks() * 512;
     let mut head = Vec::new();
-    Read::by_ref(&mut &file).take(warm::inspect::BYTES_WANTED as u64).read_to_end(&mut head)?;
-    let folder = warm::inspect::home(&head);
-    let arena = warm::inspect::arena(&head).ok();
+    Read::by_ref(&mut &file)
+        .take(rekindle_warm::inspect::BYTES_WANTED as u64)
+        .read_to_end(&mut head)?;
+    let folder = rekindle_warm::inspect::home(&head);
+    let arena = rekindle_warm::inspect::arena(&head).ok();
     let node = arena.as_ref().map(|arena| arena.node.to_string());
     let only_here = arena
         .iter()
@@ -150,10 +153,11 @@ fn look(path: PathBuf) -> io::Result<Found> {
     Ok(Found { path, bytes, node, folder, state, only_here })
 }
 
-/// Whether the folder is there and is that node's.
+/// Whether the folder exists and belongs to that node.
 fn belongs(folder: &Path, node: &str) -> bool {
-    let path = node::home_file::HomeFile::path(folder);
-    // One that cannot be looked into may well be: only "not there" and "another node's" are answers.
+    let path = rekindle_node::node_file::NodeFile::path(folder);
+    // A folder that cannot be read may well belong to it: only "not there" and "another node's" are
+    // answers.
     match fs::read(&path) {
         Err(error) => error.kind() != io::ErrorKind::NotFound,
         Ok(text) => serde_json::from_slice::<serde_json::Value>(&text)
@@ -164,12 +168,12 @@ fn belongs(folder: &Path, node: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::NodeId;
+    use rekindle_base::NodeId;
 
     fn arena(folder: &Path, node: NodeId, home: &Path) -> PathBuf {
-        let (env, _runtime) = env::real::env().expect("an environment");
+        let (env, _runtime) = rekindle_env::real::env().expect("an environment");
         let path = folder.join(format!("rekindle-{node}.warm"));
-        let arena = warm::Arena::open(&env, &path, node, 1).expect("an arena");
+        let arena = rekindle_warm::Arena::open(&env, &path, node, 1).expect("an arena");
         arena.note_home(&home.display().to_string());
         path
     }

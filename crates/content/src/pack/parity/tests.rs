@@ -23,7 +23,7 @@ fn sealed(shape: &str, bodies: &[Vec<u8>]) -> Sealed {
     writer.seal(Some(shape.parse().unwrap()), &Pool::new(1))
 }
 
-/// So many bytes in front of a section, and the section.
+/// Returns an object of so many bytes and their section.
 fn bare(shape: &str, covered: usize) -> (Layout, Vec<u8>) {
     let mut object = random(covered as u64, covered).to_vec();
     append(ID, shape.parse().unwrap(), &mut object);
@@ -87,7 +87,7 @@ fn a_stretch_as_long_as_a_shard_may_be_lost_in_one_piece() {
 #[test]
 fn damage_of_the_section_hides_nothing_from_what_is_left_of_it() {
     let (layout, whole) = bare("4+2", 200_000);
-    // One part wholly, head, shard, checksums and head, and a cell of data in each stripe.
+    // Damage: one part wholly (head, shard, checksums, head), and a cell of data in each stripe.
     let part = (layout.end() - layout.covered) / 2;
     for begin in [layout.covered, layout.covered + part] {
         let mut object = whole.clone();
@@ -98,7 +98,7 @@ fn damage_of_the_section_hides_nothing_from_what_is_left_of_it() {
         assert_eq!(find(Some(ID), &object), Some(layout));
         assert!(heal(&object, &layout).covered == whole[..layout.covered]);
     }
-    // A footer behind it, whole or not, is no hindrance; nor a part that is cut off.
+    // A footer behind the section, whole or not, is no hindrance; nor is a part that is cut off.
     let mut object = whole.clone();
     footer::append(&[], &mut object);
     assert_eq!(find(Some(ID), &object), Some(layout));
@@ -152,13 +152,14 @@ fn a_pack_with_parity_is_the_one_without_and_a_section_before_the_footer() {
     assert_eq!(footer::decode(&pack.object).unwrap(), pack.entries);
     let footer = footer::length_from_tail(&pack.object).unwrap();
     assert_eq!(layout.end() + footer, pack.object.len());
-    // Somebody else's section is none.
+    // The section of another pack is not taken.
     assert_eq!(find(Some(PackId([3; 16])), &pack.object), None);
 }
 
 #[test]
 fn a_scan_does_not_take_parity_for_blobs() {
-    // The middle blob lies in the last of three shards, whose factor is one; in the other shards there are zeros.
+    // The middle blob lies in the last of three shards, whose factor is one; in the other shards
+    // there are zeros.
     let pack = sealed("3+1", &[vec![0; 28_000], vec![5; 10], vec![0; 8000]]);
     let layout = find(Some(ID), &pack.object).unwrap();
     let middle = pack.entries[1];

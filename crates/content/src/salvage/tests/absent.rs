@@ -1,4 +1,4 @@
-//! Absent is not lost; nor is a root that cannot be had an empty one.
+//! Absent is not lost, and a root that cannot be had is not an empty one.
 
 use super::*;
 use crate::Missing;
@@ -25,7 +25,7 @@ fn what_is_absent_is_not_given_up_and_is_there_when_the_store_is() {
             assert!(!repaired.kept_absent.is_empty() && repaired.kept_damaged.is_empty());
             store.hide(None);
         }
-        // What is there and wrong is another matter.
+        // A chunk that is there and wrong is another matter.
         let (repaired, _) = salvage_with(&content, &root, MayDrop::Damaged).await.unwrap();
         assert_eq!((repaired.lost, repaired.kept_absent.len()), (one(1230..1231), 0));
         assert_eq!(range(&content, &repaired.root, 0..u64::MAX).await.unwrap().len(), 999);
@@ -102,7 +102,7 @@ fn a_root_that_cannot_be_had_is_said_to_be_that_and_never_empty() {
                 salvage_with(&content, &Some(wrong), MayDrop::Damaged).await.unwrap();
             assert_eq!(repaired.lost.len(), 0);
             if repaired.root != Some(wrong) {
-                // The place was wrong and the name was right: it was found by that.
+                // The place was wrong and the name was right: the chunk was found by its name.
                 assert!(wrong.name == good.name && repaired.from_copies == 1, "{wrong}");
                 let keys = range(&content, &repaired.root, 0..u64::MAX).await.unwrap();
                 assert_eq!(keys.len(), 1000);
@@ -111,7 +111,7 @@ fn a_root_that_cannot_be_had_is_said_to_be_that_and_never_empty() {
             }
             assert_eq!(repaired.kept_absent.len() + repaired.kept_damaged.len(), 1);
             assert!(repaired.lines[0].contains("it is the root"), "{:?}", repaired.lines);
-            // Somebody may say so all the same; then it is lost, which is not empty.
+            // With leave to drop everything the root is lost, which is not empty.
             let (repaired, _) =
                 salvage_with(&content, &Some(wrong), MayDrop::Everything).await.unwrap();
             assert_eq!((repaired.root, repaired.lost), (None, one(0..u64::MAX)));
@@ -153,7 +153,7 @@ fn a_misread_pack_is_not_written_back() {
             store.flip(&key, at);
             let findings = examine(&content, &root, &mut |_| ()).await.unwrap();
             assert!(!findings.is_sound());
-            // It was a cable, and it is the other end of the pack now.
+            // The fault was in the way to the store, and now one more read is wrong.
             store.unflip();
             store.misread(&key, at, 1);
             let (mended, lines) = mend_packs(&content, &findings).await;

@@ -5,7 +5,7 @@ use crate::Missing;
 use crate::format::moved::{self as note, Moved};
 use proptest::prelude::*;
 
-/// The same bytes once more, in a pack of their own.
+/// Writes the same bytes once more, into a pack of their own.
 async fn another(content: &Content, seed: u64) -> Pointer {
     let mut batch = content.batch();
     batch.set_anew();
@@ -65,7 +65,7 @@ fn damage_of_one_copy_is_no_news_of_another_to_those_who_read_both() {
         assert_eq!(other.unwrap(), random(1, 2000));
         let both = cold.read_many(&[good, good], Class::Data, false).await.unwrap();
         assert_eq!(both.len(), 2);
-        // Who knows the other one is served by it.
+        // A node that knows the other copy is served by it.
         cold.warm_index().await.unwrap();
         if cold.inner.index.lookup_recent(&bad.name) == Some(good) {
             assert_eq!(cold.read_uncached(&bad, Class::Data).await.unwrap(), random(1, 2000));
@@ -81,7 +81,8 @@ fn a_void_note_leads_no_reader_and_no_node_astray() {
         let places: Vec<Pointer> = [another(&content, 1).await, another(&content, 2).await].into();
         let root = tree_of(&content, &[(10, places[0]), (20, places[1])]).await;
         let content = Content::open(env.clone(), store.clone(), config());
-        // A compaction that came to nothing has left a note: what it says never became durable.
+        // A compaction that came to nothing has left a note: the copies that it names never became
+        // durable.
         let nowhere = Pointer { pack: PackId([8; 16]), ..places[0] };
         let void = Moved { pack: places[0].pack, entries: vec![(places[0].offset, nowhere)] };
         let key = crate::moved::key(places[0].pack);

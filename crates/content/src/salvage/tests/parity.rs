@@ -30,14 +30,14 @@ fn parity_gives_back_data_and_nodes_and_makes_their_packs_whole() {
             damage(&store, pointer.pack, &[within(pointer)]).await;
         }
         let (repaired, mended) = salvage(&content, &root).await.unwrap();
-        // The leaf is whole again with its pack, before anybody has looked for it.
+        // The leaf is whole again with its pack, before any read has looked for it.
         assert_eq!((repaired.lost, repaired.refetched, repaired.from_parity), (vec![], 2, 2));
         assert!(repaired.lines[0].ends_with("it came back from parity"), "{:?}", repaired.lines);
         assert_eq!(range(&content, &repaired.root, 0..u64::MAX).await.unwrap().len(), 1000);
         assert_eq!(mended, 2, "one of data, one of nodes");
         let after = [object(&store, hurt[0].pack).await, object(&store, hurt[1].pack).await];
         assert!(before == after, "byte for byte");
-        // So whoever else reaches the damaged chunks finds no damage any more.
+        // So another root that reaches the damaged chunks finds no damage any more.
         assert!(examine(&content, &root, &mut |_| ()).await.unwrap().is_sound());
     });
 }
@@ -65,7 +65,7 @@ fn what_is_beyond_parity_is_given_up_and_the_rest_comes_back() {
         assert_eq!((repaired.refetched, repaired.from_parity, mended), (1, 1, 1));
         assert_eq!(repaired.lost, [first..first + 1, second..second + 1]);
         assert!(get(&content, &repaired.root, third).await.unwrap().is_some());
-        // The pack keeps its parity, and with it what comes next is rebuilt.
+        // The pack keeps its parity, which rebuilds the next damage.
         let footer = footer::decode(&object(&store, pack).await).unwrap();
         let here = changes.iter().filter(|(_, chunk)| chunk.unwrap().pack == pack).count();
         assert_eq!(footer.len(), here - 2);
@@ -102,14 +102,14 @@ fn what_parity_rebuilds_wrongly_is_not_written() {
         let bad = changes[5].1.unwrap();
         let whole = object(&store, bad.pack).await;
         let layout = crate::pack::parity::find(Some(bad.pack), &whole).unwrap();
-        // The cell of parity is another one, with the checksum of that: nothing looks wrong but the chunk.
+        // The cell of parity is replaced, with its checksum: nothing looks wrong but the chunk.
         let hit = usize::try_from(within(&bad)).unwrap();
         let stripe = hit % layout.shard_bytes() / layout.cell;
         let cell = layout.cell(layout.data, stripe);
         let mut object_now = whole.to_vec();
         object_now[hit] ^= 1;
         object_now[cell.clone()].reverse();
-        let checksum = base::checksum::crc32c(&object_now[cell]).to_le_bytes();
+        let checksum = rekindle_base::checksum::crc32c(&object_now[cell]).to_le_bytes();
         object_now[layout.checksum(0, layout.data, stripe)].copy_from_slice(&checksum);
         let before = object_now.clone();
         store.put(&pack::key(bad.pack), object_now.into()).await.unwrap();
@@ -140,7 +140,8 @@ fn a_footer_is_written_anew_and_parity_stays_right() {
     });
 }
 
-/// A chunk that compaction has moved out of the pack that its parent names, and that is damaged there.
+/// A chunk that compaction has moved out of the pack that its parent names, and that is damaged
+/// there.
 async fn moved_and_damaged(config: Config, env: &Env, store: &Arc<Broken>) -> (Root, Pointer) {
     let (content, root, changes) = planted_with(config.clone(), env, store).await;
     let from = changes[5].1.unwrap();

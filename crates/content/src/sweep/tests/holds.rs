@@ -1,4 +1,5 @@
-//! What is held stays: by batches, by their uploads, by readers. And what a full store and a lying footer come to.
+//! Held chunks stay: by batches, by their uploads, by readers. Also a full store, and a lying
+//! footer.
 
 use super::*;
 use crate::format::{footer, pack as header};
@@ -99,7 +100,7 @@ fn a_pack_whose_footer_leaves_out_what_is_alive_is_not_compacted() {
             let all = tree::range(&content, &root, 0..u64::MAX).await.unwrap();
             let gone: Vec<_> = (20..80).map(|key| (key, None)).collect();
             commit(&env, &content, &vaults, 0, &gone).await.unwrap();
-            // A footer that is sound in itself, and lacks one.
+            // A footer that is sound in itself, and lacks one entry.
             let hidden = all[left_out].1;
             let key = pack::key(hidden.pack);
             let object = content.inner.store.get(&key).await.unwrap().0;
@@ -126,7 +127,7 @@ fn a_root_that_lies_with_the_data_ends_the_sweep() {
         let content = Content::open(env.clone(), Mem::store(), small());
         let vaults = Arc::new(Vaults::default());
         commit(&env, &content, &vaults, 0, &[(1, Some(1))]).await.unwrap();
-        // One digit of a vault.
+        // One wrong digit in a vault.
         vaults.volumes.lock().get_mut(&0).unwrap().0.as_mut().unwrap().pack.0[15] ^= 1;
         let before = list_packs(&content).await.unwrap().len();
         assert!(sweeper(&env, &content, &vaults, true).run().await.is_err());

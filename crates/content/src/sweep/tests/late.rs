@@ -1,9 +1,10 @@
-//! Writes whose outcome is open: what they lead to is left alone until none can be on its way, or is missed when they land.
+//! Writes whose outcome is open. Packs that they lead to are left alone until no write can be on
+//! its way; a write that lands later is checked for packs that are missing.
 
 use super::nodes::start;
 use super::*;
 use crate::landed::is_whole;
-use base::Incarnation;
+use rekindle_base::Incarnation;
 
 /// A sweeper as the product has it, which leaves young packs alone.
 fn careful(env: &Env, content: &Content, vaults: &Arc<Vaults>) -> Sweeper {
@@ -43,7 +44,7 @@ fn what_an_earlier_life_has_just_written_is_left_alone() {
         let model = (0..20).map(|seed| (seed, seed)).collect();
         vaults.volumes.lock().insert(0, (root, model));
         check(&env, &store, &vaults).await;
-        // When nothing can be on its way any more it goes.
+        // When no commit can be on its way any more, the packs go.
         vaults.volumes.lock().clear();
         env.sleep(Duration::from_secs(601)).await;
         assert!(sweeper.run().await.unwrap().packs_deleted > 0);
@@ -80,7 +81,7 @@ fn a_root_that_landed_late_is_gone_on_from_only_if_all_it_leads_to_is_there_and_
         drop(batch);
         assert!(is_whole(&content, &root, &known).await.unwrap());
         assert!(is_whole(&content, &known, &known).await.unwrap());
-        // About to be deleted.
+        // The chunk is about to be deleted.
         let writer = Writer::new(env.clone(), store.clone(), NodeId([1; 16]));
         let held = condemned::hold(&writer).await.unwrap();
         let packs = vec![chunk.pack];
@@ -90,7 +91,7 @@ fn a_root_that_landed_late_is_gone_on_from_only_if_all_it_leads_to_is_there_and_
         assert!(is_whole(&content, &known, &known).await.unwrap());
         writer.replace(&held, Condemned::default()).await.unwrap();
         assert!(is_whole(&content, &root, &known).await.unwrap());
-        // Gone, and all of it in the cache.
+        // The chunk is gone from the store, and all of it is in the cache.
         store.delete(&pack::key(chunk.pack)).await.unwrap();
         assert!(!is_whole(&content, &root, &known).await.unwrap());
         assert!(is_whole(&content, &known, &root).await.unwrap());
@@ -109,7 +110,7 @@ fn a_sweep_does_not_wait_for_ever_for_what_this_node_had_begun() {
         let sweeper = Arc::new(careful(&env, &content, &vaults));
         let error = sweeper.run().await.unwrap_err().to_string();
         assert!(error.contains("had begun before"), "{error}");
-        // Nor does it when somebody stops it.
+        // A sweep that is stopped does not wait either.
         let (stopping, clock) = (sweeper.clone(), env.clone());
         env.spawn("stop", async move {
             clock.sleep(Duration::from_secs(10)).await;
@@ -117,7 +118,7 @@ fn a_sweep_does_not_wait_for_ever_for_what_this_node_had_begun() {
             stopping.stop();
         });
         let error = sweeper.run().await.unwrap_err().to_string();
-        assert!(error.contains("somebody asked"), "{error}");
+        assert!(error.contains("a user asked"), "{error}");
         drop(hold);
         assert!(sweeper.run().await.unwrap().packs_deleted > 0);
     });
@@ -154,14 +155,14 @@ fn a_start_that_was_dismissed_finds_out_and_does_not_take_it_back() {
         let two = start(&env, &store, &vaults, 2, 1).await;
         assert!(!is_dismissed(&two.writer).await.unwrap());
         assert_eq!(one.sweeper.dismiss(two.writer.node).await.unwrap(), Incarnation(1));
-        // It comes back while there is something to agree to.
+        // The dismissed start comes back while there is a set to acknowledge.
         let held = condemned::hold(&one.writer).await.unwrap();
         let value = Condemned { state: State::Condemned, set: 5, ..Condemned::default() };
         one.writer.replace(&held, value).await.unwrap();
         let error = two.sweeper.acknowledge().await.unwrap_err();
         assert!(matches!(error, Error::Dismissed), "{error}");
         assert!(is_dismissed(&two.writer).await.unwrap(), "the word stands");
-        // Its next start is another matter.
+        // The next start of the node is not dismissed.
         let two = start(&env, &store, &vaults, 2, 2).await;
         assert!(!is_dismissed(&two.writer).await.unwrap());
         assert!(two.sweeper.acknowledge().await.unwrap());

@@ -1,10 +1,10 @@
 //! Several nodes on one store: one sweeps, and none is left out.
 
 use super::*;
-use base::Incarnation;
+use rekindle_base::Incarnation;
 use serde::{Deserialize, Serialize};
 
-/// As much of a node's record as the sweep looks at.
+/// The part of a node's record that the sweep looks at.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Record {
     incarnation: Incarnation,
@@ -12,7 +12,7 @@ struct Record {
     fenced: Option<bool>,
 }
 
-impl datastore::record::Body for Record {
+impl rekindle_datastore::record::Body for Record {
     const WHAT: &'static str = "node";
     const FORMAT: u32 = 1;
 }
@@ -34,7 +34,7 @@ pub(super) async fn start(
 ) -> Node {
     let node = NodeId([id; 16]);
     let writer = Writer::new(env.clone(), store.clone(), node).with_incarnation(Incarnation(life));
-    let key = datastore::key::node_key(node);
+    let key = rekindle_datastore::key::node_key(node);
     let record = Record { incarnation: Incarnation(life), fenced: None };
     match writer.read::<Record>(&key).await.unwrap() {
         Some(held) => drop(writer.replace(&held, record).await.unwrap()),
@@ -53,7 +53,7 @@ pub(super) async fn start(
     Node { writer, content, sweeper: Arc::new(sweeper) }
 }
 
-/// Packs that nothing reaches.
+/// Writes packs that nothing reaches; returns them.
 async fn garbage(content: &Content) -> BTreeSet<PackId> {
     let before: BTreeSet<_> = list_packs(content).await.unwrap().into_keys().collect();
     let mut batch = content.batch();
@@ -72,7 +72,7 @@ fn nothing_is_deleted_before_every_live_node_has_agreed() {
         let (store, vaults) = (Mem::store(), Arc::new(Vaults::default()));
         let one = start(&env, &store, &vaults, 1, 1).await;
         let two = start(&env, &store, &vaults, 2, 1).await;
-        // What the other one drained, and has no root for yet.
+        // The other node has flushed a chunk, and has no root for it yet.
         let mut batch = two.content.batch();
         let kept = batch.write(Class::Data, bytes_of(3), &[]).await.unwrap();
         batch.flush().await.unwrap();
@@ -80,7 +80,7 @@ fn nothing_is_deleted_before_every_live_node_has_agreed() {
         assert!(error.to_string().contains("has not agreed"), "{error}");
         assert!(one.sweeper.status().failure.is_some());
         two.content.read_uncached(&kept, Class::Data).await.unwrap();
-        // It says so as soon as its batch has come to its end.
+        // The other node agrees as soon as its batch has come to its end.
         let agreeing = two.sweeper.clone();
         env.spawn("agree", async move {
             loop {
@@ -136,13 +136,13 @@ fn whoever_is_fenced_has_left_or_was_dismissed_is_not_waited_for_and_a_new_start
         let three = start(&env, &store, &vaults, 3, 1).await;
         garbage(&one.content).await;
         assert!(one.sweeper.run().await.is_err());
-        let key = datastore::key::node_key(NodeId([3; 16]));
+        let key = rekindle_datastore::key::node_key(NodeId([3; 16]));
         let held = three.writer.read::<Record>(&key).await.unwrap().unwrap();
         let fenced = Record { fenced: Some(true), ..held.value.clone() };
         three.writer.replace(&held, fenced).await.unwrap();
         assert!(one.sweeper.run().await.unwrap().packs_deleted > 0);
-        // A record that nobody understands is one of somebody who lives.
-        store.put(&datastore::key::node_key(NodeId([4; 16])), "?".into()).await.unwrap();
+        // A node whose record cannot be understood counts as alive.
+        store.put(&rekindle_datastore::key::node_key(NodeId([4; 16])), "?".into()).await.unwrap();
         garbage(&one.content).await;
         assert!(one.sweeper.run().await.is_err());
     });
@@ -156,7 +156,7 @@ fn a_start_that_a_newer_one_of_its_node_has_replaced_deletes_nothing() {
         let (store, vaults) = (Mem::store(), Arc::new(Vaults::default()));
         let old = start(&env, &store, &vaults, 1, 1).await;
         let dead = garbage(&old.content).await;
-        // A copy of its folder, which has not swept yet: the lease is nobody's.
+        // A copy of the node's folder was started, and has not swept yet: the lease is free.
         let new = start(&env, &store, &vaults, 1, 2).await;
         let error = old.sweeper.run().await.unwrap_err();
         assert!(error.to_string().contains("start 2 of this node"), "{error}");
@@ -175,7 +175,8 @@ fn a_node_that_has_left_acknowledges_nothing_more() {
         let one = start(&env, &store, &vaults, 1, 1).await;
         let two = start(&env, &store, &vaults, 2, 1).await;
         garbage(&one.content).await;
-        // Asked to acknowledge while it ends its last batch; it leaves before that.
+        // The other node is asked to acknowledge while it ends its last batch; it leaves before
+        // that.
         let batch = two.content.batch();
         let sweeping = one.sweeper.clone();
         env.spawn("sweep", async move { drop(sweeping.run().await) });
@@ -206,13 +207,13 @@ fn one_node_sweeps_and_another_takes_over_only_when_that_shows_no_sign_of_life()
         let refused = two.sweeper.run().await.unwrap_err();
         let reason = format!("node {} sweeps this store", NodeId([1; 16]));
         assert!(refused.to_string().contains(&reason), "{refused}");
-        // It lives: what the other one saw is not what is there now.
+        // The holder lives: the record has changed since the other node saw it.
         env.sleep(EXPIRY).await;
         tenure.prove().await.unwrap();
         assert!(two.sweeper.run().await.is_err());
         env.sleep(EXPIRY / 2).await;
         assert!(two.sweeper.run().await.is_err());
-        // It does not any more.
+        // The holder does not show that it lives any more.
         env.sleep(EXPIRY).await;
         let mut world_of_two = lease::take(&two.writer, &two.sweeper.seen).await;
         assert!(tenure.prove().await.is_err(), "before each deletion it finds out");
@@ -220,7 +221,8 @@ fn one_node_sweeps_and_another_takes_over_only_when_that_shows_no_sign_of_life()
         assert_eq!((lease.holder, lease.epoch), (Some(NodeId([2; 16])), 2));
         world_of_two.as_mut().unwrap().prove().await.unwrap();
         world_of_two.unwrap().release().await;
-        // Given back, it is anybody's at once; and a later start of a node does not wait for the one before.
+        // A lease that was given back is free at once; and a later start of a node does not wait
+        // for the one before.
         let again = lease::take(&one.writer, &Seen::default()).await.unwrap();
         let later = one.writer.clone().with_incarnation(Incarnation(2));
         lease::take(&later, &Seen::default()).await.unwrap();
@@ -255,7 +257,7 @@ fn young_packs_are_left_alone_where_others_write() {
     });
 }
 
-/// A commit that takes its time when everything is in the store already.
+/// Commits changes, with a pause when everything is in the store already.
 async fn write_slowly(env: &Env, content: &Content, vaults: &Vaults, volume: u64) {
     let (root, mut model) = vaults.volumes.lock().get(&volume).cloned().unwrap_or_default();
     let changes = some_changes(env, &model);
@@ -278,7 +280,8 @@ async fn write_slowly(env: &Env, content: &Content, vaults: &Vaults, volume: u64
     batch.committed();
 }
 
-/// Two nodes write and sweep at once, each with its own index, on a slow store; what one drained the other never deletes.
+/// Two nodes write and sweep at once, each with its own index, on a slow store; neither deletes
+/// what the other one flushed.
 #[test]
 fn two_nodes_that_write_and_sweep_at_once_lose_nothing() {
     let (mut deleted, mut refused, mut deduplicated) = (0, 0, 0);

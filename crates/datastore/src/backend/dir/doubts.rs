@@ -1,8 +1,11 @@
-//! What can be seen in a folder and may not be durable.
+//! Names in a folder that can be seen and may not be durable.
 //!
-//! A new name can be seen at once, and is durable when its folder is. If that fails, the next attempt may succeed though
-//! the first loss stays: so the object is doubtful until it has been written anew. And whoever gave the name may have
-//! died before he came to it: so a record is believed when this process has made it durable, for each version of it.
+//! A new name can be seen at once, and is durable when its folder is. If the sync of the folder
+//! fails, the next one may succeed although the name was lost. So the object is doubtful until it
+//! has been written anew.
+//!
+//! A process that gave a name may also have died before it synced the folder. So a version of a
+//! record is believed when this process has made it durable.
 
 use crate::limits::BELIEVED_MAX;
 use parking_lot::Mutex;
@@ -20,7 +23,7 @@ pub(super) struct Doubts {
 struct State {
     /// Keys whose last change may be undone by a power cut.
     doubtful: HashSet<String>,
-    /// The file that was durable under a key: a change makes another one.
+    /// The file that was durable under a key; a change makes another file.
     believed: HashMap<String, Which>,
     folders: HashSet<PathBuf>,
 }
@@ -37,7 +40,7 @@ impl Doubts {
         self.state.lock().doubtful.contains(key)
     }
 
-    /// A change of this key can be seen from now on, and is not durable yet.
+    /// Notes that a change of this key can be seen from now on, and is not durable yet.
     pub(super) fn doubt(&self, key: &str) {
         self.state.lock().doubtful.insert(key.to_owned());
     }
@@ -46,7 +49,7 @@ impl Doubts {
         self.state.lock().doubtful.remove(key);
     }
 
-    /// Whether nobody knows that this file is durable under its key.
+    /// Whether this process does not know that this file is durable under its key.
     pub(super) fn is_new(&self, key: &str, meta: &Metadata) -> bool {
         self.state.lock().believed.get(key) != Some(&which(meta))
     }

@@ -12,8 +12,8 @@ use crate::backend::mem::version_of;
 use crate::limits::{DURABLE_FOLDERS_MAX, LIST_OBJECTS_MAX, LOCK_FILES, TEMPORARY_AGE_MAX};
 use crate::{Error, Listed, Room, Version, key};
 use bytes::Bytes;
-use env::Timestamp;
 use parking_lot::Mutex;
+use rekindle_env::Timestamp;
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,24 +22,25 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// Files being written; removed by whoever finds them old.
+/// The folder of files that are being written; any process removes old ones.
 const TEMPORARY: &str = ".tmp";
 /// Files that are locked, never written.
 const LOCKS: &str = ".locks";
-/// How often a write makes its folder anew while others delete it.
+/// How often a write makes its folder again while other tasks delete it.
 const FOLDER_ATTEMPTS: usize = 16;
 
 /// A folder that is a store.
 pub(super) struct Folder {
     root: PathBuf,
-    /// Device and inode of `root` at open: another one there means that the mount is gone, not the objects.
+    /// Device and inode of `root` at open. Another folder there means that the mount is gone, not
+    /// that the objects are.
     identity: (u64, u64),
     packs: OpenPacks,
     /// Folders whose own names this process has made durable.
     durable: Mutex<HashSet<PathBuf>>,
-    /// What may not be durable although it can be seen.
+    /// Changes that can be seen and may not be durable.
     doubts: Doubts,
-    /// Makes a folder durable; another one in tests.
+    /// Makes a folder durable; a test replaces it.
     sync_folder: fn(&Path) -> io::Result<()>,
 }
 
@@ -56,8 +57,9 @@ impl Drop for Temporary {
 }
 
 impl Folder {
-    /// `make`: an absent folder is made. Else it is a store that somebody knows: what lies in its place while it is away (an
-    /// empty mount point) is left as it is.
+    /// Opens the folder; with `make`, makes an absent one. Without `make`, the folder belongs to a
+    /// store that exists. A folder that lies in its place while the store is away (an empty mount
+    /// point) is left as it is.
     pub(super) fn open(path: &Path, now: Timestamp, make: bool) -> Result<Self, Error> {
         let root = std::path::absolute(path).map_err(|error| failed("name", path, &error))?;
         let is_store = make || root.join(key::IDENTITY).exists();
@@ -99,7 +101,7 @@ impl Folder {
         &self.root
     }
 
-    /// What an ordinary user may still write there, less what the reserve lacks.
+    /// Returns what an ordinary user may still write there, less what the reserve lacks.
     pub(super) fn room(&self) -> Result<Room, Error> {
         let found = rustix::fs::statvfs(&self.root)
             .map_err(|error| Error::Unavailable(format!("{}: {error}", self.root.display())))?;
@@ -157,7 +159,7 @@ impl Folder {
         self.read_durable(key)
     }
 
-    /// The caller has the lock.
+    /// Reads an object. The caller has the lock.
     fn get_locked(&self, key: &str, tag: [u8; 16]) -> Result<(Bytes, Version), Error> {
         if self.doubts.is_doubtful(key) {
             self.write_again(key, tag)?;
@@ -165,12 +167,15 @@ impl Folder {
         self.read_durable(key)
     }
 
-    /// A write whose folder could not be made durable is there for everybody to see, and may be gone after a power
-    /// cut. What one attempt to make it durable has failed to do, the next one need not notice: so it is written anew.
+    /// Writes a doubtful object anew, under another name first.
+    ///
+    /// Other processes can see a write whose folder could not be made durable, and a power cut may
+    /// undo it. A later sync of the folder may succeed although the failed one lost the name, so a
+    /// sync is not enough.
     fn write_again(&self, key: &str, tag: [u8; 16]) -> Result<(), Error> {
         match fs::read(self.path(key)) {
             Ok(data) => {
-                // A name of its own: that of the caller's own file is taken, or will be.
+                // A tag of its own: that of the caller's own file is taken, or will be.
                 let tag = std::array::from_fn(|index| !tag[index]);
                 let temporary = self.write_temporary(key, &data, tag)?;
                 self.place(key, |target| fs::rename(&temporary.path, target))
@@ -185,8 +190,8 @@ impl Folder {
         }
     }
 
-    /// Reads an object and believes it once its name is durable: the process that gave it may have died before it
-    /// could see to that.
+    /// Reads an object and believes it once its name is durable: the process that gave the name may
+    /// have died before it made the name durable.
     fn read_durable(&self, key: &str) -> Result<(Bytes, Version), Error> {
         let path = self.path(key);
         let read = || -> io::Result<Vec<u8>> {
@@ -238,14 +243,14 @@ impl Folder {
         }
     }
 
-    /// The caller has the lock.
+    /// Removes an object. The caller has the lock.
     fn remove(&self, key: &str) -> Result<(), Error> {
         self.packs.forget(key);
         let path = self.path(key);
         match fs::remove_file(&path) {
             Ok(()) => {}
             Err(error) => match self.not_read(key, &error) {
-                // Gone, but perhaps not for good.
+                // Gone, but a power cut may bring the object back.
                 Error::NotFound(_) if self.doubts.is_doubtful(key) => {}
                 Error::NotFound(_) => return Ok(()),
                 other => return Err(other),
@@ -256,13 +261,14 @@ impl Folder {
         self.sync_nearest(above)?;
         self.doubts.settle(key);
         self.prune(above);
-        // There may be room again.
+        // The removal may have made room for the reserve.
         reserve::keep(&self.root);
         Ok(())
     }
 
-    /// Makes the names in a folder durable, once in the life of this process: those of packs that a process gave which
-    /// died before it could see to that. (A pack that is written later is seen to by its writer.)
+    /// Makes the names in a folder durable, once in the life of this process. This is for packs of
+    /// a process that died before it made their names durable; a pack that is written later is made
+    /// durable by its writer.
     fn believe_folder(&self, folder: &Path) -> io::Result<()> {
         if self.doubts.is_believed(folder) {
             return Ok(());
@@ -286,10 +292,11 @@ impl Folder {
         self.root.join(key)
     }
 
-    /// Takes the lock that a key shares with some others, against all threads and processes that have the folder.
+    /// Takes the lock that a key shares with some others. It excludes all threads and processes
+    /// that use the folder.
     ///
-    /// `File::lock` (flock) belongs to the open file, as an OFD lock does, so that threads exclude each other too; on
-    /// NFS the kernel turns it into a byte-range lock at the server.
+    /// `File::lock` (flock) belongs to the open file, as an OFD lock does, so that threads exclude
+    /// each other too; on NFS the kernel turns it into a byte-range lock at the server.
     fn lock(&self, key: &str) -> Result<File, Error> {
         let number = blake3::hash(key.as_bytes()).as_bytes()[0] % LOCK_FILES;
         let path = self.root.join(LOCKS).join(format!("{number:02x}"));
@@ -300,8 +307,8 @@ impl Folder {
         Ok(file)
     }
 
-    /// Writes data durably under a name of its own. Where there is no room, small objects get that of the reserve:
-    /// without them, nothing could be removed.
+    /// Writes data durably under a name of its own. Where there is no room, small objects get that
+    /// of the reserve: without small writes nothing could be removed.
     fn write_temporary(&self, key: &str, data: &[u8], tag: [u8; 16]) -> Result<Temporary, Error> {
         match self.write_once(data, tag) {
             Err(Error::Full(_)) if !key.starts_with(key::PACKS) && reserve::give_up(&self.root) => {
@@ -323,7 +330,8 @@ impl Folder {
         Ok(temporary)
     }
 
-    /// Somebody may have tidied up our folders: makes one again and retries, if the root is still ours.
+    /// Makes one of our own folders again and retries, if the root is still ours: the user may have
+    /// tidied them up.
     fn after_mending<T>(
         &self,
         name: &str,
@@ -383,7 +391,8 @@ impl Folder {
         }
     }
 
-    /// Makes a folder and those above it, and makes their names durable, once in the life of this process.
+    /// Makes a folder and those above it, and makes their names durable, once in the life of this
+    /// process.
     fn ensure_folder(&self, folder: &Path) -> io::Result<()> {
         if folder == self.root || self.durable.lock().contains(folder) {
             return Ok(());
@@ -394,7 +403,8 @@ impl Folder {
             Err(error) if error.kind() != ErrorKind::AlreadyExists || !folder.is_dir() => {
                 return Err(error);
             }
-            // Also when another process made it: it may not have come to making it durable.
+            // Also when another process made the folder: that process may have died before the
+            // sync.
             _ => (self.sync_folder)(above)?,
         }
         let mut durable = self.durable.lock();
@@ -405,7 +415,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Makes a removal durable: in its folder, or, when that was pruned meanwhile, in the one that lost it.
+    /// Makes a removal durable: in its folder, or, when that folder was pruned meanwhile, in the
+    /// one that lost it.
     fn sync_nearest(&self, folder: &Path) -> Result<(), Error> {
         for folder in folder.ancestors().take_while(|folder| folder.starts_with(&self.root)) {
             match (self.sync_folder)(folder) {
@@ -452,7 +463,7 @@ impl Folder {
             }
             let key = format!("{prefix}{name}");
             if let Some(inner) = key.strip_suffix('/') {
-                // `mkfs` puts it there, and only root may look inside.
+                // `mkfs` makes this folder, and only root may look inside.
                 let foreign = inner == "lost+found";
                 if !foreign && (after < key.as_str() || after.starts_with(&key)) {
                     self.walk(&self.root.join(inner), &key, after, found)?;
@@ -468,7 +479,8 @@ impl Folder {
         Ok(())
     }
 
-    /// A file that is absent from a mount that is absent is not an absent object.
+    /// Translates a failed read. A file that is absent because the mount is absent is not an absent
+    /// object.
     fn not_read(&self, key: &str, error: &io::Error) -> Error {
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory => {
@@ -492,7 +504,8 @@ impl Folder {
         }
     }
 
-    /// Removes temporary files that are too old to have a living writer. Not worth failing for.
+    /// Removes temporary files that are too old to have a living writer. Errors are ignored:
+    /// nothing depends on it.
     fn sweep_temporary(&self, now: Timestamp) {
         let Ok(entries) = fs::read_dir(self.root.join(TEMPORARY)) else { return };
         for entry in entries.flatten() {
@@ -507,7 +520,7 @@ impl Folder {
     }
 }
 
-/// Names in a folder that can be parts of keys; those of folders with a `/`.
+/// Returns the names in a folder that can be parts of keys; those of folders end in `/`.
 fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -525,7 +538,7 @@ fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// What a file has of a range.
+/// Reads the part of a range that the file has.
 pub(super) fn read_range(file: &File, range: &Range<u64>) -> io::Result<Vec<u8>> {
     let end = range.end.min(file.metadata()?.len());
     let mut data = vec![0; usize::try_from(end.saturating_sub(range.start)).unwrap_or(usize::MAX)];
@@ -539,7 +552,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// The error of the store for an error of the machine.
+/// Translates an error of the machine into one of the store.
 fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     let text = format!("cannot {what} {}: {error}", path.display());
     match error.kind() {

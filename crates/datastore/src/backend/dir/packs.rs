@@ -1,4 +1,5 @@
-//! Pack files kept open: packs never change, and a read of one chunk should not pay for finding the file.
+//! Pack files kept open: packs never change, and a read of one chunk should not pay for finding the
+//! file.
 
 #![expect(
     clippy::disallowed_methods,
@@ -16,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A few open packs, the least recently read leaving first.
+/// A few open packs; the least recently read one leaves first.
 #[derive(Default)]
 pub(super) struct OpenPacks {
     state: Mutex<State>,
@@ -32,8 +33,8 @@ impl OpenPacks {
     /// Reads a range of a pack.
     pub(super) fn read(&self, key: &str, path: &Path, range: &Range<u64>) -> io::Result<Vec<u8>> {
         if let Some(file) = self.find(key) {
-            // A pack that another process deleted has no name left; one on NFS answers with an error. Both times the
-            // path has the truth.
+            // A pack that another process deleted has no name left; on NFS the read fails instead.
+            // In both cases a new look at the path tells the truth.
             if file.metadata().is_ok_and(|meta| meta.nlink() > 0)
                 && let Ok(data) = read_range(&file, range)
             {

@@ -1,8 +1,11 @@
-//! Room for removals: a file that may be given up.
+//! Room for removals: a file whose bytes may be given up.
 //!
-//! In a store that is full, nothing could be removed: marking a vault deleted, or noting what a sweep is about, takes a
-//! small write first. So a few mebibytes are taken when there is room, and given up when a small write finds none. From then
-//! on no pack is taken before there is room for them again: else a batch that is tried again would use them up.
+//! Marking a vault deleted, or noting the intent of a sweep, takes a small write first. So nothing
+//! could be removed from a store that is full.
+//!
+//! A few mebibytes are therefore taken while there is room, and given up when a small write finds
+//! none. From then on no pack is accepted until there is room for the reserve again; otherwise a
+//! batch that is tried again would use those bytes up.
 
 #![expect(
     clippy::disallowed_methods,
@@ -14,22 +17,22 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// No key can name it, and no listing shows it.
+/// The name of the reserve: no key can name it, and no listing shows it.
 const RESERVE: &str = ".reserve";
 const PIECE: usize = 64 << 10;
 
-/// Takes the room, if it is not taken and there is some; whether packs may be written.
+/// Takes the room, if there is some and it is not taken yet; returns whether packs may be written.
 pub(super) fn keep(root: &Path) -> bool {
     let path = root.join(RESERVE);
     let there = fs::metadata(&path).map(|meta| meta.len());
     if there.as_ref().is_ok_and(|&length| length >= RESERVE_BYTES) || write(&path).is_ok() {
         return true;
     }
-    // What is there is too little to be of use, and wanted elsewhere.
+    // The part that was written is too small to be of use, and other writes need the room.
     match there {
-        // Given up, also by another process: an empty file says so.
+        // The reserve was given up, perhaps by another process: an empty file says so.
         Ok(_) => File::create(&path).is_err(),
-        // There never was room for it.
+        // The store never had room for the reserve.
         Err(_) => {
             let _ = fs::remove_file(&path);
             true
@@ -37,25 +40,25 @@ pub(super) fn keep(root: &Path) -> bool {
     }
 }
 
-/// What is to be taken yet, bytes.
+/// Returns how many bytes the reserve lacks.
 pub(super) fn lacks(root: &Path) -> u64 {
     let taken = fs::metadata(root.join(RESERVE)).map_or(0, |meta| meta.len());
     RESERVE_BYTES.saturating_sub(taken)
 }
 
-/// Gives the room up; whether there was any.
+/// Gives the room up; returns whether there was any.
 pub(super) fn give_up(root: &Path) -> bool {
     let path = root.join(RESERVE);
     let some = fs::metadata(&path).is_ok_and(|meta| meta.len() > 0);
     some && File::create(&path).is_ok()
 }
 
-/// Whether it was given up, and nobody has taken it since.
+/// Whether the reserve was given up and not taken again since.
 pub(super) fn is_given_up(root: &Path) -> bool {
     fs::metadata(root.join(RESERVE)).is_ok_and(|meta| meta.len() == 0)
 }
 
-/// Bytes that a file system cannot leave out or compress.
+/// Writes bytes that a file system can neither leave out nor compress.
 fn write(path: &Path) -> io::Result<()> {
     let mut file = File::create(path)?;
     let mut noise = blake3::Hasher::new_derive_key("rekindle reserve").finalize_xof();

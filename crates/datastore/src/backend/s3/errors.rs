@@ -1,11 +1,12 @@
-//! What the answers of S3 servers mean.
+//! The meaning of the answers of S3 servers.
 //!
-//! `object_store` keeps the status and the body of an answer in the text of its errors only, so the text is read here.
+//! `object_store` keeps the status and the body of an answer only in the text of its errors, so
+//! this module reads the text.
 
 use crate::Error;
 use object_store::Error as Theirs;
 
-/// What was asked.
+/// The kind of call that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
     Create,
@@ -37,15 +38,16 @@ const REFUSED: &[&str] = &[
     "NotImplemented",
     "MethodNotAllowed",
 ];
-/// Codes of a 404 that means what it says. Servers send others for an unknown bucket or even an unknown user, and a
-/// proxy sends a page without any: taking those for an absent object would make a store that cannot be read look empty.
+/// Codes of a 404 that means an absent object. Servers send other codes for an unknown bucket or
+/// even an unknown user, and a proxy sends a page without any. If those counted as an absent
+/// object, a store that cannot be read would look empty.
 const ABSENT: &[&str] = &["NoSuchKey", "NotFound"];
 /// Codes of servers that keep objects in a file system, for a key below an object or above others.
 const CLASHES: &[&str] = &["ExistingObjectIsDirectory", "ObjectParentIsFile"];
 /// Addresses of the metadata services that the client asks when it knows no credentials.
 const METADATA_SERVICES: &[&str] = &["169.254.169.254", "169.254.170.2"];
 
-/// Our error for theirs.
+/// Translates an error of `object_store` into ours.
 pub(super) fn translate(key: &str, call: Call, error: &Theirs) -> Error {
     let text = full_text(error);
     if METADATA_SERVICES.iter().any(|address| text.contains(address)) {
@@ -75,7 +77,8 @@ pub(super) fn translate(key: &str, call: Call, error: &Theirs) -> Error {
         return Error::Refused(answer.in_words(&text));
     }
     match error {
-        // A 412 arrives as `Precondition` within; a 409 does not, and says only that another write was under way.
+        // A 412 arrives as `Precondition` within. A 409 does not, and says only that another write
+        // was under way.
         Theirs::AlreadyExists { source, .. }
             if call == Call::Create && is_precondition(source.as_ref()) =>
         {
@@ -107,7 +110,7 @@ pub(super) fn translate(key: &str, call: Call, error: &Theirs) -> Error {
     }
 }
 
-/// Whether a range was asked for that begins at or after the end of the object.
+/// Whether the call asked for a range that begins at or after the end of the object.
 pub(super) fn beyond_the_end(error: &Theirs) -> bool {
     let text = full_text(error);
     let answer = Answer::of(&text);
@@ -128,7 +131,7 @@ fn is_precondition(source: &(dyn std::error::Error + 'static)) -> bool {
     )
 }
 
-/// What the server said.
+/// The answer of the server, as far as the text of the error has it.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer<'a> {
     status: Option<u16>,
@@ -144,7 +147,7 @@ impl<'a> Answer<'a> {
         Self { status, code: element(body, "Code"), message: element(body, "Message") }
     }
 
-    /// One line instead of a page of XML, which may hold half of the credentials.
+    /// Returns one line instead of a page of XML, which may hold half of the credentials.
     fn in_words(&self, text: &str) -> String {
         match (self.status, self.code) {
             (Some(status), Some(code)) => {
@@ -155,7 +158,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// As much of a page as fits into a message.
+/// Cuts a page to a length that fits into a message.
 fn shortened(text: &str) -> String {
     const CHARACTERS_MAX: usize = 300;
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -170,7 +173,7 @@ fn element<'a>(body: &'a str, name: &str) -> Option<&'a str> {
     rest.split_once("</").map(|(value, _)| value)
 }
 
-/// The texts of an error and its causes, each once.
+/// Returns the texts of an error and its causes, each once.
 fn full_text(error: &Theirs) -> String {
     let mut text = error.to_string();
     let mut next = std::error::Error::source(error);
@@ -240,14 +243,14 @@ mod tests {
     #[test]
     fn other_answers_by_their_codes() {
         for (status, code, kind) in [
-            ("503 Service Unavailable", "SlowDown", base::Kind::Unavailable),
-            ("500 Internal Server Error", "InternalError", base::Kind::Unavailable),
-            ("400 Bad Request", "RequestTimeout", base::Kind::Unavailable),
-            ("507 Insufficient Storage", "XMinioStorageFull", base::Kind::Full),
-            ("403 Forbidden", "QuotaExceeded", base::Kind::Full),
-            ("400 Bad Request", "ExpiredToken", base::Kind::Refused),
-            ("400 Bad Request", "AuthorizationHeaderMalformed", base::Kind::Refused),
-            ("501 Not Implemented", "NotImplemented", base::Kind::Refused),
+            ("503 Service Unavailable", "SlowDown", rekindle_base::Kind::Unavailable),
+            ("500 Internal Server Error", "InternalError", rekindle_base::Kind::Unavailable),
+            ("400 Bad Request", "RequestTimeout", rekindle_base::Kind::Unavailable),
+            ("507 Insufficient Storage", "XMinioStorageFull", rekindle_base::Kind::Full),
+            ("403 Forbidden", "QuotaExceeded", rekindle_base::Kind::Full),
+            ("400 Bad Request", "ExpiredToken", rekindle_base::Kind::Refused),
+            ("400 Bad Request", "AuthorizationHeaderMalformed", rekindle_base::Kind::Refused),
+            ("501 Not Implemented", "NotImplemented", rekindle_base::Kind::Refused),
         ] {
             let error = translate("k", Call::Other, &answer(status, code));
             assert_eq!(error.kind(), kind, "{error}");

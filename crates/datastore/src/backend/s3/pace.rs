@@ -1,7 +1,7 @@
-//! How many large uploads share the way to the store.
+//! The number of concurrent large uploads to the store.
 //!
-//! On a narrow way many at once take too long, each of them, and nothing ever gets through. So there are half as many
-//! after one that took too long, down to one, and slowly more while all goes well.
+//! On a narrow connection each of many concurrent uploads takes too long, and none ever finishes.
+//! So an upload that took too long halves the number, down to one; each success raises it slowly.
 
 use crate::limits::{UPLOAD_BYTES_LARGE, UPLOADS_AT_ONCE_MAX};
 use parking_lot::Mutex;
@@ -17,9 +17,9 @@ struct State {
     busy: usize,
 }
 
-/// The turn of one upload, until it is dropped.
+/// The right of one upload to run, until it is dropped.
 pub(super) struct Turn<'a> {
-    /// `None` for small ones, which are not counted.
+    /// `None` for small uploads, which are not counted.
     pace: Option<&'a Pace>,
 }
 
@@ -31,14 +31,14 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Waits until an upload of so many bytes may begin.
+    /// Waits until an upload of `bytes` may begin.
     pub(super) async fn turn(&self, bytes: usize) -> Turn<'_> {
         if bytes < UPLOAD_BYTES_LARGE {
             return Turn { pace: None };
         }
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // From here on no change is missed.
+            // From here on no notification is missed.
             changed.as_mut().enable();
             if self.begin() {
                 return Turn { pace: Some(self) };
@@ -66,7 +66,7 @@ impl Turn<'_> {
     pub(super) fn took_too_long(&self) {
         if let Some(pace) = self.pace {
             let mut state = pace.state.lock();
-            // Of those that are under way, not of those that might be.
+            // Half of the uploads that are under way, not of those that would be permitted.
             let now = state.at_once.min(state.busy as f64);
             state.at_once = (now / 2.0).max(1.0);
             tracing::warn!(

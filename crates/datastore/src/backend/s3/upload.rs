@@ -1,12 +1,13 @@
-//! How far an upload is: what its connection has taken of it, and what of that the kernel still has.
+//! The progress of an upload: the bytes that its connection has taken, and those that the kernel
+//! still holds.
 //!
-//! `object_store` tells nothing between the begin of a request and its answer. So its requests are sent by a client of our
-//! own, the same that it would make, which hands bodies out in small pieces and counts them. Behind that the kernel buffers
-//! some mebibytes, which take long on a narrow way: how much waits there is read from `/proc`.
+//! `object_store` tells nothing between the begin of a request and its answer. So a client of our
+//! own sends its requests; it is the same that `object_store` would make, but hands bodies out in
+//! small pieces and counts them. Behind the client the kernel buffers some mebibytes, which take
+//! long on a narrow connection. Their number is read from `/proc`.
 
 use crate::limits::{CONNECT_TIME_MAX, UPLOAD_LOOKS, UPLOAD_PIECE_BYTES, UPLOAD_TAIL_MAX};
 use bytes::Bytes;
-use env::{BoxFuture, Env};
 use futures_util::StreamExt;
 use http_body_util::BodyExt;
 use object_store::ClientOptions;
@@ -15,6 +16,7 @@ use object_store::client::{
     HttpRequestBody, HttpResponse, HttpResponseBody, HttpService,
 };
 use parking_lot::Mutex;
+use rekindle_env::{BoxFuture, Env};
 use std::collections::{BTreeSet, HashSet};
 use std::future::Future;
 use std::path::Path;
@@ -23,17 +25,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Ports of servers that are remembered: of the store, of a proxy, of a service that gives credentials.
+/// Most ports of servers that are remembered: of the store, of a proxy, of a service that gives
+/// credentials.
 const PORTS_MAX: usize = 8;
 
 /// Bytes of one upload that its connection has taken.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Progress(Arc<AtomicU64>);
 
-/// The way to the store. Clones are the same one.
+/// The connector to the store, which knows its ports. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Way {
-    /// Where requests went to.
+    /// Ports that requests went to.
     ports: Arc<Mutex<BTreeSet<u16>>>,
 }
 
@@ -44,7 +47,8 @@ struct Client {
 }
 
 impl Way {
-    /// Waits for an upload for as long as it moves; `None` when it has not for `patience`.
+    /// Waits for an upload for as long as its bytes move; `None` when none has moved for
+    /// `patience`.
     pub(super) async fn while_it_moves<T>(
         &self,
         env: &Env,
@@ -81,7 +85,8 @@ impl Way {
         }
     }
 
-    /// Bytes that the kernel has for the other ends of our connections, and that they have not confirmed.
+    /// Returns the bytes of our connections that the kernel holds and the other ends have not
+    /// confirmed.
     fn queued(&self) -> u64 {
         let ports = self.ports.lock().clone();
         let ours = own_sockets();
@@ -91,7 +96,7 @@ impl Way {
     }
 }
 
-/// The numbers of this process' sockets.
+/// Returns the inode numbers of this process' sockets.
 fn own_sockets() -> HashSet<u64> {
     let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let targets = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -102,7 +107,8 @@ fn socket_of(target: &Path) -> Option<u64> {
     target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// A line is `sl local:port remote:port state tx:rx timer retransmits uid timeout inode ...`, numbers in hexadecimal.
+/// Sums the queued bytes in a socket table of `/proc`. A line of it, with numbers in hexadecimal:
+/// `sl local:port remote:port state tx:rx timer retransmits uid timeout inode ...`.
 fn queued_in(table: &str, ports: &BTreeSet<u16>, ours: &HashSet<u64>) -> u64 {
     let queued = |line: &str| {
         let mut words = line.split_whitespace().skip(2);
@@ -120,7 +126,8 @@ impl HttpConnector for Way {
         let builder = reqwest::Client::builder()
             .user_agent(concat!("rekindle/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIME_MAX)
-            // Else the kernel hangs up on a server whose window stays closed for half a minute.
+            // With a timeout the kernel hangs up on a server whose window stays closed for half a
+            // minute.
             .tcp_user_timeout(None)
             .http1_only()
             .https_only(plain.as_deref() != Some("true"));
@@ -166,7 +173,7 @@ impl Client {
     }
 }
 
-/// The body in pieces, each of which is counted when the connection takes it.
+/// Cuts a body into pieces; each is counted when the connection takes it.
 fn counted(body: HttpRequestBody, progress: Progress) -> reqwest::Body {
     let pieces = body.into_data_stream().flat_map(move |part| {
         let progress = progress.clone();
@@ -187,7 +194,7 @@ fn counted(body: HttpRequestBody, progress: Progress) -> reqwest::Body {
     reqwest::Body::wrap_stream(pieces)
 }
 
-/// As `object_store` puts it. Nothing depends on the kind: only we try again.
+/// Translates an error as `object_store` does. Nothing depends on the kind: only our layer retries.
 fn failed(error: reqwest::Error) -> HttpError {
     let kind = match () {
         () if error.is_timeout() => HttpErrorKind::Timeout,

@@ -1,15 +1,15 @@
-//! What a store showed before, for answers out of old memory.
+//! The past contents of a store, for stale answers.
 
 use crate::{Listed, Version};
 use bytes::Bytes;
 use std::collections::HashMap;
 
-/// Objects and pages remembered at most; then it begins anew.
+/// Most objects, and most pages, that are remembered; beyond that all of them are forgotten.
 const REMEMBERED_MAX: usize = 4096;
 
 type Object = Option<(Bytes, Version)>;
 
-/// Of each object what it was before its last write, and of each page of a listing what it was when it was asked for last.
+/// Each object before its last write, and each page of a listing at its last request.
 #[derive(Default)]
 pub(super) struct Past {
     objects: HashMap<String, Object>,
@@ -17,7 +17,7 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// An object is about to be written over; `None` when there was none.
+    /// Remembers an object that is about to be written over; `None` when there was none.
     pub(super) fn object(&mut self, key: &str, before: Object) {
         if self.objects.len() >= REMEMBERED_MAX {
             self.objects.clear();
@@ -25,12 +25,12 @@ impl Past {
         self.objects.insert(key.to_owned(), before);
     }
 
-    /// What it was before its last write, if that is known.
+    /// Returns the object before its last write, if that is known.
     pub(super) fn of_object(&self, key: &str) -> Option<Object> {
         self.objects.get(key).cloned()
     }
 
-    /// Keeps a page, and gives what it was before.
+    /// Keeps a page, and returns its previous content.
     pub(super) fn page(
         &mut self,
         prefix: &str,

@@ -1,53 +1,56 @@
-//! What shall go wrong, as people write it: `latency=10ms,fail=20%,lie=5%,gone=60s@5s,absent=packs/data/:2s@5s`.
+//! The plan of faults, as a user writes it:
+//! `latency=10ms,fail=20%,lie=5%,gone=60s@5s,absent=packs/data/:2s@5s`.
 
 use crate::Error;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What shall go wrong. The default is nothing.
+/// The faults of a store. The default is none.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
-    /// Each call takes that much longer, give or take a half.
+    /// Extra time of each call, give or take a half.
     pub latency: Duration,
-    /// Of a hundred calls so many fail and are not carried out.
+    /// Percentage of calls that fail and are not carried out.
     pub fail_percent: f64,
-    /// Of a hundred writes so many are reported otherwise than they ended. A conditional write lands and is reported
-    /// as failed or as a conflict, or does not land and is reported as a conflict; another write lands and is reported
-    /// as failed.
+    /// Percentage of writes with a wrong answer. A conditional write lands and is reported as
+    /// failed or as a conflict, or does not land and is reported as a conflict. Another write lands
+    /// and is reported as failed.
     pub lie_percent: f64,
-    /// When the store cannot be reached at all.
+    /// The period in which the store cannot be reached at all.
     pub gone: Option<Gone>,
-    /// When a prefix is empty: as if another folder lay over it. What is written there meanwhile is lost.
+    /// The period in which a prefix is empty, as if another folder lay over it. Writes there are
+    /// lost afterwards.
     pub absent: Option<Absent>,
-    /// Of a hundred reads and listings so many show what was there before the last write (of those that came this way
-    /// while this was not 0).
+    /// Percentage of reads and listings that show the content before the last write (of those that
+    /// passed this layer while this was not 0).
     pub stale_percent: f64,
-    /// Of a hundred calls so many are answered late: a read tells what was so when it began; a write is reported as
-    /// failed and lands [`Plan::LATE`] later, whatever came to lie there meanwhile.
+    /// Percentage of calls that are answered late. A read returns what it found when it began. A
+    /// write is reported as failed and lands up to [`Plan::LATE`] later, over any newer content.
     pub late_percent: f64,
-    /// Of a hundred writes so many arrive once more, up to [`Plan::LATE`] later.
+    /// Percentage of writes that arrive once more, up to [`Plan::LATE`] later.
     pub twice_percent: f64,
-    /// Of a hundred calls so many get no answer: after [`Plan::SILENCE`] they are reported as failed, done or not.
+    /// Percentage of calls that get no answer. After [`Plan::SILENCE`] they are reported as failed,
+    /// done or not.
     pub silent_percent: f64,
-    /// Of a hundred reads of whole objects (records) so many have one wrong bit.
+    /// Percentage of reads of whole objects (records) with one wrong bit.
     pub flip_percent: f64,
 }
 
-/// A prefix, and when it is empty.
+/// A prefix, and the period in which it is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absent {
-    /// It ends in `/`.
+    /// The prefix; it ends in `/`.
     pub prefix: String,
-    /// When.
+    /// The period.
     pub when: Gone,
 }
 
-/// A while, counted from the moment the plan was set.
+/// A period, counted from the moment the plan was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gone {
-    /// When it begins.
+    /// The time until it begins.
     pub from: Duration,
-    /// How long it lasts.
+    /// The time that it lasts.
     pub lasts: Duration,
 }
 
@@ -58,9 +61,9 @@ impl Gone {
 }
 
 impl Plan {
-    /// How late an answer, or a write, is at most.
+    /// The longest delay of an answer, or of a write.
     pub const LATE: Duration = Duration::from_secs(5);
-    /// How long a call waits for an answer that does not come.
+    /// The time that a call waits for an answer that does not come.
     pub const SILENCE: Duration = Duration::from_secs(30);
 
     /// Whether nothing goes wrong.
@@ -118,7 +121,7 @@ fn percent(text: &str) -> Option<f64> {
     number.trim().parse().ok().filter(|percent| (0.0..=100.0).contains(percent))
 }
 
-/// `250us`, `10ms`, `1.5s`, `2m`, `1h`.
+/// Parses `250us`, `10ms`, `1.5s`, `2m`, `1h`.
 fn duration(text: &str) -> Option<Duration> {
     let text = text.trim();
     let digits = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
@@ -131,7 +134,7 @@ fn duration(text: &str) -> Option<Duration> {
         "h" => 3600.0,
         _ => return None,
     };
-    // Longer than a year means a slip of the finger.
+    // More than a year is a typing error.
     let seconds = number * unit;
     (seconds <= 366.0 * 86400.0).then(|| Duration::from_secs_f64(seconds))
 }

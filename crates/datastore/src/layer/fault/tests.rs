@@ -7,7 +7,7 @@ use crate::layer::meter::Call;
 use crate::layer::{retry, usual};
 use crate::{Error, Version};
 use bytes::Bytes;
-use env::sim::{Faults, World};
+use rekindle_env::sim::{Faults, World};
 use std::time::Duration;
 
 fn plan(text: &str) -> Plan {
@@ -152,14 +152,14 @@ fn answers_are_old_late_doubled_silent_and_wrong_as_asked_for() {
         store.list("", None).await.unwrap();
         store.delete("a").await.unwrap();
         assert_eq!(store.list("", None).await.unwrap().len(), 1, "an old list");
-        // It is reported as failed, and lands after all.
+        // A late write is reported as failed, and lands after all.
         handle.set(plan("late=100%"));
         assert!(matches!(store.put("late", Bytes::new()).await, Err(Error::Unavailable(_))));
         handle.set(Plan::default());
         assert!(matches!(store.get("late").await, Err(Error::NotFound(_))));
         env.sleep(Plan::LATE).await;
         store.get("late").await.unwrap();
-        // It comes again, over what was written meanwhile.
+        // A duplicated write arrives again, over a newer one.
         handle.set(plan("twice=100%"));
         store.put("twice", Bytes::from_static(b"1")).await.unwrap();
         handle.set(Plan::default());

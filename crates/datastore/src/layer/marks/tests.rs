@@ -1,4 +1,4 @@
-//! Folders that are away, foreign, old; and what their markers cost.
+//! Folders that are away, foreign or old, and the cost of their markers.
 
 use super::wrap;
 use crate::backend::mem::Mem;
@@ -6,9 +6,9 @@ use crate::identity::{self, Identity};
 use crate::layer::{fault, meter, usual};
 use crate::record::Writer;
 use crate::{Error, Store, key};
-use base::NodeId;
 use bytes::Bytes;
-use env::sim::{Faults, World};
+use rekindle_base::NodeId;
+use rekindle_env::sim::{Faults, World};
 use std::time::Duration;
 
 fn writer(world: &World, store: &Store) -> Writer {
@@ -50,7 +50,7 @@ fn a_record_that_is_made_in_a_folder_over_the_right_one_is_not_taken_for_made() 
             let (store, _, handle) = usual(&env, Mem::store(), "latency=1ms".parse().unwrap());
             let writer = writer(&world, &store);
             let identity = identity::open_or_create(&writer).await.unwrap();
-            // So that the folder is believed to be the right one.
+            // This look makes the layer believe that the folder is the right one.
             store.list("volumes/", None).await.unwrap();
             let lie = if seed % 2 == 0 { 0 } else { 20 };
             let plan = format!("latency=1ms,lie={lie}%,absent=volumes/:2s");
@@ -89,7 +89,7 @@ fn a_store_of_an_older_version_is_served_as_before_until_it_is_marked() {
         identity::mark(&writer).await.unwrap();
         let gone = store.get("packs/data/a").await;
         assert!(matches!(gone, Err(Error::Unavailable(_))), "it is not made again: {gone:?}");
-        // A person says that it is the right one.
+        // The user says that the folder is the right one.
         let (copy, _) = bare.get(key::IDENTITY).await.unwrap();
         bare.put(&key::marker_key(key::PACKS_DATA), copy).await.unwrap();
         assert!(matches!(store.get("packs/data/a").await, Err(Error::NotFound(_))));
@@ -126,6 +126,25 @@ fn another_stores_folder_is_not_ours() {
 }
 
 #[test]
+fn a_write_into_a_bucket_costs_no_look_afterwards() {
+    for (bare, looks) in [(Mem::bucket(), 0), (Mem::store(), 10)] {
+        let world = World::new(1, Faults::none());
+        let env = world.env();
+        world.block_on(async {
+            let (metered, meter) = meter::wrap(&env, bare);
+            let store = wrap(&env, metered);
+            identity::open_or_create(&writer(&world, &store)).await.unwrap();
+            store.list("packs/data/", None).await.unwrap();
+            let before = meter.read(meter::Call::Get).calls;
+            for number in 0..10 {
+                store.put(&format!("packs/data/{number}"), Bytes::new()).await.unwrap();
+            }
+            assert_eq!(meter.read(meter::Call::Get).calls - before, looks);
+        });
+    }
+}
+
+#[test]
 fn what_is_found_costs_nothing_more() {
     let world = World::new(1, Faults::none());
     let env = world.env();
@@ -145,7 +164,8 @@ fn what_is_found_costs_nothing_more() {
         }
         writer.replace(&held, held.value.clone()).await.unwrap();
         assert_eq!(calls() - before, 201);
-        // What is often absent is vouched for once a second (and the identity, which was replaced, is read again).
+        // Objects that are often absent cost one look at the marker each second. The identity was
+        // replaced and is read again.
         let before = calls();
         for _ in 0..100 {
             assert!(store.get("moved/a").await.is_err());

@@ -1,4 +1,5 @@
-//! The model of a file against a simpler one: for each sector, all that it may hold after a power cut.
+//! Tests of the model of a file against a simpler one: for each sector, every content that it may
+//! have after a power cut.
 
 use super::*;
 
@@ -73,14 +74,14 @@ fn check_space(content: &Content) {
 #[test]
 fn a_power_cut_leaves_only_lawful_sectors() {
     for seed in 0..3000 {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let inode = Inode::new(1, &Arc::default());
         let mut content = inode.content.lock();
         let mut reference = Reference::new();
         for step in 0..20u8 {
             let offset = rng.index(BYTES - 1);
             let length = 1 + rng.index((BYTES - offset).min(9000));
-            // As often as not whole pages, which take another way.
+            // Half of the writes are whole pages, which take another way.
             let (offset, length) =
                 if rng.coin() { (offset, length) } else { (offset / PAGE * PAGE, PAGE) };
             let data = vec![step + 1; length];
@@ -127,7 +128,7 @@ fn a_power_cut_leaves_only_lawful_sectors() {
         let left = read(&content);
         reference.check_cut(&left, seed);
         check_space(&content);
-        // What grows again, grows zeros; and what is left is on the medium.
+        // A file that grows again grows zeros; and its bytes after the cut are on the medium.
         content.set_length(BYTES as u64).expect("room");
         assert!(read(&content)[left.len()..].iter().all(|&byte| byte == 0), "seed {seed}");
         content.sync();
@@ -139,7 +140,7 @@ fn a_power_cut_leaves_only_lawful_sectors() {
 #[test]
 fn what_is_durable_is_what_the_worst_cut_leaves() {
     for seed in 0..500 {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let inode = Inode::new(1, &Arc::default());
         let mut content = inode.content.lock();
         for step in 0..20u8 {
@@ -162,7 +163,7 @@ fn what_is_durable_is_what_the_worst_cut_leaves() {
 fn torn_writes_leave_a_beginning_any_sectors_or_all() {
     let (mut holes, mut whole) = (0, 0);
     for seed in 0..300 {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         for tear in [Tear::Prefix, Tear::Sectors, Tear::Whole] {
             let inode = Inode::new(1, &Arc::default());
             let mut content = inode.content.lock();

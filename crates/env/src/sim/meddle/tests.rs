@@ -1,4 +1,4 @@
-//! The knobs of faults, and what tests do behind a host's back.
+//! Tests of the settings of faults, and of changes behind a host's back.
 
 use super::super::{Cut, Failure, Faults, World};
 use crate::{Env, Open};
@@ -15,7 +15,8 @@ async fn write_under_way(env: Env) {
     let _ = file.write_durable(&[1; 40 * SECTOR], 0).await;
 }
 
-/// What each sector of a durable write holds that a crash found under way.
+/// Content of each sector of a durable write that a crash found under way: as read, and as surely
+/// on the medium.
 fn interrupted(seed: u64, faults: Faults, power: bool) -> (Vec<u8>, Vec<u8>) {
     let world = World::new(seed, faults);
     world.env().spawn("writer", write_under_way(world.env()));

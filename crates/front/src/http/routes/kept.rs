@@ -1,4 +1,4 @@
-//! Handlers of what is kept: versions, the trash; and of name and size.
+//! Handlers for versions and the trash, and for the name and size of a volume.
 
 use super::{Answered, App};
 use crate::http::api::{ApiError, Volume};
@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::routing::{MethodRouter, delete, get, post};
 
-/// The routes of this file.
+/// Returns the routes of this file.
 pub(super) fn table() -> [(Method, &'static str, MethodRouter<App>); 7] {
     [
         (Method::POST, "/api/v1/volumes/{name}/rename", post(rename_volume)),
@@ -22,7 +22,7 @@ pub(super) fn table() -> [(Method, &'static str, MethodRouter<App>); 7] {
     ]
 }
 
-/// Gives a volume that nobody holds another name.
+/// Gives another name to a volume that no client uses.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/rename", request_body = Rename,
     params(("name" = String, Path, description = "Its name.")),
     responses((status = 200, body = Volume, description = "The volume.")))]
@@ -34,7 +34,8 @@ pub(crate) async fn rename_volume(
     app.api.rename_volume(&name, request).await.map(Json)
 }
 
-/// Gives a volume another size: larger in service, smaller only when told so and while nobody holds it.
+/// Gives a volume another size: larger in service; smaller only with `shrink`, and while no client
+/// uses the volume.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/resize", request_body = Resize,
     params(("name" = String, Path, description = "Its name.")),
     responses((status = 200, body = Volume, description = "The volume.")))]
@@ -46,7 +47,7 @@ pub(crate) async fn resize_volume(
     app.api.resize_volume(&name, request).await.map(Json)
 }
 
-/// Earlier contents of a volume that are kept, the newest first.
+/// Lists the kept earlier contents of a volume, the newest first.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/versions",
     params(("name" = String, Path, description = "Its name.")),
     responses((status = 200, body = Vec<VolumeVersion>, description = "Its versions.")))]
@@ -57,7 +58,8 @@ pub(crate) async fn versions(
     app.api.versions(&name).await.map(Json)
 }
 
-/// Goes back to an earlier content of a volume that nobody holds; what was there before becomes a version.
+/// Goes back to an earlier content of a volume that no client uses; the present content becomes a
+/// version.
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/rollback", request_body = Rollback,
     params(("name" = String, Path, description = "Its name.")),
     responses((status = 200, body = Volume, description = "The volume.")))]
@@ -69,14 +71,14 @@ pub(crate) async fn rollback_volume(
     app.api.rollback_volume(&name, request).await.map(Json)
 }
 
-/// Volumes in the trash, what went there last first.
+/// Lists the volumes in the trash, the last removed first.
 #[utoipa::path(get, path = "/api/v1/trash",
     responses((status = 200, body = Vec<TrashedVolume>, description = "The trash.")))]
 pub(crate) async fn trash(State(app): State<App>) -> Answered<Vec<TrashedVolume>> {
     app.api.trash().await.map(Json)
 }
 
-/// Takes a volume out of the trash; of several with the name, the one that went there last.
+/// Takes a volume out of the trash; of several with the name, the last removed.
 #[utoipa::path(post, path = "/api/v1/trash/{name}/restore", request_body = Restore,
     params(("name" = String, Path, description = "The name that it had.")),
     responses((status = 200, body = Volume, description = "The volume.")))]
@@ -88,7 +90,7 @@ pub(crate) async fn restore_volume(
     app.api.restore_volume(&name, request).await.map(Json)
 }
 
-/// Removes for good what is in the trash under a name.
+/// Removes for good the volumes in the trash under a name.
 #[utoipa::path(delete, path = "/api/v1/trash/{name}",
     params(("name" = String, Path, description = "The name that it had.")),
     responses((status = 204, description = "It is gone.")))]

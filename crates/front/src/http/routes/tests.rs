@@ -1,4 +1,4 @@
-//! Every route, by its table; what each answers is in `serve/tests.rs`.
+//! Every route, by its table; the answers are tested in `serve/tests.rs`.
 
 use super::*;
 use std::collections::BTreeSet;

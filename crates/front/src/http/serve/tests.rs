@@ -1,9 +1,9 @@
-//! Questions over a wire, answered by a fake node.
+//! Requests over a wire, answered by a fake node.
 
 use super::*;
 use crate::http::api::*;
 use crate::http::kept::{Keep, Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion};
-use env::sim::{Faults, World};
+use rekindle_env::sim::{Faults, World};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -190,7 +190,7 @@ fn with_site(address: &str, story: impl AsyncFnOnce(&Site)) {
 }
 
 impl Site {
-    /// Sends text, takes everything up to the end: status and body.
+    /// Sends text and reads to the end of the stream; returns status and body.
     async fn raw(&self, text: &str) -> (u16, String) {
         let mut stream = self.env.net().connect(&self.address).await.unwrap();
         stream.write_all(text.as_bytes()).await.unwrap();
@@ -351,7 +351,7 @@ fn nothing_takes_for_ever() {
         assert_eq!((status, &problem["error"]), (503, &json!("unavailable")));
         let took = site.env.now().since(before);
         assert!(took >= REQUEST_TIME_MAX && took < REQUEST_TIME_MAX * 2, "{took:?}");
-        // Half a head, and no more.
+        // The client sends half a head, and no more.
         let before = site.env.now();
         site.raw("GET /api/v1/jobs HTTP/1.1\r\nHost: loc").await;
         let took = site.env.now().since(before);
@@ -389,7 +389,7 @@ fn clients_that_do_not_take_their_answers_are_hung_up_on() {
         }
         site.env.sleep(Duration::from_secs(1)).await;
         assert_eq!(site.connections.live(), 4, "all slots are taken");
-        // One of them takes a few bytes now and then.
+        // One of the clients takes a few bytes now and then.
         for _ in 0..WRITE_TIME_MAX.as_secs() {
             let _ = silent[0].read(&mut [0; 100]).await;
             site.env.sleep(Duration::from_secs(2)).await;
@@ -399,10 +399,10 @@ fn clients_that_do_not_take_their_answers_are_hung_up_on() {
     });
 }
 
-/// hyper and the router on real sockets, as the daemon runs them.
+/// Uses hyper and the router on real sockets, as the daemon does.
 #[test]
 fn real_sockets_do_as_well() {
-    let (env, runtime) = env::real::env().unwrap();
+    let (env, runtime) = rekindle_env::real::env().unwrap();
     runtime.block_on(async {
         let connections = Connections::new("http", 4);
         let acceptor = env.net().listen(&"tcp:127.0.0.1:0".parse().unwrap()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Bytes go through in order whatever the pieces, and memory is given back.
+//! Bytes pass in order, in pieces of any size, and memory is given back.
 
 use super::*;
 use futures_util::FutureExt;

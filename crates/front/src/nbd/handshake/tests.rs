@@ -1,4 +1,4 @@
-//! What a client sees of a handshake.
+//! The client's view of a handshake.
 
 use super::refusal;
 use crate::nbd::limits;
@@ -6,7 +6,7 @@ use crate::nbd::testing::{
     Client, Memory, Shelf, header, meta, number, query, with_server, with_simulated_server,
 };
 use crate::nbd::wire::{command, errno, info, option, reply, transmission};
-use base::Kind;
+use rekindle_base::Kind;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -192,7 +192,7 @@ fn a_silent_client_is_dropped_a_slow_one_is_not() {
         }
         slow.option(option::GO, &query("disk", &[])).await;
         assert!(silent.is_dropped().await);
-        // Once it is served, a client may be idle for ever.
+        // After the handshake a client may be idle for ever.
         server.env.sleep(std::time::Duration::from_secs(3600)).await;
         assert_eq!(slow.call(command::FLUSH, 0, 0, 0, &[]).await.errno, 0);
     });

@@ -6,7 +6,7 @@ fn extent(position: u64, span: u64, data: bool) -> Extent {
     Extent { position, span, data }
 }
 
-/// The pairs told for a request from 0.
+/// Returns the pairs in the reply to a request from 0.
 fn told(length: u32, one: bool, extents: &[Extent]) -> Option<Vec<(u64, u64)>> {
     let mut output = Output::new();
     if !block_status(&mut output, (1, 0, length), one, extents) {

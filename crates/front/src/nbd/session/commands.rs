@@ -1,4 +1,5 @@
-//! What each command does: check it, then do it at once, stage it, or put it among the slow ones.
+//! The commands of a session: each is checked, then done at once, staged, or put among the slow
+//! ones.
 
 use super::slow::Held;
 use super::{End, Finished, Session};
@@ -8,7 +9,7 @@ use crate::nbd::limits;
 use crate::nbd::replies;
 use crate::nbd::target::{Error, Target, Written};
 use crate::nbd::wire::{self, Request, command, errno, flag};
-use base::Kind;
+use rekindle_base::Kind;
 use std::future::Future;
 
 impl<D: Target> Session<D> {
@@ -16,7 +17,7 @@ impl<D: Target> Session<D> {
         self.asked = Some(self.meters.request(request.command, request.length, self.env.now()));
         match request.command {
             command::DISC => {
-                // It has no reply.
+                // DISC has no reply.
                 self.asked = None;
                 self.end = Some(End::Client);
             }
@@ -29,7 +30,7 @@ impl<D: Target> Session<D> {
             command::BLOCK_STATUS => self.block_status(request),
             _ => self.refuse(request.cookie, errno::EINVAL, "unknown command"),
         }
-        // Whoever does not answer at once takes it.
+        // A command that is not answered at once has taken `asked`.
         if let Some(asked) = self.asked.take() {
             self.meters.answered(asked, self.env.now());
         }
@@ -74,7 +75,7 @@ impl<D: Target> Session<D> {
         }
     }
 
-    /// A read that needs a buffer of its own, which becomes its reply as it is.
+    /// Starts a read that needs a buffer of its own, which becomes its reply without a copy.
     fn read_large(&mut self, cookie: u64, offset: u64, length: u32) {
         let (device, modes, budget) = (self.device.clone(), self.modes, self.budget.clone());
         let head_bytes = replies::data_head_bytes(modes);
@@ -135,13 +136,13 @@ impl<D: Target> Session<D> {
 
     fn written(&mut self, cookie: u64, held: usize, written: Result<Written, Error>) {
         match written {
-            Ok(Written::Done) => replies::done(&mut self.output, cookie),
-            Ok(Written::Staged(ticket)) => {
+            Ok(Written::Acked) => replies::done(&mut self.output, cookie),
+            Ok(Written::NeedsSync(ticket)) => {
                 self.batch.writes.push((cookie, self.asked.take()));
                 self.batch.ticket = self.batch.ticket.max(ticket);
             }
-            Ok(Written::Later(later)) => {
-                // A long payload has its lease already.
+            Ok(Written::Pending(later)) => {
+                // The payload of a long request has its lease already.
                 let (held, lease) = match self.input.take_lease() {
                     Some(lease) => (Held::leased(held), Some(lease)),
                     None => self.hold_short(held),
@@ -197,7 +198,8 @@ impl<D: Target> Session<D> {
     }
 
     fn is_inside(&self, request: Request) -> bool {
-        // As long as it is now: the protocol has no word for a volume that has grown, but the client may have heard of it.
+        // The present size counts. The protocol cannot announce that a volume has grown, but the
+        // client may know it from elsewhere.
         let size = self.device.size();
         request.offset.checked_add(u64::from(request.length)).is_some_and(|end| end <= size)
     }
@@ -219,8 +221,9 @@ impl<D: Target> Session<D> {
         self.refuse(cookie, replies::number(error), &error.to_string());
     }
 
-    /// Memory for a short request that is slow. It never waits for any: what is beyond the session's own share is leased if
-    /// nobody else wants it, and else no further request is taken until the share is free again.
+    /// Takes memory for a short request that is slow, without waiting. Bytes beyond the session's
+    /// own share are leased if no other session waits for memory. Otherwise the session takes no
+    /// further request until its share is free again.
     fn hold_short(&self, bytes: usize) -> (Held, Option<Lease>) {
         let is_beyond = self.slow.own + bytes > limits::BUFFER_BYTES;
         match is_beyond.then(|| self.budget.try_lease(bytes)).flatten() {
@@ -234,7 +237,7 @@ impl<D: Target> Session<D> {
     }
 }
 
-/// Reads a range for the sake of the caches.
+/// Reads a range, to fill the caches.
 async fn warm<D: Target>(
     device: &D,
     offset: u64,

@@ -1,8 +1,8 @@
-//! Requests that wait for something, and what they hold meanwhile.
+//! Requests that wait for something, and the memory that they hold meanwhile.
 
 use super::{Asked, Finished};
-use env::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use rekindle_env::BoxFuture;
 use std::future::Future;
 use std::task::{Context, Poll};
 
@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Held {
     pub(super) bytes: usize,
-    /// How much of it is of the session's own share; the rest is leased.
+    /// Bytes of the session's own share; the rest is leased.
     pub(super) own: usize,
 }
 
@@ -25,9 +25,9 @@ impl Held {
 pub(super) struct Slow {
     requests: FuturesUnordered<BoxFuture<'static, (Held, Option<Asked>, Finished)>>,
     pub(super) count: usize,
-    /// Bytes that they hold.
+    /// Bytes that the requests hold.
     pub(super) bytes: usize,
-    /// Those of the session's own share.
+    /// Those of them that are of the session's own share.
     pub(super) own: usize,
 }
 
@@ -44,7 +44,8 @@ impl Slow {
         self.requests.push(Box::pin(async move { (held, asked, work.await) }));
     }
 
-    /// The next one that is ready. A batch of writes knows of each when it was asked for.
+    /// Returns the next request that is ready, with the time at which it was asked. A batch has
+    /// none: it knows the time of each of its writes.
     pub(super) fn poll_next(
         &mut self,
         context: &mut Context<'_>,

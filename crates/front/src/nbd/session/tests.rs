@@ -1,4 +1,4 @@
-//! What a client sees of a session.
+//! The client's view of a session.
 
 mod memory;
 
@@ -7,6 +7,7 @@ use crate::nbd::testing::{
     Client, Memory, Server, Shelf, Whim, header, number, query, with_server, with_simulated_server,
 };
 use crate::nbd::wire::{chunk, command, errno, flag, option};
+use rekindle_base::random::Random;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -45,7 +46,7 @@ fn clears_read_as_zeros_and_flags_reach_the_device() {
         let flags = flag::NO_HOLE | flag::FAST_ZERO | flag::FUA;
         assert_eq!(client.call(command::WRITE_ZEROES, flags, 100, 1000, &[]).await.errno, 0);
         assert_eq!(memory.durable.load(Ordering::Relaxed), 2);
-        *memory.whim.lock() = Whim::Done;
+        *memory.whim.lock() = Whim::Acked;
         assert_eq!(client.call(command::TRIM, 0, 4096, 4096, &[]).await.errno, 0);
         let data = client.call(command::READ, flag::DF, 0, 8192, &[]).await.data;
         assert!(
@@ -77,7 +78,7 @@ fn every_request_is_counted_for_its_volume_with_the_time_until_its_reply() {
         memory.gate.add_permits(1);
         client.call(command::READ, 0, 0, 512, &[]).await;
         assert_ne!(client.call(command::READ, 0, MIB as u64, 4096, &[]).await.errno, 0);
-        // What it has counted it tells before it waits.
+        // A session adds its counts to the shared ones before it waits.
         assert!(client.is_silent(&server.env).await);
         let found = memory.meters.read();
         let sums = (found.read_bytes, found.written_bytes, found.errors);
@@ -110,7 +111,7 @@ fn a_batch_of_writes_is_covered_by_few_syncs() {
         for cookie in 0..=32 {
             assert_eq!((client.reply(0).await.cookie, 0), (cookie, 0));
         }
-        // A socket may deliver it in a few pieces, never in 32.
+        // A socket may deliver the batch in a few pieces, never in 32.
         assert!(memory.syncs.load(Ordering::Relaxed) <= 4);
         assert_eq!(memory.flushes.load(Ordering::Relaxed), 1);
     });
@@ -183,11 +184,11 @@ fn what_is_slow_holds_up_nothing_else() {
         memory.cold.store(true, Ordering::Relaxed);
         let miss = client.request(command::READ, 0, 0, 4096, &[]).await;
         server.env.sleep(Duration::from_millis(30)).await;
-        *memory.whim.lock() = Whim::Later;
+        *memory.whim.lock() = Whim::Pending;
         let late = client.request(command::WRITE, 0, 8192, 4, &[7; 4]).await;
         server.env.sleep(Duration::from_millis(30)).await;
         memory.cold.store(false, Ordering::Relaxed);
-        *memory.whim.lock() = Whim::Staged;
+        *memory.whim.lock() = Whim::NeedsSync;
         assert_eq!(client.call(command::READ, 0, 8192, 4, &[]).await.data, [7; 4]);
         assert_eq!(client.call(command::WRITE, 0, 0, 4, &[1; 4]).await.errno, 0);
         memory.gate.add_permits(2);
@@ -407,7 +408,7 @@ fn a_stop_delivers_what_was_begun_to_a_client_that_reads() {
         client.request(command::READ, 0, 0, 2 << 20, &[]).await;
         server.env.sleep(Duration::from_secs(1)).await;
         let reading = async {
-            // Not as fast as it could.
+            // The client reads slowly.
             let mut found = 0;
             let mut piece = vec![0; 64 << 10];
             while let Ok(count @ 1..) = client.stream.read(&mut piece).await {
@@ -422,38 +423,28 @@ fn a_stop_delivers_what_was_begun_to_a_client_that_reads() {
     });
 }
 
-/// A small generator for stories; its numbers need not be good.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % below
-    }
-}
-
-/// Requests in batches, hot and cold, at once, staged and late: replies come once each, data as in a model.
+/// Requests come in batches, hot and cold, at once, staged and late. Each gets one reply, with the
+/// data of a model.
 #[test]
 fn a_random_client_sees_a_disk() {
     const SIZE: u64 = 200_000;
     for seed in 0..20 {
         let memory = Memory::new(SIZE as usize);
         with_simulated_server(seed, &Shelf::of(&[("a", &memory)]), async |server| {
-            let mut dice = Dice(seed);
+            let mut dice = Random::new(seed);
             let mut model = vec![0; SIZE as usize];
             let mut client = Client::open(&server.env, &server.address, "a").await;
             for _ in 0..60 {
                 *memory.whim.lock() =
-                    [Whim::Done, Whim::Staged, Whim::Later][dice.roll(3) as usize];
-                memory.cold.store(dice.roll(3) == 0, Ordering::Relaxed);
+                    [Whim::Acked, Whim::NeedsSync, Whim::Pending][dice.below(3) as usize];
+                memory.cold.store(dice.below(3) == 0, Ordering::Relaxed);
                 let mut expected = std::collections::BTreeMap::new();
-                // Ranges of one batch do not overlap: the order within a batch is nobody's promise.
-                let mut offset = dice.roll(1000);
+                // Ranges of one batch do not overlap: the order within a batch is not defined.
+                let mut offset = dice.below(1000);
                 while offset < SIZE - 40_000 {
-                    let length = dice.roll(40_000) + 1;
+                    let length = dice.below(40_000) + 1;
                     let range = offset as usize..(offset + length) as usize;
-                    let (cookie, data) = match dice.roll(4) {
+                    let (cookie, data) = match dice.below(4) {
                         0 => (client.request(command::FLUSH, 0, 0, 0, &[]).await, vec![]),
                         1 => {
                             let cookie =
@@ -468,7 +459,7 @@ fn a_random_client_sees_a_disk() {
                             )
                         }
                         _ => {
-                            let data = pattern(length as usize, dice.roll(250) as u8);
+                            let data = pattern(length as usize, dice.below(250) as u8);
                             model[range].copy_from_slice(&data);
                             (
                                 client
@@ -479,7 +470,7 @@ fn a_random_client_sees_a_disk() {
                         }
                     };
                     expected.insert(cookie, data);
-                    offset += length + dice.roll(50_000);
+                    offset += length + dice.below(50_000);
                 }
                 while !expected.is_empty() {
                     let reply = client.reply(0).await;
@@ -491,23 +482,24 @@ fn a_random_client_sees_a_disk() {
     }
 }
 
-/// Bytes of all sorts, from the first one on or after a good beginning: the server survives and serves the next.
+/// The client sends arbitrary bytes, from the first one on or after a valid beginning. The server
+/// survives and serves the next client.
 #[test]
 fn no_bytes_bring_the_server_down() {
     let memory = Memory::new(MIB);
     for seed in 0..60 {
         with_simulated_server(seed, &Shelf::of(&[("a", &memory)]), async |server| {
-            let mut dice = Dice(seed + 1000);
+            let mut dice = Random::new(seed + 1000);
             let mut client = match seed % 3 {
                 0 => Client::connect(&server.env, &server.address).await,
                 _ => Client::open(&server.env, &server.address, "a").await,
             };
             for _ in 0..50 {
                 let mut bytes: Vec<u8> =
-                    (0..dice.roll(100)).map(|_| dice.roll(256) as u8).collect();
+                    (0..dice.below(100)).map(|_| dice.below(256) as u8).collect();
                 if seed % 3 == 2 {
-                    let (flags, command) = (dice.roll(40) as u16, dice.roll(10) as u16);
-                    let (offset, length) = (dice.roll(2 << 20), dice.roll(1 << 14) as u32);
+                    let (flags, command) = (dice.below(40) as u16, dice.below(10) as u16);
+                    let (offset, length) = (dice.below(2 << 20), dice.below(1 << 14) as u32);
                     bytes = header(command, flags, 1, offset, length);
                 }
                 // The server may have hung up.

@@ -1,4 +1,4 @@
-//! What the log is, case by case.
+//! The decision what the log is, case by case.
 
 use super::*;
 use crate::format::{Lost, Named};

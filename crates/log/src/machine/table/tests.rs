@@ -1,4 +1,4 @@
-//! Which segments may go: by hand, and against a simpler model.
+//! The choice of segments that may go: by hand, and against a simpler model.
 
 use super::*;
 use proptest::prelude::*;

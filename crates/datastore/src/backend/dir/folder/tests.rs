@@ -1,9 +1,9 @@
-//! Folders that cannot be made durable, and what dead processes left.
+//! Folders that cannot be made durable, and files that dead processes left.
 
 use super::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Tests share what stands for the disk, so they take turns.
+/// Serializes the tests: they share the statics that stand for the disk.
 static TURN: Mutex<()> = Mutex::new(());
 static BROKEN: AtomicBool = AtomicBool::new(false);
 static SYNCS: AtomicU64 = AtomicU64::new(0);
@@ -36,7 +36,7 @@ fn a_write_whose_folder_cannot_be_made_durable_is_not_believed_until_it_is_writt
     BROKEN.store(true, Relaxed);
     let failed = folder.replace("volumes/a", b"2", &first, tag(2));
     assert!(matches!(failed, Err(Error::Unavailable(_))), "{failed:?}");
-    // It can be seen, and must not be: a power cut may take it back.
+    // The change is visible and must not be reported: a power cut may undo it.
     for _ in 0..3 {
         let read = folder.get("volumes/a", tag(3));
         assert!(matches!(read, Err(Error::Unavailable(_))), "{read:?}");
@@ -80,7 +80,7 @@ fn the_first_look_at_a_record_in_a_life_makes_it_durable() {
     BROKEN.store(true, Relaxed);
     assert!(matches!(last.get("volumes/a", tag(5)), Err(Error::Unavailable(_))));
     BROKEN.store(false, Relaxed);
-    // Packs: once for all that are there.
+    // Packs: one sync for all that are there.
     other.put("packs/data/a", b"1", tag(6)).unwrap();
     let before = SYNCS.load(Relaxed);
     for _ in 0..5 {

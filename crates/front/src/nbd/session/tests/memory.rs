@@ -1,17 +1,17 @@
-//! What all sessions together hold.
+//! The memory of all sessions together.
 
 use super::{MIB, pattern};
 use crate::nbd::limits;
 use crate::nbd::testing::{Client, Memory, Server, Shelf, Whim, header, with_budget};
 use crate::nbd::wire::command;
-use env::Address;
+use rekindle_env::Address;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const LONG: u32 = 2 * MIB as u32;
 
-/// Watches that the budget is kept while a story goes on.
+/// Checks that the budget is kept while a story runs.
 fn watch(server: &Server) {
     let (env, budget) = (server.env.clone(), server.connections.budget().clone());
     server.env.spawn("watch", async move {
@@ -22,7 +22,8 @@ fn watch(server: &Server) {
     });
 }
 
-/// Clients that ask for much and do not read: they hold all memory that they can have, and wait for more.
+/// Opens clients that ask for much and do not read: they hold all memory that they can get, and
+/// wait for more.
 async fn hold_all(server: &Server, address: &Address) -> Vec<Client> {
     let mut silent = Vec::new();
     for _ in 0..6 {
@@ -37,7 +38,7 @@ async fn hold_all(server: &Server, address: &Address) -> Vec<Client> {
     silent
 }
 
-/// Requests of a client that wants little: none of them waits for memory.
+/// Checks that the short requests of a client do not wait for memory.
 async fn check_short_requests(server: &Server, client: &mut Client) {
     let before = server.env.now();
     let length = limits::BUFFER_BYTES as u32 - 4096;
@@ -127,7 +128,7 @@ fn long_writes_that_wait_in_the_volume_keep_their_lease() {
         let budget = server.connections.budget();
         let mut client = Client::open(&server.env, &server.address, "a").await;
         memory.close_gate();
-        *memory.whim.lock() = Whim::Later;
+        *memory.whim.lock() = Whim::Pending;
         client.request(command::WRITE, 0, 0, LONG, &pattern(LONG as usize, 1)).await;
         client.request(command::WRITE, 0, 0, LONG, &pattern(LONG as usize, 2)).await;
         server.env.sleep(Duration::from_secs(30)).await;
@@ -174,7 +175,7 @@ fn a_burst_of_short_requests_does_not_wait_for_memory_that_others_hold() {
         let mut good = Client::open(&server.env, &server.address, "a").await;
         let _silent = hold_all(server, &server.address).await;
         memory.cold.store(true, Ordering::Relaxed);
-        *memory.whim.lock() = Whim::Later;
+        *memory.whim.lock() = Whim::Pending;
         let before = server.env.now();
         let burst = async {
             for cookie in 0..256 {

@@ -1,0 +1,365 @@
+//! `node.json`: the identity of this folder's node, the store that it belongs to, the sizes chosen
+//! for it, and its last starts.
+//!
+//! The file is written before the node promises anything, and at each start; it is read at every
+//! start. Room for the next writing is taken beforehand, so that a full disk does not prevent a
+//! start ([`NodeFile::make_room`]). The file `node.lock` beside it is locked for the life of the
+//! process: the log and the warm memory have one user at a time.
+
+use crate::config::Sizes;
+use crate::starts::Starts;
+use crate::{Error, limits};
+use rekindle_base::{Incarnation, NodeId, SegmentId, StoreId};
+use rekindle_env::{Env, File, Open};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Newest format version.
+pub(crate) const FORMAT: u32 = 2;
+/// Longest accepted file, bytes.
+const BYTES_MAX: u64 = 64 * 1024;
+/// The file is padded with blanks to a multiple of this, bytes, so that the next writing needs no
+/// more room.
+const ROOM_BYTES: usize = 4096;
+
+/// The content of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFile {
+    /// Always "node".
+    rekindle: String,
+    format: u32,
+    pub node: NodeId,
+    pub store: StoreId,
+    /// Microseconds since 1970.
+    pub created: u64,
+    pub sizes: Sizes,
+    /// Format 1 did not have it.
+    #[serde(default)]
+    pub starts: Starts,
+    /// The log that belongs to the folder. Absent before the first log, and in files of versions
+    /// that did not note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogNote>,
+    /// Name of the warm memory's file, if another file had taken the usual name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm: Option<String>,
+}
+
+/// The log that its folder must hold, so that an absent log is not taken for a new one. Written
+/// before a life acknowledges anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogNote {
+    /// Newest segment of the log when this was written.
+    pub newest: SegmentId,
+    /// The life that opened that segment.
+    pub incarnation: Incarnation,
+    /// The first life in which another log stood in for this one. Nothing was acknowledged from
+    /// that other log, so this one may still come back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stand_in: Option<Incarnation>,
+    /// Whether the log was closed without any needed change: it may be gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drained: bool,
+}
+
+impl LogNote {
+    /// Makes the note of a log in use.
+    #[must_use]
+    pub fn of(known: rekindle_log::Known) -> Self {
+        let rekindle_log::Known { newest, incarnation, stand_in } = known;
+        Self { newest, incarnation, stand_in, drained: false }
+    }
+}
+
+/// The fields that every version has.
+#[derive(Deserialize)]
+struct AnyVersion {
+    rekindle: String,
+    format: u32,
+}
+
+impl NodeFile {
+    /// Makes the file of a new node.
+    #[must_use]
+    pub fn new(node: NodeId, store: StoreId, created: u64, sizes: Sizes, starts: Starts) -> Self {
+        let rekindle = "node".to_owned();
+        Self {
+            rekindle,
+            format: FORMAT,
+            node,
+            store,
+            created,
+            sizes,
+            starts,
+            log: None,
+            warm: None,
+        }
+    }
+
+    /// Returns the log that the folder must hold, if there is one.
+    #[must_use]
+    pub fn known_log(&self) -> Option<rekindle_log::Known> {
+        let LogNote { newest, incarnation, stand_in, .. } = self.log.filter(|log| !log.drained)?;
+        Some(rekindle_log::Known { newest, incarnation, stand_in })
+    }
+
+    /// Returns the file's path.
+    #[must_use]
+    pub fn path(dir: &Path) -> PathBuf {
+        dir.join("node.json")
+    }
+
+    /// Reads the file; `None` if the folder is new.
+    pub async fn read(env: &Env, dir: &Path) -> Result<Option<Self>, Error> {
+        let path = Self::path(dir);
+        let bytes = match contents(env, &path).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|error| folder(&path, &error))?,
+        };
+        decode(&bytes).map(Some).map_err(|reason| match reason {
+            Reason::Damaged(reason) => Error::Damaged { path, reason },
+            Reason::Newer(found) => Error::Newer { path, found, known: FORMAT },
+        })
+    }
+
+    /// Writes the file, atomically and durably.
+    pub async fn write(&self, env: &Env, dir: &Path) -> Result<(), Error> {
+        let path = Self::path(dir);
+        let mut text = serde_json::to_vec_pretty(self).map_err(io::Error::from)?;
+        let room = (text.len() + 1).next_multiple_of(ROOM_BYTES);
+        text.resize(room - 1, b' ');
+        text.push(b'\n');
+        let write = async {
+            let file = env.disk().open(&temporary(dir), Open::Create).await?;
+            file.write_at(&text, 0).await?;
+            if file.length().await? > room as u64 {
+                file.set_length(room as u64).await?;
+            }
+            file.sync_data().await?;
+            env.disk().rename(&temporary(dir), &path).await?;
+            env.disk().sync_folder(dir).await
+        };
+        write.await.map_err(|error| folder(&path, &error))
+    }
+
+    /// Preallocates the file that the next writing fills, so that the writing needs no room on the
+    /// disk.
+    pub async fn make_room(env: &Env, dir: &Path) -> io::Result<()> {
+        let file = env.disk().open(&temporary(dir), Open::Create).await?;
+        file.preallocate(ROOM_BYTES as u64).await?;
+        env.disk().sync_folder(dir).await
+    }
+}
+
+fn temporary(dir: &Path) -> PathBuf {
+    dir.join("node.json.new")
+}
+
+/// The keeper of the file in a folder in use; it has the last written content. One task writes at a
+/// time. Clones share the same file.
+#[derive(Clone)]
+pub struct Keeper {
+    env: Env,
+    dir: PathBuf,
+    home: Arc<tokio::sync::Mutex<NodeFile>>,
+}
+
+impl Keeper {
+    /// Makes the keeper of a file that is on the disk, or will be.
+    #[must_use]
+    pub fn new(env: &Env, dir: &Path, home: NodeFile) -> Self {
+        let home = Arc::new(tokio::sync::Mutex::new(home));
+        Self { env: env.clone(), dir: dir.to_owned(), home }
+    }
+
+    /// Changes the file, durably or not at all. Room for the next change is then taken in the
+    /// background.
+    pub async fn change(&self, change: impl FnOnce(&mut NodeFile)) -> Result<(), Error> {
+        let mut held = self.home.lock().await;
+        let mut changed = NodeFile { format: FORMAT, ..held.clone() };
+        change(&mut changed);
+        changed.write(&self.env, &self.dir).await?;
+        *held = changed;
+        drop(held);
+        let keeper = self.clone();
+        self.env.spawn("node-json-room", async move { keeper.make_room().await });
+        Ok(())
+    }
+
+    async fn make_room(&self) {
+        let _one_at_a_time = self.home.lock().await;
+        if let Err(error) = NodeFile::make_room(&self.env, &self.dir).await {
+            tracing::warn!(%error, "no room is taken for the next start: on a full disk it would wait for some");
+        }
+    }
+}
+
+enum Reason {
+    Damaged(String),
+    Newer(u32),
+}
+
+fn decode(bytes: &[u8]) -> Result<NodeFile, Reason> {
+    let damaged = |error: serde_json::Error| Reason::Damaged(error.to_string());
+    let any: AnyVersion = serde_json::from_slice(bytes).map_err(damaged)?;
+    if any.rekindle != "node" {
+        return Err(Reason::Damaged(format!("it is a '{}', not a 'node'", any.rekindle)));
+    }
+    if any.format > FORMAT {
+        return Err(Reason::Newer(any.format));
+    }
+    serde_json::from_slice(bytes).map_err(damaged)
+}
+
+async fn contents(env: &Env, path: &Path) -> io::Result<Vec<u8>> {
+    let file = env.disk().open(path, Open::Read).await?;
+    let length = file.length().await?;
+    if length > BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is far too long"));
+    }
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+    file.read_at(&mut bytes, 0).await?;
+    Ok(bytes)
+}
+
+fn folder(path: &Path, error: &io::Error) -> Error {
+    Error::Folder { path: path.to_owned(), reason: error.to_string() }
+}
+
+/// The lock of a folder; dropping it releases the folder.
+pub struct FolderLock {
+    _file: Arc<dyn File>,
+}
+
+impl FolderLock {
+    /// Takes the lock. Waits a moment for a dying predecessor, whose supervisor was killed a moment
+    /// ago.
+    pub async fn take(env: &Env, dir: &Path) -> Result<Self, Error> {
+        let path = dir.join("node.lock");
+        env.disk().create_folder(dir).await.map_err(|error| folder(dir, &error))?;
+        let file =
+            env.disk().open(&path, Open::Create).await.map_err(|error| folder(&path, &error))?;
+        let deadline = env.now() + limits::PREDECESSOR_WAIT;
+        loop {
+            match file.try_lock() {
+                Ok(true) => return Ok(Self { _file: file }),
+                Ok(false) if env.now() < deadline => env.sleep(Duration::from_millis(5)).await,
+                Ok(false) => return Err(Error::InUse(dir.to_owned())),
+                Err(error) => return Err(folder(&path, &error)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::starts::Landed;
+
+    fn sample() -> NodeFile {
+        let sizes = Sizes { flash_bytes: 1 << 30, warm_bytes: 1 << 28 };
+        let starts = Starts {
+            landed: Some(Landed { incarnation: Incarnation(5), nonce: 50 }),
+            attempts: vec![60, u64::MAX],
+            permission: Some(7),
+        };
+        let created = 1_700_000_000_000_000;
+        let home = NodeFile::new(NodeId([7; 16]), StoreId([9; 16]), created, sizes, starts);
+        let (newest, incarnation) = (SegmentId(17), Incarnation(5));
+        let stand_in = Some(Incarnation(6));
+        NodeFile { log: Some(LogNote { newest, incarnation, stand_in, drained: true }), ..home }
+    }
+
+    #[test]
+    fn it_survives_text_and_says_what_is_wrong_with_it() {
+        let text = serde_json::to_string(&sample()).expect("plain data");
+        assert!(matches!(decode(text.as_bytes()), Ok(found) if found == sample()));
+        let newer = text.replace("\"format\":2", "\"format\":3");
+        assert!(matches!(decode(newer.as_bytes()), Err(Reason::Newer(3))));
+        for bad in [
+            "",
+            "{}",
+            "[]",
+            "{\"rekindle\":\"store\",\"format\":1}",
+            "{\"rekindle\":\"node\",\"format\":1}",
+        ] {
+            assert!(matches!(decode(bad.as_bytes()), Err(Reason::Damaged(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_golden_images_are_read_and_the_newest_is_written() {
+        let decode = |bytes: &[u8]| decode(bytes).ok().expect("readable");
+        let newest = include_bytes!("../golden/home-2.json");
+        assert_eq!(decode(newest), sample());
+        let mut text = serde_json::to_vec_pretty(&sample()).expect("plain data");
+        text.push(b'\n');
+        assert_eq!(text, newest);
+        let unnoted = decode(include_bytes!("../golden/home-2-without-log.json"));
+        assert_eq!(unnoted, NodeFile { log: None, ..sample() });
+        assert_eq!(unnoted.known_log(), None, "nothing is missed after an upgrade");
+        let old = decode(include_bytes!("../golden/home-1.json"));
+        let starts = sample().starts;
+        assert_eq!(NodeFile { format: FORMAT, starts, ..old.clone() }, unnoted);
+        assert_eq!(old.starts, Starts::default(), "a time before starts were remembered");
+    }
+
+    #[test]
+    fn a_log_is_missed_unless_it_was_drained() {
+        let (newest, incarnation) = (SegmentId(3), Incarnation(2));
+        let known = rekindle_log::Known { newest, incarnation, stand_in: Some(Incarnation(5)) };
+        let noted = |drained| {
+            NodeFile { log: Some(LogNote { drained, ..LogNote::of(known) }), ..sample() }
+                .known_log()
+        };
+        assert_eq!((noted(false), noted(true)), (Some(known), None));
+    }
+
+    #[test]
+    fn a_full_disk_keeps_no_start_from_being_written_down() {
+        let world = rekindle_env::sim::World::new(1, rekindle_env::sim::Faults::none());
+        let (env, dir) = (world.env(), Path::new("/node"));
+        world.block_on(async {
+            env.disk().create_folder(dir).await.unwrap();
+            env.disk().sync_folder(Path::new("/")).await.unwrap();
+            let keeper = Keeper::new(&env, dir, sample());
+            keeper.change(|_| {}).await.expect("there is room");
+            env.sleep(Duration::from_secs(1)).await;
+            world.set_disk_bytes(0);
+            keeper.change(|home| home.created = 1).await.expect("its room was taken beforehand");
+            let read = NodeFile::read(&env, dir).await.unwrap().expect("it is there");
+            assert_eq!(read, NodeFile { created: 1, ..sample() });
+        });
+        // The replaced file gives its room back to any writer.
+        world.set_disk_bytes(2 << 12);
+        for life in 2..9 {
+            world.cut_power();
+            let env = world.env();
+            world.block_on(async {
+                let home = NodeFile::read(&env, dir).await.unwrap().expect("it is there");
+                let keeper = Keeper::new(&env, dir, home);
+                keeper.change(|home| home.created = life).await.expect("a start is written down");
+                env.sleep(Duration::from_secs(1)).await;
+            });
+        }
+    }
+
+    #[test]
+    fn a_folder_keeps_its_node_and_has_one_user() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (env, runtime) = rekindle_env::real::env().expect("an environment");
+        runtime.block_on(async {
+            let dir = folder.path().join("new");
+            let lock = FolderLock::take(&env, &dir).await.expect("free");
+            assert!(matches!(NodeFile::read(&env, &dir).await, Ok(None)));
+            sample().write(&env, &dir).await.expect("written");
+            assert_eq!(NodeFile::read(&env, &dir).await.expect("readable"), Some(sample()));
+            assert!(matches!(FolderLock::take(&env, &dir).await, Err(Error::InUse(_))));
+            drop(lock);
+            assert!(FolderLock::take(&env, &dir).await.is_ok());
+        });
+    }
+}

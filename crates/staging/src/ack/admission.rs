@@ -1,0 +1,206 @@
+//! The ways in on which a write waits: for room on flash, for a head of the log, for RAM. First
+//! come, first served. A waiting write goes on when its caller drops the future.
+
+use crate::ack::staged::{Request, Staged, Taken, failed};
+use crate::queue::volume_state::Waiting;
+use crate::queue::{Change, Kept, Payload};
+use crate::{Error, Written};
+use bytes::Bytes;
+use futures_util::future::{Either, select};
+use rekindle_env::Moment;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl Staged {
+    /// Takes the slow way in: waits for room, and for a head of the log with room. Goes on when the
+    /// caller drops the future.
+    pub(crate) fn submit_later(
+        self: &Arc<Self>,
+        request: Request<'_>,
+        submitted: Moment,
+    ) -> Written {
+        let payload = Bytes::copy_from_slice(request.payload);
+        let Request { change, position, span, durable, .. } = request;
+        let volume = self.clone();
+        Written::Pending(Box::pin(async move {
+            let worker = volume.clone();
+            let work = async move {
+                let request = Request { change, position, span, payload: &payload, durable };
+                worker.append_when_possible(request).await
+            };
+            let taken = volume.inner.env.run("staging-admission", work).await?;
+            volume.settle(taken, submitted).await
+        }))
+    }
+
+    async fn append_when_possible(self: &Arc<Self>, request: Request<'_>) -> Result<Taken, Error> {
+        let cost = request.cost();
+        let waited = self.admit(cost).await?;
+        loop {
+            let now = self.inner.env.now();
+            let taken = {
+                let mut gate = self.gate.lock();
+                match gate.in_service() {
+                    Err(ended) => Err(ended),
+                    Ok(()) => Ok(self.append(&mut gate, &request, now, true)),
+                }
+            };
+            let problem = match taken {
+                Ok(Some(mut taken)) => {
+                    self.wake_up(taken.wakeup);
+                    if waited {
+                        // The write has waited for room: no further delay.
+                        taken.delay = Duration::ZERO;
+                    }
+                    return Ok(taken);
+                }
+                Ok(None) => {
+                    self.rolling.fetch_add(1, Ordering::Relaxed);
+                    self.inner.destager.wake();
+                    // A batch may keep the destager busy for long, and no write shall wait for room
+                    // that only previous roots hold.
+                    self.inner.release_old_previous();
+                    let rolled = self.roll(request.payload.len()).await;
+                    self.rolling.fetch_sub(1, Ordering::Relaxed);
+                    match rolled {
+                        Ok(()) => continue,
+                        Err(error) => error,
+                    }
+                }
+                Err(ended) => ended,
+            };
+            let mut gate = self.gate.lock();
+            // A volume out of service has given its promises back already.
+            if gate.ended.is_none() {
+                self.discount(&mut gate, cost);
+            }
+            return Err(problem);
+        }
+    }
+
+    /// Waits for a head of the log that takes so many bytes, as long as the volume is in service:
+    /// once it is not, its own changes may be what fills the log.
+    async fn roll(&self, bytes: usize) -> Result<(), Error> {
+        let log = self.inner.log.clone();
+        // A task of its own, which goes on when the caller drops the future: a head is not left
+        // half made.
+        let rolled = self.inner.env.run("staging-roll", async move { log.roll(bytes).await });
+        match self.while_in_service(rolled).await {
+            Some(rolled) => Ok(rolled?),
+            None => Err(self.out_of_service()),
+        }
+    }
+
+    /// Awaits `wait`; `None` when the volume goes out of service before.
+    async fn while_in_service<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        match select(pin!(wait), pin!(self.closing.wait())).await {
+            Either::Left((given, _)) => Some(given),
+            Either::Right(_) => None,
+        }
+    }
+
+    fn out_of_service(&self) -> Error {
+        let ended = self.gate.lock().in_service().err();
+        ended.unwrap_or_else(|| Error::Closed(self.name.clone()))
+    }
+
+    /// Waits for room on flash, first come first served, and counts the admitted cost. Returns
+    /// whether the write had to wait.
+    async fn admit(self: &Arc<Self>, cost: u64) -> Result<bool, Error> {
+        let told = {
+            let mut gate = self.gate.lock();
+            gate.in_service()?;
+            if gate.waiting.is_empty() && self.has_room(&gate, cost) {
+                self.count(&mut gate, cost);
+                return Ok(false);
+            }
+            let (waiter, told) = tokio::sync::oneshot::channel();
+            gate.waiting.push_back(Waiting { cost, waiter });
+            self.inner.stalled.fetch_add(1, Ordering::Relaxed);
+            told
+        };
+        tracing::debug!(volume = %self.name, "a write waits: the volume's share of flash is full");
+        self.inner.destager.wake();
+        match told.await {
+            Ok(()) => Ok(true),
+            Err(_) => Err(self.out_of_service()),
+        }
+    }
+
+    /// Admits the waiting writes for which there is room now.
+    pub(crate) fn admit_waiting(&self) {
+        let mut gate = self.gate.lock();
+        while let Some(first) = gate.waiting.front() {
+            let cost = first.cost;
+            if !self.has_room(&gate, cost) {
+                break;
+            }
+            let Some(first) = gate.waiting.pop_front() else { break };
+            self.inner.stalled.fetch_sub(1, Ordering::Relaxed);
+            self.count(&mut gate, cost);
+            if first.waiter.send(()).is_err() {
+                self.discount(&mut gate, cost);
+            }
+        }
+    }
+
+    /// Takes a write of the policies `through` and `uncached`: it is kept in RAM, destaged at once,
+    /// and acknowledged when the datastore has it.
+    pub(crate) fn submit_to_store(self: &Arc<Self>, request: Request<'_>) -> Written {
+        // A change without payload takes RAM too: for its entry.
+        let cost = u32::try_from(request.cost()).unwrap_or(u32::MAX).min(self.inner.memory_permits);
+        let payload = Bytes::copy_from_slice(request.payload);
+        let (position, span) = (request.position, request.span);
+        let keep = move |permit| Kept { bytes: payload, _permit: Some(permit) };
+        if let Ok(permit) = self.inner.memory.clone().try_acquire_many_owned(cost) {
+            return match self.keep(position, span, keep(permit)) {
+                Ok(told) => Written::Pending(Box::pin(told)),
+                Err(error) => failed(error),
+            };
+        }
+        let volume = self.clone();
+        Written::Pending(Box::pin(async move {
+            let worker = volume.clone();
+            let work = async move {
+                worker.memory_waiting.fetch_add(1, Ordering::Relaxed);
+                let room = worker.inner.memory.clone().acquire_many_owned(cost);
+                let permit = worker.while_in_service(room).await;
+                worker.memory_waiting.fetch_sub(1, Ordering::Relaxed);
+                let permit = permit.and_then(Result::ok).ok_or_else(|| worker.out_of_service())?;
+                worker.keep(position, span, keep(permit))
+            };
+            volume.inner.env.run("staging-admission", work).await?.await
+        }))
+    }
+
+    /// Takes a change that only RAM holds. The future returned ends when the datastore has the
+    /// change.
+    fn keep(
+        self: &Arc<Self>,
+        position: u64,
+        span: u64,
+        kept: Kept,
+    ) -> Result<impl Future<Output = Result<(), Error>> + Send + use<>, Error> {
+        let now = self.inner.env.now();
+        let (told, wakeup) = {
+            let mut gate = self.gate.lock();
+            gate.in_service()?;
+            if let Some(lost) = &gate.lost {
+                return Err(lost.clone());
+            }
+            let payload = Payload::Memory(Arc::new(kept));
+            gate.take(Change::kept(position, span, payload, now));
+            (gate.await_all(), self.note(&mut gate))
+        };
+        self.wake_up(wakeup);
+        let name = self.name.clone();
+        Ok(async move {
+            match told {
+                Some(told) => told.await.unwrap_or(Err(Error::Closed(name))),
+                None => Ok(()),
+            }
+        })
+    }
+}

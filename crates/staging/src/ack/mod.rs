@@ -1,0 +1,14 @@
+//! The way in: a change is admitted, appended to the log, and acknowledged.
+//!
+//! - [`policy`]: the table of what an acknowledgement waits for.
+//! - [`staged`]: the fast way in, and the waits that the table names.
+//! - [`admission`]: the slow way in, for writes that wait for flash, a head of the log, or RAM.
+//! - [`flow`], [`budget`]: each volume's share of flash, and the delay that follows from it.
+//! - [`fence`]: the end of all acknowledgements once a newer life is met.
+
+pub(crate) mod admission;
+pub(crate) mod budget;
+pub(crate) mod fence;
+pub(crate) mod flow;
+pub(crate) mod policy;
+pub(crate) mod staged;

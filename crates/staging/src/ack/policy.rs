@@ -1,0 +1,169 @@
+//! The moment when a write is acknowledged. [`Mode::of`] and [`Mode::verdict`] are this table, and
+//! no other code decides it:
+//!
+//! | policy | ack | warm memory | a write waits for | a barrier (FUA, FLUSH) waits for |
+//! | --- | --- | --- | --- | --- |
+//! | `back` | `flash` | any | flash | flash |
+//! | `back` | `memory` | outlives the process | nothing: it is appended | flash |
+//! | `back` | `memory` | ends with the process | flash, and the user is told | flash |
+//! | `through` | any | any | the datastore | the datastore |
+//! | `uncached` | any | any | the datastore | the datastore |
+//!
+//! Flow control may hold any acknowledgement back beyond that (`crate::ack::flow`).
+
+use rekindle_log::{Medium, Position, Progress};
+use serde::{Deserialize, Serialize};
+
+/// Policy of a volume (FVP's uncached, wt, wb).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// The datastore has a write before it is acknowledged; reads are not cached here.
+    Uncached,
+    /// The datastore has a write before it is acknowledged; reads are cached here.
+    Through,
+    /// The log has a write before it is acknowledged; the datastore gets it later.
+    #[default]
+    Back,
+}
+
+/// The medium of the log that acknowledges a write under [`Policy::Back`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum Ack {
+    /// Flash, synced.
+    #[default]
+    Flash,
+    /// Memory that outlives the process; a FLUSH or FUA still reaches flash.
+    Memory,
+}
+
+/// The way in which a volume in service is served: policy, ack and machine taken together. Fixed
+/// while the volume is in service (a change of policy is a new generation).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Flash acknowledges.
+    Flash,
+    /// Memory that outlives the process acknowledges.
+    Memory,
+    /// The datastore acknowledges. `keep`: what reads fetch is cached.
+    Store { keep: bool },
+}
+
+/// The durability that the reply to a change waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// None: the client may have the reply.
+    Acked,
+    /// Flash, up to a position of the log.
+    Wait(Position),
+    /// A commit that contains the change.
+    Store,
+}
+
+impl Mode {
+    /// The mode of a volume on a machine whose warm memory outlives the process, or does not.
+    pub(crate) fn of(policy: Policy, ack: Ack, memory_outlives_process: bool) -> Self {
+        match (policy, ack) {
+            (Policy::Uncached, _) => Self::Store { keep: false },
+            (Policy::Through, _) => Self::Store { keep: true },
+            (Policy::Back, Ack::Memory) if memory_outlives_process => Self::Memory,
+            (Policy::Back, Ack::Memory | Ack::Flash) => Self::Flash,
+        }
+    }
+
+    /// The message to the user that writes wait for more than the volume's ack asks for, if so.
+    pub(crate) fn downgrade(self, policy: Policy, ack: Ack) -> Option<&'static str> {
+        let asked_for_memory = (policy, ack) == (Policy::Back, Ack::Memory);
+        (asked_for_memory && self == Self::Flash).then_some(
+            "served as ack flash: this node's warm memory ends with its process, see `rekindle warm`",
+        )
+    }
+
+    /// Decides what the reply to a change waits for. The change's last byte in the log is before
+    /// `end`. `barrier`: the client has asked for the medium that survives a power cut.
+    pub(crate) fn verdict(self, barrier: bool, end: Position, progress: &Progress) -> Verdict {
+        let medium = match (self, barrier) {
+            (Self::Store { .. }, _) => return Verdict::Store,
+            (Self::Memory, false) => Medium::Memory,
+            (Self::Memory, true) | (Self::Flash, _) => Medium::Flash,
+        };
+        if progress.covers(medium, end) { Verdict::Acked } else { Verdict::Wait(end) }
+    }
+
+    /// The position up to which the log's changes may be read: the volume's weakest acknowledgement
+    /// rests on the same medium.
+    pub(crate) fn shows(self, progress: &Progress) -> Position {
+        progress.on(match self {
+            Self::Memory => Medium::Memory,
+            Self::Flash | Self::Store { .. } => Medium::Flash,
+        })
+    }
+
+    /// The name of the medium, for the user.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Flash => "flash",
+            Self::Memory => "memory",
+            Self::Store { .. } => "store",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const END: Position = Position(100);
+
+    /// The progress of a log that has appended the whole change, and has it on flash up to `at`.
+    fn flash(at: u64) -> Progress {
+        Progress { appended: END, flash: Position(at) }
+    }
+
+    #[test]
+    fn the_table_of_the_module_is_what_is_done() {
+        use Verdict::{Acked, Store, Wait};
+        let rows = [
+            (Policy::Back, Ack::Flash, false, Wait(END), Wait(END)),
+            (Policy::Back, Ack::Flash, true, Wait(END), Wait(END)),
+            (Policy::Back, Ack::Memory, true, Acked, Wait(END)),
+            (Policy::Back, Ack::Memory, false, Wait(END), Wait(END)),
+            (Policy::Through, Ack::Flash, true, Store, Store),
+            (Policy::Through, Ack::Memory, true, Store, Store),
+            (Policy::Uncached, Ack::Flash, true, Store, Store),
+            (Policy::Uncached, Ack::Memory, false, Store, Store),
+        ];
+        for (policy, ack, outlives, write, barrier) in rows {
+            let mode = Mode::of(policy, ack, outlives);
+            for short in [0, 99] {
+                assert_eq!(mode.verdict(false, END, &flash(short)), write, "{policy:?} {ack:?}");
+                assert_eq!(mode.verdict(true, END, &flash(short)), barrier, "{policy:?} {ack:?}");
+            }
+            for enough in [100, 101] {
+                let done = if matches!(mode, Mode::Store { .. }) { Store } else { Acked };
+                assert_eq!(mode.verdict(false, END, &flash(enough)), done);
+                assert_eq!(mode.verdict(true, END, &flash(enough)), done);
+            }
+        }
+    }
+
+    #[test]
+    fn only_memory_that_ends_with_the_process_is_a_downgrade() {
+        for policy in [Policy::Back, Policy::Through, Policy::Uncached] {
+            for ack in [Ack::Flash, Ack::Memory] {
+                for outlives in [false, true] {
+                    let told = Mode::of(policy, ack, outlives).downgrade(policy, ack).is_some();
+                    assert_eq!(told, policy == Policy::Back && ack == Ack::Memory && !outlives);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_shown_before_its_medium_has_it() {
+        assert_eq!(Mode::Memory.shows(&flash(3)), END);
+        assert_eq!(Mode::Flash.shows(&flash(3)), Position(3));
+        assert_eq!(Mode::Store { keep: true }.shows(&flash(3)), Position(3));
+    }
+}

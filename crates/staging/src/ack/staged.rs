@@ -1,0 +1,400 @@
+//! One volume in service: how its writes are acknowledged.
+
+use crate::ack::budget::Wakeup;
+use crate::ack::policy::{Mode, Verdict};
+use crate::home::Home;
+use crate::queue::Change;
+use crate::queue::volume_state::{VolumeState, Waiter};
+use crate::{Error, Inner, Ticket, Vault, Written, limits};
+use parking_lot::Mutex;
+use rekindle_base::Serial;
+use rekindle_base::limits::CHANGE_BYTES_MAX;
+use rekindle_datastore::record::Held;
+use rekindle_env::{Moment, Switch};
+use rekindle_log::{Append, Progress};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// One volume in service.
+pub struct Staged {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) home: Arc<dyn Home>,
+    pub(crate) id: rekindle_base::VolumeId,
+    pub(crate) name: String,
+    pub(crate) generation: rekindle_base::Generation,
+    pub(crate) mode: Mode,
+    pub(crate) gate: Mutex<VolumeState>,
+    /// Turned on once all unfinished changes are listed, or never will be. Read only while a change
+    /// is not listed.
+    pub(crate) listed: Switch,
+    /// Writes that wait for a new head of the log.
+    pub(crate) rolling: AtomicU64,
+    /// Writes that wait for RAM.
+    pub(crate) memory_waiting: AtomicU64,
+    /// Turned on when the volume goes out of service: writes stop waiting for room, and the batch
+    /// in hand gets a short time to end.
+    pub(crate) closing: Switch,
+    /// Whether a batch of the volume is in hand.
+    pub(crate) busy: watch::Sender<bool>,
+    /// Bytes that were unfinished when the volume was closed.
+    pub(crate) kept_bytes: AtomicU64,
+    /// Whether the salvaging task was told of damage since the last salvage.
+    pub(crate) damage_reported: AtomicBool,
+}
+
+/// A change that a caller submits.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) change: rekindle_log::Change,
+    pub(crate) position: u64,
+    pub(crate) span: u64,
+    pub(crate) payload: &'a [u8],
+    pub(crate) durable: bool,
+}
+
+impl Request<'_> {
+    pub(crate) fn cost(&self) -> u64 {
+        limits::ENTRY_BYTES + self.payload.len() as u64
+    }
+}
+
+/// A change that the log took: the conditions of its acknowledgement.
+pub(crate) struct Taken {
+    /// The wait before the reply, flow control apart.
+    pub(crate) verdict: Verdict,
+    /// Time for which flow control holds the acknowledgement back.
+    pub(crate) delay: Duration,
+    /// The signal to the destager.
+    pub(crate) wakeup: Wakeup,
+}
+
+impl Staged {
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        home: Arc<dyn Home>,
+        gate: VolumeState,
+        mode: Mode,
+    ) -> Arc<Self> {
+        let vault = &gate.held.value;
+        Arc::new(Self {
+            id: vault.id,
+            name: vault.name.clone(),
+            generation: vault.generation,
+            inner,
+            home,
+            mode,
+            gate: Mutex::new(gate),
+            listed: Switch::default(),
+            rolling: AtomicU64::new(0),
+            memory_waiting: AtomicU64::new(0),
+            closing: Switch::default(),
+            busy: watch::Sender::new(false),
+            kept_bytes: AtomicU64::new(0),
+            damage_reported: AtomicBool::new(false),
+        })
+    }
+
+    /// The vault as of the last commit.
+    #[must_use]
+    pub fn vault(&self) -> Vault {
+        self.gate.lock().held.value.clone()
+    }
+
+    /// The vault as of the last commit, for the next conditional write.
+    #[must_use]
+    pub fn held(&self) -> Held<Vault> {
+        self.gate.lock().held.clone()
+    }
+
+    /// Takes over a vault that was rewritten with other settings (a pin): the next commit goes on
+    /// from there. Does nothing when a commit has come in between, since that commit has read the
+    /// vault back.
+    pub fn adopt_settings(&self, held: Held<Vault>) {
+        let mut gate = self.gate.lock();
+        let (ours, theirs) = (&gate.held.value, &held.value);
+        let same = (ours.owner, ours.generation, ours.checkpoint, ours.root)
+            == (theirs.owner, theirs.generation, theirs.checkpoint, theirs.root);
+        let newer = held.mark().edition > gate.held.mark().edition;
+        if newer && same && ours.id == theirs.id && ours.state == theirs.state {
+            gate.held = held;
+        }
+    }
+
+    /// Whether the volume stays in service even when no client uses it.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.gate.lock().held.value.pinned
+    }
+
+    /// Whether the volume has changes that the datastore lacks.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        !self.gate.lock().queue.is_empty()
+    }
+
+    /// Bytes of the changes that the datastore lacks.
+    #[must_use]
+    pub fn owed_bytes(&self) -> u64 {
+        self.gate.lock().queue.bytes()
+    }
+
+    /// Bytes of unfinished changes that the volume left in the log when it was closed; 0 before.
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a batch of the volume is in hand.
+    #[must_use]
+    pub fn is_in_hand(&self) -> bool {
+        *self.busy.borrow()
+    }
+
+    /// Submits a write of at most `limits::CHANGE_BYTES_MAX` bytes. A plain call (one copy into the
+    /// log). `durable`: FUA, must reach flash (or the datastore) whatever the volume's ack.
+    pub fn write(self: &Arc<Self>, position: u64, data: &[u8], durable: bool) -> Written {
+        let span = data.len() as u64;
+        if span > CHANGE_BYTES_MAX {
+            return failed(Error::Invalid(format!(
+                "a change has at most {CHANGE_BYTES_MAX} bytes, not {span}"
+            )));
+        }
+        self.submit(Request {
+            change: rekindle_log::Change::Write,
+            position,
+            span,
+            payload: data,
+            durable,
+        })
+    }
+
+    /// Submits a write-zeroes (`trim = false`) or a trim of any length.
+    pub fn clear(self: &Arc<Self>, position: u64, span: u64, trim: bool, durable: bool) -> Written {
+        let change = if trim { rekindle_log::Change::Trim } else { rekindle_log::Change::Zero };
+        self.submit(Request { change, position, span, payload: &[], durable })
+    }
+
+    fn submit(self: &Arc<Self>, request: Request<'_>) -> Written {
+        if request.span == 0 {
+            return Written::Acked;
+        }
+        if request.position.checked_add(request.span).is_none() {
+            return failed(Error::Invalid("a range ends beyond 2^64".to_owned()));
+        }
+        if matches!(self.mode, Mode::Store { .. }) {
+            return self.submit_to_store(request);
+        }
+        let now = self.inner.env.now();
+        let taken = {
+            let mut gate = self.gate.lock();
+            if let Some(ended) = &gate.ended {
+                return failed(ended.clone());
+            }
+            let cost = request.cost();
+            if gate.waiting.is_empty() && self.has_room(&gate, cost) {
+                self.append(&mut gate, &request, now, false)
+            } else {
+                None
+            }
+        };
+        let Some(taken) = taken else { return self.submit_later(request, now) };
+        self.wake_up(taken.wakeup);
+        self.acknowledge(taken, now)
+    }
+
+    /// Acknowledges a change that the log took: at once, by a ticket, or by a future.
+    fn acknowledge(self: &Arc<Self>, taken: Taken, submitted: Moment) -> Written {
+        match taken.verdict {
+            Verdict::Acked if taken.delay.is_zero() => Written::Acked,
+            Verdict::Wait(end) if taken.delay.is_zero() => Written::NeedsSync(Ticket(end)),
+            _ => {
+                let volume = self.clone();
+                Written::Pending(Box::pin(async move { volume.settle(taken, submitted).await }))
+            }
+        }
+    }
+
+    /// Waits until a change that the log took may be acknowledged.
+    pub(crate) async fn settle(&self, taken: Taken, submitted: Moment) -> Result<(), Error> {
+        if let Verdict::Wait(end) = taken.verdict {
+            self.sync(Ticket(end)).await?;
+        }
+        let rest = taken.delay.saturating_sub(self.inner.env.now().since(submitted));
+        if !rest.is_zero() {
+            self.inner.env.sleep(rest).await;
+            self.may_promise(&self.gate.lock())?;
+        }
+        Ok(())
+    }
+
+    /// Appends to the log and takes the change into the queue: serial order is append order.
+    /// Returns `None` when the head of the log is full. `promised`: the bytes were counted when the
+    /// write was admitted.
+    pub(crate) fn append(
+        &self,
+        gate: &mut VolumeState,
+        request: &Request<'_>,
+        now: Moment,
+        promised: bool,
+    ) -> Option<Taken> {
+        let serial = gate.queue.last().next();
+        let entry = Append {
+            volume: self.id,
+            generation: self.generation,
+            serial,
+            change: request.change,
+            position: request.position,
+            span: request.span,
+            payload: request.payload,
+        };
+        // Flash as it was before: a change never finds itself covered here. So one that has to
+        // reach flash always passes through `sync`, which asks the fence.
+        let flash = self.inner.log.committed();
+        let (end, mut places) = self.inner.log.append(&[entry]).ok()?;
+        let place = if request.payload.is_empty() { None } else { places.pop() };
+        let taken = gate.take(Change::logged(request.position, request.span, place, end, now));
+        debug_assert_eq!(taken, serial, "serials have no gaps");
+        let progress = Progress { appended: end, flash };
+        gate.apply(self.mode.shows(&progress));
+        if !promised {
+            self.count(gate, request.cost());
+        }
+        Some(Taken {
+            verdict: self.mode.verdict(request.durable, end, &progress),
+            delay: self.load(gate).delay(self.inner.latency()),
+            wakeup: self.note(gate),
+        })
+    }
+
+    /// Makes staged changes up to `ticket` durable and visible. The calling task may become the
+    /// flush leader, and write to flash.
+    pub async fn sync(&self, ticket: Ticket) -> Result<(), Error> {
+        if self.inner.log.committed() < ticket.0 {
+            self.inner.log.commit(ticket.0).await?;
+        }
+        let mut gate = self.gate.lock();
+        // A volume that was closed meanwhile keeps its changes in the log. A fenced volume must not
+        // acknowledge.
+        self.may_promise(&gate)?;
+        gate.apply(self.inner.log.committed());
+        Ok(())
+    }
+
+    /// Makes every change acknowledged so far durable, on flash or in the datastore.
+    pub async fn flush(&self) -> Result<(), Error> {
+        let (end, told) = {
+            let mut gate = self.gate.lock();
+            gate.in_service()?;
+            let told = match self.mode {
+                Mode::Store { .. } => self.await_store(&mut gate)?,
+                Mode::Flash | Mode::Memory => None,
+            };
+            (gate.end, told)
+        };
+        self.sync(Ticket(end)).await?;
+        self.until_notified(told).await
+    }
+
+    /// Destages everything written before the call; returns the checkpoint reached.
+    pub async fn drain(&self) -> Result<Serial, Error> {
+        let end = {
+            let gate = self.gate.lock();
+            gate.in_service()?;
+            gate.end
+        };
+        if let Err(error) = self.sync(Ticket(end)).await {
+            // When flash fails, the datastore can still get the visible changes.
+            tracing::warn!(volume = %self.name, %error, "draining without the log's commit");
+        }
+        let told = {
+            let mut gate = self.gate.lock();
+            let told = self.await_store(&mut gate)?;
+            gate.drain_to = gate.queue.last();
+            told
+        };
+        self.inner.destager.wake();
+        self.until_notified(told).await?;
+        self.release_previous();
+        Ok(self.gate.lock().checkpoint())
+    }
+
+    fn await_store(&self, gate: &mut VolumeState) -> Result<Option<WaitOutcome>, Error> {
+        gate.in_service()?;
+        match &gate.lost {
+            Some(lost) => Err(lost.clone()),
+            None => Ok(gate.await_all()),
+        }
+    }
+
+    async fn until_notified(&self, told: Option<WaitOutcome>) -> Result<(), Error> {
+        match told {
+            Some(told) => told.await.unwrap_or_else(|_| Err(Error::Closed(self.name.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the volume out of service: later calls fail, and unfinished changes stay in the log. A
+    /// volume that had to stop before leaves staging by this call, too.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.end_with(Error::Closed(self.name.clone()));
+        self.inner.destager.wake();
+        let mut busy = self.busy.subscribe();
+        // The sender lives as long as `self`.
+        let _ = busy.wait_for(|busy| !busy).await;
+        let end = self.gate.lock().end;
+        let committed = if self.inner.log.committed() < end {
+            self.inner.log.commit(end).await
+        } else {
+            Ok(())
+        };
+        self.inner.park(self);
+        committed.map_err(Error::Log)
+    }
+
+    /// Takes the volume out of service and notifies the waiting tasks. Returns `false` when the
+    /// volume was out of service already.
+    pub(crate) fn end_with(&self, error: Error) -> bool {
+        let waiters = {
+            let mut gate = self.gate.lock();
+            if gate.ended.is_some() {
+                return false;
+            }
+            gate.ended = Some(error.clone());
+            self.inner.stalled.fetch_sub(gate.waiting.len(), Ordering::Relaxed);
+            gate.waiting.clear();
+            gate.give_up()
+        };
+        self.closing.turn_on();
+        self.release_previous();
+        notify(waiters, &Err(error));
+        true
+    }
+
+    /// Ends all waits for the datastore and for room, because staging has stopped. The log goes on
+    /// taking writes.
+    pub(crate) fn abandon(&self) {
+        let waiters = {
+            let mut gate = self.gate.lock();
+            self.inner.stalled.fetch_sub(gate.waiting.len(), Ordering::Relaxed);
+            gate.waiting.clear();
+            gate.give_up()
+        };
+        self.release_previous();
+        notify(waiters, &Err(Error::Closed(self.name.clone())));
+    }
+}
+
+type WaitOutcome = tokio::sync::oneshot::Receiver<Result<(), Error>>;
+
+/// Sends the outcome to all waiting callers. Some may have gone away since.
+pub(crate) fn notify(waiters: Vec<Waiter>, outcome: &Result<(), Error>) {
+    for waiter in waiters {
+        let _ = waiter.send(outcome.clone());
+    }
+}
+
+pub(crate) fn failed(error: Error) -> Written {
+    Written::Pending(Box::pin(std::future::ready(Err(error))))
+}

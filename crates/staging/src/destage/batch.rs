@@ -1,0 +1,352 @@
+//! One destage batch: a prefix of the queue, folded into the home and committed by one conditional
+//! write of the vault.
+//!
+//! Two orders hold. Chunks are durable (`flush`) before the vault that reaches them is written. And
+//! flash comes before the datastore: no vault is written whose checkpoint is beyond what the log
+//! has durably. Else a power cut could leave a log shorter than the checkpoint, and serials would
+//! be given twice.
+
+use crate::ack::policy::Mode;
+use crate::ack::staged::{Staged, notify};
+use crate::destage::commit::{Attempt, Verdict, judge};
+use crate::destage::counting;
+use crate::destage::plan;
+use crate::destage::versions;
+use crate::queue::volume_state::{Finished, Landed};
+use crate::queue::{Change, Payload};
+use crate::recover::lives;
+use crate::repair::quarantine::{self, Lost};
+use crate::{Error, Vault, limits};
+use rekindle_base::{Kind, Serial};
+use rekindle_content::tree::Root;
+use rekindle_datastore::record::Held;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A prefix of the queue, and the root that it is folded into.
+struct Prefix {
+    changes: Vec<Change>,
+    root: Root,
+    /// The lost stretches of the root.
+    lost: Vec<Lost>,
+    checkpoint: Serial,
+    /// Most bytes that the batch may have.
+    bytes_max: u64,
+}
+
+/// The outcome of an attempt to write the vault.
+pub(crate) enum Committed {
+    Won(Box<Held<Vault>>),
+    /// An earlier attempt has landed instead, and the home has that now.
+    Late(Finished),
+}
+
+/// Destages one batch.
+pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
+    let inner = &volume.inner;
+    let begun = inner.env.now();
+    let Some(prefix) = take(volume) else { return Ok(()) };
+    let bytes: u64 = prefix.changes.iter().map(Change::cost).sum();
+    // Changes that outlived a restart may be in memory only, too.
+    let begins = inner.log.begins();
+    if let Some(end) =
+        prefix.changes.iter().filter_map(Change::end).max().map(|end| end.max(begins))
+        && inner.log.committed() < end
+        && let Err(error) = inner.log.commit(end).await
+    {
+        // With dead flash the datastore is where these changes are safest.
+        tracing::warn!(volume = %volume.name, %error, "destaging changes that flash does not have");
+    }
+    let folds = plan::coalesce(&prefix.changes);
+    // The fold reads by position in the volume, which is any order in the log.
+    rekindle_log::read_ahead(folds.iter().filter_map(|fold| fold.source.place())).await;
+    let mut batch = inner.content.batch();
+    batch.set_cached(volume.mode != Mode::Store { keep: false });
+    let root = match volume.home.fold(&mut batch, &prefix.root, &folds).await {
+        Ok(root) => root,
+        Err(error @ Error::Log(rekindle_log::Error::Damaged { .. })) => {
+            return Err(lost(volume, &prefix, error).await);
+        }
+        Err(error) => return Err(error),
+    };
+    let mut pause = Duration::ZERO;
+    let flushed = inner.env.now();
+    while let Err(error) = batch.flush().await {
+        // The sweep waits for this batch, and this batch for the room that the sweep makes. A
+        // second fold finds the chunks that are in the store already.
+        if error.kind() == Kind::Full || inner.env.now().since(flushed) >= limits::FLUSH_TIME_MAX {
+            return Err(error.into());
+        }
+        wait(volume, &error, &mut pause).await?;
+    }
+    let over = counting::written_over(&*volume.home, &prefix.root, &folds).await;
+    let attempt = Attempt { root, checkpoint: prefix.checkpoint, over };
+    let still_lost = quarantine::healed(&prefix.lost, &folds);
+    if still_lost.len() > limits::LOST_MAX {
+        return Err(scattered(volume));
+    }
+    let finished = match commit(volume, &attempt, &still_lost).await? {
+        Committed::Won(held) => {
+            let finished = {
+                let mut gate = volume.gate.lock();
+                let time = inner.env.now().since(begun);
+                gate.drain.add(bytes, prefix.bytes_max, time);
+                let finished = gate.finish(*held);
+                volume.discounted(&gate, finished.flash_bytes);
+                finished
+            };
+            batch.committed();
+            finished
+        }
+        Committed::Late(finished) => finished,
+    };
+    metrics::counter!("rekindle_destaged_changes_total").increment(finished.changes.len() as u64);
+    metrics::counter!("rekindle_destaged_bytes_total").increment(bytes);
+    metrics::counter!("rekindle_destage_batches_total").increment(1);
+    conclude(volume, finished).await;
+    Ok(())
+}
+
+/// Takes the changes of the next batch. In slices, because each change is cloned under the volume's
+/// lock; the front of the queue stays while a batch is in hand.
+fn take(volume: &Arc<Staged>) -> Option<Prefix> {
+    let (count, bytes_max, root, lost, checkpoint) = {
+        let gate = volume.gate.lock();
+        let mut bytes_max = volume.batch_bytes_max(&volume.share(&gate));
+        if gate.lost.is_some() {
+            // A batch that holds both a damaged change and the one that overwrote it needs no
+            // damaged bytes.
+            bytes_max = u64::MAX;
+        }
+        let count = plan::prefix(gate.queue.iter(), gate.ready(), bytes_max);
+        let vault = &gate.held.value;
+        let checkpoint = Serial(vault.checkpoint.0 + count as u64);
+        (count, bytes_max, vault.root, vault.lost.clone(), checkpoint)
+    };
+    let mut changes = Vec::with_capacity(count);
+    while changes.len() < count {
+        let gate = volume.gate.lock();
+        let end = count.min(changes.len() + limits::SLICE_CHANGES);
+        changes.extend((changes.len()..end).filter_map(|index| gate.queue.get(index).cloned()));
+    }
+    (count > 0).then_some(Prefix { changes, root, lost, checkpoint, bytes_max })
+}
+
+/// Writes the vault until the outcome is known: an attempt with an unknown outcome is decided by
+/// reading the vault back.
+pub(crate) async fn commit(
+    volume: &Arc<Staged>,
+    attempt: &Attempt,
+    lost: &[Lost],
+) -> Result<Committed, Error> {
+    let inner = &volume.inner;
+    let life = inner.writer.life().incarnation;
+    let mut over = volume.held();
+    let ours = over.value.clone();
+    // From our own history: a deposed life's content is no earlier content of the volume.
+    let mut before = ours.clone();
+    let mut pause = Duration::ZERO;
+    let mut conflicts = 0;
+    if ours.owner != Some(inner.writer.node) || ours.generation != volume.generation {
+        return Err(volume.fenced());
+    }
+    inner.not_dismissed().await?;
+    loop {
+        let signed = {
+            let gate = volume.gate.lock();
+            volume.may_promise(&gate)?;
+            lives::signed(&over.value, life, (gate.begins, &gate.runs), attempt.checkpoint)
+        };
+        let value = Vault {
+            root: attempt.root,
+            lost: lost.to_vec(),
+            versions: versions::next(
+                &before,
+                attempt,
+                &inner.spared(volume.id),
+                versions::Time::of(&inner.env),
+            ),
+            ..signed
+        };
+        let begun = inner.env.now();
+        let error = match inner.writer.replace(&over, value).await {
+            Ok(won) => {
+                inner.measured(inner.env.now().since(begun));
+                return Ok(Committed::Won(Box::new(won)));
+            }
+            Err(error) => error,
+        };
+        conflicts += 1;
+        if error.kind() != Kind::Conflict || conflicts > limits::CONFLICTS_MAX {
+            wait(volume, &error, &mut pause).await?;
+        }
+        let found = loop {
+            let problem = match inner.writer.read::<Vault>(&over.key).await {
+                Ok(Some(found)) => break found,
+                // Removing a volume leaves a vault that records the removal. A store without the
+                // vault is not the right store.
+                Ok(None) => rekindle_datastore::Error::NotFound(over.key.clone()),
+                Err(error) => error,
+            };
+            wait(volume, &problem, &mut pause).await?;
+        };
+        match judge(life, &ours, attempt, &found.value) {
+            Verdict::Won => return Ok(Committed::Won(Box::new(found))),
+            Verdict::Unchanged if error.kind() == Kind::Full => return Err(error.into()),
+            Verdict::Unchanged => {
+                before = found.value.clone();
+                over = found;
+            }
+            Verdict::Late => match adopt(volume, found.clone()).await? {
+                Some(finished) => return Ok(Committed::Late(finished)),
+                None => over = found,
+            },
+            Verdict::Fenced => return Err(volume.fenced()),
+            Verdict::Deposed => return Err(volume.deposed_by(found.value.incarnation)),
+            Verdict::Absurd => {
+                let reason = format!(
+                    "the vault in the store says checkpoint {} of generation {}, we wrote checkpoint {} of generation {}: \
+                     the store was set back to an older state",
+                    found.value.checkpoint,
+                    found.value.generation,
+                    ours.checkpoint,
+                    ours.generation
+                );
+                return Err(Error::Lost { volume: volume.name.clone(), reason });
+            }
+        }
+    }
+}
+
+/// Pauses after an error of the store, longer each time, and records the error in the volume's
+/// state.
+pub(crate) async fn wait(
+    volume: &Arc<Staged>,
+    error: &(dyn std::error::Error + Sync),
+    pause: &mut Duration,
+) -> Result<(), Error> {
+    *pause = (*pause * 2).clamp(limits::BACKOFF_MIN, limits::BACKOFF_MAX);
+    tracing::warn!(volume = %volume.name, %error, ?pause, "the store does not take the batch, will try again");
+    volume.gate.lock().destage_error = Some(error.to_string());
+    volume.pause(*pause).await
+}
+
+/// Adopts a commit of an earlier attempt. `None` when this life's commit goes over it: an older
+/// life made it from other changes after this one had begun, or a sweep has deleted what it leads
+/// to. This life has all those changes.
+async fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Option<Finished>, Error> {
+    if !is_whole(volume, &held.value.root).await? {
+        metrics::counter!("staging_commits_gone_over").increment(1);
+        tracing::error!(
+            volume = %volume.name,
+            checkpoint = %held.value.checkpoint,
+            "a commit has landed so late that a sweep has deleted what it leads to: it is made once more, out of the log"
+        );
+        return Ok(None);
+    }
+    let life = volume.inner.writer.life().incarnation;
+    let (of, checkpoint) = (held.value.incarnation, held.value.checkpoint);
+    let is_older = volume.inner.is_older_than_copies(of);
+    let landed = volume.gate.lock().adopt(held, life, is_older);
+    match landed {
+        Landed::Adopted(finished) => {
+            tracing::info!(volume = %volume.name, %checkpoint, life = %of, "an earlier commit has landed late");
+            volume.discounted(&volume.gate.lock(), finished.flash_bytes);
+            Ok(Some(finished))
+        }
+        Landed::Deposed => {
+            metrics::counter!("staging_commits_gone_over").increment(1);
+            tracing::error!(
+                volume = %volume.name,
+                %checkpoint,
+                "start {of} of this node went on after start {life} had taken over: what it wrote since is not of the volume"
+            );
+            Ok(None)
+        }
+        Landed::Absurd => {
+            let reason = format!(
+                "volume {}: the vault in the store is of start {of} of this node, and its checkpoint {checkpoint} claims \
+                 changes that start {life} has logged: nobody knows which are right, so nothing more is acknowledged. They \
+                 stay in the log; `rekindle salvage run {} --accept-losses` goes on from the store",
+                volume.name, volume.name
+            );
+            Err(volume.stopped(Error::Deposed(reason)))
+        }
+    }
+}
+
+/// Whether the chunks that a late commit leads to are still there. A life that never saw the
+/// store's vault may have no other content: for that life the answer is yes.
+async fn is_whole(volume: &Arc<Staged>, root: &Root) -> Result<bool, Error> {
+    let (seen, known) = {
+        let gate = volume.gate.lock();
+        (gate.seen, gate.held.value.root)
+    };
+    if !seen {
+        return Ok(true);
+    }
+    let mut pause = Duration::ZERO;
+    loop {
+        match rekindle_content::landed::is_whole(&volume.inner.content, root, &known).await {
+            Ok(is_whole) => return Ok(is_whole),
+            Err(error) => wait(volume, &error, &mut pause).await?,
+        }
+    }
+}
+
+/// Ends a commit: notifies the waiting callers, and drops the changes that the datastore has now
+/// and no salvage could want.
+///
+/// The overlay may have pieces of changes that the queue has no more. So it is cleared in slices,
+/// and no client waits for thousands of removals.
+pub(crate) async fn conclude(volume: &Arc<Staged>, finished: Finished) {
+    let checkpoint = volume.gate.lock().checkpoint();
+    notify(finished.waiters, &Ok(()));
+    for slice in finished.changes.chunks(limits::SLICE_CHANGES) {
+        let mut gate = volume.gate.lock();
+        for change in slice.iter().filter(|change| change.is_logged()) {
+            gate.overlay.purge(change.position, change.span, checkpoint);
+        }
+    }
+    // Dropped outside the lock, where no task waits for it.
+    let sorted = volume.gate.lock().overlay.purge_sorted(checkpoint);
+    drop(sorted);
+    volume.keep_earlier(finished.before, finished.changes);
+}
+
+/// The error of a batch whose writes leave too many separate lost stretches.
+fn scattered(volume: &Staged) -> Error {
+    Error::Invalid(format!(
+        "volume {}: more than {} separate stretches would be lost after this batch: write over larger parts of what is \
+         lost, or trim it",
+        volume.name,
+        limits::LOST_MAX
+    ))
+}
+
+/// Names the changes of a batch that cannot be read back. Damaged bytes are never folded, and never
+/// passed over in silence.
+async fn lost(volume: &Arc<Staged>, prefix: &Prefix, first: Error) -> Error {
+    let mut damaged = Vec::new();
+    let mut buffer = Vec::new();
+    for (index, change) in prefix.changes.iter().enumerate() {
+        let Payload::Log(place) = &change.payload else { continue };
+        buffer.resize(place.length() as usize, 0);
+        if let Err(error @ rekindle_log::Error::Damaged { .. }) = place.read(0, &mut buffer).await {
+            let serial = prefix.checkpoint.0 - (prefix.changes.len() - 1 - index) as u64;
+            damaged.push(format!(
+                "serial {serial} ({} bytes at {}): {error}",
+                change.span, change.position
+            ));
+        }
+    }
+    if damaged.is_empty() {
+        return first;
+    }
+    let reason = format!(
+        "{}: write over them, or `rekindle salvage run {} --accept-losses` goes on from what is whole before them",
+        damaged.join("; "),
+        volume.name
+    );
+    Error::Lost { volume: volume.name.clone(), reason }
+}

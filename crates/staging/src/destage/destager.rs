@@ -1,0 +1,254 @@
+//! The destager: workers that take volumes from a ring, one batch each, so that no volume waits for
+//! another's backlog.
+//!
+//! A volume is in the ring while it has unfinished changes and no batch in hand; the ring is idle
+//! while no change is unfinished. [`crate::destage::plan`] decides what is due;
+//! [`crate::destage::batch`] carries out one batch.
+
+use crate::ack::policy::Mode;
+use crate::ack::staged::{Staged, notify};
+use crate::destage::batch;
+use crate::destage::plan::{Due, Facts, due};
+use crate::{Error, Inner, limits};
+use futures_util::future::{Either, select};
+use parking_lot::Mutex;
+use rekindle_base::Kind;
+use rekindle_env::Switch;
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// The ring of volumes that wait for their turn, and the signals to the workers.
+pub(crate) struct Destager {
+    ring: Mutex<VecDeque<Arc<Staged>>>,
+    wake: Notify,
+    pub(crate) stopping: Switch,
+    pub(crate) workers: watch::Sender<usize>,
+}
+
+/// The next step of a worker.
+enum Turn {
+    Destage(Arc<Staged>),
+    Wait(Option<Duration>),
+}
+
+impl Destager {
+    pub(crate) fn new() -> Self {
+        Self {
+            ring: Mutex::new(VecDeque::new()),
+            wake: Notify::new(),
+            stopping: Switch::default(),
+            workers: watch::Sender::new(0),
+        }
+    }
+
+    /// Adds a volume that has unfinished changes and had none.
+    pub(crate) fn join(&self, volume: Arc<Staged>) {
+        self.ring.lock().push_back(volume);
+        self.wake();
+    }
+
+    /// Ends destaging: the workers stop, and the ring is emptied.
+    pub(crate) fn end(&self) {
+        self.stopping.turn_on();
+        let volumes = std::mem::take(&mut *self.ring.lock());
+        drop(volumes);
+    }
+
+    /// The names of the next volumes in the ring, at most `most`, and the count of all.
+    pub(crate) fn ring(&self, most: usize) -> (Vec<String>, usize) {
+        let ring = self.ring.lock();
+        (ring.iter().take(most).map(|volume| volume.name.clone()).collect(), ring.len())
+    }
+
+    /// Wakes a worker: a volume may be due.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+}
+
+/// Starts the workers.
+pub(crate) fn start(inner: &Arc<Inner>) {
+    let count = inner.config.destagers.max(1);
+    inner.destager.workers.send_replace(count);
+    for _ in 0..count {
+        let inner = inner.clone();
+        let env = inner.env.clone();
+        env.spawn("destager", async move {
+            work(&inner).await;
+            // The volume in hand is back in the ring, which no worker reads any more.
+            inner.destager.end();
+            inner.destager.workers.send_modify(|workers| *workers -= 1);
+        });
+    }
+}
+
+async fn work(inner: &Arc<Inner>) {
+    let destager = &inner.destager;
+    while !destager.stopping.is_on() {
+        match next(inner) {
+            Turn::Destage(volume) => {
+                // Another worker watches the rest of the ring meanwhile.
+                destager.wake();
+                destage(&volume).await;
+                volume.busy.send_replace(false);
+                destager.ring.lock().push_back(volume);
+            }
+            Turn::Wait(wait) => {
+                let told = pin!(destager.wake.notified());
+                let stop = pin!(destager.stopping.wait());
+                let either = pin!(async {
+                    select(told, stop).await;
+                });
+                match wait {
+                    Some(wait) => drop(select(either, inner.env.sleep(wait)).await),
+                    None => either.await,
+                }
+            }
+        }
+    }
+}
+
+/// Turns the ring once: returns the first volume that is due, or the time until one is.
+fn next(inner: &Arc<Inner>) -> Turn {
+    let ring = &inner.destager.ring;
+    let mut wait = inner.release_old_previous();
+    // After releasing the previous roots: room that only they held is no reason to destage.
+    let scarce = inner.is_scarce();
+    let rounds = ring.lock().len();
+    for _ in 0..rounds {
+        let Some(volume) = ring.lock().pop_front() else { break };
+        match volume.due(scarce) {
+            Due::Now => return Turn::Destage(volume),
+            Due::In(time) => {
+                wait = Some(wait.map_or(time, |wait: Duration| wait.min(time)));
+                ring.lock().push_back(volume);
+            }
+            Due::Never => {}
+        }
+    }
+    Turn::Wait(wait)
+}
+
+/// Destages one batch of a volume and records the outcome.
+async fn destage(volume: &Arc<Staged>) {
+    let outcome = {
+        let work = pin!(batch::run(volume));
+        let cut = pin!(async {
+            volume.ending().await;
+            if volume.may_promise(&volume.gate.lock()).is_ok() {
+                volume.inner.env.sleep(limits::CLOSE_GRACE).await;
+            }
+        });
+        match select(work, cut).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(_) => Err(Error::Closed(volume.name.clone())),
+        }
+    };
+    match outcome {
+        Ok(()) => {
+            let mut gate = volume.gate.lock();
+            gate.pause = Default::default();
+            gate.destage_error = None;
+            gate.lost = None;
+        }
+        Err(Error::Closed(_)) => {}
+        // The volume has ended.
+        Err(error) if error.kind() == Kind::Fenced => {
+            tracing::error!(volume = %volume.name, "fenced: {error}");
+            volume.end_with(error);
+        }
+        Err(error) => {
+            volume.notice(&error);
+            failed(volume, error);
+        }
+    }
+    volume.inner.admit_waiting();
+}
+
+/// Records a batch that did not reach the store: nothing is lost, and it is tried again after a
+/// pause.
+fn failed(volume: &Arc<Staged>, error: Error) {
+    metrics::counter!("rekindle_destage_errors_total").increment(1);
+    let now = volume.inner.env.now();
+    let (waiters, pause) = {
+        let mut gate = volume.gate.lock();
+        gate.pause.length = (gate.pause.length * 2).clamp(limits::BACKOFF_MIN, limits::BACKOFF_MAX);
+        gate.pause.until = now + gate.pause.length;
+        gate.destage_error = Some(error.to_string());
+        // Acknowledged bytes that are gone do not come back by waiting, unless a client writes over
+        // them.
+        let waiters = if matches!(error, Error::Lost { .. }) {
+            gate.lost = Some(error.clone());
+            gate.give_up()
+        } else {
+            Vec::new()
+        };
+        (waiters, gate.pause.length)
+    };
+    match error.kind() {
+        Kind::Damaged => tracing::error!(volume = %volume.name, %error, ?pause, "destaging failed"),
+        _ => {
+            tracing::warn!(volume = %volume.name, %error, ?pause, "destaging failed, will try again")
+        }
+    }
+    notify(waiters, &Err(error));
+}
+
+impl Staged {
+    /// Decides whether a batch is due. `scarce`: the log's flash is scarce.
+    fn due(&self, scarce: bool) -> Due {
+        let now = self.inner.env.now();
+        let committed = self.inner.log.committed();
+        let mut gate = self.gate.lock();
+        if *self.busy.borrow() {
+            // A salvage has taken the destager's place for a commit.
+            return Due::In(limits::PENDING_CHECK);
+        }
+        if self.mode != Mode::Memory && gate.pending() > 0 {
+            // The callers that waited for these changes may be gone.
+            gate.apply(committed);
+        }
+        let facts = Facts {
+            ended: gate.ended.is_some(),
+            ready: gate.ready(),
+            pending: gate.pending(),
+            bytes: gate.queue.bytes(),
+            age: gate.queue.get(0).map_or(Duration::ZERO, |oldest| now.since(oldest.at())),
+            // A client may have written over the lost change: then the batch needs it no more.
+            awaited: matches!(self.mode, Mode::Store { .. })
+                || gate.drain_to > gate.checkpoint()
+                || gate.lost.is_some(),
+            pressed: scarce || self.is_pressed(&gate),
+            pause: gate.pause.until.since(now),
+        };
+        let config = &self.inner.config;
+        gate.told = false;
+        let due = due(&facts, config.destage_age, config.destage_bytes);
+        match due {
+            Due::Now => {
+                self.busy.send_replace(true);
+                gate.told = true;
+            }
+            Due::Never => gate.ringed = false,
+            Due::In(_) => {}
+        }
+        due
+    }
+
+    /// Waits until the volume closes or staging stops.
+    pub(crate) async fn ending(&self) {
+        let (closing, stopping) = (self.closing.wait(), self.inner.destager.stopping.wait());
+        select(pin!(closing), pin!(stopping)).await;
+    }
+
+    /// Waits; returns an error when the volume closes or staging stops meanwhile.
+    pub(crate) async fn pause(&self, time: Duration) -> Result<(), Error> {
+        match select(pin!(self.ending()), self.inner.env.sleep(time)).await {
+            Either::Left(_) => Err(Error::Closed(self.name.clone())),
+            Either::Right(_) => Ok(()),
+        }
+    }
+}

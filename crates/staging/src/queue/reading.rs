@@ -1,0 +1,198 @@
+//! Reads of a volume in service: newer bytes from the overlay, the rest from the home at the same
+//! root.
+
+use crate::ack::policy::Mode;
+use crate::ack::staged::Staged;
+use crate::home::{Extent, Source};
+use crate::repair::quarantine::{self, Lost};
+use crate::{Error, limits};
+use rekindle_content::tree::Root;
+
+/// The parts of a range at one moment. The sources hold their bytes, so the picture stays true.
+struct Picture {
+    /// From, to, and the source of the bytes.
+    pieces: Vec<(u64, u64, Source)>,
+    /// From, to.
+    gaps: Vec<(u64, u64)>,
+    root: Root,
+    /// The lost stretches of the gaps.
+    lost: Vec<Lost>,
+}
+
+impl Staged {
+    /// Reads from memory only; `false` when some byte is not there. A plain call.
+    pub fn read_now(&self, position: u64, out: &mut [u8]) -> Result<bool, Error> {
+        let end = end_of(position, out.len())?;
+        if out.len() > limits::COPY_UNDER_LOCK_BYTES_MAX {
+            return self.read_picture_now(position, out);
+        }
+        // Copies under the lock: cheaper than holding every segment that takes part.
+        let mut gaps = Vec::new();
+        let mut next = position;
+        let root = {
+            let gate = self.gate.lock();
+            if let Some(ended) = &gate.ended {
+                return Err(ended.clone());
+            }
+            if !gate.queue.is_listed() {
+                return Ok(false);
+            }
+            for (start, stop, change) in gate.meeting(position, end) {
+                if start > next {
+                    gaps.push((next, start));
+                }
+                let skip = start - change.position;
+                if !change.read_now(skip, part(out, position, start, stop))? {
+                    return Ok(false);
+                }
+                next = stop;
+            }
+            let missing = gaps.iter().copied().chain([(next, end)]);
+            self.refuse_lost(&gate.held.value.lost, missing)?;
+            gate.held.value.root
+        };
+        for (start, stop) in gaps {
+            if !self.home.read_now(&root, start, part(out, position, start, stop))? {
+                return Ok(false);
+            }
+        }
+        // The last gap apart: a read that meets nothing allocates nothing.
+        if next < end {
+            return self.home.read_now(&root, next, part(out, position, next, end));
+        }
+        Ok(true)
+    }
+
+    fn read_picture_now(&self, position: u64, out: &mut [u8]) -> Result<bool, Error> {
+        if !self.gate.lock().queue.is_listed() {
+            return Ok(false);
+        }
+        let picture = self.readable(position, end_of(position, out.len())?)?;
+        for (start, stop, source) in &picture.pieces {
+            if !source.read_now(0, part(out, position, *start, *stop))? {
+                return Ok(false);
+            }
+        }
+        for (start, stop) in picture.gaps {
+            if !self.home.read_now(&picture.root, start, part(out, position, start, stop))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads from memory, flash and the datastore.
+    pub async fn read(&self, position: u64, out: &mut [u8]) -> Result<(), Error> {
+        self.listed().await?;
+        // Every chunk that this root reaches stays until the read has ended, even when newer roots
+        // do not reach it.
+        let _hold = self.inner.content.hold();
+        let picture = self.readable(position, end_of(position, out.len())?)?;
+        for (start, stop, source) in &picture.pieces {
+            source.read(0, part(out, position, *start, *stop)).await?;
+        }
+        let keep = self.mode != Mode::Store { keep: false };
+        for (start, stop) in picture.gaps {
+            let out = part(out, position, start, stop);
+            let read = self.home.read(&picture.root, start, out, keep).await;
+            read.inspect_err(|error| self.notice(error))?;
+        }
+        Ok(())
+    }
+
+    /// Data and holes of a range, adjacent equals merged, covering it exactly.
+    pub async fn extents(&self, position: u64, span: u64) -> Result<Vec<Extent>, Error> {
+        let end = position.checked_add(span).ok_or_else(beyond)?;
+        self.listed().await?;
+        let _hold = self.inner.content.hold();
+        let picture = self.picture(position, end)?;
+        let mut extents: Vec<Extent> = picture
+            .pieces
+            .iter()
+            .map(|(start, stop, source)| {
+                let data = !matches!(source, Source::Zero);
+                Extent { position: *start, span: stop - start, data }
+            })
+            .collect();
+        for (start, stop) in picture.gaps {
+            extents.extend(self.home.extents(&picture.root, start, stop - start).await?);
+        }
+        extents.sort_unstable_by_key(|extent| extent.position);
+        Ok(merged(quarantine::as_data(extents, &picture.lost)))
+    }
+
+    /// The picture of a range; an error if some of it is lost.
+    fn readable(&self, position: u64, end: u64) -> Result<Picture, Error> {
+        let picture = self.picture(position, end)?;
+        self.refuse_lost(&picture.lost, picture.gaps.iter().copied())?;
+        Ok(picture)
+    }
+
+    /// Returns an error that names the lost stretches in `gaps`, the stretches that the overlay
+    /// does not have.
+    fn refuse_lost(
+        &self,
+        lost: &[Lost],
+        gaps: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<(), Error> {
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let met: Vec<Lost> =
+            gaps.flat_map(|(from, upto)| quarantine::meeting(lost, from, upto)).copied().collect();
+        if met.is_empty() {
+            return Ok(());
+        }
+        let lost = quarantine::sentence(&quarantine::with(&met, &[]));
+        Err(Error::Quarantined { volume: self.name.clone(), lost })
+    }
+
+    fn picture(&self, position: u64, end: u64) -> Result<Picture, Error> {
+        let gate = self.gate.lock();
+        gate.in_service()?;
+        let vault = &gate.held.value;
+        let lost = quarantine::meeting(&vault.lost, position, end).to_vec();
+        let mut picture = Picture { pieces: Vec::new(), gaps: Vec::new(), root: vault.root, lost };
+        let mut next = position;
+        for (start, stop, change) in gate.meeting(position, end) {
+            if start > next {
+                picture.gaps.push((next, start));
+            }
+            picture.pieces.push((start, stop, change.source(start - change.position)));
+            next = stop;
+        }
+        if next < end {
+            picture.gaps.push((next, end));
+        }
+        Ok(picture)
+    }
+}
+
+/// The bytes `start..stop` of the volume in a buffer that begins at `position`.
+fn part(out: &mut [u8], position: u64, start: u64, stop: u64) -> &mut [u8] {
+    let offset = |at: u64| usize::try_from(at - position).expect("within the buffer");
+    &mut out[offset(start)..offset(stop)]
+}
+
+fn end_of(position: u64, length: usize) -> Result<u64, Error> {
+    position.checked_add(length as u64).ok_or_else(beyond)
+}
+
+fn beyond() -> Error {
+    Error::Invalid("a range ends beyond 2^64".to_owned())
+}
+
+fn merged(extents: Vec<Extent>) -> Vec<Extent> {
+    let mut merged: Vec<Extent> = Vec::with_capacity(extents.len());
+    for extent in extents {
+        match merged.last_mut() {
+            Some(last)
+                if last.data == extent.data && last.position + last.span == extent.position =>
+            {
+                last.span += extent.span;
+            }
+            _ => merged.push(extent),
+        }
+    }
+    merged
+}

@@ -1,0 +1,78 @@
+//! Tests of the parent module.
+
+use super::*;
+use crate::Logged;
+use crate::destage::commit::tests::vault;
+
+fn gaps(checkpoint: u64, serials: &[u64]) -> Option<String> {
+    missing(Serial(checkpoint), serials.iter().map(|&serial| Serial(serial)))
+}
+
+#[test]
+fn missing_serials_are_named_exactly() {
+    assert_eq!(gaps(0, &[]), None);
+    assert_eq!(gaps(0, &[1, 2, 3]), None);
+    assert_eq!(gaps(7, &[8, 9]), None);
+    assert_eq!(gaps(0, &[2]).as_deref(), Some("1"));
+    assert_eq!(gaps(7, &[8, 10, 14]).as_deref(), Some("9, 11-13"));
+    assert_eq!(gaps(7, &[10]).as_deref(), Some("8-9"));
+}
+
+#[test]
+fn losses_count_unless_the_datastore_has_what_is_lost() {
+    let loss = |after, before: Option<u64>| Loss {
+        segment: rekindle_base::SegmentId(3),
+        after: Serial(after),
+        before: before.map(Serial),
+        reason: "gone".into(),
+    };
+    let harm = |loss| harm(Serial(10), &[loss]);
+    assert_eq!(harm(loss(5, Some(11))), None, "up to 10 they are in the datastore");
+    assert_eq!(
+        harm(loss(5, Some(13))).as_deref(),
+        Some("serials 11 to 12 were in segment 3: gone")
+    );
+    assert_eq!(
+        harm(loss(15, None)).as_deref(),
+        Some("serials 16 to an unknown one were in segment 3: gone")
+    );
+}
+
+/// Start 160 found serials 9 to 14 of start 100; the user gave up the changes behind 12.
+#[test]
+fn what_is_kept_of_accepted_losses_fits_the_vault_in_this_generation_and_the_next_ones() {
+    let change = || Change::logged(0, 512, None, Position(0), Moment::default());
+    let (of, life) = (Incarnation(100), Incarnation(160));
+    let mut parked = Parked {
+        generation: Generation(5),
+        checkpoint: Serial(8),
+        unindexed: 0,
+        changes: (9..=14).map(|_| change()).collect(),
+        end: Position(0),
+        begins: Serial(14),
+        runs: Runs::of([(Serial(10), of), (Serial(14), of)].into_iter()),
+    };
+    parked.truncate(Serial(12));
+    assert_eq!((parked.changes.len(), parked.begins), (4, Serial(12)));
+    assert_eq!(parked.runs, Runs::of([(Serial(12), of)].into_iter()));
+    let accepted = crate::Accepted {
+        generation: Generation(6),
+        through: Serial(12),
+        segment: rekindle_base::SegmentId(0),
+    };
+    let vault = vault(6, 8);
+    let logged =
+        Logged { node: vault.owner.unwrap_or_default(), incarnation: of, begins: Serial(8) };
+    let vault = Vault {
+        generation: Generation(6),
+        incarnation: life,
+        begins: Serial(12),
+        accepted: Some(accepted),
+        logged: vec![logged],
+        ..vault
+    };
+    for generation in [5, 6, 7] {
+        parked.generation = Generation(generation);
+        parked.check(&vault, life).unwrap();
+    }
+}

@@ -1,0 +1,9 @@
+//! Damaged content: what is lost is found, taken out of the tree, and refused to readers.
+//!
+//! - [`salvage`]: the repair of one volume in service.
+//! - [`replay`]: the way back to the previous root, with the log's changes folded again.
+//! - [`quarantine`]: the lost stretches, which reads refuse and writes heal.
+
+pub(crate) mod quarantine;
+pub(crate) mod replay;
+pub(crate) mod salvage;

@@ -1,0 +1,12 @@
+//! What a person does to a volume: create, list, rename, resize, remove, restore, roll back, pin.
+//!
+//! [`rest`] is common to those that need the volume out of service first.
+
+pub(crate) mod create;
+pub(crate) mod list;
+pub(crate) mod pin;
+pub(crate) mod remove;
+pub(crate) mod rename;
+pub(crate) mod rest;
+pub(crate) mod trash;
+pub(crate) mod versions;

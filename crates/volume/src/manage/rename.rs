@@ -1,0 +1,236 @@
+//! Another name, or another size, for a volume.
+//!
+//! The vault is the truth of a name, and names the other name that may lead to it. The steps of a
+//! renaming: the vault notes the new name, so that no other volume takes it; the record of that
+//! name is made; the vault changes; the old name is deleted; the vault forgets it. After a crash at
+//! any step one of the two names is right, and the reaper, or a removal, frees the other.
+
+use crate::manage::create;
+use crate::manage::list;
+use crate::manage::rest;
+use crate::registry::machine::{Event, State};
+use crate::registry::{Claim, Inner};
+use crate::stop::offline;
+use crate::{Error, Info, Spec, Vault, VaultState, records};
+use rekindle_base::VolumeId;
+use rekindle_base::units::format_size;
+use rekindle_datastore::record::Held;
+use rekindle_staging::Written;
+use std::sync::Arc;
+
+/// Gives a volume without clients another name.
+pub(crate) async fn rename(inner: &Arc<Inner>, name: &str, new: &str) -> Result<Info, Error> {
+    let checked =
+        rekindle_base::names::check(name).and_then(|()| rekindle_base::names::check_new(new));
+    checked.map_err(|bad| Error::Invalid(bad.to_string()))?;
+    if name == new {
+        return Err(Error::Invalid(format!("volume '{name}' has this name already")));
+    }
+    let _locks = inner.name_locks.take_both(name, new).await;
+    let claimed = offline::claim(inner, name, false, "renaming").await?;
+    let cause = format!("renamed to '{new}'");
+    match change_name(&claimed, new).await {
+        Ok(()) => claimed.end(Event::Removed, &cause, |inside| inside.reason = None)?,
+        Err(error) => {
+            let why = error.to_string();
+            claimed.end(Event::OfflineDone, &why, |inside| {
+                inside.known &= !matches!(error, Error::NotFound(_));
+            })?;
+            return Err(error);
+        }
+    }
+    list::show(inner, new).await
+}
+
+async fn change_name(claimed: &Claim, new: &str) -> Result<(), Error> {
+    let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
+    offline::close(claimed).await?;
+    let _step = claimed.step("the store: giving the vault another name");
+    let held = records::find(&inner.writer, name).await?;
+    claimed.entry.inside.lock().known = true;
+    if let Some(owner) = held.value.owner.filter(|&owner| owner != inner.writer.node) {
+        return Err(Error::Elsewhere(name.to_owned(), owner));
+    }
+    give(inner, &held.value, new, |vault| match vault.state {
+        VaultState::Live => Ok(vault.clone()),
+        _ => Err(Error::NotFound(name.to_owned())),
+    })
+    .await
+}
+
+/// Gives a volume a name, and applies `change` to its vault in the same write. The caller holds the
+/// lock of the name.
+pub(crate) async fn give(
+    inner: &Inner,
+    vault: &Vault,
+    new: &str,
+    change: impl Fn(&Vault) -> Result<Vault, Error>,
+) -> Result<(), Error> {
+    let (id, name) = (vault.id, vault.name.as_str());
+    // An interrupted renaming has left this name.
+    if let Some(left) = vault.also.as_deref().filter(|&left| left != new) {
+        records::free_name(&inner.writer, left, id).await?;
+    }
+    rest::rewrite(inner, name, id, |vault| {
+        change(vault)?;
+        Ok(Vault { also: Some(new.to_owned()), ..vault.clone() })
+    })
+    .await?;
+    let given = async {
+        records::take_name(&inner.writer, new, id).await?;
+        rest::rewrite(inner, name, id, |vault| {
+            if vault.also.as_deref() != Some(new) {
+                // Another node renames it, too, or has taken this renaming for an interrupted one.
+                return Err(rekindle_datastore::Error::Conflict(Vault::key(id)).into());
+            }
+            let also = (name != new).then(|| name.to_owned());
+            Ok(Vault { name: new.to_owned(), also, ..change(vault)? })
+        })
+        .await
+    };
+    match given.await {
+        Ok(_) if name == new => Ok(()),
+        Ok(_) => {
+            if let Err(error) = end(inner, (new, id), name, true).await {
+                tracing::warn!(
+                    volume = new,
+                    "has its new name; the old one, '{name}', stays until it is reaped: {error}"
+                );
+            }
+            Ok(())
+        }
+        Err(error) => {
+            if !error.kind().is_retryable() {
+                end(inner, (name, id), new, true).await?;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Ends a renaming: frees the name `left`, which is not the volume's, and has the vault forget it.
+/// The vault comes last, so that a crash here is noticed. It comes first if another node may be in
+/// the middle of the renaming (not `is_ours`).
+pub(crate) async fn end(
+    inner: &Inner,
+    (name, id): (&str, VolumeId),
+    left: &str,
+    is_ours: bool,
+) -> Result<(), Error> {
+    let free = records::free_name(&inner.writer, left, id);
+    let forget = rest::rewrite(inner, name, id, |vault| {
+        let also = vault.also.clone().filter(|also| also != left);
+        Ok(Vault { also, ..vault.clone() })
+    });
+    if is_ours {
+        free.await?;
+        forget.await?;
+    } else {
+        forget.await?;
+        free.await?;
+    }
+    Ok(())
+}
+
+/// Gives a volume another size. A volume grows in service: clients see the new size when they
+/// connect. A smaller size gives up the end of the volume, only with `shrink` and only without
+/// clients.
+pub(crate) async fn resize(
+    inner: &Arc<Inner>,
+    name: &str,
+    size: u64,
+    shrink: bool,
+) -> Result<Info, Error> {
+    rekindle_base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
+    let _lock = inner.name_locks.take(name).await;
+    let vault = records::find(&inner.writer, name).await?.value;
+    create::check(&Spec {
+        name: name.to_owned(),
+        kind: vault.kind.clone(),
+        size,
+        block_size: vault.block_size,
+        policy: vault.policy,
+        ack: vault.ack,
+    })?;
+    if size < vault.size && !shrink {
+        return Err(Error::Invalid(format!(
+            "volume '{name}' has {}: {} would cut off its end; shrink the file system in it first, then say --shrink",
+            format_size(vault.size),
+            format_size(size)
+        )));
+    }
+    if size < vault.size {
+        let claimed = offline::claim(inner, name, false, "shrinking").await?;
+        let cut = cut(&claimed, &vault, size).await;
+        let why = cut.as_ref().err().map(ToString::to_string);
+        let cause = why.clone().unwrap_or_else(|| format!("shrunk to {size} bytes"));
+        claimed.end(Event::OfflineDone, &cause, |inside| inside.reason = why)?;
+        cut?;
+    } else {
+        grow(inner, name, &vault, size).await?;
+    }
+    list::show(inner, name).await
+}
+
+/// Shrinks a volume: trims its end, so that a version keeps the content from before, and then
+/// writes the size.
+async fn cut(claimed: &Claim, vault: &Vault, size: u64) -> Result<(), Error> {
+    let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
+    rest::settle(claimed, async |staged| {
+        // Drained before the trim, so that the content before the cut becomes a version of its own.
+        staged.drain().await?;
+        match staged.clear(size, vault.size - size, true, true) {
+            Written::Acked => {}
+            Written::NeedsSync(ticket) => staged.sync(ticket).await?,
+            Written::Pending(later) => later.await?,
+        }
+        Ok(())
+    })
+    .await?;
+    let _step = claimed.step("the store: writing the size into the vault");
+    rest::rewrite(inner, name, vault.id, |vault| {
+        let end = |lost: &rekindle_staging::Lost| lost.position.saturating_add(lost.span);
+        if vault.lost.iter().any(|lost| end(lost) > size) {
+            let reason =
+                format!("part of the end of volume '{name}' is lost and could not be cut off");
+            return Err(Error::Invalid(reason));
+        }
+        Ok(Vault { size, ..vault.clone() })
+    })
+    .await?;
+    Ok(())
+}
+
+async fn grow(inner: &Arc<Inner>, name: &str, vault: &Vault, size: u64) -> Result<(), Error> {
+    let resized = |vault: &Vault| {
+        // A concurrent growth may have been larger.
+        Ok(Vault { size: size.max(vault.size), ..vault.clone() })
+    };
+    loop {
+        let entry = inner.entry(name);
+        let (state, live) = {
+            let inside = entry.inside.lock();
+            (inside.machine.state(), inside.live.clone())
+        };
+        if let (State::Attached | State::Stalled, Some(live)) = (state, live) {
+            let held: Held<Vault> = rest::rewrite(inner, name, vault.id, resized).await?;
+            live.resize(held);
+            return Ok(());
+        }
+        // Claimed, so that no client attaches the volume with its old size.
+        let claimed = match offline::claim(inner, name, false, "growing").await {
+            // A client has attached it meanwhile.
+            Err(Error::Busy { .. }) => continue,
+            claimed => claimed?,
+        };
+        let closed = offline::close(&claimed).await;
+        let written = match closed {
+            Ok(()) => rest::rewrite(inner, name, vault.id, resized).await.map(drop),
+            Err(error) => Err(error),
+        };
+        let why = written.as_ref().err().map(ToString::to_string);
+        let cause = why.clone().unwrap_or_else(|| format!("grown to {size} bytes"));
+        claimed.end(Event::OfflineDone, &cause, |inside| inside.reason = why)?;
+        return written;
+    }
+}

@@ -1,0 +1,106 @@
+//! Work on a volume at rest: without clients, its whole backlog in the datastore, its vault changed
+//! by conditional write.
+
+use crate::registry::{Claim, Inner};
+use crate::stop::offline;
+use crate::{Error, HomeMaker, Vault, attach, limits, records};
+use futures_util::future::{Either, select};
+use rekindle_base::VolumeId;
+use rekindle_datastore::record::Held;
+use rekindle_staging::Staged;
+use std::pin::pin;
+use std::sync::Arc;
+
+/// Brings all unfinished changes of a claimed volume to the datastore and takes it out of service;
+/// `before` may add changes.
+///
+/// An error if that takes too long or is impossible, as in a full store. The volume is then out of
+/// service, and its unfinished changes stay in the log.
+pub(crate) async fn settle(
+    claimed: &Claim,
+    before: impl AsyncFnOnce(&Arc<Staged>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
+    let live = claimed.entry.inside.lock().live.clone();
+    let staged = match &live {
+        Some(live) => live.staged.clone(),
+        None => {
+            let _step = claimed.step("the store: becoming the owner in the vault");
+            let held = records::find(&inner.writer, name).await?;
+            let held = attach::become_owner(inner, name, held).await?;
+            let home = home_of(&inner.homes, &held.value)?;
+            let _step = claimed.step("the log: reading unfinished changes");
+            inner.staging.open(held, home).await?
+        }
+    };
+    let drained = {
+        let _step = claimed.step("the store: taking what is unfinished");
+        let work = async {
+            before(&staged).await?;
+            Ok::<_, Error>(staged.drain().await?)
+        };
+        let full = pin!(until_full(inner));
+        match select(pin!(inner.env.timeout(limits::SETTLE_TIME_MAX, work)), full).await {
+            Either::Left((drained, _)) => drained,
+            Either::Right(((), _)) => {
+                let reason =
+                    format!("the store has no room for what volume '{name}' has acknowledged");
+                Ok(Err(rekindle_datastore::Error::Full(reason).into()))
+            }
+        }
+    };
+    let closed = match live {
+        Some(_) => offline::close(claimed).await,
+        None => staged.close().await.map_err(Error::from),
+    };
+    match drained {
+        Ok(drained) => drained.map(drop).and(closed),
+        Err(_) => {
+            let reason = format!(
+                "what volume '{name}' has acknowledged did not reach the store within {} s",
+                limits::SETTLE_TIME_MAX.as_secs()
+            );
+            Err(rekindle_datastore::Error::Unavailable(reason).into())
+        }
+    }
+}
+
+/// Ends once [`limits::FULL_LOOKS`] looks in a row have found the store full.
+async fn until_full(inner: &Inner) {
+    let mut looks = 0;
+    while looks < limits::FULL_LOOKS {
+        inner.env.sleep(limits::FULL_PAUSE).await;
+        looks = if inner.staging.is_store_full() { looks + 1 } else { 0 };
+    }
+}
+
+/// Makes the home of a volume's content.
+pub(crate) fn home_of(
+    homes: &HomeMaker,
+    vault: &Vault,
+) -> Result<Arc<dyn rekindle_staging::Home>, Error> {
+    (homes)(vault)
+}
+
+/// Changes the vault of a volume that no other node owns.
+pub(crate) async fn rewrite(
+    inner: &Inner,
+    name: &str,
+    id: VolumeId,
+    change: impl Fn(&Vault) -> Result<Vault, Error>,
+) -> Result<Held<Vault>, Error> {
+    for _ in 0..limits::CONFLICTS_MAX {
+        let Some(held) = records::vault(&inner.writer, id).await? else {
+            return Err(Error::NotFound(name.to_owned()));
+        };
+        if let Some(owner) = held.value.owner.filter(|&owner| owner != inner.writer.node) {
+            return Err(Error::Elsewhere(name.to_owned(), owner));
+        }
+        let value = change(&held.value)?;
+        match inner.writer.replace(&held, value).await {
+            Err(rekindle_datastore::Error::Conflict(_)) => {}
+            done => return Ok(done?),
+        }
+    }
+    Err(rekindle_datastore::Error::Conflict(Vault::key(id)).into())
+}

@@ -1,0 +1,208 @@
+//! Rollback: takes a volume back to an earlier content.
+//!
+//! The vault lists the versions, and the sweep keeps their content. A rollback is one conditional
+//! write of the vault, with a new generation: the log's changes of older generations do not count
+//! from then on. The content before the rollback becomes a version, so that a rollback can be
+//! undone.
+
+use crate::manage::list;
+use crate::manage::rest;
+use crate::registry::machine::Event;
+use crate::registry::{Claim, Inner};
+use crate::stop::offline;
+use crate::{Error, Info, Vault, VaultState, limits, records};
+use rekindle_datastore::record::Held;
+use rekindle_staging::versions::{Spared, Time};
+use rekindle_staging::{Accepted, Version, versions};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// An earlier content of a volume, for users.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VersionInfo {
+    /// The version's label.
+    pub version: String,
+    /// Time at which a commit replaced it, microseconds since 1970.
+    pub until: u64,
+    /// Size of the volume then, bytes.
+    pub size: u64,
+    /// Estimate of the bytes that only this version keeps in the store; an upper bound.
+    pub keeps: u64,
+    /// Bytes that were lost in it.
+    pub lost: u64,
+}
+
+impl VersionInfo {
+    fn of(version: &Version) -> Self {
+        Self {
+            version: version.label(),
+            until: version.committed,
+            size: version.size,
+            keeps: version.replaced,
+            lost: version.lost.iter().map(|lost| lost.span).sum(),
+        }
+    }
+}
+
+/// Lists the versions of a volume, the newest first.
+pub(crate) async fn versions(inner: &Arc<Inner>, name: &str) -> Result<Vec<VersionInfo>, Error> {
+    let vault = records::find(&inner.writer, name).await?.value;
+    let now = inner.env.aging_clock().0;
+    Ok(vault
+        .versions
+        .iter()
+        .filter(|one| versions::is_kept(one, now))
+        .map(VersionInfo::of)
+        .collect())
+}
+
+/// Takes a volume back to a version. `discard` gives up unfinished changes that cannot reach the
+/// datastore.
+pub(crate) async fn rollback(
+    inner: &Arc<Inner>,
+    name: &str,
+    to: &str,
+    discard: bool,
+) -> Result<Info, Error> {
+    rekindle_base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
+    let _lock = inner.name_locks.take(name).await;
+    // Checked before the claim: a version that does not exist must not take the volume out of
+    // service.
+    let vault = records::find(&inner.writer, name).await?.value;
+    let version = pick(inner, &vault, to)?;
+    is_readable(inner, &vault, &version).await?;
+    let claimed = offline::claim(inner, name, false, "going back to an earlier version").await?;
+    let outcome = go_back(&claimed, to, discard).await;
+    let why = outcome.as_ref().err().map(ToString::to_string);
+    let cause = why.clone().unwrap_or_else(|| format!("went back to version {to}"));
+    claimed.end(Event::OfflineDone, &cause, |inside| {
+        inside.reason = why;
+        if outcome.is_ok() {
+            inside.waits = None;
+        }
+    })?;
+    outcome?;
+    list::show(inner, name).await
+}
+
+/// Fails if part of the tree of an earlier content cannot be read.
+async fn is_readable(inner: &Inner, vault: &Vault, version: &Version) -> Result<(), Error> {
+    let home = rest::home_of(&inner.homes, vault)?;
+    let mut position = 0;
+    while position < version.size {
+        let span = limits::VERSION_LOOK_BYTES.min(version.size - position);
+        if let Err(error) = home.extents(&version.root, position, span).await {
+            let (name, label) = (&vault.name, version.label());
+            let reason = format!(
+                "its version {label} cannot be read, so the volume stays as it is: {error}; `rekindle volume versions {name}` \
+                 lists the others"
+            );
+            return Err(match error.kind().is_retryable() {
+                true => {
+                    rekindle_datastore::Error::Unavailable(format!("volume '{name}': {reason}"))
+                        .into()
+                }
+                false => Error::Damaged { name: name.clone(), reason },
+            });
+        }
+        position += span;
+    }
+    Ok(())
+}
+
+async fn go_back(claimed: &Claim, to: &str, discard: bool) -> Result<(), Error> {
+    let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
+    // The commits of the settling must thin out neither the wanted version nor the others on the
+    // user's list.
+    let vault = newest(claimed).await?;
+    let target = pick(inner, &vault, to)?;
+    let _hold = inner.staging.hold_versions(&vault, &target);
+    let spared = Spared::of(&vault, &target);
+    if let Err(error) = rest::settle(claimed, async |_| Ok(())).await {
+        if !discard {
+            return Err(error);
+        }
+        tracing::warn!(
+            volume = name,
+            "goes back although what is unfinished stays behind: {error}"
+        );
+    }
+    let _step = claimed.step("the store: going back in the vault");
+    let held = records::find(&inner.writer, name).await?;
+    let id = held.value.id;
+    // Serials are never reused: changes that stay behind in the log count as done.
+    let last = inner.staging.last_serial(&held.value).await?;
+    let written = rest::rewrite(inner, name, id, |vault| {
+        let version = pick(inner, vault, to)?;
+        let generation = vault.generation.next();
+        let checkpoint = vault.checkpoint.max(last);
+        let segment = vault.accepted.map(|known| known.segment).unwrap_or_default();
+        let newer = vault.versions.iter().take_while(|one| **one != version);
+        let over = newer.map(|one| one.replaced).fold(version.replaced, u64::saturating_add);
+        Ok(Vault {
+            root: version.root,
+            size: version.size,
+            lost: version.lost.clone(),
+            generation,
+            checkpoint,
+            begins: checkpoint,
+            logged: Vec::new(),
+            accepted: Some(Accepted { generation, through: checkpoint, segment }),
+            versions: versions::with_present(vault, over, &spared, Time::of(&inner.env)),
+            ..vault.clone()
+        })
+    })
+    .await?;
+    inner.staging.leave_behind(id, written.value.checkpoint);
+    tracing::info!(volume = name, version = to, "went back to an earlier version");
+    Ok(())
+}
+
+/// Returns the newest vault of a claimed volume: that of the volume in service, if it is in
+/// service.
+async fn newest(claimed: &Claim) -> Result<Vault, Error> {
+    let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
+    let live = claimed.entry.inside.lock().live.clone();
+    match live {
+        Some(live) => Ok(live.staged.vault()),
+        None => Ok(records::find(&inner.writer, name).await?.value),
+    }
+}
+
+/// Drops the older half of a volume's earlier contents, so that they do not keep a store full.
+/// Returns the new vault; the old one if the write fails.
+pub(crate) async fn shed(inner: &Inner, held: Held<Vault>) -> Vault {
+    let vault = &held.value;
+    let is_ours = vault.owner.is_none_or(|owner| owner == inner.writer.node);
+    if vault.versions.is_empty() || !is_ours {
+        return held.value;
+    }
+    let kept = vault.versions.len() / 2;
+    let versions = vault.versions[..kept].to_vec();
+    let gone = vault.versions.len() - kept;
+    match inner.writer.replace(&held, Vault { versions, ..vault.clone() }).await {
+        Ok(written) => {
+            let volume = written.value.name.as_str();
+            tracing::warn!(volume, gone, kept, "earlier contents are let go of: the store is full");
+            written.value
+        }
+        Err(error) => {
+            tracing::warn!(volume = vault.name, %error, "earlier contents keep a full store full");
+            held.value
+        }
+    }
+}
+
+fn pick(inner: &Inner, vault: &Vault, to: &str) -> Result<Version, Error> {
+    let name = &vault.name;
+    if vault.state != VaultState::Live {
+        return Err(Error::NotFound(name.clone()));
+    }
+    let now = inner.env.aging_clock().0;
+    let found = vault.versions.iter().find(|one| one.label() == to && versions::is_kept(one, now));
+    found.cloned().ok_or_else(|| {
+        Error::Invalid(format!(
+            "volume '{name}' keeps no version '{to}': `rekindle volume versions {name}` lists those it keeps"
+        ))
+    })
+}
