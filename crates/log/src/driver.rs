@@ -123,6 +123,8 @@ impl Inner {
         match step {
             Step::Nothing => return Ok(false),
             Step::Write(batch) => {
+                // Copies are made beside the write to flash.
+                self.copies.extend(batch.segment, batch.end);
                 batch
                     .write(&self.pool)
                     .await
@@ -147,6 +149,8 @@ impl Inner {
         let Sealed { head, leaving, durable } = self.heads.lock().sealed();
         self.durable.store(durable, Ordering::Release);
         let mut table = self.table.lock();
+        self.copies.seal(head.segment.id());
+        self.copies.free(&leaving);
         let gone: Vec<_> = leaving.into_iter().map(|id| table.remove_dead(id)).collect();
         drop(table);
         // Outside the locks, since the last holder of a segment gives the segment's file back.
@@ -183,6 +187,7 @@ impl Inner {
         let highest = old.volumes.iter().map(|(&volume, &serial)| (volume, serial));
         table.learn(old.segment.id(), highest, false);
         let segment = &heads.open.segment;
+        self.copies.track(segment, heads.open.base, heads.open.durable());
         table.insert(segment.id(), segment.named(), Some(Arc::clone(segment)), false);
         drop(table);
         self.much_uncommitted.notify_one();
@@ -261,7 +266,13 @@ impl Inner {
         let slot = self.take_slot().await?;
         let edition = self.heads.lock().edition();
         let (named, leaving) = self.table.lock().next_digest();
-        let plan = Plan { id: *next_id, incarnation: self.incarnation, named, statistics: None };
+        let plan = Plan {
+            id: *next_id,
+            incarnation: self.incarnation,
+            class: self.copies.class(),
+            named,
+            statistics: None,
+        };
         *next_id = next_id.next();
         let head = open_head(&self.pool, plan, slot, file).await;
         let head = head.map_err(|error| self.latch(error))?;
@@ -349,6 +360,8 @@ impl Drop for Closing<'_> {
 pub(crate) struct Plan {
     pub(crate) id: SegmentId,
     pub(crate) incarnation: Incarnation,
+    /// Count of the replicas.
+    pub(crate) class: u32,
     /// The other segments of the log.
     pub(crate) named: Vec<Named>,
     /// The volumes with changes in these segments; `None` when that is known only once the head
@@ -366,7 +379,7 @@ pub(crate) async fn open_head(
     let header = SegmentHeader {
         version: VERSION,
         sector: pool.sector,
-        class: 0,
+        class: plan.class,
         node: pool.node,
         segment: plan.id,
         epoch: 1,

@@ -6,6 +6,7 @@ use crate::heads::Heads;
 use crate::inventory::Recovery;
 use crate::limits::{FILES_RESERVED, FLUSH_AHEAD_BYTES};
 use crate::machine::table::Table;
+use crate::replica::Copies;
 use crate::segment::Segment;
 use crate::segment_pool::SegmentPool;
 use crate::{Error, Position, Usage};
@@ -48,6 +49,7 @@ pub(crate) struct Inner {
     pub(crate) wanted: Notify,
     latched: OnceLock<Error>,
     pub(crate) recovery: Recovery,
+    pub(crate) copies: Arc<Copies>,
     pub(crate) folder_lock: Mutex<Option<Arc<dyn File>>>,
     /// The tasks in the background: commits without a request, and the opening of heads.
     pub(crate) unasked: Mutex<Vec<TaskHandle>>,
@@ -76,6 +78,7 @@ pub(crate) struct Parts {
     pub(crate) table: Table<Option<Arc<Segment>>>,
     pub(crate) recovery: Recovery,
     pub(crate) folder_lock: Arc<dyn File>,
+    pub(crate) copies: Copies,
 }
 
 impl Inner {
@@ -88,6 +91,7 @@ impl Inner {
         if heads.is_sealing() {
             much_uncommitted.notify_one();
         }
+        parts.copies.track(&heads.open.segment, heads.open.base, heads.open.durable());
         let over_budget = parts.table.live() > parts.segments_max;
         Inner {
             pool: parts.pool,
@@ -107,6 +111,7 @@ impl Inner {
             wanted: Notify::new(),
             latched: OnceLock::new(),
             recovery: parts.recovery,
+            copies: Arc::new(parts.copies),
             folder_lock: Mutex::new(Some(parts.folder_lock)),
             unasked: Mutex::default(),
             much_uncommitted,
@@ -174,6 +179,7 @@ impl Inner {
         let error = self.latched.get_or_init(|| error).clone();
         self.leader_left.notify_waiters();
         self.space.notify_waiters();
+        self.copies.look_again();
         error
     }
 

@@ -23,6 +23,7 @@
 //! | `driver` | commits and rollovers | `heads`, `machine`, `inventory`, `segment_pool` |
 //! | `heads` | how one head follows another | `head` (how its bytes lie) |
 //! | `segment` | serves reads of places, from memory or flash | `segment_pool` |
+//! | `replica` | copies segments to holders elsewhere | `segment` |
 //! | `segment_pool` | keeps free files and slots, and opens files | none |
 
 mod admit;
@@ -38,6 +39,7 @@ mod inventory;
 pub mod limits;
 mod machine;
 mod progress;
+mod replica;
 mod scan;
 mod segment;
 mod segment_pool;
@@ -49,7 +51,8 @@ mod view;
 mod walk;
 
 pub use error::Error;
-pub use progress::{Medium, Progress};
+pub use progress::{Copied, Media, Progress};
+pub use replica::{NewSegment, Replica};
 pub use segment::{Place, read_ahead};
 pub use start::Discovery;
 pub use summary::LogSummary;
@@ -226,8 +229,12 @@ impl Log {
         let inner = Arc::new(inner);
         let flusher = driver::flush_unasked(Arc::downgrade(&inner), flush_interval);
         let opener = driver::open_unasked(Arc::downgrade(&inner));
-        *inner.unasked.lock() =
-            vec![env.spawn("log-flush", flusher), env.spawn("log-open", opener)];
+        let mut tasks = vec![env.spawn("log-flush", flusher), env.spawn("log-open", opener)];
+        tasks.extend((0..inner.copies.count()).map(|index| {
+            let copier = replica::follow(env.clone(), Arc::clone(&inner.copies), index);
+            env.spawn("log-copy", copier)
+        }));
+        *inner.unasked.lock() = tasks;
         inner.make_ahead();
         Log { inner }
     }
@@ -276,6 +283,39 @@ impl Log {
     /// has latched, and every later append and commit fails.
     pub async fn commit(&self, position: Position) -> Result<(), Error> {
         self.inner.commit(position).await
+    }
+
+    /// Makes everything before `position` reach `media`: flash, and so many replicas. Waits for
+    /// replicas as long as they need. Errors as of [`Log::commit`], and [`Error::NoReplica`] if
+    /// there are fewer than asked for.
+    pub async fn reach(&self, media: Media, position: Position) -> Result<(), Error> {
+        let inner = &*self.inner;
+        if media.flash || media.copies > 0 {
+            // A replica gets what is certified, and a commit certifies.
+            inner.commit(position).await?;
+        }
+        if media.copies == 0 {
+            return Ok(());
+        }
+        if usize::from(media.copies) > inner.copies.count() {
+            let has = u8::try_from(inner.copies.count()).unwrap_or(u8::MAX);
+            return Err(Error::NoReplica { wanted: media.copies, has });
+        }
+        let position = position.min(inner.appended());
+        inner.copies.until(media.copies, position, || inner.check()).await
+    }
+
+    /// Count of the replicas of each segment: the class of the log.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.inner.copies.count()
+    }
+
+    /// The replicas that lack something that was committed, each with its last error, if it gave
+    /// one.
+    #[must_use]
+    pub fn replicas_behind(&self) -> Vec<(String, Option<String>)> {
+        self.inner.copies.behind(self.inner.durable())
     }
 
     /// Refuses appends until [`Log::go_on`]: the node's folder has to record [`Log::known`] first.
@@ -332,8 +372,8 @@ impl Log {
     #[must_use]
     pub fn progress(&self) -> Progress {
         // Flash first: it is never ahead of what was appended.
-        let flash = self.inner.durable();
-        Progress { appended: self.inner.appended(), flash }
+        let (flash, copies) = (self.inner.durable(), self.inner.copies.copied());
+        Progress { appended: self.inner.appended(), flash, copies }
     }
 
     /// The position up to which the log is durable on flash.

@@ -39,6 +39,15 @@ pub const STATISTICS_MAX: usize = 16_384;
 /// Most low-water marks that a head takes over; changes whose marks are beyond them may come back
 /// after a restart.
 pub const MARKS_MAX: usize = 16_384;
+/// Most replicas of a log: with local flash, four copies.
+pub const REPLICAS_MAX: usize = 3;
+/// Most bytes of one call to a replica.
+pub const COPY_BYTES_MAX: u32 = 1 << 20;
+/// Longest wait for a replica's answer to one call.
+pub const COPY_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(5);
+/// Shortest and longest pause before a replica is asked again.
+pub const COPY_RETRY_MIN: std::time::Duration = std::time::Duration::from_millis(10);
+pub const COPY_RETRY_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 /// Slots that the arena must have: the head, its successor.
 pub const SLOTS_MIN: usize = 2;
 /// Reads of a segment that must fail before it counts as damaged.

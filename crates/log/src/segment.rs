@@ -150,6 +150,14 @@ impl Segment {
         self.memory.read().as_ref().map(look)
     }
 
+    /// Reads bytes from flash as they are there, unchecked.
+    pub(crate) async fn read_raw(&self, start: u32, end: u32) -> io::Result<Vec<u8>> {
+        let file = self.pool.open(self.file, Open::Read).await?;
+        let mut bytes = vec![0; (end - start) as usize];
+        self.pool.read(&*file, &mut bytes, start).await?;
+        Ok(bytes)
+    }
+
     fn damaged(&self, offset: u32, reason: impl Into<String>) -> Error {
         Error::Damaged { segment: self.id(), offset, reason: reason.into() }
     }

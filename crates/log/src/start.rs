@@ -7,11 +7,12 @@ use crate::head::Head;
 use crate::inner::{Inner, Parts};
 use crate::inventory::{Content, Inventory, LostSegment, Marks, Recovery, content_of};
 use crate::limits::{
-    RESERVE_FILES, SECTOR_BYTES, SECTOR_BYTES_MAX, SEGMENTS_MAX, SEGMENTS_MIN, SLOTS_MIN,
-    STATISTICS_MAX,
+    REPLICAS_MAX, RESERVE_FILES, SECTOR_BYTES, SECTOR_BYTES_MAX, SEGMENTS_MAX, SEGMENTS_MIN,
+    SLOTS_MIN, STATISTICS_MAX,
 };
 use crate::machine::history::{End, History, Present, Probe, what_is_the_log};
 use crate::machine::table::Table;
+use crate::replica::{Copies, Replica};
 use crate::scan::{Looked, Scan, look, read_foot};
 use crate::segment::{Segment, spare_slot};
 use crate::segment_pool::SegmentPool;
@@ -34,6 +35,7 @@ pub struct Discovery {
     inventory: Inventory,
     folder_lock: Arc<dyn File>,
     was_closed: bool,
+    replicas: Vec<Arc<dyn Replica>>,
 }
 
 /// Finds the log of `config`, with `arena` for its open segments.
@@ -140,6 +142,7 @@ pub(crate) async fn find(
         inventory,
         folder_lock,
         was_closed,
+        replicas: Vec::new(),
     })
 }
 
@@ -149,6 +152,14 @@ impl Discovery {
     #[must_use]
     pub fn was_closed(&self) -> bool {
         self.was_closed
+    }
+
+    /// Gives the log its class: every segment that it opens is copied to these, at most
+    /// `limits::REPLICAS_MAX`.
+    #[must_use]
+    pub fn with_replicas(self, replicas: Vec<Arc<dyn Replica>>) -> Self {
+        assert!(replicas.len() <= REPLICAS_MAX, "no class has more replicas");
+        Discovery { replicas, ..self }
     }
 
     /// Opens a new head and makes it durable; the log begins there. No other life of the log may
@@ -161,12 +172,22 @@ impl Discovery {
         let named = |file: &u32| starting.history.missing.iter().any(|named| named.file == *file);
         let strays = scan.unreadable.iter().map(|(file, _)| *file);
         let strays = strays.filter(|file| !named(file)).collect();
-        let (head, old) = starting.open_new_head(scan, incarnation).await?;
+        let copies = Copies::new(self.replicas);
+        let (head, old) = starting.open_new_head(scan, incarnation, copies.class()).await?;
         env.boot_phase("new-head", Some("log"), watch);
         let Starting { table, pool, unread, .. } = starting;
         let recovery = Recovery::new(unread, inventory, strays);
-        let parts =
-            Parts { pool, incarnation, segments_max, head, old, table, recovery, folder_lock };
+        let parts = Parts {
+            pool,
+            incarnation,
+            segments_max,
+            head,
+            old,
+            table,
+            recovery,
+            folder_lock,
+            copies,
+        };
         Ok((Log::begin(&env, Inner::new(parts), self.flush_interval), opened))
     }
 }
@@ -475,6 +496,7 @@ impl Starting {
         &mut self,
         scan: Scan,
         incarnation: Incarnation,
+        class: u32,
     ) -> Result<(Head, Option<(Head, Vec<SegmentId>)>), Error> {
         for slot in scan.slots {
             self.pool.give_back(None, Some(slot));
@@ -484,7 +506,7 @@ impl Starting {
         let (named, _) = self.table.next_digest();
         let statistics = self.table.statistics(&HashMap::new(), STATISTICS_MAX);
         let id = self.history.next;
-        let plan = Plan { id, incarnation, named, statistics: Some(statistics) };
+        let plan = Plan { id, incarnation, class, named, statistics: Some(statistics) };
         let file = FileLease::take(&self.pool, false, || 0).await?;
         let head = open_head(&self.pool, plan, slot, file).await?;
         self.reopen_closed(id).await?;

@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `RKNDLseg` |
 //! | 8 | 4 | version, 4 (versions 1 to 3 are read, too; the page lists their differences) |
-//! | 12 | 4 | replication class, 0 |
+//! | 12 | 4 | replication class: the count of replicas that the segment is copied to |
 //! | 16 | 16 | node (log) id |
 //! | 32 | 8 | segment id |
 //! | 40 | 8 | epoch |

@@ -9,6 +9,7 @@ mod forged;
 mod golden;
 mod plain;
 mod release;
+mod replica;
 mod rollover;
 mod unreadable;
 
