@@ -30,6 +30,7 @@ fn write(serial: u64, payload: &[u8]) -> Append<'_> {
         generation: Generation(1),
         serial: Serial(serial),
         change: Change::Write,
+        joined: false,
         position: serial * 4096 % (1 << 40),
         span: payload.len() as u64,
         payload,
@@ -41,6 +42,7 @@ async fn append(log: &Log, serial: u64, payload: &[u8]) -> log::Position {
         match log.append(&[write(serial, payload)]) {
             Ok((position, _)) => return position,
             Err(log::Refused::HeadFull) => log.roll(payload.len()).await.expect("the disk works"),
+            Err(log::Refused::Malformed(why)) => panic!("{why}"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The open head: the bytes of appends, commits and seals. Only [`Batch::write`] and
 //! [`Seal::write`] do I/O here.
 
+use crate::Append;
 use crate::format::{
     ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Key, Kind, Named, Statistics,
     encode_digest, encode_marks, encode_statistics, padded,
@@ -8,7 +9,6 @@ use crate::format::{
 use crate::segment::{Place, Segment};
 use crate::segment_pool::SegmentPool;
 use crate::walk::certified_ends;
-use crate::{Append, Change};
 use hashbrown::HashMap;
 use rekindle_base::checksum::crc32c;
 use rekindle_base::{SegmentId, Serial, VolumeId};
@@ -250,7 +250,8 @@ impl Head {
         !self.refused && room && self.fits(1, padded(u32::try_from(bytes).unwrap_or(u32::MAX)))
     }
 
-    /// Copies changes in; returns `false` and copies nothing when they do not fit. The payloads'
+    /// Copies changes in; returns `false` and copies nothing when they do not fit. They are published
+    /// together: neither a certificate nor a death of the process falls within a group. The payloads'
     /// checksums are given, so that the caller could compute them before it took the lock of the
     /// heads.
     pub(crate) fn append(
@@ -268,6 +269,7 @@ impl Head {
         for (change, crc) in changes.iter().zip(payload_crcs) {
             let header = EntryHeader {
                 kind: Kind::Change(change.change),
+                joined: change.joined,
                 offset: writer.front(),
                 length: payload_length(change),
                 payload_crc: *crc,
@@ -376,11 +378,7 @@ impl Head {
 }
 
 fn payload_length(change: &Append<'_>) -> u32 {
-    assert!(
-        change.payload.is_empty() || change.change == Change::Write,
-        "only a write has a payload"
-    );
-    u32::try_from(change.payload.len()).expect("a payload is far below 4 GiB")
+    u32::try_from(change.payload.len()).expect("an append that was checked is far below 4 GiB")
 }
 
 fn push_entry(writer: &mut Writer, key: Key, mut header: EntryHeader, payload: &[u8]) {

@@ -49,6 +49,9 @@ pub struct Entry {
     pub generation: Generation,
     pub serial: Serial,
     pub change: Change,
+    /// The next change of the volume belongs to the same group.
+    pub joined: bool,
+    /// First byte of the range; of a record: the record's own kind.
     pub position: u64,
     pub span: u64,
     pub length: u32,
@@ -71,6 +74,7 @@ pub fn segment(bytes: &[u8]) -> Result<Inspected, String> {
             generation: entry.generation,
             serial: entry.serial,
             change,
+            joined: entry.joined,
             position: entry.position,
             span: entry.span,
             length: entry.length,

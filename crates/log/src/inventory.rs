@@ -581,6 +581,7 @@ impl List {
             generation: entry.generation,
             serial: entry.serial,
             change,
+            joined: entry.joined,
             position: entry.position,
             span: entry.span,
             place: Place {

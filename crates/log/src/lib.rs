@@ -21,6 +21,7 @@
 //! | `inventory` | lists what outlived a restart | `descriptors`, `summary`, `driver`, `machine` |
 //! | `summary` | sums up the changes of a volume | none |
 //! | `driver` | commits and rollovers | `heads`, `machine`, `inventory`, `segment_pool` |
+//! | `group` | checks an append before anything is copied | none |
 //! | `heads` | how one head follows another | `head` (how its bytes lie) |
 //! | `segment` | serves reads of places, from memory or flash | `segment_pool` |
 //! | `replica` | copies segments to holders elsewhere | `segment` |
@@ -31,6 +32,7 @@ mod descriptors;
 mod driver;
 mod error;
 mod format;
+mod group;
 mod head;
 mod heads;
 mod inner;
@@ -70,7 +72,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The kind of a change: its effect on its range.
+/// The kind of a change: its effect on its range, or a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Change {
     /// Puts the payload into the range.
@@ -79,6 +81,8 @@ pub enum Change {
     Zero,
     /// Gives the range up; it reads as zeros.
     Trim,
+    /// A record of the volume's kind, with a payload of its own: it has no range.
+    Record,
 }
 
 /// A change to be appended.
@@ -88,11 +92,15 @@ pub struct Append<'a> {
     pub generation: Generation,
     pub serial: Serial,
     pub change: Change,
-    /// First byte of the range in the volume.
+    /// Whether the next change of this append belongs to the same group. A group counts as a whole or
+    /// not at all, also after a crash.
+    pub joined: bool,
+    /// First byte of the range in the volume; of a record: the record's own kind.
     pub position: u64,
-    /// Bytes of the range (for a write: the payload's length, at most `limits::CHANGE_BYTES_MAX`).
+    /// Bytes of the range (for a write: the payload's length, at most `limits::CHANGE_BYTES_MAX`); of
+    /// a record: the payload's length.
     pub span: u64,
-    /// Empty unless a write.
+    /// Empty unless a write or a record.
     pub payload: &'a [u8],
 }
 
@@ -108,6 +116,8 @@ pub struct Recovered {
     pub generation: Generation,
     pub serial: Serial,
     pub change: Change,
+    /// Whether the next change of the volume belongs to the same group.
+    pub joined: bool,
     pub position: u64,
     pub span: u64,
     pub place: Place,
@@ -191,6 +201,9 @@ pub enum Refused {
     /// The head segment has no room: call [`Log::roll`], then try again. Also returned while the
     /// log takes no appends at all: then `roll` waits, or returns the error that has ended the log.
     HeadFull,
+    /// The append is none that the log takes, whatever room there is: the reason. Nothing was
+    /// appended.
+    Malformed(&'static str),
 }
 
 impl Log {
@@ -241,18 +254,18 @@ impl Log {
 
     /// Appends changes, all or (`Refused`) none. A plain call: copies, no I/O. Returns the position
     /// after the changes and one place each. At most [`limits::APPEND_BYTES_MAX`] together.
+    ///
+    /// Joined changes make groups, each of one volume and generation, with serials one after the
+    /// other, and of at most [`limits::GROUP_ENTRIES_MAX`] changes. Nothing separates the changes of a
+    /// group: they are in one segment, and a certificate covers all of them or none.
     pub fn append(&self, changes: &[Append<'_>]) -> Result<(Position, Vec<Place>), Refused> {
         let inner = &*self.inner;
         if inner.takes_nothing() {
             return Err(Refused::HeadFull);
         }
+        let bytes = group::check(changes, inner.pool.capacity).map_err(Refused::Malformed)?;
         // The checksums are the dear part, and need no lock.
         let payload_crcs: Vec<u32> = changes.iter().map(|change| crc32c(change.payload)).collect();
-        let bytes: usize = changes.iter().map(append_bytes).sum();
-        assert!(
-            bytes <= inner.pool.capacity as usize / 2,
-            "{bytes} bytes are more than one append may have"
-        );
         let mut places = Vec::with_capacity(changes.len());
         let mut heads = inner.heads.lock();
         let fits = heads.open.append(changes, &payload_crcs, &mut places)
@@ -482,10 +495,4 @@ impl Log {
     pub async fn close(&self) -> Result<(), Error> {
         self.inner.close().await
     }
-}
-
-/// Bytes of a segment that a change takes: payload, header, descriptor.
-fn append_bytes(change: &Append<'_>) -> usize {
-    change.payload.len().next_multiple_of(limits::GRAIN_BYTES as usize)
-        + 2 * limits::GRAIN_BYTES as usize
 }

@@ -13,6 +13,9 @@ pub const GRAIN_BYTES: u32 = 64;
 /// Most bytes of a segment that one [`crate::Log::append`] may take: payloads, each padded to 64,
 /// and 128 a change. With this bound a new head has room for any append.
 pub const APPEND_BYTES_MAX: u64 = SEGMENT_BYTES / 2;
+/// Most changes of one group. A reader holds a group as a whole, and a batch of the datastore takes
+/// it as a whole.
+pub const GROUP_ENTRIES_MAX: usize = 1024;
 /// Fewest segments of a flash budget: a head, and one to be destaged meanwhile.
 pub const SEGMENTS_MIN: u64 = 2;
 /// Segment files that are kept for a full disk: one for a start; one for a head behind a head that

@@ -17,6 +17,8 @@ pub struct LogSummary {
     pub newest: Generation,
     /// Each serial is one more than the serial before: none is missing, none is there twice.
     pub gapless: bool,
+    /// Whether the last change is joined: the rest of its group is missing.
+    pub joined: bool,
 }
 
 impl LogSummary {
@@ -29,10 +31,11 @@ impl LogSummary {
             oldest: change.generation,
             newest: change.generation,
             gapless: true,
+            joined: change.joined,
         }
     }
 
-    /// Joins the summary with that of the changes behind it.
+    /// Adds the summary of the changes behind these.
     pub(crate) fn with(self, next: LogSummary) -> LogSummary {
         LogSummary {
             changes: self.changes + next.changes,
@@ -44,6 +47,7 @@ impl LogSummary {
             gapless: self.gapless
                 && next.gapless
                 && self.highest.0.checked_add(1) == Some(next.lowest.0),
+            joined: next.joined,
         }
     }
 
@@ -81,6 +85,7 @@ mod tests {
                 oldest: Generation(serial),
                 newest: Generation(serial),
                 gapless: true,
+                joined: serial == 5,
             };
             serials.iter().map(one).reduce(LogSummary::with).unwrap()
         };
@@ -89,6 +94,7 @@ mod tests {
         assert_eq!((whole.lowest, whole.highest), (Serial(4), Serial(6)));
         assert_eq!((whole.oldest, whole.newest), (Generation(4), Generation(6)));
         assert!(whole.gapless);
+        assert!(!whole.joined && summary(&[4, 5]).joined, "the last change says it");
         for torn in [&[4, 6][..], &[4, 4], &[5, 4], &[4, 5, 5, 7], &[1, 2, 2, 3], &[u64::MAX, 0]] {
             assert!(!summary(torn).gapless, "{torn:?}");
         }
@@ -104,6 +110,7 @@ mod tests {
             oldest: Generation(1),
             newest: Generation(1),
             gapless: true,
+            joined: false,
         };
         for (found, expected) in [
             (vec![], (3, 10)),

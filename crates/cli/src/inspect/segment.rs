@@ -61,10 +61,13 @@ fn describe(report: &mut Report, found: &Inspected) {
 }
 
 fn row(entry: &Entry) -> Vec<(&'static str, Value)> {
-    let change = match entry.change {
-        rekindle_log::Change::Write => "write",
-        rekindle_log::Change::Zero => "zero",
-        rekindle_log::Change::Trim => "trim",
+    let range = |name: &str| (name.to_owned(), json!(entry.position));
+    let (change, position) = match entry.change {
+        rekindle_log::Change::Write => range("write"),
+        rekindle_log::Change::Zero => range("zero"),
+        rekindle_log::Change::Trim => range("trim"),
+        // A record has no range: its kind lies in the place of the position.
+        rekindle_log::Change::Record => (format!("record {}", entry.position), Value::Null),
     };
     vec![
         ("offset", json!(entry.offset)),
@@ -72,7 +75,8 @@ fn row(entry: &Entry) -> Vec<(&'static str, Value)> {
         ("generation", json!(entry.generation.0)),
         ("serial", json!(entry.serial.0)),
         ("change", json!(change)),
-        ("position", json!(entry.position)),
+        ("joined", json!(entry.joined)),
+        ("position", position),
         ("span", json!(entry.span)),
         ("whole", json!(entry.payload_is_whole)),
     ]
@@ -88,5 +92,21 @@ mod tests {
         assert_eq!(report("x", b"RKNDLseg and then nothing").problems.len(), 1);
         assert_eq!(report("x", &[0xa5; 65536]).problems.len(), 1);
         assert!(report("x", &[]).problems.is_empty());
+    }
+
+    #[test]
+    fn records_and_groups_are_shown() {
+        let image = include_bytes!("../../../log/golden/segment-v5-records.bin");
+        let rows = report("x", image).entries;
+        let column = |name: &str| -> Vec<Value> {
+            let cell = |row: &Vec<(String, Value)>| {
+                row.iter().find(|(column, _)| column == name).map(|(_, value)| value.clone())
+            };
+            rows.iter().filter_map(cell).collect()
+        };
+        let changes = ["record 7", "record 7", "record 9", "write", "trim", "write"];
+        assert_eq!(column("change"), changes);
+        assert_eq!(column("joined"), [true, true, false, false, true, false]);
+        assert_eq!(column("position")[..3], [Value::Null, Value::Null, Value::Null]);
     }
 }

@@ -8,15 +8,19 @@
 //! | 0 | 4 | CRC-32C of bytes 4..64, seeded with the birth (before version 4: the segment id) |
 //! | 4 | 4 | offset in the segment, XORed with the birth's upper half (plain before version 4) |
 //! | 8 | 3 | payload length |
-//! | 11 | 1 | kind, see below |
+//! | 11 | 1 | kind, see below; bit 7: joined |
 //! | 12 | 4 | CRC-32C of the payload (certificate: of the newest descriptors, seeded as above) |
 //! | 16 | 16 | volume |
 //! | 32 | 8 | serial (certificate: descriptors in the segment so far) |
-//! | 40 | 8 | position in the volume (certificate: valid bytes, up to and with the certificate) |
-//! | 48 | 8 | span (statistics: 1 = not all volumes; certificate: descriptors its CRC covers) |
+//! | 40 | 8 | position in the volume (record: its own kind; certificate: valid bytes, with its own) |
+//! | 48 | 8 | span (record: payload length; statistics: 1 = not all volumes; certificate: descriptors its CRC covers) |
 //! | 56 | 8 | generation |
 //!
-//! Kinds: 1 digest, 2 statistics, 3 certificate, 4 marks, 5 release, 16 write, 17 zero, 18 trim.
+//! Kinds: 1 digest, 2 statistics, 3 certificate, 4 marks, 5 release, 16 write, 17 zero, 18 trim,
+//! 19 record (since version 5).
+//!
+//! Joined (since version 5, changes only): the next change of the segment is of the same volume and
+//! the same group. A group counts as a whole or not at all.
 //!
 //! The payload follows, padded with zeros to 64 bytes. Behind a certificate comes padding to the
 //! sector of the segment's header (512 bytes before version 3).
@@ -29,6 +33,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of an entry's header.
 pub(crate) const ENTRY_BYTES: u32 = 64;
+/// The bit of the kind byte that marks a change as joined.
+const JOINED: u8 = 0x80;
 
 /// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +73,8 @@ struct Bytes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EntryHeader {
     pub(crate) kind: Kind,
+    /// Whether the next change of the volume belongs to the same group.
+    pub(crate) joined: bool,
     /// Offset of the entry in its segment.
     pub(crate) offset: u32,
     /// Payload bytes, without padding.
@@ -89,6 +97,7 @@ impl EntryHeader {
     pub(crate) fn plain(kind: Kind, offset: u32) -> EntryHeader {
         EntryHeader {
             kind,
+            joined: false,
             offset,
             length: 0,
             payload_crc: 0,
@@ -117,7 +126,7 @@ impl EntryHeader {
             crc: U32::new(0),
             offset: U32::new(key.masked(self.offset)),
             length: [a, b, c],
-            kind: self.kind.code(),
+            kind: self.kind.code() | if self.joined { JOINED } else { 0 },
             payload_crc: U32::new(self.payload_crc),
             volume: self.volume.0,
             serial: U64::new(self.serial.0),
@@ -148,8 +157,13 @@ impl EntryHeader {
 
     fn parse(header: &Bytes, key: Key) -> Result<EntryHeader, &'static str> {
         let [a, b, c] = header.length;
+        let joined = header.kind & JOINED != 0;
+        let kind = Kind::from_code(header.kind & !JOINED);
+        // Only changes make groups.
+        let kind = kind.filter(|kind| !joined || matches!(kind, Kind::Change(_)));
         Ok(EntryHeader {
-            kind: Kind::from_code(header.kind).ok_or("an entry of an unknown kind")?,
+            kind: kind.ok_or("an entry of an unknown kind")?,
+            joined,
             offset: key.masked(header.offset.get()),
             length: u32::from_le_bytes([a, b, c, 0]),
             payload_crc: header.payload_crc.get(),
@@ -178,6 +192,7 @@ impl Kind {
             Kind::Change(Change::Write) => 16,
             Kind::Change(Change::Zero) => 17,
             Kind::Change(Change::Trim) => 18,
+            Kind::Change(Change::Record) => 19,
         }
     }
 
@@ -191,6 +206,7 @@ impl Kind {
             16 => Kind::Change(Change::Write),
             17 => Kind::Change(Change::Zero),
             18 => Kind::Change(Change::Trim),
+            19 => Kind::Change(Change::Record),
             _ => return None,
         })
     }

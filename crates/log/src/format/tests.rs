@@ -37,6 +37,7 @@ fn foot() -> Foot {
 fn entry() -> EntryHeader {
     EntryHeader {
         kind: Kind::Change(Change::Write),
+        joined: false,
         offset: 128,
         length: 4096,
         payload_crc: 1,
@@ -65,10 +66,10 @@ fn a_segment_header_survives_its_bytes_and_no_flipped_bit_goes_unseen() {
 #[test]
 fn a_newer_version_is_told_from_damage() {
     let mut bytes = header().encode();
-    bytes[8] = 5;
+    bytes[8] = u8::try_from(VERSION + 1).unwrap();
     let crc = rekindle_base::checksum::crc32c(&bytes[..124]);
     bytes[124..].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(SegmentHeader::decode(&bytes), Err(BadHeader::Newer(5)));
+    assert_eq!(SegmentHeader::decode(&bytes), Err(BadHeader::Newer(VERSION + 1)));
 }
 
 #[test]
@@ -84,6 +85,20 @@ fn an_entry_is_valid_in_its_own_segment_only() {
         let mut bytes = bytes;
         bytes[bit / 8] ^= 1 << (bit % 8);
         assert!(EntryHeader::decode(&bytes, key).is_err(), "bit {bit}");
+    }
+}
+
+#[test]
+fn only_a_change_can_be_joined() {
+    let key = header().key();
+    let kinds = [Kind::Digest, Kind::Statistics, Kind::Certificate, Kind::Marks, Kind::Release];
+    for kind in kinds {
+        let bytes = EntryHeader { kind, joined: true, ..entry() }.encode(key);
+        assert!(EntryHeader::decode(&bytes, key).is_err(), "{kind:?}");
+    }
+    for change in [Change::Write, Change::Zero, Change::Trim, Change::Record] {
+        let joined = EntryHeader { kind: Kind::Change(change), joined: true, ..entry() };
+        assert_eq!(EntryHeader::decode(&joined.encode(key), key), Ok(joined));
     }
 }
 
@@ -167,10 +182,11 @@ proptest! {
     }
 
     #[test]
-    fn an_entry_survives_its_bytes(length in 0u32..1 << 24, position: u64, span: u64, serial: u64, generation: u64, birth: u64) {
+    fn an_entry_survives_its_bytes(length in 0u32..1 << 24, position: u64, span: u64, serial: u64, generation: u64, birth: u64, joined: bool, change in 0usize..4) {
         let key = SegmentHeader { birth, ..header() }.key();
+        let change = [Change::Write, Change::Zero, Change::Trim, Change::Record][change];
         let entry = EntryHeader {
-            length, position, span, serial: Serial(serial), generation: Generation(generation), ..entry()
+            kind: Kind::Change(change), joined, length, position, span, serial: Serial(serial), generation: Generation(generation), ..entry()
         };
         prop_assert_eq!(EntryHeader::decode(&entry.encode(key), key), Ok(entry));
     }

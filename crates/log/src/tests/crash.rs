@@ -46,6 +46,7 @@ async fn writer(env: Env, log: Log, number: u8, model: Model) {
                 Ok(()) => continue,
                 Err(_) => return,
             },
+            Err(Refused::Malformed(why)) => panic!("{why}"),
         };
         model.lock()[at].appended = first + group - 1;
         match env.random_u64() % 4 {

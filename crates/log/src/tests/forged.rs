@@ -79,6 +79,7 @@ fn attacked(
                 match log.append(&[change(volume(1), serial, &bytes)]) {
                     Ok((position, _)) => break position,
                     Err(Refused::HeadFull) => log.roll(bytes.len()).await.unwrap(),
+                    Err(Refused::Malformed(why)) => panic!("{why}"),
                 }
             };
             log.commit(position).await.unwrap();

@@ -3,24 +3,29 @@
 use super::*;
 use crate::inspect;
 
-const SEALED: [&[u8]; 4] = [
+const SEALED: [&[u8]; 5] = [
     include_bytes!("../../golden/segment-v1-sealed.bin"),
     include_bytes!("../../golden/segment-v2-sealed.bin"),
     include_bytes!("../../golden/segment-v3-sealed.bin"),
     include_bytes!("../../golden/segment-v4-sealed.bin"),
+    include_bytes!("../../golden/segment-v5-sealed.bin"),
 ];
-const OPEN: [&[u8]; 4] = [
+const OPEN: [&[u8]; 5] = [
     include_bytes!("../../golden/segment-v1-open.bin"),
     include_bytes!("../../golden/segment-v2-open.bin"),
     include_bytes!("../../golden/segment-v3-open.bin"),
     include_bytes!("../../golden/segment-v4-open.bin"),
+    include_bytes!("../../golden/segment-v5-open.bin"),
 ];
 /// A head that was opened ahead and took over.
-const ROLLED: [&[u8]; 3] = [
+const ROLLED: [&[u8]; 4] = [
     include_bytes!("../../golden/segment-v2-rolled.bin"),
     include_bytes!("../../golden/segment-v3-rolled.bin"),
     include_bytes!("../../golden/segment-v4-rolled.bin"),
+    include_bytes!("../../golden/segment-v5-rolled.bin"),
 ];
+/// An open head with records and groups.
+const RECORDS: &[u8] = include_bytes!("../../golden/segment-v5-records.bin");
 const SMALL: u32 = 8 << 10;
 
 async fn write_some(env: &Env, serials: u64) -> Log {
@@ -39,18 +44,42 @@ async fn write_some(env: &Env, serials: u64) -> Log {
     log
 }
 
+/// Writes a group of three records, a single write, and a group of a trim and a write.
+async fn write_groups(env: &Env) -> Log {
+    let log = write_some(env, 0).await;
+    let bytes = |serial, length| payload(volume(3), serial, length);
+    let (first, second, third) = (bytes(1, 100), bytes(2, 0), bytes(3, 300));
+    let record = |serial, kind, payload| groups::record(volume(3), serial, kind, payload);
+    let group = [record(1, 7, &first), record(2, 7, &second), record(3, 9, &third)];
+    log.append(&groups::joined(&group)).unwrap();
+    let (single, last) = (payload(volume(1), 1, 64), payload(volume(2), 2, 200));
+    log.append(&[change(volume(1), 1, &single)]).unwrap();
+    let group = [change(volume(2), 1, &[]), change(volume(2), 2, &last)];
+    let (position, _) = log.append(&groups::joined(&group)).unwrap();
+    log.commit(position).await.unwrap();
+    log
+}
+
 /// Writes the golden images anew: only when the format has a new version, under a new name.
 #[test]
 #[ignore = "writes into the source tree"]
 #[expect(clippy::disallowed_methods, reason = "golden images are files of the source tree")]
 fn make_golden_images() {
-    let images = [("sealed", 4, true, 1), ("open", 4, false, 1), ("rolled", 20, false, 2)];
+    let images = [
+        ("sealed", 4, true, 1),
+        ("open", 4, false, 1),
+        ("rolled", 20, false, 2),
+        ("records", 0, false, 1),
+    ];
     for (name, serials, close, file) in images {
-        let name = format!("segment-v4-{name}.bin");
+        let name = format!("segment-v5-{name}.bin");
         let world = world(1);
         let env = world.env();
         world.block_on(async {
-            let log = write_some(&env, serials).await;
+            let log = match serials {
+                0 => write_groups(&env).await,
+                _ => write_some(&env, serials).await,
+            };
             if close {
                 log.close().await.unwrap();
             }
@@ -116,8 +145,30 @@ fn a_golden_head_that_took_over_has_its_statistics() {
 }
 
 #[test]
+fn golden_records_and_groups_are_read() {
+    let segment = inspect::segment(RECORDS).unwrap();
+    let entry = |entry: &inspect::Entry| {
+        assert!(entry.payload_is_whole);
+        (entry.volume.0[0], entry.serial.0, entry.change, entry.joined, entry.position, entry.span)
+    };
+    let entries: Vec<_> = segment.entries.iter().map(entry).collect();
+    let expected = [
+        (3, 1, Change::Record, true, 7, 100),
+        (3, 2, Change::Record, true, 7, 0),
+        (3, 3, Change::Record, false, 9, 300),
+        (1, 1, Change::Write, false, 512, 64),
+        (2, 1, Change::Trim, true, 512, 1),
+        (2, 2, Change::Write, false, 1024, 200),
+    ];
+    assert_eq!(entries, expected);
+}
+
+#[test]
 fn no_flipped_bit_of_a_segment_goes_unseen_or_panics() {
-    let open = OPEN[3];
+    [OPEN[4], RECORDS].into_iter().for_each(no_flipped_bit_goes_unseen);
+}
+
+fn no_flipped_bit_goes_unseen(open: &[u8]) {
     let whole = inspect::segment(open).unwrap();
     for byte in 0..whole.valid_bytes as usize {
         let mut bytes = open.to_vec();

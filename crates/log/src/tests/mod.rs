@@ -7,6 +7,7 @@ mod damage;
 mod exhausted;
 mod forged;
 mod golden;
+mod groups;
 mod plain;
 mod release;
 mod replica;
@@ -79,6 +80,7 @@ pub(super) fn change(volume: VolumeId, serial: u64, payload: &[u8]) -> Append<'_
         generation: Generation(1),
         serial: Serial(serial),
         change: kind,
+        joined: false,
         position: serial * 512,
         span: payload.len().max(1) as u64,
         payload,
@@ -96,6 +98,7 @@ pub(super) async fn append(
         match log.append(&[change(volume, serial, &bytes)]) {
             Ok((position, mut places)) => return Ok((position, places.remove(0))),
             Err(Refused::HeadFull) => log.roll(length).await?,
+            Err(Refused::Malformed(why)) => panic!("{why}"),
         }
     }
 }

@@ -289,6 +289,7 @@ fn a_group_is_appended_whole_or_not_at_all() {
                 match log.append(&group) {
                     Ok(appended) => break appended,
                     Err(Refused::HeadFull) => log.roll(10_000).await.unwrap(),
+                    Err(Refused::Malformed(why)) => panic!("{why}"),
                 }
             };
             assert!(places.windows(2).all(|pair| pair[0].segment_id() == pair[1].segment_id()));

@@ -34,6 +34,7 @@ async fn write(node: &Node, serial: u64) {
         generation: Generation(1),
         serial: Serial(serial),
         change: Change::Write,
+        joined: false,
         position: 0,
         span: 512,
         payload: &[7; 512],

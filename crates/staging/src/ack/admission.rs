@@ -44,7 +44,7 @@ impl Staged {
                 let mut gate = self.gate.lock();
                 match gate.in_service() {
                     Err(ended) => Err(ended),
-                    Ok(()) => Ok(self.append(&mut gate, &request, now, true)),
+                    Ok(()) => self.append(&mut gate, &request, now, true),
                 }
             };
             let problem = match taken {

@@ -11,7 +11,7 @@ use rekindle_base::Serial;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_datastore::record::Held;
 use rekindle_env::{Moment, Switch};
-use rekindle_log::{Append, Progress};
+use rekindle_log::{Append, Progress, Refused};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -196,12 +196,17 @@ impl Staged {
             if gate.waiting.is_empty() && self.has_room(&gate, cost) {
                 self.append(&mut gate, &request, now, false)
             } else {
-                None
+                Ok(None)
             }
         };
-        let Some(taken) = taken else { return self.submit_later(request, now) };
-        self.wake_up(taken.wakeup);
-        self.acknowledge(taken, now)
+        match taken {
+            Ok(Some(taken)) => {
+                self.wake_up(taken.wakeup);
+                self.acknowledge(taken, now)
+            }
+            Ok(None) => self.submit_later(request, now),
+            Err(error) => failed(error),
+        }
     }
 
     /// Acknowledges a change that the log took: at once, by a ticket, or by a future.
@@ -238,13 +243,14 @@ impl Staged {
         request: &Request<'_>,
         now: Moment,
         promised: bool,
-    ) -> Option<Taken> {
+    ) -> Result<Option<Taken>, Error> {
         let serial = gate.queue.last().next();
         let entry = Append {
             volume: self.id,
             generation: self.generation,
             serial,
             change: request.change,
+            joined: false,
             position: request.position,
             span: request.span,
             payload: request.payload,
@@ -252,7 +258,11 @@ impl Staged {
         // Flash as it was before: a change never finds itself covered here. So one that has to
         // reach flash always passes through `sync`, which asks the fence.
         let flash = self.inner.log.committed();
-        let (end, mut places) = self.inner.log.append(&[entry]).ok()?;
+        let (end, mut places) = match self.inner.log.append(&[entry]) {
+            Ok(appended) => appended,
+            Err(Refused::HeadFull) => return Ok(None),
+            Err(Refused::Malformed(why)) => return Err(Error::Invalid(why.to_owned())),
+        };
         let place = if request.payload.is_empty() { None } else { places.pop() };
         let taken = gate.take(Change::logged(request.position, request.span, place, end, now));
         debug_assert_eq!(taken, serial, "serials have no gaps");
@@ -261,11 +271,11 @@ impl Staged {
         if !promised {
             self.count(gate, request.cost());
         }
-        Some(Taken {
+        Ok(Some(Taken {
             verdict: self.mode.verdict(request.durable, end, &progress),
             delay: self.load(gate).delay(self.inner.latency()),
             wakeup: self.note(gate),
-        })
+        }))
     }
 
     /// Makes staged changes up to `ticket` durable and visible. The calling task may become the

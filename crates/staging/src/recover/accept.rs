@@ -11,7 +11,7 @@ use crate::recover::recovery::{self, Missing};
 use crate::{Accepted, Error, Inner, Staged, Staging, Vault, limits};
 use rekindle_base::{Serial, VolumeId};
 use rekindle_datastore::record::Held;
-use rekindle_log::{Change, Place};
+use rekindle_log::Place;
 
 /// Most given-up changes whose stretches are named.
 const NAMED_MAX: usize = 50;
@@ -161,7 +161,7 @@ impl Staging {
                 serial: change.serial,
                 position: change.position,
                 span: change.span,
-                place: (change.change == Change::Write).then_some(change.place),
+                place: recovery::has_payload(change.change).then_some(change.place),
             }));
         }
         if let Some((unindexed, newer)) = parked {

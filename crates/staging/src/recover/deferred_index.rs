@@ -218,6 +218,7 @@ mod tests {
             oldest: Generation(3),
             newest: Generation(3),
             gapless: true,
+            joined: false,
         };
         let count = |summary: LogSummary, checkpoint: u64| {
             let vault = Vault {

@@ -117,13 +117,17 @@ pub(crate) fn unfinished(
     let changes: Vec<Change> = changes
         .into_iter()
         .map(|change| {
-            let place =
-                matches!(change.change, rekindle_log::Change::Write).then_some(change.place);
+            let place = has_payload(change.change).then_some(change.place);
             // Changes that outlived a restart count as committed.
             Change::logged(change.position, change.span, place, Position(0), now)
         })
         .collect();
     Ok((changes.into(), runs))
+}
+
+/// Whether the log has bytes of such a change.
+pub(crate) fn has_payload(change: rekindle_log::Change) -> bool {
+    matches!(change, rekindle_log::Change::Write | rekindle_log::Change::Record)
 }
 
 /// The changes that the vault claims although its writer, an older life, cannot have had them: this

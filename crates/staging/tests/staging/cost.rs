@@ -49,6 +49,7 @@ fn a_write_and_a_read_of_4_kib() {
                     generation: rekindle_base::Generation(1),
                     serial: rekindle_base::Serial(serial + 1),
                     change: rekindle_log::Change::Write,
+                    joined: false,
                     position: serial * 4096,
                     span: 4096,
                     payload: &data,
