@@ -291,7 +291,7 @@ impl Staging {
     }
 
     fn mode_of(&self, vault: &Vault) -> Mode {
-        Mode::of(vault.policy, vault.ack, self.inner.config.memory_outlives_process)
+        Mode::of(vault.policy, vault.ack, 0, self.inner.config.memory_outlives_process)
     }
 
     /// The message to the user that writes of a volume wait on this machine for more than its `ack`

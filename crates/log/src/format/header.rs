@@ -5,13 +5,8 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `RKNDLseg` |
-<<<<<<< HEAD
-//! | 8 | 4 | version, 4 (versions 1 to 3 are read, too; the page lists their differences) |
-//! | 12 | 4 | replication class: the count of replicas that the segment is copied to |
-=======
 //! | 8 | 4 | version, 5 (versions 1 to 4 are read, too; the page lists their differences) |
-//! | 12 | 4 | replication class, 0 |
->>>>>>> d2823ab6dec5b8ff95132c1a77f8ddefb0f840a9
+//! | 12 | 4 | replication class: the count of replicas that the segment is copied to |
 //! | 16 | 16 | node (log) id |
 //! | 32 | 8 | segment id |
 //! | 40 | 8 | epoch |

@@ -33,7 +33,7 @@ impl Staged {
         let load = self.load(&gate);
         let delay = match self.mode {
             Mode::Store { .. } => Duration::ZERO,
-            Mode::Flash | Mode::Memory => load.delay(self.inner.latency()),
+            Mode::Log { .. } => load.delay(self.inner.latency()),
         };
         let failing = gate.destage_error.is_some();
         Backlog {
@@ -113,7 +113,7 @@ impl Staged {
         let config = &self.inner.config;
         match self.mode {
             Mode::Store { .. } => config.batch_bytes,
-            Mode::Flash | Mode::Memory => config
+            Mode::Log { .. } => config
                 .batch_bytes
                 .min((share.bytes_max() / limits::BATCHES_IN_SHARE_MIN).max(CHANGE_BYTES_MAX)),
         }

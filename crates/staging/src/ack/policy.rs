@@ -3,15 +3,19 @@
 //!
 //! | policy | ack | warm memory | a write waits for | a barrier (FUA, FLUSH) waits for |
 //! | --- | --- | --- | --- | --- |
-//! | `back` | `flash` | any | flash | flash |
-//! | `back` | `memory` | outlives the process | nothing: it is appended | flash |
-//! | `back` | `memory` | ends with the process | flash, and the user is told | flash |
+//! | `back` | `flash` | any | flash, N copies | flash, N copies |
+//! | `back` | `memory` | outlives the process, N = 0 | nothing: it is appended | flash |
+//! | `back` | `memory` | otherwise | flash, N copies; the user is told | flash, N copies |
 //! | `through` | any | any | the datastore | the datastore |
 //! | `uncached` | any | any | the datastore | the datastore |
 //!
+//! N is the volume's count of copies on other nodes, mostly 0. Copies are made of the batches that
+//! flash gets, so memory alone never acknowledges them. A node whose log has fewer replicas does not
+//! serve the volume: it would promise less than the volume's settings say.
+//!
 //! Flow control may hold any acknowledgement back beyond that (`crate::ack::flow`).
 
-use rekindle_log::{Medium, Position, Progress};
+use rekindle_log::{Media, Position, Progress};
 use serde::{Deserialize, Serialize};
 
 /// Policy of a volume (FVP's uncached, wt, wb).
@@ -42,10 +46,8 @@ pub enum Ack {
 /// while the volume is in service (a change of policy is a new generation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Flash acknowledges.
-    Flash,
-    /// Memory that outlives the process acknowledges.
-    Memory,
+    /// The log acknowledges: a write once `write` has it, a barrier once `barrier` has it.
+    Log { write: Media, barrier: Media },
     /// The datastore acknowledges. `keep`: what reads fetch is cached.
     Store { keep: bool },
 }
@@ -62,49 +64,68 @@ pub(crate) enum Verdict {
 }
 
 impl Mode {
-    /// The mode of a volume on a machine whose warm memory outlives the process, or does not.
-    pub(crate) fn of(policy: Policy, ack: Ack, memory_outlives_process: bool) -> Self {
+    /// The mode of a volume with so many `copies` on a machine whose warm memory outlives the
+    /// process, or does not.
+    pub(crate) fn of(policy: Policy, ack: Ack, copies: u8, memory_outlives_process: bool) -> Self {
+        let barrier = Media { flash: true, copies };
         match (policy, ack) {
             (Policy::Uncached, _) => Self::Store { keep: false },
             (Policy::Through, _) => Self::Store { keep: true },
-            (Policy::Back, Ack::Memory) if memory_outlives_process => Self::Memory,
-            (Policy::Back, Ack::Memory | Ack::Flash) => Self::Flash,
+            (Policy::Back, Ack::Memory) if memory_outlives_process && copies == 0 => {
+                Self::Log { write: Media::MEMORY, barrier }
+            }
+            (Policy::Back, Ack::Memory | Ack::Flash) => Self::Log { write: barrier, barrier },
+        }
+    }
+
+    /// The media that a barrier waits for. A change of a volume that the datastore acknowledges
+    /// reaches flash only when it goes through the log.
+    pub(crate) fn barrier(self) -> Media {
+        match self {
+            Self::Log { barrier, .. } => barrier,
+            Self::Store { .. } => Media::FLASH,
         }
     }
 
     /// The message to the user that writes wait for more than the volume's ack asks for, if so.
     pub(crate) fn downgrade(self, policy: Policy, ack: Ack) -> Option<&'static str> {
         let asked_for_memory = (policy, ack) == (Policy::Back, Ack::Memory);
-        (asked_for_memory && self == Self::Flash).then_some(
-            "served as ack flash: this node's warm memory ends with its process, see `rekindle warm`",
-        )
+        let served = self.shown();
+        (asked_for_memory && served.flash).then_some(match served.copies {
+            0 => "served as ack flash: this node's warm memory ends with its process, see `rekindle warm`",
+            _ => "served as ack flash: copies on other nodes are made of what flash has",
+        })
     }
 
     /// Decides what the reply to a change waits for. The change's last byte in the log is before
     /// `end`. `barrier`: the client has asked for the medium that survives a power cut.
     pub(crate) fn verdict(self, barrier: bool, end: Position, progress: &Progress) -> Verdict {
-        let medium = match (self, barrier) {
-            (Self::Store { .. }, _) => return Verdict::Store,
-            (Self::Memory, false) => Medium::Memory,
-            (Self::Memory, true) | (Self::Flash, _) => Medium::Flash,
+        let media = match self {
+            Self::Store { .. } => return Verdict::Store,
+            Self::Log { barrier: media, .. } if barrier => media,
+            Self::Log { write: media, .. } => media,
         };
-        if progress.covers(medium, end) { Verdict::Acked } else { Verdict::Wait(end) }
+        if progress.covers(media, end) { Verdict::Acked } else { Verdict::Wait(end) }
     }
 
     /// The position up to which the log's changes may be read: the volume's weakest acknowledgement
-    /// rests on the same medium.
+    /// rests on the same media.
     pub(crate) fn shows(self, progress: &Progress) -> Position {
-        progress.on(match self {
-            Self::Memory => Medium::Memory,
-            Self::Flash | Self::Store { .. } => Medium::Flash,
-        })
+        progress.on(self.shown())
+    }
+
+    fn shown(self) -> Media {
+        match self {
+            Self::Log { write, .. } => write,
+            Self::Store { .. } => Media::FLASH,
+        }
     }
 
     /// The name of the medium, for the user.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Self::Flash => "flash",
-            Self::Memory => "memory",
+            Self::Log { write: Media { flash: true, .. }, .. } => "flash",
+            Self::Log { .. } => "memory",
             Self::Store { .. } => "store",
         }
     }
@@ -113,12 +134,18 @@ impl Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rekindle_log::Copied;
 
     const END: Position = Position(100);
 
     /// The progress of a log that has appended the whole change, and has it on flash up to `at`.
     fn flash(at: u64) -> Progress {
-        Progress { appended: END, flash: Position(at) }
+        Progress { appended: END, flash: Position(at), copies: Copied::default() }
+    }
+
+    /// The same, with the positions of two replicas.
+    fn copied(at: u64, replicas: [u64; 2]) -> Progress {
+        Progress { copies: Copied::of(replicas.into_iter().map(Position)), ..flash(at) }
     }
 
     #[test]
@@ -135,7 +162,7 @@ mod tests {
             (Policy::Uncached, Ack::Memory, false, Store, Store),
         ];
         for (policy, ack, outlives, write, barrier) in rows {
-            let mode = Mode::of(policy, ack, outlives);
+            let mode = Mode::of(policy, ack, 0, outlives);
             for short in [0, 99] {
                 assert_eq!(mode.verdict(false, END, &flash(short)), write, "{policy:?} {ack:?}");
                 assert_eq!(mode.verdict(true, END, &flash(short)), barrier, "{policy:?} {ack:?}");
@@ -149,11 +176,36 @@ mod tests {
     }
 
     #[test]
+    fn copies_are_waited_for_exactly_when_the_volume_asks_for_them() {
+        use Verdict::{Acked, Wait};
+        for ack in [Ack::Flash, Ack::Memory] {
+            for (copies, on_flash, replicas, verdict) in [
+                (0, 100, [0, 0], Acked),
+                (1, 100, [0, 0], Wait(END)),
+                (1, 100, [0, 100], Acked),
+                (1, 99, [100, 100], Wait(END)),
+                (2, 100, [100, 99], Wait(END)),
+                (2, 100, [100, 100], Acked),
+                (3, 100, [100, 100], Wait(END)),
+            ] {
+                let mode = Mode::of(Policy::Back, ack, copies, true);
+                let progress = copied(on_flash, replicas);
+                assert_eq!(mode.verdict(true, END, &progress), verdict, "{copies} {replicas:?}");
+                assert_eq!(mode.verdict(false, END, &progress), verdict, "{copies} {replicas:?}");
+                assert_eq!(
+                    mode.shows(&progress) >= END,
+                    verdict == Acked || ack == Ack::Memory && copies == 0
+                );
+            }
+        }
+    }
+
+    #[test]
     fn only_memory_that_ends_with_the_process_is_a_downgrade() {
         for policy in [Policy::Back, Policy::Through, Policy::Uncached] {
             for ack in [Ack::Flash, Ack::Memory] {
                 for outlives in [false, true] {
-                    let told = Mode::of(policy, ack, outlives).downgrade(policy, ack).is_some();
+                    let told = Mode::of(policy, ack, 0, outlives).downgrade(policy, ack).is_some();
                     assert_eq!(told, policy == Policy::Back && ack == Ack::Memory && !outlives);
                 }
             }
@@ -162,8 +214,9 @@ mod tests {
 
     #[test]
     fn nothing_is_shown_before_its_medium_has_it() {
-        assert_eq!(Mode::Memory.shows(&flash(3)), END);
-        assert_eq!(Mode::Flash.shows(&flash(3)), Position(3));
+        let shows = |ack| Mode::of(Policy::Back, ack, 0, true).shows(&flash(3));
+        assert_eq!(shows(Ack::Memory), END);
+        assert_eq!(shows(Ack::Flash), Position(3));
         assert_eq!(Mode::Store { keep: true }.shows(&flash(3)), Position(3));
     }
 }

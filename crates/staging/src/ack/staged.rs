@@ -257,7 +257,7 @@ impl Staged {
         };
         // Flash as it was before: a change never finds itself covered here. So one that has to
         // reach flash always passes through `sync`, which asks the fence.
-        let flash = self.inner.log.committed();
+        let before = self.inner.log.progress();
         let (end, mut places) = match self.inner.log.append(&[entry]) {
             Ok(appended) => appended,
             Err(Refused::HeadFull) => return Ok(None),
@@ -266,7 +266,7 @@ impl Staged {
         let place = if request.payload.is_empty() { None } else { places.pop() };
         let taken = gate.take(Change::logged(request.position, request.span, place, end, now));
         debug_assert_eq!(taken, serial, "serials have no gaps");
-        let progress = Progress { appended: end, flash };
+        let progress = Progress { appended: end, ..before };
         gate.apply(self.mode.shows(&progress));
         if !promised {
             self.count(gate, request.cost());
@@ -281,14 +281,15 @@ impl Staged {
     /// Makes staged changes up to `ticket` durable and visible. The calling task may become the
     /// flush leader, and write to flash.
     pub async fn sync(&self, ticket: Ticket) -> Result<(), Error> {
-        if self.inner.log.committed() < ticket.0 {
-            self.inner.log.commit(ticket.0).await?;
+        let media = self.mode.barrier();
+        if !self.inner.log.progress().covers(media, ticket.0) {
+            self.inner.log.reach(media, ticket.0).await?;
         }
         let mut gate = self.gate.lock();
         // A volume that was closed meanwhile keeps its changes in the log. A fenced volume must not
         // acknowledge.
         self.may_promise(&gate)?;
-        gate.apply(self.inner.log.committed());
+        gate.apply(self.mode.shows(&self.inner.log.progress()));
         Ok(())
     }
 
@@ -299,7 +300,7 @@ impl Staged {
             gate.in_service()?;
             let told = match self.mode {
                 Mode::Store { .. } => self.await_store(&mut gate)?,
-                Mode::Flash | Mode::Memory => None,
+                Mode::Log { .. } => None,
             };
             (gate.end, told)
         };

@@ -201,15 +201,15 @@ impl Staged {
     /// Decides whether a batch is due. `scarce`: the log's flash is scarce.
     fn due(&self, scarce: bool) -> Due {
         let now = self.inner.env.now();
-        let committed = self.inner.log.committed();
+        let shown = self.mode.shows(&self.inner.log.progress());
         let mut gate = self.gate.lock();
         if *self.busy.borrow() {
             // A salvage has taken the destager's place for a commit.
             return Due::In(limits::PENDING_CHECK);
         }
-        if self.mode != Mode::Memory && gate.pending() > 0 {
+        if gate.pending() > 0 {
             // The callers that waited for these changes may be gone.
-            gate.apply(committed);
+            gate.apply(shown);
         }
         let facts = Facts {
             ended: gate.ended.is_some(),

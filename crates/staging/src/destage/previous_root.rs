@@ -138,7 +138,7 @@ impl Staged {
     /// behind which no salvage can go back any more.
     pub(crate) fn keep_earlier(&self, before: Option<Before>, changes: Vec<Change>) {
         let inner = &self.inner;
-        let is_whole = matches!(self.mode, Mode::Flash | Mode::Memory)
+        let is_whole = matches!(self.mode, Mode::Log { .. })
             && changes.iter().all(Change::is_logged)
             && !inner.is_scarce();
         let (gone, released) = {
