@@ -2,10 +2,10 @@
 //! there.
 
 use anyhow::{Context, Result};
-use e2e::daemon::binary;
+use e2e::daemon::{binary, scratch};
 use e2e::nbd_client::{NbdClient, Promises};
 use e2e::random::for_story;
-use e2e::shell::{PATIENCE, Shell};
+use e2e::shell::{PATIENCE, Shell, repository};
 use e2e::{Daemon, Options};
 use rekindle_base::random::Random;
 use std::os::unix::net::UnixStream;
@@ -50,6 +50,60 @@ fn a_bad_binary_leaves_the_service_as_it_is() -> Result<()> {
     assert_eq!(promises.check(&mut client)?, 0);
     assert!(acknowledged > 100, "{acknowledged} writes");
     assert_eq!(daemon.worker()?, worker);
+    Ok(())
+}
+
+/// `tests/fixtures/data-481c6f3.tar.gz`: the folder of a daemon of that commit, killed with -9. Its
+/// memory is gone, so flash has the only copy of all that was not drained. The volume `gone` was
+/// drained and removed. `drained` (blocks of 16 KiB) was written 64 KiB at a time with the bytes 1
+/// to 32, then zeroed and trimmed in one place each, and drained; 4 KiB of 200 at 0 came later.
+/// `owed` (blocks of 4 KiB) was never drained: every other 4 KiB has a byte from 100 on, and FUA
+/// put 12 KiB of 99 at 1 MiB.
+#[test]
+fn a_folder_of_an_old_version_starts_with_all_that_it_has() -> Result<()> {
+    let folder = scratch("upgrade-old-folder")?;
+    let fixture = repository().join("tests/fixtures/data-481c6f3.tar.gz");
+    Shell::new("tar").arg("xzSf").arg(&fixture).arg("-C").arg(&folder).run()?;
+    let options = Options { dir: Some(folder.join("data")), ..Options::default() };
+    let mut daemon = Daemon::start_with("upgrade-old", options)?;
+    for round in ["at the first start", "after a kill", "after a drain and a stop"] {
+        let mut client = NbdClient::connect(&daemon.socket(), "drained")?;
+        for index in 0..64_u64 {
+            let mut expected = vec![0; 65536];
+            if index < 32 && index != 2 && index != 4 {
+                expected.fill(u8::try_from(index)? + 1);
+            }
+            if index == 0 {
+                expected[..4096].fill(200);
+            }
+            let found = client.read(index * 65536, 65536)?;
+            assert!(found == expected, "{round}: 64 KiB number {index} of 'drained'");
+        }
+        let mut client = NbdClient::connect(&daemon.socket(), "owed")?;
+        for index in 0..1024_u64 {
+            let byte = match index {
+                0..80 if index % 2 == 0 => 100 + u8::try_from(index / 2)?,
+                256..259 => 99,
+                _ => 0,
+            };
+            let found = client.read(index * 4096, 4096)?;
+            assert!(found == vec![byte; 4096], "{round}: 4 KiB number {index} of 'owed'");
+        }
+        drop(client);
+        let error = daemon.cli(&["volume", "show", "gone"]).expect_err("it was removed");
+        assert!(format!("{error:#}").contains("gone"), "{error:#}");
+        if round == "at the first start" {
+            daemon.kill_all()?;
+            daemon.up()?;
+        } else if round == "after a kill" {
+            daemon.drain("drained")?;
+            daemon.drain("owed")?;
+            daemon.stop()?;
+            daemon.up()?;
+        }
+    }
+    daemon.cli(&["verify"])?;
+    assert_eq!(daemon.backlog_bytes("owed")?, 0);
     Ok(())
 }
 
