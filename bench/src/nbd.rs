@@ -1,7 +1,9 @@
-//! A small NBD client that records the time of each reply.
+//! An NBD client that records the time of each reply.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use rekindle_base::random::Random;
+use rekindle_nbd_client::wire::{self, Body, Head, command};
+use rekindle_nbd_client::{Handshake, NbdClient};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -9,10 +11,12 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a request.
 pub const BLOCK: usize = 4096;
+/// Longest wait for a reply.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A connection to an export.
 pub struct Client {
-    stream: UnixStream,
+    nbd: NbdClient,
     /// Time of the server's greeting.
     pub greeted: Instant,
     /// Time at which the server said that the export is open.
@@ -35,37 +39,14 @@ pub enum Until {
 }
 
 impl Client {
-    /// Connects to an export by the option GO.
+    /// Connects to an export.
     pub fn connect(socket: &Path, export: &str) -> Result<Self> {
-        let mut stream = UnixStream::connect(socket).context("connect")?;
-        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
-        let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting)?;
+        let stream = UnixStream::connect(socket).context("connect")?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let handshake = Handshake::new(stream)?;
         let greeted = Instant::now();
-        if &greeting[..16] != b"NBDMAGICIHAVEOPT" {
-            bail!("not an NBD server");
-        }
-        stream.write_all(&3u32.to_be_bytes())?;
-        let length = u32::try_from(export.len())?;
-        let mut go = b"IHAVEOPT".to_vec();
-        go.extend(7u32.to_be_bytes());
-        go.extend((length + 6).to_be_bytes());
-        go.extend(length.to_be_bytes());
-        go.extend(export.as_bytes());
-        go.extend([0, 0]);
-        stream.write_all(&go)?;
-        loop {
-            let mut header = [0; 20];
-            stream.read_exact(&mut header)?;
-            let kind = u32::from_be_bytes(header[12..16].try_into()?);
-            let mut data = vec![0; u32::from_be_bytes(header[16..20].try_into()?) as usize];
-            stream.read_exact(&mut data)?;
-            match kind {
-                1 => return Ok(Self { stream, greeted, opened: Instant::now() }),
-                3 => {}
-                _ => bail!("the server refuses '{export}': {}", String::from_utf8_lossy(&data)),
-            }
-        }
+        let nbd = handshake.go(export)?;
+        Ok(Self { nbd, greeted, opened: Instant::now() })
     }
 
     /// Connects again and again until a server answers.
@@ -82,32 +63,20 @@ impl Client {
 
     /// Reads one block.
     pub fn read(&mut self, offset: u64) -> Result<Vec<u8>> {
-        let mut request = Vec::new();
-        encode(&mut request, 0, 0, offset);
-        self.stream.write_all(&request)?;
-        let mut header = [0; 16];
-        self.stream.read_exact(&mut header)?;
-        slot_of(&header)?;
-        let mut data = vec![0; BLOCK];
-        self.stream.read_exact(&mut data)?;
-        Ok(data)
+        Ok(self.nbd.read(offset, BLOCK)?)
     }
 
     /// Writes the same block at each of these places, some at a time.
     pub fn write_each(&mut self, offsets: &[u64], block: &[u8; BLOCK]) -> Result<()> {
         const AT_A_TIME: usize = 64;
-        let mut requests = Vec::new();
         for part in offsets.chunks(AT_A_TIME) {
-            requests.clear();
             for &offset in part {
-                encode(&mut requests, 1, 0, offset);
-                requests.extend(block);
+                self.nbd.request(command::WRITE, 0, 0, offset, BLOCK as u32, block);
             }
-            self.stream.write_all(&requests)?;
+            self.nbd.send()?;
             for _ in part {
-                let mut header = [0; 16];
-                self.stream.read_exact(&mut header)?;
-                slot_of(&header)?;
+                let error = self.nbd.reply()?.error;
+                ensure!(error == 0, "the server answers error {error}");
             }
         }
         Ok(())
@@ -140,7 +109,8 @@ impl Client {
             while goes_on(sent)
                 && let Some(slot) = free.pop()
             {
-                encode(&mut requests, 1, slot as u64, random.below(blocks) * BLOCK as u64);
+                let at = random.below(blocks) * BLOCK as u64;
+                requests.extend(wire::header(command::WRITE, 0, slot as u64, at, BLOCK as u32));
                 // Blocks are numbered, so that no two are alike.
                 let from = random.below((noise.len() - BLOCK) as u64) as usize;
                 requests.extend((seed ^ sent as u64).to_le_bytes());
@@ -151,9 +121,9 @@ impl Client {
             if free.len() == depth {
                 return Ok(replies);
             }
-            self.stream.write_all(&requests)?;
-            let count = self.stream.read(&mut buffer)?;
-            anyhow::ensure!(count > 0, "the server hung up");
+            self.nbd.raw().write_all(&requests)?;
+            let count = self.nbd.raw().read(&mut buffer)?;
+            ensure!(count > 0, "the server hung up");
             received.extend_from_slice(&buffer[..count]);
             let now = Instant::now();
             let (whole, rest) = received.as_chunks::<16>();
@@ -168,26 +138,12 @@ impl Client {
     }
 }
 
-fn encode(into: &mut Vec<u8>, command: u16, cookie: u64, offset: u64) {
-    into.extend(0x2560_9513_u32.to_be_bytes());
-    into.extend(0u16.to_be_bytes());
-    into.extend(command.to_be_bytes());
-    into.extend(cookie.to_be_bytes());
-    into.extend(offset.to_be_bytes());
-    into.extend((BLOCK as u32).to_be_bytes());
-}
-
+/// Decodes the reply to a write, which must have succeeded; returns its cookie.
 fn slot_of(header: &[u8; 16]) -> Result<usize> {
-    let word = |at: usize| {
-        u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-    };
-    if word(0) != 0x6744_6698 {
-        bail!("not a simple reply: {header:02x?}");
+    match wire::reply_head(header) {
+        Some(Head { cookie, body: Body::Simple { error: 0 } }) => Ok(cookie as usize),
+        other => anyhow::bail!("the server answers {other:?}"),
     }
-    if word(4) != 0 {
-        bail!("the server answers error {}", word(4));
-    }
-    Ok(word(12) as usize)
 }
 
 /// Returns the latency below which `percent` of the replies stay.

@@ -4,11 +4,11 @@
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::{damage, scratch};
 use e2e::mount::Mount;
-use e2e::nbd_client::NbdClient;
 use e2e::prometheus::{self, Scrape, alerts, firing, promtool, scrape, value};
 use e2e::shell::{Shell, skip, skip_without, wait_until};
 use e2e::{Daemon, Options};
 use rekindle_base::random::Random;
+use rekindle_nbd_client::NbdClient;
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -3,9 +3,10 @@
 
 use anyhow::{Context, Result, bail};
 use e2e::daemon::{binary, scratch};
-use e2e::nbd_client::{NbdClient, Promises};
+use e2e::promises::Promises;
 use e2e::shell::{Shell, skip, skip_without, tools, wait_until};
 use rekindle_base::random::Random;
+use rekindle_nbd_client::NbdClient;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -100,7 +101,7 @@ impl Appliance {
     }
 
     fn connect(&self, volume: &str) -> Result<NbdClient> {
-        NbdClient::connect(&self.folder.join("nbd.sock"), volume)
+        Ok(NbdClient::connect(&self.folder.join("nbd.sock"), volume)?)
     }
 
     fn reset(&self, more: &[&str]) -> Result<()> {
@@ -176,7 +177,7 @@ impl Written {
         self.promises.write_until(&mut client, DEPTH, &mut self.random, |sent| {
             sent >= *begun.get_or_insert(sent) + end
         })?;
-        client.flush()
+        Ok(client.flush()?)
     }
 
     /// Writes until the machine is gone.

@@ -3,10 +3,10 @@
 
 use anyhow::{Context, Result};
 use e2e::daemon::{binary, scratch};
-use e2e::nbd_client::NbdClient;
 use e2e::shell::Shell;
 use e2e::{Daemon, Options};
 use rekindle_base::random::Random;
+use rekindle_nbd_client::NbdClient;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 

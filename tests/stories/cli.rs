@@ -3,8 +3,8 @@
 use anyhow::{Context, Result};
 use e2e::Daemon;
 use e2e::daemon::binary;
-use e2e::nbd_client::NbdClient;
 use e2e::shell::Shell;
+use rekindle_nbd_client::NbdClient;
 use std::io::{Read, Write};
 
 #[test]

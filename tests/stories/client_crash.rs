@@ -1,9 +1,10 @@
 //! `kill -9` at any moment: every acknowledged write is there.
 
 use anyhow::Result;
-use e2e::nbd_client::{NbdClient, Promises};
+use e2e::promises::Promises;
 use e2e::random::for_story;
 use e2e::{Daemon, Options};
+use rekindle_nbd_client::NbdClient;
 use std::time::{Duration, Instant};
 
 #[test]

@@ -1,11 +1,11 @@
 //! Common clients: qemu-img, qemu-io, fio, nbdinfo, several at once, and bad ones.
 
 use anyhow::{Result, bail};
-use e2e::nbd_client::NbdClient;
 use e2e::random::for_story;
 use e2e::shell::{Shell, skip_without};
 use e2e::{Daemon, tree};
 use rekindle_base::random::Random;
+use rekindle_nbd_client::NbdClient;
 use std::io::{Read, Write};
 
 #[test]

@@ -2,10 +2,11 @@
 //! is reported.
 
 use anyhow::Result;
-use e2e::nbd_client::{NbdClient, Promises};
+use e2e::promises::Promises;
 use e2e::random::for_story;
 use e2e::shell::wait_until;
 use e2e::{Daemon, Options};
+use rekindle_nbd_client::NbdClient;
 use std::time::{Duration, Instant};
 
 #[test]

@@ -4,9 +4,9 @@
 use anyhow::{Context, Result};
 use e2e::Daemon;
 use e2e::daemon::stored_bytes;
-use e2e::nbd_client::NbdClient;
 use e2e::shell::wait_until;
 use rekindle_base::random::Random;
+use rekindle_nbd_client::NbdClient;
 use std::time::Duration;
 
 const BLOCK: usize = 64 << 10;

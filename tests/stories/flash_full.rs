@@ -2,10 +2,10 @@
 //! never gets an error.
 
 use anyhow::{Context, Result};
-use e2e::nbd_client::NbdClient;
 use e2e::shell::wait_until;
 use e2e::{Daemon, Options};
 use rekindle_base::random::Random;
+use rekindle_nbd_client::NbdClient;
 use std::time::{Duration, Instant};
 
 #[test]

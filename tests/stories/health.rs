@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::damage;
-use e2e::nbd_client::NbdClient;
 use e2e::shell::wait_until;
 use e2e::{Daemon, Options};
 use rekindle_base::random::Random;
+use rekindle_nbd_client::NbdClient;
 use serde_json::Value;
 use std::time::Duration;
 

@@ -2,11 +2,11 @@
 
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::{Daemon, Options, binary, stored_bytes};
-use e2e::nbd_client::NbdClient;
 use e2e::s3::{self, S3Server};
 use e2e::shell::{Shell, interruptible, skip, skip_without, wait_until};
 use e2e::tree;
 use rekindle_base::random::Random;
+use rekindle_nbd_client::NbdClient;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

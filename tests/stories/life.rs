@@ -3,9 +3,9 @@
 
 use anyhow::{Context, Result};
 use e2e::daemon::binary;
-use e2e::nbd_client::NbdClient;
 use e2e::shell::{Shell, interruptible, wait_until};
 use e2e::{Daemon, Options};
+use rekindle_nbd_client::NbdClient;
 use serde_json::Value;
 use std::io::Read;
 use std::time::Duration;

@@ -3,11 +3,12 @@
 
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::scratch;
-use e2e::nbd_client::{NbdClient, Promises};
+use e2e::promises::Promises;
 use e2e::random::for_story;
 use e2e::shell::{PATIENCE, Shell, wait_until};
 use e2e::{Daemon, Options};
 use rekindle_base::random::Random;
+use rekindle_nbd_client::NbdClient;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -64,7 +65,7 @@ pub(crate) fn fill(
     for block in blocks {
         client.write(block * BLOCK as u64, &content(round, block))?;
     }
-    client.flush()
+    Ok(client.flush()?)
 }
 
 pub(crate) fn check(

@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::objects;
-use e2e::nbd_client::NbdClient;
 use e2e::random::for_story;
 use e2e::{Daemon, Options};
+use rekindle_nbd_client::NbdClient;
 use std::path::PathBuf;
 
 const BLOCK: usize = 16 << 10;

@@ -2,11 +2,12 @@
 //! sectors.
 
 use anyhow::Result;
-use e2e::nbd_client::{NbdClient, Promises};
 use e2e::power::PowerLab;
+use e2e::promises::Promises;
 use e2e::random::for_story;
 use e2e::shell::skip_without;
 use e2e::{Daemon, Options};
+use rekindle_nbd_client::NbdClient;
 use std::time::{Duration, Instant};
 
 #[test]

@@ -1,10 +1,10 @@
 //! Removed volumes leave nothing behind: not in the log, not after restarts, however often.
 
 use anyhow::{Context, Result, ensure};
-use e2e::nbd_client::NbdClient;
 use e2e::shell::{Shell, wait_until};
 use e2e::{Daemon, Options};
 use rekindle_base::random::Random;
+use rekindle_nbd_client::NbdClient;
 
 const BLOCK: u64 = 1 << 20;
 
@@ -52,7 +52,7 @@ fn fill(daemon: &Daemon, round: u64) -> Result<()> {
     for block in 0..48 {
         client.write(block * BLOCK, &Random::new(round * 100 + block).bytes(BLOCK as usize))?;
     }
-    client.flush()
+    Ok(client.flush()?)
 }
 
 fn flash_bytes(daemon: &Daemon) -> Result<u64> {

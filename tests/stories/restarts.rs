@@ -5,9 +5,10 @@
 
 use anyhow::{Context, Result};
 use e2e::daemon::{objects, unsealed};
-use e2e::nbd_client::{NbdClient, Promises};
+use e2e::promises::Promises;
 use e2e::random::for_story;
 use e2e::{Daemon, Options};
+use rekindle_nbd_client::NbdClient;
 use std::fs;
 use std::time::Duration;
 

@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::{binary, damage, objects};
-use e2e::nbd_client::NbdClient;
 use e2e::random::for_story;
 use e2e::shell::{Shell, wait_until};
 use e2e::{Daemon, Options};
+use rekindle_nbd_client::NbdClient;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -7,9 +7,9 @@
 use crate::lives::{BLOCKS, Shared, check, content, fill};
 use anyhow::{Context, Result, ensure};
 use e2e::clock::an_hour_ago;
-use e2e::nbd_client::NbdClient;
 use e2e::shell::wait_until;
 use e2e::{Daemon, Options};
+use rekindle_nbd_client::NbdClient;
 use serde_json::Value;
 
 const HALF: u64 = BLOCKS / 2;

@@ -3,11 +3,12 @@
 
 use anyhow::{Context, Result};
 use e2e::daemon::{binary, scratch};
-use e2e::nbd_client::{NbdClient, Promises};
+use e2e::promises::Promises;
 use e2e::random::for_story;
 use e2e::shell::{PATIENCE, Shell, repository};
 use e2e::{Daemon, Options};
 use rekindle_base::random::Random;
+use rekindle_nbd_client::NbdClient;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -177,7 +178,7 @@ fn connect(daemon: &Daemon) -> Result<NbdClient> {
         UnixStream::connect(daemon.socket()).context("refused")?;
         match NbdClient::connect(&daemon.socket(), "disk") {
             Ok(client) => return Ok(client),
-            Err(error) if Instant::now() > end => return Err(error),
+            Err(error) if Instant::now() > end => return Err(error.into()),
             Err(_) => std::thread::sleep(Duration::from_millis(2)),
         }
     }

@@ -3,9 +3,9 @@
 
 use anyhow::{Context, Result, ensure};
 use e2e::Daemon;
-use e2e::nbd_client::NbdClient;
 use rekindle_base::checksum::crc32c;
 use rekindle_base::random::Random;
+use rekindle_nbd_client::NbdClient;
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 

@@ -3,11 +3,13 @@
 
 use super::meters::VolumeMeters;
 use super::target::{Error, Export, ExportError, Exports, Extent, Target, Ticket, Written};
-use super::wire;
+use super::wire::chunk;
 use crate::conn::BUDGET_BYTES_DEFAULT;
 use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_env::{Address, BoxFuture, Env, Net, Stream};
+use rekindle_nbd_client::wire::{self, Body, Head, option, reply};
+pub(crate) use rekindle_nbd_client::wire::{header, meta, number, query};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -249,7 +251,7 @@ impl Client {
         let net: &dyn Net = env.net();
         let mut client = Self { stream: net.connect(address).await.unwrap(), next: 1 };
         let greeting = client.take(18).await;
-        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        assert_eq!(greeting[..16], wire::GREETING);
         client.send(&[&[0, 0, 0, 3]]).await;
         client
     }
@@ -257,15 +259,11 @@ impl Client {
     /// Connects to an export, with all modes.
     pub(crate) async fn open(env: &Env, address: &Address, name: &str) -> Self {
         let mut client = Self::connect(env, address).await;
-        assert_eq!(
-            client.option(wire::option::STRUCTURED_REPLY, &[]).await,
-            [(wire::reply::ACK, vec![])]
-        );
-        let replies =
-            client.option(wire::option::SET_META_CONTEXT, &meta(name, &["base:allocation"])).await;
-        assert_eq!(replies.len(), 2);
-        let replies = client.option(wire::option::GO, &query(name, &[])).await;
-        assert_eq!(replies.last().unwrap().0, wire::reply::ACK);
+        assert_eq!(client.option(option::STRUCTURED_REPLY, &[]).await, [(reply::ACK, vec![])]);
+        let context = meta(name, &[wire::BASE_ALLOCATION]);
+        assert_eq!(client.option(option::SET_META_CONTEXT, &context).await.len(), 2);
+        let replies = client.option(option::GO, &query(name, &[])).await;
+        assert_eq!(replies.last().unwrap().0, reply::ACK);
         client
     }
 
@@ -291,17 +289,13 @@ impl Client {
 
     /// Sends an option and takes its replies up to the last.
     pub(crate) async fn option(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
-        let length = u32::try_from(data.len()).unwrap();
-        self.send(&[b"IHAVEOPT", &option.to_be_bytes(), &length.to_be_bytes(), data]).await;
+        self.send(&[&wire::option(option, data)]).await;
         let mut replies = Vec::new();
         loop {
-            let head = self.take(20).await;
-            assert_eq!(head[..8], wire::OPTION_REPLY_MAGIC.to_be_bytes());
-            assert_eq!(number(&head[8..12]), u64::from(option));
-            let kind = u32::try_from(number(&head[12..16])).unwrap();
-            let data = self.take(usize::try_from(number(&head[16..])).unwrap()).await;
-            replies.push((kind, data));
-            if kind == wire::reply::ACK || kind >> 31 == 1 {
+            let head = self.take(20).await.try_into().unwrap();
+            let (kind, length) = wire::option_reply(&head, option).unwrap();
+            replies.push((kind, self.take(usize::try_from(length).unwrap()).await));
+            if wire::is_last(kind) {
                 return replies;
             }
         }
@@ -322,45 +316,35 @@ impl Client {
         cookie
     }
 
-    /// Takes the next reply.
+    /// Takes the next reply; `length` counts the data behind a simple one.
     pub(crate) async fn reply(&mut self, length: usize) -> Reply {
-        let magic = self.take(4).await;
-        self.reply_behind(&magic, length).await
+        self.whole_reply(length).await.unwrap()
     }
 
-    async fn reply_behind(&mut self, magic: &[u8], length: usize) -> Reply {
-        if magic == wire::SIMPLE_REPLY_MAGIC.to_be_bytes() {
-            let head = self.take(12).await;
-            let errno = u32::try_from(number(&head[..4])).unwrap();
-            let data = if errno == 0 { self.take(length).await } else { Vec::new() };
-            return Reply { cookie: number(&head[4..]), errno, chunk: None, data };
-        }
-        assert_eq!(magic, wire::CHUNK_MAGIC.to_be_bytes());
-        let head = self.take(16).await;
-        assert_eq!(number(&head[..2]), 1, "the last chunk");
-        let chunk = u16::try_from(number(&head[2..4])).unwrap();
-        let data = self.take(usize::try_from(number(&head[12..])).unwrap()).await;
-        let (errno, skip) = match chunk {
-            wire::chunk::ERROR => (u32::try_from(number(&data[..4])).unwrap(), 6),
-            wire::chunk::OFFSET_DATA => (0, 8),
-            wire::chunk::BLOCK_STATUS => (0, 4),
-            _ => (0, 0),
-        };
-        Reply {
-            cookie: number(&head[4..12]),
-            errno,
-            chunk: Some(chunk),
-            data: data[skip..].to_vec(),
-        }
-    }
-
-    /// Takes the next reply; `None` when the server hangs up instead.
-    pub(crate) async fn whole_reply(&mut self) -> Option<Reply> {
-        let mut head = [0; 4];
-        match self.stream.read_exact(&mut head).await {
-            Ok(_) => Some(self.reply_behind(&head, 0).await),
-            Err(_) => None,
-        }
+    /// As [`Client::reply`]; `None` when the server hangs up instead.
+    pub(crate) async fn whole_reply(&mut self, length: usize) -> Option<Reply> {
+        let mut head = [0; 16];
+        self.stream.read_exact(&mut head[..4]).await.ok()?;
+        self.stream.read_exact(&mut head[4..]).await.unwrap();
+        let Head { cookie, body } = wire::reply_head(&head).unwrap();
+        Some(match body {
+            Body::Simple { error } => {
+                let data = if error == 0 { self.take(length).await } else { Vec::new() };
+                Reply { cookie, errno: error, chunk: None, data }
+            }
+            Body::Chunk { is_last, kind } => {
+                assert!(is_last, "the last chunk");
+                let length = number(&self.take(4).await);
+                let data = self.take(usize::try_from(length).unwrap()).await;
+                let (errno, skip) = match kind {
+                    chunk::ERROR => (u32::try_from(number(&data[..4])).unwrap(), 6),
+                    chunk::OFFSET_DATA => (0, 8),
+                    chunk::BLOCK_STATUS => (0, 4),
+                    _ => (0, 0),
+                };
+                Reply { cookie, errno, chunk: Some(kind), data: data[skip..].to_vec() }
+            }
+        })
     }
 
     /// Sends one request and takes its reply.
@@ -377,43 +361,6 @@ impl Client {
         assert_eq!(reply.cookie, cookie);
         reply
     }
-}
-
-pub(crate) fn header(command: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
-    [
-        &wire::REQUEST_MAGIC.to_be_bytes()[..],
-        &flags.to_be_bytes(),
-        &command.to_be_bytes(),
-        &cookie.to_be_bytes(),
-        &offset.to_be_bytes(),
-        &length.to_be_bytes(),
-    ]
-    .concat()
-}
-
-fn string(text: &str) -> Vec<u8> {
-    [&u32::try_from(text.len()).unwrap().to_be_bytes()[..], text.as_bytes()].concat()
-}
-
-/// Encodes the data of INFO and GO.
-pub(crate) fn query(name: &str, items: &[u16]) -> Vec<u8> {
-    let mut data = string(name);
-    data.extend(u16::try_from(items.len()).unwrap().to_be_bytes());
-    items.iter().for_each(|item| data.extend(item.to_be_bytes()));
-    data
-}
-
-/// Encodes the data of LIST_META_CONTEXT and SET_META_CONTEXT.
-pub(crate) fn meta(name: &str, queries: &[&str]) -> Vec<u8> {
-    let mut data = string(name);
-    data.extend(u32::try_from(queries.len()).unwrap().to_be_bytes());
-    queries.iter().for_each(|query| data.extend(string(query)));
-    data
-}
-
-/// Decodes a big-endian number of any width.
-pub(crate) fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
 /// A running server.

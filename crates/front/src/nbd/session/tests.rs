@@ -357,13 +357,13 @@ fn a_client_that_closes_its_side_gets_an_answer_to_all_that_it_asked() {
             memory.cold.store(cold, Ordering::Relaxed);
             let mut client = Client::open(&server.env, &server.address, "a").await;
             let payload = if command == command::WRITE { pattern(4096, 1) } else { Vec::new() };
-            let requests = (0..count).flat_map(|cookie| {
-                [header(command, 0, cookie, 0, length), payload.clone()].concat()
-            });
+            let requests = (0..count)
+                .flat_map(|cookie| [&header(command, 0, cookie, 0, length)[..], &payload].concat());
             client.send(&[&requests.collect::<Vec<u8>>()]).await;
             client.stream.shutdown().await.unwrap();
             for answered in 0..count {
-                let reply = server.env.timeout(Duration::from_secs(60), client.whole_reply()).await;
+                let reply =
+                    server.env.timeout(Duration::from_secs(60), client.whole_reply(0)).await;
                 let reply = reply.unwrap().unwrap_or_else(|| panic!("{answered} of {count}"));
                 assert_eq!(reply.errno, 0);
             }
@@ -500,7 +500,7 @@ fn no_bytes_bring_the_server_down() {
                 if seed % 3 == 2 {
                     let (flags, command) = (dice.below(40) as u16, dice.below(10) as u16);
                     let (offset, length) = (dice.below(2 << 20), dice.below(1 << 14) as u32);
-                    bytes = header(command, flags, 1, offset, length);
+                    bytes = header(command, flags, 1, offset, length).to_vec();
                 }
                 // The server may have hung up.
                 if tokio::io::AsyncWriteExt::write_all(&mut client.stream, &bytes).await.is_err() {
