@@ -122,6 +122,8 @@ fn queued_in(table: &str, ports: &BTreeSet<u16>, ours: &HashSet<u64>) -> u64 {
 
 impl HttpConnector for Way {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        // The process may have a provider already: then that one serves.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let plain = options.get_config_value(&ClientConfigKey::AllowHttp);
         let builder = reqwest::Client::builder()
             .user_agent(concat!("rekindle/", env!("CARGO_PKG_VERSION")))
