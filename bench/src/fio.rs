@@ -1,7 +1,7 @@
 //! fio: one job, and the figures of it that the tables use.
 
+use crate::arguments::Layout;
 use crate::machine::pinned;
-use crate::rounds::Layout;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::path::Path;

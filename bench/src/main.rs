@@ -26,15 +26,14 @@ fn main() -> Result<()> {
     if words.first().is_some_and(|word| word == experiments::ingest::WORKER) {
         return experiments::ingest::work(&words[1..]);
     }
-    let Some(arguments) = arguments::parse(&words)? else { return Ok(()) };
+    let Some(arguments) = arguments::parse(&words)? else {
+        print!("{}{}", arguments::HELP, experiments::list());
+        return Ok(());
+    };
+    let chosen = experiments::chosen(&arguments.suite, &arguments.only)?;
     let bench = Bench::new(&arguments)?;
     let mut rows = Vec::new();
-    let suite = experiments::SUITES.iter().find(|suite| suite.name == arguments.suite);
-    for experiment in suite.into_iter().flat_map(|suite| suite.experiments) {
-        if !arguments.only.is_empty() && !arguments.only.iter().any(|name| name == experiment.name)
-        {
-            continue;
-        }
+    for experiment in chosen {
         println!("\n== {}: {}", experiment.name, experiment.question);
         match (experiment.run)(&bench) {
             Ok(found) => {
@@ -51,7 +50,7 @@ fn main() -> Result<()> {
         println!("\n{}", table::markdown(&rows));
     }
     if arguments.writes() {
-        table::write(arguments.suite, &table::section(&bench, &arguments, &rows))?;
+        table::write(&arguments.suite, &table::section(&bench, &arguments, &rows))?;
     }
     Ok(())
 }

@@ -1,18 +1,11 @@
 //! Rounds: the sides take turns. The middle run of each side counts, and the best one is shown
 //! beside it.
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, Layout};
 use crate::machine::{self, Watch};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Cores of clients and servers: the same for both sides of every comparison.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout {
-    pub client: String,
-    pub server: String,
-}
 
 /// Context of every experiment.
 pub struct Bench {
@@ -156,14 +149,12 @@ pub fn beside<A, B>(
 /// Formats the times of several rounds, ms.
 pub fn times(runs: &[Run<f64>]) -> String {
     let (middle, best) = (median(runs, |ms| *ms), best(runs, |ms| -ms).value);
-    let short = crate::table::short;
     format!("median {} ms, best {} ms, {} rounds", short(middle), short(best), runs.len())
 }
 
 /// Formats all values for a note, which shows how far apart the runs are.
 pub fn spread<T>(runs: &[Run<T>], measure: impl Fn(&T) -> f64) -> String {
-    let values: Vec<String> =
-        runs.iter().map(|run| crate::table::short(measure(&run.value))).collect();
+    let values: Vec<String> = runs.iter().map(|run| short(measure(&run.value))).collect();
     values.join(" ")
 }
 
@@ -171,6 +162,16 @@ pub fn spread<T>(runs: &[Run<T>], measure: impl Fn(&T) -> f64) -> String {
 pub fn repository() -> PathBuf {
     let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().expect("bench lies in the repository").to_owned()
+}
+
+/// Formats a number with three digits or so.
+pub fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 10_000.0 => format!("{:.1}k", value / 1000.0),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
 }
 
 #[cfg(test)]

@@ -139,16 +139,6 @@ fn with_unit(value: f64, unit: &str) -> String {
     }
 }
 
-/// Formats a number with three digits or so.
-pub fn short(value: f64) -> String {
-    match value.abs() {
-        size if size >= 10_000.0 => format!("{:.1}k", value / 1000.0),
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
-}
-
 /// Formats the table in Markdown, with the notes below it.
 pub fn markdown(rows: &[Row]) -> String {
     let mut text = String::from(
@@ -228,6 +218,7 @@ fn replace(old: &str, suite: &str, section: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rounds::short;
 
     #[test]
     fn a_row_says_whether_what_was_wanted_was_reached() {

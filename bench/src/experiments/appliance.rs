@@ -10,9 +10,9 @@
 use crate::http;
 use crate::machine::pinned;
 use crate::nbd::{BLOCK, Client};
-use crate::rounds::{Bench, middle};
+use crate::rounds::{Bench, middle, short};
 use crate::servers::{Process, Rekindle};
-use crate::table::{Row, Wanted, short};
+use crate::table::{Row, Wanted};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -2,9 +2,9 @@
 
 use crate::machine;
 use crate::nbd::{Client, Reply, Until, percentile};
-use crate::rounds::{Bench, Sides, beside, middle};
+use crate::rounds::{Bench, Sides, beside, middle, short};
 use crate::servers::Rekindle;
-use crate::table::{Row, Wanted, short};
+use crate::table::{Row, Wanted};
 use anyhow::Result;
 use std::time::Duration;
 

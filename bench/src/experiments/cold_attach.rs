@@ -2,9 +2,9 @@
 //! volume is open.
 
 use crate::nbd::Client;
-use crate::rounds::{Bench, Run, best, middle};
+use crate::rounds::{Bench, Run, best, middle, short};
 use crate::servers::Rekindle;
-use crate::table::{Row, Wanted, short};
+use crate::table::{Row, Wanted};
 use anyhow::Result;
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! A client that sends FLUSH after each write.
 
 use crate::fio::Job;
-use crate::rounds::{Bench, beside, middle, spread};
+use crate::rounds::{Bench, beside, middle, short, spread};
 use crate::servers::{Rekindle, Simple, written_file};
-use crate::table::{Row, Wanted, short};
+use crate::table::{Row, Wanted};
 use anyhow::Result;
 
 const MEBIBYTES: u64 = 256;

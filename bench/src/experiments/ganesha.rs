@@ -3,9 +3,9 @@
 //! through libnfs.
 
 use crate::machine::pinned;
-use crate::rounds::Bench;
+use crate::rounds::{Bench, short};
 use crate::servers::Process;
-use crate::table::{Row, short};
+use crate::table::Row;
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

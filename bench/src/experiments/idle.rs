@@ -1,9 +1,9 @@
 //! The cost of a thousand volumes without use.
 
 use crate::nbd::Client;
-use crate::rounds::Bench;
+use crate::rounds::{Bench, short};
 use crate::servers::Rekindle;
-use crate::table::{Row, Wanted, short};
+use crate::table::{Row, Wanted};
 use anyhow::{Context, Result};
 use std::time::Duration;
 

@@ -11,8 +11,8 @@
 
 use crate::data::mixture;
 use crate::machine::pinned;
-use crate::rounds::{Bench, Run, best, middle};
-use crate::table::{Row, Wanted, short};
+use crate::rounds::{Bench, Run, best, middle, short};
+use crate::table::{Row, Wanted};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use rekindle_base::random::Random;

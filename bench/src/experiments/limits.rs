@@ -3,9 +3,9 @@
 
 use crate::fio::Job;
 use crate::machine;
-use crate::rounds::{Bench, middle};
+use crate::rounds::{Bench, middle, short};
 use crate::servers::written_file;
-use crate::table::{Row, short};
+use crate::table::Row;
 use anyhow::Result;
 use rekindle_base::random::Random;
 use std::io::{Read, Write};

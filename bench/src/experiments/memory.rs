@@ -2,9 +2,9 @@
 //! cache) against a server that does nothing but copy.
 
 use crate::fio::Job;
-use crate::rounds::{Bench, beside, middle, spread};
+use crate::rounds::{Bench, beside, middle, short, spread};
 use crate::servers::{Rekindle, Simple, fill};
-use crate::table::{Row, Wanted, short};
+use crate::table::{Row, Wanted};
 use anyhow::Result;
 
 const MEBIBYTES: u64 = 256;

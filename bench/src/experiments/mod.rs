@@ -21,7 +21,8 @@ mod stop;
 
 use crate::rounds::Bench;
 use crate::table::Row;
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
+use std::fmt::Write;
 
 /// An experiment.
 pub struct Experiment {
@@ -31,15 +32,14 @@ pub struct Experiment {
 }
 
 /// Experiments that belong together: one run, and one section of docs/benchmarks.md.
-pub struct Suite {
-    pub name: &'static str,
-    pub question: &'static str,
+struct Suite {
+    name: &'static str,
+    question: &'static str,
     /// The experiments in the order of the table.
-    pub experiments: &'static [Experiment],
+    experiments: &'static [Experiment],
 }
 
-/// All suites.
-pub const SUITES: &[Suite] = &[
+const SUITES: &[Suite] = &[
     Suite { name: "block", question: "how fast a virtual disk is", experiments: BLOCK },
     Suite { name: "restart", question: "how soon it is back", experiments: RESTART },
 ];
@@ -147,3 +147,49 @@ const BLOCK: &[Experiment] = &[
     },
     Experiment { name: "idle", question: "memory of a thousand idle volumes", run: idle::run },
 ];
+
+/// The suites and their experiments, for the help.
+pub fn list() -> String {
+    let mut list = String::new();
+    for suite in SUITES {
+        let _ = writeln!(list, "\n{}: {}", suite.name, suite.question);
+        for experiment in suite.experiments {
+            let _ = writeln!(list, "  {:<12} {}", experiment.name, experiment.question);
+        }
+    }
+    list
+}
+
+/// The experiments of a suite, or those of them that `only` names.
+pub fn chosen(name: &str, only: &[String]) -> Result<Vec<&'static Experiment>> {
+    let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
+    let suite = SUITES.iter().find(|suite| suite.name == name);
+    let suite = suite
+        .with_context(|| format!("there is no suite '{name}': there are {}", names.join(", ")))?;
+    let names: Vec<_> = suite.experiments.iter().map(|experiment| experiment.name).collect();
+    if let Some(slip) = only.iter().find(|only| !names.contains(&only.as_str())) {
+        bail!("'{name}' has no experiment '{slip}': it has {}", names.join(", "));
+    }
+    let is_chosen = |one: &&Experiment| only.is_empty() || only.iter().any(|name| name == one.name);
+    Ok(suite.experiments.iter().filter(is_chosen).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_named_with_what_there_is() {
+        let only = |name: &str| [name.to_owned()];
+        for (suite, name, named) in [
+            ("blocks", "flush", "blocks"),
+            ("restart", "flush", "stall"),
+            ("block", "flash", "flash-qd1"),
+        ] {
+            let error = chosen(suite, &only(name)).err().expect("a slip").to_string();
+            assert!(error.contains(named), "{error}");
+        }
+        assert_eq!(chosen("block", &only("flush")).unwrap().len(), 1);
+        assert!(chosen("block", &[]).unwrap().len() > 1);
+    }
+}

@@ -3,9 +3,9 @@
 
 use super::burst::{self, LATENCY, by_second};
 use crate::nbd::{Reply, percentile};
-use crate::rounds::Bench;
+use crate::rounds::{Bench, short};
 use crate::servers::Rekindle;
-use crate::table::{Row, Wanted, short};
+use crate::table::{Row, Wanted};
 use anyhow::Result;
 use serde_json::Value;
 use std::path::PathBuf;

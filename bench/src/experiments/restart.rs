@@ -2,9 +2,9 @@
 
 use crate::machine;
 use crate::nbd::{Client, Until};
-use crate::rounds::{Bench, Run, best, median, middle};
+use crate::rounds::{Bench, Run, best, median, middle, short};
 use crate::servers::Rekindle;
-use crate::table::{Row, Wanted, short};
+use crate::table::{Row, Wanted};
 use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 

@@ -2,9 +2,9 @@
 //! what was not acknowledged, and reads everything back at the end.
 
 use crate::machine::pinned;
-use crate::rounds::Bench;
+use crate::rounds::{Bench, short};
 use crate::servers::Rekindle;
-use crate::table::{Row, Wanted, short};
+use crate::table::{Row, Wanted};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 

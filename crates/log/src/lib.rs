@@ -9,7 +9,7 @@
 //! The log does *not* order changes of one volume (append order is the order), nor know what they
 //! mean.
 //!
-//! Calls between the modules ([`Log`] calls `start`, `heads`, `driver`, and `inventory` for lists):
+//! Calls between the modules ([`Log`] calls `start`, `heads`, `driver`, and `recovered` for lists):
 //!
 //! | module | its part | calls |
 //! | --- | --- | --- |
@@ -18,9 +18,10 @@
 //! | `machine` | decides what the log is, and which segments may go | none |
 //! | `admit` | makes segments of what was found | `scan`, `descriptors`, `walk`, `head`, `driver` |
 //! | `walk` | reads bytes up to the last valid certificate | none |
-//! | `inventory` | lists what outlived a restart | `descriptors`, `summary`, `driver`, `machine` |
+//! | `recovered` | lists what outlived a restart | `descriptors`, `inventory`, `driver`, `machine` |
+//! | `inventory` | knows what outlived it, and what is lost | `recovered_index`, `summary` |
 //! | `summary` | sums up the changes of a volume | none |
-//! | `driver` | commits and rollovers | `heads`, `machine`, `inventory`, `segment_pool` |
+//! | `driver` | commits and rollovers | `heads`, `machine`, `recovered`, `segment_pool` |
 //! | `group` | checks an append before anything is copied | none |
 //! | `heads` | how one head follows another | `head` (how its bytes lie) |
 //! | `segment` | serves reads of places, from memory or flash | `segment_pool` |
@@ -41,6 +42,8 @@ mod inventory;
 pub mod limits;
 mod machine;
 mod progress;
+mod recovered;
+mod recovered_index;
 mod replica;
 mod scan;
 mod segment;

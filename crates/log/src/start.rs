@@ -5,13 +5,14 @@ use crate::driver::{FileLease, Plan, open_head};
 use crate::format::{FOOT_BYTES, Foot, Lost, Named, Statistics};
 use crate::head::Head;
 use crate::inner::{Inner, Parts};
-use crate::inventory::{Content, Inventory, LostSegment, Marks, Recovery, content_of};
+use crate::inventory::{Inventory, LostSegment, Recovery};
 use crate::limits::{
     REPLICAS_MAX, RESERVE_FILES, SECTOR_BYTES, SECTOR_BYTES_MAX, SEGMENTS_MAX, SEGMENTS_MIN,
     SLOTS_MIN, STATISTICS_MAX,
 };
 use crate::machine::history::{End, History, Present, Probe, what_is_the_log};
 use crate::machine::table::Table;
+use crate::recovered_index::{Content, Marks, content_of};
 use crate::replica::{Copies, Replica};
 use crate::scan::{Looked, Scan, look, read_foot};
 use crate::segment::{Segment, spare_slot};
