@@ -2,7 +2,7 @@
 
 use crate::arguments::Arguments;
 use crate::machine;
-use crate::rounds::{Bench, repository};
+use crate::rounds::{Bench, repository, short};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -218,7 +218,6 @@ fn replace(old: &str, suite: &str, section: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rounds::short;
 
     #[test]
     fn a_row_says_whether_what_was_wanted_was_reached() {
