@@ -2,34 +2,27 @@
 
 use crate::format::{
     BadHeader, FRAMES_HEADER_AT, FRAMES_HEADER_BYTES, FramesHeader, HEADER_BYTES, HEADER_COPY_AT,
-    Header, LabelBytes, NoHeader, RECORD_BYTES, is_ours,
+    Header, NoHeader, is_ours,
 };
 use crate::format::{home, users};
-use crate::frames::{self, Beginning, Frames};
+use crate::frames::{self, Frames};
 use crate::heap::Heap;
 use crate::limits::{SETS_MAX, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS_MAX};
+use crate::mapping::{Began, HEADER_PAGE_BYTES, Mapping, length_of};
 use crate::slot::Slot;
-use rekindle_base::limits::SEGMENT_BYTES;
 use rekindle_base::{NodeId, StoreId};
 use rekindle_env::{Env, Region};
 use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-const HEADER_PAGE_BYTES: usize = 4096;
-/// Offset of the first slot, bytes. It does not depend on the number of slots.
-pub(crate) const SLOTS_START: usize = HEADER_PAGE_BYTES + SLOTS_MAX * RECORD_BYTES;
-
-const _: () = assert!(SEGMENT_BYTES == SLOT_BYTES_MAX as u64, "a slot holds a segment");
-const _: () = assert!(SLOTS_START.is_multiple_of(4096), "slots are page-aligned");
+use std::sync::atomic::Ordering;
 
 /// A mapped arena: slots of `rekindle_base::limits::SEGMENT_BYTES` each. Clones mean the same
 /// arena.
 #[derive(Clone)]
 pub struct Arena {
-    inner: Arc<Inner>,
+    inner: Arc<Mapping>,
     frames: Option<Frames>,
 }
 
@@ -51,29 +44,6 @@ pub struct FramesShape {
     pub bytes: u64,
     /// The store of the blocks. Frames of another store are not believed.
     pub store: StoreId,
-}
-
-/// The state in which an arena was found when it was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Began {
-    /// Nothing was there.
-    New,
-    /// The content of an earlier process was kept.
-    Kept,
-    /// As `Kept`; one of the two headers was damaged, and is mended.
-    Mended,
-    /// Both headers were damaged: the slots are fresh, and changes that only they had are lost.
-    Damaged,
-}
-
-pub(crate) struct Inner {
-    region: Arc<dyn Region>,
-    slots: usize,
-    pub(crate) slot_bytes: u32,
-    outlives_process: bool,
-    began: Began,
-    salt: u64,
-    taken: AtomicBool,
 }
 
 impl Arena {
@@ -132,7 +102,7 @@ impl Arena {
         let region = env.memory().map(path, start + frames::bytes_of(sets) as u64)?;
         let salt = old.map(|header| header.salt).filter(|&salt| salt != 0);
         let salt = salt.unwrap_or_else(|| new_salt(env));
-        let mut inner = Inner::new(region.clone(), slots, slot_bytes, true, began, salt)?;
+        let mut inner = Mapping::new(region.clone(), slots, slot_bytes, true, began, salt)?;
         if began == Began::Damaged && !inner.is_used() {
             // No slot is used: a file that was cut within its header, as good as none.
             inner.began = Began::New;
@@ -186,7 +156,7 @@ impl Arena {
         // as such.
         let heap = Heap::new(length)
             .unwrap_or_else(|_| std::alloc::handle_alloc_error(std::alloc::Layout::new::<Heap>()));
-        let inner = Inner::new(Arc::new(heap), slots, slot_bytes, false, Began::New, 0);
+        let inner = Mapping::new(Arc::new(heap), slots, slot_bytes, false, Began::New, 0);
         Arena { inner: Arc::new(inner.expect("the kernel gave what was asked")), frames: None }
     }
 
@@ -313,10 +283,6 @@ fn check_shape(slots: usize, slot_bytes: u32) {
     assert!(slot_bytes.is_multiple_of(4096), "slots are whole pages");
 }
 
-fn length_of(slots: usize, slot_bytes: u32) -> u64 {
-    SLOTS_START as u64 + slots as u64 * u64::from(slot_bytes)
-}
-
 /// Sets that fit a budget.
 fn sets_of(shape: FramesShape) -> usize {
     let sets = (shape.bytes / frames::set_bytes() as u64).min(SETS_MAX);
@@ -395,108 +361,4 @@ fn copy_of<const N: usize>(page: &dyn Region, at: usize) -> [u8; N] {
     // lock.
     unsafe { std::ptr::copy_nonoverlapping(page.base().add(at), bytes.as_mut_ptr(), N) };
     bytes
-}
-
-impl Inner {
-    fn new(
-        region: Arc<dyn Region>,
-        slots: usize,
-        slot_bytes: u32,
-        outlives_process: bool,
-        began: Began,
-        salt: u64,
-    ) -> io::Result<Inner> {
-        let enough = region.length() as u64 >= length_of(slots, slot_bytes);
-        if !enough || !region.base().addr().is_multiple_of(RECORD_BYTES) {
-            return Err(io::Error::other("the mapped region is too short or not aligned"));
-        }
-        Ok(Inner {
-            region,
-            slots,
-            slot_bytes,
-            outlives_process,
-            began,
-            salt,
-            taken: AtomicBool::new(false),
-        })
-    }
-
-    /// Address of a slot's first byte.
-    pub(crate) fn slot_base(&self, slot: usize) -> *mut u8 {
-        assert!(slot < self.slots, "there is such a slot");
-        self.region.base().wrapping_add(SLOTS_START + slot * self.slot_bytes as usize)
-    }
-
-    /// One of the two atomic words of a slot's record.
-    pub(crate) fn word(&self, slot: usize, word: usize) -> &AtomicU64 {
-        assert!(slot < SLOTS_MAX && word < 2, "there is such a word");
-        let address =
-            self.region.base().wrapping_add(HEADER_PAGE_BYTES + slot * RECORD_BYTES + word * 8);
-        // SAFETY: inside the region (checked in `new`), aligned to 8 because the base is aligned to
-        // 64, mapped for as long as `self` lives, and only ever reached as an atomic.
-        unsafe { AtomicU64::from_ptr(address.cast()) }
-    }
-
-    /// The label of a slot's record: its bytes behind the two words.
-    pub(crate) fn label(&self, slot: usize) -> *mut LabelBytes {
-        assert!(slot < SLOTS_MAX, "there is such a record");
-        self.region.base().wrapping_add(HEADER_PAGE_BYTES + slot * RECORD_BYTES + 16).cast()
-    }
-
-    fn is_used(&self) -> bool {
-        (0..SLOTS_MAX).any(|slot| self.word(slot, 0).load(Ordering::Acquire) != 0)
-    }
-
-    fn wipe_slots(&self) {
-        (0..SLOTS_MAX).for_each(|slot| self.wipe_if_used(slot));
-    }
-
-    fn wipe_if_used(&self, slot: usize) {
-        // Reads before it writes: a fresh file's table stays untouched memory.
-        for word in 0..2 {
-            if self.word(slot, word).load(Ordering::Acquire) != 0 {
-                self.word(slot, word).store(0, Ordering::Release);
-            }
-        }
-    }
-
-    /// Opens the frames behind the slots: those of an earlier process when their header is `wanted`
-    /// but for the salt.
-    fn frames(
-        &self,
-        region: Arc<dyn Region>,
-        wanted: FramesHeader,
-        old: Result<FramesHeader, NoHeader>,
-    ) -> io::Result<Frames> {
-        let began = match old {
-            Ok(old) if old == (FramesHeader { salt: old.salt, ..wanted }) => Beginning::Kept,
-            Ok(old) if (old.node, old.store) != (wanted.node, wanted.store) => Beginning::Foreign,
-            Ok(_) => Beginning::Resized,
-            Err(NoHeader::Nothing) => Beginning::New,
-            Err(NoHeader::Damaged) => Beginning::Damaged,
-            Err(NoHeader::OtherLayout(_)) => Beginning::OtherLayout,
-        };
-        let salt = match old {
-            Ok(old) if began == Beginning::Kept => old.salt,
-            _ => {
-                // The content of the sets stays where it is: under the new salt none of it
-                // verifies.
-                self.write_header(FRAMES_HEADER_AT, &[0; FRAMES_HEADER_BYTES]);
-                self.write_header(FRAMES_HEADER_AT, &wanted.encode());
-                wanted.salt
-            }
-        };
-        let start = usize::try_from(wanted.start).expect("it was mapped");
-        Frames::new(region, start, wanted.sets as usize, salt, began)
-    }
-
-    fn write_header(&self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= HEADER_PAGE_BYTES, "headers lie in the header page");
-        // SAFETY: called before the arena is in use, by the task that opens it; the region is
-        // longer than its header page.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.region.base().add(at), bytes.len());
-        };
-        std::sync::atomic::fence(Ordering::SeqCst);
-    }
 }

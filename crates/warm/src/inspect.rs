@@ -1,6 +1,5 @@
 //! Reads an arena's bytes offline; never writes.
 
-use crate::arena::SLOTS_START;
 use crate::format::home::{HOME_AT, HOME_BYTES, decode};
 use crate::format::{
     FRAMES_HEADER_AT, FRAMES_HEADER_BYTES, FrameWord, FramesHeader, Header, KEY_BYTES, KEYS_AT,
@@ -9,6 +8,7 @@ use crate::format::{
 };
 use crate::frames::{bytes_of, place_of};
 use crate::limits::WAYS;
+use crate::mapping::SLOTS_START;
 use crate::slot::Certificate;
 use rekindle_base::{NodeId, StoreId};
 use zerocopy::FromBytes;

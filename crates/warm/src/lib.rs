@@ -8,7 +8,7 @@
 //! from the end, and a fixed foot at the very end is written once, when the segment is sealed.
 //! *Published* bytes never change again for as long as a reader can reach them. The publication is
 //! one 8-byte store (the **warm certificate**), because `kill -9` may come between any two stores.
-//! All `unsafe` of the log and of this crate is in [`slot`], [`heap`], [`arena`] and
+//! All `unsafe` of the log and of this crate is in [`slot`], [`heap`], [`mapping`], [`arena`] and
 //! `frames/memory.rs`; other modules see safe slices.
 //!
 //! This crate does *not* know what a segment's bytes mean, nor which segments are alive: that is
@@ -20,11 +20,13 @@ mod frames;
 mod heap;
 pub mod inspect;
 pub mod limits;
+mod mapping;
 mod slot;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{Arena, Began, FramesShape, Shape};
+pub use arena::{Arena, FramesShape, Shape};
 pub use format::{BadHeader, FORMATS, Label};
 pub use frames::{Beginning, Frames, Key, Miss, Stats, Usage};
+pub use mapping::Began;
 pub use slot::{Certificate, Content, Memory, Slot, Writer};

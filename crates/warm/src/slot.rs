@@ -12,9 +12,9 @@
 //!   move them;
 //! - no other process writes: the log's folder lock keeps a second daemon out.
 
-use crate::arena::Inner;
 use crate::format::{Label, LabelBytes, State, durable_pack, durable_unpack};
 use crate::limits::{FOOT_BYTES, GRAIN_BYTES};
+use crate::mapping::Mapping;
 use rekindle_base::SegmentId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +54,7 @@ pub struct Slot {
 
 /// The one way to a slot's bytes.
 pub(crate) struct Core {
-    arena: Arc<Inner>,
+    arena: Arc<Mapping>,
     index: usize,
     segment: SegmentId,
     /// Lengths published, as [`State::word`].
@@ -78,7 +78,7 @@ pub struct Writer {
 }
 
 impl Slot {
-    pub(crate) fn new(arena: Arc<Inner>, index: usize) -> Slot {
+    pub(crate) fn new(arena: Arc<Mapping>, index: usize) -> Slot {
         Slot { core: Core { arena, index, segment: SegmentId(0), published: AtomicU64::new(0) } }
     }
 

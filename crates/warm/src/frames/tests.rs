@@ -15,7 +15,7 @@ const STORE: StoreId = StoreId([6; 16]);
 const PATH: &str = "/memory/warm";
 const SLOT: u32 = 16 << 10;
 /// Offset at which the slots end and the frames begin.
-const FRAMES_AT: u64 = crate::arena::SLOTS_START as u64 + 2 * SLOT as u64;
+const FRAMES_AT: u64 = crate::mapping::SLOTS_START as u64 + 2 * SLOT as u64;
 
 fn shape(sets: usize) -> Shape {
     let frames = FramesShape { bytes: bytes_of(sets) as u64, store: STORE };
