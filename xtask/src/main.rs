@@ -1,6 +1,7 @@
 //! `cargo x`: the one task runner. No shell scripts beside it.
 #![expect(clippy::disallowed_methods, reason = "a build tool works on the real machine")]
 
+mod circles;
 mod mutants;
 mod run;
 mod tidy;

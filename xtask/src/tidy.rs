@@ -1,5 +1,6 @@
 //! Tidiness is a test: permitted edges, sizes of files, documents against code.
 
+use crate::circles::circles;
 use crate::run::{output, root, step};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ pub fn tidy() -> Result<()> {
     let mut findings = Vec::new();
     edges(&mut findings)?;
     sources(&mut findings)?;
+    reading_order(&mut findings)?;
     documents(&mut findings)?;
     for finding in &findings {
         println!("  {finding}");
@@ -128,6 +130,33 @@ fn sources(findings: &mut Vec<String>) -> Result<()> {
                 .any(|word| line.contains(word));
             if promise && !test && !shown.to_string().starts_with("xtask") {
                 findings.push(format!("{shown}:{}: promises work instead of doing it", number + 1));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Circles of files that are kept, each with its reason: any of the files names it.
+const CIRCLES_KEPT: &[(&str, &str)] = &[];
+
+/// Checks that no files of a crate use one another in a circle, but for a parent and its children.
+fn reading_order(findings: &mut Vec<String>) -> Result<()> {
+    let mut crates: BTreeMap<PathBuf, Vec<(PathBuf, String)>> = BTreeMap::new();
+    for path in files("rs")? {
+        let Some(at) = path.iter().position(|part| part == "src") else { continue };
+        let below: PathBuf = path.iter().skip(at + 1).collect();
+        if below.iter().any(|part| part == "tests" || part == "tests.rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(root().join(&path))?;
+        crates.entry(path.iter().take(at + 1).collect()).or_default().push((below, text));
+    }
+    for (source, files) in crates {
+        for circle in circles(&files) {
+            let names: Vec<String> =
+                circle.iter().map(|file| source.join(file).display().to_string()).collect();
+            if !CIRCLES_KEPT.iter().any(|(file, _)| names.iter().any(|name| name == file)) {
+                findings.push(format!("these files use one another: {}", names.join(", ")));
             }
         }
     }

@@ -18,7 +18,7 @@
 //! | `machine` | decides what the log is, and which segments may go | none |
 //! | `admit` | makes segments of what was found | `scan`, `descriptors`, `walk`, `head`, `driver` |
 //! | `walk` | reads bytes up to the last valid certificate | none |
-//! | `recovered` | lists what outlived a restart | `descriptors`, `inventory`, `driver`, `machine` |
+//! | `recovered` | lists what outlived a restart | `descriptors`, `inventory`, `driver` |
 //! | `inventory` | knows what outlived it, and what is lost | `recovered_index`, `summary` |
 //! | `summary` | sums up the changes of a volume | none |
 //! | `driver` | commits and rollovers | `heads`, `machine`, `recovered`, `segment_pool` |

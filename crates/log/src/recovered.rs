@@ -2,8 +2,9 @@
 //! tables of the recovered segments.
 //!
 //! A gibibyte of 4 KiB writes is 262,144 descriptors of 64 bytes: 16 MiB to read; payloads are not
-//! touched. The inventory keeps only an index, and the descriptors are read again when a caller asks
-//! for a volume. That touches no new memory but the answer: after a start, new memory is what costs.
+//! touched. The inventory keeps only an index, and the descriptors are read again when a caller
+//! asks for a volume. That touches no new memory but the answer: after a start, new memory is what
+//! costs.
 
 use crate::descriptors::{self, Damage, Entries};
 use crate::format::{EntryHeader, Kind, Lost};

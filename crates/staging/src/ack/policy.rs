@@ -10,8 +10,8 @@
 //! | `uncached` | any | any | the datastore | the datastore |
 //!
 //! N is the volume's count of copies on other nodes, mostly 0. Copies are made of the batches that
-//! flash gets, so memory alone never acknowledges them. A node whose log has fewer replicas does not
-//! serve the volume: it would promise less than the volume's settings say.
+//! flash gets, so memory alone never acknowledges them. A node whose log has fewer replicas does
+//! not serve the volume: it would promise less than the volume's settings say.
 //!
 //! Flow control may hold any acknowledgement back beyond that (`crate::ack::flow`).
 
