@@ -177,7 +177,6 @@ async fn batch(env: &Env, store: Store, input: &Input<'_>) -> Result<f64> {
         cache_bytes: 256 << 20,
         index_bytes: 32 << 20,
         uploads: 4,
-        direct_path: true,
     };
     let content = Content::open(env.clone(), store, config);
     ingest(&content, input.chunker, &input.old).await?;

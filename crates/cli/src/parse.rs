@@ -1,7 +1,7 @@
 //! Words of the command line that are more than text: sizes, times, addresses.
 
+use rekindle_content::Parity;
 use rekindle_env::Address;
-use rekindle_node::config::Parity;
 use std::time::Duration;
 
 /// A size: `20G`, `1.5T`, `16K`, `4096`; powers of 1024.

@@ -2,6 +2,7 @@
 
 use crate::format::blob::Codec;
 use crate::{Compression, limits};
+use std::borrow::Cow;
 use std::cell::RefCell;
 
 /// A compressor of chunks; one for each writer, because its tables are used again.
@@ -59,11 +60,15 @@ thread_local! {
     static ZSTD: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// Decompresses a payload into exactly `length` bytes, or says why it cannot. The caller has
-/// checked that `length` is within bounds.
-pub(crate) fn decompress(codec: Codec, payload: &[u8], length: usize) -> Result<Vec<u8>, String> {
+/// Decompresses a payload into exactly `length` bytes, or says why it cannot. A payload that is not
+/// compressed is returned as it lies. The caller has checked that `length` is within bounds.
+pub(crate) fn decompress(
+    codec: Codec,
+    payload: &[u8],
+    length: usize,
+) -> Result<Cow<'_, [u8]>, String> {
     match codec {
-        Codec::None => Ok(payload.to_vec()),
+        Codec::None => Ok(Cow::Borrowed(payload)),
         Codec::Lz4 => {
             let mut body = vec![0; length];
             let found = lz4_flex::block::decompress_into(payload, &mut body)
@@ -82,7 +87,7 @@ pub(crate) fn decompress(codec: Codec, payload: &[u8], length: usize) -> Result<
                 .decompress_to_buffer(payload, &mut body)
                 .map_err(|error| error.to_string())?;
             if found == length {
-                Ok(body)
+                Ok(Cow::Owned(body))
             } else {
                 Err(format!("it has {found} bytes instead of {length}"))
             }
@@ -90,9 +95,9 @@ pub(crate) fn decompress(codec: Codec, payload: &[u8], length: usize) -> Result<
     }
 }
 
-fn exact(body: Vec<u8>, found: usize) -> Result<Vec<u8>, String> {
+fn exact(body: Vec<u8>, found: usize) -> Result<Cow<'static, [u8]>, String> {
     if found == body.len() {
-        Ok(body)
+        Ok(Cow::Owned(body))
     } else {
         Err(format!("it has {found} bytes instead of {}", body.len()))
     }

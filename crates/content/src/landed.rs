@@ -3,8 +3,8 @@
 //! A commit whose outcome was open may land long after its life has ended. Until then no record
 //! named its root, so a sweep may have deleted what the root reaches.
 
-use crate::content::Keep;
 use crate::name::{PackMap, PackSet, PlaceSet};
+use crate::read::Keep;
 use crate::sweep::condemned;
 use crate::tree::Root;
 use crate::{Class, Content, Error, Pointer, limits, pack};
@@ -90,22 +90,18 @@ async fn are_there(
     pack: rekindle_base::PackId,
     chunks: &[Pointer],
 ) -> Result<bool, Error> {
-    let inner = content.inner.clone();
-    let chunks = chunks.to_vec();
-    let look = async move {
-        match inner.store.get_range(&pack::key(pack), 0..1).await {
-            Ok(first) => return Ok(!first.is_empty()),
-            Err(rekindle_datastore::Error::NotFound(_)) => {}
-            Err(error) => return Err(error.into()),
+    let inner = &content.inner;
+    match inner.store.get_range(&pack::key(pack), 0..1).await {
+        Ok(first) => return Ok(!first.is_empty()),
+        Err(rekindle_datastore::Error::NotFound(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    for chunk in chunks {
+        match inner.fetch(chunk).await {
+            Ok(_) => {}
+            Err(error) if error.missing().is_some() => return Ok(false),
+            Err(error) => return Err(error),
         }
-        for chunk in &chunks {
-            match inner.fetch(chunk).await {
-                Ok(_) => {}
-                Err(error) if error.missing().is_some() => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(true)
-    };
-    content.inner.env.run("content-landed", look).await
+    }
+    Ok(true)
 }

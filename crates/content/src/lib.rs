@@ -29,6 +29,7 @@ mod parity;
 #[cfg(any(test, feature = "streams"))]
 pub mod pipeline;
 mod pointer;
+mod read;
 pub mod salvage;
 mod single_flight;
 pub mod sweep;
@@ -45,6 +46,19 @@ pub use error::{Error, Missing};
 pub use live::Hold;
 pub use parity::Parity;
 pub use pointer::{BadPointer, POINTER_BYTES, Pointer};
+
+use rekindle_datastore::record::Body;
+
+/// The newest version that this binary knows of each format of this crate.
+pub const FORMATS: [(&str, u32); 7] = [
+    ("pack", format::pack::VERSION as u32),
+    ("pack parity", format::parity::VERSION as u32),
+    ("tree node", format::node::VERSION as u32),
+    ("moved pack", format::moved::VERSION as u32),
+    (sweep::condemned::Condemned::WHAT, sweep::condemned::Condemned::FORMAT),
+    (sweep::Lease::WHAT, sweep::Lease::FORMAT),
+    (sweep::Ack::WHAT, sweep::Ack::FORMAT),
+];
 
 /// The use of a chunk: decides the pack it goes to and its weight in the cache (metadata 3, data
 /// 1).

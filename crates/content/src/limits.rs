@@ -46,6 +46,8 @@ pub const PREFETCH_MAX: usize = 64;
 pub const PREFETCH_GAP_BYTES: u64 = 64 << 10;
 /// Longest ranged read of a prefetch, bytes.
 pub const PREFETCH_READ_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of a group that are verified at once, before other requests of the thread have their turn.
+pub const OPENED_AT_ONCE_BYTES: usize = 256 << 10;
 /// Shards of the cache, each with its own lock, when the cache is large enough to be cut.
 pub const CACHE_SHARDS: usize = 16;
 /// A shard of the cache smaller than this is not made, bytes.

@@ -227,10 +227,8 @@ fn kept(damage: &Damage, missing: Missing) -> &'static str {
 /// Reads a chunk once more, and returns why it still cannot be had: the more careful of two
 /// answers. `None`: it is back.
 async fn look_again(content: &Content, damage: &Damage) -> Result<Option<Missing>, Error> {
-    let (inner, pointer) = (content.inner.clone(), damage.pointer);
-    let look = async move { inner.fetch(&pointer).await.map(drop) };
-    match content.inner.env.run("content-look-again", look).await {
-        Ok(()) => Ok(None),
+    match content.inner.fetch(&damage.pointer).await {
+        Ok(_) => Ok(None),
         Err(error) => match error.missing() {
             Some(missing) => Ok(Some(missing.min(damage.missing))),
             None => Err(error),

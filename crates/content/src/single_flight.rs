@@ -1,54 +1,128 @@
 //! Concurrent reads of one chunk at one place make one request. Another copy of the chunk is
 //! another flight: damage of one copy says nothing about the other.
+//!
+//! No reader leads a flight: each task that waits for it may carry it on. A client that takes no
+//! replies stops its session's reads where they are, and the other readers go on without it.
 
 use crate::name::PlaceMap;
 use crate::pack::reader::Body;
 use crate::{Error, Pointer};
+use futures_util::future::{FutureExt, Shared};
 use parking_lot::Mutex;
-use std::sync::Arc;
-use tokio::sync::OnceCell;
+use rekindle_env::BoxFuture;
 
-type Cell = OnceCell<Result<Body, Error>>;
+type Flight = Shared<BoxFuture<'static, Result<Body, Error>>>;
 
 #[derive(Default)]
 pub(crate) struct SingleFlight {
-    cells: Mutex<PlaceMap<Arc<Cell>>>,
+    flights: Mutex<PlaceMap<Flight>>,
 }
 
 /// One reader's part in a flight.
 struct Part<'a> {
-    flights: &'a SingleFlight,
+    flights: &'a Mutex<PlaceMap<Flight>>,
     place: Pointer,
-    cell: Arc<Cell>,
+    flight: Flight,
 }
 
 impl SingleFlight {
-    /// Returns the result of `read`, which one of the tasks that ask for `place` at the same time
-    /// runs for all. When that task is dropped, the next one runs its own.
+    /// Whether no task reads anything.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flights.lock().is_empty()
+    }
+
+    /// Returns the result of `read`, which the first of the tasks that ask for `place` at the same
+    /// time gives for all. The read goes on for as long as one of them waits.
     pub(crate) async fn share<F>(
         &self,
         place: Pointer,
         read: impl FnOnce() -> F,
     ) -> Result<Body, Error>
     where
-        F: Future<Output = Result<Body, Error>>,
+        F: Future<Output = Result<Body, Error>> + Send + 'static,
     {
-        let cell = self.cells.lock().entry(place).or_default().clone();
-        let part = Part { flights: self, place, cell };
-        part.cell.get_or_init(read).await.clone()
+        let part = {
+            let mut flights = self.flights.lock();
+            let flight = flights.entry(place).or_insert_with(|| read().boxed().shared()).clone();
+            Part { flights: &self.flights, place, flight }
+        };
+        part.flight.clone().await
     }
 }
 
 impl Drop for Part<'_> {
     fn drop(&mut self) {
-        let mut cells = self.flights.cells.lock();
+        let mut flights = self.flights.lock();
         // Held by the map and this part only: no other task waits. A finished flight takes no task
         // aboard in any case.
-        let is_last = Arc::strong_count(&self.cell) <= 2;
-        if (is_last || self.cell.initialized())
-            && cells.get(&self.place).is_some_and(|cell| Arc::ptr_eq(cell, &self.cell))
-        {
-            cells.remove(&self.place);
+        let is_last = self.flight.strong_count().is_none_or(|count| count <= 2);
+        let is_over = is_last || self.flight.peek().is_some();
+        let removed = flights
+            .get(&self.place)
+            .is_some_and(|flight| is_over && flight.ptr_eq(&self.flight))
+            .then(|| flights.remove(&self.place));
+        // A read that is broken off here is dropped without the lock.
+        drop(flights);
+        drop(removed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use rekindle_base::PackId;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use tokio::sync::Notify;
+
+    const PLACE: Pointer =
+        Pointer { name: [1; 32], pack: PackId([2; 16]), offset: 32, stored: 100, length: 40 };
+
+    /// A request that a test answers.
+    #[derive(Default)]
+    struct Request {
+        begun: AtomicU32,
+        answer: Notify,
+    }
+
+    async fn ask(request: Arc<Request>) -> Result<Body, Error> {
+        request.begun.fetch_add(1, Ordering::Relaxed);
+        request.answer.notified().await;
+        Ok(Body { bytes: Bytes::from_static(b"chunk"), children: 0 })
+    }
+
+    #[test]
+    fn a_flight_goes_on_when_a_reader_stops_or_goes_away() {
+        let (flights, request) = (SingleFlight::default(), Arc::new(Request::default()));
+        let read = || Box::pin(flights.share(PLACE, || ask(request.clone())));
+        let mut stopped = read();
+        assert!(stopped.as_mut().now_or_never().is_none());
+        let mut gone = read();
+        assert!(gone.as_mut().now_or_never().is_none());
+        let mut waiting = read();
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(gone);
+        // The first reader is not polled any more.
+        request.answer.notify_one();
+        assert_eq!(waiting.now_or_never().unwrap().unwrap().bytes, "chunk");
+        assert_eq!(request.begun.load(Ordering::Relaxed), 1);
+        assert!(flights.is_empty(), "a later reader asks anew");
+        assert!(stopped.now_or_never().unwrap().is_ok());
+    }
+
+    #[test]
+    fn the_last_reader_to_go_away_breaks_the_flight_off() {
+        let (flights, request) = (SingleFlight::default(), Arc::new(Request::default()));
+        let mut readers: Vec<_> =
+            (0..3).map(|_| Box::pin(flights.share(PLACE, || ask(request.clone())))).collect();
+        for reader in &mut readers {
+            assert!(reader.as_mut().now_or_never().is_none());
         }
+        assert_eq!(Arc::strong_count(&request), 2);
+        drop(readers);
+        assert_eq!(Arc::strong_count(&request), 1);
+        assert!(flights.is_empty());
     }
 }

@@ -19,7 +19,6 @@ pub(crate) fn config() -> Config {
         cache_bytes: 4 << 20,
         index_bytes: 4 << 20,
         uploads: 3,
-        direct_path: true,
     }
 }
 
@@ -47,6 +46,7 @@ pub(crate) struct Broken {
     lost: Mutex<Vec<String>>,
     hidden: Mutex<Option<String>>,
     misreads: Mutex<Vec<(String, u64, u64)>>,
+    last_answer: Mutex<Bytes>,
 }
 
 impl Broken {
@@ -61,6 +61,7 @@ impl Broken {
             lost: Mutex::default(),
             hidden: Mutex::default(),
             misreads: Mutex::default(),
+            last_answer: Mutex::default(),
         }
     }
 
@@ -74,6 +75,11 @@ impl Broken {
 
     pub(crate) fn reads(&self) -> u64 {
         self.reads.load(Ordering::SeqCst)
+    }
+
+    /// The last range that was read.
+    pub(crate) fn last_answer(&self) -> Bytes {
+        self.last_answer.lock().clone()
     }
 
     /// Makes one bit of this byte wrong from now on.
@@ -192,7 +198,9 @@ impl Datastore for Broken {
         Box::pin(async move {
             self.may_read(key)?;
             let data = self.inner.get_range(key, range.clone()).await?;
-            Ok(self.with_flips(key, range.start, data))
+            let answer = self.with_flips(key, range.start, data);
+            *self.last_answer.lock() = answer.clone();
+            Ok(answer)
         })
     }
     fn list<'a>(

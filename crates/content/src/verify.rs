@@ -146,7 +146,19 @@ pub async fn verify_extents(
     budget: Budget,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Report, Error> {
+    verify_remembering(limits::VERIFIED_NAMES_MAX, content, roots, budget, progress).await
+}
+
+/// Like [`verify_extents`]; remembers at most `names_max` chunks of each sort.
+async fn verify_remembering(
+    names_max: usize,
+    content: &Content,
+    roots: &[(Root, Extent)],
+    budget: Budget,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Report, Error> {
     let mut proof = Proof {
+        names_max,
         pace: Pace::new(&content.inner.env, budget, Arc::default()),
         content,
         progress,
@@ -183,19 +195,15 @@ async fn damaged_footers(
     present.sort_unstable();
     let mut damaged = Vec::new();
     for window in present.chunks(limits::FETCH_WINDOW) {
-        let reads = window.iter().map(|&(id, length)| {
-            let store = content.inner.store.clone();
-            let read = async move {
-                match read_sound_footer(&store, id, length).await {
-                    // The second read: the store's bytes may be sound, and only the way here was
-                    // not.
-                    Err(Error::Format(Bad::Damaged { .. })) => {
-                        read_sound_footer(&store, id, length).await
-                    }
-                    result => result,
+        let store = &content.inner.store;
+        let reads = window.iter().map(async |&(id, length)| {
+            match read_sound_footer(store, id, length).await {
+                // The second read: the store's bytes may be sound, and only the way here was not.
+                Err(Error::Format(Bad::Damaged { .. })) => {
+                    read_sound_footer(store, id, length).await
                 }
-            };
-            content.inner.env.run("content-verify", read)
+                result => result,
+            }
         });
         for ((id, _), read) in window.iter().zip(join_all(reads).await) {
             match read {
@@ -227,10 +235,12 @@ struct Proof<'a> {
     pace: Pace,
     progress: &'a mut (dyn FnMut(Progress) + Send),
     report: Report,
+    /// Most entries of `whole`, and of `sound`.
+    names_max: usize,
     /// Metadata chunks below which all is well, wherever they lie themselves.
     whole: NameSet,
     /// Chunks that are well where they are: shared ones are read once, a second copy is read too.
-    /// Cleared now and then, to bound the set.
+    /// Like `whole`, cleared now and then to bound the set: what follows is read again.
     sound: PlaceSet,
     /// Packs that were reached, and from which root first.
     packs: PackMap<usize>,
@@ -271,6 +281,9 @@ impl Proof<'_> {
             }
             is_sound &= self.check_data(data).await?;
             if is_sound && *extent == Extent::All {
+                if self.whole.len() >= self.names_max {
+                    self.whole.clear();
+                }
                 self.whole.insert(pointer.name);
             }
             Ok(is_sound)
@@ -297,7 +310,7 @@ impl Proof<'_> {
     }
 
     fn remember(&mut self, place: Pointer) {
-        if self.sound.len() >= limits::VERIFIED_NAMES_MAX {
+        if self.sound.len() >= self.names_max {
             self.sound.clear();
         }
         self.sound.insert(place);
@@ -329,6 +342,8 @@ impl Proof<'_> {
     }
 }
 
+/// Fetches a chunk in a task of its own: the chunks of a window are verified on all background
+/// threads.
 async fn fetch(content: &Content, pointer: Pointer) -> Result<Body, Error> {
     let inner = content.inner.clone();
     content.inner.env.run("content-verify", async move { inner.fetch(&pointer).await }).await
@@ -426,6 +441,16 @@ mod tests {
             let still: Vec<_> =
                 still.damages.iter().map(|d| (d.root, d.pointer, d.keys.clone())).collect();
             assert_eq!(still, found);
+
+            // A proof that remembers little reads more, and finds the same.
+            let whole: Vec<_> = roots.iter().map(|root| (*root, Extent::All)).collect();
+            let forgetful = verify_remembering(2, &content, &whole, Budget::Unlimited, &mut |_| ())
+                .await
+                .unwrap();
+            assert!(forgetful.progress.chunks > report.progress.chunks);
+            let found_again: Vec<_> =
+                forgetful.damages.iter().map(|d| (d.root, d.pointer, d.keys.clone())).collect();
+            assert_eq!(found_again, found);
 
             // A lost pack of data: each of its chunks is named.
             store.lose(&pack::key(bad.pack));

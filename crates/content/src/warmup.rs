@@ -31,11 +31,6 @@ impl Content {
     /// and a duplicate must not be found in one of them. When that record cannot be read, nothing
     /// is loaded.
     pub async fn warm_index(&self) -> Result<WarmUp, Error> {
-        let content = self.clone();
-        self.inner.env.run("content-warm-up", async move { content.load_footers().await }).await
-    }
-
-    async fn load_footers(&self) -> Result<WarmUp, Error> {
         let condemned = condemned::read(&self.inner.store).await?;
         self.inner.index.condemn_also(condemned.refused());
         let mut packs = pack::list(&self.inner.store, Class::Data).await?;

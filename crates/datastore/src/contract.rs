@@ -46,6 +46,10 @@ pub type Store = Arc<dyn Datastore>;
 /// [`crate::key`]); no object lies below another (`a` and `a/b`). Every write is atomic (a reader
 /// sees all of it or nothing) and durable on success. A failed `create`, `replace` or `delete_if`
 /// may have landed: see [`crate::record`].
+///
+/// A caller awaits from any thread. A backend that blocks, or whose connections live on the
+/// background threads, goes there itself, once a call; layers and callers add no such hop. A call
+/// whose future is dropped may be carried out all the same.
 pub trait Datastore: Send + Sync {
     /// Writes an object, and replaces one that exists.
     fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), Error>>;
@@ -61,7 +65,8 @@ pub trait Datastore: Send + Sync {
     ) -> BoxFuture<'a, Result<Version, Error>>;
     /// Reads a whole object ([`Error::NotFound`]).
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>>;
-    /// Reads a range of bytes; the result is shorter when the object ends earlier.
+    /// Reads a range of bytes; the result is shorter when the object ends earlier. It keeps no more
+    /// memory alive than its own bytes: caches count those.
     fn get_range<'a>(
         &'a self,
         key: &'a str,

@@ -1,10 +1,11 @@
 //! The record that identifies a folder or a bucket as a store of rekindle: `rekindle.json`.
 
 use crate::record::{Body, Seal, Writer};
+use crate::secret::Secret;
 use crate::{Error, key};
 use futures_util::future::join_all;
 use rekindle_base::StoreId;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The identity of a store; id and secret never change.
@@ -23,10 +24,6 @@ pub struct Identity {
     pub folder: Option<String>,
 }
 
-/// 32 bytes that messages never show.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Secret(pub [u8; 32]);
-
 impl Body for Identity {
     const WHAT: &'static str = "store";
     const FORMAT: u32 = 2;
@@ -39,28 +36,6 @@ impl Body for Identity {
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity").field("store", &self.store).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
-
-impl Serialize for Secret {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(blake3::Hash::from_bytes(self.0).to_hex().as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for Secret {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        // The error never quotes the text: the text may be the secret but for one digit.
-        let bytes = blake3::Hash::from_hex(text)
-            .map_err(|_| serde::de::Error::custom("the secret is not 64 hexadecimal digits"))?;
-        Ok(Secret(*bytes.as_bytes()))
     }
 }
 

@@ -20,6 +20,7 @@ pub mod limits;
 mod open;
 mod probe;
 pub mod record;
+mod secret;
 
 pub use backoff::Policy;
 pub use contract::{Datastore, Listed, Removal, Room, Store, Version};
@@ -28,6 +29,7 @@ pub use identity::Identity;
 pub use key::{name_key, name_of_key};
 pub use open::{Url, open, open_known};
 pub use probe::probe;
+pub use secret::Secret;
 
 /// The newest version that this binary knows of each format of this crate.
 pub const FORMATS: [(&str, u32); 1] =

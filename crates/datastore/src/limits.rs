@@ -43,6 +43,8 @@ pub const UPLOAD_TAIL_MAX: Duration = Duration::from_secs(3600);
 pub const UPLOADS_AT_ONCE_MAX: usize = 32;
 /// Size from which an upload waits its turn, bytes. Smaller ones start at once.
 pub const UPLOAD_BYTES_LARGE: usize = 256 << 10;
+/// Room made at once for the answer to a read, bytes, whatever length the server announces.
+pub const READ_AT_ONCE_BYTES: usize = 32 << 20;
 /// How long connecting to an S3 store may take.
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long a folder's marker vouches for the folder, where an error would be harmless. Also how

@@ -16,7 +16,7 @@ pub use envelope::{Envelope, History, Mark, Nonce, decode, decode_as};
 pub use seal::Seal;
 
 use crate::backoff::{Backoff, Policy};
-use crate::identity::Secret;
+use crate::secret::Secret;
 use crate::{Error, Removal, Store, Version};
 use bytes::Bytes;
 use cache::{Operation, WriterCache};

@@ -107,6 +107,7 @@ impl Env {
         self.now().since(self.aging.lock().began)
     }
 
+    /// Completes after `duration`. A task may pass it on to another one, on any thread, and end.
     pub fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         self.parts.clock.sleep(duration)
     }

@@ -198,6 +198,18 @@ async fn sleeps(env: &Env) {
     assert_eq!(*order.lock(), [10, 300, 600]);
     assert!(env.now().since(start) >= Duration::from_millis(600));
 
+    // The session that began a sleep ends, and another task awaits the rest.
+    let (start, mut sleep) = (env.now(), env.sleep(Duration::from_millis(200)));
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    env.spawn_session("session", async move {
+        assert!(futures_util::poll!(sleep.as_mut()).is_pending());
+        let _ = sender.send(sleep);
+    });
+    let sleep = receiver.await.unwrap();
+    env.sleep(Duration::from_millis(50)).await;
+    env.run("other", sleep).await;
+    assert!(env.now().since(start) >= Duration::from_millis(200));
+
     let limit = Duration::from_millis(5);
     assert!(env.timeout(limit, std::future::pending::<()>()).await.is_err());
     assert_eq!(env.timeout(Duration::MAX, async { 5 }).await, Ok(5));

@@ -48,7 +48,7 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Moment;
     /// For display and records.
     fn wall_clock(&self) -> Timestamp;
-    /// Completes after `duration`.
+    /// Completes after `duration`. Any task may await it, also one after another.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 }
 

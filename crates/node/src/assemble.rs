@@ -200,6 +200,7 @@ impl Node {
             staging: staging_config(&config, sizes, memory_outlives_process),
             sweep: sweep_options(&config),
             read_ahead: config.read_ahead,
+            direct_path: config.direct_path,
         };
         let Core { writer, content, log, staging, volumes, sweeper } =
             Core::assemble(env, ground, settings);
@@ -399,7 +400,6 @@ fn content_config(config: &Config, identity: &Identity) -> rekindle_content::Con
         cache_bytes: config.cache_bytes,
         index_bytes: config.index_bytes,
         uploads: limits::UPLOADS,
-        direct_path: config.direct_path,
     }
 }
 

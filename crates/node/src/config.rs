@@ -7,7 +7,7 @@
 
 use crate::limits;
 use rekindle_base::limits::SEGMENT_BYTES;
-pub use rekindle_content::Parity;
+use rekindle_content::Parity;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

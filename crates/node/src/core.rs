@@ -3,6 +3,7 @@
 //! [`Core::assemble`] is the only wiring of these parts. The daemon ([`crate::assemble`]) and the
 //! simulation use it. They differ in [`Settings`], and in how they find the log and take a life.
 
+use crate::indirect;
 use rekindle_base::Incarnation;
 use rekindle_content::Content;
 use rekindle_content::sweep::{Options, Sweeper};
@@ -38,6 +39,8 @@ pub struct Settings {
     pub sweep: Options,
     /// Whether a volume's tree is read ahead when the volume comes into service.
     pub read_ahead: bool,
+    /// Whether a plain call reads what is in RAM; if not, see [`crate::indirect`].
+    pub direct_path: bool,
 }
 
 /// The parts that serve volumes. Clones mean the same core.
@@ -74,6 +77,7 @@ impl Core {
         staging.taken(taken);
         staging.copied_since(copied_since);
         let homes = homes(env, &content, settings.read_ahead);
+        let homes = if settings.direct_path { homes } else { indirect::all(env, homes) };
         let volumes = Volumes::open(env.clone(), writer.clone(), staging.clone(), homes);
         let sweeper = Sweeper::new(content.clone(), writer.clone(), Arc::new(volumes.clone()));
         let sweeper = Arc::new(sweeper.with_options(settings.sweep));

@@ -451,29 +451,20 @@ fn successes(node: &Node) -> u64 {
     calls.map(|reading| reading.calls.saturating_sub(reading.errors)).sum()
 }
 
-/// Asks the store for one small object, and waits for it for `patience`. Runs on the background
-/// threads, for any caller.
+/// Asks the store for one small object, and waits for it for `patience`.
 pub(crate) async fn probe(node: &Node, patience: Duration) -> Result<(), String> {
-    let writer = node.writer.clone();
-    let read = async move {
-        match rekindle_datastore::identity::find(&writer).await {
-            Ok(Some(_)) => Ok(()),
-            Ok(None) => Err("it holds no store of rekindle".to_owned()),
-            Err(error) => Err(error.to_string()),
-        }
-    };
-    let ask = node.env.run("store-probe", read);
+    let ask = rekindle_datastore::identity::find(&node.writer);
     match node.env.timeout(patience, ask).await {
-        Ok(answer) => answer,
+        Ok(Ok(Some(_))) => Ok(()),
+        Ok(Ok(None)) => Err("it holds no store of rekindle".to_owned()),
+        Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no answer within {} s", patience.as_secs())),
     }
 }
 
 /// Asks the store for its room; `None` without an answer within `patience`.
 pub(crate) async fn room(node: &Node, patience: Duration) -> Option<Room> {
-    let store = node.store.clone();
-    let ask = node.env.run("store-room", async move { store.room().await });
-    node.env.timeout(patience, ask).await.ok()?.ok()
+    node.env.timeout(patience, node.store.room()).await.ok()?.ok()
 }
 
 fn milliseconds(time: Duration) -> u64 {

@@ -12,6 +12,7 @@ mod debug;
 mod error;
 mod fencing;
 mod health;
+mod indirect;
 mod jobs;
 mod lifecycle;
 pub mod limits;
@@ -45,6 +46,6 @@ pub fn formats() -> impl Iterator<Item = (&'static str, u32)> {
     let more = rekindle_volume::FORMATS
         .into_iter()
         .chain(rekindle_warm::FORMATS)
-        .chain(rekindle_content::format::FORMATS);
+        .chain(rekindle_content::FORMATS);
     own.into_iter().chain(below).chain(more)
 }

@@ -197,6 +197,7 @@ impl Node {
             },
             sweep,
             read_ahead: false,
+            direct_path: true,
         };
         Ok(Self { core: Core::assemble(&env, ground, settings), damage: opened.damage })
     }
@@ -213,7 +214,6 @@ impl Node {
             cache_bytes: 4 * units::MIB,
             index_bytes: units::MIB,
             uploads: 2,
-            direct_path: true,
         }
     }
 

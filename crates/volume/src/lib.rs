@@ -101,13 +101,12 @@ impl Volumes {
 
     /// Lists all volumes, by name. A damaged volume is among them, in state `error`.
     pub async fn list(&self) -> Result<Vec<Info>, Error> {
-        self.run("volume-list", |inner| async move { list::list(&inner).await }).await
+        list::list(&self.inner).await
     }
 
     /// Shows one volume.
     pub async fn show(&self, name: &str) -> Result<Info, Error> {
-        let name = name.to_owned();
-        self.run("volume-show", |inner| async move { list::show(&inner, &name).await }).await
+        list::show(&self.inner, name).await
     }
 
     /// Moves a volume to the trash, where it is kept for [`limits::TRASH_AGE`]; its name becomes
@@ -126,7 +125,7 @@ impl Volumes {
 
     /// Lists the volumes in the trash, the last one to go there first.
     pub async fn trashed(&self) -> Result<Vec<Trashed>, Error> {
-        self.run("volume-trashed", |inner| async move { trash::list(&inner).await }).await
+        trash::list(&self.inner).await
     }
 
     /// Takes a volume out of the trash, under its old name or a new one. If several volumes in the
@@ -161,9 +160,7 @@ impl Volumes {
 
     /// Lists the kept earlier contents of a volume, the newest first.
     pub async fn versions(&self, name: &str) -> Result<Vec<VersionInfo>, Error> {
-        let name = name.to_owned();
-        self.run("volume-versions", |inner| async move { versions::versions(&inner, &name).await })
-            .await
+        versions::versions(&self.inner, name).await
     }
 
     /// Takes a volume without clients back to an earlier content; the present content becomes a
@@ -338,14 +335,12 @@ impl Volumes {
 
     /// Returns the last salvages of a volume, oldest first.
     pub async fn salvage_history(&self, name: &str) -> Result<Vec<Account>, Error> {
-        let name = name.to_owned();
-        self.run("salvage-history", |inner| async move { salvage::history(&inner, &name).await })
-            .await
+        salvage::history(&self.inner, name).await
     }
 
     /// Returns the last salvages of all volumes, grouped by volume, oldest first.
     pub async fn salvage_histories(&self) -> Result<Vec<Account>, Error> {
-        self.run("salvage-history", |inner| async move { salvage::histories(&inner).await }).await
+        salvage::histories(&self.inner).await
     }
 
     /// Asks again for the salvages that a crash or a stop of an earlier life has cut off. Returns
@@ -412,8 +407,8 @@ impl Volumes {
         self.run("volume-forget", work).await
     }
 
-    /// Runs `work` on a background task: it ends even if the caller goes away, and an object
-    /// store's connections live there.
+    /// Runs `work`, which changes something, as a task of its own: it ends even if the caller goes
+    /// away.
     async fn run<T: Send + 'static, F>(
         &self,
         name: &'static str,

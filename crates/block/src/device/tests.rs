@@ -47,7 +47,6 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
         cache_bytes: 8 * MIB,
         index_bytes: MIB,
         uploads: 2,
-        direct_path: true,
     };
     let content = Content::open(env.clone(), store.clone(), config);
     let writer = Writer::new(env.clone(), store, NODE);

@@ -23,7 +23,6 @@ fn content_with(world: &World, store: &Store, cache_bytes: u64) -> Content {
         cache_bytes,
         index_bytes: 1 << 20,
         uploads: 2,
-        direct_path: true,
     };
     Content::open(world.env(), store.clone(), config)
 }

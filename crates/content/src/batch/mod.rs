@@ -13,7 +13,8 @@ use crate::moved::MovedNotes;
 use crate::name::{Name, NameMap};
 use crate::pack::reader::{self, Body};
 use crate::pack::writer::{Sealed, Writer};
-use crate::{Class, Error, POINTER_BYTES, Pointer, limits, pack};
+use crate::read::Keep;
+use crate::{Class, Content, Error, POINTER_BYTES, Pointer, limits, pack};
 use bytes::Bytes;
 use rekindle_base::PackId;
 use std::sync::Arc;
@@ -53,8 +54,16 @@ enum State {
     Failed(rekindle_datastore::Error),
 }
 
+impl Content {
+    /// Begins a batch.
+    #[must_use]
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.inner.clone())
+    }
+}
+
 impl Batch {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+    fn new(inner: Arc<Inner>) -> Self {
         Self {
             hold: Arc::new(inner.live.hold()),
             compressor: Compressor::new(inner.config.compression),
@@ -151,9 +160,7 @@ impl Batch {
     /// Loads the footer of a pack that may hold the chunk, so that its neighbours are found too.
     async fn find_in_footer(&mut self, name: &Name, pack: PackId, bytes: u64) -> Option<Pointer> {
         self.footer_credit = self.footer_credit.checked_sub(FOOTER_COST)?;
-        let store = self.inner.store.clone();
-        let load = async move { reader::read_footer(&store, pack, bytes).await };
-        match self.inner.env.run("content-footer", load).await {
+        match reader::read_footer(&self.inner.store, pack, bytes).await {
             Ok(entries) => self.inner.index.add(pack, bytes, &entries),
             Err(Error::Store(rekindle_datastore::Error::NotFound(_))) => {
                 self.inner.index.forget(&[pack])
@@ -314,9 +321,9 @@ impl Batch {
         if let (None, Some(blob)) =
             (self.inner.cache.get(&pointer.name), open.and_then(|writer| writer.blob(pointer)))
         {
-            return reader::open_blob(&self.inner.namer, pointer, &Bytes::copy_from_slice(blob));
+            return reader::open_within(&self.inner.namer, pointer, blob);
         }
-        self.inner.read(pointer, class, crate::content::Keep::Yes).await
+        self.inner.read(pointer, class, Keep::Yes).await
     }
 
     /// The notes of where compaction has moved chunks.

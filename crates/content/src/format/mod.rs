@@ -8,19 +8,6 @@ pub mod node;
 pub mod pack;
 pub mod parity;
 
-use rekindle_datastore::record::Body;
-
-/// The newest version that this binary knows of each format of this crate.
-pub const FORMATS: [(&str, u32); 7] = [
-    ("pack", pack::VERSION as u32),
-    ("pack parity", parity::VERSION as u32),
-    ("tree node", node::VERSION as u32),
-    ("moved pack", moved::VERSION as u32),
-    (crate::sweep::condemned::Condemned::WHAT, crate::sweep::condemned::Condemned::FORMAT),
-    (crate::sweep::Lease::WHAT, crate::sweep::Lease::FORMAT),
-    (crate::sweep::Ack::WHAT, crate::sweep::Ack::FORMAT),
-];
-
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Bad {

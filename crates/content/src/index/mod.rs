@@ -10,6 +10,10 @@
 //!   The sample is as dense as half the budget allows: every name of a small store, 1 in 8 to 1 in
 //!   64 of a large one.
 //!
+//! The rows of known packs have at most a quarter of the budget. With more packs those that were
+//! made longest ago are forgotten, an eighth at once: a hook names a row, so each forgetting looks
+//! at all hooks.
+//!
 //! The index names no pack that the sweep has condemned: see [`crate::sweep`]. Nor does it name a
 //! place from which a read did not get its chunk: see [`doubts`].
 
@@ -185,13 +189,17 @@ impl State {
     }
 
     fn add(&mut self, pack: PackId, bytes: u64, entries: &[Entry]) {
-        if self.recent.contains(&pack) || self.bytes_max < entries.len() * recent::ENTRY_BYTES {
+        // A footer of more than a quarter would leave no room for others.
+        if self.recent.contains(&pack) || self.bytes_max / 4 < entries.len() * recent::ENTRY_BYTES {
             return;
         }
         let Ok(bytes) = u32::try_from(bytes) else { return };
         let row = match self.rows.get(&pack) {
             Some(row) => *row,
             None => {
+                if (self.rows.len() + 1) * ROW_BYTES > self.bytes_max / 4 {
+                    self.forget_oldest();
+                }
                 let row = self.new_row(Row { pack, bytes });
                 for entry in entries {
                     self.hooks.insert(&entry.name, row);
@@ -230,6 +238,22 @@ impl State {
             self.hooks.retain(|row| !gone.contains(&row));
             self.free.extend(gone);
         }
+    }
+
+    /// Forgets an eighth of the packs whose footers are not in RAM, those made first.
+    fn forget_oldest(&mut self) {
+        let mut packs: Vec<PackId> =
+            self.rows.keys().filter(|pack| !self.recent.contains(pack)).copied().collect();
+        if packs.is_empty() {
+            packs.extend(self.rows.keys());
+        }
+        // Ids begin with the time of their making.
+        let count = packs.len().div_ceil(8);
+        if count < packs.len() {
+            packs.select_nth_unstable(count);
+            packs.truncate(count);
+        }
+        self.forget(&packs);
     }
 
     fn bytes(&self) -> usize {

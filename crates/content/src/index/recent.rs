@@ -11,7 +11,8 @@ pub(super) const ENTRY_BYTES: usize = size_of::<Entry>() + 2 * (size_of::<Place>
 struct Footer {
     pack: PackId,
     entries: Box<[Entry]>,
-    used: u64,
+    /// Whether the footer was used since the hand passed it.
+    is_used: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -26,7 +27,8 @@ pub(super) struct Recent {
     free: Vec<u32>,
     by_pack: PackMap<u32>,
     table: HashTable<Place>,
-    clock: u64,
+    /// The slot at which the search for an unused footer goes on.
+    hand: usize,
     entries: usize,
 }
 
@@ -59,15 +61,17 @@ impl Recent {
             Some(entry.name == *name && good(&footer.pack, entry))
         };
         let place = *self.table.find(word(name, 0), |place| is_it(place) == Some(true))?;
-        self.clock += 1;
         let footer = self.footers[place.slot as usize].as_mut()?;
-        footer.used = self.clock;
+        footer.is_used = true;
         Some((footer.pack, &footer.entries[place.entry as usize]))
     }
 
     pub(super) fn add(&mut self, pack: PackId, entries: &[Entry]) {
-        self.clock += 1;
-        let footer = Footer { pack, entries: entries.into(), used: self.clock };
+        self.insert(Footer { pack, entries: entries.into(), is_used: true });
+    }
+
+    fn insert(&mut self, footer: Footer) {
+        let (pack, count) = (footer.pack, footer.entries.len());
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.footers[slot as usize] = Some(footer);
@@ -79,12 +83,12 @@ impl Recent {
             }
         };
         self.by_pack.insert(pack, slot);
-        self.entries += entries.len();
+        self.entries += count;
         let Self { footers, table, .. } = self;
-        for (index, entry) in (0u32..).zip(entries) {
-            let rehash =
-                |place: &Place| entry_at(footers, *place).map_or(0, |entry| word(&entry.name, 0));
-            table.insert_unique(word(&entry.name, 0), Place { slot, entry: index }, rehash);
+        let hash = |place: &Place| hash_at(footers, *place);
+        for entry in 0..u32::try_from(count).unwrap_or(0) {
+            let place = Place { slot, entry };
+            table.insert_unique(hash(&place), place, hash);
         }
     }
 
@@ -102,30 +106,38 @@ impl Recent {
         self.free.push(slot);
         if self.table.len() * 4 < self.table.capacity() {
             let footers = &self.footers;
-            self.table.shrink_to_fit(|place| {
-                entry_at(footers, *place).map_or(0, |entry| word(&entry.name, 0))
-            });
+            self.table.shrink_to_fit(|place| hash_at(footers, *place));
+        }
+        // Many short footers, then few long ones: the slots of the short ones are given back.
+        if self.by_pack.len() * 4 < self.footers.len() {
+            let footers = std::mem::take(self).footers;
+            footers.into_iter().flatten().for_each(|footer| self.insert(footer));
         }
     }
 
-    /// Drops the footer that was used longest ago; `false` when only one is left.
+    /// Drops a footer that was not used lately; `false` when only one is left. The hand goes round
+    /// and spares a used footer once, so that a step takes constant time in the mean.
     pub(super) fn evict(&mut self) -> bool {
         if self.by_pack.len() < 2 {
             return false;
         }
-        let oldest = self
-            .footers
-            .iter()
-            .flatten()
-            .min_by_key(|footer| footer.used)
-            .map(|footer| footer.pack);
-        oldest.is_some_and(|pack| {
-            self.remove(&pack);
-            true
-        })
+        loop {
+            self.hand = (self.hand + 1) % self.footers.len();
+            match &mut self.footers[self.hand] {
+                Some(footer) if footer.is_used => footer.is_used = false,
+                Some(footer) => {
+                    let pack = footer.pack;
+                    self.remove(&pack);
+                    return true;
+                }
+                None => {}
+            }
+        }
     }
 }
 
-fn entry_at(footers: &[Option<Footer>], place: Place) -> Option<&Entry> {
-    footers.get(place.slot as usize)?.as_ref()?.entries.get(place.entry as usize)
+fn hash_at(footers: &[Option<Footer>], place: Place) -> u64 {
+    let footer = footers.get(place.slot as usize).and_then(Option::as_ref);
+    let entry = footer.and_then(|footer| footer.entries.get(place.entry as usize));
+    entry.map_or(0, |entry| word(&entry.name, 0))
 }

@@ -73,6 +73,25 @@ fn condemned_packs_are_not_answered_for_and_deleted_ones_are_forgotten() {
 }
 
 #[test]
+fn the_budget_holds_however_many_packs_there_are_and_the_oldest_are_forgotten() {
+    const BUDGET: usize = 1 << 20;
+    let index = Index::new(BUDGET as u64);
+    let packs = 4 * BUDGET as u64 / ROW_BYTES as u64;
+    for i in 0..packs {
+        index.add(pack(i), 777, &entries(i * 3..i * 3 + 3));
+        assert!(index.bytes() <= BUDGET as u64, "{} bytes after {i} packs", index.bytes());
+    }
+    let state = index.state.lock();
+    assert!(state.rows.len() * ROW_BYTES > BUDGET / 8, "{} rows", state.rows.len());
+    assert!(!state.rows.contains_key(&pack(0)) && state.rows.contains_key(&pack(packs - 1)));
+    drop(state);
+    let footer = entries(0..(BUDGET / 2 / recent::ENTRY_BYTES) as u64);
+    index.add(pack(packs), 777, &footer);
+    assert!(index.bytes() <= BUDGET as u64, "one long footer");
+    assert!(matches!(index.lookup(&name(0)), Found::Nothing));
+}
+
+#[test]
 fn a_tebibyte_of_64_kib_chunks_costs_40_mib() {
     // Not 16 million hashes: rows, a full hook table, the thinning and the footers are computed.
     let packs = (1u64 << 40) / (32 << 20);

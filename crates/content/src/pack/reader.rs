@@ -7,6 +7,7 @@ use crate::{Error, POINTER_BYTES, Pointer, limits};
 use bytes::Bytes;
 use rekindle_base::PackId;
 use rekindle_datastore::Store;
+use std::borrow::Cow;
 
 /// The body of a chunk: encoded children, then content. Verified against the chunk's name.
 #[derive(Debug, Clone)]
@@ -31,8 +32,35 @@ impl Body {
     }
 }
 
-/// Opens a blob that was read from `pointer`'s place, and verifies its body.
-pub(crate) fn open_blob(namer: &Namer, pointer: &Pointer, stored: &Bytes) -> Result<Body, Error> {
+/// Opens a blob that was read from `pointer`'s place, and verifies its body. `stored` holds this
+/// blob alone: a body that is not compressed stays where it is.
+pub(crate) fn open_whole(namer: &Namer, pointer: &Pointer, stored: &Bytes) -> Result<Body, Error> {
+    let (body, children) = open(namer, pointer, stored)?;
+    let bytes = match body {
+        Cow::Borrowed(_) => stored.slice(blob::BYTES..),
+        Cow::Owned(body) => body.into(),
+    };
+    Ok(Body { bytes, children })
+}
+
+/// Like [`open_whole`], for a blob within other bytes. The body has a buffer of its own, so that
+/// one chunk in the cache does not keep all of them.
+pub(crate) fn open_within(namer: &Namer, pointer: &Pointer, stored: &[u8]) -> Result<Body, Error> {
+    let (body, children) = open(namer, pointer, stored)?;
+    Ok(Body { bytes: body.into_owned().into(), children })
+}
+
+/// Verifies a blob that was read from `pointer`'s place.
+pub(crate) fn check_blob(namer: &Namer, pointer: &Pointer, stored: &[u8]) -> Result<(), Error> {
+    open(namer, pointer, stored).map(drop)
+}
+
+/// Returns the verified body of a blob, where it lies or decompressed, and its number of children.
+fn open<'a>(
+    namer: &Namer,
+    pointer: &Pointer,
+    stored: &'a [u8],
+) -> Result<(Cow<'a, [u8]>, u32), Error> {
     let damaged = |reason: String| Error::damaged(pointer, reason);
     if stored.len() != pointer.stored as usize {
         return Err(damaged(format!(
@@ -52,15 +80,12 @@ pub(crate) fn open_blob(namer: &Namer, pointer: &Pointer, stored: &Bytes) -> Res
     if header.name != pointer.name || header.length != pointer.length || !payload_fits {
         return Err(damaged("another chunk lies at its place".into()));
     }
-    let payload = stored.slice(blob::BYTES..);
-    let bytes = match header.codec {
-        blob::Codec::None => payload,
-        codec => Bytes::from(decompress(codec, &payload, header.length as usize).map_err(damaged)?),
-    };
-    if namer.name(header.class, header.children, &bytes) != pointer.name {
+    let payload = &stored[blob::BYTES..];
+    let body = decompress(header.codec, payload, header.length as usize).map_err(damaged)?;
+    if namer.name(header.class, header.children, &body) != pointer.name {
         return Err(damaged("its bytes do not have its name".into()));
     }
-    Ok(Body { bytes, children: header.children })
+    Ok((body, header.children))
 }
 
 /// Reads the footer of a pack that is `length` bytes long: one request, rarely two. When the footer
@@ -166,9 +191,11 @@ mod tests {
         for (entry, body) in pack.entries.iter().zip(bodies()) {
             let begin = entry.offset as usize;
             let stored = pack.object.slice(begin..begin + entry.stored as usize);
-            let read = open_blob(&namer, &pointer(pack.id, entry), &stored).unwrap();
-            assert_eq!(read.bytes, body);
-            assert!(open_blob(&Namer::new(&[2; 32]), &pointer(pack.id, entry), &stored).is_err());
+            let at = pointer(pack.id, entry);
+            assert_eq!(open_whole(&namer, &at, &stored).unwrap().bytes, body);
+            assert_eq!(open_within(&namer, &at, &stored).unwrap().bytes, body);
+            assert!(check_blob(&namer, &at, &stored).is_ok());
+            assert!(check_blob(&Namer::new(&[2; 32]), &at, &stored).is_err());
         }
         let mut damaged = pack.object.to_vec();
         damaged[pack.entries[1].offset as usize] ^= 1;
@@ -205,7 +232,7 @@ mod tests {
             for (entry, body) in pack.entries.iter().zip(bodies()) {
                 let begin = entry.offset as usize;
                 let stored = damaged.slice(begin..begin + entry.stored as usize);
-                if let Ok(read) = open_blob(&namer, &pointer(pack.id, entry), &stored) {
+                if let Ok(read) = open_whole(&namer, &pointer(pack.id, entry), &stored) {
                     prop_assert_eq!(&read.bytes[..], &body[..]);
                 }
             }

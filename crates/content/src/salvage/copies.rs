@@ -34,11 +34,8 @@ pub(super) async fn search(content: &Content, damages: &[Damage]) -> Result<Copi
         }
         let packs = pack::list(&content.inner.store, class).await?;
         for window in packs.chunks(limits::FETCH_WINDOW) {
-            let reads = window.iter().map(|&(id, length)| {
-                let store = content.inner.store.clone();
-                let read = async move { read_footer(&store, id, length).await };
-                content.inner.env.run("content-copies", read)
-            });
+            let reads =
+                window.iter().map(|&(id, length)| read_footer(&content.inner.store, id, length));
             for ((id, _), footer) in window.iter().zip(join_all(reads).await) {
                 let entries = match footer {
                     Ok(entries) => entries,
@@ -68,9 +65,7 @@ impl Copies {
     ) -> Result<Option<Body>, Error> {
         let others = self.places.get(&pointer.name).into_iter().flatten();
         for other in others.filter(|other| *other != pointer) {
-            let (inner, other) = (content.inner.clone(), *other);
-            let read = async move { inner.fetch(&other).await };
-            match content.inner.env.run("content-copies", read).await {
+            match content.inner.fetch(other).await {
                 Ok(body) => return Ok(Some(body)),
                 Err(error) if error.missing().is_some() => {}
                 Err(error) => return Err(error),

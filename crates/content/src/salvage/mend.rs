@@ -6,7 +6,7 @@ use crate::format::footer;
 use crate::format::parity::Layout;
 use crate::name::{Namer, PackSet};
 use crate::pack::parity;
-use crate::pack::reader::{open_blob, scan};
+use crate::pack::reader::{check_blob, scan};
 use crate::pack::writer::pointer;
 use crate::verify::Damage;
 use crate::{Content, Error, format, pack};
@@ -78,6 +78,8 @@ async fn mend(content: &Content, id: PackId) -> Result<Option<String>, Error> {
         };
         Ok(Some(format!("{what}, {} sound chunk(s)", entries.len())))
     };
+    // A task of its own: once the footer is replaced the index must learn so, even if the caller
+    // goes away.
     content.inner.env.run("content-mend", work).await
 }
 
@@ -155,7 +157,7 @@ fn place(entry: &footer::Entry) -> Range<usize> {
 }
 
 /// Whether the chunk at this place has its name.
-fn is_sound(namer: &Namer, id: PackId, entry: &footer::Entry, bytes: &Bytes) -> bool {
-    let place = place(entry);
-    place.end <= bytes.len() && open_blob(namer, &pointer(id, entry), &bytes.slice(place)).is_ok()
+fn is_sound(namer: &Namer, id: PackId, entry: &footer::Entry, bytes: &[u8]) -> bool {
+    let blob = bytes.get(place(entry));
+    blob.is_some_and(|blob| check_blob(namer, &pointer(id, entry), blob).is_ok())
 }

@@ -2,7 +2,7 @@
 //! the same.
 
 use crate::pack::parity;
-use crate::pack::reader::{Body, open_blob};
+use crate::pack::reader::{Body, open_within};
 use crate::{Content, Error, Pointer, limits, pack};
 use bytes::Bytes;
 use rekindle_base::PackId;
@@ -46,9 +46,8 @@ impl<'a> Rebuild<'a> {
                 Rebuilt::Blobs(blobs) => {
                     let range =
                         place.offset as usize..place.offset as usize + place.stored as usize;
-                    // A copy, so that one chunk in the cache does not pin the pack.
-                    let blob = blobs.get(range).map(Bytes::copy_from_slice);
-                    return Ok(blob.and_then(|blob| open_blob(&inner.namer, &place, &blob).ok()));
+                    let blob = blobs.get(range);
+                    return Ok(blob.and_then(|blob| open_within(&inner.namer, &place, blob).ok()));
                 }
                 Rebuilt::WithoutParity => break,
                 Rebuilt::Gone => match inner.moved.place(&inner.store, &place).await? {
@@ -66,20 +65,14 @@ impl<'a> Rebuild<'a> {
         }
         // Freed before the next pack is fetched.
         self.last = None;
-        let inner = self.content.inner.clone();
-        let work = async move {
-            let object = match inner.store.get(&pack::key(id)).await {
-                Err(rekindle_datastore::Error::NotFound(_)) => return Ok(Rebuilt::Gone),
-                found => found?.0,
-            };
-            Ok(match parity::find(Some(id), &object) {
+        let rebuilt = match self.content.inner.store.get(&pack::key(id)).await {
+            Err(rekindle_datastore::Error::NotFound(_)) => Rebuilt::Gone,
+            Err(error) => return Err(error.into()),
+            Ok((object, _)) => match parity::find(Some(id), &object) {
                 Some(layout) => Rebuilt::Blobs(parity::heal(&object, &layout).covered.into()),
                 None => Rebuilt::WithoutParity,
-            })
+            },
         };
-        let rebuilt: Result<Rebuilt, Error> =
-            self.content.inner.env.run("content-parity", work).await;
-        let rebuilt = rebuilt?;
         self.last = Some((id, rebuilt.clone()));
         Ok(rebuilt)
     }

@@ -121,10 +121,9 @@ async fn move_out(
             let at = (entry.offset - first.offset) as usize;
             let blob = stored
                 .get(at..at + entry.stored as usize)
-                .map(|_| stored.slice(at..at + entry.stored as usize));
-            let blob = blob.ok_or_else(|| Error::damaged(&from, "the pack ends within it"))?;
-            reader::open_blob(&inner.namer, &from, &blob)?;
-            places.insert(entry.offset, batch.append_blob(&from, &blob).await?);
+                .ok_or_else(|| Error::damaged(&from, "the pack ends within it"))?;
+            reader::check_blob(&inner.namer, &from, blob)?;
+            places.insert(entry.offset, batch.append_blob(&from, blob).await?);
             bytes_copied += u64::from(entry.stored);
         }
     }

@@ -18,7 +18,8 @@ pub enum Budget {
     Percent(u32),
 }
 
-/// Longest rest at once, so that a stop is noticed.
+/// Longest rest between two looks for a stop. Also the longest rest of [`Budget::Percent`]: the
+/// time since the last call may be a wait for other nodes, and no work.
 const REST_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct Pace {
@@ -46,11 +47,16 @@ impl Pace {
             }
             Budget::Percent(percent) => {
                 let percent = percent.clamp(1, 100);
-                worked * (100 - percent) / percent
+                (worked * (100 - percent) / percent).min(REST_MAX)
             }
         };
-        if !rest.is_zero() {
-            self.env.sleep(rest.min(REST_MAX)).await;
+        let until = self.env.now() + rest;
+        loop {
+            let left = until.since(self.env.now());
+            if left.is_zero() || self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            self.env.sleep(left.min(REST_MAX)).await;
         }
         *self.worked_from.lock() = self.env.now();
         match self.stop.load(Ordering::Relaxed) {
@@ -73,6 +79,7 @@ mod tests {
             for (budget, bytes, expected) in [
                 (Budget::Unlimited, 1 << 40, 0..1),
                 (Budget::BytesPerSecond(1000), 2000, 1990..2010),
+                (Budget::BytesPerSecond(1000), 40_000, 39_990..40_010),
                 (Budget::Percent(25), 0, 395..405),
                 (Budget::Percent(0), 0, 4990..5200),
             ] {
@@ -85,6 +92,26 @@ mod tests {
                 let took = env.now().since(begin).as_millis();
                 assert!(expected.contains(&took), "{budget:?}: {took}");
             }
+        });
+    }
+
+    #[test]
+    fn a_stop_ends_a_long_rest() {
+        let world = World::new(2, Faults::none());
+        let env = world.env();
+        world.block_on(async move {
+            let stop = Arc::new(AtomicBool::new(false));
+            let pace = Pace::new(&env, Budget::BytesPerSecond(1), stop.clone());
+            let begin = env.now();
+            env.spawn("stop", {
+                let env = env.clone();
+                async move {
+                    env.sleep(Duration::from_secs(12)).await;
+                    stop.store(true, Ordering::Relaxed);
+                }
+            });
+            assert!(pace.spend(1 << 20).await.is_err());
+            assert!(env.now().since(begin) < Duration::from_secs(12) + REST_MAX);
         });
     }
 }

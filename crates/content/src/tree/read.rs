@@ -1,9 +1,10 @@
 //! Reading trees.
 
 use super::{Lookup, Root};
-use crate::content::{Inner, Keep};
+use crate::content::Inner;
 use crate::format::node::{self, View};
 use crate::pack::reader::Body;
+use crate::read::Keep;
 use crate::{Class, Content, Error, Pointer, limits};
 use futures_util::future::try_join_all;
 use std::ops::Range;

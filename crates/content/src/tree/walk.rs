@@ -4,7 +4,7 @@
 //! built from chunks (a tree of inodes whose entries are trees themselves) is walked whole. Data
 //! chunks have no children and are not read.
 
-use crate::content::Keep;
+use crate::read::Keep;
 use crate::sweep::pace::Pace;
 use crate::{Class, Content, Error, Pointer, limits, pack};
 use futures_util::future::join_all;

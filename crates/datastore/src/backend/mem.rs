@@ -132,7 +132,8 @@ impl Datastore for Mem {
             }
             let data = self.read(key)?;
             let clip = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(data.len());
-            Ok(data.slice(clip(range.start)..clip(range.end)))
+            // A copy: a slice would keep the whole object alive.
+            Ok(Bytes::copy_from_slice(&data[clip(range.start)..clip(range.end)]))
         })
     }
 

@@ -1,16 +1,18 @@
 //! A store in an S3 bucket, through the `object_store` crate.
 //!
 //! The crate's own retries are off: our layer knows which calls may be repeated. Every call runs in
-//! [`Env::run`], because the HTTP client's tasks live where it is called. The version of an object
-//! is its ETag.
+//! [`Env::run`], because the HTTP client's tasks live where it is called: a caller on any thread
+//! just awaits. The version of an object is its ETag.
 
 mod errors;
 mod pace;
 mod upload;
 
-use crate::limits::{LIST_EMPTY_PAGES_MAX, LIST_OBJECTS_MAX, PREFIX_BYTES_MAX, REQUEST_TIME_MAX};
+use crate::limits::{
+    LIST_EMPTY_PAGES_MAX, LIST_OBJECTS_MAX, PREFIX_BYTES_MAX, READ_AT_ONCE_BYTES, REQUEST_TIME_MAX,
+};
 use crate::{Datastore, Error, Listed, Store, Version, key};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
@@ -104,7 +106,9 @@ impl S3 {
         answer.unwrap_or_else(|_| Err(silent(limit)))
     }
 
-    /// Reads an object or a part of it, for as long as more bytes arrive.
+    /// Reads an object or a part of it, for as long as more bytes arrive. The bytes are gathered in
+    /// a buffer of their length: the pieces of a connection lie in buffers that it shares among
+    /// several answers.
     async fn fetch(
         &self,
         path: Path,
@@ -116,17 +120,16 @@ impl S3 {
             let begin = client.get_opts(&path, options);
             let found = env.timeout(patience, begin).await.map_err(slow)??;
             let version = found.meta.e_tag.clone();
-            let length = usize::try_from(found.range.end - found.range.start).unwrap_or(0);
+            // As the server says. What is longer than we ever ask for grows as its bytes arrive.
+            let length = found.range.end.saturating_sub(found.range.start);
+            let expected = usize::try_from(length).unwrap_or(usize::MAX).min(READ_AT_ONCE_BYTES);
             let mut stream = found.into_stream();
-            let mut data = BytesMut::new();
+            let mut data = Vec::with_capacity(expected);
             while let Some(piece) = env.timeout(patience, stream.next()).await.map_err(slow)? {
-                let piece = piece?;
-                if data.is_empty() && piece.len() == length {
-                    return Ok((piece, version));
-                }
-                data.extend_from_slice(&piece);
+                data.extend_from_slice(&piece?);
             }
-            Ok((data.freeze(), version))
+            data.shrink_to_fit();
+            Ok((Bytes::from(data), version))
         };
         self.env.run("s3", fetch).await
     }
@@ -297,7 +300,8 @@ impl Datastore for S3 {
                 Err(error) if errors::gave_the_whole(&error) => {
                     let (data, _) = self.read(key).await?;
                     let clip = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(data.len());
-                    Ok(data.slice(clip(from)..clip(to)))
+                    // A copy: the object may be much larger than the range.
+                    Ok(Bytes::copy_from_slice(&data[clip(from)..clip(to)]))
                 }
                 read => read.map_err(|error| errors::translate(key, errors::Call::Other, &error)),
             }

@@ -8,7 +8,7 @@
 use super::envelope::decode_with;
 use super::{Body, Held};
 use crate::Version;
-use crate::identity::Secret;
+use crate::secret::Secret;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 use super::Body;
 use super::seal::{self, Seal};
 use crate::Error;
-use crate::identity::Secret;
 use crate::limits::{RECORD_BYTES_MAX, RECORD_HISTORY_MAX};
+use crate::secret::Secret;
 use bytes::Bytes;
 use rekindle_base::{Incarnation, Life, NodeId};
 use rekindle_env::Timestamp;

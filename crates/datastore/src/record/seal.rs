@@ -4,7 +4,7 @@
 //! are fixed. So no byte of a record can change unnoticed. The proof covers every byte before *its*
 //! line; making one takes the secret of the store.
 
-use crate::identity::Secret;
+use crate::secret::Secret;
 
 /// The protection of a record's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,12 @@
 )]
 
 use crate::{BoxFuture, Clock, Moment, Timestamp};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::OnceLock;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::runtime;
 
 /// Longest sleep; a longer one is cut to this, so that sums of times stay in range.
 const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -73,9 +77,29 @@ impl Clock for RealClock {
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         let deadline = tokio::time::Instant::now() + duration.min(SLEEP_MAX);
-        // A tokio timer belongs to the runtime in which it is made: make it in the first poll,
-        // which may be on a session's thread.
-        Box::pin(async move { tokio::time::sleep_until(deadline).await })
+        Box::pin(Sleep { deadline, timer: None })
+    }
+}
+
+/// A sleep that any task may poll, and another one after it. A tokio timer belongs to the runtime
+/// in which it is made, which may be that of a session, and ends with it.
+struct Sleep {
+    deadline: tokio::time::Instant,
+    /// The timer, and the runtime that it belongs to.
+    timer: Option<(runtime::Id, Pin<Box<tokio::time::Sleep>>)>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        let here = runtime::Handle::current().id();
+        let timer = match this.timer.take() {
+            Some((runtime, timer)) if runtime == here => timer,
+            _ => Box::pin(tokio::time::sleep_until(this.deadline)),
+        };
+        this.timer.insert((here, timer)).1.as_mut().poll(context)
     }
 }
 

@@ -22,6 +22,8 @@ const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 pub(super) struct Executor {
     /// Polls so far.
     pub(super) steps: u64,
+    /// Tasks started so far.
+    pub(super) started: u64,
     pub(super) tasks: BTreeMap<u64, Slot>,
     /// Wakers by time, then in the order in which the timers were made.
     timers: BTreeMap<(Duration, u64), Waker>,
@@ -323,6 +325,7 @@ impl Tasks for Machine {
             state.executor.never.push(task);
             return TaskHandle::new(Box::new(|| {}));
         }
+        state.executor.started += 1;
         let number = state.number();
         let bell = Bell::new(number, &self.shared.ready);
         let waker = Waker::from(bell.clone());

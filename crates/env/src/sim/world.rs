@@ -184,6 +184,12 @@ impl World {
         self.shared.lock().executor.steps
     }
 
+    /// Tasks started so far, blocking work among them.
+    #[must_use]
+    pub fn tasks_started(&self) -> u64 {
+        self.shared.lock().executor.started
+    }
+
     /// Disk operations so far, on all hosts.
     #[must_use]
     pub fn disk_operations(&self) -> u64 {

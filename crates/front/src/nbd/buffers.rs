@@ -2,7 +2,9 @@
 //! zeroing, no allocation, no first touch of memory per request. Each session has its own share; a
 //! long request leases the rest from the budget of all sessions.
 
-use super::limits::{BUFFER_BYTES, BUFFER_BYTES_KEPT, GROWTH_BYTES, LONG_REQUEST_BYTES};
+use super::limits::{
+    BUFFER_BYTES, BUFFER_BYTES_KEPT, COPIED_BYTES_MAX, GROWTH_BYTES, LONG_REQUEST_BYTES,
+};
 use crate::conn::{Budget, Lease};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -187,14 +189,14 @@ impl Large {
 
 /// A part of the queue of replies.
 enum Piece {
-    Small(Vec<u8>),
+    Own(Vec<u8>, Option<Lease>),
     Large(Large),
 }
 
 impl Piece {
     fn bytes(&self) -> &[u8] {
         match self {
-            Piece::Small(bytes) => bytes,
+            Piece::Own(bytes, _) => bytes,
             Piece::Large(large) => &large.bytes[..large.length],
         }
     }
@@ -266,7 +268,8 @@ impl Output {
 
     /// Whether any buffer is leased.
     pub(super) fn has_leases(&self) -> bool {
-        self.spare.is_there() || self.pieces.iter().any(|piece| matches!(piece, Piece::Large(_)))
+        let is_leased = |piece: &Piece| matches!(piece, Piece::Large(_) | Piece::Own(_, Some(_)));
+        self.spare.is_there() || self.pieces.iter().any(is_leased)
     }
 
     pub(super) fn put(&mut self, bytes: &[u8]) {
@@ -290,14 +293,28 @@ impl Output {
 
     /// Queues a long reply behind all others, without copying it.
     pub(super) fn push(&mut self, large: Large) {
+        self.queue(Piece::Large(large));
+    }
+
+    /// Queues a reply that has a buffer of its own, with the lease of that buffer. The reply is
+    /// copied only if it is short, or if more bytes before it had to be copied.
+    pub(super) fn push_own(&mut self, reply: Vec<u8>, lease: Option<Lease>) {
+        if reply.len() <= COPIED_BYTES_MAX.max(self.end - self.start) {
+            self.put(&reply);
+        } else {
+            self.queue(Piece::Own(reply, lease));
+        }
+    }
+
+    fn queue(&mut self, piece: Piece) {
         let small = &self.bytes[self.start..self.end];
         if !small.is_empty() {
             self.pieces_bytes += small.len();
-            self.pieces.push_back(Piece::Small(small.to_vec()));
+            self.pieces.push_back(Piece::Own(small.to_vec(), None));
             (self.start, self.end) = (0, 0);
         }
-        self.pieces_bytes += large.length;
-        self.pieces.push_back(Piece::Large(large));
+        self.pieces_bytes += piece.bytes().len();
+        self.pieces.push_back(piece);
     }
 
     /// Returns the place of the large buffer that can be used again.

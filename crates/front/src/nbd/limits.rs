@@ -56,6 +56,9 @@ pub const STALLED_LOOKS_MAX: usize = 10;
 pub const RATE_BYTES_MIN: usize = MIB as usize;
 /// Bytes of unsent replies from which they are sent before more requests are taken.
 pub const REPLY_BYTES_HIGH: usize = 256 * KIB as usize;
+/// Length up to which the reply to a missed read is copied behind the replies before it, bytes: one
+/// call sends them all. A longer one is sent out of its own buffer.
+pub const COPIED_BYTES_MAX: usize = 16 * KIB as usize;
 /// Length from which a request is read to its end and no further, bytes. The next request need not
 /// be moved then.
 pub const LONG_REQUEST_BYTES: usize = 64 * KIB as usize;

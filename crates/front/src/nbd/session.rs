@@ -74,13 +74,12 @@ struct Batch {
 enum Finished {
     Read {
         cookie: u64,
-        offset: u64,
-        data: Vec<u8>,
+        /// Head and data.
+        reply: Vec<u8>,
         result: Result<(), Error>,
-        /// The lease of `data`, until it is in the output.
-        _lease: Option<Lease>,
+        lease: Option<Lease>,
     },
-    /// A read with a buffer of its own, which becomes the reply.
+    /// A long read, with a buffer that the session uses again.
     Large {
         cookie: u64,
         large: Large,
@@ -407,16 +406,8 @@ impl<D: Target> Session<D> {
                 Ok(()) => self.output.push(large),
                 Err(error) => self.fail(cookie, &error),
             },
-            Finished::Read { cookie, offset, data, result, .. } => match result {
-                Ok(()) => {
-                    let length = u32::try_from(data.len()).unwrap_or(0);
-                    let fill = |place: &mut [u8]| {
-                        place.copy_from_slice(&data);
-                        Ok::<_, std::convert::Infallible>(true)
-                    };
-                    let Ok(_) =
-                        replies::data(&mut self.output, self.modes, (cookie, offset, length), fill);
-                }
+            Finished::Read { cookie, reply, result, lease } => match result {
+                Ok(()) => self.output.push_own(reply, lease),
                 Err(error) => self.fail(cookie, &error),
             },
             Finished::Plain { cookie, result, .. } => self.settle(cookie, &result),

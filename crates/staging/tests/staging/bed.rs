@@ -73,7 +73,6 @@ impl Setup {
             cache_bytes: self.cache_bytes,
             index_bytes: 4 * MIB,
             uploads: 4,
-            direct_path: true,
         }
     }
 

@@ -18,9 +18,7 @@ use crate::{Error, Vault, limits};
 use futures_util::{StreamExt, stream};
 use rekindle_base::Kind;
 use rekindle_datastore::record::Held;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 
 /// The state that a client finds.
 enum Found {
@@ -160,29 +158,12 @@ async fn bring_up(attaching: &Claim) -> Result<Live, Error> {
     let phase = format!("attach {}", entry.name);
     let live = match from_cache(attaching, &phase).await {
         Some(live) => live,
-        None => {
-            step_aside().await;
-            by_store(attaching, &phase).await?
-        }
+        None => by_store(attaching, &phase).await?,
     };
     inner.env.boot_phase(&phase, None, watch);
     metrics::histogram!("rekindle_volume_attach_seconds")
         .record(inner.env.now().since(began).as_secs_f64());
     Ok(live)
-}
-
-/// Yields once: the first poll runs on the client's thread, and an object store's connections live
-/// in the background.
-async fn step_aside() {
-    let mut aside = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut aside, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// Attaches by the cached vault, if there is one.

@@ -148,7 +148,6 @@ impl Bed {
             cache_bytes: 8 * MIB,
             index_bytes: MIB,
             uploads: 2,
-            direct_path: true,
         };
         let content = Content::open(env.clone(), store.clone(), config);
         let mut writer = Writer::new(env.clone(), store.clone(), node);

@@ -6,7 +6,7 @@
 )]
 
 use super::doubts::Doubts;
-use super::packs::OpenPacks;
+use super::packs::{OpenPacks, read_range};
 use super::reserve;
 use crate::backend::mem::version_of;
 use crate::limits::{DURABLE_FOLDERS_MAX, LIST_OBJECTS_MAX, LOCK_FILES, TEMPORARY_AGE_MAX};
@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -536,16 +536,6 @@ fn names_in(folder: &Path) -> io::Result<Vec<String>> {
         names.push(name);
     }
     Ok(names)
-}
-
-/// Reads the part of a range that the file has.
-pub(super) fn read_range(file: &File, range: &Range<u64>) -> io::Result<Vec<u8>> {
-    let end = range.end.min(file.metadata()?.len());
-    let mut data = vec![0; usize::try_from(end.saturating_sub(range.start)).unwrap_or(usize::MAX)];
-    if !data.is_empty() {
-        file.read_exact_at(&mut data, range.start)?;
-    }
-    Ok(data)
 }
 
 fn sync_folder(folder: &Path) -> io::Result<()> {

@@ -6,9 +6,10 @@
     reason = "the folder is a store for all nodes, not this machine's own disk"
 )]
 
-use super::folder::read_range;
 use crate::limits::OPEN_PACKS_MAX;
 use parking_lot::Mutex;
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -78,4 +79,22 @@ impl OpenPacks {
         drop(state);
         drop(closed);
     }
+}
+
+/// Reads the part of a range that the file has, into a buffer that is no larger.
+pub(super) fn read_range(file: &File, range: &Range<u64>) -> io::Result<Vec<u8>> {
+    let end = range.end.min(file.metadata()?.len());
+    let length = usize::try_from(end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+    let mut data = Vec::with_capacity(length);
+    while data.len() < length {
+        let at = range.start + data.len() as u64;
+        // The kernel fills the buffer, so that it need not be zeroed before.
+        match rustix::io::pread(file, spare_capacity(&mut data), at) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    data.truncate(length);
+    Ok(data)
 }

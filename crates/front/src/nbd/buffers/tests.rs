@@ -89,6 +89,28 @@ fn a_buffer_whose_request_lives_on_is_given_back_and_its_lease_is_not() {
     assert_eq!(budget.used(), 0);
 }
 
+#[test]
+fn the_reply_of_a_missed_read_is_sent_out_of_its_own_buffer() {
+    let budget = Budget::new(1 << 20);
+    let mut output = Output::new();
+    output.put(b"before");
+    let (reply, short) = (vec![1; 128 << 10], vec![2; COPIED_BYTES_MAX]);
+    let buffer = reply.as_ptr();
+    output.push_own(reply, budget.try_lease(128 << 10));
+    output.push_own(short, budget.try_lease(COPIED_BYTES_MAX));
+    assert!(std::ptr::eq(output.pieces[1].bytes().as_ptr(), buffer), "not copied");
+    assert_eq!((output.pieces.len(), budget.used()), (2, 128 << 10));
+    assert!(output.has_leases());
+    let mut stream = Vec::new();
+    send(&mut output, &mut stream);
+    assert!(stream.starts_with(b"before\x01") && stream.ends_with(&[2; 9]));
+    assert_eq!(stream.len(), 6 + (128 << 10) + COPIED_BYTES_MAX);
+    assert_eq!((budget.used(), output.has_leases()), (0, false));
+    output.put(&vec![3; 200 << 10]);
+    output.push_own(vec![4; 100 << 10], None);
+    assert!(output.pieces.is_empty(), "to keep this buffer, more bytes would be copied");
+}
+
 fn send(output: &mut Output, stream: &mut Vec<u8>) -> usize {
     output.poll_send(&mut Context::from_waker(Waker::noop()), stream).unwrap()
 }

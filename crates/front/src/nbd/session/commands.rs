@@ -63,12 +63,15 @@ impl<D: Target> Session<D> {
         match replies::data(&mut self.output, self.modes, (cookie, offset, length), fill) {
             Ok(true) => {}
             Ok(false) => {
-                let device = self.device.clone();
-                let (held, _lease) = self.hold_short(length as usize);
+                let (device, modes) = (self.device.clone(), self.modes);
+                let (held, lease) = self.hold_short(length as usize);
                 self.defer(held, async move {
-                    let mut data = vec![0; length as usize];
-                    let result = device.read(offset, &mut data).await;
-                    Finished::Read { cookie, offset, data, result, _lease }
+                    let head_bytes = replies::data_head_bytes(modes);
+                    let mut reply = vec![0; head_bytes + length as usize];
+                    let (head, data) = reply.split_at_mut(head_bytes);
+                    let result = device.read(offset, data).await;
+                    replies::data_head(head, modes, (cookie, offset, length));
+                    Finished::Read { cookie, reply, result, lease }
                 });
             }
             Err(error) => self.fail(cookie, &error),

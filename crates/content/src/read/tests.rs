@@ -1,0 +1,103 @@
+//! The way of a read: its hops to other threads, and its copies.
+
+use super::*;
+use crate::testing::{Broken, Remote, config, random};
+use crate::{Compression, Config};
+use rekindle_datastore::Store;
+use rekindle_datastore::backend::{dir::Dir, mem::Mem};
+use rekindle_datastore::layer::{fault::Plan, usual};
+use rekindle_env::Env;
+use rekindle_env::sim::{Faults, World};
+
+const CHUNK_BYTES: usize = 128 << 10;
+
+/// Writes chunks that do not compress into one pack, and returns their pointers.
+async fn planted(env: &Env, store: &Store, chunks: u64) -> Vec<Pointer> {
+    let content = Content::open(env.clone(), store.clone(), large());
+    let mut batch = content.batch();
+    let mut pointers = Vec::new();
+    for seed in 0..chunks {
+        pointers.push(batch.write(Class::Data, random(seed, CHUNK_BYTES), &[]).await.unwrap());
+    }
+    batch.flush().await.unwrap();
+    batch.committed();
+    pointers
+}
+
+fn large() -> Config {
+    Config { pack_bytes: 8 << 20, ..config() }
+}
+
+#[test]
+fn a_cold_read_hops_once_where_the_store_is_and_not_at_all_before() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    let folder = tempfile::tempdir().unwrap();
+    world.block_on(async {
+        let remote: Store = Arc::new(Remote::new(env.clone(), Mem::store()));
+        let dir = Dir::open(&env, folder.path()).await.unwrap();
+        for (store, hops) in [(Mem::store(), 0), (dir, 1), (remote, 1)] {
+            let (store, _, _) = usual(&env, store, Plan::default());
+            let pointers = planted(&env, &store, 9).await;
+            let cold = Content::open(env.clone(), store, large());
+            let before = world.tasks_started();
+            cold.read(&pointers[0], Class::Data).await.unwrap();
+            assert_eq!(world.tasks_started() - before, hops, "one chunk");
+            cold.read(&pointers[0], Class::Data).await.unwrap();
+            assert_eq!(world.tasks_started() - before, hops, "it is cached");
+            let together = cold.read_many(&pointers[1..8], Class::Data, true).await.unwrap();
+            assert_eq!(together.len(), 7);
+            assert_eq!(world.tasks_started() - before, 2 * hops, "neighbours");
+            let (one, other) = futures_util::future::join(
+                cold.read(&pointers[8], Class::Data),
+                cold.read(&pointers[8], Class::Data),
+            )
+            .await;
+            assert_eq!(one.unwrap(), other.unwrap());
+            assert_eq!(world.tasks_started() - before, 3 * hops, "two readers of one chunk");
+        }
+    });
+}
+
+#[test]
+fn a_chunk_that_is_fetched_alone_is_not_copied_and_one_of_a_group_pins_no_other() {
+    let world = World::new(2, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let broken = Arc::new(Broken::new());
+        let store: Store = broken.clone();
+        let pointers = planted(&env, &store, 5).await;
+        let is_within =
+            |bytes: &Bytes, answer: &Bytes| answer.as_ptr_range().contains(&bytes.as_ptr());
+        let cold = Content::open(env.clone(), store.clone(), large());
+        let alone = cold.read(&pointers[0], Class::Data).await.unwrap();
+        assert!(is_within(&alone, &broken.last_answer()), "where the store has put it");
+        assert_eq!(broken.last_answer().len(), pointers[0].stored as usize);
+        let together = cold.read_many(&pointers[1..], Class::Data, true).await.unwrap();
+        assert!(broken.last_answer().len() > 4 * CHUNK_BYTES, "one answer for all");
+        assert!(!together.iter().any(|chunk| is_within(chunk, &broken.last_answer())));
+    });
+}
+
+#[test]
+fn a_dropped_read_leaves_nothing_behind() {
+    let world = World::new(3, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let store: Store = Arc::new(Remote::new(env.clone(), Mem::store()));
+        let pointers = planted(&env, &store, 3).await;
+        let config = Config { compression: Compression::None, ..large() };
+        let cold = Content::open(env.clone(), store, config);
+        for _ in 0..20 {
+            let limit = std::time::Duration::from_micros(env.random_u64() % 8000);
+            let one = cold.read_uncached(&pointers[0], Class::Data);
+            drop(env.timeout(limit, one).await);
+            let many = cold.read_many(&pointers, Class::Data, false);
+            drop(env.timeout(limit, many).await);
+            assert!(cold.inner.flights.is_empty());
+        }
+        assert_eq!(cold.stats().cache_bytes, 0);
+        let read = cold.read_many(&pointers, Class::Data, true).await.unwrap();
+        assert_eq!(read[2], random(2, CHUNK_BYTES));
+    });
+}
