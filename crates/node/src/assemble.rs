@@ -200,6 +200,7 @@ impl Node {
             staging: staging_config(&config, sizes, memory_outlives_process),
             sweep: sweep_options(&config),
             read_ahead: config.read_ahead,
+            kinds: crate::core::kinds(),
         };
         let Core { writer, content, log, staging, volumes, sweeper } =
             Core::assemble(env, ground, settings);
