@@ -1,5 +1,9 @@
 //! Sizes in bytes, as users write and read them.
 
+use serde::Deserializer;
+use serde::de::{Error, Visitor};
+use std::fmt;
+
 /// 1024 bytes.
 pub const KIB: u64 = 1 << 10;
 /// 1024 KiB.
@@ -29,6 +33,24 @@ pub fn parse_size(text: &str) -> Result<u64, BadSize> {
         _ => return Err(bad()),
     };
     number.checked_mul(unit).ok_or_else(bad)
+}
+
+/// Reads a size of a request: a number of bytes, or text as [`parse_size`] does.
+pub fn deserialize_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    struct Size;
+    impl Visitor<'_> for Size {
+        type Value = u64;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a size: a number of bytes, or text such as \"20G\"")
+        }
+        fn visit_u64<E: Error>(self, bytes: u64) -> Result<u64, E> {
+            Ok(bytes)
+        }
+        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+            parse_size(text).map_err(E::custom)
+        }
+    }
+    deserializer.deserialize_any(Size)
 }
 
 /// Writes a size for messages: `20 GiB`, `1.5 MiB`, `512 B`.

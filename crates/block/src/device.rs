@@ -1,5 +1,6 @@
 //! The device: a protocol's view of a block volume.
 
+use crate::kind::Body;
 use futures_util::future;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_env::BoxFuture;
@@ -13,6 +14,7 @@ pub struct Device {
     staged: Arc<Staged>,
     /// The size, cached because every request is checked against it.
     size: u64,
+    block_size: u64,
     handle: Handle,
 }
 
@@ -24,10 +26,12 @@ enum Gathered {
 }
 
 impl Device {
-    /// Makes the device of an attached volume.
-    #[must_use]
-    pub fn new(handle: Handle) -> Self {
-        Self { staged: handle.staged().clone(), size: handle.vault().size, handle }
+    /// Makes the device of an attached volume. A volume of another kind is refused
+    /// ([`Error::OtherKind`]).
+    pub fn new(handle: Handle) -> Result<Self, Error> {
+        let vault = handle.vault();
+        let (size, block_size) = (vault.size, Body::served(vault)?.block_size);
+        Ok(Self { staged: handle.staged().clone(), size, block_size, handle })
     }
 
     /// Returns the volume's name.
@@ -45,7 +49,7 @@ impl Device {
     /// Returns the preferred size of a request, bytes (the volume's chunk).
     #[must_use]
     pub fn block_size(&self) -> u64 {
-        self.handle.vault().block_size
+        self.block_size
     }
 
     /// Returns the handle that keeps the volume in service.

@@ -5,6 +5,7 @@
 //! a block. A reader pads a chunk that ends early with zeros, and treats a longer one as damage.
 
 use crate::ahead::Ahead;
+use crate::kind::Body;
 use crate::limits;
 use bytes::Bytes;
 use futures_util::future;
@@ -35,7 +36,7 @@ struct Piece<'a> {
 }
 
 impl Extents {
-    /// Makes the home of a block volume. `block_size` is a power of two (creation checks that).
+    /// Makes the home of a block volume. `block_size` is a power of two (the kind checks that).
     #[must_use]
     pub fn new(content: Content, size: u64, block_size: u64) -> Self {
         let block_size = block_size.max(1).next_power_of_two();
@@ -324,8 +325,7 @@ impl Home for Extents {
     }
 
     fn bytes_of(&self, keys: Range<u64>) -> Range<u64> {
-        let byte = |key: u64| key.saturating_mul(self.block_size).min(self.size());
-        byte(keys.start)..byte(keys.end)
+        Body { block_size: self.block_size }.bytes_of(&keys, self.size())
     }
 
     fn extents<'a>(

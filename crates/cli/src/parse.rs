@@ -1,8 +1,28 @@
 //! Words of the command line that are more than text: sizes, times, addresses.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rekindle_content::Parity;
 use rekindle_env::Address;
+use rekindle_front::http::api::{Ack, Policy};
+use serde::de::DeserializeOwned;
 use std::time::Duration;
+
+/// A policy, in the words of the API.
+pub fn policy() -> impl TypedValueParser<Value = Policy> {
+    word(["back", "through", "uncached"])
+}
+
+/// What `back` asks of the log, in the words of the API.
+pub fn ack() -> impl TypedValueParser<Value = Ack> {
+    word(["flash", "memory"])
+}
+
+fn word<T, const N: usize>(words: [&'static str; N]) -> impl TypedValueParser<Value = T>
+where
+    T: DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words).try_map(|word| serde_json::from_value::<T>(word.into()))
+}
 
 /// A size: `20G`, `1.5T`, `16K`, `4096`; powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {

@@ -201,6 +201,7 @@ impl Node {
             sweep: sweep_options(&config),
             read_ahead: config.read_ahead,
             direct_path: config.direct_path,
+            kinds: crate::core::kinds(),
         };
         let Core { writer, content, log, staging, volumes, sweeper } =
             Core::assemble(env, ground, settings);

@@ -12,7 +12,7 @@ use rekindle_datastore::record::Writer;
 use rekindle_env::Env;
 use rekindle_log::Log;
 use rekindle_staging::Staging;
-use rekindle_volume::{Home, HomeMaker, Vault, Volumes, WarmRecordCache};
+use rekindle_volume::{Kind, Kinds, Parts, Volumes, WarmRecordCache};
 use rekindle_warm::Frames;
 use std::sync::Arc;
 
@@ -41,6 +41,14 @@ pub struct Settings {
     pub read_ahead: bool,
     /// Whether a plain call reads what is in RAM; if not, see [`crate::indirect`].
     pub direct_path: bool,
+    /// The kinds of volumes: [`kinds`], and those of a test.
+    pub kinds: Vec<Box<dyn Kind>>,
+}
+
+/// Returns the kinds of volumes that this binary knows: the one registration of each.
+#[must_use]
+pub fn kinds() -> Vec<Box<dyn Kind>> {
+    vec![Box::new(rekindle_block::Block)]
 }
 
 /// The parts that serve volumes. Clones mean the same core.
@@ -76,34 +84,18 @@ impl Core {
         );
         staging.taken(taken);
         staging.copied_since(copied_since);
-        let homes = homes(env, &content, settings.read_ahead);
-        let homes = if settings.direct_path { homes } else { indirect::all(env, homes) };
-        let volumes = Volumes::open(env.clone(), writer.clone(), staging.clone(), homes);
+        let kinds = settings.kinds;
+        let kinds = if settings.direct_path { kinds } else { indirect::all(env, kinds) };
+        let volumes = Volumes::open(Parts {
+            env: env.clone(),
+            writer: writer.clone(),
+            content: content.clone(),
+            staging: staging.clone(),
+            kinds: Kinds::new(kinds),
+            read_ahead: settings.read_ahead,
+        });
         let sweeper = Sweeper::new(content.clone(), writer.clone(), Arc::new(volumes.clone()));
         let sweeper = Arc::new(sweeper.with_options(settings.sweep));
         Self { writer, content, log, staging, volumes, sweeper }
     }
-}
-
-/// Makes the constructor of homes, one for each kind of volume. It runs when a volume comes into
-/// service, and starts `read_ahead`.
-fn homes(env: &Env, content: &Content, read_ahead: bool) -> HomeMaker {
-    let (env, content) = (env.clone(), content.clone());
-    Arc::new(move |vault: &Vault| match vault.kind.as_str() {
-        "block" => {
-            if read_ahead {
-                let (content, root) = (content.clone(), vault.root);
-                env.spawn("read-ahead", async move {
-                    // A reader that needs the tree meets the same error.
-                    let _ = rekindle_content::tree::read_ahead(&content, &root).await;
-                });
-            }
-            let home = rekindle_block::Extents::new(content.clone(), vault.size, vault.block_size);
-            Ok(Arc::new(home) as Arc<dyn Home>)
-        }
-        other => Err(rekindle_volume::Error::Invalid(format!(
-            "volume '{}' is of kind '{other}', which this binary does not know: upgrade rekindle",
-            vault.name
-        ))),
-    })
 }

@@ -1,18 +1,47 @@
 //! Reads by a message to another thread and back, as in most servers, also of what is in RAM: to
-//! show what that costs (`direct_path = off`). Only the home of a volume is wrapped; the read path
+//! show what that costs (`direct_path = off`). Only the kinds of volumes are wrapped; the read path
 //! itself knows nothing of it.
 
+use rekindle_content::Content;
 use rekindle_content::{Batch, tree::Root};
 use rekindle_env::{BoxFuture, Env};
-use rekindle_staging::{Error, Extent, Fold, Home};
-use rekindle_volume::HomeMaker;
+use rekindle_staging::{Error, Extent, Fold, Home, Vault, VaultBody};
+use rekindle_volume::{Kind, OpenedHome};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Wraps every home that `homes` makes.
-pub(crate) fn all(env: &Env, homes: HomeMaker) -> HomeMaker {
-    let env = env.clone();
-    Arc::new(move |vault| Ok(Arc::new(Indirect { env: env.clone(), home: homes(vault)? }) as _))
+/// Wraps every home that these kinds open.
+pub(crate) fn all(env: &Env, kinds: Vec<Box<dyn Kind>>) -> Vec<Box<dyn Kind>> {
+    let wrapped = |kind| Box::new(IndirectKind { env: env.clone(), kind }) as Box<dyn Kind>;
+    kinds.into_iter().map(wrapped).collect()
+}
+
+struct IndirectKind {
+    env: Env,
+    kind: Box<dyn Kind>,
+}
+
+impl Kind for IndirectKind {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    fn create(&self, size: u64, settings: &VaultBody) -> Result<VaultBody, String> {
+        self.kind.create(size, settings)
+    }
+
+    fn check(&self, vault: &Vault) -> Result<(), String> {
+        self.kind.check(vault)
+    }
+
+    fn open(&self, content: &Content, vault: &Vault) -> Result<OpenedHome, String> {
+        let home = self.kind.open(content, vault)?;
+        Ok(Arc::new(Indirect { env: self.env.clone(), home }))
+    }
+
+    fn describe_damage(&self, vault: &Vault, keys: &[Range<u64>]) -> Option<String> {
+        self.kind.describe_damage(vault, keys)
+    }
 }
 
 struct Indirect {

@@ -9,8 +9,8 @@ use rekindle_datastore::identity::{self, Identity};
 use rekindle_datastore::record::Writer;
 use rekindle_env::Env;
 use rekindle_log::Log;
-use rekindle_node::core::{Core, Ground, Settings};
-use rekindle_volume::{Ack, Policy, Spec};
+use rekindle_node::core::{Core, Ground, Settings, kinds};
+use rekindle_volume::{Ack, Policy, Spec, VaultBody};
 use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
@@ -198,6 +198,7 @@ impl Node {
             sweep,
             read_ahead: false,
             direct_path: true,
+            kinds: kinds(),
         };
         Ok(Self { core: Core::assemble(&env, ground, settings), damage: opened.damage })
     }
@@ -226,9 +227,9 @@ impl Node {
     pub async fn create_as(&self, name: &str, setup: &Setup) -> Result<(), rekindle_volume::Error> {
         let spec = Spec {
             name: name.to_owned(),
-            kind: "block".to_owned(),
+            kind: rekindle_block::KIND.to_owned(),
             size: setup.size,
-            block_size: rekindle_base::limits::BLOCK_BYTES_DEFAULT,
+            settings: VaultBody::default(),
             policy: setup.policy,
             ack: setup.ack,
         };
@@ -245,7 +246,7 @@ impl Node {
     pub async fn device(&self) -> Result<Device, rekindle_volume::Error> {
         loop {
             match self.volumes.attach(VOLUME).await {
-                Ok(handle) => return Ok(Device::new(handle)),
+                Ok(handle) => return Device::new(handle),
                 Err(error) if error.kind().is_retryable() => self.pause().await,
                 Err(error) => return Err(error),
             }

@@ -283,7 +283,7 @@ impl Life {
                 }
                 Err(error) => return Err(format!("{} cannot be attached: {error}", subject.name)),
             };
-            let device = Device::new(handle);
+            let device = Device::new(handle).map_err(|error| error.to_string())?;
             for _ in 0..1 + dice.below(4) {
                 if subject.parts[client].lock().is_open() {
                     // The client does not know the fate of its last change, so it waits for the
@@ -487,7 +487,7 @@ impl Life {
         let name = &self.run.subjects[volume].name;
         for _ in 0..1000 {
             match self.node.volumes.attach(name).await {
-                Ok(handle) => return Ok(Device::new(handle)),
+                Ok(handle) => return Device::new(handle).map_err(|error| error.to_string()),
                 Err(error) if error.kind().is_retryable() => {
                     self.env.sleep(Duration::from_secs(1)).await;
                 }

@@ -26,7 +26,7 @@ pub use error::Error;
 pub use home::{Extent, Fold, Home, Source};
 pub use repair::quarantine::Lost;
 pub use repair::salvage::{Allowance, Back, DamageReport, Salvaged};
-pub use vault::{Accepted, Logged, Vault, VaultState, Version};
+pub use vault::{Accepted, Logged, Vault, VaultBody, VaultState, Version};
 pub use view::{DestagerView, StagedView};
 
 /// The newest version that this binary knows of each format of this crate.

@@ -36,6 +36,26 @@ pub enum Error {
         "volume '{0}' had a client when the daemon was killed, and it is expected back: wait a minute, or use --force"
     )]
     Awaited(String),
+    /// This binary does not know the volume's kind.
+    #[error(
+        "volume '{name}' is of kind '{kind}', which this binary does not know: upgrade rekindle"
+    )]
+    UnknownKind {
+        /// The volume's name.
+        name: String,
+        /// Its kind.
+        kind: String,
+    },
+    /// The volume is not of the kind that the caller serves.
+    #[error("volume '{name}' is a '{kind}' volume, and not a '{wanted}' volume")]
+    OtherKind {
+        /// The volume's name.
+        name: String,
+        /// Its kind.
+        kind: String,
+        /// The kind that the caller serves.
+        wanted: &'static str,
+    },
     /// Another node owns the volume.
     #[error("volume '{0}' is owned by node {1}")]
     Elsewhere(String, rekindle_base::NodeId),
@@ -98,6 +118,7 @@ impl Error {
             Error::Invalid(_) => Kind::Invalid,
             Error::Busy { .. } | Error::Awaited(_) | Error::Elsewhere(..) => Kind::Conflict,
             Error::Damaged { .. } | Error::Salvage { .. } => Kind::Damaged,
+            Error::UnknownKind { .. } | Error::OtherKind { .. } => Kind::Unsupported,
             Error::Stopping
             | Error::Interrupted(_)
             | Error::Cancelled(_)

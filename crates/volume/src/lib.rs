@@ -4,11 +4,13 @@
 //! them only on request. [`machine`] holds the states and the one table of lawful transitions.
 //!
 //! The rooms: [`registry`] (names, states, claims), [`attach`] (into service, and out of it when
-//! idle), [`stop`] (out of service), [`manage`] (commands of users), [`repair`] (salvage).
+//! idle), [`stop`] (out of service), [`manage`] (commands of users), [`repair`] (salvage). What the
+//! content of a volume means is known to its [`kind`].
 
 mod attach;
 mod error;
 mod format;
+mod kind;
 pub mod limits;
 mod manage;
 mod records;
@@ -20,6 +22,7 @@ pub use attach::collector;
 pub use attach::record_cache::WarmRecordCache;
 pub use error::Error;
 pub use format::{Account, FORMATS, Outcome};
+pub use kind::{Kind, Kinds, OpenedHome};
 pub use manage::remove::Reaped;
 pub use manage::trash::Trashed;
 pub use manage::versions::VersionInfo;
@@ -31,7 +34,7 @@ pub use registry::transitional::{Stuck, Transitional};
 pub use registry::view::{CollectorView, Impaired, VolumeView};
 pub use rekindle_staging::{
     Ack, Backlog, Error as StagingError, Extent, Fold, Home, Lost, Policy, Source, Staged, Ticket,
-    Vault, VaultState, Written,
+    Vault, VaultBody, VaultState, Written,
 };
 pub use repair::salvage::Queued;
 pub use stop::StopProgress;
@@ -49,6 +52,7 @@ use registry::Inner;
 use registry::machine::{Change, State};
 use registry::transitional;
 use registry::view;
+use rekindle_content::Content;
 use rekindle_content::sweep::Roots;
 use rekindle_content::tree::Root;
 use rekindle_datastore::record::Writer;
@@ -63,20 +67,26 @@ use std::time::Duration;
 use stop::offline;
 use tokio::sync::broadcast;
 
-/// A constructor of homes: makes the home of a volume from its vault. The node plugs in one that
-/// knows each kind of volume; an unknown kind is [`Error::Invalid`].
-pub type HomeMaker = Arc<dyn Fn(&Vault) -> Result<Arc<dyn Home>, Error> + Send + Sync>;
+/// The parts on which the registry of a node stands.
+pub struct Parts {
+    pub env: Env,
+    pub writer: Writer,
+    pub content: Content,
+    pub staging: Staging,
+    pub kinds: Kinds,
+    /// Whether a volume's tree is read ahead when the volume comes into service.
+    pub read_ahead: bool,
+}
 
 /// A request for a new volume.
 #[derive(Debug, Clone)]
 pub struct Spec {
     pub name: String,
-    /// "block".
     pub kind: String,
     /// Bytes; a positive multiple of 512.
     pub size: u64,
-    /// Bytes; a power of two from 4 KiB to 1 MiB.
-    pub block_size: u64,
+    /// The settings that the kind understands. It has a default for each.
+    pub settings: VaultBody,
     pub policy: Policy,
     pub ack: Ack,
 }
@@ -90,8 +100,14 @@ pub struct Volumes {
 impl Volumes {
     /// Makes a registry; reads nothing.
     #[must_use]
-    pub fn open(env: Env, writer: Writer, staging: Staging, homes: HomeMaker) -> Self {
-        Self { inner: Arc::new(Inner::new(env, writer, staging, homes)) }
+    pub fn open(parts: Parts) -> Self {
+        Self { inner: Arc::new(Inner::new(parts)) }
+    }
+
+    /// Returns the kinds of volumes that this registry knows.
+    #[must_use]
+    pub fn kinds(&self) -> &Kinds {
+        &self.inner.kinds
     }
 
     /// Creates a volume: first the vault, then the name.

@@ -29,8 +29,6 @@ pub const SETTLE_TIME_MAX: Duration = Duration::from_secs(120);
 /// must find it full.
 pub const FULL_PAUSE: Duration = Duration::from_secs(1);
 pub const FULL_LOOKS: u32 = 5;
-/// Longest name of a kind, bytes.
-pub const KIND_BYTES_MAX: usize = 16;
 /// Least and longest pause between two looks of the watchdog.
 pub const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(20);
 pub const WATCH_INTERVAL_MAX: Duration = Duration::from_secs(5);

@@ -1,10 +1,10 @@
 //! A device against a model of plain bytes, through staging, log, content and store, over restarts.
 
 use super::*;
-use crate::Extents;
+use crate::{Block, Body, Extents, KIND};
 use proptest::prelude::*;
 use rekindle_base::units::MIB;
-use rekindle_base::{Incarnation, Kind, NodeId};
+use rekindle_base::{Incarnation, NodeId};
 use rekindle_content::{Compression, Content};
 use rekindle_datastore::Store;
 use rekindle_datastore::backend::mem::Mem;
@@ -14,7 +14,10 @@ use rekindle_env::Env;
 use rekindle_env::sim::{Faults, World};
 use rekindle_log::Log;
 use rekindle_staging::Staging;
-use rekindle_volume::{Ack, Home, HomeMaker, Policy, Spec, Vault, Volumes};
+use rekindle_volume::{
+    Ack, Kind, Kinds, OpenedHome, Parts, Policy, Spec, Vault, VaultBody, Volumes,
+};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -62,16 +65,41 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
         memory_outlives_process: true,
     };
     let staging = Staging::start(env.clone(), log, content.clone(), writer.clone(), config);
-    let chunks = content.clone();
-    let homes: HomeMaker = Arc::new(move |vault: &Vault| {
-        Ok(Arc::new(Extents::new(chunks.clone(), vault.size, vault.block_size)) as Arc<dyn Home>)
+    let volumes = Volumes::open(Parts {
+        env: env.clone(),
+        writer: writer.clone(),
+        content: content.clone(),
+        staging,
+        kinds: Kinds::new(vec![Box::new(Block), Box::new(Tape)]),
+        read_ahead: false,
     });
-    let volumes = Volumes::open(env.clone(), writer.clone(), staging, homes);
     (volumes, faults, content, writer)
 }
 
 fn spec(policy: Policy, ack: Ack) -> Spec {
-    Spec { name: "vm1".into(), kind: "block".into(), size: SIZE, block_size: BLOCK, policy, ack }
+    let settings = VaultBody::of(&Body { block_size: BLOCK }).unwrap();
+    Spec { name: "vm1".into(), kind: KIND.into(), size: SIZE, settings, policy, ack }
+}
+
+/// Another kind of volume.
+struct Tape;
+
+impl Kind for Tape {
+    fn name(&self) -> &'static str {
+        "tape"
+    }
+    fn create(&self, _size: u64, settings: &VaultBody) -> Result<VaultBody, String> {
+        Ok(settings.clone())
+    }
+    fn check(&self, _vault: &Vault) -> Result<(), String> {
+        Ok(())
+    }
+    fn open(&self, content: &Content, vault: &Vault) -> Result<OpenedHome, String> {
+        Ok(Arc::new(Extents::new(content.clone(), vault.size, 4096)))
+    }
+    fn describe_damage(&self, _vault: &Vault, _keys: &[Range<u64>]) -> Option<String> {
+        None
+    }
 }
 
 async fn done(device: &Device, written: Result<Written, Error>) {
@@ -187,7 +215,7 @@ proptest! {
                 if std::mem::take(&mut first) {
                     volumes.create(spec(policy, ack)).await.unwrap();
                 }
-                let mut device = Device::new(volumes.attach("vm1").await.unwrap());
+                let mut device = Device::new(volumes.attach("vm1").await.unwrap()).unwrap();
                 compare(&device, &model, 0, SIZE).await;
                 while !steps.is_empty() {
                     match steps.remove(0) {
@@ -195,7 +223,7 @@ proptest! {
                         Step::Reattach => {
                             drop(device);
                             volumes.detach("vm1").await.unwrap();
-                            device = Device::new(volumes.attach("vm1").await.unwrap());
+                            device = Device::new(volumes.attach("vm1").await.unwrap()).unwrap();
                         }
                         step => run(&device, &world.env(), &mut model, &step).await,
                     }
@@ -213,7 +241,7 @@ fn what_is_out_of_bounds_is_refused_with_numbers() {
     world.block_on(async {
         let (volumes, _faults) = start(&world.env(), &store).await;
         volumes.create(spec(Policy::Back, Ack::Flash)).await.unwrap();
-        let device = Device::new(volumes.attach("vm1").await.unwrap());
+        let device = Device::new(volumes.attach("vm1").await.unwrap()).unwrap();
         assert_eq!((device.name(), device.size(), device.block_size()), ("vm1", SIZE, BLOCK));
         let mut out = [0; 2];
         for offset in [SIZE - 1, SIZE, u64::MAX - 1, u64::MAX] {
@@ -227,7 +255,7 @@ fn what_is_out_of_bounds_is_refused_with_numbers() {
             ];
             for error in refused {
                 let error = error.expect("out of bounds");
-                assert_eq!(error.kind(), Kind::Invalid);
+                assert_eq!(error.kind(), rekindle_base::Kind::Invalid);
                 assert!(error.to_string().contains(&offset.to_string()), "{error}");
             }
         }
@@ -247,7 +275,7 @@ fn one_outcome_of_many_changes() {
     world.block_on(async {
         let (volumes, faults) = start(&world.env(), &store).await;
         volumes.create(spec(Policy::Through, Ack::Flash)).await.unwrap();
-        let device = Device::new(volumes.attach("vm1").await.unwrap());
+        let device = Device::new(volumes.attach("vm1").await.unwrap()).unwrap();
         let data: Vec<u8> = (0..SIZE).map(|at| (at / 3) as u8).collect();
         // All pieces wait for the datastore concurrently, not one after the other.
         faults.set(Plan { latency: Duration::from_millis(10), ..Plan::default() });
@@ -275,7 +303,7 @@ fn a_sweep_frees_what_a_removed_volume_had_and_nothing_else() {
         for (seed, name) in [(1, "gone"), (2, "kept"), (3, "idle")] {
             let spec = Spec { name: name.into(), ..spec(Policy::Through, Ack::Flash) };
             volumes.create(spec).await.unwrap();
-            let device = Device::new(volumes.attach(name).await.unwrap());
+            let device = Device::new(volumes.attach(name).await.unwrap()).unwrap();
             done(&device, device.write(0, &data(seed), false)).await;
         }
         volumes.detach("idle").await.unwrap();
@@ -292,9 +320,59 @@ fn a_sweep_frees_what_a_removed_volume_had_and_nothing_else() {
     world.block_on(async {
         let (volumes, _) = start(&world.env(), &store).await;
         for (seed, name) in [(2, "kept"), (3, "idle")] {
-            let device = Device::new(volumes.attach(name).await.unwrap());
+            let device = Device::new(volumes.attach(name).await.unwrap()).unwrap();
             compare(&device, &data(seed), 0, SIZE).await;
         }
+    });
+}
+
+#[test]
+fn a_volume_of_another_kind_is_no_device() {
+    let (world, store) = (World::new(4, Faults::none()), Mem::store());
+    world.block_on(async {
+        let (volumes, _faults) = start(&world.env(), &store).await;
+        let tape = Spec { kind: "tape".into(), ..spec(Policy::Back, Ack::Flash) };
+        volumes.create(tape).await.unwrap();
+        let refused = Device::new(volumes.attach("vm1").await.unwrap()).err().unwrap();
+        assert!(matches!(&refused, Error::OtherKind { kind, .. } if kind == "tape"));
+        assert_eq!(
+            refused.to_string(),
+            "volume 'vm1' is a 'tape' volume, and not a 'block' volume"
+        );
+        volumes.detach("vm1").await.unwrap();
+    });
+}
+
+#[test]
+fn a_vault_with_a_block_size_that_no_volume_has_is_neither_served_nor_repaired() {
+    let (world, store) = (World::new(5, Faults::none()), Mem::store());
+    world.block_on(async {
+        let (volumes, _, _, writer) = start_all(&world.env(), &store).await;
+        let vault = volumes.create(spec(Policy::Through, Ack::Flash)).await.unwrap().vault;
+        let device = Device::new(volumes.attach("vm1").await.unwrap()).unwrap();
+        done(&device, device.write(0, &[1; 4096], false)).await;
+        drop(device);
+        volumes.detach("vm1").await.unwrap();
+        let held = writer.read::<Vault>(&Vault::key(vault.id)).await.unwrap().unwrap();
+        let body = VaultBody::of(&Body { block_size: 4097 }).unwrap();
+        let changed = Vault { body, ..held.value.clone() };
+        writer.replace(&held, changed.clone()).await.unwrap();
+        let shown = volumes.show("vm1").await.unwrap();
+        assert_eq!(shown.state, rekindle_volume::machine::State::Error);
+        assert!(shown.reason.unwrap().contains("4097 bytes"));
+        for refused in [
+            volumes.attach("vm1").await.err(),
+            volumes.salvage("vm1", true).await.err(),
+            volumes.resize("vm1", 2 * SIZE, false).await.err(),
+        ] {
+            let refused = refused.expect("refused");
+            assert_eq!(refused.kind(), rekindle_base::Kind::Damaged, "{refused}");
+            assert!(refused.to_string().contains("4097 bytes"), "{refused}");
+        }
+        assert!(volumes.rollback("vm1", "x", true).await.is_err());
+        let after = writer.read::<Vault>(&Vault::key(vault.id)).await.unwrap().unwrap();
+        assert_eq!(after.value, changed, "no attempt has written anything");
+        volumes.remove("vm1", false).await.unwrap();
     });
 }
 

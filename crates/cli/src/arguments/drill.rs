@@ -1,8 +1,8 @@
 //! `drill`: breaking things on purpose.
 
-use super::AckWord;
 use crate::parse;
 use clap::{Args, Subcommand};
+use rekindle_front::http::api::Ack;
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
@@ -66,8 +66,8 @@ pub struct Restart {
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=90))]
     pub reads: u8,
     /// What `back` asks of the log, for the scratch volume
-    #[arg(long, default_value = "flash")]
-    pub ack: AckWord,
+    #[arg(long, default_value = "flash", value_parser = parse::ack())]
+    pub ack: Ack,
     /// Use this volume instead of a scratch one
     #[arg(long, value_parser = parse::volume_name, requires = "overwrite")]
     pub volume: Option<String>,

@@ -18,7 +18,7 @@ pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
 pub use transfer::{Export, Format, Import};
 pub use up::{LogFormat, Stop, Up, Upgrade};
-pub use volume::{AckWord, Create, Map, Named, PolicyWord, Remove, Volume};
+pub use volume::{Create, Map, Named, Remove, Volume};
 
 const EXAMPLES: &str = "\
 First five minutes:

@@ -1,8 +1,8 @@
 //! `volume import` and `volume export`: images of disks, in and out.
 
-use super::{AckWord, PolicyWord};
 use crate::parse;
 use clap::{Args, ValueEnum};
+use rekindle_front::http::api::{Ack, Policy};
 use std::path::PathBuf;
 
 /// The layout of an image in a file.
@@ -41,11 +41,11 @@ pub struct Import {
     #[arg(long, value_parser = parse::volume_size)]
     pub size: Option<u64>,
     /// Policy of a new volume, as for `volume create`
-    #[arg(long, default_value = "back")]
-    pub policy: PolicyWord,
+    #[arg(long, default_value = "back", value_parser = parse::policy())]
+    pub policy: Policy,
     /// What `back` asks of the log, for a new volume
-    #[arg(long, default_value = "flash")]
-    pub ack: AckWord,
+    #[arg(long, default_value = "flash", value_parser = parse::ack())]
+    pub ack: Ack,
     /// Use a volume that is there: its content is lost
     #[arg(long)]
     pub overwrite: bool,

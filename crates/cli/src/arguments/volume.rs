@@ -2,7 +2,8 @@
 
 use super::{Export, Import, Purge, Rename, Resize, Restore, Rollback};
 use crate::parse::{self, Place};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
+use rekindle_front::http::api::{Ack, Policy};
 use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
@@ -84,28 +85,19 @@ pub struct Create {
     pub size: u64,
     /// After what a write is acknowledged: back = the log has it, through and uncached = the store
     /// has it
-    #[arg(long, default_value = "back")]
-    pub policy: PolicyWord,
+    #[arg(long, default_value = "back", value_parser = parse::policy())]
+    pub policy: Policy,
     /// What `back` asks of the log: flash = synced to flash, memory = in memory that outlives the
     /// process
-    #[arg(long, default_value = "flash")]
-    pub ack: AckWord,
-    /// Unit of deduplication and compression: a power of two from 4K to 1M
-    #[arg(long, value_name = "SIZE", value_parser = parse::block_size, default_value = "16K")]
-    pub block_size: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PolicyWord {
-    Back,
-    Through,
-    Uncached,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum AckWord {
-    Flash,
-    Memory,
+    #[arg(long, default_value = "flash", value_parser = parse::ack())]
+    pub ack: Ack,
+    /// What it holds: block = the bytes of a disk [default: block]
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Unit of deduplication and compression of a block volume: a power of two from 4K to 1M
+    /// [default: 16K]
+    #[arg(long, value_name = "SIZE", value_parser = parse::block_size)]
+    pub block_size: Option<u64>,
 }
 
 #[derive(Debug, Args)]

@@ -1,14 +1,14 @@
 //! `rekindle volume`: make, list, show, remove, drain, history, pin.
 
 use super::{client, job, kept};
-use crate::arguments::{AckWord, Common, Create, Named, PolicyWord, Remove, Volume as Request};
+use crate::arguments::{Common, Create, Named, Remove, Volume as Request};
 use crate::client::escape;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::supervise::endpoints;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
-use rekindle_front::http::api::{Ack, Event, Job, Policy, Volume};
+use rekindle_front::http::api::{Ack, CreateVolume, Event, Job, Policy, Volume};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -39,30 +39,17 @@ fn path(name: &str, rest: &str) -> String {
     format!("/api/v1/volumes/{}{rest}", escape(name))
 }
 
-/// Builds the request for the daemon.
+/// Builds the request for the daemon, which knows the defaults of each kind.
 pub fn request(create: &Create) -> Value {
-    json!({
-        "name": create.name,
-        "size": create.size,
-        "block_size": create.block_size,
-        "policy": policy(create.policy),
-        "ack": ack(create.ack),
+    let block_size = create.block_size.map(|bytes| ("block_size".to_owned(), json!(bytes)));
+    json!(CreateVolume {
+        name: create.name.clone(),
+        kind: create.kind.clone(),
+        size: create.size,
+        policy: create.policy,
+        ack: create.ack,
+        settings: block_size.into_iter().collect(),
     })
-}
-
-fn policy(word: PolicyWord) -> Policy {
-    match word {
-        PolicyWord::Back => Policy::Back,
-        PolicyWord::Through => Policy::Through,
-        PolicyWord::Uncached => Policy::Uncached,
-    }
-}
-
-pub fn ack(word: AckWord) -> Ack {
-    match word {
-        AckWord::Flash => Ack::Flash,
-        AckWord::Memory => Ack::Memory,
-    }
 }
 
 fn word(value: impl serde::Serialize) -> String {
@@ -70,8 +57,8 @@ fn word(value: impl serde::Serialize) -> String {
 }
 
 /// Refuses words that do not go together.
-pub fn agree(policy: PolicyWord, ack: AckWord) -> Outcome {
-    if policy != PolicyWord::Back && ack == AckWord::Memory {
+pub fn agree(policy: Policy, ack: Ack) -> Outcome {
+    if policy != Policy::Back && ack == Ack::Memory {
         return Err(Failure::usage(
             "--ack memory says what the log promises, and this policy waits for the store instead",
         )
@@ -115,12 +102,14 @@ fn list(common: &Common) -> Outcome {
 
 /// Prints a table of volumes.
 pub fn print_list(volumes: &[Volume]) {
-    let mut table =
-        output::table(["NAME", "SIZE", "POLICY", "ACK", "STATE", "CLIENTS", "BACKLOG", "AGE"]);
+    let mut table = output::table([
+        "NAME", "KIND", "SIZE", "POLICY", "ACK", "STATE", "CLIENTS", "BACKLOG", "AGE",
+    ]);
     for volume in volumes {
         let backlog = volume.backlog.clone().unwrap_or_default();
         table.add_row([
             volume.name.clone(),
+            volume.kind.clone(),
             format_size(volume.size),
             word(volume.policy),
             if volume.policy == Policy::Back { word(volume.ack) } else { "-".to_owned() },
@@ -154,7 +143,7 @@ fn show(common: &Common, named: &Named) -> Outcome {
         ("name", volume.name.clone()),
         ("id", volume.id.clone()),
         ("size", format!("{} ({} bytes)", format_size(volume.size), volume.size)),
-        ("blocks", format_size(volume.block_size)),
+        ("kind", kind(&volume)),
         ("policy", format!("{}, ack {}", word(volume.policy), word(volume.ack))),
         ("state", format!("{}{reason}", volume.state)),
         ("created", output::moment(volume.created)),
@@ -175,10 +164,20 @@ fn show(common: &Common, named: &Named) -> Outcome {
     Ok(())
 }
 
+/// Describes the kind of a volume, with the fields that only the kind understands.
+fn kind(volume: &Volume) -> String {
+    let field = |(name, value): (&String, &Value)| match value.as_u64() {
+        Some(bytes) if name.ends_with("_size") => format!(", {name} {}", format_size(bytes)),
+        _ => format!(", {name} {value}"),
+    };
+    volume.body.iter().map(field).fold(volume.kind.clone(), |told, field| told + &field)
+}
+
 /// Replaces the addresses of a daemon in a guest, which are the guest's, by the sockets here that
 /// lead to them.
 fn seen_from(dir: &Path, mut volume: Volume) -> Volume {
-    if let Some(here) = endpoints::read(dir).filter(|found| found.guest) {
+    let is_served = !volume.uris.is_empty();
+    if let Some(here) = endpoints::read(dir).filter(|found| found.guest && is_served) {
         let places = here.nbd.iter().filter_map(|place| place.parse().ok());
         volume.uris =
             places.map(|place| super::up::nbd_uri(&place, &escape(&volume.name))).collect();

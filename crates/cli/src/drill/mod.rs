@@ -4,7 +4,7 @@ pub mod attach;
 mod block;
 mod load;
 
-use crate::arguments::{AckWord, Common, Restart};
+use crate::arguments::{Common, Restart};
 use crate::client::{Client, Interrupts, escape};
 use crate::command;
 use crate::failure::{EXIT_FAILED, Failure, Outcome};
@@ -13,7 +13,7 @@ use crate::supervise::endpoints;
 use load::{Load, Mix, Verdict};
 use rekindle_base::Kind;
 use rekindle_env::Address;
-use rekindle_front::http::api::{Ack, Status, Volume};
+use rekindle_front::http::api::{Status, Volume};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -71,12 +71,8 @@ fn subject(client: &Client, restart: &Restart) -> Outcome<(Volume, bool)> {
     if let Some(name) = &restart.volume {
         return Ok((client.get(&format!("/api/v1/volumes/{}", escape(name)))?, false));
     }
-    let ack = match restart.ack {
-        AckWord::Flash => Ack::Flash,
-        AckWord::Memory => Ack::Memory,
-    };
     let name = format!("drill-{}", std::process::id());
-    let request = json!({"name": name, "size": SCRATCH_BYTES, "ack": ack});
+    let request = json!({"name": name, "size": SCRATCH_BYTES, "ack": restart.ack});
     Ok((client.post("/api/v1/volumes", &request)?, true))
 }
 

@@ -52,8 +52,7 @@ fn facts(report: &mut Report, body: &Value) {
 /// Decodes the kinds that this binary knows, so that a misfit is found.
 fn check(report: &mut Report, what: &str, subject: &str, bytes: &[u8]) {
     let checked = match what {
-        "vault" => rekindle_datastore::record::decode_as::<rekindle_volume::Vault>(subject, bytes)
-            .map(|_| ()),
+        "vault" => return check_vault(report, subject, bytes),
         "store" => {
             rekindle_datastore::record::decode_as::<rekindle_datastore::Identity>(subject, bytes)
                 .map(|_| ())
@@ -69,6 +68,20 @@ fn check(report: &mut Report, what: &str, subject: &str, bytes: &[u8]) {
     }
 }
 
+/// Decodes a vault, and has its kind check the part that only the kind understands.
+fn check_vault(report: &mut Report, subject: &str, bytes: &[u8]) {
+    match rekindle_datastore::record::decode_as::<rekindle_volume::Vault>(subject, bytes) {
+        Ok((vault, _)) => {
+            if let Err(error) =
+                rekindle_volume::Kinds::new(rekindle_node::core::kinds()).check(&vault)
+            {
+                report.problem(error);
+            }
+        }
+        Err(error) => report.problem(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +93,19 @@ mod tests {
         assert_eq!(endpoints.facts.len(), 2);
         for bad in [&b""[..], b"{", b"\xff\xff", b"{\"rekindle\": \"vault\", \"format\": 1}"] {
             assert!(!report("x", bad).problems.is_empty(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_vault_that_its_kind_refuses_is_a_problem() {
+        let golden = include_str!("../../../staging/golden/vault-6.json");
+        assert_eq!(report("volumes/x", golden.as_bytes()).problems, Vec::<String>::new());
+        for (old, new, word) in [
+            ("\"block_size\": 16384", "\"block_size\": 7", "7 bytes"),
+            ("\"block\"", "\"tape\"", "tape"),
+        ] {
+            let problems = report("volumes/x", golden.replace(old, new).as_bytes()).problems;
+            assert!(problems.iter().any(|problem| problem.contains(word)), "{word}: {problems:?}");
         }
     }
 

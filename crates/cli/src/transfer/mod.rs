@@ -239,7 +239,8 @@ fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<(Volum
                 size,
                 policy: import.policy,
                 ack: import.ack,
-                block_size: 16 << 10,
+                kind: None,
+                block_size: None,
             };
             Ok((client.post("/api/v1/volumes", &volume::request(&create))?, true))
         }

@@ -4,9 +4,10 @@
 //! are read tolerantly, so that an older command line understands a newer node.
 
 use rekindle_base::Kind;
+use rekindle_base::units::deserialize_size;
 use rekindle_env::BoxFuture;
-use serde::{Deserialize, Deserializer, Serialize};
-use std::fmt;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 /// The result of a method of [`Api`].
@@ -147,53 +148,33 @@ pub enum Ack {
 }
 
 /// The request for a new volume.
+///
+/// Any other field is a setting of the kind, which refuses those that it does not know. Kind
+/// `block` has `block_size`, the bytes of a chunk: a power of two from 4 KiB to 1 MiB, or text such
+/// as "16K".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct CreateVolume {
     /// 1 to 255 bytes, no `/`, no leading dot.
     pub name: String,
-    /// The kind of volume; "block" is the only one so far.
-    #[serde(default = "kind_block")]
-    pub kind: String,
+    /// The kind of volume: `block`, also when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
     /// Bytes, a multiple of 512; or text such as "20G".
-    #[serde(deserialize_with = "size")]
+    #[serde(deserialize_with = "deserialize_size")]
     #[schema(schema_with = size_schema)]
     pub size: u64,
-    /// Bytes of a chunk, a power of two from 4 KiB to 1 MiB; or text such as "16K".
-    #[serde(default = "block_size_default", deserialize_with = "size")]
-    #[schema(schema_with = size_schema)]
-    pub block_size: u64,
     #[serde(default)]
     pub policy: Policy,
     #[serde(default)]
     pub ack: Ack,
+    /// The settings of the kind.
+    #[serde(flatten)]
+    #[schema(value_type = BTreeMap<String, Object>)]
+    pub settings: Fields,
 }
 
-fn kind_block() -> String {
-    "block".to_owned()
-}
-
-fn block_size_default() -> u64 {
-    rekindle_base::limits::BLOCK_BYTES_DEFAULT
-}
-
-/// Reads a number of bytes, or text as in `rekindle_base::units`.
-fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    struct Size;
-    impl serde::de::Visitor<'_> for Size {
-        type Value = u64;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a size: a number of bytes, or text such as \"20G\"")
-        }
-        fn visit_u64<E: serde::de::Error>(self, bytes: u64) -> Result<u64, E> {
-            Ok(bytes)
-        }
-        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<u64, E> {
-            rekindle_base::units::parse_size(text).map_err(E::custom)
-        }
-    }
-    deserializer.deserialize_any(Size)
-}
+/// The fields of a volume that only its kind understands. They stand among those of every volume.
+pub type Fields = BTreeMap<String, serde_json::Value>;
 
 fn size_schema() -> utoipa::openapi::Schema {
     use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
@@ -394,6 +375,8 @@ pub struct MemoryBudget {
 }
 
 /// A volume as users see it.
+///
+/// Any other field is one of the kind. Kind `block` has `block_size`, the bytes of a chunk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Volume {
@@ -402,8 +385,10 @@ pub struct Volume {
     pub kind: String,
     /// Bytes.
     pub size: u64,
-    /// Bytes of a chunk.
-    pub block_size: u64,
+    /// The fields of the kind.
+    #[serde(flatten)]
+    #[schema(value_type = BTreeMap<String, Object>)]
+    pub body: Fields,
     pub policy: Policy,
     pub ack: Ack,
     /// Why writes wait on this node for more than `ack` asks for, if they do.

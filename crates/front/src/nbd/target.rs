@@ -5,8 +5,8 @@ use rekindle_base::Kind;
 use rekindle_env::BoxFuture;
 use std::future::Future;
 use std::sync::Arc;
-// The types of a device, for all of `nbd`.
-pub use rekindle_block::{Error, Extent, Ticket, Written};
+// The kind of volumes that NBD serves, and the types of a device, for all of `nbd`.
+pub use rekindle_block::{Error, Extent, KIND, Ticket, Written};
 
 /// A volume that a client may name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,13 @@ pub struct ExportError {
 
 impl From<Error> for ExportError {
     fn from(error: Error) -> Self {
-        Self { kind: error.kind(), message: error.to_string() }
+        let message = match &error {
+            Error::OtherKind { name, kind, .. } => {
+                format!("volume '{name}' is a '{kind}' volume; NBD serves {KIND} volumes")
+            }
+            error => error.to_string(),
+        };
+        Self { kind: error.kind(), message }
     }
 }
 

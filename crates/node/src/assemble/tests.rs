@@ -1,9 +1,15 @@
 //! Tests of starting a whole node on a simulated machine.
 
 use super::*;
+use crate::service::Service;
 use rekindle_base::{Generation, Serial, VolumeId};
 use rekindle_env::sim::{Faults, World};
+use rekindle_front::conn::Connections;
+use rekindle_front::http::api::Api;
+use rekindle_front::nbd::Exports;
 use rekindle_log::{Append, Change, Position};
+use rekindle_volume::Vault;
+use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -149,5 +155,43 @@ fn a_full_disk_keeps_no_node_down() {
         let node = start(&env, &store).await;
         assert!(node.opened.damage.is_empty(), "{:?}", node.opened);
         write(&node, 2).await;
+    });
+}
+
+#[test]
+fn a_volume_of_another_kind_is_no_export() {
+    let world = World::new(5, Faults::none());
+    let store = TempDir::new().expect("a folder");
+    let env = world.env();
+    world.block_on(async {
+        let node = Arc::new(start(&env, &store).await);
+        let service = Service::new(env.clone(), Vec::new(), Vec::new(), Connections::new("nbd", 1));
+        service.serve(node.clone());
+        let create = async |asked: serde_json::Value| {
+            let request = serde_json::from_value(asked).expect("a request");
+            service.create_volume(request).await
+        };
+        let disk = create(json!({"name": "disk", "size": "1M", "block_size": "4K"})).await;
+        let disk = serde_json::to_value(disk.expect("created")).expect("an answer");
+        assert_eq!((&disk["kind"], &disk["block_size"]), (&json!("block"), &json!(4096)));
+        let unknown = create(json!({"name": "m", "kind": "map", "size": "1M"})).await;
+        let told = unknown.expect_err("no such kind").message;
+        assert_eq!(told, "'map' is not a kind of volume: use 'block'");
+        let misspelt = create(json!({"name": "m", "size": "1M", "polcy": "back"})).await;
+        assert!(misspelt.expect_err("no such setting").message.contains("`polcy`"));
+
+        // Another binary has made a map.
+        create(json!({"name": "m", "size": "1M"})).await.expect("created");
+        let vault = node.volumes.show("m").await.expect("shown").vault;
+        let key = Vault::key(vault.id);
+        let held = node.writer.read::<Vault>(&key).await.expect("readable").expect("there");
+        let map = Vault { kind: "map".into(), ..held.value.clone() };
+        node.writer.replace(&held, map).await.expect("written");
+        let exports = Exports::list(&service).await.expect("listed");
+        assert_eq!(exports.iter().map(|export| &*export.name).collect::<Vec<_>>(), ["disk"]);
+        let refused = Exports::attach(&service, "m").await.err().expect("refused").message;
+        assert!(refused.contains("'map'") && refused.contains("upgrade"), "{refused}");
+        let shown = service.volume("m").await.expect("shown");
+        assert_eq!((shown.kind.as_str(), shown.state.as_str()), ("map", "error"));
     });
 }

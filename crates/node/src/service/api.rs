@@ -153,7 +153,7 @@ impl Api for Service {
         Box::pin(async move {
             // First, so that no volume is made after its caller was told that the store is away.
             let node = self.reachable().await?;
-            let made = node.volumes.create(spec(request)).await;
+            let made = node.volumes.create(spec(request, node.volumes.kinds())).await;
             made.map(|info| self.words(info)).map_err(|error| refused(&error))
         })
     }

@@ -1,9 +1,9 @@
-//! The NBD exports: volumes by name.
+//! The NBD exports: block volumes by name.
 
 use super::Service;
 use rekindle_env::BoxFuture;
 use rekindle_front::http::api::ApiError;
-use rekindle_front::nbd::{Export, ExportError, Exports, VolumeMeters};
+use rekindle_front::nbd::{Export, ExportError, Exports, KIND, VolumeMeters};
 use std::sync::Arc;
 
 impl Exports for Service {
@@ -12,7 +12,8 @@ impl Exports for Service {
     fn list(&self) -> BoxFuture<'_, Result<Vec<Export>, ExportError>> {
         Box::pin(async move {
             let infos = self.node().await.map_err(unavailable)?.volumes.list().await?;
-            let exports = infos.into_iter().map(|info| Export {
+            let infos = infos.into_iter().filter(|info| info.vault.kind == KIND);
+            let exports = infos.map(|info| Export {
                 description: format!("{} volume, {}", info.vault.kind, info.state.as_str()),
                 name: info.vault.name,
                 size: info.vault.size,
@@ -33,8 +34,9 @@ impl Exports for Service {
         Box::pin(async move {
             let node = self.node().await.map_err(unavailable)?;
             let handle = node.volumes.attach(name).await?;
+            let device = rekindle_block::Device::new(handle)?;
             node.volumes.client_is_back(name);
-            Ok(rekindle_block::Device::new(handle))
+            Ok(device)
         })
     }
 }

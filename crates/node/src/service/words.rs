@@ -2,19 +2,23 @@
 
 use rekindle_env::Address;
 use rekindle_front::http::api::{Ack, ApiError, Backlog, CreateVolume, Event, Policy, Volume};
+use rekindle_volume::{Kinds, VaultBody};
 use std::time::Duration;
 
-/// Translates a volume, with the URIs by which NBD clients at these places reach it.
+/// Translates a volume. If NBD serves its kind: with the URIs by which NBD clients at these places
+/// reach it.
 pub(super) fn volume(info: rekindle_volume::Info, nbd: &[Address]) -> Volume {
     let vault = info.vault;
     let lost_bytes = vault.lost.iter().map(|lost| lost.span).sum();
-    let uris = nbd.iter().map(|place| nbd_uri(place, &vault.name)).collect();
+    let is_served = vault.kind == rekindle_front::nbd::KIND;
+    let nbd = nbd.iter().filter(|_| is_served);
+    let uris = nbd.map(|place| nbd_uri(place, &vault.name)).collect();
     Volume {
         id: vault.id.to_string(),
         name: vault.name,
         kind: vault.kind,
         size: vault.size,
-        block_size: vault.block_size,
+        body: vault.body.0.into_iter().collect(),
         policy: policy(vault.policy),
         ack: match vault.ack {
             rekindle_volume::Ack::Flash => Ack::Flash,
@@ -83,12 +87,13 @@ fn escape(text: &str) -> String {
         .collect()
 }
 
-pub(super) fn spec(request: CreateVolume) -> rekindle_volume::Spec {
+/// Translates a request for a volume. A request without a kind means the first one.
+pub(super) fn spec(request: CreateVolume, kinds: &Kinds) -> rekindle_volume::Spec {
     rekindle_volume::Spec {
         name: request.name,
-        kind: request.kind,
+        kind: request.kind.unwrap_or_else(|| kinds.default_name().to_owned()),
         size: request.size,
-        block_size: request.block_size,
+        settings: VaultBody(request.settings.into_iter().collect()),
         policy: match request.policy {
             Policy::Uncached => rekindle_volume::Policy::Uncached,
             Policy::Through => rekindle_volume::Policy::Through,

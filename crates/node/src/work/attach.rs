@@ -23,7 +23,9 @@ pub async fn attach(
     progress: Progress,
 ) -> Result<Value, ApiError> {
     let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
-    let mut names: Vec<String> = infos.into_iter().map(|info| info.vault.name).collect();
+    // The reads below are those of an NBD session.
+    let infos = infos.into_iter().filter(|info| info.vault.kind == rekindle_front::nbd::KIND);
+    let mut names: Vec<String> = infos.map(|info| info.vault.name).collect();
     names.sort_unstable();
     names.truncate(request.first.unwrap_or(usize::MAX));
     let (total, done) = (names.len() as u64, AtomicU64::new(0));
@@ -46,7 +48,7 @@ pub async fn attach(
 /// Attaches and reads one volume. Returns the number of blocks read.
 async fn one(node: &Node, name: &str, reads: u64) -> Result<u64, ApiError> {
     let handle = node.volumes.attach(name).await.map_err(|error| refused(&error))?;
-    let device = Device::new(handle);
+    let device = Device::new(handle).map_err(|error| refused(&error))?;
     let places = device.size() / READ_BYTES;
     let reads = reads.min(places).min(limits::ATTACH_READS_MAX);
     let mut block = [0; READ_BYTES as usize];

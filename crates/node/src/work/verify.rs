@@ -135,7 +135,7 @@ async fn check(
     }
     let mut damage_reports = BTreeMap::new();
     for damage in &report.damages {
-        findings.add(describe(damage, subjects.get(damage.root)));
+        findings.add(describe(node, damage, subjects.get(damage.root)));
         damage_reports
             .entry(damage.root)
             .or_insert_with(|| format!("a check found that {}", damage.error));
@@ -210,23 +210,14 @@ impl Findings {
     }
 }
 
-/// Describes the damaged bytes of a volume, and the damage.
-fn describe(damage: &Damage, subject: Option<&Info>) -> String {
+/// Describes the damaged part of a volume, and the damage.
+fn describe(node: &Node, damage: &Damage, subject: Option<&Info>) -> String {
     let Some(info) = subject else { return damage.error.to_string() };
-    let block = info.vault.block_size;
-    let ranges: Vec<String> = damage
-        .keys
-        .iter()
-        .map(|keys| {
-            let begin = keys.start.saturating_mul(block).min(info.vault.size);
-            let end = keys.end.saturating_mul(block).min(info.vault.size);
-            format!("{} at byte {begin}", format_size(end.saturating_sub(begin)))
-        })
-        .collect();
+    let place = node.volumes.kinds().describe_damage(&info.vault, &damage.keys);
     let kind = match damage.missing {
         _ if damage.error.kind() == Kind::Unsupported => "cannot be read by this binary",
         Missing::Absent => "is absent (not lost)",
         Missing::Damaged => "is damaged",
     };
-    format!("volume '{}': {} {kind}: {}", info.vault.name, ranges.join(", "), damage.error)
+    format!("volume '{}': {place} {kind}: {}", info.vault.name, damage.error)
 }

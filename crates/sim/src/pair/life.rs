@@ -60,7 +60,7 @@ impl Life {
                 Err(error) => return Err(told(error)),
             };
             let id = handle.vault().id;
-            let device = Device::new(handle);
+            let device = Device::new(handle).map_err(told)?;
             self.meet(at, id)?;
             if self.seen.lock().contains(&id) || self.judge(at, id, &device).await? {
                 return Ok(device);

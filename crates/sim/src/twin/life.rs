@@ -67,7 +67,7 @@ impl Life {
             let volumes = &self.served.node.volumes;
             let error = match volumes.attach(name).await {
                 Ok(handle) => {
-                    let device = Device::new(handle);
+                    let device = Device::new(handle).map_err(|error| format!("{name}: {error}"))?;
                     return Ok(self.look(at, &device).await?.then_some(device));
                 }
                 Err(rekindle_volume::Error::NotFound(_)) if self.which == OLD => {
@@ -218,7 +218,7 @@ impl Life {
             return Ok(None);
         }
         match self.served.node.volumes.attach(&volume.name).await {
-            Ok(handle) => Ok(Some(Device::new(handle))),
+            Ok(handle) => Device::new(handle).map(Some).map_err(|error| error.to_string()),
             Err(error) if error.kind() == Kind::Fenced || error.kind().is_retryable() => Ok(None),
             Err(error) => Err(format!("{}: {error}", volume.name)),
         }

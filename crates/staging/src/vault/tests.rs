@@ -9,16 +9,16 @@ const GOLDEN_1: &str = include_str!("../../golden/vault-1.json");
 const GOLDEN_2: &str = include_str!("../../golden/vault-2.json");
 const GOLDEN_3: &str = include_str!("../../golden/vault-3.json");
 const GOLDEN_4: &str = include_str!("../../golden/vault-4.json");
-const GOLDEN: &str = include_str!("../../golden/vault-5.json");
+const GOLDEN_5: &str = include_str!("../../golden/vault-5.json");
+const GOLDEN: &str = include_str!("../../golden/vault-6.json");
+
+pub(crate) fn body(block_size: u64) -> VaultBody {
+    VaultBody::of(&serde_json::json!({ "block_size": block_size })).unwrap()
+}
 
 pub(crate) fn example() -> Vault {
+    let id = VolumeId([0x11; 16]);
     Vault {
-        id: VolumeId([0x11; 16]),
-        name: "größe 1".into(),
-        kind: "block".into(),
-        state: VaultState::Live,
-        size: 20 << 30,
-        block_size: 16384,
         policy: Policy::Back,
         ack: Ack::Memory,
         owner: Some(NodeId([0x5a; 16])),
@@ -54,7 +54,7 @@ pub(crate) fn example() -> Vault {
             replaced: 0,
         }],
         trashed: Some(1_767_225_800_000_000),
-        also: None,
+        ..Vault::new(id, "größe 1".into(), "block".into(), 20 << 30, body(16384))
     }
 }
 
@@ -111,6 +111,56 @@ fn a_vault_of_format_4_names_no_life_and_keeps_no_version() {
 }
 
 #[test]
+fn a_vault_of_format_5_has_its_body_among_its_own_fields() {
+    let (vault, _) =
+        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_5.as_bytes()).unwrap();
+    assert_eq!(vault, example());
+}
+
+#[test]
+fn a_vault_without_a_body_or_with_two_is_damaged() {
+    let golden: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
+    let body = golden["body"].as_object().unwrap();
+    for (bodies, is_vault) in [
+        (serde_json::json!({}), false),
+        (serde_json::json!({"body": {}, "block_size": 4096}), false),
+        (serde_json::json!({"body": []}), false),
+        (serde_json::json!({"body": null}), false),
+        (serde_json::json!({"block_size": -1}), false),
+        (serde_json::json!({"block_size": "16K"}), false),
+        (serde_json::json!({"block_size": 1.5}), false),
+        (serde_json::json!({"body": {}}), true),
+        (serde_json::json!({"body": {"of": [{"another": 1.5}, null]}}), true),
+    ] {
+        let mut fields = body.clone();
+        fields.remove("body");
+        fields.extend(bodies.as_object().unwrap().clone());
+        let mut record = golden.clone();
+        record["body"] = serde_json::Value::Object(fields);
+        let bytes = serde_json::to_vec(&record).unwrap();
+        let read = rekindle_datastore::record::decode_as::<Vault>("volumes/x", &bytes);
+        assert_eq!(read.is_ok(), is_vault, "{bodies}");
+        if let Ok((vault, _)) = read {
+            assert_eq!(serde_json::to_value(vault.body).unwrap(), bodies["body"], "kept whole");
+        }
+    }
+}
+
+#[test]
+fn a_body_is_read_and_made_as_the_type_of_its_kind() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Typed {
+        block_size: u64,
+    }
+    let typed = Typed { block_size: 16384 };
+    assert_eq!(VaultBody::of(&typed), Ok(body(16384)));
+    assert_eq!(example().body.read(), Ok(typed));
+    let told = VaultBody::default().read::<Typed>().unwrap_err();
+    assert!(told.contains("block_size"), "{told}");
+    assert!(VaultBody::of(&7).is_err());
+}
+
+#[test]
 fn a_vault_without_owner_and_content_survives_text() {
     let vault = Vault {
         owner: None,
@@ -138,9 +188,6 @@ fn a_vault_whose_fields_mean_nothing_together_is_damaged_and_never_half_believed
         ("size", Vault { size: 0, ..example() }),
         ("size", Vault { size: (20 << 30) + 1, ..example() }),
         ("size", Vault { size: 1 << 60, ..example() }),
-        ("blocks", Vault { block_size: 16385, ..example() }),
-        ("blocks", Vault { block_size: 2048, ..example() }),
-        ("blocks", Vault { block_size: 2 << 20, ..example() }),
         ("checkpoint", Vault { owner: None, generation: Generation(0), ..example() }),
         ("content", Vault { checkpoint: Serial(0), versions: Vec::new(), ..example() }),
         ("root", Vault { root: Some(Pointer { stored: 0, ..pointer }), ..example() }),

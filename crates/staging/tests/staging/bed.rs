@@ -1,7 +1,7 @@
 //! A node with one volume, on the machine that the test provides.
 
 use crate::blocks::Blocks;
-use rekindle_base::{Generation, Incarnation, NodeId, Serial, VolumeId};
+use rekindle_base::{Generation, Incarnation, NodeId, VolumeId};
 use rekindle_content::{Compression, Content};
 use rekindle_datastore::Store;
 use rekindle_datastore::layer::fault::{self, Plan};
@@ -9,7 +9,7 @@ use rekindle_datastore::record::Writer;
 use rekindle_env::Env;
 use rekindle_log::Log;
 use rekindle_staging::{
-    Ack, Backlog, Config, Error, Policy, Staged, Staging, Vault, VaultState, Written,
+    Ack, Backlog, Config, Error, Policy, Staged, Staging, Vault, VaultBody, Written,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -77,29 +77,13 @@ impl Setup {
     }
 
     pub fn vault(&self, tag: u8) -> Vault {
+        let (id, name) = (VolumeId([tag; 16]), format!("volume{tag}"));
         Vault {
-            id: VolumeId([tag; 16]),
-            name: format!("volume{tag}"),
-            kind: "block".into(),
-            state: VaultState::Live,
-            size: self.size,
-            block_size: crate::blocks::BLOCK,
             policy: self.policy,
             ack: self.ack,
             owner: Some(NODE),
             generation: Generation(1),
-            checkpoint: Serial(0),
-            root: None,
-            created: 0,
-            pinned: false,
-            lost: Vec::new(),
-            accepted: None,
-            incarnation: Incarnation(0),
-            begins: Serial(0),
-            logged: Vec::new(),
-            versions: Vec::new(),
-            trashed: None,
-            also: None,
+            ..Vault::new(id, name, "blocks".into(), self.size, VaultBody::default())
         }
     }
 }

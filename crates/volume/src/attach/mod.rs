@@ -201,6 +201,7 @@ async fn by_store(attaching: &Claim, phase: &str) -> Result<Live, Error> {
             record_cache::fetch(&inner.writer, &entry.name, phase).await?
         };
         entry.inside.lock().known = true;
+        inner.kinds.check(&found.value)?;
         let watch = inner.env.watch();
         let held = {
             let _step = attaching.step("the store: becoming the owner in the vault");
@@ -231,7 +232,7 @@ async fn open(
 ) -> Result<Live, Error> {
     let inner = &attaching.inner;
     let vault = held.value.clone();
-    let home = (inner.homes)(&vault)?;
+    let home = inner.home_of(&vault)?;
     let _step = attaching.step("the log: reading unfinished changes");
     let watch = inner.env.watch();
     let staged = if from_cache {

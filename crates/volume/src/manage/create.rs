@@ -3,83 +3,47 @@
 
 use crate::manage::list;
 use crate::registry::Inner;
-use crate::{Error, Info, Spec, Vault, VaultState, limits, records};
-use rekindle_base::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, SECTOR_BYTES, VOLUME_BYTES_MAX};
+use crate::{Error, Info, Spec, Vault, records};
+use rekindle_base::VolumeId;
+use rekindle_base::limits::{SECTOR_BYTES, VOLUME_BYTES_MAX};
 use rekindle_base::units::format_size;
-use rekindle_base::{Generation, Incarnation, Serial, VolumeId};
 use std::sync::Arc;
 
-/// Refuses a volume that could not be served. The error says what could be.
-pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
-    rekindle_base::names::check_new(&spec.name).map_err(|bad| Error::Invalid(bad.to_string()))?;
+/// Refuses a size that no volume of any kind has. The error says what is possible.
+pub(crate) fn check_size(size: u64) -> Result<(), Error> {
     let invalid = |what: String| Err(Error::Invalid(what));
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if spec.kind.is_empty()
-        || spec.kind.len() > limits::KIND_BYTES_MAX
-        || !spec.kind.bytes().all(plain)
-    {
-        return invalid(format!(
-            "'{}' is not a kind of volume: use 'block'",
-            spec.kind.escape_debug()
-        ));
-    }
-    if spec.size == 0 {
+    if size == 0 {
         return invalid("a volume must have a size: give at least 512 bytes, as in 20G".to_owned());
     }
-    if !spec.size.is_multiple_of(SECTOR_BYTES) {
-        let (size, rounded) = (spec.size, spec.size - spec.size % SECTOR_BYTES);
-        let rounded = rounded.saturating_add(SECTOR_BYTES).min(VOLUME_BYTES_MAX);
+    if !size.is_multiple_of(SECTOR_BYTES) {
+        let rounded =
+            (size - size % SECTOR_BYTES).saturating_add(SECTOR_BYTES).min(VOLUME_BYTES_MAX);
         return invalid(format!(
             "a size of {size} bytes is not a multiple of {SECTOR_BYTES}: use {rounded}"
         ));
     }
-    if spec.size > VOLUME_BYTES_MAX {
-        let (size, most) = (format_size(spec.size), format_size(VOLUME_BYTES_MAX));
+    if size > VOLUME_BYTES_MAX {
+        let (size, most) = (format_size(size), format_size(VOLUME_BYTES_MAX));
         return invalid(format!("a size of {size} is too large: a volume has at most {most}"));
-    }
-    if !spec.block_size.is_power_of_two()
-        || !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&spec.block_size)
-    {
-        let (least, most) = (format_size(BLOCK_BYTES_MIN), format_size(BLOCK_BYTES_MAX));
-        return invalid(format!(
-            "a block size of {} bytes is not possible: use a power of two from {least} to {most}, as in 16K",
-            spec.block_size
-        ));
     }
     Ok(())
 }
 
 pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error> {
-    check(&spec)?;
+    rekindle_base::names::check_new(&spec.name).map_err(|bad| Error::Invalid(bad.to_string()))?;
+    let kind = inner.kinds.wanted(&spec.kind)?;
+    check_size(spec.size)?;
+    let body = kind.create(spec.size, &spec.settings).map_err(Error::Invalid)?;
     if inner.is_stopping() {
         return Err(Error::Stopping);
     }
+    let id = VolumeId(inner.env.random());
     let vault = Vault {
-        id: VolumeId(inner.env.random()),
-        name: spec.name.clone(),
-        kind: spec.kind,
-        state: VaultState::Live,
-        size: spec.size,
-        block_size: spec.block_size,
         policy: spec.policy,
         ack: spec.ack,
-        owner: None,
-        generation: Generation(0),
-        checkpoint: Serial(0),
-        root: None,
         created: inner.env.wall_clock().0,
-        pinned: false,
-        lost: Vec::new(),
-        accepted: None,
-        incarnation: Incarnation(0),
-        begins: Serial(0),
-        logged: Vec::new(),
-        versions: Vec::new(),
-        trashed: None,
-        also: None,
+        ..Vault::new(id, spec.name.clone(), spec.kind, spec.size, body)
     };
-    // A kind is known if a home can be made for it.
-    (inner.homes)(&vault)?;
     let _lock = inner.name_locks.take(&spec.name).await;
     // Fail before the vault exists, if the name is taken.
     records::is_free(&inner.writer, &spec.name).await?;
@@ -87,7 +51,7 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
     inner.staging.begin(vault.id).await?;
     inner.writer.create(&Vault::key(vault.id), vault.clone()).await?;
     match records::take_name(&inner.writer, &spec.name, vault.id).await {
-        Ok(()) => Ok(list::unattached(vault)),
+        Ok(()) => Ok(list::unattached(inner, vault)),
         Err(taken @ Error::Exists(_)) => {
             if let Err(error) = inner.writer.store.delete(&Vault::key(vault.id)).await {
                 tracing::warn!(

@@ -4,8 +4,8 @@ use crate::manage::versions::shed;
 use crate::registry::Inner;
 use crate::registry::entry::{Entry, Live};
 use crate::registry::machine::State;
-use crate::{Ack, Error, Info, Policy, Vault, VaultState, records};
-use rekindle_base::{Generation, Incarnation, Kind, Serial, VolumeId};
+use crate::{Error, Info, Vault, VaultBody, VaultState, records};
+use rekindle_base::{Kind, Serial, VolumeId};
 use rekindle_content::tree::Root;
 use rekindle_datastore::key;
 use rekindle_staging::versions::CLOCK_SURE;
@@ -13,46 +13,25 @@ use rekindle_staging::{Version, versions};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Describes a volume of which only the vault is known.
-pub(crate) fn unattached(vault: Vault) -> Info {
+/// Describes a volume of which only the vault is known. A volume that its kind cannot open is in
+/// state `error`.
+pub(crate) fn unattached(inner: &Inner, vault: Vault) -> Info {
+    let refused = inner.kinds.check(&vault).err().map(|error| error.to_string());
     Info {
         vault,
-        state: State::Unattached,
+        state: if refused.is_some() { State::Error } else { State::Unattached },
         clients: 0,
         backlog: None,
-        reason: None,
+        reason: refused,
         unreadable: None,
     }
 }
 
 /// Describes a volume whose vault cannot be read.
 fn damaged(name: &str, id: VolumeId, reason: String) -> Info {
-    let vault = Vault {
-        id,
-        name: name.to_owned(),
-        kind: "unknown".to_owned(),
-        state: VaultState::Live,
-        size: 0,
-        block_size: 0,
-        policy: Policy::default(),
-        ack: Ack::default(),
-        owner: None,
-        generation: Generation(0),
-        checkpoint: Serial(0),
-        root: None,
-        created: 0,
-        pinned: false,
-        lost: Vec::new(),
-        accepted: None,
-        incarnation: Incarnation(0),
-        begins: Serial(0),
-        logged: Vec::new(),
-        versions: Vec::new(),
-        trashed: None,
-        also: None,
-    };
+    let kind = "unknown".to_owned();
     Info {
-        vault,
+        vault: Vault::new(id, name.to_owned(), kind, 0, VaultBody::default()),
         state: State::Error,
         clients: 0,
         backlog: None,
@@ -83,19 +62,23 @@ fn in_service(inner: &Inner, entry: &Entry) -> Option<Info> {
 
 /// Adds this node's knowledge of a volume to its vault.
 fn merge(inner: &Inner, vault: Vault) -> Info {
-    let Some(entry) = inner.find(&vault.name) else { return unattached(vault) };
+    let Some(entry) = inner.find(&vault.name) else { return unattached(inner, vault) };
     match in_service(inner, &entry) {
         Some(live) if live.vault.id == vault.id => live,
         // The volume that is in service under this name is another one.
-        Some(_) => unattached(vault),
+        Some(_) => unattached(inner, vault),
         None => {
             let clock = inner.env.wall_clock().0;
+            let rest = unattached(inner, vault);
             let inside = entry.inside.lock();
             Info {
-                state: inside.machine.state(),
-                reason: inside.told(clock),
+                state: match inside.machine.state() {
+                    State::Unattached => rest.state,
+                    state => state,
+                },
+                reason: inside.told(clock).or(rest.reason),
                 unreadable: inside.unreadable(clock),
-                ..unattached(vault)
+                ..rest
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::manage::rest;
 use crate::registry::machine::{Event, State};
 use crate::registry::{Claim, Inner};
 use crate::stop::offline;
-use crate::{Error, Info, Spec, Vault, VaultState, records};
+use crate::{Error, Info, Vault, VaultState, records};
 use rekindle_base::VolumeId;
 use rekindle_base::units::format_size;
 use rekindle_datastore::record::Held;
@@ -144,14 +144,10 @@ pub(crate) async fn resize(
     rekindle_base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
     let _lock = inner.name_locks.take(name).await;
     let vault = records::find(&inner.writer, name).await?.value;
-    create::check(&Spec {
-        name: name.to_owned(),
-        kind: vault.kind.clone(),
-        size,
-        block_size: vault.block_size,
-        policy: vault.policy,
-        ack: vault.ack,
-    })?;
+    create::check_size(size)?;
+    inner.kinds.check(&vault)?;
+    let resized = Vault { size, ..vault.clone() };
+    inner.kinds.known(&vault)?.check(&resized).map_err(Error::Invalid)?;
     if size < vault.size && !shrink {
         return Err(Error::Invalid(format!(
             "volume '{name}' has {}: {} would cut off its end; shrink the file system in it first, then say --shrink",

@@ -3,7 +3,7 @@
 
 use crate::registry::{Claim, Inner};
 use crate::stop::offline;
-use crate::{Error, HomeMaker, Vault, attach, limits, records};
+use crate::{Error, Vault, attach, limits, records};
 use futures_util::future::{Either, select};
 use rekindle_base::VolumeId;
 use rekindle_datastore::record::Held;
@@ -27,8 +27,11 @@ pub(crate) async fn settle(
         None => {
             let _step = claimed.step("the store: becoming the owner in the vault");
             let held = records::find(&inner.writer, name).await?;
+            if let Err(error) = inner.kinds.check(&held.value) {
+                return is_settled(inner, &held.value).await.then_some(()).ok_or(error);
+            }
             let held = attach::become_owner(inner, name, held).await?;
-            let home = home_of(&inner.homes, &held.value)?;
+            let home = inner.home_of(&held.value)?;
             let _step = claimed.step("the log: reading unfinished changes");
             inner.staging.open(held, home).await?
         }
@@ -65,6 +68,13 @@ pub(crate) async fn settle(
     }
 }
 
+/// Whether the log owes nothing of a volume that no kind can open, as far as this node knows.
+async fn is_settled(inner: &Inner, vault: &Vault) -> bool {
+    // A node has no changes of another node's volume in its log.
+    vault.owner.is_none_or(|owner| owner == inner.writer.node)
+        && inner.staging.last_serial(vault).await.is_ok_and(|last| last <= vault.checkpoint)
+}
+
 /// Ends once [`limits::FULL_LOOKS`] looks in a row have found the store full.
 async fn until_full(inner: &Inner) {
     let mut looks = 0;
@@ -72,14 +82,6 @@ async fn until_full(inner: &Inner) {
         inner.env.sleep(limits::FULL_PAUSE).await;
         looks = if inner.staging.is_store_full() { looks + 1 } else { 0 };
     }
-}
-
-/// Makes the home of a volume's content.
-pub(crate) fn home_of(
-    homes: &HomeMaker,
-    vault: &Vault,
-) -> Result<Arc<dyn rekindle_staging::Home>, Error> {
-    (homes)(vault)
 }
 
 /// Changes the vault of a volume that no other node owns.

@@ -87,7 +87,7 @@ pub(crate) async fn rollback(
 
 /// Fails if part of the tree of an earlier content cannot be read.
 async fn is_readable(inner: &Inner, vault: &Vault, version: &Version) -> Result<(), Error> {
-    let home = rest::home_of(&inner.homes, vault)?;
+    let home = inner.home_of(vault)?;
     let mut position = 0;
     while position < version.size {
         let span = limits::VERSION_LOOK_BYTES.min(version.size - position);

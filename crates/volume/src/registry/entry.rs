@@ -263,7 +263,7 @@ impl Handle {
         &self.hold.live.staged
     }
 
-    /// Returns the vault as of the moment of holding (size, block size, policy).
+    /// Returns the vault as of the moment of holding (size, body, policy).
     #[must_use]
     pub fn vault(&self) -> &Vault {
         &self.hold.vault

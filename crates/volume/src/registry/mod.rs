@@ -16,8 +16,9 @@ use crate::registry::name_locks::NameLocks;
 use crate::registry::transitional::Stuck;
 use crate::repair::salvage::Salvager;
 use crate::stop::Stopping;
-use crate::{Error, HomeMaker, limits};
+use crate::{Error, Kinds, OpenedHome, Parts, Vault, limits};
 use parking_lot::Mutex;
+use rekindle_content::{Content, tree};
 use rekindle_datastore::record::Writer;
 use rekindle_env::{Env, Moment};
 use rekindle_staging::Staging;
@@ -43,7 +44,10 @@ pub(crate) struct Inner {
     pub env: Env,
     pub writer: Writer,
     pub staging: Staging,
-    pub homes: HomeMaker,
+    pub kinds: Kinds,
+    content: Content,
+    /// Whether a volume's tree is read ahead when the volume comes into service.
+    read_ahead: bool,
     /// Locks of names. A task that creates, removes or reaps a name takes its lock, so that this
     /// node never deletes a name that it has just given.
     pub name_locks: NameLocks,
@@ -78,14 +82,17 @@ impl Inner {
         is_early && self.active_volumes.is_awaited(volume)
     }
 
-    pub fn new(env: Env, writer: Writer, staging: Staging, homes: HomeMaker) -> Self {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { env, writer, content, staging, kinds, read_ahead } = parts;
         Self {
             active_volumes: Arc::new(ActiveVolumes::new(&writer)),
             began: env.now(),
             env,
             writer,
             staging,
-            homes,
+            kinds,
+            content,
+            read_ahead,
             name_locks: NameLocks::default(),
             stopping: AtomicBool::new(false),
             stops_max: AtomicUsize::new(limits::STOPS_MAX),
@@ -99,6 +106,19 @@ impl Inner {
             salvager: Salvager::default(),
             events: broadcast::Sender::new(limits::EVENTS_MAX),
         }
+    }
+
+    /// Makes the home of a volume that comes into service, and begins to read its tree ahead.
+    pub fn home_of(&self, vault: &Vault) -> Result<OpenedHome, Error> {
+        let home = self.kinds.open(&self.content, vault)?;
+        if self.read_ahead && vault.root.is_some() {
+            let (content, root) = (self.content.clone(), vault.root);
+            self.env.spawn("read-ahead", async move {
+                // A reader that needs the tree meets the same error.
+                let _ = tree::read_ahead(&content, &root).await;
+            });
+        }
+        Ok(home)
     }
 
     pub fn is_stopping(&self) -> bool {

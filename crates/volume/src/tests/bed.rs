@@ -19,8 +19,8 @@ pub const NODE: NodeId = NodeId([7; 16]);
 pub const SIZE: u64 = 64 << 10;
 
 /// A home in which the whole volume is one chunk; the root points to it.
-struct OneChunk {
-    content: Content,
+pub struct OneChunk {
+    pub content: Content,
 }
 
 impl OneChunk {
@@ -168,12 +168,14 @@ impl Bed {
         };
         let staging =
             Staging::start(env.clone(), log.clone(), content.clone(), writer.clone(), config);
-        let chunks = content.clone();
-        let homes: HomeMaker = Arc::new(move |vault: &Vault| match vault.kind.as_str() {
-            "block" => Ok(Arc::new(OneChunk { content: chunks.clone() }) as Arc<dyn Home>),
-            other => Err(Error::Invalid(format!("'{other}' is not a kind of volume: use 'block'"))),
+        let volumes = Volumes::open(Parts {
+            env: env.clone(),
+            writer: writer.clone(),
+            content,
+            staging,
+            kinds: super::kinds::kinds(),
+            read_ahead: false,
         });
-        let volumes = Volumes::open(env.clone(), writer.clone(), staging, homes);
         Self { env, store, faults, writer, cache, volumes, log }
     }
 
@@ -203,7 +205,7 @@ pub fn spec(name: &str) -> Spec {
         name: name.to_owned(),
         kind: "block".to_owned(),
         size: SIZE,
-        block_size: 4096,
+        settings: VaultBody::default(),
         policy: Policy::Back,
         ack: Ack::Flash,
     }

@@ -113,18 +113,3 @@ fn strange_keys_are_no_reason_to_hide_a_volume() {
         assert_eq!(kind(bed.volumes.roots().await), Kind::Damaged);
     });
 }
-
-#[test]
-fn a_kind_from_the_future_is_an_error_of_that_volume() {
-    let (world, store) = (World::new(5, Faults::none()), Mem::store());
-    world.block_on(async {
-        let bed = Bed::start(&world.env(), &store).await;
-        let vault = bed.volumes.create(spec("vm1")).await.unwrap().vault;
-        let held = bed.writer.read::<Vault>(&Vault::key(vault.id)).await.unwrap().unwrap();
-        bed.writer.replace(&held, Vault { kind: "tape".into(), ..vault }).await.unwrap();
-        assert_eq!(kind(bed.volumes.attach("vm1").await), Kind::Invalid);
-        let shown = bed.volumes.show("vm1").await.unwrap();
-        assert_eq!(shown.state, State::Error);
-        assert!(shown.reason.unwrap().contains("tape"));
-    });
-}

@@ -197,16 +197,3 @@ fn changes_of_state_are_counted_told_and_timed() {
         );
     });
 }
-
-#[test]
-fn an_info_has_each_field_once() {
-    let (world, store) = (World::new(8, Faults::none()), Mem::store());
-    world.block_on(async {
-        let bed = Bed::start(&world.env(), &store).await;
-        bed.volumes.create(spec("vm1")).await.unwrap();
-        let _handle = bed.volumes.attach("vm1").await.unwrap();
-        let text = serde_json::to_string(&bed.volumes.show("vm1").await.unwrap()).unwrap();
-        assert_eq!(text.matches("\"state\":").count(), 1, "{text}");
-        assert!(text.contains("\"state\":\"attached\""), "{text}");
-    });
-}

@@ -4,6 +4,7 @@ mod bed;
 mod collecting;
 mod crash;
 mod damage;
+mod kinds;
 mod life;
 mod losses;
 mod naming;

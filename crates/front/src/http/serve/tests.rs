@@ -63,8 +63,9 @@ impl Api for Fake {
     }
     fn create_volume(&self, request: CreateVolume) -> Answer<'_, Volume> {
         Box::pin(async move {
-            let CreateVolume { name, size, block_size, policy, ack, .. } = request;
-            Ok(Volume { name, size, block_size, policy, ack, ..Volume::default() })
+            let CreateVolume { name, kind, size, policy, ack, settings } = request;
+            let kind = kind.unwrap_or_default();
+            Ok(Volume { name, kind, size, policy, ack, body: settings, ..Volume::default() })
         })
     }
     fn volume<'a>(&'a self, name: &'a str) -> Answer<'a, Volume> {
@@ -271,14 +272,14 @@ fn a_volume_is_made_as_asked_or_by_default() {
     with_site(UNIX, async |site| {
         let (status, volume) =
             site.ask("POST /api/v1/volumes", "{\"name\": \"v\", \"size\": \"20G\"}").await;
-        assert_eq!(
-            (status, &volume["size"], &volume["block_size"]),
-            (201, &json!(20u64 << 30), &json!(16384))
-        );
+        assert_eq!((status, &volume["size"]), (201, &json!(20u64 << 30)));
         assert_eq!((&volume["policy"], &volume["ack"]), (&json!("back"), &json!("flash")));
-        let asked = json!({"name": "v", "size": 512, "block_size": "64K", "policy": "through", "ack": "memory"});
+        let asked = json!({
+            "name": "v", "kind": "map", "size": 512, "block_size": "64K", "policy": "through", "ack": "memory"
+        });
         let (_, volume) = site.ask("POST /api/v1/volumes", &asked.to_string()).await;
-        assert_eq!((&volume["size"], &volume["block_size"]), (&json!(512), &json!(65536)));
+        assert_eq!((&volume["size"], &volume["kind"]), (&json!(512), &json!("map")));
+        assert_eq!(volume["block_size"], "64K", "the settings of a kind pass as they are");
         assert_eq!((&volume["policy"], &volume["ack"]), (&json!("through"), &json!("memory")));
     });
 }
@@ -294,13 +295,7 @@ fn what_cannot_be_is_a_problem_in_words() {
             ("GET /api/v1/volumes/%ff", "", 400, "invalid", "Invalid"),
             ("DELETE /api/v1/volumes/one", "", 409, "conflict", "it has clients"),
             ("DELETE /api/v1/volumes/one?forse=true", "", 400, "invalid", "unknown field `forse`"),
-            (
-                "POST /api/v1/volumes",
-                "{\"nam\": 1}",
-                400,
-                "invalid",
-                "unknown field `nam`, expected one of `name`",
-            ),
+            ("POST /api/v1/volumes", "{\"nam\": 1}", 400, "invalid", "missing field `name`"),
             (
                 "POST /api/v1/volumes",
                 "{\"name\": \"v\", \"size\": \"big\"}",

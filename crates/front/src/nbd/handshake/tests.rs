@@ -2,6 +2,7 @@
 
 use super::refusal;
 use crate::nbd::limits;
+use crate::nbd::target::{Error, ExportError};
 use crate::nbd::testing::{
     Client, Memory, Shelf, header, meta, number, query, with_server, with_simulated_server,
 };
@@ -249,4 +250,12 @@ fn who_sends_everything_at_once_and_closes_its_side_is_served() {
         assert_eq!(client.reply(0).await.cookie, 7);
         assert!(client.is_dropped().await);
     });
+}
+
+#[test]
+fn a_volume_of_another_kind_is_refused_by_name() {
+    let (name, kind) = ("x".to_owned(), "map".to_owned());
+    let refused = ExportError::from(Error::OtherKind { name, kind, wanted: "block" });
+    assert_eq!(refused.message, "volume 'x' is a 'map' volume; NBD serves block volumes");
+    assert_eq!(refusal(refused.kind), reply::ERR_POLICY);
 }

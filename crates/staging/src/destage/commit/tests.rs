@@ -1,7 +1,6 @@
 //! Tests of the parent module.
 
 use super::*;
-use crate::{Ack, Policy};
 use rekindle_base::{Generation, Incarnation, NodeId, PackId, Serial, VolumeId};
 use rekindle_content::Pointer;
 
@@ -10,29 +9,13 @@ fn root(tag: u8) -> Root {
 }
 
 pub(crate) fn vault(tag: u8, checkpoint: u64) -> Vault {
+    let (id, body) = (VolumeId([1; 16]), crate::vault::tests::body(16384));
     Vault {
-        id: VolumeId([1; 16]),
-        name: "v".into(),
-        kind: "block".into(),
-        state: VaultState::Live,
-        size: 1 << 20,
-        block_size: 16384,
-        policy: Policy::Back,
-        ack: Ack::Flash,
         owner: Some(NodeId([2; 16])),
         generation: Generation(5),
         checkpoint: Serial(checkpoint),
         root: root(tag),
-        created: 0,
-        pinned: false,
-        lost: Vec::new(),
-        accepted: None,
-        incarnation: Incarnation(0),
-        begins: Serial(0),
-        logged: Vec::new(),
-        versions: Vec::new(),
-        trashed: None,
-        also: None,
+        ..Vault::new(id, "v".into(), "block".into(), 1 << 20, body)
     }
 }
 

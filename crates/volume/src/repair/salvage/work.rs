@@ -86,6 +86,7 @@ async fn attempt(
         let begun = pin!(async {
             let vault = records::find(&inner.writer, name).await?;
             claim.inspect(|say| say.entry.inside.lock().known = true);
+            inner.kinds.check(&vault.value)?;
             let began = begin(inner, vault.value.id, job.shared.by, name, reason).await?;
             Ok::<_, Error>((vault, began))
         });
@@ -270,7 +271,7 @@ async fn repair(
         By::Accepting => accept(inner, name, vault, say).await?,
         _ => (attach::become_owner(inner, name, vault).await?, Vec::new()),
     };
-    let home = (inner.homes)(&held.value)?;
+    let home = inner.home_of(&held.value)?;
     let _step = say.step("the log: reading unfinished changes");
     let staged: Arc<Staged> = match inner.staging.open(held.clone(), home).await {
         Err(
