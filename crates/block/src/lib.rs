@@ -1,6 +1,6 @@
 //! A block volume: extents of fixed blocks over content. The smallest kind; read it first.
 //!
-//! [`Extents`] is its [`rekindle_volume::Home`]: the meaning of the bytes in the datastore.
+//! [`Extents`] is its [`rekindle_volume::RangeHome`]: the meaning of the bytes in the datastore.
 //! [`Device`] is the view of a protocol: bytes by offset, trim, write-zeroes, flush, FUA.
 
 mod ahead;

@@ -95,7 +95,7 @@ fn homes(env: &Env, content: &Content, read_ahead: bool) -> HomeMaker {
                 });
             }
             let home = rekindle_block::Extents::new(content.clone(), vault.size, vault.block_size);
-            Ok(Arc::new(home) as Arc<dyn Home>)
+            Ok(Home::Range(Arc::new(home)))
         }
         other => Err(rekindle_volume::Error::Invalid(format!(
             "volume '{}' is of kind '{other}', which this binary does not know: upgrade rekindle",

@@ -30,8 +30,8 @@ pub use registry::machine;
 pub use registry::transitional::{Stuck, Transitional};
 pub use registry::view::{CollectorView, Impaired, VolumeView};
 pub use rekindle_staging::{
-    Ack, Backlog, Error as StagingError, Extent, Fold, Home, Lost, Policy, Source, Staged, Ticket,
-    Vault, VaultState, Written,
+    Ack, Backlog, Error as StagingError, Extent, Fold, Home, Lost, Policy, RangeHome, Source,
+    Staged, Ticket, Vault, VaultState, Written,
 };
 pub use repair::salvage::Queued;
 pub use stop::StopProgress;
@@ -65,7 +65,7 @@ use tokio::sync::broadcast;
 
 /// A constructor of homes: makes the home of a volume from its vault. The node plugs in one that
 /// knows each kind of volume; an unknown kind is [`Error::Invalid`].
-pub type HomeMaker = Arc<dyn Fn(&Vault) -> Result<Arc<dyn Home>, Error> + Send + Sync>;
+pub type HomeMaker = Arc<dyn Fn(&Vault) -> Result<Home, Error> + Send + Sync>;
 
 /// A request for a new volume.
 #[derive(Debug, Clone)]

@@ -65,7 +65,8 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
     let staging = Staging::start(env.clone(), log, content.clone(), writer.clone(), config);
     let chunks = content.clone();
     let homes: HomeMaker = Arc::new(move |vault: &Vault| {
-        Ok(Arc::new(Extents::new(chunks.clone(), vault.size, vault.block_size)) as Arc<dyn Home>)
+        let home = Extents::new(chunks.clone(), vault.size, vault.block_size);
+        Ok(Home::Range(Arc::new(home)))
     });
     let volumes = Volumes::open(env.clone(), writer.clone(), staging, homes);
     (volumes, faults, content, writer)

@@ -75,10 +75,7 @@ async fn until_full(inner: &Inner) {
 }
 
 /// Makes the home of a volume's content.
-pub(crate) fn home_of(
-    homes: &HomeMaker,
-    vault: &Vault,
-) -> Result<Arc<dyn rekindle_staging::Home>, Error> {
+pub(crate) fn home_of(homes: &HomeMaker, vault: &Vault) -> Result<rekindle_staging::Home, Error> {
     (homes)(vault)
 }
 

@@ -32,7 +32,7 @@ impl OneChunk {
     }
 }
 
-impl Home for OneChunk {
+impl RangeHome for OneChunk {
     fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, StagingError> {
         let chunk = match root {
             None => Some(Bytes::from(vec![0; SIZE as usize])),
@@ -171,7 +171,7 @@ impl Bed {
             Staging::start(env.clone(), log.clone(), content.clone(), writer.clone(), config);
         let chunks = content.clone();
         let homes: HomeMaker = Arc::new(move |vault: &Vault| match vault.kind.as_str() {
-            "block" => Ok(Arc::new(OneChunk { content: chunks.clone() }) as Arc<dyn Home>),
+            "block" => Ok(Home::Range(Arc::new(OneChunk { content: chunks.clone() }))),
             other => Err(Error::Invalid(format!("'{other}' is not a kind of volume: use 'block'"))),
         });
         let volumes = Volumes::open(env.clone(), writer.clone(), staging, homes);
