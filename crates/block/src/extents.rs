@@ -12,7 +12,7 @@ use futures_util::future;
 use rekindle_content::tree::{self, Lookup, Root};
 use rekindle_content::{Batch, Class, Content, Pointer};
 use rekindle_env::BoxFuture;
-use rekindle_volume::{Extent, Fold, Home, StagingError};
+use rekindle_volume::{Extent, Fold, RangeHome, StagingError};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -277,7 +277,7 @@ impl Extents {
     }
 }
 
-impl Home for Extents {
+impl RangeHome for Extents {
     fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, StagingError> {
         let found = self.copy_now(root, position, out)?;
         let length = out.len() as u64;

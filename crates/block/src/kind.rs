@@ -93,7 +93,8 @@ impl Kind for Block {
 
     fn open(&self, content: &Content, vault: &Vault) -> Result<OpenedHome, String> {
         let body = Body::of(vault)?;
-        Ok(Arc::new(Extents::new(content.clone(), vault.size, body.block_size)))
+        let extents = Extents::new(content.clone(), vault.size, body.block_size);
+        Ok(OpenedHome::Range(Arc::new(extents)))
     }
 
     fn describe_damage(&self, vault: &Vault, keys: &[Range<u64>]) -> Option<String> {

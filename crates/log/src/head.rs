@@ -250,10 +250,10 @@ impl Head {
         !self.refused && room && self.fits(1, padded(u32::try_from(bytes).unwrap_or(u32::MAX)))
     }
 
-    /// Copies changes in; returns `false` and copies nothing when they do not fit. They are published
-    /// together: neither a certificate nor a death of the process falls within a group. The payloads'
-    /// checksums are given, so that the caller could compute them before it took the lock of the
-    /// heads.
+    /// Copies changes in; returns `false` and copies nothing when they do not fit. They are
+    /// published together: neither a certificate nor a death of the process falls within a group.
+    /// The payloads' checksums are given, so that the caller could compute them before it took the
+    /// lock of the heads.
     pub(crate) fn append(
         &mut self,
         changes: &[Append<'_>],

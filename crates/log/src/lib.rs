@@ -95,13 +95,13 @@ pub struct Append<'a> {
     pub generation: Generation,
     pub serial: Serial,
     pub change: Change,
-    /// Whether the next change of this append belongs to the same group. A group counts as a whole or
-    /// not at all, also after a crash.
+    /// Whether the next change of this append belongs to the same group. A group counts as a whole
+    /// or not at all, also after a crash.
     pub joined: bool,
     /// First byte of the range in the volume; of a record: the record's own kind.
     pub position: u64,
-    /// Bytes of the range (for a write: the payload's length, at most `limits::CHANGE_BYTES_MAX`); of
-    /// a record: the payload's length.
+    /// Bytes of the range (for a write: the payload's length, at most `limits::CHANGE_BYTES_MAX`);
+    /// of a record: the payload's length.
     pub span: u64,
     /// Empty unless a write or a record.
     pub payload: &'a [u8],
@@ -259,8 +259,8 @@ impl Log {
     /// after the changes and one place each. At most [`limits::APPEND_BYTES_MAX`] together.
     ///
     /// Joined changes make groups, each of one volume and generation, with serials one after the
-    /// other, and of at most [`limits::GROUP_ENTRIES_MAX`] changes. Nothing separates the changes of a
-    /// group: they are in one segment, and a certificate covers all of them or none.
+    /// other, and of at most [`limits::GROUP_ENTRIES_MAX`] changes. Nothing separates the changes
+    /// of a group: they are in one segment, and a certificate covers all of them or none.
     pub fn append(&self, changes: &[Append<'_>]) -> Result<(Position, Vec<Place>), Refused> {
         let inner = &*self.inner;
         if inner.takes_nothing() {

@@ -5,7 +5,7 @@
 use rekindle_content::Content;
 use rekindle_content::{Batch, tree::Root};
 use rekindle_env::{BoxFuture, Env};
-use rekindle_staging::{Error, Extent, Fold, Home, Vault, VaultBody};
+use rekindle_staging::{Error, Extent, Fold, Home, RangeHome, Vault, VaultBody};
 use rekindle_volume::{Kind, OpenedHome};
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,8 +35,11 @@ impl Kind for IndirectKind {
     }
 
     fn open(&self, content: &Content, vault: &Vault) -> Result<OpenedHome, String> {
-        let home = self.kind.open(content, vault)?;
-        Ok(Arc::new(Indirect { env: self.env.clone(), home }))
+        Ok(match self.kind.open(content, vault)? {
+            Home::Range(home) => Home::Range(Arc::new(Indirect { env: self.env.clone(), home })),
+            // Its reads are its own.
+            records @ Home::Record(_) => records,
+        })
     }
 
     fn describe_damage(&self, vault: &Vault, keys: &[Range<u64>]) -> Option<String> {
@@ -46,10 +49,10 @@ impl Kind for IndirectKind {
 
 struct Indirect {
     env: Env,
-    home: Arc<dyn Home>,
+    home: Arc<dyn RangeHome>,
 }
 
-impl Home for Indirect {
+impl RangeHome for Indirect {
     fn read_now(&self, _: &Root, _: u64, _: &mut [u8]) -> Result<bool, Error> {
         Ok(false)
     }
@@ -102,7 +105,7 @@ mod tests {
     /// A home that has everything in RAM.
     struct Sevens;
 
-    impl Home for Sevens {
+    impl RangeHome for Sevens {
         fn read_now(&self, _: &Root, _: u64, out: &mut [u8]) -> Result<bool, Error> {
             out.fill(7);
             Ok(true)

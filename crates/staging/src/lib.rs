@@ -1,21 +1,25 @@
 //! Write acceleration: acknowledges writes, and brings them to their home afterwards.
 //!
 //! The one crate that joins the log and the content store. A [`Staged`] volume gives every change a
-//! serial, acknowledges the change as the [`Policy`] says, and keeps it readable in the overlay.
+//! serial, acknowledges the change as the [`Policy`] says, and keeps it readable.
 //! The destager folds changes in serial order into the volume's [`Home`], one atomic commit of the
 //! vault a batch. The [`Vault`] alone says which life may write the volume.
 //!
-//! The rooms: [`ack`] (the way in), [`queue`] (unfinished changes, and how they are read),
-//! [`destage`] (the way down), [`recover`] (after a restart), [`repair`] (after damage).
+//! The rooms of the core, which knows serials, payloads and groups: [`ack`] (the way in), [`queue`]
+//! (unfinished changes), [`destage`] (the way down), [`recover`] (after a restart), [`repair`]
+//! (after damage). The shapes of changes: [`range`] (byte ranges), [`record`] (records); [`shape`]
+//! is the core's door to both.
 
 mod ack;
 mod destage;
 mod error;
-mod home;
 mod limits;
 mod queue;
+mod range;
+mod record;
 mod recover;
 mod repair;
+mod shape;
 mod vault;
 mod view;
 
@@ -23,9 +27,12 @@ pub use ack::policy::{Ack, Policy};
 pub use ack::staged::Staged;
 pub use destage::versions;
 pub use error::Error;
-pub use home::{Extent, Fold, Home, Source};
-pub use repair::quarantine::Lost;
+pub use queue::source::Source;
+pub use range::home::{Extent, Fold, RangeHome};
+pub use range::quarantine::Lost;
+pub use record::{NewRecord, Record, RecordHome};
 pub use repair::salvage::{Allowance, Back, DamageReport, Salvaged};
+pub use shape::Home;
 pub use vault::{Accepted, Logged, Vault, VaultBody, VaultState, Version};
 pub use view::{DestagerView, StagedView};
 
@@ -51,6 +58,7 @@ use rekindle_datastore::record::{Held, Writer};
 use rekindle_env::{BoxFuture, Env};
 use rekindle_log::Log;
 use serde::Serialize;
+use shape::Shown;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -216,11 +224,7 @@ impl Staging {
     /// index is made while the volume takes writes already ([`Config::index_at_once`]). The caller
     /// has made this node the owner; the vault is written only if a copy of this node's folder
     /// could go on with the volume otherwise. A volume that is in service already is returned.
-    pub async fn open(
-        &self,
-        vault: Held<Vault>,
-        home: Arc<dyn Home>,
-    ) -> Result<Arc<Staged>, Error> {
+    pub async fn open(&self, vault: Held<Vault>, home: Home) -> Result<Arc<Staged>, Error> {
         self.bring(vault, home, true).await
     }
 
@@ -229,7 +233,7 @@ impl Staging {
     pub async fn open_from_cache(
         &self,
         vault: Held<Vault>,
-        home: Arc<dyn Home>,
+        home: Home,
     ) -> Result<Arc<Staged>, Error> {
         self.bring(vault, home, false).await
     }
@@ -238,7 +242,7 @@ impl Staging {
     async fn bring(
         &self,
         vault: Held<Vault>,
-        home: Arc<dyn Home>,
+        home: Home,
         seen: bool,
     ) -> Result<Arc<Staged>, Error> {
         let inner = &self.inner;
@@ -267,8 +271,10 @@ impl Staging {
         inner.log.release(id, checkpoint);
         let vault = inner.claim(vault, (unfinished.begins, &unfinished.runs), seen).await?;
         let is_listed = unfinished.queue.is_listed();
-        let mut gate = VolumeState::new(vault, unfinished, seen);
-        gate.index(mode.shows(&inner.log.progress()));
+        let committed = mode.shows(&inner.log.progress());
+        let named = (&home, &vault.value.name[..]);
+        let shown = Shown::front_of(&unfinished.queue, committed, named).await?;
+        let gate = VolumeState::new(vault, unfinished, seen, shown);
         let staged = Staged::new(inner.clone(), home, gate, mode);
         {
             let mut volumes = inner.volumes.lock();

@@ -17,7 +17,7 @@ pub struct StagedView {
     pub backlog: Backlog,
     /// Unfinished changes that are not listed yet; reads wait for the list.
     pub unindexed: u64,
-    /// Pieces of the overlay.
+    /// Pieces of the overlay; 0 of a volume of records.
     pub overlay_pieces: u64,
     /// Flash that the volume's unfinished changes take, and its fair share, bytes.
     pub flash_bytes: u64,
@@ -74,7 +74,7 @@ impl Staged {
             generation: self.generation.0,
             backlog,
             unindexed: gate.queue.unindexed().count as u64,
-            overlay_pieces: gate.overlay.length() as u64,
+            overlay_pieces: gate.shown.overlay().map_or(0, |overlay| overlay.length() as u64),
             flash_bytes: gate.flash_bytes,
             share_bytes: load.bytes_max,
             pressure_percent,

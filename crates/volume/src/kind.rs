@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// The home of a volume in service, as its kind makes it.
-pub type OpenedHome = Arc<dyn rekindle_staging::Home>;
+pub type OpenedHome = rekindle_staging::Home;
 
 /// A kind of volume. It owns no state: all that it knows of a volume is the volume's vault.
 pub trait Kind: Send + Sync + 'static {

@@ -33,8 +33,8 @@ pub use registry::machine;
 pub use registry::transitional::{Stuck, Transitional};
 pub use registry::view::{CollectorView, Impaired, VolumeView};
 pub use rekindle_staging::{
-    Ack, Backlog, Error as StagingError, Extent, Fold, Home, Lost, Policy, Source, Staged, Ticket,
-    Vault, VaultBody, VaultState, Written,
+    Ack, Backlog, Error as StagingError, Extent, Fold, Home, Lost, Policy, RangeHome, Source,
+    Staged, Ticket, Vault, VaultBody, VaultState, Written,
 };
 pub use repair::salvage::Queued;
 pub use stop::StopProgress;

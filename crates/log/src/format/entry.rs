@@ -12,12 +12,12 @@
 //! | 12 | 4 | CRC-32C of the payload (certificate: of the newest descriptors, seeded as above) |
 //! | 16 | 16 | volume |
 //! | 32 | 8 | serial (certificate: descriptors in the segment so far) |
-//! | 40 | 8 | position in the volume (record: its own kind; certificate: valid bytes, with its own) |
-//! | 48 | 8 | span (record: payload length; statistics: 1 = not all volumes; certificate: descriptors its CRC covers) |
+//! | 40 | 8 | position in the volume (record: its kind; certificate: valid bytes with itself) |
+//! | 48 | 8 | span (statistics: 1 = not all volumes; certificate: descriptors its CRC covers) |
 //! | 56 | 8 | generation |
 //!
 //! Kinds: 1 digest, 2 statistics, 3 certificate, 4 marks, 5 release, 16 write, 17 zero, 18 trim,
-//! 19 record (since version 5).
+//! 19 record (since version 5; its span is the payload length).
 //!
 //! Joined (since version 5, changes only): the next change of the segment is of the same volume and
 //! the same group. A group counts as a whole or not at all.

@@ -182,7 +182,10 @@ proptest! {
     }
 
     #[test]
-    fn an_entry_survives_its_bytes(length in 0u32..1 << 24, position: u64, span: u64, serial: u64, generation: u64, birth: u64, joined: bool, change in 0usize..4) {
+    fn an_entry_survives_its_bytes(
+        length in 0u32..1 << 24, position: u64, span: u64, serial: u64, generation: u64, birth: u64,
+        joined: bool, change in 0usize..4,
+    ) {
         let key = SegmentHeader { birth, ..header() }.key();
         let change = [Change::Write, Change::Zero, Change::Trim, Change::Record][change];
         let entry = EntryHeader {

@@ -136,9 +136,14 @@ fn the_largest_group_finds_room() {
 /// A reader beside the appends, and a commit at any moment, see whole groups only.
 #[test]
 fn neither_a_certificate_nor_a_published_state_falls_within_a_group() {
-    const GROUP: u64 = 24;
-    const LARGE: u32 = 1 << 20;
-    let world = world(1);
+    (0..8).for_each(watch_appends);
+}
+
+#[expect(clippy::disallowed_methods, reason = "a task of the simulation never runs within a call")]
+fn watch_appends(seed: u64) {
+    const GROUP: u64 = 200;
+    const LARGE: u32 = 8 << 20;
+    let world = world(seed);
     let env = world.env();
     world.block_on(async {
         let config = Config { flash_bytes: 8 * u64::from(LARGE), ..config(8) };
@@ -150,26 +155,30 @@ fn neither_a_certificate_nor_a_published_state_falls_within_a_group() {
             let log = log.clone();
             std::thread::spawn(move || {
                 let bytes = [9; 40];
-                let mut serial = 1;
-                loop {
-                    let group: Vec<_> =
-                        (serial..serial + GROUP).map(|n| record(volume(1), n, 1, &bytes)).collect();
+                for first in (1..).step_by(GROUP as usize) {
+                    let serials = first..first + GROUP;
+                    let group: Vec<_> = serials.map(|n| record(volume(1), n, 1, &bytes)).collect();
                     if log.append(&joined(&group)).is_err() {
                         return;
                     }
-                    serial += GROUP;
                 }
             })
         };
-        while !appender.is_finished() {
-            let entries = memory.back().len() as u64 / 64;
-            assert!(entries.is_multiple_of(GROUP), "{entries} are published");
+        let certify = || {
             let mut heads = log.inner.heads.lock();
             if let Some(batch) = heads.open.close_batch() {
                 heads.open.set_durable(batch.end);
             }
+        };
+        while !appender.is_finished() {
+            for _ in 0..1000 {
+                let entries = memory.back().len() as u64 / 64;
+                assert!(entries.is_multiple_of(GROUP), "{entries} are published");
+            }
+            certify();
         }
         appender.join().unwrap();
+        certify();
         let front = memory.front(0, memory.front_length()).unwrap();
         let (mut at, mut certificates, mut open) = (0, 0, false);
         while let Some(bytes) = front.get(at as usize..).filter(|bytes| bytes.len() >= 64) {
@@ -199,7 +208,8 @@ struct Model {
 
 async fn work(env: Env, model: &Mutex<Model>) {
     let (log, _) = open(&env).await;
-    loop {
+    // More would fill the flash, since nothing is released.
+    for _ in 0..60 {
         let at = (env.random_u64() % 2) as usize;
         let first = model.lock().groups[at].last().map_or(1, |group| group.1 + 1);
         let serials: Vec<u64> = (first..=first + env.random_u64() % 5).collect();

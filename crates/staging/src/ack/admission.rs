@@ -1,7 +1,7 @@
 //! The ways in on which a write waits: for room on flash, for a head of the log, for RAM. First
 //! come, first served. A waiting write goes on when its caller drops the future.
 
-use crate::ack::staged::{Request, Staged, Taken, failed};
+use crate::ack::staged::{Request, Staged, Submission, Taken, failed};
 use crate::queue::volume_state::Waiting;
 use crate::queue::{Change, Kept, Payload};
 use crate::{Error, Written};
@@ -12,31 +12,77 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// A submission that outlives its caller's buffers.
+struct Owned {
+    /// The changes, without their bytes.
+    parts: Vec<Part>,
+    payload: Bytes,
+    durable: bool,
+}
+
+/// A [`Request`] with the length of its payload in the payload's place.
+struct Part {
+    change: rekindle_log::Change,
+    position: u64,
+    span: u64,
+    length: usize,
+}
+
+impl Owned {
+    fn of(submission: Submission<'_>) -> Self {
+        let Submission { requests, durable } = submission;
+        let part = |one: &Request<'_>| {
+            let Request { change, position, span, payload } = *one;
+            Part { change, position, span, length: payload.len() }
+        };
+        let parts = requests.iter().map(part).collect();
+        Self { parts, payload: joined_payload(requests), durable }
+    }
+
+    fn requests(&self) -> Vec<Request<'_>> {
+        let mut rest = &self.payload[..];
+        let mut requests = Vec::with_capacity(self.parts.len());
+        for &Part { change, position, span, length } in &self.parts {
+            let (payload, behind) = rest.split_at(length);
+            rest = behind;
+            requests.push(Request { change, position, span, payload });
+        }
+        requests
+    }
+}
+
+/// The payloads of all changes, one after the other.
+fn joined_payload(requests: &[Request<'_>]) -> Bytes {
+    match requests {
+        [one] => Bytes::copy_from_slice(one.payload),
+        all => Bytes::from(all.iter().map(|one| one.payload).collect::<Vec<_>>().concat()),
+    }
+}
 
 impl Staged {
     /// Takes the slow way in: waits for room, and for a head of the log with room. Goes on when the
     /// caller drops the future.
     pub(crate) fn submit_later(
         self: &Arc<Self>,
-        request: Request<'_>,
+        submission: Submission<'_>,
         submitted: Moment,
     ) -> Written {
-        let payload = Bytes::copy_from_slice(request.payload);
-        let Request { change, position, span, durable, .. } = request;
+        let owned = Owned::of(submission);
         let volume = self.clone();
         Written::Pending(Box::pin(async move {
             let worker = volume.clone();
-            let work = async move {
-                let request = Request { change, position, span, payload: &payload, durable };
-                worker.append_when_possible(request).await
-            };
+            let work = async move { worker.append_when_possible(&owned).await };
             let taken = volume.inner.env.run("staging-admission", work).await?;
             volume.settle(taken, submitted).await
         }))
     }
 
-    async fn append_when_possible(self: &Arc<Self>, request: Request<'_>) -> Result<Taken, Error> {
-        let cost = request.cost();
+    async fn append_when_possible(self: &Arc<Self>, owned: &Owned) -> Result<Taken, Error> {
+        let requests = owned.requests();
+        let submission = Submission { requests: &requests, durable: owned.durable };
+        let cost = submission.cost();
         let waited = self.admit(cost).await?;
         loop {
             let now = self.inner.env.now();
@@ -44,7 +90,7 @@ impl Staged {
                 let mut gate = self.gate.lock();
                 match gate.in_service() {
                     Err(ended) => Err(ended),
-                    Ok(()) => self.append(&mut gate, &request, now, true),
+                    Ok(()) => self.append(&mut gate, &submission, now, true),
                 }
             };
             let problem = match taken {
@@ -62,7 +108,7 @@ impl Staged {
                     // A batch may keep the destager busy for long, and no write shall wait for room
                     // that only previous roots hold.
                     self.inner.release_old_previous();
-                    let rolled = self.roll(request.payload.len()).await;
+                    let rolled = self.roll(owned.payload.len()).await;
                     self.rolling.fetch_sub(1, Ordering::Relaxed);
                     match rolled {
                         Ok(()) => continue,
@@ -148,18 +194,18 @@ impl Staged {
 
     /// Takes a write of the policies `through` and `uncached`: it is kept in RAM, destaged at once,
     /// and acknowledged when the datastore has it.
-    pub(crate) fn submit_to_store(self: &Arc<Self>, request: Request<'_>) -> Written {
+    pub(crate) fn submit_to_store(self: &Arc<Self>, submission: Submission<'_>) -> Written {
         // A change without payload takes RAM too: for its entry.
-        let cost = u32::try_from(request.cost()).unwrap_or(u32::MAX).min(self.inner.memory_permits);
-        let payload = Bytes::copy_from_slice(request.payload);
-        let (position, span) = (request.position, request.span);
-        let keep = move |permit| Kept { bytes: payload, _permit: Some(permit) };
+        let cost = u32::try_from(submission.cost()).unwrap_or(u32::MAX);
+        let cost = cost.min(self.inner.memory_permits);
         if let Ok(permit) = self.inner.memory.clone().try_acquire_many_owned(cost) {
-            return match self.keep(position, span, keep(permit)) {
+            let payload = joined_payload(submission.requests);
+            return match self.keep(submission.requests, payload, permit) {
                 Ok(told) => Written::Pending(Box::pin(told)),
                 Err(error) => failed(error),
             };
         }
+        let owned = Owned::of(submission);
         let volume = self.clone();
         Written::Pending(Box::pin(async move {
             let worker = volume.clone();
@@ -169,19 +215,19 @@ impl Staged {
                 let permit = worker.while_in_service(room).await;
                 worker.memory_waiting.fetch_sub(1, Ordering::Relaxed);
                 let permit = permit.and_then(Result::ok).ok_or_else(|| worker.out_of_service())?;
-                worker.keep(position, span, keep(permit))
+                worker.keep(&owned.requests(), owned.payload.clone(), permit)
             };
             volume.inner.env.run("staging-admission", work).await?.await
         }))
     }
 
-    /// Takes a change that only RAM holds. The future returned ends when the datastore has the
-    /// change.
+    /// Takes a change, or a group, that only RAM holds; `payload` has the bytes of all, one after
+    /// the other. The future returned ends when the datastore has them.
     fn keep(
         self: &Arc<Self>,
-        position: u64,
-        span: u64,
-        kept: Kept,
+        requests: &[Request<'_>],
+        payload: Bytes,
+        permit: OwnedSemaphorePermit,
     ) -> Result<impl Future<Output = Result<(), Error>> + Send + use<>, Error> {
         let now = self.inner.env.now();
         let (told, wakeup) = {
@@ -190,8 +236,17 @@ impl Staged {
             if let Some(lost) = &gate.lost {
                 return Err(lost.clone());
             }
-            let payload = Payload::Memory(Arc::new(kept));
-            gate.take(Change::kept(position, span, payload, now));
+            let (mut permit, mut start) = (Some(permit), 0);
+            for (index, one) in requests.iter().enumerate() {
+                let end = start + one.payload.len();
+                // A group leaves the queue as a whole, and gives the RAM back with its first
+                // change.
+                let kept = Kept { bytes: payload.slice(start..end), _permit: permit.take() };
+                let payload = Payload::Memory(Arc::new(kept));
+                let change = Change::kept(one.position, one.span, payload, now);
+                gate.take(change.of(one.change).joined(index + 1 < requests.len()));
+                start = end;
+            }
             (gate.await_all(), self.note(&mut gate))
         };
         self.wake_up(wakeup);

@@ -2,13 +2,12 @@
 
 use crate::ack::budget::Wakeup;
 use crate::ack::policy::{Mode, Verdict};
-use crate::home::Home;
 use crate::queue::Change;
 use crate::queue::volume_state::{VolumeState, Waiter};
+use crate::shape::Home;
 use crate::{Error, Inner, Ticket, Vault, Written, limits};
 use parking_lot::Mutex;
 use rekindle_base::Serial;
-use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_datastore::record::Held;
 use rekindle_env::{Moment, Switch};
 use rekindle_log::{Append, Progress, Refused};
@@ -20,7 +19,7 @@ use tokio::sync::watch;
 /// One volume in service.
 pub struct Staged {
     pub(crate) inner: Arc<Inner>,
-    pub(crate) home: Arc<dyn Home>,
+    pub(crate) home: Home,
     pub(crate) id: rekindle_base::VolumeId,
     pub(crate) name: String,
     pub(crate) generation: rekindle_base::Generation,
@@ -51,16 +50,46 @@ pub(crate) struct Request<'a> {
     pub(crate) position: u64,
     pub(crate) span: u64,
     pub(crate) payload: &'a [u8],
+}
+
+/// One change, or a group of changes, that a caller submits: it is taken as a whole.
+#[derive(Clone, Copy)]
+pub(crate) struct Submission<'a> {
+    pub(crate) requests: &'a [Request<'a>],
+    /// Must reach flash (or the datastore) whatever the volume's ack.
     pub(crate) durable: bool,
 }
 
-impl Request<'_> {
+impl Submission<'_> {
+    /// Bytes of the budgets that the changes take.
     pub(crate) fn cost(&self) -> u64 {
-        limits::ENTRY_BYTES + self.payload.len() as u64
+        self.requests.iter().map(|one| limits::ENTRY_BYTES + one.payload.len() as u64).sum()
+    }
+
+    /// Whether the change at `index` is joined: the group goes on behind it.
+    pub(crate) fn is_joined(&self, index: usize) -> bool {
+        index + 1 < self.requests.len()
+    }
+
+    /// Returns an error when there are more changes, or more bytes, than the log takes at once.
+    fn check(&self) -> Result<(), Error> {
+        let grain = u64::from(rekindle_log::limits::GRAIN_BYTES);
+        let bytes = |one: &Request<'_>| {
+            (one.payload.len() as u64).next_multiple_of(grain) + 2 * limits::ENTRY_BYTES
+        };
+        let (count, bytes) = (self.requests.len(), self.requests.iter().map(bytes).sum::<u64>());
+        let (count_max, bytes_max) =
+            (rekindle_log::limits::GROUP_ENTRIES_MAX, rekindle_log::limits::APPEND_BYTES_MAX);
+        if count <= count_max && bytes <= bytes_max {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "a group has at most {count_max} changes and {bytes_max} bytes, not {count} and {bytes}"
+        )))
     }
 }
 
-/// A change that the log took: the conditions of its acknowledgement.
+/// A change, or a group, that the log took: the conditions of its acknowledgement.
 pub(crate) struct Taken {
     /// The wait before the reply, flow control apart.
     pub(crate) verdict: Verdict,
@@ -71,12 +100,7 @@ pub(crate) struct Taken {
 }
 
 impl Staged {
-    pub(crate) fn new(
-        inner: Arc<Inner>,
-        home: Arc<dyn Home>,
-        gate: VolumeState,
-        mode: Mode,
-    ) -> Arc<Self> {
+    pub(crate) fn new(inner: Arc<Inner>, home: Home, gate: VolumeState, mode: Mode) -> Arc<Self> {
         let vault = &gate.held.value;
         Arc::new(Self {
             id: vault.id,
@@ -152,39 +176,13 @@ impl Staged {
         *self.busy.borrow()
     }
 
-    /// Submits a write of at most `limits::CHANGE_BYTES_MAX` bytes. A plain call (one copy into the
-    /// log). `durable`: FUA, must reach flash (or the datastore) whatever the volume's ack.
-    pub fn write(self: &Arc<Self>, position: u64, data: &[u8], durable: bool) -> Written {
-        let span = data.len() as u64;
-        if span > CHANGE_BYTES_MAX {
-            return failed(Error::Invalid(format!(
-                "a change has at most {CHANGE_BYTES_MAX} bytes, not {span}"
-            )));
-        }
-        self.submit(Request {
-            change: rekindle_log::Change::Write,
-            position,
-            span,
-            payload: data,
-            durable,
-        })
-    }
-
-    /// Submits a write-zeroes (`trim = false`) or a trim of any length.
-    pub fn clear(self: &Arc<Self>, position: u64, span: u64, trim: bool, durable: bool) -> Written {
-        let change = if trim { rekindle_log::Change::Trim } else { rekindle_log::Change::Zero };
-        self.submit(Request { change, position, span, payload: &[], durable })
-    }
-
-    fn submit(self: &Arc<Self>, request: Request<'_>) -> Written {
-        if request.span == 0 {
-            return Written::Acked;
-        }
-        if request.position.checked_add(request.span).is_none() {
-            return failed(Error::Invalid("a range ends beyond 2^64".to_owned()));
+    /// Submits one change or a group. A group is acknowledged with its last change.
+    pub(crate) fn submit(self: &Arc<Self>, submission: Submission<'_>) -> Written {
+        if let Err(error) = submission.check() {
+            return failed(error);
         }
         if matches!(self.mode, Mode::Store { .. }) {
-            return self.submit_to_store(request);
+            return self.submit_to_store(submission);
         }
         let now = self.inner.env.now();
         let taken = {
@@ -192,9 +190,9 @@ impl Staged {
             if let Some(ended) = &gate.ended {
                 return failed(ended.clone());
             }
-            let cost = request.cost();
+            let cost = submission.cost();
             if gate.waiting.is_empty() && self.has_room(&gate, cost) {
-                self.append(&mut gate, &request, now, false)
+                self.append(&mut gate, &submission, now, false)
             } else {
                 Ok(None)
             }
@@ -204,7 +202,7 @@ impl Staged {
                 self.wake_up(taken.wakeup);
                 self.acknowledge(taken, now)
             }
-            Ok(None) => self.submit_later(request, now),
+            Ok(None) => self.submit_later(submission, now),
             Err(error) => failed(error),
         }
     }
@@ -234,48 +232,64 @@ impl Staged {
         Ok(())
     }
 
-    /// Appends to the log and takes the change into the queue: serial order is append order.
-    /// Returns `None` when the head of the log is full. `promised`: the bytes were counted when the
-    /// write was admitted.
+    /// Appends to the log and takes the changes into the queue: serial order is append order. A
+    /// group has one end in the log, so all of it becomes visible at once. Returns `None` when the
+    /// head of the log is full. `promised`: the bytes were counted when the write was admitted.
     pub(crate) fn append(
         &self,
         gate: &mut VolumeState,
-        request: &Request<'_>,
+        submission: &Submission<'_>,
         now: Moment,
         promised: bool,
     ) -> Result<Option<Taken>, Error> {
-        let serial = gate.queue.last().next();
-        let entry = Append {
-            volume: self.id,
-            generation: self.generation,
-            serial,
-            change: request.change,
-            joined: false,
-            position: request.position,
-            span: request.span,
-            payload: request.payload,
-        };
+        let first = gate.queue.last().next();
         // Flash as it was before: a change never finds itself covered here. So one that has to
         // reach flash always passes through `sync`, which asks the fence.
         let before = self.inner.log.progress();
-        let (end, mut places) = match self.inner.log.append(&[entry]) {
+        let appended = match submission.requests {
+            [_] => self.inner.log.append(&[self.entry(first, submission, 0)]),
+            group => {
+                let entry = |index| self.entry(first, submission, index);
+                let group: Vec<_> = (0..group.len()).map(entry).collect();
+                self.inner.log.append(&group)
+            }
+        };
+        let (end, places) = match appended {
             Ok(appended) => appended,
             Err(Refused::HeadFull) => return Ok(None),
             Err(Refused::Malformed(why)) => return Err(Error::Invalid(why.to_owned())),
         };
-        let place = if request.payload.is_empty() { None } else { places.pop() };
-        let taken = gate.take(Change::logged(request.position, request.span, place, end, now));
-        debug_assert_eq!(taken, serial, "serials have no gaps");
+        for (index, (one, place)) in submission.requests.iter().zip(places).enumerate() {
+            let place = Some(place).filter(|_| !one.payload.is_empty());
+            let change = Change::logged(one.position, one.span, place, end, now);
+            gate.shown.expect(one.payload);
+            gate.take(change.of(one.change).joined(submission.is_joined(index)));
+        }
         let progress = Progress { appended: end, ..before };
         gate.apply(self.mode.shows(&progress));
         if !promised {
-            self.count(gate, request.cost());
+            self.count(gate, submission.cost());
         }
         Ok(Some(Taken {
-            verdict: self.mode.verdict(request.durable, end, &progress),
+            verdict: self.mode.verdict(submission.durable, end, &progress),
             delay: self.load(gate).delay(self.inner.latency()),
             wakeup: self.note(gate),
         }))
+    }
+
+    /// The log's entry of one change; `first` is the serial of the first.
+    fn entry<'a>(&self, first: Serial, submission: &Submission<'a>, index: usize) -> Append<'a> {
+        let Request { change, position, span, payload } = submission.requests[index];
+        Append {
+            volume: self.id,
+            generation: self.generation,
+            serial: Serial(first.0 + index as u64),
+            change,
+            joined: submission.is_joined(index),
+            position,
+            span,
+            payload,
+        }
     }
 
     /// Makes staged changes up to `ticket` durable and visible. The calling task may become the

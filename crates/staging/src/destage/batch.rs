@@ -9,13 +9,13 @@
 use crate::ack::policy::Mode;
 use crate::ack::staged::{Staged, notify};
 use crate::destage::commit::{Attempt, Verdict, judge};
-use crate::destage::counting;
 use crate::destage::plan;
 use crate::destage::versions;
 use crate::queue::volume_state::{Finished, Landed};
 use crate::queue::{Change, Payload};
+use crate::range::quarantine::Lost;
 use crate::recover::lives;
-use crate::repair::quarantine::{self, Lost};
+use crate::shape::{Home, Portion};
 use crate::{Error, Vault, limits};
 use rekindle_base::{Kind, Serial};
 use rekindle_content::tree::Root;
@@ -32,6 +32,13 @@ struct Prefix {
     checkpoint: Serial,
     /// Most bytes that the batch may have.
     bytes_max: u64,
+}
+
+impl Prefix {
+    /// The serial of the first change.
+    fn first(&self) -> Serial {
+        Serial(self.checkpoint.0 + 1 - self.changes.len() as u64)
+    }
 }
 
 /// The outcome of an attempt to write the vault.
@@ -57,17 +64,15 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
         // With dead flash the datastore is where these changes are safest.
         tracing::warn!(volume = %volume.name, %error, "destaging changes that flash does not have");
     }
-    let folds = plan::coalesce(&prefix.changes);
-    // The fold reads by position in the volume, which is any order in the log.
-    rekindle_log::read_ahead(folds.iter().filter_map(|fold| fold.source.place())).await;
+    let portion = match Portion::of(&volume.home, prefix.first(), &prefix.changes).await {
+        Ok(portion) => portion,
+        Err(error) => return Err(failed_by(volume, &prefix, error).await),
+    };
     let mut batch = inner.content.batch();
     batch.set_cached(volume.mode != Mode::Store { keep: false });
-    let root = match volume.home.fold(&mut batch, &prefix.root, &folds).await {
+    let root = match portion.fold(&mut batch, &prefix.root).await {
         Ok(root) => root,
-        Err(error @ Error::Log(rekindle_log::Error::Damaged { .. })) => {
-            return Err(lost(volume, &prefix, error).await);
-        }
-        Err(error) => return Err(error),
+        Err(error) => return Err(failed_by(volume, &prefix, error).await),
     };
     let mut pause = Duration::ZERO;
     let flushed = inner.env.now();
@@ -79,9 +84,9 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
         }
         wait(volume, &error, &mut pause).await?;
     }
-    let over = counting::written_over(&*volume.home, &prefix.root, &folds).await;
+    let over = portion.written_over(&prefix.root).await;
     let attempt = Attempt { root, checkpoint: prefix.checkpoint, over };
-    let still_lost = quarantine::healed(&prefix.lost, &folds);
+    let still_lost = portion.healed(&prefix.lost);
     if still_lost.len() > limits::LOST_MAX {
         return Err(scattered(volume));
     }
@@ -113,7 +118,7 @@ fn take(volume: &Arc<Staged>) -> Option<Prefix> {
     let (count, bytes_max, root, lost, checkpoint) = {
         let gate = volume.gate.lock();
         let mut bytes_max = volume.batch_bytes_max(&volume.share(&gate));
-        if gate.lost.is_some() {
+        if gate.lost.is_some() && matches!(volume.home, Home::Range(_)) {
             // A batch that holds both a damaged change and the one that overwrote it needs no
             // damaged bytes.
             bytes_max = u64::MAX;
@@ -263,6 +268,18 @@ async fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Option<Finishe
             );
             Ok(None)
         }
+        Landed::Strange => {
+            let error = Error::Closed(volume.name.clone());
+            tracing::warn!(
+                volume = %volume.name,
+                %checkpoint,
+                "a commit has landed late, with records that no client was told of: the volume begins again with its content"
+            );
+            if volume.end_with(error.clone()) {
+                volume.inner.park(volume);
+            }
+            Err(error)
+        }
         Landed::Absurd => {
             let reason = format!(
                 "volume {}: the vault in the store is of start {of} of this node, and its checkpoint {checkpoint} claims \
@@ -296,21 +313,10 @@ async fn is_whole(volume: &Arc<Staged>, root: &Root) -> Result<bool, Error> {
 
 /// Ends a commit: notifies the waiting callers, and drops the changes that the datastore has now
 /// and no salvage could want.
-///
-/// The overlay may have pieces of changes that the queue has no more. So it is cleared in slices,
-/// and no client waits for thousands of removals.
 pub(crate) async fn conclude(volume: &Arc<Staged>, finished: Finished) {
     let checkpoint = volume.gate.lock().checkpoint();
     notify(finished.waiters, &Ok(()));
-    for slice in finished.changes.chunks(limits::SLICE_CHANGES) {
-        let mut gate = volume.gate.lock();
-        for change in slice.iter().filter(|change| change.is_logged()) {
-            gate.overlay.purge(change.position, change.span, checkpoint);
-        }
-    }
-    // Dropped outside the lock, where no task waits for it.
-    let sorted = volume.gate.lock().overlay.purge_sorted(checkpoint);
-    drop(sorted);
+    volume.purge(&finished.changes, checkpoint);
     volume.keep_earlier(finished.before, finished.changes);
 }
 
@@ -324,27 +330,31 @@ fn scattered(volume: &Staged) -> Error {
     ))
 }
 
-/// Names the changes of a batch that cannot be read back. Damaged bytes are never folded, and never
-/// passed over in silence.
-async fn lost(volume: &Arc<Staged>, prefix: &Prefix, first: Error) -> Error {
+/// The error of a batch that could not be folded. Names the changes that cannot be read back:
+/// damaged bytes are never folded, and never passed over in silence.
+async fn failed_by(volume: &Arc<Staged>, prefix: &Prefix, first: Error) -> Error {
+    if !matches!(first, Error::Log(rekindle_log::Error::Damaged { .. })) {
+        return first;
+    }
     let mut damaged = Vec::new();
     let mut buffer = Vec::new();
     for (index, change) in prefix.changes.iter().enumerate() {
         let Payload::Log(place) = &change.payload else { continue };
         buffer.resize(place.length() as usize, 0);
         if let Err(error @ rekindle_log::Error::Damaged { .. }) = place.read(0, &mut buffer).await {
-            let serial = prefix.checkpoint.0 - (prefix.changes.len() - 1 - index) as u64;
-            damaged.push(format!(
-                "serial {serial} ({} bytes at {}): {error}",
-                change.span, change.position
-            ));
+            let serial = Serial(prefix.first().0 + index as u64);
+            damaged.push(format!("serial {serial} ({}): {error}", change.name()));
         }
     }
     if damaged.is_empty() {
         return first;
     }
+    let heal = match volume.home {
+        Home::Range(_) => "write over them, or ",
+        Home::Record(_) => "",
+    };
     let reason = format!(
-        "{}: write over them, or `rekindle salvage run {} --accept-losses` goes on from what is whole before them",
+        "{}: {heal}`rekindle salvage run {} --accept-losses` goes on from what is whole before them",
         damaged.join("; "),
         volume.name
     );

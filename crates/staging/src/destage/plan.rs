@@ -1,10 +1,7 @@
 //! The destager's decisions. Pure.
 
-use crate::home::{Fold, Source};
 use crate::limits;
 use crate::queue::Change;
-use crate::queue::overlay::{Overlay, Piece};
-use rekindle_base::Serial;
 use std::time::Duration;
 
 #[cfg(test)]
@@ -59,52 +56,22 @@ pub(crate) fn due(facts: &Facts, age_max: Duration, bytes_max: u64) -> Due {
     }
 }
 
-/// Count of the first `ready` changes that go into one batch: at least one, else no more than
-/// `bytes_max`.
+/// Count of the first `ready` changes that go into one batch: whole groups, at least one, else no
+/// more than `bytes_max`. A batch commits as a whole, and so does a group.
 pub(crate) fn prefix<'a>(
     changes: impl Iterator<Item = &'a Change>,
     ready: usize,
     bytes_max: u64,
 ) -> usize {
-    let mut bytes = 0;
-    changes
-        .take(ready.min(limits::BATCH_CHANGES_MAX))
-        .take_while(|change| {
-            let first = bytes == 0;
-            bytes += change.cost();
-            first || bytes <= bytes_max
-        })
-        .count()
-}
-
-/// The changes, out of `count`, that have a byte that counts, when only the last change of each
-/// byte does; ascending.
-pub(crate) fn counting(count: usize, range: impl Fn(usize) -> (u64, u64)) -> Vec<usize> {
-    let overlay = Overlay::build(Serial(0), count, range);
-    let mut indexes: Vec<usize> = overlay.pieces().map(|piece| piece.serial.0 as usize).collect();
-    indexes.sort_unstable();
-    indexes.dedup();
-    indexes
-}
-
-/// Coalesces changes into the pieces that remain when only the last change of each byte counts.
-/// Allowed because a batch commits as a whole.
-pub(crate) fn coalesce(changes: &[Change]) -> Vec<Fold> {
-    let range = |index: usize| (changes[index].position, changes[index].span);
-    let overlay = Overlay::build(Serial(0), changes.len(), range);
-    let mut folds: Vec<Fold> = Vec::with_capacity(changes.len());
-    for Piece { position, end, serial } in overlay.pieces() {
-        let change = &changes[serial.0 as usize];
-        let source = change.source(position - change.position);
-        match folds.last_mut() {
-            Some(last)
-                if last.position + last.span == position
-                    && matches!((&last.source, &source), (Source::Zero, Source::Zero)) =>
-            {
-                last.span += end - position;
-            }
-            _ => folds.push(Fold { position, span: end - position, source }),
+    let (mut bytes, mut whole) = (0, 0);
+    for (index, change) in changes.take(ready).enumerate() {
+        bytes += change.cost();
+        if whole > 0 && (bytes > bytes_max || index >= limits::BATCH_CHANGES_MAX) {
+            break;
+        }
+        if !change.joined {
+            whole = index + 1;
         }
     }
-    folds
+    whole
 }

@@ -9,7 +9,7 @@
 use crate::ack::policy::Mode;
 use crate::ack::staged::Staged;
 use crate::queue::Change;
-use crate::repair::quarantine::Lost;
+use crate::range::quarantine::Lost;
 use crate::{Inner, limits};
 use parking_lot::Mutex;
 use rekindle_base::{Serial, VolumeId};

@@ -1,22 +1,23 @@
 //! All changes that are not in the datastore yet, in serial order, without gaps: the checkpoint
-//! must be an exact prefix, and the overlay knows only the newest change of a byte.
+//! must be an exact prefix.
 //!
 //! Serials are not stored: the change at index `i` has the serial `first + i`. So they cannot have
 //! gaps.
 //!
+//! A group of changes enters, becomes visible, is destaged and leaves as a whole.
+//!
 //! The oldest changes of a volume that has just come back may be counted only, until they are
 //! listed (see [`crate::recover::deferred_index`]).
 
-pub(crate) mod overlay;
-pub(crate) mod reading;
+pub(crate) mod source;
 pub(crate) mod volume_state;
 
-use crate::home::{Source, payload_offset};
 use crate::{Error, limits};
 use bytes::Bytes;
 use rekindle_base::Serial;
 use rekindle_env::Moment;
 use rekindle_log::{Place, Position};
+use source::{Source, payload_offset};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,9 +46,14 @@ const NOWHERE: Position = Position(u64::MAX);
 /// A change, without its serial.
 #[derive(Clone)]
 pub(crate) struct Change {
+    /// First byte of the range; of a record: the record's own kind.
     pub(crate) position: u64,
     pub(crate) span: u64,
     pub(crate) payload: Payload,
+    /// Whether the next change belongs to the same group, which counts as a whole or not at all.
+    pub(crate) joined: bool,
+    /// Whether it is a record.
+    pub(crate) is_record: bool,
     /// Point of the log that covers the change.
     end: Position,
     /// Moment of submission or re-indexing, nanoseconds. (A change is no larger than the log's
@@ -66,12 +72,30 @@ impl Change {
     ) -> Self {
         debug_assert!(end != NOWHERE, "the log has not so many bytes");
         let payload = place.map_or(Payload::Zero, Payload::Log);
-        Self { position, span, payload, end, at: nanoseconds(at) }
+        Self { position, span, payload, joined: false, is_record: false, end, at: nanoseconds(at) }
     }
 
     /// A change that only RAM holds.
     pub(crate) fn kept(position: u64, span: u64, payload: Payload, at: Moment) -> Self {
-        Self { position, span, payload, end: NOWHERE, at: nanoseconds(at) }
+        Self { end: NOWHERE, payload, ..Self::logged(position, span, None, Position(0), at) }
+    }
+
+    /// The same change, as the log's kind of it.
+    pub(crate) fn of(self, kind: rekindle_log::Change) -> Self {
+        Self { is_record: kind == rekindle_log::Change::Record, ..self }
+    }
+
+    /// The same change, joined with the next one or not.
+    pub(crate) fn joined(self, joined: bool) -> Self {
+        Self { joined, ..self }
+    }
+
+    /// Names the change in a message.
+    pub(crate) fn name(&self) -> String {
+        match self.is_record {
+            true => format!("a record of kind {}", self.position),
+            false => format!("{} bytes at {}", self.span, self.position),
+        }
     }
 
     /// The moment when the change was submitted, or re-indexed.
@@ -133,6 +157,12 @@ fn nanoseconds(at: Moment) -> u64 {
 }
 
 const _: () = assert!(size_of::<Change>() <= size_of::<rekindle_log::Recovered>());
+
+/// Count of the first changes without the group at their end, if the rest of that group is missing.
+/// `joined`: whether a change is joined.
+pub(crate) fn whole_groups(count: usize, joined: impl Fn(usize) -> bool) -> usize {
+    (0..count).rev().find(|&index| !joined(index)).map_or(0, |last| last + 1)
+}
 
 /// Changes at the front of a queue that are counted, not listed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

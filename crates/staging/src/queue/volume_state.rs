@@ -7,10 +7,10 @@
 //! an overlapping pair ends as its serials say.
 
 use crate::destage::previous_root::{Before, PreviousRoot};
-use crate::queue::overlay::Overlay;
 use crate::queue::{Change, Queue};
 use crate::recover::deferred_index::Unfinished;
 use crate::recover::lives::{Fit, Runs};
+use crate::shape::Shown;
 use crate::{Error, Vault};
 use rekindle_base::{Incarnation, Serial};
 use rekindle_datastore::record::Held;
@@ -44,7 +44,8 @@ pub(crate) struct VolumeState {
     pub(crate) queue: Queue,
     /// Count of the visible changes, at the front of the queue.
     visible: usize,
-    pub(crate) overlay: Overlay,
+    /// The visible changes, as reads need them.
+    pub(crate) shown: Shown,
     /// Point of the log that covers all changes of the volume.
     pub(crate) end: Position,
     /// The serial behind which this life of the node began to log changes of the volume.
@@ -86,6 +87,8 @@ pub(crate) enum Landed {
     Deposed,
     /// It cannot be known which of the two is right.
     Absurd,
+    /// The content has records that the home never had: it has to begin again with that content.
+    Strange,
 }
 
 /// The part of a commit that is left to be done outside the lock.
@@ -100,8 +103,13 @@ pub(crate) struct Finished {
 
 impl VolumeState {
     /// State of a volume that comes into service with `unfinished` in the log behind the vault's
-    /// checkpoint.
-    pub(crate) fn new(held: Held<Vault>, unfinished: Unfinished, seen: bool) -> Self {
+    /// checkpoint. `shown`: the changes among these that are visible at once, and their count.
+    pub(crate) fn new(
+        held: Held<Vault>,
+        unfinished: Unfinished,
+        seen: bool,
+        (shown, visible): (Shown, usize),
+    ) -> Self {
         let Unfinished { queue, end, begins, runs } = unfinished;
         debug_assert_eq!(queue.checkpoint(), held.value.checkpoint);
         Self {
@@ -111,8 +119,8 @@ impl VolumeState {
             flash_bytes: queue.bytes(),
             held,
             queue,
-            visible: 0,
-            overlay: Overlay::default(),
+            visible,
+            shown,
             end,
             waiting: VecDeque::new(),
             awaiting: VecDeque::new(),
@@ -129,37 +137,13 @@ impl VolumeState {
         }
     }
 
-    /// Makes the changes visible that are on flash already, all at once. For a volume that comes
-    /// into service.
-    pub(crate) fn index(&mut self, committed: Position) {
-        let queue = &self.queue;
-        let count = queue.iter().take_while(|change| change.is_committed(committed)).count();
-        let change = |index: usize| queue.get(index).expect("the count is within the queue");
-        let range = |index: usize| (change(index).position, change(index).span);
-        self.overlay = Overlay::build(queue.serial(0), count, range);
-        self.visible = count;
-    }
-
-    /// Lists the changes that were counted only; `overlay` has just these. The caller applies the
+    /// Lists the changes that were counted only; `shown` has just these. The caller applies the
     /// changes since then.
-    pub(crate) fn list(&mut self, changes: VecDeque<Change>, overlay: Overlay) {
-        debug_assert!(self.visible == 0 && self.overlay.length() == 0, "nothing is visible before");
+    pub(crate) fn list(&mut self, changes: VecDeque<Change>, shown: Shown) {
+        debug_assert!(self.visible == 0, "nothing is visible before");
         self.visible = changes.len();
         self.queue.list(changes);
-        self.overlay = overlay;
-    }
-
-    /// The stretches of `start..end` that are newer than the home: from, to, and their change.
-    /// Ascending.
-    pub(crate) fn meeting(
-        &self,
-        start: u64,
-        end: u64,
-    ) -> impl Iterator<Item = (u64, u64, &Change)> {
-        self.overlay.meeting(start, end).filter_map(|piece| {
-            // The home has the changes that the queue has no more.
-            Some((piece.position, piece.end, self.queue.at(piece.serial)?))
-        })
+        self.shown.begin_with(shown);
     }
 
     /// Returns the error for every call, if the volume is out of service.
@@ -199,8 +183,7 @@ impl VolumeState {
             if !change.is_committed(committed) {
                 break;
             }
-            let serial = self.queue.serial(self.visible);
-            self.overlay.insert(change.position, change.span, serial);
+            self.shown.show(change, self.queue.serial(self.visible));
             self.visible += 1;
         }
     }
@@ -231,7 +214,7 @@ impl VolumeState {
     }
 
     /// Notes that the datastore has the vault `held`. Root and checkpoint change together, and the
-    /// prefix leaves the queue, so the overlay shows it no more. The overlay's pieces of it are
+    /// prefix leaves the queue, so reads take it from the root. An overlay's pieces of it are
     /// cleared afterwards.
     pub(crate) fn finish(&mut self, held: Held<Vault>) -> Finished {
         let before = self.checkpoint();
@@ -266,6 +249,9 @@ impl VolumeState {
         }
         let claimed = usize::try_from(checkpoint.0 - before.0).unwrap_or(usize::MAX);
         let count = logged.min(claimed);
+        if claimed > count && matches!(self.shown, Shown::Record(_)) {
+            return Landed::Strange;
+        }
         if held.value.incarnation != life {
             // All changes behind that commit are of this life.
             self.begins = self.begins.max(checkpoint);
@@ -282,6 +268,11 @@ impl VolumeState {
     }
 
     fn leave(&mut self, count: usize) -> Finished {
+        let queue = &self.queue;
+        let hidden =
+            (self.visible..count).filter_map(|at| Some((queue.get(at)?, queue.serial(at))));
+        self.shown.show_stored(hidden);
+        self.shown.finish(&self.held.value.root, self.held.value.checkpoint);
         let changes = self.queue.finish(count);
         self.visible = self.visible.saturating_sub(count);
         let flash_bytes =
@@ -304,9 +295,13 @@ impl VolumeState {
 mod tests {
     use super::*;
     use crate::destage::commit::tests::vault;
+    use crate::queue::Payload;
+    use crate::record::{Coming, Record, RecordHome};
     use rekindle_base::NodeId;
+    use rekindle_content::{Batch, tree::Root};
     use rekindle_datastore::backend::mem::Mem;
     use rekindle_datastore::record::Writer;
+    use rekindle_env::BoxFuture;
     use rekindle_env::sim::{Faults, World};
 
     #[test]
@@ -327,13 +322,64 @@ mod tests {
                     begins: Serial(30),
                     runs: Runs::of(logged.into_iter()),
                 };
-                let mut gate = VolumeState::new(held.clone(), unfinished, seen);
+                let shown = (Shown::Range(Default::default()), 0);
+                let mut gate = VolumeState::new(held.clone(), unfinished, seen, shown);
                 match gate.adopt(late.clone(), Incarnation(5), is_older) {
                     Landed::Deposed => assert!(seen || is_older, "by a copy, nobody knows"),
                     Landed::Absurd => assert!(!seen && !is_older, "it has landed since"),
-                    Landed::Adopted(_) => panic!("it does not fit"),
+                    Landed::Adopted(_) | Landed::Strange => panic!("it does not fit"),
                 }
             }
+        });
+    }
+
+    /// A home that is told of nothing.
+    struct Untold;
+
+    impl RecordHome for Untold {
+        fn apply(&self, _: &[Record]) {
+            panic!("no record becomes visible");
+        }
+
+        fn finish(&self, _: &Root, _: Serial) {
+            panic!("no root is taken");
+        }
+
+        fn fold<'a>(
+            &'a self,
+            _: &'a mut Batch,
+            _: &'a Root,
+            _: &'a [Record],
+        ) -> BoxFuture<'a, Result<Root, Error>> {
+            panic!("nothing is folded");
+        }
+
+        fn check_tree<'a>(&'a self, _: &'a Root) -> BoxFuture<'a, Result<(), Error>> {
+            panic!("nothing is read");
+        }
+    }
+
+    #[test]
+    fn a_record_home_never_goes_on_with_a_commit_of_records_that_it_never_had() {
+        let world = World::new(1, Faults::none());
+        world.block_on(async {
+            let writer = Writer::new(world.env(), Mem::store(), NodeId([2; 16]));
+            let key = Vault::key(vault(1, 10).id);
+            let held = writer.create(&key, vault(1, 10)).await.expect("free");
+            let late = Vault { incarnation: Incarnation(3), ..vault(2, 11) };
+            let late = writer.replace(&held, late).await.expect("ours");
+            // A record of this life that only RAM has, and no client was told of.
+            let kept = Change::kept(7, 0, Payload::Zero, Moment::default());
+            let unfinished = Unfinished {
+                queue: Queue::with(Serial(10), VecDeque::from([kept])),
+                end: Position(0),
+                begins: Serial(10),
+                runs: Runs::default(),
+            };
+            let shown = (Shown::Record(Coming::new(Arc::new(Untold))), 0);
+            let mut gate = VolumeState::new(held, unfinished, true, shown);
+            assert!(matches!(gate.adopt(late, Incarnation(5), false), Landed::Strange));
+            assert_eq!((gate.checkpoint(), gate.queue.len()), (Serial(10), 1));
         });
     }
 }

@@ -5,13 +5,13 @@
 //! then on, changes of older generations behind the whole prefix do not count, in this life and all
 //! later ones.
 
-use crate::destage::plan;
-use crate::queue::Payload;
+use crate::queue::{Payload, whole_groups};
+use crate::range::coalesce;
 use crate::recover::recovery::{self, Missing};
 use crate::{Accepted, Error, Inner, Staged, Staging, Vault, limits};
 use rekindle_base::{Serial, VolumeId};
 use rekindle_datastore::record::Held;
-use rekindle_log::Place;
+use rekindle_log::{Change, Place};
 
 /// Most given-up changes whose stretches are named.
 const NAMED_MAX: usize = 50;
@@ -159,6 +159,8 @@ impl Staging {
             missing = Missing::of(&changes, &losses, vault).and(overtaken);
             kept.extend(changes.into_iter().map(|change| Kept {
                 serial: change.serial,
+                joined: change.joined,
+                is_record: change.change == Change::Record,
                 position: change.position,
                 span: change.span,
                 place: recovery::has_payload(change.change).then_some(change.place),
@@ -168,6 +170,8 @@ impl Staging {
             let serials = (vault.checkpoint.0 + unindexed as u64 + 1..).map(Serial);
             kept.extend(newer.into_iter().zip(serials).map(|(change, serial)| Kept {
                 serial,
+                joined: change.joined,
+                is_record: change.is_record,
                 position: change.position,
                 span: change.span,
                 place: match change.payload {
@@ -189,6 +193,9 @@ impl Staged {
         let changes = self.unfinished();
         let (whole, damage) = readable(&changes).await?;
         let Some(first) = changes.get(whole) else { return Ok(Vec::new()) };
+        if damage.is_empty() {
+            return Ok(Vec::new());
+        }
         let lines = told(damage, Serial(first.serial.0 - 1), &changes[whole..]);
         let mut gate = self.gate.lock();
         // A client that wrote over the change meanwhile has healed it; else no batch can pass it.
@@ -213,7 +220,9 @@ impl Staged {
                     Payload::Log(place) => Some(place.clone()),
                     _ => None,
                 };
-                Some(Kept { serial, position: change.position, span: change.span, place })
+                let (joined, is_record) = (change.joined, change.is_record);
+                let (position, span) = (change.position, change.span);
+                Some(Kept { serial, joined, is_record, position, span, place })
             }));
             if changes.len() == before {
                 return changes;
@@ -234,6 +243,9 @@ struct Decision {
 /// A change that the log has.
 struct Kept {
     serial: Serial,
+    /// Whether the next change belongs to the same group.
+    joined: bool,
+    is_record: bool,
     position: u64,
     span: u64,
     /// The place of the change's bytes, if it has any.
@@ -273,18 +285,24 @@ fn set_back_for_good(
     Decision { value, lines, through }
 }
 
-/// Counts the first changes that can be read back as far as they count, and names the damage that
-/// ends them. Bytes that a later one of them has written over need not be whole.
+/// Counts the first changes, in whole groups, that can be read back as far as they count, and names
+/// the damage that ends them. Bytes that a later one of them has written over need not be whole.
 async fn readable(changes: &[Kept]) -> Result<(usize, Vec<String>), Error> {
-    let mut whole = changes.len();
-    let mut is_sound = vec![false; whole];
+    let mut whole = in_groups(changes, changes.len());
+    let mut is_sound = vec![false; changes.len()];
     let mut damage = Vec::new();
     // A change behind the end may have written over older damage, which counts again without it.
     while let Some((index, reason)) = first_damaged(&changes[..whole], &mut is_sound).await? {
-        whole = index;
+        whole = in_groups(changes, index);
         damage.insert(0, reason);
     }
     Ok((whole, damage))
+}
+
+/// Count of the first changes, out of `count`, without the beginning of a group that goes on behind
+/// them: a group is kept as a whole or given up as a whole.
+fn in_groups(changes: &[Kept], count: usize) -> usize {
+    whole_groups(count, |index| changes[index].joined)
 }
 
 /// The first change that counts and cannot be read back, and the reason. Changes known to be sound
@@ -293,7 +311,11 @@ async fn first_damaged(
     changes: &[Kept],
     is_sound: &mut [bool],
 ) -> Result<Option<(usize, String)>, Error> {
-    let counting = plan::counting(changes.len(), |at| (changes[at].position, changes[at].span));
+    // Records hide nothing of one another.
+    let counting: Vec<usize> = match changes.first().is_some_and(|first| first.is_record) {
+        true => (0..changes.len()).collect(),
+        false => coalesce::counting(changes.len(), |at| (changes[at].position, changes[at].span)),
+    };
     let mut buffer = Vec::new();
     for slice in counting.chunks(limits::SLICE_CHANGES) {
         let unread = slice.iter().copied().filter(|&index| !is_sound[index]);
@@ -328,7 +350,13 @@ fn told(reasons: Vec<String>, through: Serial, given_up: &[Kept]) -> Vec<String>
     });
     let stretch = |change: &Kept| {
         let (serial, begin) = (change.serial, change.position);
-        format!("given up: serial {serial}, bytes {begin}..{}", begin.saturating_add(change.span))
+        match change.is_record {
+            true => format!("given up: serial {serial}, a record of kind {begin}"),
+            false => {
+                let end = begin.saturating_add(change.span);
+                format!("given up: serial {serial}, bytes {begin}..{end}")
+            }
+        }
     };
     lines.extend(given_up.iter().take(NAMED_MAX).map(stretch));
     if given_up.len() > NAMED_MAX {

@@ -9,10 +9,10 @@
 //! service, and the next attach says which.
 
 use crate::ack::staged::Staged;
-use crate::queue::overlay::Overlay;
 use crate::queue::{Change, Queue, Unindexed};
 use crate::recover::lives::{self, Runs};
 use crate::recover::recovery;
+use crate::shape::Shown;
 use crate::{Error, Inner, Policy, Vault, limits};
 use rekindle_base::{Incarnation, Serial};
 use rekindle_log::{LogSummary, Position};
@@ -136,7 +136,9 @@ impl Inner {
 fn counted(summary: &LogSummary, vault: &Vault) -> Option<Unindexed> {
     let checkpoint = vault.checkpoint;
     let counts = |generation| lives::is_of_generation(vault, generation, summary.highest);
+    // Half a group at the end is dropped, which takes the list.
     let whole = summary.gapless
+        && !summary.joined
         && summary.lowest <= checkpoint.next()
         && summary.newest <= vault.generation
         && counts(summary.oldest);
@@ -172,15 +174,15 @@ async fn list(volume: &Arc<Staged>) -> Result<(), Error> {
     };
     let Listed { mut changes, .. } = inner.listed(&vault, Some(unindexed.count)).await?;
     changes.reserve(ROOM_CHANGES);
-    let range = |index: usize| (changes[index].position, changes[index].span);
-    let overlay = Overlay::build(vault.checkpoint.next(), changes.len(), range);
+    let named = (&volume.home, &volume.name[..]);
+    let shown = Shown::listed(vault.checkpoint.next(), &changes, named).await?;
     let wakeup = {
         let mut gate = volume.gate.lock();
         if gate.ended.is_some() {
             return Ok(());
         }
         let before = gate.queue.bytes();
-        gate.list(changes, overlay);
+        gate.list(changes, shown);
         let after = gate.queue.bytes();
         volume.count(&mut gate, after.saturating_sub(before));
         volume.discount(&mut gate, before.saturating_sub(after));
@@ -236,6 +238,7 @@ mod tests {
         assert_eq!(count(summary, 3), None, "4 is missing");
         assert_eq!(count(summary, 30), None, "the log has less than the datastore");
         assert_eq!(count(LogSummary { gapless: false, ..summary }, 10), None);
+        assert_eq!(count(LogSummary { joined: true, ..summary }, 10), None, "half a group");
         assert_eq!(count(LogSummary { newest: Generation(4), ..summary }, 10), None);
         let older = LogSummary { oldest: Generation(2), ..summary };
         assert_eq!(count(older, 10), None, "some behind 22 may be of an older generation");

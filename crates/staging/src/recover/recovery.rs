@@ -4,7 +4,7 @@
 //! user accepts that. Then it goes on from the longest whole prefix, and the vault says so
 //! ([`crate::Accepted`]).
 
-use crate::queue::Change;
+use crate::queue::{Change, whole_groups};
 use crate::recover::lives::{self, Fit, Runs};
 use crate::{Error, Vault};
 use rekindle_base::{Generation, Incarnation, SegmentId, Serial};
@@ -61,11 +61,16 @@ impl Parked {
         self.unindexed == 0 && self.changes.is_empty()
     }
 
-    /// Forgets the changes after `through`.
+    /// Forgets the changes after `through`, and the rest of a group that this parts.
     pub(crate) fn truncate(&mut self, through: Serial) {
         let count = through.0.saturating_sub(self.checkpoint.0) as usize;
         self.changes.truncate(count.saturating_sub(self.unindexed));
         self.unindexed = self.unindexed.min(count);
+        let whole = whole_groups(self.changes.len(), |index| self.changes[index].joined);
+        let is_parted = whole < self.changes.len();
+        self.changes.truncate(whole);
+        let last = Serial(self.checkpoint.0 + (self.unindexed + whole) as u64);
+        let through = if is_parted { last } else { through };
         // This life goes on from the remaining changes, and gives the serials behind them once
         // more.
         self.begins = self.begins.min(through);
@@ -100,7 +105,7 @@ pub(crate) fn unfinished(
     now: Moment,
 ) -> Result<(VecDeque<Change>, Runs), Error> {
     let overtaken = overtaken(&recovered, vault);
-    let changes = behind(recovered, vault)?;
+    let mut changes = behind(recovered, vault)?;
     let missing = Missing::of(&changes, losses, vault).and(overtaken);
     if let Some(reason) = missing.reason() {
         let next = format!(
@@ -112,14 +117,19 @@ pub(crate) fn unfinished(
             reason: format!("{reason}: {next}"),
         });
     }
+    // No change is missing, so the rest of this group was never in the log: no client has a reply.
+    changes.truncate(whole_groups(changes.len(), |index| changes[index].joined));
     let runs = Runs::of(changes.iter().map(|change| (change.serial, change.life)));
     // Converted in place, so that the deque needs no copy.
     let changes: Vec<Change> = changes
         .into_iter()
         .map(|change| {
-            let place = has_payload(change.change).then_some(change.place);
+            let kind = change.change;
+            let place = (change.span > 0 && has_payload(kind)).then_some(change.place);
             // Changes that outlived a restart count as committed.
             Change::logged(change.position, change.span, place, Position(0), now)
+                .of(kind)
+                .joined(change.joined)
         })
         .collect();
     Ok((changes.into(), runs))

@@ -2,8 +2,6 @@
 //!
 //! - [`salvage`]: the repair of one volume in service.
 //! - [`replay`]: the way back to the previous root, with the log's changes folded again.
-//! - [`quarantine`]: the lost stretches, which reads refuse and writes heal.
 
-pub(crate) mod quarantine;
 pub(crate) mod replay;
 pub(crate) mod salvage;

@@ -8,9 +8,9 @@
 use crate::Error;
 use crate::ack::staged::Staged;
 use crate::destage::batch;
-use crate::destage::plan;
 use crate::destage::previous_root::PreviousRoot;
-use crate::repair::quarantine::{self, Lost};
+use crate::range::quarantine::{self, Lost};
+use crate::shape::Portion;
 use rekindle_base::{Kind, Serial};
 use rekindle_content::salvage::{Findings, MayDrop, Repaired, examine_earlier, repair};
 use rekindle_content::tree::Root;
@@ -99,9 +99,9 @@ impl Staged {
             // The parts below came back unread: it is unknown what would be lost.
             return Ok(None);
         }
-        let folds = plan::coalesce(&previous.changes);
-        rekindle_log::read_ahead(folds.iter().filter_map(|fold| fold.source.place())).await;
-        let root = self.home.fold(&mut batch, &repaired.root, &folds).await?;
+        let first = before.checkpoint.next();
+        let portion = Portion::of(&self.home, first, &previous.changes).await?;
+        let root = portion.fold(&mut batch, &repaired.root).await?;
         let mut pause = Duration::ZERO;
         while let Err(error) = batch.flush().await {
             batch::wait(self, &error, &mut pause).await?;
@@ -109,8 +109,8 @@ impl Staged {
         if !pause.is_zero() {
             self.gate.lock().destage_error = None;
         }
-        let gone = quarantine::with(&before.lost, &self.bytes_of(&repaired.lost));
-        let lost = quarantine::healed(&gone, &folds);
+        let gone = quarantine::with(&before.lost, &self.stretches_of(&repaired.lost));
+        let lost = portion.healed(&gone);
         let changes = previous.changes.len() as u64;
         Ok(Some(Replayed { root, lost, repaired, changes, batch }))
     }

@@ -9,8 +9,9 @@ use crate::ack::staged::Staged;
 use crate::destage::batch::{self, Committed};
 use crate::destage::commit::Attempt;
 use crate::destage::versions;
-use crate::repair::quarantine::{self, Lost};
+use crate::range::quarantine::{self, Lost};
 use crate::repair::replay::RollbackPlan;
+use crate::shape::Home;
 use crate::{Error, Version, limits};
 use futures_util::future::{Either, select};
 use rekindle_content::salvage::{Findings, MayDrop, examine, mend_packs, repair};
@@ -145,12 +146,18 @@ impl Staged {
     /// Checks everything that the volume has in the datastore and repairs what can be repaired.
     /// Lost bytes are quarantined: reads of them are errors that name them, writes over them heal
     /// them. A loss beyond `allowance` is not accepted at all, but reported
-    /// ([`Salvaged::withheld`]). `chunks` counts the chunks read.
+    /// ([`Salvaged::withheld`]), and a volume of records gives nothing up. `chunks` counts the
+    /// chunks read.
     pub async fn salvage(
         self: &Arc<Self>,
         allowance: Allowance,
         chunks: &AtomicU64,
     ) -> Result<Salvaged, Error> {
+        // No write heals a record, and without one the others may mean something else.
+        let allowance = match self.home {
+            Home::Range(_) => allowance,
+            Home::Record(_) => Allowance::NOTHING,
+        };
         let work = pin!(self.repair_all(allowance, chunks));
         let cut = pin!(self.ending());
         match select(work, cut).await {
@@ -295,7 +302,7 @@ impl Staged {
         let content = &self.inner.content;
         let all = MayDrop::Everything;
         let repaired = repair(content, &mut batch, &root, findings, all).await?;
-        let mut more = self.bytes_of(&repaired.lost);
+        let mut more = self.stretches_of(&repaired.lost);
         let mut lost = quarantine::with(&before, &more);
         let replayed = match &way {
             Some(way) if !more.is_empty() => self.replay(way, &lost).await?,
@@ -397,12 +404,9 @@ impl Staged {
         Ok(())
     }
 
-    /// The bytes of lost keys of the tree.
-    pub(crate) fn bytes_of(&self, keys: &[Range<u64>]) -> Vec<Lost> {
-        keys.iter()
-            .map(|keys| self.home.bytes_of(keys.clone()))
-            .map(|bytes| Lost { position: bytes.start, span: bytes.end - bytes.start })
-            .collect()
+    /// The stretches that stand for lost keys of the tree.
+    pub(crate) fn stretches_of(&self, keys: &[Range<u64>]) -> Vec<Lost> {
+        keys.iter().map(|keys| self.home.stretch_of(keys)).collect()
     }
 
     /// Takes the destager's place as soon as no batch is in hand.
@@ -421,11 +425,6 @@ impl Staged {
         }
     }
 
-    /// Notes that the volume has grown: the vault says so already.
-    pub fn resize(&self, size: u64) {
-        self.home.grow(size);
-    }
-
     /// Whether acknowledged changes are damaged in the log, so that the volume cannot destage.
     #[must_use]
     pub fn has_lost_changes(&self) -> bool {
@@ -437,8 +436,9 @@ impl Staged {
         self.damage_reported.store(false, Ordering::Relaxed);
     }
 
-    /// Reports to the salvaging task that content is damaged, once until the next salvage.
-    pub(crate) fn notice(&self, error: &Error) {
+    /// Reports to the salvaging task that content is damaged, once until the next salvage. A kind
+    /// of volume that reads content itself calls it with the error of such a read.
+    pub fn notice(&self, error: &Error) {
         let Error::Content(damage) = error else { return };
         if damage.missing().is_none() || self.damage_reported.swap(true, Ordering::Relaxed) {
             return;

@@ -5,11 +5,11 @@ use rekindle_base::{Generation, Incarnation, NodeId, VolumeId};
 use rekindle_content::{Compression, Content};
 use rekindle_datastore::Store;
 use rekindle_datastore::layer::fault::{self, Plan};
-use rekindle_datastore::record::Writer;
+use rekindle_datastore::record::{Held, Writer};
 use rekindle_env::Env;
 use rekindle_log::Log;
 use rekindle_staging::{
-    Ack, Backlog, Config, Error, Policy, Staged, Staging, Vault, VaultBody, Written,
+    Ack, Backlog, Config, Error, Home, Policy, Staged, Staging, Vault, VaultBody, Written,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -140,22 +140,26 @@ impl Node {
         Arc::new(Blocks { content: self.content.clone() })
     }
 
-    /// Brings a volume into service, and makes it if there is none.
-    pub async fn open(&self, tag: u8) -> Result<Arc<Staged>, Error> {
-        let vault = self.setup.vault(tag);
+    /// The vault that the store has of a volume, or this one, newly made.
+    pub async fn held(&self, vault: Vault) -> Held<Vault> {
         let key = Vault::key(vault.id);
-        let held = loop {
+        loop {
             match self.writer.read::<Vault>(&key).await {
-                Ok(Some(held)) => break held,
+                Ok(Some(held)) => return held,
                 Ok(None) => match self.writer.create(&key, vault.clone()).await {
-                    Ok(held) => break held,
+                    Ok(held) => return held,
                     Err(error) => eprintln!("trying again: {error}"),
                 },
                 Err(error) => eprintln!("trying again: {error}"),
             }
             self.env.sleep(Duration::from_millis(100)).await;
-        };
-        self.staging.open(held, self.home()).await
+        }
+    }
+
+    /// Brings a volume into service, and makes it if there is none.
+    pub async fn open(&self, tag: u8) -> Result<Arc<Staged>, Error> {
+        let held = self.held(self.setup.vault(tag)).await;
+        self.staging.open(held, Home::Range(self.home())).await
     }
 
     /// The vault as the store has it.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rekindle_content::tree::{self, Lookup, Root};
 use rekindle_content::{Batch, Class, Content};
 use rekindle_env::BoxFuture;
-use rekindle_staging::{Error, Extent, Fold, Home};
+use rekindle_staging::{Error, Extent, Fold, RangeHome};
 
 pub const BLOCK: u64 = 4096;
 
@@ -22,7 +22,7 @@ fn parts(position: u64, span: u64) -> impl Iterator<Item = (u64, usize, usize)> 
     })
 }
 
-impl Home for Blocks {
+impl RangeHome for Blocks {
     fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, Error> {
         let mut done = 0;
         for (key, at, length) in parts(position, out.len() as u64) {

@@ -9,7 +9,7 @@ use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::Env;
 use rekindle_env::sim::{Faults, Stop, World};
-use rekindle_staging::{Ack, Home, Policy};
+use rekindle_staging::{Ack, Policy, RangeHome};
 use std::sync::Arc;
 use std::time::Duration;
 

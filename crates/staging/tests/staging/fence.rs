@@ -9,7 +9,7 @@ use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::Env;
 use rekindle_env::sim::{Faults, World};
-use rekindle_staging::{Ack, Error, Policy, Vault, VaultState};
+use rekindle_staging::{Ack, Error, Home, Policy, Vault, VaultState};
 
 fn run(policy: Policy, test: impl AsyncFnOnce(&Env, Node)) {
     let world = World::new(1, Faults::none());
@@ -167,7 +167,7 @@ fn a_copy_of_the_vault_that_was_not_the_stores_ends_service_and_overwrites_nothi
         let held = node.writer.read::<Vault>(&key).await.unwrap().unwrap();
         let root = root_with(&node, 3, 9).await;
         rewrite(&node, |vault| (vault.root, vault.checkpoint) = (root, Serial(5))).await;
-        let volume = node.staging.open_from_cache(held, node.home()).await.unwrap();
+        let volume = node.staging.open_from_cache(held, Home::Range(node.home())).await.unwrap();
         done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap();
         until(env, &volume, |_| volume.read_now(0, &mut [0; 1]).is_err()).await;
         let error = done(&volume, volume.write(0, &[1; 4096], false)).await.unwrap_err();

@@ -14,7 +14,7 @@ use rekindle_datastore::record::Writer;
 use rekindle_datastore::{Datastore, Listed, Store, Version};
 use rekindle_env::sim::{Faults, World};
 use rekindle_env::{BoxFuture, Env};
-use rekindle_staging::{Ack, Error, Extent, Fold, Home, Policy, Staged, Vault};
+use rekindle_staging::{Ack, Error, Extent, Fold, Home, Policy, RangeHome, Staged, Vault};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ struct Slow {
     cold: Blocks,
 }
 
-impl Home for Slow {
+impl RangeHome for Slow {
     fn read_now(&self, _: &Root, _: u64, _: &mut [u8]) -> Result<bool, Error> {
         Ok(false)
     }
@@ -130,7 +130,7 @@ fn what_a_slow_reader_can_reach_is_not_swept_before_it_has_ended() {
             let held = node.writer.read::<Vault>(&key).await.unwrap().unwrap();
             let blocks = Blocks { content: node.content.clone() };
             let cold = Blocks { content: cold(env, &setup, &store) };
-            let home = Arc::new(Slow { env: env.clone(), blocks, cold });
+            let home = Home::Range(Arc::new(Slow { env: env.clone(), blocks, cold }));
             let volume = node.staging.open(held, home).await.unwrap();
             let reader = async {
                 if extents {

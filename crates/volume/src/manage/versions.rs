@@ -88,26 +88,17 @@ pub(crate) async fn rollback(
 /// Fails if part of the tree of an earlier content cannot be read.
 async fn is_readable(inner: &Inner, vault: &Vault, version: &Version) -> Result<(), Error> {
     let home = inner.home_of(vault)?;
-    let mut position = 0;
-    while position < version.size {
-        let span = limits::VERSION_LOOK_BYTES.min(version.size - position);
-        if let Err(error) = home.extents(&version.root, position, span).await {
-            let (name, label) = (&vault.name, version.label());
-            let reason = format!(
-                "its version {label} cannot be read, so the volume stays as it is: {error}; `rekindle volume versions {name}` \
-                 lists the others"
-            );
-            return Err(match error.kind().is_retryable() {
-                true => {
-                    rekindle_datastore::Error::Unavailable(format!("volume '{name}': {reason}"))
-                        .into()
-                }
-                false => Error::Damaged { name: name.clone(), reason },
-            });
-        }
-        position += span;
-    }
-    Ok(())
+    let looked = home.check_tree(&version.root, version.size, limits::VERSION_LOOK_BYTES).await;
+    let Err(error) = looked else { return Ok(()) };
+    let (name, label) = (&vault.name, version.label());
+    let reason = format!(
+        "its version {label} cannot be read, so the volume stays as it is: {error}; `rekindle volume versions {name}` \
+         lists the others"
+    );
+    Err(match error.kind().is_retryable() {
+        true => rekindle_datastore::Error::Unavailable(format!("volume '{name}': {reason}")).into(),
+        false => Error::Damaged { name: name.clone(), reason },
+    })
 }
 
 async fn go_back(claimed: &Claim, to: &str, discard: bool) -> Result<(), Error> {

@@ -32,7 +32,7 @@ impl OneChunk {
     }
 }
 
-impl Home for OneChunk {
+impl RangeHome for OneChunk {
     fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, StagingError> {
         let chunk = match root {
             None => Some(Bytes::from(vec![0; SIZE as usize])),

@@ -25,7 +25,7 @@ impl Kind for Plain {
         Ok(())
     }
     fn open(&self, content: &Content, _vault: &Vault) -> Result<OpenedHome, String> {
-        Ok(Arc::new(OneChunk { content: content.clone() }))
+        Ok(OpenedHome::Range(Arc::new(OneChunk { content: content.clone() })))
     }
     fn describe_damage(&self, _vault: &Vault, _keys: &[Range<u64>]) -> Option<String> {
         None

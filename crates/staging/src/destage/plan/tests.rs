@@ -64,22 +64,22 @@ fn a_batch_has_at_least_one_change_and_else_keeps_its_bound() {
 }
 
 #[test]
-fn the_last_write_of_a_range_is_what_remains() {
-    let folds = coalesce(&[
-        change(0, b"aaaa"),
-        change(8, b"bbbb"),
-        change(2, b"cc"),
-        zero(9, 3),
-        zero(12, 4),
-    ]);
-    let seen: Vec<_> = folds
-        .iter()
-        .map(|fold| {
-            let mut bytes = vec![b'.'; fold.span as usize];
-            assert!(fold.source.read_now(0, &mut bytes).unwrap());
-            (fold.position, bytes)
-        })
+fn a_batch_never_parts_a_group() {
+    // One alone, a group of three, a group of two. Each takes 164 bytes.
+    let joined = [false, true, true, false, true, false];
+    let changes: Vec<_> =
+        joined.iter().map(|&joined| change(0, &[1; 100]).joined(joined)).collect();
+    for (bytes, expected) in [(1, 1), (500, 1), (655, 1), (656, 4), (983, 4), (984, 6)] {
+        assert_eq!(prefix(changes.iter(), 6, bytes), expected, "{bytes}");
+    }
+    // A group larger than the bound goes as a whole.
+    assert_eq!(prefix(changes[1..].iter(), 5, 1), 3);
+    let many: Vec<_> = (0..limits::BATCH_CHANGES_MAX + 2)
+        .map(|index| zero(0, 1).joined(index + 2 > limits::BATCH_CHANGES_MAX))
         .collect();
-    let want = [(0, b"aa".to_vec()), (2, b"cc".to_vec()), (8, b"b".to_vec()), (9, vec![0; 7])];
-    assert_eq!(seen, want);
+    let last = zero(0, 1);
+    let changes = || many.iter().chain([&last]);
+    let count = prefix(changes(), many.len() + 1, u64::MAX);
+    assert_eq!(count, limits::BATCH_CHANGES_MAX - 1);
+    assert_eq!(prefix(changes().skip(count), 4, u64::MAX), 4);
 }

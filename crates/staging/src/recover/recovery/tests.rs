@@ -38,6 +38,31 @@ fn losses_count_unless_the_datastore_has_what_is_lost() {
     );
 }
 
+#[test]
+fn parked_groups_stay_whole() {
+    // One change that is not listed, one alone, a group of three, one alone.
+    let joined = [false, true, true, false, false];
+    for (through, kept, begins) in
+        [(8, 0, 8), (9, 0, 9), (10, 1, 10), (11, 1, 10), (12, 1, 10), (13, 4, 13), (20, 5, 14)]
+    {
+        let change = |&joined: &bool| {
+            Change::logged(0, 512, None, Position(0), Moment::default()).joined(joined)
+        };
+        let mut parked = Parked {
+            generation: Generation(5),
+            checkpoint: Serial(8),
+            unindexed: 1,
+            changes: joined.iter().map(change).collect(),
+            end: Position(0),
+            begins: Serial(14),
+            runs: Runs::of([(Serial(14), Incarnation(100))].into_iter()),
+        };
+        parked.truncate(Serial(through));
+        assert_eq!((parked.changes.len(), parked.begins), (kept, Serial(begins)), "{through}");
+        assert_eq!(parked.unindexed, usize::from(through > 8));
+    }
+}
+
 /// Start 160 found serials 9 to 14 of start 100; the user gave up the changes behind 12.
 #[test]
 fn what_is_kept_of_accepted_losses_fits_the_vault_in_this_generation_and_the_next_ones() {

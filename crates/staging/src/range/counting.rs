@@ -5,12 +5,12 @@
 //! So the tree of the root before is asked, in a few samples where the whole would take long; short
 //! stretches count as they are.
 
-use crate::home::{Extent, Fold, Home};
 use crate::limits;
+use crate::range::home::{Extent, Fold, RangeHome};
 use rekindle_content::tree::Root;
 
 /// Estimates the bytes with content that `folds`, in order, write over in `root`.
-pub(crate) async fn written_over(home: &dyn Home, root: &Root, folds: &[Fold]) -> u64 {
+pub(crate) async fn written_over(home: &dyn RangeHome, root: &Root, folds: &[Fold]) -> u64 {
     if root.is_none() {
         return 0;
     }
@@ -40,7 +40,13 @@ fn stretches(folds: &[Fold]) -> Vec<(u64, u64)> {
 
 /// Bytes with content in a stretch. `left`: bytes of this batch that may still be asked for in
 /// full.
-async fn stored(home: &dyn Home, root: &Root, position: u64, span: u64, left: &mut u64) -> u64 {
+async fn stored(
+    home: &dyn RangeHome,
+    root: &Root,
+    position: u64,
+    span: u64,
+    left: &mut u64,
+) -> u64 {
     let is_whole = span <= *left;
     if is_whole {
         *left -= span;

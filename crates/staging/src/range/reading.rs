@@ -3,9 +3,10 @@
 
 use crate::ack::policy::Mode;
 use crate::ack::staged::Staged;
-use crate::home::{Extent, Source};
-use crate::repair::quarantine::{self, Lost};
-use crate::{Error, limits};
+use crate::queue::Change;
+use crate::queue::volume_state::VolumeState;
+use crate::range::quarantine::{self, Lost};
+use crate::{Error, Extent, Source, limits};
 use rekindle_content::tree::Root;
 
 /// The parts of a range at one moment. The sources hold their bytes, so the picture stays true.
@@ -19,9 +20,25 @@ struct Picture {
     lost: Vec<Lost>,
 }
 
+impl VolumeState {
+    /// The stretches of `start..end` that are newer than the home: from, to, and their change.
+    /// Ascending.
+    fn meeting(
+        &self,
+        start: u64,
+        end: u64,
+    ) -> Result<impl Iterator<Item = (u64, u64, &Change)>, Error> {
+        Ok(self.shown.overlay()?.meeting(start, end).filter_map(|piece| {
+            // The home has the changes that the queue has no more.
+            Some((piece.position, piece.end, self.queue.at(piece.serial)?))
+        }))
+    }
+}
+
 impl Staged {
     /// Reads from memory only; `false` when some byte is not there. A plain call.
     pub fn read_now(&self, position: u64, out: &mut [u8]) -> Result<bool, Error> {
+        let home = self.range_home()?;
         let end = end_of(position, out.len())?;
         if out.len() > limits::COPY_UNDER_LOCK_BYTES_MAX {
             return self.read_picture_now(position, out);
@@ -37,7 +54,7 @@ impl Staged {
             if !gate.queue.is_listed() {
                 return Ok(false);
             }
-            for (start, stop, change) in gate.meeting(position, end) {
+            for (start, stop, change) in gate.meeting(position, end)? {
                 if start > next {
                     gaps.push((next, start));
                 }
@@ -52,18 +69,19 @@ impl Staged {
             gate.held.value.root
         };
         for (start, stop) in gaps {
-            if !self.home.read_now(&root, start, part(out, position, start, stop))? {
+            if !home.read_now(&root, start, part(out, position, start, stop))? {
                 return Ok(false);
             }
         }
         // The last gap apart: a read that meets nothing allocates nothing.
         if next < end {
-            return self.home.read_now(&root, next, part(out, position, next, end));
+            return home.read_now(&root, next, part(out, position, next, end));
         }
         Ok(true)
     }
 
     fn read_picture_now(&self, position: u64, out: &mut [u8]) -> Result<bool, Error> {
+        let home = self.range_home()?;
         if !self.gate.lock().queue.is_listed() {
             return Ok(false);
         }
@@ -74,7 +92,7 @@ impl Staged {
             }
         }
         for (start, stop) in picture.gaps {
-            if !self.home.read_now(&picture.root, start, part(out, position, start, stop))? {
+            if !home.read_now(&picture.root, start, part(out, position, start, stop))? {
                 return Ok(false);
             }
         }
@@ -83,6 +101,7 @@ impl Staged {
 
     /// Reads from memory, flash and the datastore.
     pub async fn read(&self, position: u64, out: &mut [u8]) -> Result<(), Error> {
+        let home = self.range_home()?;
         self.listed().await?;
         // Every chunk that this root reaches stays until the read has ended, even when newer roots
         // do not reach it.
@@ -94,7 +113,7 @@ impl Staged {
         let keep = self.mode != Mode::Store { keep: false };
         for (start, stop) in picture.gaps {
             let out = part(out, position, start, stop);
-            let read = self.home.read(&picture.root, start, out, keep).await;
+            let read = home.read(&picture.root, start, out, keep).await;
             read.inspect_err(|error| self.notice(error))?;
         }
         Ok(())
@@ -102,6 +121,7 @@ impl Staged {
 
     /// Data and holes of a range, adjacent equals merged, covering it exactly.
     pub async fn extents(&self, position: u64, span: u64) -> Result<Vec<Extent>, Error> {
+        let home = self.range_home()?;
         let end = position.checked_add(span).ok_or_else(beyond)?;
         self.listed().await?;
         let _hold = self.inner.content.hold();
@@ -115,7 +135,7 @@ impl Staged {
             })
             .collect();
         for (start, stop) in picture.gaps {
-            extents.extend(self.home.extents(&picture.root, start, stop - start).await?);
+            extents.extend(home.extents(&picture.root, start, stop - start).await?);
         }
         extents.sort_unstable_by_key(|extent| extent.position);
         Ok(merged(quarantine::as_data(extents, &picture.lost)))
@@ -154,7 +174,7 @@ impl Staged {
         let lost = quarantine::meeting(&vault.lost, position, end).to_vec();
         let mut picture = Picture { pieces: Vec::new(), gaps: Vec::new(), root: vault.root, lost };
         let mut next = position;
-        for (start, stop, change) in gate.meeting(position, end) {
+        for (start, stop, change) in gate.meeting(position, end)? {
             if start > next {
                 picture.gaps.push((next, start));
             }

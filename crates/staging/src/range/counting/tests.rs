@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Error;
-use crate::home::Source;
+use crate::Source;
 use futures_util::FutureExt;
 use rekindle_base::PackId;
 use rekindle_content::{Batch, Pointer};
@@ -15,7 +15,7 @@ const GIB: u64 = 1 << 30;
 /// A home with content in some stretches.
 struct Drawn(Vec<Range<u64>>);
 
-impl Home for Drawn {
+impl RangeHome for Drawn {
     fn read_now(&self, _: &Root, _: u64, _: &mut [u8]) -> Result<bool, Error> {
         unreachable!()
     }

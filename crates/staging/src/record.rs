@@ -1,0 +1,230 @@
+//! Volumes of records: the changes are records that only the volume's kind understands. There are
+//! no ranges, so no record hides another: each counts, in serial order.
+//!
+//! The home keeps what the visible records say in a form of its own, and its readers read that. The
+//! core tells the home of each group when that becomes visible, and of each root that holds the
+//! records up to a serial.
+
+use crate::ack::staged::{Request, Staged, Submission, failed};
+use crate::queue::{Change, Payload};
+use crate::shape::Home;
+use crate::{Error, Written, limits};
+use bytes::Bytes;
+use rekindle_base::Serial;
+use rekindle_base::limits::CHANGE_BYTES_MAX;
+use rekindle_content::{Batch, tree::Root};
+use rekindle_env::BoxFuture;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A record of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    pub serial: Serial,
+    /// The record's own kind; its meaning belongs to the volume's kind.
+    pub kind: u64,
+    pub bytes: Bytes,
+    /// Whether the next record belongs to the same group.
+    pub joined: bool,
+}
+
+/// A record that a caller submits.
+#[derive(Debug, Clone, Copy)]
+pub struct NewRecord<'a> {
+    /// The record's own kind.
+    pub kind: u64,
+    /// At most `limits::CHANGE_BYTES_MAX`.
+    pub bytes: &'a [u8],
+}
+
+/// The home of a volume of records. The vault with which the volume is opened tells the root with
+/// which the home begins, and the checkpoint up to which that root has the records.
+pub trait RecordHome: Send + Sync + 'static {
+    /// Notes that one record, or the records of one group, are visible from now on: in serial
+    /// order, each once, never a part of a group. A plain and short call: the volume's lock is
+    /// held.
+    fn apply(&self, group: &[Record]);
+
+    /// Notes that the datastore has all records up to `checkpoint` under `root`. Called in the same
+    /// critical section in which the vault changes, also when only the root does (a salvage), and
+    /// after [`RecordHome::apply`] of all these records. A plain and short call.
+    fn finish(&self, root: &Root, checkpoint: Serial);
+
+    /// Writes records into `batch` and returns the root with them. `root` has all records before
+    /// the first one; groups are whole.
+    fn fold<'a>(
+        &'a self,
+        batch: &'a mut Batch,
+        root: &'a Root,
+        records: &'a [Record],
+    ) -> BoxFuture<'a, Result<Root, Error>>;
+
+    /// Reads the tree of a root, as far as lookups need it; fails if part of it cannot be read.
+    fn check_tree<'a>(&'a self, root: &'a Root) -> BoxFuture<'a, Result<(), Error>>;
+}
+
+/// The way of records to their home.
+pub(crate) struct Coming {
+    home: Arc<dyn RecordHome>,
+    /// The bytes of the records that the log has and that are not visible yet, in serial order.
+    bytes: VecDeque<Bytes>,
+    /// The first records of a group while the others are being shown, too.
+    group: Vec<Record>,
+}
+
+impl Coming {
+    pub(crate) fn new(home: Arc<dyn RecordHome>) -> Self {
+        Self { home, bytes: VecDeque::new(), group: Vec::new() }
+    }
+
+    /// With the bytes of recovered records that are not visible yet.
+    pub(crate) async fn with(
+        home: Arc<dyn RecordHome>,
+        volume: &str,
+        first: Serial,
+        records: impl Iterator<Item = &Change>,
+    ) -> Result<Self, Error> {
+        let mut coming = Self::new(home);
+        for (change, serial) in records.zip((first.0..).map(Serial)) {
+            let bytes = bytes_of(change).await;
+            coming.bytes.push_back(bytes.map_err(|error| damaged(volume, serial, change, error))?);
+        }
+        Ok(coming)
+    }
+
+    /// Notes the bytes of a record that was appended to the log last.
+    pub(crate) fn expect(&mut self, payload: &[u8]) {
+        self.bytes.push_back(Bytes::copy_from_slice(payload));
+    }
+
+    /// Shows the next record, with its group when that is whole.
+    pub(crate) fn show(&mut self, change: &Change, serial: Serial) {
+        let bytes = match &change.payload {
+            Payload::Memory(kept) => kept.bytes.clone(),
+            Payload::Log(_) | Payload::Zero => {
+                self.bytes.pop_front().expect("a record in the log is expected before it is shown")
+            }
+        };
+        self.group.push(record(change, serial, bytes));
+        if !change.joined {
+            self.home.apply(&self.group);
+            self.group.clear();
+        }
+    }
+
+    pub(crate) fn finish(&self, root: &Root, checkpoint: Serial) {
+        debug_assert!(self.group.is_empty(), "groups become visible as a whole");
+        self.home.finish(root, checkpoint);
+    }
+}
+
+fn record(change: &Change, serial: Serial, bytes: Bytes) -> Record {
+    Record { serial, kind: change.position, bytes, joined: change.joined }
+}
+
+/// Applies the unfinished records of a volume that comes into service, in serial order. Nothing
+/// reads the home meanwhile.
+pub(crate) async fn replay(
+    home: &dyn RecordHome,
+    volume: &str,
+    first: Serial,
+    changes: impl Iterator<Item = &Change>,
+) -> Result<(), Error> {
+    let mut changes = changes.zip((first.0..).map(Serial)).peekable();
+    let mut group = Vec::new();
+    while changes.peek().is_some() {
+        let slice: Vec<_> = changes.by_ref().take(limits::SLICE_CHANGES).collect();
+        read_ahead(slice.iter().map(|(change, _)| *change)).await;
+        for (change, serial) in slice {
+            let bytes = bytes_of(change).await;
+            let bytes = bytes.map_err(|error| damaged(volume, serial, change, error))?;
+            group.push(record(change, serial, bytes));
+            if !change.joined {
+                home.apply(&group);
+                group.clear();
+            }
+        }
+    }
+    debug_assert!(group.is_empty(), "half a group is dropped before");
+    Ok(())
+}
+
+/// Reads records of which the first has the serial `first`.
+pub(crate) async fn read(first: Serial, changes: &[Change]) -> Result<Vec<Record>, Error> {
+    read_ahead(changes.iter()).await;
+    let mut records = Vec::with_capacity(changes.len());
+    for (change, serial) in changes.iter().zip((first.0..).map(Serial)) {
+        records.push(record(change, serial, bytes_of(change).await?));
+    }
+    Ok(records)
+}
+
+async fn read_ahead(changes: impl Iterator<Item = &Change>) {
+    let place = |change: &Change| match &change.payload {
+        Payload::Log(place) => Some(place.clone()),
+        Payload::Zero | Payload::Memory(_) => None,
+    };
+    let places: Vec<_> = changes.filter_map(place).collect();
+    rekindle_log::read_ahead(places.iter()).await;
+}
+
+async fn bytes_of(change: &Change) -> Result<Bytes, Error> {
+    match &change.payload {
+        Payload::Zero => Ok(Bytes::new()),
+        Payload::Memory(kept) => Ok(kept.bytes.clone()),
+        Payload::Log(place) => {
+            let mut bytes = vec![0; place.length() as usize];
+            place.read(0, &mut bytes).await?;
+            Ok(bytes.into())
+        }
+    }
+}
+
+/// The error of a record that cannot be read back: the records behind it may mean
+/// something else without it.
+fn damaged(volume: &str, serial: Serial, change: &Change, error: Error) -> Error {
+    if !matches!(error, Error::Log(rekindle_log::Error::Damaged { .. })) {
+        return error;
+    }
+    let reason = format!(
+        "serial {serial} ({}): {error}: `rekindle salvage run {volume} --accept-losses` goes on from what is whole before it",
+        change.name()
+    );
+    Error::Lost { volume: volume.to_owned(), reason }
+}
+
+impl Staged {
+    /// Submits one record, or several as a group: all of them count, or none, also after a crash.
+    /// A group has at most `rekindle_log::limits::GROUP_ENTRIES_MAX` records, and is acknowledged
+    /// as a whole. `durable`: must reach flash (or the datastore) whatever the volume's ack.
+    pub fn append_records(self: &Arc<Self>, records: &[NewRecord<'_>], durable: bool) -> Written {
+        if matches!(self.home, Home::Range(_)) {
+            return failed(Error::Invalid("the volume holds byte ranges, no records".to_owned()));
+        }
+        if records.is_empty() {
+            return Written::Acked;
+        }
+        if let Some(large) = records.iter().find(|one| one.bytes.len() as u64 > CHANGE_BYTES_MAX) {
+            return failed(Error::Invalid(format!(
+                "a record has at most {CHANGE_BYTES_MAX} bytes, not {}",
+                large.bytes.len()
+            )));
+        }
+        let mut requests = Vec::with_capacity(records.len());
+        for &NewRecord { kind, bytes } in records {
+            requests.push(Request {
+                change: rekindle_log::Change::Record,
+                position: kind,
+                span: bytes.len() as u64,
+                payload: bytes,
+            });
+        }
+        self.submit(Submission { requests: &requests, durable })
+    }
+
+    /// Waits until the home has all records that were visible before the volume came into service.
+    /// Reads before that would miss some.
+    pub async fn until_readable(&self) -> Result<(), Error> {
+        self.listed().await
+    }
+}
