@@ -1,11 +1,7 @@
 //! Talks to a daemon: HTTP over the Unix socket in its folder.
 
-use crate::failure::{Failure, Outcome};
 use crate::nearest::nearest;
-use crate::output::quoted;
 use crate::running;
-use crate::signals::StopSignals;
-use crate::supervise::endpoints;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode};
@@ -13,15 +9,16 @@ use hyper_util::rt::TokioIo;
 use rekindle_base::Kind;
 use rekindle_env::Address;
 use rekindle_env::real::folder::Folder;
+use rekindle_supervise::endpoints::{self, HTTP_SOCKET};
+use rekindle_supervise::signals::StopSignals;
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output::quoted;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-
-/// The name of the API's socket in the daemon's folder.
-pub const SOCKET: &str = "rekindle.sock";
 
 /// A daemon, by its folder.
 pub struct Client {
@@ -61,7 +58,7 @@ impl Client {
     /// Whether a process holds the daemon's socket or its folder. Files say nothing: a killed
     /// daemon leaves them behind.
     pub fn is_there(&self) -> bool {
-        let connect = async { UnixStream::connect(self.dir.join(SOCKET)).await.is_ok() };
+        let connect = async { UnixStream::connect(self.dir.join(HTTP_SOCKET)).await.is_ok() };
         self.runtime.block_on(connect) || endpoints::is_held(&self.dir)
     }
 
@@ -159,7 +156,7 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| Failure::new("the request cannot be built").because(error))?;
-        let socket = self.dir.join(SOCKET);
+        let socket = self.dir.join(HTTP_SOCKET);
         let error = match UnixStream::connect(&socket).await {
             Ok(stream) => {
                 self.check(&stream, &socket)?;

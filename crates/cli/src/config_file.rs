@@ -4,12 +4,12 @@
 //! An unknown key is refused: a slip in a settings file would otherwise be found on the day when
 //! the setting is needed.
 
-use crate::failure::{Failure, Outcome};
 use crate::nearest::nearest;
 use crate::parse::{self, ParityChoice, Place};
-use crate::supervise::access;
 use rekindle_base::Kind;
 use rekindle_node::config::Compression;
+use rekindle_supervise::access;
+use rekindle_terminal::failure::{Failure, Outcome};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::{Table, Value};

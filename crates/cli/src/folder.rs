@@ -1,8 +1,8 @@
 //! The choice of the daemon's folder, and so of the daemon.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
-use crate::failure::{Failure, Outcome};
 use rekindle_base::Kind;
+use rekindle_terminal::failure::{Failure, Outcome};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 

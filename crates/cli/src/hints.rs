@@ -2,10 +2,10 @@
 //! goes by how words begin, and so takes `rename` for `remove`: a slip must not become a loss.
 
 use crate::arguments::Cli;
-use crate::failure::Failure;
 use crate::nearest::{distance, nearest};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
+use rekindle_terminal::failure::Failure;
 
 /// Commands that remove something: offered only for a slip of one letter.
 const TAKES_AWAY: [&str; 4] = ["rm", "remove", "purge", "drop"];

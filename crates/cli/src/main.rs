@@ -2,38 +2,31 @@
 
 #![warn(clippy::print_stderr, clippy::print_stdout)]
 
-mod appliance;
 mod arguments;
 mod client;
 mod command;
 mod config_file;
 mod drill;
-mod failure;
 mod folder;
 mod hints;
 mod inspect;
-mod memory_holder;
 mod nbd;
 mod nearest;
-mod netlink;
-mod output;
 mod parse;
 mod running;
-mod signals;
-mod supervise;
 mod transfer;
-mod worker;
 
 use arguments::{Cli, Command};
-use failure::Outcome;
+use rekindle_supervise::{resume_after_exec, worker};
+use rekindle_terminal::failure::Outcome;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     rekindle_env::real::first_instruction();
-    if appliance::guest::is_first() {
-        appliance::guest::run();
+    if rekindle_appliance::guest::is_first() {
+        rekindle_appliance::guest::run();
     }
-    if let Some(ended) = supervise::reexec::resume_after_exec() {
+    if let Some(ended) = resume_after_exec() {
         return exit(ended, false);
     }
     if worker::is_meant() {
@@ -68,7 +61,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Jobs(jobs) => command::jobs::run(common, jobs).map(|()| 0),
         Command::Upgrade(upgrade) => command::upgrade::run(common, upgrade).map(|()| 0),
         Command::BootReport(report) => command::boot_report::run(common, report).map(|()| 0),
-        Command::Appliance(appliance) => appliance::run(common, appliance),
+        Command::Appliance(appliance) => command::appliance::run(common, appliance),
         Command::Formats => {
             command::formats::run(common);
             Ok(0)

@@ -1,7 +1,7 @@
 //! The daemons that run on this machine.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
-use crate::client::SOCKET;
+use rekindle_supervise::endpoints::HTTP_SOCKET;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -14,19 +14,19 @@ const MANY: usize = 5;
 pub fn folders() -> Vec<PathBuf> {
     let text = std::fs::read(SOCKETS).unwrap_or_default();
     let mut found = listed(&String::from_utf8_lossy(&text));
-    found.retain(|dir| UnixStream::connect(dir.join(SOCKET)).is_ok());
+    found.retain(|dir| UnixStream::connect(dir.join(HTTP_SOCKET)).is_ok());
     found.truncate(MANY);
     found
 }
 
-/// Returns the folders in which a process listens at a socket named [`SOCKET`].
+/// Returns the folders in which a process listens at a socket named [`HTTP_SOCKET`].
 fn listed(text: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = text
         .lines()
         // Number, references, protocol, flags (listening), type, state, inode, path.
         .filter(|line| line.split_whitespace().nth(3) == Some("00010000"))
         .filter_map(|line| line.find('/').map(|at| Path::new(&line[at..])))
-        .filter(|path| path.file_name().is_some_and(|name| name == SOCKET))
+        .filter(|path| path.file_name().is_some_and(|name| name == HTTP_SOCKET))
         .filter_map(|path| path.parent().map(Path::to_owned))
         .collect();
     found.sort();

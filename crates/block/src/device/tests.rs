@@ -95,7 +95,7 @@ impl Kind for Tape {
         Ok(())
     }
     fn open(&self, content: &Content, vault: &Vault) -> Result<OpenedHome, String> {
-        Ok(Arc::new(Extents::new(content.clone(), vault.size, 4096)))
+        Ok(OpenedHome::Range(Arc::new(Extents::new(content.clone(), vault.size, 4096))))
     }
     fn describe_damage(&self, _vault: &Vault, _keys: &[Range<u64>]) -> Option<String> {
         None

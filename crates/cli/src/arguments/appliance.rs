@@ -1,8 +1,8 @@
 //! `appliance`: a virtual machine that only serves.
 
-use crate::appliance::MemoryKind;
 use crate::parse::{self, Place};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
+use rekindle_appliance::{Accelerator, MemoryKind};
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
@@ -90,7 +90,7 @@ pub struct ApplianceRun {
     #[arg(long)]
     pub insecure: bool,
     /// Let this group use the NBD sockets too [default: only the user who runs the appliance]
-    #[arg(long, value_name = "GROUP", value_parser = crate::supervise::access::group)]
+    #[arg(long, value_name = "GROUP", value_parser = rekindle_supervise::access::group)]
     pub socket_group: Option<u32>,
     /// Where the bulk lies: s3://BUCKET/PREFIX [default: the data disk]
     #[arg(long, env = "REKINDLE_STORE", hide_env_values = true, value_name = "URL")]
@@ -110,14 +110,6 @@ pub struct ApplianceRun {
     /// Further arguments of `rekindle up` in the guest
     #[arg(last = true, value_name = "UP ARGUMENTS")]
     pub up: Vec<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Accelerator {
-    /// kvm where the processor does it, else tcg
-    Auto,
-    Kvm,
-    Tcg,
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ mod transfer;
 mod up;
 mod volume;
 
-pub use appliance::{Accelerator, Appliance, ApplianceBuild, ApplianceRun};
+pub use appliance::{Appliance, ApplianceBuild, ApplianceRun};
 use clap::{Args, Parser, Subcommand};
 pub use drill::{Attach, Drill, Restart};
 pub use kept::{Purge, Rename, Resize, Restore, Rollback};
@@ -17,7 +17,7 @@ pub use look::{BootReport, Completions, Debug, Inspect, Man, Space, Status, Volu
 pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
 pub use transfer::{Export, Format, Import};
-pub use up::{LogFormat, Stop, Up, Upgrade};
+pub use up::{Stop, Up, Upgrade};
 pub use volume::{Create, Map, Named, Remove, Volume};
 
 const EXAMPLES: &str = "\

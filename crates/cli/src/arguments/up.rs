@@ -1,7 +1,8 @@
 //! `up`, `upgrade` and `stop`: the life of a daemon.
 
 use crate::parse::{self, ParityChoice, Place};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use rekindle_supervise::worker::LogFormat;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -50,11 +51,11 @@ pub struct Up {
     pub insecure: bool,
     /// Let this group use the NBD sockets too: QEMU's, for example [default: only the user who runs
     /// the daemon]
-    #[arg(long, env = "REKINDLE_SOCKET_GROUP", hide_env_values = true, value_name = "GROUP", value_parser = crate::supervise::access::group)]
+    #[arg(long, env = "REKINDLE_SOCKET_GROUP", hide_env_values = true, value_name = "GROUP", value_parser = rekindle_supervise::access::group)]
     pub socket_group: Option<u32>,
     /// Let this group use the sockets of the JSON API too: it may then remove volumes and stop the
     /// daemon
-    #[arg(long, env = "REKINDLE_HTTP_SOCKET_GROUP", hide_env_values = true, value_name = "GROUP", value_parser = crate::supervise::access::group)]
+    #[arg(long, env = "REKINDLE_HTTP_SOCKET_GROUP", hide_env_values = true, value_name = "GROUP", value_parser = rekindle_supervise::access::group)]
     pub http_socket_group: Option<u32>,
     /// File of the memory that outlives the process, on tmpfs; memfd: no file, held by `up` itself
     /// or by systemd; in a virtual machine ivshmem, or a file on a file system mounted with -o dax:
@@ -107,13 +108,6 @@ pub struct Up {
         default_value = "text"
     )]
     pub log_format: LogFormat,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    Text,
-    Json,
 }
 
 #[derive(Debug, Args)]

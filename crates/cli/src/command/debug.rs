@@ -3,9 +3,9 @@
 use super::client;
 use crate::arguments::{Common, Debug};
 use crate::client::escape;
-use crate::failure::Outcome;
-use crate::output;
 use rekindle_base::units::format_size;
+use rekindle_terminal::failure::Outcome;
+use rekindle_terminal::output;
 use serde_json::Value;
 
 /// Runs the command.

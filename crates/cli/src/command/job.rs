@@ -1,12 +1,12 @@
 //! Long work of the daemon, as the command line follows it.
 
 use crate::client::Client;
-use crate::failure::{Failure, Outcome};
-use crate::output;
 use indicatif::ProgressBar;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::{Job, JobState};
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
 use std::time::Duration;
 
 /// Pause between two looks at a job.

@@ -3,9 +3,9 @@
 use super::{client, job};
 use crate::arguments::{Common, Jobs};
 use crate::client::escape;
-use crate::failure::Outcome;
-use crate::output;
 use rekindle_front::http::api::{Job, JobState};
+use rekindle_terminal::failure::Outcome;
+use rekindle_terminal::output;
 
 /// Runs the command.
 pub fn run(common: &Common, jobs: &Jobs) -> Outcome {

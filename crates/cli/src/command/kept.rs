@@ -3,12 +3,12 @@
 use super::client;
 use crate::arguments::{Common, Named, Purge, Rename, Resize, Restore, Rollback};
 use crate::client::{Client, escape};
-use crate::failure::{Failure, Outcome};
-use crate::output;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::Volume;
 use rekindle_front::http::kept::{TrashedVolume, VolumeVersion};
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
 use serde_json::{Value, json};
 
 fn path(name: &str, rest: &str) -> String {

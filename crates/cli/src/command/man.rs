@@ -2,9 +2,9 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use crate::arguments::{Cli, Common, Man};
-use crate::failure::{Failure, Outcome};
-use crate::output;
 use clap::CommandFactory;
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
 use std::io;
 
 /// Writes a page for each command.

@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub mod appliance;
 pub mod boot_report;
 pub mod completions;
 pub mod debug;
@@ -22,8 +23,8 @@ pub mod warm;
 
 use crate::arguments::Common;
 use crate::client::Client;
-use crate::failure::Outcome;
 use crate::folder;
+use rekindle_terminal::failure::Outcome;
 
 /// Returns a client of the daemon that the command is meant for.
 pub fn client(common: &Common) -> Outcome<Client> {

@@ -2,10 +2,10 @@
 
 use super::{client, job};
 use crate::arguments::{Common, Space};
-use crate::failure::Outcome;
-use crate::output;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::Job;
+use rekindle_terminal::failure::Outcome;
+use rekindle_terminal::output;
 use serde_json::{Value, json};
 
 /// Runs the command.

@@ -3,10 +3,10 @@
 use super::client;
 use crate::arguments::{Common, Status};
 use crate::client::Client;
-use crate::failure::{EXIT_FAILED, EXIT_FENCED, Outcome};
-use crate::output;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::{self, Job, JobState, LogUsage, MemoryBudget, StoreInfo, Volume};
+use rekindle_terminal::failure::{EXIT_FAILED, EXIT_FENCED, Outcome};
+use rekindle_terminal::output;
 use serde_json::{Value, json};
 
 /// Runs the command; exit code 1 while the daemon does not serve.

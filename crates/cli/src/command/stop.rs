@@ -3,12 +3,12 @@
 use super::client;
 use crate::arguments::{Common, Stop};
 use crate::client::Client;
-use crate::failure::{Failure, Outcome};
-use crate::output;
-use crate::supervise::endpoints;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::Stopping;
+use rekindle_supervise::endpoints;
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;

@@ -2,9 +2,9 @@
 
 use super::{client, job};
 use crate::arguments::{Common, Sweep};
-use crate::failure::Outcome;
-use crate::output;
 use rekindle_front::http::api::{Dismissed, Job, SweepStatus};
+use rekindle_terminal::failure::Outcome;
+use rekindle_terminal::output;
 use serde_json::{Value, json};
 
 /// Runs the command.

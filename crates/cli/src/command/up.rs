@@ -1,18 +1,16 @@
-//! `rekindle up`: settle the settings, open the sockets, then supervise a worker or be one (under
-//! systemd).
+//! `rekindle up`: settle the settings, serve, and say so.
 
 use crate::arguments::{Common, Up};
 use crate::client::escape;
 use crate::config_file::{self, Settings};
-use crate::failure::{Failure, Outcome};
 use crate::folder;
-use crate::output;
 use crate::parse::Place;
-use crate::supervise::endpoints::{Endpoints, Lock};
-use crate::supervise::sockets::{self, Listening, Role, Wanted};
-use crate::supervise::{Announce, Supervisor, access, ivshmem, memory};
-use crate::worker::{self, Handover, Ready};
 use rekindle_env::Address;
+use rekindle_supervise::Service;
+use rekindle_supervise::sockets::{Role, WantedSockets};
+use rekindle_supervise::worker::Ready;
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
 use std::path::{Path, PathBuf};
 
 /// Runs the command; gives the exit code.
@@ -25,39 +23,15 @@ pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
     };
     let named = common.dir.as_deref().or(settings.dir.as_deref());
     let dir = folder::of_server(named)?;
-    let mut config = configure(&dir, up, &settings)?;
+    let config = configure(&dir, up, &settings)?;
     must_be_text(&[Some(&dir), config.warm.as_ref(), up.config.as_ref()])?;
-    let lock = Lock::take(&dir)?;
-    ivshmem::settle(&mut config.warm)?;
-    let memory = memory::hold(&mut config.warm, under_systemd())?;
     let mut notes = Vec::new();
-    let sockets = open(&dir, up, settings, &mut notes)?;
-    let handover = Handover {
-        config,
-        sockets: Vec::new(),
-        report: None,
-        born: None,
-        parent: 0,
-        verbose: up.verbose,
-        log_format: up.log_format,
-    };
-    let places: Vec<(Role, Address)> =
-        sockets.iter().map(|socket| (socket.role, socket.address.clone())).collect();
-    let json = common.json;
-    let told = dir.clone();
-    let say = move |ready: &Ready, supervised: bool| {
-        let banner = Banner { dir: &told, ready, places: &places, notes: &notes, supervised };
-        banner.print(json);
-    };
-    if under_systemd() {
-        let served = serve_here(&dir, &handover, sockets, say, lock);
-        drop(memory);
-        return served;
-    }
-    let announce: Announce = Box::new(move |ready: &Ready| say(ready, true));
-    let announce = Some(announce);
-    let program = std::env::current_exe()?;
-    Supervisor { dir, handover, sockets, lock, memory, announce, program, arrival: None }.run()
+    let service = Service::open(dir.clone(), config, &wanted_sockets(up, settings), &mut notes)?
+        .diagnostics(up.verbose, up.log_format);
+    let (places, json) = (service.places(), common.json);
+    service.run(move |ready: &Ready, supervised: bool| {
+        Banner { dir: &dir, ready, places: &places, notes: &notes, supervised }.print(json);
+    })
 }
 
 /// Refuses a path that is not text: addresses of sockets and the worker's handover are text.
@@ -69,35 +43,6 @@ fn must_be_text(paths: &[Option<&PathBuf>]) -> Outcome {
                 .next("choose another name, or a link to it"))
         }
     }
-}
-
-/// Whether systemd started this very process, and so will restart it. Its variables alone do not
-/// tell: every shell of a desktop session inherits them.
-fn under_systemd() -> bool {
-    let own = std::process::id().to_string();
-    std::env::var_os("NOTIFY_SOCKET").is_some()
-        || std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == own)
-        || (std::env::var_os("INVOCATION_ID").is_some()
-            && rustix::process::getppid().is_some_and(rustix::process::Pid::is_init))
-}
-
-fn serve_here(
-    dir: &Path,
-    handover: &Handover,
-    sockets: Vec<Listening>,
-    say: impl FnOnce(&Ready, bool),
-    lock: Lock,
-) -> Outcome<u8> {
-    let pid = std::process::id();
-    let endpoints = Endpoints::of(&sockets, pid);
-    let served = worker::serve_here(handover, sockets, |ready| {
-        if let Err(failure) = endpoints.write(dir) {
-            failure.print(false);
-        }
-        say(&ready, false);
-    });
-    drop(lock);
-    served.map(|()| 0)
 }
 
 /// Merges command line and environment (clap has joined them), then the file, then the defaults.
@@ -142,37 +87,21 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<rekindle_node:
     Ok(config)
 }
 
-fn open(
-    dir: &Path,
-    up: &Up,
-    settings: Settings,
-    notes: &mut Vec<String>,
-) -> Outcome<Vec<Listening>> {
+/// Merges the addresses likewise, and who may use them.
+fn wanted_sockets(up: &Up, settings: Settings) -> WantedSockets {
     let asked = |line: &[Place], file: Option<Vec<Place>>| {
-        if line.is_empty() { file.unwrap_or_default() } else { line.to_vec() }
+        let places = if line.is_empty() { file.unwrap_or_default() } else { line.to_vec() };
+        places.into_iter().flatten().collect()
     };
     // Clients reach a guest only through its host, which was asked the same.
-    let in_guest = std::env::var_os(crate::appliance::guest::VARIABLE).is_some();
-    let insecure = up.insecure || settings.insecure == Some(true) || in_guest;
-    let group = up.socket_group.or(settings.socket_group);
-    let http_group = up.http_socket_group.or(settings.http_socket_group);
-    access::settle(dir, &groups(group, http_group), notes)?;
-    let own = dir.join("nbd.sock");
-    let nbd =
-        Wanted { role: Role::Nbd, own: &own, asked: asked(&up.nbd, settings.nbd), group, insecure };
-    let mut sockets = sockets::open(&nbd, notes)?;
-    let own = dir.join(crate::client::SOCKET);
-    let asked = asked(&up.http, settings.http);
-    let http = Wanted { role: Role::Http, own: &own, asked, group: http_group, insecure };
-    sockets.extend(sockets::open(&http, notes)?);
-    Ok(sockets)
-}
-
-/// Returns the groups that sockets are opened to, each once.
-pub fn groups(nbd: Option<access::Group>, http: Option<access::Group>) -> Vec<access::Group> {
-    let mut groups: Vec<_> = nbd.into_iter().chain(http).collect();
-    groups.dedup();
-    groups
+    let in_guest = std::env::var_os(rekindle_appliance::guest::VARIABLE).is_some();
+    WantedSockets {
+        nbd: asked(&up.nbd, settings.nbd),
+        http: asked(&up.http, settings.http),
+        group: up.socket_group.or(settings.socket_group),
+        http_group: up.http_socket_group.or(settings.http_socket_group),
+        insecure: up.insecure || settings.insecure == Some(true) || in_guest,
+    }
 }
 
 /// The message that is printed once, when the daemon serves.

@@ -2,16 +2,15 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use crate::arguments::{Common, Upgrade};
-use crate::failure::{Failure, Outcome};
 use crate::folder;
-use crate::output;
-use crate::supervise::endpoints::{self, Endpoints};
-use crate::supervise::upgrade::{self, Answer, Request};
 use rekindle_base::Kind;
 use rekindle_env::real::folder::Folder;
+use rekindle_supervise::endpoints::{self, Endpoints};
+use rekindle_supervise::upgrade::{self, Answer, Request};
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
 use rustix::fs::FlockOperation;
 use rustix::process::Signal;
-use std::fmt;
 use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -134,22 +133,4 @@ fn wait(folder: &Folder, dir: &Path) -> Outcome<Answer> {
     Err(Failure::new(format!("no outcome after {} s", PATIENCE.as_secs()))
         .next("look at `rekindle status`, and at what `rekindle up` prints")
         .kind(Kind::Unavailable))
-}
-
-impl fmt::Display for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Upgraded { from, to, binary, supervisor, worker, stalled_ms } => write!(
-                f,
-                "version {to} ({}) serves after {from}: {stalled_ms} ms without a worker; supervisor pid {supervisor} as before, worker pid {worker}",
-                binary.display()
-            ),
-            Self::Refused { error, .. } => write!(f, "no upgrade: {error}"),
-            Self::WentBack { binary, cause, version } => write!(
-                f,
-                "{} never served ({cause}); version {version} serves again",
-                binary.display()
-            ),
-        }
-    }
 }

@@ -3,10 +3,10 @@
 use super::sweep::print_counters;
 use super::{client, job};
 use crate::arguments::{Common, Verify};
-use crate::failure::{EXIT_FAILED, Outcome};
-use crate::output;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::Job;
+use rekindle_terminal::failure::{EXIT_FAILED, Outcome};
+use rekindle_terminal::output;
 use serde_json::json;
 
 /// Runs the command; exit code 1 when something is damaged.

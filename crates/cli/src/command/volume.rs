@@ -3,12 +3,12 @@
 use super::{client, job, kept};
 use crate::arguments::{Common, Create, Named, Remove, Volume as Request};
 use crate::client::escape;
-use crate::failure::{Failure, Outcome};
-use crate::output;
-use crate::supervise::endpoints;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::{Ack, CreateVolume, Event, Job, Policy, Volume};
+use rekindle_supervise::endpoints;
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
 use serde_json::{Value, json};
 use std::path::Path;
 

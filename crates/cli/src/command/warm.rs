@@ -4,10 +4,10 @@ mod orphans;
 
 use super::client;
 use crate::arguments::{Common, Warm};
-use crate::failure::Outcome;
-use crate::output;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::{WarmDropped, WarmFrames, WarmMisses, WarmStatus};
+use rekindle_terminal::failure::Outcome;
+use rekindle_terminal::output;
 
 /// Returns the note of `up` on warm memory that belongs to no folder any more.
 pub fn orphans() -> Option<String> {

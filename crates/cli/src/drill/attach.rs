@@ -4,9 +4,9 @@
 
 use crate::arguments::{Attach, Common};
 use crate::command::{self, job};
-use crate::failure::Outcome;
-use crate::output;
 use rekindle_front::http::api::{BootReport, Job};
+use rekindle_terminal::failure::Outcome;
+use rekindle_terminal::output;
 use serde_json::json;
 
 /// Runs the command.

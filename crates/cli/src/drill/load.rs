@@ -6,11 +6,13 @@
 
 use super::block::{self, BYTES, Found};
 use crate::client::Interrupts;
-use crate::failure::{Failure, Outcome};
-use crate::nbd::{Export, Verb};
+use crate::nbd;
 use rekindle_base::Kind;
 use rekindle_base::random::Random;
 use rekindle_env::Address;
+use rekindle_nbd_client::NbdClient;
+use rekindle_nbd_client::wire::command;
+use rekindle_terminal::failure::{Failure, Outcome};
 use serde::Serialize;
 use std::io;
 use std::time::{Duration, Instant};
@@ -73,7 +75,7 @@ pub struct Load {
     run: u64,
     noise: Random,
     reads_percent: u64,
-    export: Option<Export>,
+    export: Option<NbdClient>,
     flights: Vec<Option<Flight>>,
     /// Count of the writes that were sent, by place.
     sent: Vec<u64>,
@@ -148,7 +150,7 @@ impl Load {
         let export = match &mut self.export {
             Some(export) => export,
             None => {
-                let export = Export::connect(&self.address, &self.volume, PATIENCE)?;
+                let export = nbd::open(&self.address, &self.volume, PATIENCE)?;
                 let export = self.export.insert(export);
                 // These may have arrived or not: the same bytes to the same place do no harm.
                 for (cookie, flight) in self.flights.iter().enumerate() {
@@ -244,14 +246,14 @@ impl Load {
         let mut verdict = std::mem::take(&mut self.wrong);
         let failed =
             |error: io::Error| Failure::new("cannot read back what was written").because(error);
-        let mut export = Export::connect(&self.address, &self.volume, PATIENCE).map_err(failed)?;
+        let mut export = nbd::open(&self.address, &self.volume, PATIENCE).map_err(failed)?;
         let mut bytes = [0; BYTES];
         for place in 0..self.sent.len() {
             if self.sent[place] == 0 {
                 continue;
             }
             let block = place as u64;
-            export.request(Verb::Read, block, block * BYTES as u64, BYTES as u32, &[]);
+            export.request(command::READ, 0, block, block * BYTES as u64, BYTES as u32, &[]);
             export.send().map_err(failed)?;
             let reply = export.reply().map_err(failed)?;
             verdict.checked += 1;
@@ -271,8 +273,8 @@ impl Load {
     /// Flushes: every acknowledged write is on flash when this returns.
     pub fn flush(&mut self) -> Outcome {
         let failed = |error: io::Error| Failure::new("cannot flush").because(error);
-        let mut export = Export::connect(&self.address, &self.volume, PATIENCE).map_err(failed)?;
-        export.request(Verb::Flush, 0, 0, 0, &[]);
+        let mut export = nbd::open(&self.address, &self.volume, PATIENCE).map_err(failed)?;
+        export.request(command::FLUSH, 0, 0, 0, 0, &[]);
         export.send().map_err(failed)?;
         match export.reply().map_err(failed)?.error {
             0 => Ok(()),
@@ -281,15 +283,15 @@ impl Load {
     }
 }
 
-fn prepare(export: &mut Export, run: u64, cookie: usize, flight: Flight) {
+fn prepare(export: &mut NbdClient, run: u64, cookie: usize, flight: Flight) {
     let (cookie, offset) = (cookie as u64, flight.block * BYTES as u64);
     match flight.what {
         What::Write(sequence) => {
             let mut bytes = [0; BYTES];
             block::make(run, flight.block, sequence, &mut bytes);
-            export.request(Verb::Write, cookie, offset, BYTES as u32, &bytes);
+            export.request(command::WRITE, 0, cookie, offset, BYTES as u32, &bytes);
         }
-        What::Read => export.request(Verb::Read, cookie, offset, BYTES as u32, &[]),
+        What::Read => export.request(command::READ, 0, cookie, offset, BYTES as u32, &[]),
     }
 }
 

@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::report::Report;
-use crate::failure::Outcome;
+use rekindle_terminal::failure::Outcome;
 use serde_json::json;
 use std::fs::File;
 use std::io::Read;

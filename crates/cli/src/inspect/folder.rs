@@ -2,7 +2,7 @@
 
 use super::report::Report;
 use super::{read, record, segment};
-use crate::failure::{Failure, Outcome};
+use rekindle_terminal::failure::{Failure, Outcome};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

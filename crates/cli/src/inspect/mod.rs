@@ -11,9 +11,9 @@ mod report;
 mod segment;
 
 use crate::arguments::{Common, Inspect};
-use crate::failure::{EXIT_FAILED, Failure, Outcome};
-use crate::output;
 use rekindle_base::Kind;
+use rekindle_terminal::failure::{EXIT_FAILED, Failure, Outcome};
+use rekindle_terminal::output;
 use report::Report;
 use std::io::Read;
 use std::path::{Path, PathBuf};

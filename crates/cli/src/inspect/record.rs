@@ -1,7 +1,7 @@
 //! Records of the datastore and the JSON files of a daemon's folder.
 
 use super::report::Report;
-use crate::output;
+use rekindle_terminal::output;
 use serde_json::Value;
 
 /// Decodes a JSON object of ours: a record in its envelope, or a plain file.

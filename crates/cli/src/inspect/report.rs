@@ -1,6 +1,6 @@
 //! The findings in one object: facts, entries, and problems.
 
-use crate::output;
+use rekindle_terminal::output;
 use serde::Serialize;
 use serde_json::Value;
 

@@ -3,8 +3,8 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::unusable;
-use crate::failure::{Failure, Outcome};
-use crate::output;
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Write};

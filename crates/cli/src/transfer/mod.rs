@@ -11,17 +11,18 @@ mod target;
 use crate::arguments::{Common, Create, Export, Format, Import};
 use crate::client::{Client, Interrupts, escape};
 use crate::command::{client, volume};
-use crate::failure::{Failure, Outcome};
-use crate::nbd::{Breaker, Export as Connection};
-use crate::output;
-use crate::signals::StopSignals;
-use crate::supervise::endpoints;
+use crate::nbd::{self, Breaker};
 use mark::Mark;
 use rekindle_base::Kind;
 use rekindle_base::limits::SECTOR_BYTES;
 use rekindle_base::units::format_size;
 use rekindle_env::Address;
 use rekindle_front::http::api::Volume;
+use rekindle_nbd_client::NbdClient;
+use rekindle_supervise::endpoints;
+use rekindle_supervise::signals::StopSignals;
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
 use serde_json::json;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -68,9 +69,8 @@ impl<'a> Watch<'a> {
     }
 
     /// Opens a connection that ends when the user ends the transfer.
-    fn connect(&self, place: &Address, name: &str, patience: Duration) -> Outcome<Connection> {
-        Connection::connect_until(place, name, patience, &self.breaker)
-            .map_err(|error| broken(place, &error))
+    fn connect(&self, place: &Address, name: &str, patience: Duration) -> Outcome<NbdClient> {
+        nbd::open_until(place, name, patience, &self.breaker).map_err(|error| broken(place, &error))
     }
 
     /// Judges a failure: a connection that we have cut is no failure of the daemon.

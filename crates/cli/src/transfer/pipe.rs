@@ -1,6 +1,7 @@
 //! Requests over one connection, several in flight.
 
-use crate::nbd::{Export, Verb};
+use rekindle_nbd_client::NbdClient;
+use rekindle_nbd_client::wire::command;
 use std::collections::HashMap;
 use std::io;
 
@@ -9,14 +10,14 @@ const DEPTH: usize = 8;
 
 /// A request that was not answered yet.
 struct Asked {
-    verb: Verb,
+    command: u16,
     offset: u64,
     length: u32,
 }
 
 /// A connection with requests in flight.
 pub struct Pipe {
-    export: Export,
+    export: NbdClient,
     asked: HashMap<u64, Asked>,
     next: u64,
 }
@@ -30,22 +31,22 @@ pub enum Read {
 }
 
 impl Pipe {
-    pub fn new(export: Export) -> Self {
+    pub fn new(export: NbdClient) -> Self {
         Self { export, asked: HashMap::new(), next: 0 }
     }
 
     /// Sends a request; returns what an earlier read has brought, if one was waited for.
     pub fn ask(
         &mut self,
-        verb: Verb,
+        command: u16,
         offset: u64,
         length: u32,
         data: &[u8],
     ) -> io::Result<Option<Read>> {
         let done = if self.asked.len() >= DEPTH { self.answer()? } else { None };
         self.next += 1;
-        self.asked.insert(self.next, Asked { verb, offset, length });
-        self.export.request(verb, self.next, offset, length, data);
+        self.asked.insert(self.next, Asked { command, offset, length });
+        self.export.request(command, 0, self.next, offset, length, data);
         self.export.send()?;
         Ok(done)
     }
@@ -56,17 +57,17 @@ impl Pipe {
         let asked = self.asked.remove(&reply.cookie).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "an answer to nothing that was asked")
         })?;
-        let Asked { verb, offset, length } = asked;
+        let Asked { command, offset, length } = asked;
         if reply.error != 0 {
             let number = i32::try_from(reply.error).unwrap_or(libc::EIO);
             let error = io::Error::from_raw_os_error(number);
             // A failed read leaves the rest as good as it was; any other failed request does not.
-            return match verb {
-                Verb::Read => Ok(Some(Read::Failed { offset, length, error })),
+            return match command {
+                command::READ => Ok(Some(Read::Failed { offset, length, error })),
                 _ => Err(error),
             };
         }
-        if verb != Verb::Read {
+        if command != command::READ {
             return Ok(None);
         }
         let mut data = vec![0; usize::try_from(length).unwrap_or(0)];
@@ -86,7 +87,7 @@ impl Pipe {
     /// Waits for all answers, and until everything written is durable.
     pub fn flush(&mut self) -> io::Result<()> {
         self.drain()?;
-        self.ask(Verb::Flush, 0, 0, &[])?;
+        self.ask(command::FLUSH, 0, 0, &[])?;
         self.drain().map(|_| ())
     }
 }

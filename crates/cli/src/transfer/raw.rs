@@ -5,10 +5,12 @@ use super::pipe::{Pipe, Read};
 use super::target::Target;
 use super::{Watch, broken, unusable};
 use crate::arguments::Import;
-use crate::failure::{Failure, Outcome};
-use crate::nbd::{self, Extent, Verb};
+use crate::nbd;
 use rekindle_base::Kind;
 use rekindle_env::Address;
+use rekindle_nbd_client::Extent;
+use rekindle_nbd_client::wire::{self, command};
+use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::fs::SeekFrom;
 use std::fs::File;
 use std::io;
@@ -86,7 +88,7 @@ pub fn import(
         place: place.clone(),
         pipe: Pipe::new(export),
         written: 0,
-        zeroes: flags & nbd::FLAG_ZEROES != 0,
+        zeroes: flags & wire::CAN_ZERO != 0,
     };
     let mut there = match import.resume && !fresh {
         true => {
@@ -128,7 +130,7 @@ pub fn import(
 pub fn clear(place: &Address, name: &str, from: u64, watch: &mut Watch<'_>) -> Outcome {
     let lost = |error: io::Error| broken(place, &error);
     let export = watch.connect(place, name, PATIENCE)?;
-    let (end, zeroes) = (export.size, export.flags & nbd::FLAG_ZEROES != 0);
+    let (end, zeroes) = (export.size, export.flags & wire::CAN_ZERO != 0);
     let mut into = Into { place: place.clone(), pipe: Pipe::new(export), written: 0, zeroes };
     into.zeros(from, end, watch)?;
     into.pipe.flush().map_err(lost)
@@ -153,7 +155,7 @@ impl Into {
     ) -> io::Result<()> {
         let length = u32::try_from(piece.len()).unwrap_or(0);
         if let Some(there) = there {
-            there.ask(Verb::Read, at, length, &[])?;
+            there.ask(command::READ, at, length, &[])?;
             // A stretch that cannot be read is mended by writing it.
             if let Some(Read::Data { data, .. }) = there.drain()?.first()
                 && data == piece
@@ -168,9 +170,9 @@ impl Into {
             let length = u32::try_from(part.len()).unwrap_or(0);
             let offset = at + u64::try_from(range.start).unwrap_or(0);
             if self.zeroes && is_zero(part) {
-                self.pipe.ask(Verb::Zeroes, offset, length, &[])?;
+                self.pipe.ask(command::WRITE_ZEROES, offset, length, &[])?;
             } else {
-                self.pipe.ask(Verb::Write, offset, length, part)?;
+                self.pipe.ask(command::WRITE, offset, length, part)?;
             }
             self.written += u64::from(length);
         }
@@ -184,10 +186,10 @@ impl Into {
         while at < to {
             let length = u32::try_from((to - at).min(step)).unwrap_or(0);
             if self.zeroes {
-                self.pipe.ask(Verb::Zeroes, at, length, &[]).map_err(lost)?;
+                self.pipe.ask(command::WRITE_ZEROES, at, length, &[]).map_err(lost)?;
             } else {
                 let zeros = vec![0; usize::try_from(length).unwrap_or(0)];
-                self.pipe.ask(Verb::Write, at, length, &zeros).map_err(lost)?;
+                self.pipe.ask(command::WRITE, at, length, &zeros).map_err(lost)?;
             }
             at += u64::from(length);
             watch.look(at.min(watch.total))?;
@@ -210,7 +212,7 @@ pub fn export(
     let end = export.size;
     target.fit(end)?;
     let mut allocation =
-        nbd::Export::connect_for_extents(place, name, PATIENCE, &watch.breaker).map_err(lost)?;
+        nbd::open_for_extents(place, name, PATIENCE, &watch.breaker).map_err(lost)?;
     let pipe = Pipe::new(export);
     let mut out = Out { place, name, target, skip, pipe, damaged: Vec::new() };
     let mut at = 0;
@@ -235,7 +237,7 @@ pub fn export(
             while at < stop && !extent.zero {
                 let length = (stop - at).min(PIECE);
                 let asked = u32::try_from(length).unwrap_or(0);
-                let read = out.pipe.ask(Verb::Read, at, asked, &[]).map_err(lost)?;
+                let read = out.pipe.ask(command::READ, at, asked, &[]).map_err(lost)?;
                 out.keep(read)?;
                 at += length;
                 watch.look(at)?;
@@ -304,7 +306,7 @@ impl Out<'_> {
         while at < from + length {
             let small = (from + length - at).min(SMALL);
             let asked = u32::try_from(small).unwrap_or(0);
-            self.pipe.ask(Verb::Read, at, asked, &[]).map_err(lost)?;
+            self.pipe.ask(command::READ, at, asked, &[]).map_err(lost)?;
             for read in self.pipe.drain().map_err(lost)? {
                 match read {
                     Read::Data { offset, data } => self.write(offset, &data)?,
@@ -328,7 +330,7 @@ impl Out<'_> {
         Failure::new(format!("{} of volume '{name}' cannot be read", stretch(first)))
             .next(format!(
                 "`rekindle salvage run {}` repairs what can be had; --skip-damaged exports zeros there, and lists all such bytes",
-                crate::output::quoted(name)
+                rekindle_terminal::output::quoted(name)
             ))
             .kind(Kind::Damaged)
     }

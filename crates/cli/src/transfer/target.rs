@@ -2,8 +2,8 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::unusable;
-use crate::failure::{Failure, Outcome};
 use rekindle_base::Kind;
+use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{File, FileType};

@@ -2,41 +2,15 @@
 
 use crate::{Daemon, finish, rekindle, told, wait_until};
 use serde_json::Value;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 
 /// One block over NBD: connects to `vm1`, then writes it (`Some`) or reads it.
 fn client(daemon: &Daemon, block: Option<u8>) -> Vec<u8> {
-    let mut stream = UnixStream::connect(daemon.dir().join("nbd.sock")).expect("it listens");
-    stream.set_read_timeout(Some(crate::PATIENCE)).expect("a time");
-    let mut greeting = [0; 18];
-    stream.read_exact(&mut greeting).expect("a greeting");
-    // No zeroes; the old way to choose an export, which answers with size and flags only.
-    let mut hello = 3u32.to_be_bytes().to_vec();
-    hello.extend(b"IHAVEOPT");
-    hello.extend(1u32.to_be_bytes());
-    hello.extend(3u32.to_be_bytes());
-    hello.extend(b"vm1");
-    stream.write_all(&hello).expect("sent");
-    stream.read_exact(&mut [0; 10]).expect("the export");
-    let (command, payload) = match block {
-        Some(byte) => (1u16, vec![byte; 4096]),
-        None => (0, Vec::new()),
-    };
-    let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
-    request.extend([0; 2]);
-    request.extend(command.to_be_bytes());
-    request.extend(7u64.to_be_bytes());
-    request.extend(8192u64.to_be_bytes());
-    request.extend(4096u32.to_be_bytes());
-    request.extend(payload);
-    stream.write_all(&request).expect("sent");
-    let mut reply = [0; 16];
-    stream.read_exact(&mut reply).expect("a reply");
-    assert_eq!(reply[4..8], [0; 4], "no error");
-    let mut data = vec![0; if block.is_none() { 4096 } else { 0 }];
-    stream.read_exact(&mut data).expect("the data");
-    data
+    let mut vm1 = daemon.connect("vm1");
+    match block {
+        Some(byte) => vm1.write(8192, &[byte; 4096]).map(|()| Vec::new()),
+        None => vm1.read(8192, 4096),
+    }
+    .expect("no error")
 }
 
 fn restart(daemon: &Daemon) {

@@ -140,6 +140,11 @@ impl Daemon {
         value
     }
 
+    fn connect(&self, volume: &str) -> rekindle_nbd_client::NbdClient {
+        let socket = self.dir().join("nbd.sock");
+        rekindle_nbd_client::NbdClient::connect(&socket, volume).expect("it serves")
+    }
+
     fn trace(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("trace")).unwrap_or_default()
     }

@@ -88,29 +88,13 @@ fn an_import_that_broke_off_goes_on_with_its_image_only_and_writes_what_differs(
     assert!(same(&image, &out));
 }
 
-/// A client of NBD that holds a volume.
-fn client(daemon: &Daemon, volume: &str) -> std::os::unix::net::UnixStream {
-    use std::io::{Read, Write};
-    let mut wire =
-        std::os::unix::net::UnixStream::connect(daemon.dir().join("nbd.sock")).expect("it listens");
-    wire.read_exact(&mut [0; 18]).expect("it greets");
-    // Fixed newstyle without zeroes, and the option EXPORT_NAME.
-    let mut words = 3u32.to_be_bytes().to_vec();
-    words.extend(b"IHAVEOPT\0\0\0\x01");
-    words.extend(u32::try_from(volume.len()).expect("short").to_be_bytes());
-    words.extend(volume.as_bytes());
-    wire.write_all(&words).expect("it reads");
-    wire.read_exact(&mut [0; 10]).expect("it has the volume");
-    wire
-}
-
 #[test]
 fn the_content_of_a_volume_does_not_change_under_its_clients_unless_somebody_insists() {
     let daemon = Daemon::start();
     let image = image(daemon.folder.path()).display().to_string();
     daemon.ask(&["volume", "create", "vm1", "--size", "64M"]);
     broke_off(&daemon, Path::new(&image), "vm1");
-    let held = client(&daemon, "vm1");
+    let held = daemon.connect("vm1");
     for how in ["--resume", "--overwrite"] {
         let (code, _, error) = daemon.cli(&["volume", "import", &image, "vm1", how]);
         assert_eq!(code, Some(1), "{error}");

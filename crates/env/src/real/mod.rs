@@ -12,6 +12,7 @@ mod disk;
 pub mod folder;
 pub mod memory;
 pub mod net;
+pub mod netlink;
 pub mod panics;
 mod random;
 mod tasks;

@@ -5,9 +5,9 @@ mod svg;
 
 use super::client;
 use crate::arguments::{BootReport as Arguments, Common};
-use crate::failure::{Failure, Outcome};
-use crate::output;
 use rekindle_front::http::api::BootReport;
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
 
 /// Fetches that are listed one by one; `--json` has more.
 const FETCHES_SHOWN: usize = 20;

@@ -18,7 +18,7 @@ pub fn run(completions: &Completions) {
     let mut script = Vec::new();
     clap_complete::generate(completions.shell, &mut grammar(), "rekindle", &mut script);
     let script = String::from_utf8_lossy(&script);
-    crate::output::line(with_names(&script, completions.shell).trim_end());
+    rekindle_terminal::output::line(with_names(&script, completions.shell).trim_end());
 }
 
 /// Prints the names of the volumes; nothing when no daemon answers, since a shell asks in the
@@ -27,7 +27,7 @@ pub fn names(common: &Common, asked: &VolumeNames) {
     let Ok(client) = client(common) else { return };
     let names = if asked.trash { super::kept::names(&client) } else { client.volume_names() };
     for name in names {
-        crate::output::line(&name);
+        rekindle_terminal::output::line(&name);
     }
 }
 

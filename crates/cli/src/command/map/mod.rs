@@ -8,15 +8,17 @@
 mod netlink;
 
 use crate::arguments::{Common, Map};
-use crate::failure::{Failure, Outcome};
-use crate::nbd::Export;
-use crate::signals::StopSignals;
-use crate::supervise::endpoints;
-use crate::{folder, output};
+use crate::folder;
+use crate::nbd;
 use netlink::{Device, Netlink};
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_env::Address;
+use rekindle_nbd_client::NbdClient;
+use rekindle_supervise::endpoints;
+use rekindle_supervise::signals::StopSignals;
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use std::os::fd::OwnedFd;
@@ -84,7 +86,7 @@ impl Mapping {
         for _ in 0..map.connections {
             let export = connect(&address, &map.name)?;
             (size, flags) = (export.size, export.flags);
-            sockets.push(export.into_socket()?);
+            sockets.push(for_the_kernel(export)?);
         }
         let device = Device {
             index: map.device,
@@ -134,7 +136,7 @@ impl Mapping {
             }
         };
         self.size = export.size;
-        let socket = export.into_socket()?;
+        let socket = for_the_kernel(export)?;
         while !netlink::is_taken(&socket) {
             self.netlink.replace(self.index, self.size, &socket).map_err(|error| {
                 Failure::new(format!("/dev/nbd{} takes no new connection", self.index))
@@ -145,7 +147,7 @@ impl Mapping {
         }
         self.sockets[dead] = socket;
         let took = since.elapsed().as_millis();
-        crate::output::tell(&format!(
+        output::tell(&format!(
             "rekindle: connection {dead} of /dev/nbd{} is back after {took} ms",
             self.index
         ));
@@ -165,7 +167,14 @@ impl Mapping {
     }
 }
 
-fn connect(address: &Address, name: &str) -> Outcome<Export> {
-    Export::connect(address, name, HANDSHAKE_PATIENCE)
+fn connect(address: &Address, name: &str) -> Outcome<NbdClient> {
+    nbd::open(address, name, HANDSHAKE_PATIENCE)
         .map_err(|error| Failure::new(format!("cannot open '{name}' at {address}")).because(error))
+}
+
+/// Returns the socket of a connection, without timeouts, for the kernel to go on with.
+fn for_the_kernel(export: NbdClient) -> Outcome<OwnedFd> {
+    let socket = OwnedFd::from(export);
+    nbd::limit(&socket, None)?;
+    Ok(socket)
 }

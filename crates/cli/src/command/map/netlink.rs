@@ -4,7 +4,7 @@
 //! body       command:u8 version:u8 reserved:u16  attributes
 //! ```
 
-use crate::netlink::{Attributes, Socket, find, strange};
+use rekindle_env::real::netlink::{Attributes, Socket, find, strange};
 use rustix::net::netlink::GENERIC;
 use rustix::net::sockopt::{self, Timeout};
 use std::io;
@@ -137,7 +137,9 @@ mod tests {
         // Sandboxes without generic netlink refuse the socket itself.
         match Netlink::open() {
             Ok(netlink) => assert_ne!(netlink.family, CONTROL),
-            Err(error) => crate::output::tell(&format!("no NBD client in this kernel: {error}")),
+            Err(error) => {
+                rekindle_terminal::output::tell(&format!("no NBD client in this kernel: {error}"))
+            }
         }
     }
 }

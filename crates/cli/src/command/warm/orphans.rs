@@ -6,9 +6,9 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use crate::arguments::Common;
-use crate::failure::Outcome;
-use crate::output;
 use rekindle_base::units::format_size;
+use rekindle_terminal::failure::Outcome;
+use rekindle_terminal::output;
 use rustix::fs::FlockOperation;
 use serde::Serialize;
 use std::fs::{self, File};

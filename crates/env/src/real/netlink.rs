@@ -86,6 +86,7 @@ impl Socket {
 pub struct Attributes(Vec<u8>);
 
 impl Attributes {
+    /// Adds an attribute.
     pub fn put(&mut self, kind: u16, payload: &[u8]) {
         // Our payloads are a few words long.
         let length = u16::try_from(ATTRIBUTE_HEADER_BYTES + payload.len()).unwrap_or(u16::MAX);
@@ -95,6 +96,7 @@ impl Attributes {
         self.0.resize(self.0.len().next_multiple_of(4), 0);
     }
 
+    /// Returns the attributes as they are sent.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -122,7 +124,7 @@ fn split_message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
     Some((message, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// The payload of the first attribute of this kind.
+/// Finds the payload of the first attribute of this kind.
 pub fn find(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16::from_ne_bytes(attributes.get(..2)?.try_into().ok()?));

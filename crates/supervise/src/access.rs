@@ -2,7 +2,7 @@
 //! whatever the umask says. A group may be let in to a socket, and through the daemon's folder to
 //! that socket, but to no file.
 
-use crate::failure::{Failure, Outcome};
+use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::fs::{Gid, chown};
 use std::fs::{DirEntry, Metadata, Permissions};
 use std::io;
@@ -46,7 +46,7 @@ pub type Group = u32;
 /// Settles which users may pass through the daemon's folder: its own user, and `groups` to their
 /// sockets. A folder with other uses is left as it is, with a note; so is a folder on the way that
 /// a group cannot pass.
-pub fn settle(dir: &Path, groups: &[Group], notes: &mut Vec<String>) -> Outcome {
+pub(crate) fn settle(dir: &Path, groups: &[Group], notes: &mut Vec<String>) -> Outcome {
     let failed = |error: io::Error| {
         Failure::new(format!("cannot settle who may enter {}", dir.display()))
             .because(error)

@@ -6,8 +6,8 @@
 //! route   family:u8 to-bits:u8 from-bits:u8 tos:u8 table:u8 protocol:u8 scope:u8 type:u8 flags:u32
 //! ```
 
-use crate::netlink::{Attributes, Socket};
 use anyhow::{Context, Result};
+use rekindle_env::real::netlink::{Attributes, Socket};
 use std::net::Ipv4Addr;
 
 const NEW_LINK: u16 = 16;

@@ -1,22 +1,23 @@
-//! `rekindle appliance build`: kernel, initramfs, data disk, description, and a script to run it.
+//! Building an appliance.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
-use super::cpio::Archive;
-use super::kernel::{Kernel, Module};
-use super::{DESCRIPTION, DISK, Description, INITRAMFS, KERNEL, Memory, VERSION, libraries};
-use crate::arguments::{ApplianceBuild, Common};
-use crate::failure::{Failure, Outcome};
-use crate::output;
+use crate::cpio::Archive;
+use crate::kernel::{Kernel, Module};
+use crate::{
+    DESCRIPTION, DISK, Description, INITRAMFS, KERNEL, Memory, MemoryKind, NAME_SERVER, VERSION,
+    libraries,
+};
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
+use rekindle_terminal::failure::{Failure, Outcome};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Places of the guest's files.
-pub const BINARY: &str = "/bin/rekindle";
-pub const MODULES: &str = "/lib/modules.list";
+pub(crate) const BINARY: &str = "/bin/rekindle";
+pub(crate) const MODULES: &str = "/lib/modules.list";
 /// Certificates that the guest trusts when it reaches a store through TLS.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Mount points.
@@ -24,8 +25,44 @@ const FOLDERS: [&str; 7] = ["proc", "sys", "dev", "run", "tmp", "data", "warm"];
 /// The memory of a PCI device is a power of two, and holds four segments of the log at least.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
-/// Runs the command.
-pub fn run(common: &Common, build: &ApplianceBuild) -> Outcome {
+/// The appliance that a user wants.
+#[derive(Debug, Clone)]
+pub struct Build {
+    /// A new folder, or one that holds an appliance: that keeps its disk and its memory.
+    pub out: PathBuf,
+    /// A kernel image, or a folder into which a package was unpacked; else the newest in `/boot`.
+    pub kernel: Option<PathBuf>,
+    /// The folder of its modules, if that is not where the kernel's package puts it.
+    pub modules: Option<PathBuf>,
+    /// Bytes of the host's RAM that outlive the guest; a power of two.
+    pub memory: u64,
+    /// The device through which the guest sees that RAM.
+    pub memory_kind: MemoryKind,
+    /// Bytes of the data disk.
+    pub disk: u64,
+}
+
+/// An appliance that was built.
+#[derive(Debug)]
+pub struct Built {
+    /// The appliance, without links on the way.
+    pub folder: PathBuf,
+    /// Version of the kernel.
+    pub kernel: String,
+    /// Names of the modules that the guest loads.
+    pub modules: Vec<String>,
+    /// Bytes of the initramfs.
+    pub initramfs_bytes: usize,
+    /// RAM of the host that outlives the guest.
+    pub memory: Memory,
+    /// The file of the data disk.
+    pub disk: PathBuf,
+    /// Whether the data disk was there already.
+    pub disk_kept: bool,
+}
+
+/// Builds an appliance: kernel, initramfs, data disk, description, and a script to run it.
+pub fn build(build: &Build) -> Outcome<Built> {
     rekindle_env::real::access::keep_private();
     if !build.memory.is_power_of_two() || build.memory < MEMORY_BYTES_MIN {
         return Err(Failure::usage(format!(
@@ -65,34 +102,15 @@ pub fn run(common: &Common, build: &ApplianceBuild) -> Outcome {
     write(DESCRIPTION, &serde_json::to_vec_pretty(&description).map_err(std::io::Error::from)?)?;
     write("run", script(&std::env::current_exe()?).as_bytes())?;
     std::fs::set_permissions(out.join("run"), std::fs::Permissions::from_mode(0o700))?;
-    if common.json {
-        output::json(&serde_json::json!({
-            "folder": out, "kernel": description.kernel, "initramfs_bytes": initramfs.len(),
-            "modules": modules.iter().map(|module| &module.name).collect::<Vec<_>>(),
-            "memory": description.memory, "disk": disk, "disk_kept": kept,
-        }));
-        return Ok(());
-    }
-    output::line(&format!("appliance in {}", out.display()));
-    output::pairs(&[
-        ("  kernel", description.kernel),
-        (
-            "  initramfs",
-            format!("{}, {} modules", format_size(initramfs.len() as u64), modules.len()),
-        ),
-        ("  disk", if kept { "kept as it is".to_owned() } else { format_size(build.disk) }),
-        (
-            "  memory",
-            format!(
-                "{} of this host, {}",
-                format_size(build.memory),
-                description.memory.path.display()
-            ),
-        ),
-    ]);
-    output::line("Next:");
-    output::line(&format!("  rekindle appliance run {}", out.display()));
-    Ok(())
+    Ok(Built {
+        folder: out,
+        kernel: description.kernel,
+        modules: modules.into_iter().map(|module| module.name).collect(),
+        initramfs_bytes: initramfs.len(),
+        memory: description.memory,
+        disk,
+        disk_kept: kept,
+    })
 }
 
 fn prepare(out: &Path) -> Outcome<PathBuf> {
@@ -133,11 +151,7 @@ fn initramfs(modules: &[Module]) -> Outcome<Vec<u8>> {
         list.push('\n');
     }
     archive.file(MODULES, 0o644, list.as_bytes());
-    archive.file(
-        "/etc/resolv.conf",
-        0o644,
-        format!("nameserver {}\n", super::NAME_SERVER).as_bytes(),
-    );
+    archive.file("/etc/resolv.conf", 0o644, format!("nameserver {}\n", NAME_SERVER).as_bytes());
     if let Ok(certificates) = std::fs::read(CERTIFICATES) {
         archive.file(CERTIFICATES, 0o644, &certificates);
     }
@@ -151,7 +165,7 @@ fn make_disk(path: &Path, bytes: u64) -> Outcome {
 }
 
 /// Makes an ext4 in a file.
-pub fn make_filesystem(path: &Path, options: &[&str]) -> Outcome {
+pub(crate) fn make_filesystem(path: &Path, options: &[&str]) -> Outcome {
     let failed = || Failure::new(format!("cannot make a file system in {}", path.display()));
     // Other users than root lack these folders in their path.
     let search = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";

@@ -1,11 +1,11 @@
 //! The process that serves. The supervisor starts it with its sockets open; under systemd `up`
 //! itself serves.
 
-use crate::arguments::LogFormat;
-use crate::failure::{EXIT_FENCED, EXIT_USAGE, Failure, Outcome};
 use crate::memory_holder;
-use crate::supervise::sockets::{self, Listening, Passed, Role};
+use crate::sockets::{self, Listening, Passed, Role};
 use rekindle_base::Kind;
+use rekindle_terminal::failure::{EXIT_FENCED, EXIT_USAGE, Failure, Outcome};
+use rekindle_terminal::output;
 use rustix::process::{Pid, Signal, getpgid, getpgrp, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
@@ -13,15 +13,15 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
 /// The name of the hidden command that starts a worker.
-pub const COMMAND: &str = "worker";
+pub(crate) const COMMAND: &str = "worker";
 /// The environment variable that carries a [`Handover`].
-pub const VARIABLE: &str = "REKINDLE_WORKER";
+pub(crate) const VARIABLE: &str = "REKINDLE_WORKER";
 /// Time for background work to finish after the node has stopped.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Settings and sockets that the supervisor hands to the worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Handover {
+pub(crate) struct Handover {
     pub config: rekindle_node::Config,
     pub sockets: Vec<Passed>,
     /// Descriptor for one line ([`Ready`]), written when the worker serves.
@@ -35,17 +35,41 @@ pub struct Handover {
     pub log_format: LogFormat,
 }
 
+/// The way in which diagnostics are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
 /// The worker's report to the supervisor when it serves.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Ready {
+    /// Process id of the worker.
     pub pid: u32,
+    /// Identity of the node.
     pub node: String,
+    /// URL of the store.
     pub store: String,
     /// Time to serve, from the worker's first instruction.
     pub start_ms: u64,
 }
 
 impl Handover {
+    /// Makes a handover of these settings; the supervisor fills in the rest for each worker.
+    pub fn new(config: rekindle_node::Config) -> Self {
+        Self {
+            config,
+            sockets: Vec::new(),
+            report: None,
+            born: None,
+            parent: 0,
+            verbose: false,
+            log_format: LogFormat::Text,
+        }
+    }
+
     /// Encodes the handover for [`VARIABLE`].
     pub fn encode(&self) -> Outcome<String> {
         serde_json::to_string(self).map_err(|error| {
@@ -104,7 +128,7 @@ pub fn die_with(parent: Pid) -> io::Result<()> {
 }
 
 /// Serves in this process, until told to stop.
-pub fn serve_here(
+pub(crate) fn serve_here(
     handover: &Handover,
     listening: Vec<Listening>,
     announce: impl FnOnce(Ready),
@@ -160,12 +184,12 @@ fn say_progress(stopping: &rekindle_node::Stopping) {
     // foreground.
     if std::io::IsTerminal::is_terminal(&io::stderr()) {
         let of_parent = getppid().and_then(|parent| getpgid(Some(parent)).ok());
-        let foreground = crate::output::foreground();
+        let foreground = output::foreground();
         if foreground.is_none() || (foreground != of_parent && foreground != Some(getpgrp())) {
             return;
         }
     }
-    crate::output::tell(&format!("rekindle: {}", progress_line(stopping)));
+    output::tell(&format!("rekindle: {}", progress_line(stopping)));
 }
 
 fn progress_line(stopping: &rekindle_node::Stopping) -> String {
@@ -178,7 +202,7 @@ fn progress_line(stopping: &rekindle_node::Stopping) -> String {
         line = format!("{line}; waiting for {}", stopping.waits_for);
     }
     if let Some(eta) = stopping.eta_ms {
-        line = format!("{line}; about {} left", crate::output::time(eta));
+        line = format!("{line}; about {} left", output::time(eta));
     }
     line
 }
@@ -208,7 +232,7 @@ fn trace(handover: &Handover) -> Outcome {
         None => EnvFilter::new(default),
     };
     let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| crate::output::Forgiving);
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| output::Forgiving);
     match handover.log_format {
         LogFormat::Text => builder.compact().with_ansi(false).init(),
         LogFormat::Json => builder.json().init(),

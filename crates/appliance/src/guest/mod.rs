@@ -8,10 +8,11 @@
 mod button;
 mod network;
 
-use super::build::{BINARY, MODULES};
-use super::{GATEWAY, GUEST, HTTP, NBD, NETWORK_BITS, SERVES, START, Start};
-use crate::supervise::ivshmem;
+use crate::build::{BINARY, MODULES};
+use crate::{GATEWAY, GUEST, HTTP, NBD, NETWORK_BITS, SERVES, START, Start};
 use anyhow::{Context, Result, bail};
+use rekindle_supervise::ivshmem;
+use rekindle_terminal::output;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, WaitOptions, wait};
 use rustix::system::RebootCommand;
@@ -48,7 +49,7 @@ pub fn run() -> ! {
     let ended = live();
     if let Err(error) = ended {
         // The console is the only output.
-        crate::output::tell(&format!("appliance: {error:#}"));
+        output::tell(&format!("appliance: {error:#}"));
     }
     switch_off()
 }
@@ -70,7 +71,7 @@ fn live() -> Result<()> {
         match code {
             Some(0) => return Ok(()),
             code if !served => bail!("`rekindle up` gave up, exit code {code:?}"),
-            code => crate::output::tell(&format!(
+            code => output::tell(&format!(
                 "appliance: `rekindle up` ended, exit code {code:?}; starting it again"
             )),
         }
@@ -103,7 +104,7 @@ fn load_modules() {
         if let Err(error) = loaded
             && error.kind() != std::io::ErrorKind::AlreadyExists
         {
-            crate::output::tell(&format!("appliance: {path}: {error}"));
+            output::tell(&format!("appliance: {path}: {error}"));
         }
     }
 }
@@ -113,7 +114,7 @@ fn read_start() -> Start {
     let path = format!("/sys/firmware/qemu_fw_cfg/by_name/{START}/raw");
     match std::fs::read(&path) {
         Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
-            crate::output::tell(&format!("appliance: {path}: {error}"));
+            output::tell(&format!("appliance: {path}: {error}"));
             Start::default()
         }),
         Err(_) => Start::default(),
@@ -192,7 +193,7 @@ impl Up {
 fn listen(output: impl std::io::Read, then: &[String]) -> bool {
     let mut served = false;
     for line in BufReader::new(output).lines().map_while(Result::ok) {
-        crate::output::line(&line);
+        output::line(&line);
         if !served && line.starts_with('{') {
             served = true;
             let told = File::options()
@@ -200,7 +201,7 @@ fn listen(output: impl std::io::Read, then: &[String]) -> bool {
                 .open(SIGNAL)
                 .and_then(|mut port| port.write_all(&[SERVES]));
             if let Err(error) = told {
-                crate::output::tell(&format!("appliance: {SIGNAL}: {error}"));
+                output::tell(&format!("appliance: {SIGNAL}: {error}"));
             }
             if !then.is_empty() {
                 // The command's result is only for the reader of the console.
@@ -210,7 +211,7 @@ fn listen(output: impl std::io::Read, then: &[String]) -> bool {
                     .arg(Path::new(DATA).join("rekindle"))
                     .spawn();
                 if let Err(error) = ran {
-                    crate::output::tell(&format!("appliance: {then:?}: {error}"));
+                    output::tell(&format!("appliance: {then:?}: {error}"));
                 }
             }
         }
@@ -226,7 +227,7 @@ fn switch_off() -> ! {
     rustix::fs::sync();
     let _ = rustix::system::reboot(RebootCommand::PowerOff);
     // A machine without a switch stays on: its operator sees the last line of the console.
-    crate::output::tell("appliance: off");
+    output::tell("appliance: off");
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }

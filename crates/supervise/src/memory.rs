@@ -6,8 +6,8 @@
 //! outlives every start until the unit is stopped. The worker finds the memory as `/proc/self/fd/N`
 //! and opens it anew, so that the lock on it is the worker's own.
 
-use super::sockets;
-use crate::failure::{Failure, Outcome};
+use crate::sockets;
+use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::fs::MemfdFlags;
 use sd_notify::NotifyState;
 use std::io;

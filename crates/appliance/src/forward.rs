@@ -3,8 +3,8 @@
 //! again: QEMU alone would keep the connections open, and silent.
 #![expect(clippy::disallowed_methods, reason = "this command has no Env")]
 
-use crate::failure::Outcome;
-use crate::supervise::sockets::{Listening, Role};
+use rekindle_supervise::sockets::{Listening, Role};
+use rekindle_terminal::failure::Outcome;
 use std::net::SocketAddr;
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::TcpStream;
@@ -80,7 +80,7 @@ async fn carry(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::supervise::sockets::{Wanted, open};
+    use rekindle_supervise::sockets::WantedSockets;
     use std::io::{Read, Write};
     use std::net::{Ipv4Addr, TcpListener};
     use std::os::unix::net::UnixStream;
@@ -90,9 +90,8 @@ mod tests {
     fn clients_wait_for_the_guest_and_are_let_go_when_it_is_reset() {
         let folder = tempfile::tempdir().expect("a folder");
         let own = folder.path().join("nbd.sock");
-        let wanted =
-            Wanted { role: Role::Nbd, own: &own, asked: Vec::new(), group: None, insecure: false };
-        let sockets = open(&wanted, &mut Vec::new()).expect("a socket");
+        let sockets =
+            WantedSockets::default().open(folder.path(), &mut Vec::new()).expect("sockets");
         let guest = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let address = guest.local_addr().expect("bound");
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -106,7 +105,7 @@ mod tests {
         let mut client = UnixStream::connect(&own).expect("is taken in");
         client.set_read_timeout(Some(Duration::from_millis(50))).expect("set");
         client.write_all(b"hello").expect("sent");
-        assert!(client.read(&mut [0; 1]).is_err(), "nobody answers yet");
+        assert!(client.read(&mut [0; 1]).is_err(), "no guest answers yet");
         gate.open(Way { nbd: address, http: address });
         let (mut inner, _) = guest.accept().expect("comes through");
         let mut text = [0; 5];

@@ -5,13 +5,13 @@
     reason = "these sockets outlive every process that has an Env"
 )]
 
-use super::access::Group;
-use crate::failure::{Failure, Outcome};
-use crate::parse::Place;
+use crate::access::{self, Group};
+use crate::endpoints::{HTTP_SOCKET, NBD_SOCKET};
 use rekindle_base::Kind;
 use rekindle_env::Address;
 use rekindle_env::real::access::SocketMode;
 use rekindle_env::real::net::bind_unix;
+use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -30,46 +30,82 @@ const PATH_BYTES_MAX: usize = 107;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
+    /// Volumes.
     Nbd,
+    /// The JSON API.
     Http,
 }
 
 /// An open listening socket.
 #[derive(Debug)]
 pub struct Listening {
+    /// The protocol that is spoken there.
     pub role: Role,
+    /// The address at which it really listens.
     pub address: Address,
+    /// The socket itself.
     pub socket: OwnedFd,
     /// The file of a Unix socket: device and number.
-    pub file: Option<(u64, u64)>,
+    pub(crate) file: Option<(u64, u64)>,
 }
 
 /// A listening socket as the worker is told of it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Passed {
+pub(crate) struct Passed {
     pub role: Role,
     pub descriptor: RawFd,
 }
 
-/// The sockets to open for one role.
-#[derive(Debug, Clone)]
-pub struct Wanted<'a> {
-    pub role: Role,
-    /// The Unix socket that is always there.
-    pub own: &'a Path,
-    /// Places that the user asked for besides.
-    pub asked: Vec<Place>,
-    /// Group that may connect to the Unix sockets, besides the user who runs the daemon.
+/// The sockets that a user asks for, besides the Unix sockets that are always there.
+#[derive(Debug, Clone, Default)]
+pub struct WantedSockets {
+    /// Further addresses for NBD.
+    pub nbd: Vec<Address>,
+    /// Further addresses for the API.
+    pub http: Vec<Address>,
+    /// Group that may use the Unix sockets for NBD, besides the user who runs the daemon.
     pub group: Option<Group>,
+    /// Group that may use those of the API.
+    pub http_group: Option<Group>,
     /// Whether TCP beyond this machine is meant.
     pub insecure: bool,
+}
+
+impl WantedSockets {
+    /// Settles which users may enter the daemon's folder, and opens all sockets. Adds notes for the
+    /// user.
+    pub fn open(&self, dir: &Path, notes: &mut Vec<String>) -> Outcome<Vec<Listening>> {
+        let (insecure, group, http_group) = (self.insecure, self.group, self.http_group);
+        let mut groups: Vec<Group> = group.into_iter().chain(http_group).collect();
+        groups.dedup();
+        access::settle(dir, &groups, notes)?;
+        let (own, asked) = (&dir.join(NBD_SOCKET), &self.nbd);
+        let mut sockets = open(&Wanted { role: Role::Nbd, own, asked, group, insecure }, notes)?;
+        let (own, asked, group) = (&dir.join(HTTP_SOCKET), &self.http, http_group);
+        sockets.extend(open(&Wanted { role: Role::Http, own, asked, group, insecure }, notes)?);
+        Ok(sockets)
+    }
+}
+
+/// The sockets to open for one role.
+#[derive(Debug, Clone)]
+struct Wanted<'a> {
+    role: Role,
+    /// The Unix socket that is always there.
+    own: &'a Path,
+    /// Places that the user asked for besides.
+    asked: &'a [Address],
+    /// Group that may connect to the Unix sockets, besides the user who runs the daemon.
+    group: Option<Group>,
+    /// Whether TCP beyond this machine is meant.
+    insecure: bool,
 }
 
 /// Longest time for a worker that lost its supervisor to end.
 const PREDECESSOR_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Opens the sockets of a role, and adds notes for the user.
-pub fn open(wanted: &Wanted<'_>, notes: &mut Vec<String>) -> Outcome<Vec<Listening>> {
+fn open(wanted: &Wanted<'_>, notes: &mut Vec<String>) -> Outcome<Vec<Listening>> {
     let mut places: Vec<Address> = Vec::new();
     if wanted.own.as_os_str().len() <= PATH_BYTES_MAX {
         places.push(Address::Unix(wanted.own.to_owned()));
@@ -79,7 +115,7 @@ pub fn open(wanted: &Wanted<'_>, notes: &mut Vec<String>) -> Outcome<Vec<Listeni
             wanted.own.display()
         ));
     }
-    for place in wanted.asked.iter().flatten() {
+    for place in wanted.asked {
         if let Address::Tcp(place) = place {
             notes.push(stranger(wanted, *place)?);
         }
@@ -186,7 +222,7 @@ fn address_of(socket: &OwnedFd, place: Address) -> Outcome<Address> {
 
 impl Listening {
     /// Lets child processes inherit the socket, and says how they find it.
-    pub fn pass_on(&self) -> Outcome<Passed> {
+    pub(crate) fn pass_on(&self) -> Outcome<Passed> {
         rustix::io::fcntl_setfd(&self.socket, FdFlags::empty()).map_err(io::Error::from)?;
         Ok(Passed { role: self.role, descriptor: self.socket.as_raw_fd() })
     }
@@ -205,7 +241,7 @@ impl Drop for Listening {
 }
 
 /// Takes a descriptor that the parent left open for us.
-pub fn take(descriptor: RawFd) -> Outcome<OwnedFd> {
+pub(crate) fn take(descriptor: RawFd) -> Outcome<OwnedFd> {
     if descriptor <= 2 {
         return Err(Failure::usage("the worker is started by `rekindle up`, not by hand"));
     }
@@ -229,7 +265,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    fn wanted(own: &Path, asked: Vec<Place>) -> Wanted<'_> {
+    fn wanted<'a>(own: &'a Path, asked: &'a [Address]) -> Wanted<'a> {
         Wanted { role: Role::Nbd, own, asked, group: None, insecure: false }
     }
 
@@ -238,13 +274,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let own = folder.path().join("nbd.sock");
         let mut notes = Vec::new();
-        let sockets = open(&wanted(&own, Vec::new()), &mut notes).expect("a socket");
+        let sockets = open(&wanted(&own, &[]), &mut notes).expect("a socket");
         assert_eq!((sockets.len(), notes.len()), (1, 0));
         assert_eq!(sockets[0].address, Address::Unix(own.clone()));
         drop(sockets);
         let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let wish = vec![Some(Address::Tcp(taken.local_addr().expect("bound")))];
-        let error = open(&wanted(&own, wish), &mut notes).expect_err("taken");
+        let wish = [Address::Tcp(taken.local_addr().expect("bound"))];
+        let error = open(&wanted(&own, &wish), &mut notes).expect_err("taken");
         assert!(error.error.contains("cannot listen"), "{}", error.error);
     }
 
@@ -252,15 +288,16 @@ mod tests {
     fn tcp_is_told_and_beyond_this_machine_it_must_be_meant() {
         let folder = tempfile::tempdir().expect("a folder");
         let own = folder.path().join("nbd.sock");
-        let at = |text: &str| vec![Some(Address::Tcp(text.parse().expect("an address")))];
+        let at = |text: &str| [Address::Tcp(text.parse().expect("an address"))];
         let mut notes = Vec::new();
-        open(&wanted(&own, at("127.0.0.1:0")), &mut notes).expect("a port");
+        open(&wanted(&own, &at("127.0.0.1:0")), &mut notes).expect("a port");
         assert!(notes[0].contains("every user of this machine can read and write"), "{notes:?}");
         for place in ["0.0.0.0:0", "[::]:0"] {
-            let error = open(&wanted(&own, at(place)), &mut notes).expect_err("not meant");
+            let error = open(&wanted(&own, &at(place)), &mut notes).expect_err("not meant");
             assert!(error.next.is_some_and(|next| next.contains("--insecure")));
         }
-        let meant = Wanted { insecure: true, ..wanted(&own, at("0.0.0.0:0")) };
+        let anywhere = at("0.0.0.0:0");
+        let meant = Wanted { insecure: true, ..wanted(&own, &anywhere) };
         open(&meant, &mut notes).expect("meant");
         assert!(notes[1].contains("everybody who reaches it"), "{notes:?}");
     }
@@ -272,7 +309,7 @@ mod tests {
         let own = folder.path().join("nbd.sock");
         let group = rustix::process::getegid().as_raw();
         for (group, mode) in [(None, 0o600), (Some(group), 0o660)] {
-            let _open = open(&Wanted { group, ..wanted(&own, Vec::new()) }, &mut Vec::new());
+            let _open = open(&Wanted { group, ..wanted(&own, &[]) }, &mut Vec::new());
             let found = std::fs::metadata(&own).expect("there").permissions().mode();
             assert_eq!(found & 0o777, mode);
         }
@@ -283,14 +320,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let own = folder.path().join("nbd.sock");
         drop(UnixListener::bind(&own).expect("a socket"));
-        let asked = vec![None, Some(Address::Unix(own.clone()))];
-        let sockets = open(&wanted(&own, asked.clone()), &mut Vec::new()).expect("stale");
+        let asked = [Address::Unix(own.clone())];
+        let sockets = open(&wanted(&own, &asked), &mut Vec::new()).expect("stale");
         assert_eq!(sockets.len(), 1, "the same place is opened once");
-        assert!(open(&wanted(&own, asked.clone()), &mut Vec::new()).is_err());
+        assert!(open(&wanted(&own, &asked), &mut Vec::new()).is_err());
         drop(sockets);
         assert!(!own.exists());
         std::fs::write(&own, b"precious").expect("a file");
-        assert!(open(&wanted(&own, asked), &mut Vec::new()).is_err());
+        assert!(open(&wanted(&own, &asked), &mut Vec::new()).is_err());
         assert!(own.exists());
     }
 
@@ -298,7 +335,7 @@ mod tests {
     fn whoever_has_taken_the_name_of_a_socket_keeps_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let own = folder.path().join("nbd.sock");
-        let sockets = open(&wanted(&own, Vec::new()), &mut Vec::new()).expect("a socket");
+        let sockets = open(&wanted(&own, &[]), &mut Vec::new()).expect("a socket");
         std::fs::rename(&own, folder.path().join("before")).expect("ours");
         let _other = UnixListener::bind(&own).expect("free");
         drop(sockets);
@@ -309,11 +346,11 @@ mod tests {
     fn too_long_a_path_is_done_without_when_there_is_another() {
         let own = Path::new("/").join("x".repeat(200)).join("nbd.sock");
         let mut notes = Vec::new();
-        let error = open(&wanted(&own, Vec::new()), &mut notes).expect_err("nowhere");
+        let error = open(&wanted(&own, &[]), &mut notes).expect_err("nowhere");
         assert!(error.error.contains("too long"), "{}", error.error);
         let folder = tempfile::tempdir().expect("a folder");
-        let other = vec![Some(Address::Unix(folder.path().join("x.sock")))];
-        let sockets = open(&wanted(&own, other), &mut notes).expect("another is left");
+        let other = [Address::Unix(folder.path().join("x.sock"))];
+        let sockets = open(&wanted(&own, &other), &mut notes).expect("another is left");
         assert_eq!((sockets.len(), notes.len()), (1, 1));
     }
 }

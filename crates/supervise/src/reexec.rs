@@ -6,12 +6,13 @@
 //! The previous binary stays open, so that the supervisor can return to it when its file is gone.
 #![expect(clippy::disallowed_methods, reason = "the supervisor works on the real machine")]
 
-use super::endpoints::Lock;
-use super::sockets::{self, Listening, Role};
-use super::worker::Worker;
-use super::{Supervisor, upgrade};
-use crate::failure::{Failure, Outcome};
+use crate::child::Worker;
+use crate::endpoints::Lock;
+use crate::sockets::{self, Listening, Role};
+use crate::supervisor::Supervisor;
+use crate::upgrade;
 use crate::worker::Handover;
+use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
 use std::fs::File;

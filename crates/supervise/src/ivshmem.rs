@@ -4,8 +4,8 @@
 //! The RAM is the device's memory region 2, which sysfs shows as a file that can be mapped.
 #![expect(clippy::disallowed_methods, reason = "a device has no Env")]
 
-use crate::failure::{Failure, Outcome};
 use rekindle_base::Kind;
+use rekindle_terminal::failure::{Failure, Outcome};
 use std::path::{Path, PathBuf};
 
 /// Value of `--warm` that asks for this memory.
@@ -15,7 +15,7 @@ const VENDOR: &str = "0x1af4";
 const DEVICE: &str = "0x1110";
 
 /// Replaces [`WORD`] by the file of the device.
-pub fn settle(warm: &mut Option<PathBuf>) -> Outcome {
+pub(crate) fn settle(warm: &mut Option<PathBuf>) -> Outcome {
     if warm.as_deref() == Some(Path::new(WORD)) {
         *warm = Some(find(Path::new(DEVICES))?);
     }

@@ -2,11 +2,12 @@
 //! `endpoints.json`, which says where it serves.
 #![expect(clippy::disallowed_methods, reason = "these files outlive every process that has an Env")]
 
-use super::sockets::{Listening, Role};
-use crate::failure::{Failure, Outcome};
+use crate::sockets::{Listening, Role};
 use rekindle_base::Kind;
 use rekindle_env::Address;
 use rekindle_env::real::folder::Folder;
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output::quoted;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -24,7 +25,9 @@ pub struct Endpoints {
     pub pid: u32,
     /// The process that serves; 0 before the first one does.
     pub worker: u32,
+    /// Addresses of the NBD sockets.
     pub nbd: Vec<String>,
+    /// Addresses of the API's sockets.
     pub http: Vec<String>,
     /// Version of the binary.
     pub version: String,
@@ -57,7 +60,7 @@ impl Endpoints {
 
     /// Marks the process as one that listens for `rekindle upgrade`.
     #[must_use]
-    pub fn upgradable(self) -> Self {
+    pub(crate) fn upgradable(self) -> Self {
         Self { upgradable: true, ..self }
     }
 
@@ -87,6 +90,10 @@ impl Endpoints {
     }
 }
 
+/// Name of the NBD socket in the daemon's folder.
+pub const NBD_SOCKET: &str = "nbd.sock";
+/// Name of the API's socket there.
+pub const HTTP_SOCKET: &str = "rekindle.sock";
 const NAME: &str = "endpoints.json";
 const TEMPORARY: &str = "endpoints.json.new";
 const LOCK: &str = "rekindle.pid";
@@ -124,10 +131,10 @@ pub fn signal(dir: &Path, pid: u32, signal: Signal) -> std::io::Result<bool> {
 /// Returns the nearest NBD socket of the daemon of a folder.
 pub fn nbd(dir: &Path) -> Outcome<Address> {
     // A user who may use a socket may be unable to read the endpoints beside it.
-    let beside = || Some(dir.join("nbd.sock")).filter(|path| path.exists()).map(Address::Unix);
+    let beside = || Some(dir.join(NBD_SOCKET)).filter(|path| path.exists()).map(Address::Unix);
     read(dir).and_then(|endpoints| endpoints.nbd()).or_else(beside).ok_or_else(|| {
         Failure::new(format!("the daemon in {} says nowhere that it serves NBD", dir.display()))
-            .next(format!("start it with `rekindle up --dir {}`", crate::output::quoted(dir)))
+            .next(format!("start it with `rekindle up --dir {}`", quoted(dir)))
             .kind(Kind::NotFound)
     })
 }
@@ -176,7 +183,7 @@ impl Lock {
     }
 
     /// Wraps the lock that this process took as another binary.
-    pub fn held(file: OwnedFd, dir: &Path) -> Self {
+    pub(crate) fn held(file: OwnedFd, dir: &Path) -> Self {
         Self { file, dir: dir.to_owned() }
     }
 }

@@ -1,6 +1,6 @@
 //! The libraries that a program needs, found as by `ldd`: the program's own loader is asked.
 
-use crate::failure::{Failure, Outcome};
+use rekindle_terminal::failure::{Failure, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

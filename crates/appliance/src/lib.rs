@@ -1,7 +1,13 @@
-//! `rekindle appliance`: a virtual machine that holds only a kernel and this binary. Its warm
-//! memory is RAM of the host, so that a crash or a reset of the whole machine is a warm start too.
+//! The appliance: a virtual machine that holds only a kernel and this binary. Its warm memory is
+//! RAM of the host, so that a crash or a reset of the whole machine is a warm start too.
 //!
-//! `build` makes an appliance, `run` keeps it alive on the host, `guest` is its first process.
+//! On the host, [`build()`] makes one out of the distribution's kernel (`kernel`), this binary and
+//! the libraries that it needs (`libraries`), in an initramfs (`cpio`). [`run()`] keeps it alive:
+//! it starts QEMU (`qemu`), hears of its end and of resets (`monitor`), and carries the connections
+//! of clients, which wait while the guest starts (`forward`). [`reset`] asks that process to reset
+//! the guest. In the guest, [`guest`] is the first process and keeps `rekindle up` running.
+
+#![warn(clippy::print_stderr, clippy::print_stdout)]
 
 mod build;
 mod cpio;
@@ -13,10 +19,13 @@ mod monitor;
 mod qemu;
 mod run;
 
-use crate::arguments::{Appliance, Common};
-use crate::failure::{Failure, Outcome};
-use crate::{output, supervise::endpoints};
+pub use build::{Build, Built, build};
+pub use qemu::Accelerator;
+pub use run::{Run, run};
+
 use rekindle_base::Kind;
+use rekindle_supervise::endpoints;
+use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -43,6 +52,9 @@ const HTTP: SocketAddrV4 = SocketAddrV4::new(GUEST, 8809);
 const START: &str = "opt/rekindle/start";
 /// The byte that the guest writes to its second serial port when the daemon serves.
 const SERVES: u8 = b'+';
+/// Signals at which [`run()`] resets the guest, and makes it panic.
+const RESET: Signal = Signal::USR1;
+const PANIC: Signal = Signal::USR2;
 
 /// A description of what was built, in `appliance.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,10 +69,10 @@ struct Description {
 
 /// RAM of the host that outlives the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Memory {
+pub struct Memory {
     kind: MemoryKind,
     /// A file on the host's tmpfs.
-    path: PathBuf,
+    pub path: PathBuf,
     bytes: u64,
 }
 
@@ -86,23 +98,19 @@ struct Start {
     then: Vec<String>,
 }
 
-/// Runs the command.
-pub fn run(common: &Common, command: &Appliance) -> Outcome<u8> {
-    match command {
-        Appliance::Build(build) => build::run(common, build).map(|()| 0),
-        Appliance::Run(run) => run::run(common, run),
-        Appliance::Reset(reset) => {
-            // `run` resets the guest on USR1, and makes it panic on USR2.
-            let signal = if reset.panic { Signal::USR2 } else { Signal::USR1 };
-            tell(&reset.folder, signal)?;
-            if common.json {
-                output::json(&serde_json::json!({ "reset": true, "panic": reset.panic }));
-            } else {
-                output::line("the guest starts again");
-            }
-            Ok(0)
-        }
-    }
+/// Resets the guest of the appliance in `folder`, or makes its kernel panic. Returns at once: the
+/// process that keeps the appliance alive does it.
+pub fn reset(folder: &Path, panic: bool) -> Outcome {
+    let none_runs = || {
+        Failure::new(format!("no appliance runs from {}", folder.display()))
+            .next(format!("rekindle appliance run {}", folder.display()))
+            .kind(Kind::Unavailable)
+    };
+    Description::read(folder)?;
+    let signal = if panic { PANIC } else { RESET };
+    let pid = endpoints::read(folder).filter(|found| found.guest).map(|found| found.pid);
+    let told = endpoints::signal(folder, pid.ok_or_else(none_runs)?, signal);
+    if told.map_err(|error| none_runs().because(error))? { Ok(()) } else { Err(none_runs()) }
 }
 
 impl Description {
@@ -127,17 +135,4 @@ impl Description {
         }
         Ok(found)
     }
-}
-
-/// Sends a signal to the process that keeps the appliance of a folder alive.
-fn tell(folder: &Path, signal: Signal) -> Outcome {
-    let nobody = || {
-        Failure::new(format!("no appliance runs from {}", folder.display()))
-            .next(format!("rekindle appliance run {}", folder.display()))
-            .kind(Kind::Unavailable)
-    };
-    Description::read(folder)?;
-    let pid = endpoints::read(folder).filter(|found| found.guest).map(|found| found.pid);
-    let told = endpoints::signal(folder, pid.ok_or_else(nobody)?, signal);
-    if told.map_err(|error| nobody().because(error))? { Ok(()) } else { Err(nobody()) }
 }

@@ -2,18 +2,17 @@
 //! guest is started again, and the memory that outlives it makes that a warm start.
 #![expect(clippy::disallowed_methods, reason = "this command has no Env")]
 
-use super::forward::{Gate, Way};
-use super::monitor::{Event, Monitor};
-use super::{CONSOLE, Description, SAID, SERVES, qemu};
-use crate::arguments::{ApplianceRun, Common};
-use crate::failure::{Failure, Outcome};
-use crate::output;
-use crate::signals::StopSignals;
-use crate::supervise::access;
-use crate::supervise::endpoints::{Endpoints, Lock};
-use crate::supervise::sockets::{self, Listening, Role, Wanted};
+use crate::forward::{Gate, Way};
+use crate::monitor::{Event, Monitor};
+use crate::qemu::{self, Accelerator};
+use crate::{CONSOLE, Description, PANIC, RESET, SAID, SERVES};
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
+use rekindle_supervise::endpoints::{Endpoints, Lock};
+use rekindle_supervise::signals::StopSignals;
+use rekindle_supervise::sockets::{Listening, Role, WantedSockets};
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
 use serde_json::{Value, json};
 use std::io;
 use std::net::SocketAddr;
@@ -35,24 +34,46 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// Lines of the console that are shown when the guest gives up.
 const CONSOLE_LINES: usize = 15;
 
-/// Runs the command, until the guest is off or cannot be started.
-pub fn run(common: &Common, run: &ApplianceRun) -> Outcome<u8> {
+/// The way in which a user wants an appliance run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The appliance.
+    pub folder: PathBuf,
+    /// The sockets on the host, through which clients come.
+    pub sockets: WantedSockets,
+    /// URL of the store; else the data disk.
+    pub store: Option<String>,
+    /// Bytes of the guest's own RAM.
+    pub ram: u64,
+    /// The guest's processors.
+    pub cpus: u16,
+    /// The executor of the guest's code.
+    pub accelerator: Accelerator,
+    /// A command for the guest to run once, when it serves.
+    pub then: Option<String>,
+    /// Further arguments of `rekindle up` in the guest.
+    pub up: Vec<String>,
+}
+
+/// Keeps an appliance alive until the guest is off or cannot be started; returns the exit code.
+/// Prints its events, as JSON with `json`.
+pub fn run(run: &Run, json: bool) -> Outcome<u8> {
     rekindle_env::real::access::keep_private();
     let description = Description::read(&run.folder)?;
     let folder = run.folder.canonicalize()?;
     let _lock = Lock::take(&folder)?;
     let mut notes = Vec::new();
-    let sockets = open(&folder, run, &mut notes)?;
+    let sockets = run.sockets.open(&folder, &mut notes)?;
     let endpoints = Endpoints { guest: true, ..Endpoints::of(&sockets, 0) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let keeper = Keeper {
-            json: common.json,
+            json,
             gate: Gate::new(&sockets)?,
             stop: StopSignals::new()?,
             child: signal(SignalKind::child())?,
-            reset: signal(SignalKind::user_defined1())?,
-            panic: signal(SignalKind::user_defined2())?,
+            reset: signal(SignalKind::from_raw(RESET.as_raw()))?,
+            panic: signal(SignalKind::from_raw(PANIC.as_raw()))?,
             notes,
             sockets: &sockets,
             description,
@@ -73,19 +94,6 @@ pub fn run(common: &Common, run: &ApplianceRun) -> Outcome<u8> {
     })
 }
 
-fn open(folder: &Path, run: &ApplianceRun, notes: &mut Vec<String>) -> Outcome<Vec<Listening>> {
-    let (group, insecure) = (run.socket_group, run.insecure);
-    access::settle(folder, &crate::command::up::groups(group, None), notes)?;
-    let own = folder.join("nbd.sock");
-    let nbd = Wanted { role: Role::Nbd, own: &own, asked: run.nbd.clone(), group, insecure };
-    let mut sockets = sockets::open(&nbd, notes)?;
-    let own = folder.join(crate::client::SOCKET);
-    let asked = run.http.clone();
-    let http = Wanted { role: Role::Http, own: &own, asked, group: None, insecure };
-    sockets.extend(sockets::open(&http, notes)?);
-    Ok(sockets)
-}
-
 struct Keeper<'a> {
     json: bool,
     gate: Gate,
@@ -96,7 +104,7 @@ struct Keeper<'a> {
     notes: Vec<String>,
     sockets: &'a [Listening],
     description: Description,
-    run: &'a ApplianceRun,
+    run: &'a Run,
     /// Whether a guest of this run has ever served.
     served: bool,
     /// Whether the present guest serves.

@@ -4,12 +4,13 @@
 //! that only a user who may write there (or signal the process) may upgrade.
 #![expect(clippy::disallowed_methods, reason = "the supervisor works on the real machine")]
 
-use super::reexec::{self, Back, Change};
-use crate::command::formats::Formats;
-use crate::failure::{Failure, Outcome};
+use crate::formats::Formats;
+use crate::reexec::{self, Back, Change};
 use rekindle_base::Kind;
 use rekindle_env::real::folder::Folder;
+use rekindle_terminal::failure::{Failure, Outcome};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -40,9 +41,11 @@ pub enum Answer {
         from: String,
         /// Version now.
         to: String,
+        /// The file of the new binary.
         binary: PathBuf,
         /// Process id of the supervisor, as before.
         supervisor: u32,
+        /// Process id of the new worker.
         worker: u32,
         /// From the moment the old worker was told to stop until the new one served.
         stalled_ms: u64,
@@ -55,15 +58,33 @@ pub enum Answer {
 
 impl Answer {
     /// Makes the answer to a request that was refused: nothing was touched.
-    pub fn refused(failure: Failure) -> Self {
+    pub(crate) fn refused(failure: Failure) -> Self {
         let Failure { error, cause, next, kind, .. } = failure;
         Self::Refused { error, cause, next, kind }
     }
 
     /// Writes the answer for the command that asked.
-    pub fn write(&self, dir: &Path) {
+    pub(crate) fn write(&self, dir: &Path) {
         if let Err(failure) = write(dir, ANSWER, self) {
             failure.print(false);
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Upgraded { from, to, binary, supervisor, worker, stalled_ms } => write!(
+                f,
+                "version {to} ({}) serves after {from}: {stalled_ms} ms without a worker; supervisor pid {supervisor} as before, worker pid {worker}",
+                binary.display()
+            ),
+            Self::Refused { error, .. } => write!(f, "no upgrade: {error}"),
+            Self::WentBack { binary, cause, version } => write!(
+                f,
+                "{} never served ({cause}); version {version} serves again",
+                binary.display()
+            ),
         }
     }
 }
@@ -89,7 +110,7 @@ pub fn write(dir: &Path, (name, temporary): Name, value: &impl Serialize) -> Out
 }
 
 /// Takes the request, so that it is done once; returns the binary.
-pub fn take_request(dir: &Path, program: &Path) -> Outcome<PathBuf> {
+pub(crate) fn take_request(dir: &Path, program: &Path) -> Outcome<PathBuf> {
     let folder = Folder::open_own(dir)?;
     let text = folder.read(REQUEST.0)?;
     folder.remove(REQUEST.0)?;
@@ -99,7 +120,7 @@ pub fn take_request(dir: &Path, program: &Path) -> Outcome<PathBuf> {
 
 /// Checks whether this process could go on as `binary`: it must run, and understand every format in
 /// use. Takes up to [`CHECK_PATIENCE`], so the thread that looks after the worker must not call it.
-pub fn check(binary: &Path) -> Outcome {
+pub(crate) fn check(binary: &Path) -> Outcome {
     let refused = |cause: String| {
         Failure::new(format!("{} cannot take over", binary.display()))
             .because(cause)
@@ -154,7 +175,7 @@ fn say_formats(binary: &Path) -> io::Result<(bool, String)> {
 }
 
 /// An upgrade under way in this process, from the `exec` until a worker of this binary serves.
-pub struct Arrival {
+pub(crate) struct Arrival {
     /// The worker of the previous binary, which still serves.
     pub worker: Option<i32>,
     pub change: Change,

@@ -1,14 +1,14 @@
 //! QEMU: its command line, and RAM of the host that outlives it.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
-use super::{
+use crate::run::Run;
+use crate::{
     CONSOLE, DISK, Description, HTTP, INITRAMFS, KERNEL, Memory, MemoryKind, NBD, SAID, START,
     Start, build,
 };
-use crate::arguments::{Accelerator, ApplianceRun};
-use crate::failure::{Failure, Outcome};
-use crate::worker::die_with;
 use rekindle_base::Kind;
+use rekindle_supervise::worker::die_with;
+use rekindle_terminal::failure::{Failure, Outcome};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -31,6 +31,15 @@ const KERNEL_BASED: &str = "/dev/kvm";
 const KERNEL_BASED_MODULES: [&str; 2] = ["/sys/module/kvm_intel", "/sys/module/kvm_amd"];
 /// Bytes of persistent memory that are left to its file system.
 const PMEM_FILESYSTEM_BYTES: u64 = 16 << 20;
+
+/// The executor of the guest's code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Accelerator {
+    /// kvm where the processor does it, else tcg
+    Auto,
+    Kvm,
+    Tcg,
+}
 
 /// A QEMU that runs, and the addresses at which its guest is reached.
 pub struct Machine {
@@ -63,7 +72,7 @@ pub fn accelerator(wanted: Accelerator) -> &'static str {
 }
 
 /// Starts QEMU, which dies with this process: its clients use the sockets of this process.
-pub fn start(folder: &Path, description: &Description, run: &ApplianceRun) -> Outcome<Machine> {
+pub fn start(folder: &Path, description: &Description, run: &Run) -> Outcome<Machine> {
     let memory = &description.memory;
     prepare(memory)?;
     write_start(folder, &settings(memory, run))?;
@@ -95,7 +104,7 @@ pub fn start(folder: &Path, description: &Description, run: &ApplianceRun) -> Ou
 }
 
 /// Returns all arguments but the network and the descriptors that are passed on by number.
-fn words(folder: &Path, memory: &Memory, run: &ApplianceRun) -> Vec<OsString> {
+fn words(folder: &Path, memory: &Memory, run: &Run) -> Vec<OsString> {
     let accelerator = accelerator(run.accelerator);
     let processor = if accelerator == "kvm" { "host" } else { "max" };
     let file = |name: &str| folder.join(name).into_os_string();
@@ -143,7 +152,7 @@ fn words(folder: &Path, memory: &Memory, run: &ApplianceRun) -> Vec<OsString> {
 }
 
 /// Makes the settings for the guest.
-fn settings(memory: &Memory, run: &ApplianceRun) -> Start {
+fn settings(memory: &Memory, run: &Run) -> Start {
     let mut arguments = Vec::new();
     if let Some(store) = &run.store {
         arguments.extend(["--store".to_owned(), store.clone()]);

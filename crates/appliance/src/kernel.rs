@@ -1,8 +1,8 @@
 //! The kernel of the distribution, and the modules that the appliance needs of it.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
-use crate::failure::{Failure, Outcome};
 use rekindle_base::Kind;
+use rekindle_terminal::failure::{Failure, Outcome};
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,11 @@
 //! The worker as its supervisor sees it: a child process, born here or before an upgrade.
 #![expect(clippy::disallowed_methods, reason = "the supervisor works on the real machine")]
 
-use super::{Supervisor, reexec};
-use crate::failure::{Failure, Outcome};
-use crate::worker::Ready;
+use crate::reexec;
+use crate::sockets::Listening;
+use crate::supervisor::Supervisor;
+use crate::worker::{self, Ready};
+use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -37,15 +39,15 @@ impl Worker {
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(io::Error::from)?;
         let mut handover = supervisor.handover.clone();
         let sockets = supervisor.sockets.iter();
-        handover.sockets = sockets.map(super::Listening::pass_on).collect::<Outcome<_>>()?;
+        handover.sockets = sockets.map(Listening::pass_on).collect::<Outcome<_>>()?;
         handover.report = Some(theirs.as_raw_fd());
         handover.parent = std::process::id();
         handover.config.restarted = supervisor.announce.is_none();
         handover.born = Some(rekindle_env::real::since_boot());
         let child = Command::new(image(&supervisor.program))
             .arg0(&supervisor.program)
-            .arg(crate::worker::COMMAND)
-            .env(crate::worker::VARIABLE, handover.encode()?)
+            .arg(worker::COMMAND)
+            .env(worker::VARIABLE, handover.encode()?)
             .env_remove(reexec::VARIABLE)
             // A process group of its own: Ctrl-C at the terminal reaches only the supervisor, which
             // passes it on once.

@@ -1,5 +1,5 @@
 //! `up` run by hand: keeps the sockets, starts the worker, starts another one at once when it dies,
-//! goes on as another binary when asked to ([`reexec`]).
+//! goes on as another binary when asked to (`reexec`).
 //!
 //! The supervisor does nothing that could fail under load: it holds no data, reads no store, and
 //! has one thread. The work that may fail is in the worker. The sockets, and warm memory without a
@@ -10,24 +10,16 @@
     reason = "the supervisor outlives every process that has an Env"
 )]
 
-pub mod access;
-pub mod endpoints;
-pub mod ivshmem;
-pub mod memory;
-pub mod reexec;
-mod restart;
-pub mod sockets;
-pub mod upgrade;
-mod worker;
-
-use crate::failure::{EXIT_FENCED, Failure, Outcome};
-use crate::output::tell;
+use crate::child::Worker;
+use crate::endpoints::{Endpoints, Lock};
+use crate::restart::Restarts;
 use crate::signals::StopSignals;
+use crate::sockets::Listening;
+use crate::upgrade::{self, Answer, Arrival};
 use crate::worker::{Handover, Ready};
-use endpoints::{Endpoints, Lock};
-use restart::Restarts;
+use rekindle_terminal::failure::{EXIT_FENCED, Failure, Outcome};
+use rekindle_terminal::output::tell;
 use rustix::process::Signal;
-use sockets::Listening;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -35,8 +27,6 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::oneshot;
-use upgrade::{Answer, Arrival};
-use worker::Worker;
 
 /// A function that tells the user, once, that the daemon serves.
 pub type Announce = Box<dyn FnOnce(&Ready)>;

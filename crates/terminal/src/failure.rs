@@ -26,6 +26,7 @@ pub struct Failure {
     pub next: Option<String>,
     /// The text of a [`Kind`].
     pub kind: String,
+    /// Exit code of the process.
     #[serde(skip)]
     pub exit: u8,
 }

@@ -1,0 +1,78 @@
+//! `rekindle appliance`: build one, run it, reset it.
+
+use crate::arguments::{Appliance, ApplianceBuild, ApplianceRun, Common};
+use rekindle_appliance::{Build, Run};
+use rekindle_base::units::format_size;
+use rekindle_supervise::sockets::WantedSockets;
+use rekindle_terminal::failure::Outcome;
+use rekindle_terminal::output;
+use serde_json::json;
+
+/// Runs the command; gives the exit code.
+pub fn run(common: &Common, command: &Appliance) -> Outcome<u8> {
+    match command {
+        Appliance::Build(wanted) => build(common, wanted).map(|()| 0),
+        Appliance::Run(wanted) => keep(common, wanted),
+        Appliance::Reset(reset) => {
+            rekindle_appliance::reset(&reset.folder, reset.panic)?;
+            if common.json {
+                output::json(&json!({ "reset": true, "panic": reset.panic }));
+            } else {
+                output::line("the guest starts again");
+            }
+            Ok(0)
+        }
+    }
+}
+
+fn build(common: &Common, wanted: &ApplianceBuild) -> Outcome {
+    let built = rekindle_appliance::build(&Build {
+        out: wanted.out.clone(),
+        kernel: wanted.kernel.clone(),
+        modules: wanted.modules.clone(),
+        memory: wanted.memory,
+        memory_kind: wanted.memory_kind,
+        disk: wanted.disk,
+    })?;
+    if common.json {
+        output::json(&json!({
+            "folder": built.folder, "kernel": built.kernel, "modules": built.modules,
+            "initramfs_bytes": built.initramfs_bytes, "memory": built.memory,
+            "disk": built.disk, "disk_kept": built.disk_kept,
+        }));
+        return Ok(());
+    }
+    let (size, modules) = (format_size(built.initramfs_bytes as u64), built.modules.len());
+    let (memory, path) = (format_size(wanted.memory), built.memory.path.display());
+    let disk = if built.disk_kept { "kept as it is".into() } else { format_size(wanted.disk) };
+    output::line(&format!("appliance in {}", built.folder.display()));
+    output::pairs(&[
+        ("  kernel", built.kernel),
+        ("  initramfs", format!("{size}, {modules} modules")),
+        ("  disk", disk),
+        ("  memory", format!("{memory} of this host, {path}")),
+    ]);
+    output::line("Next:");
+    output::line(&format!("  rekindle appliance run {}", built.folder.display()));
+    Ok(())
+}
+
+fn keep(common: &Common, wanted: &ApplianceRun) -> Outcome<u8> {
+    let run = Run {
+        folder: wanted.folder.clone(),
+        sockets: WantedSockets {
+            nbd: wanted.nbd.iter().flatten().cloned().collect(),
+            http: wanted.http.iter().flatten().cloned().collect(),
+            group: wanted.socket_group,
+            http_group: None,
+            insecure: wanted.insecure,
+        },
+        store: wanted.store.clone(),
+        ram: wanted.ram,
+        cpus: wanted.cpus,
+        accelerator: wanted.accelerator,
+        then: wanted.then.clone(),
+        up: wanted.up.clone(),
+    };
+    rekindle_appliance::run(&run, common.json)
+}
