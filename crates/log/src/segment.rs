@@ -100,16 +100,22 @@ impl Segment {
         &self.pool
     }
 
-    /// Whether the file at the segment's path is still the one that the segment is written to.
+    /// Whether the file at the segment's path is still the one that the segment is written to. One
+    /// misread does not prove another file.
     pub(crate) async fn is_at_its_place(&self) -> std::io::Result<bool> {
         let Some(file) = self.file else { return Ok(true) };
         let file = self.pool.env.disk().open(&self.pool.path(file), Open::Read).await?;
         let mut bytes = [0; HEADER_BYTES as usize];
-        match file.read_at(&mut bytes, 0).await {
-            Ok(()) => Ok(SegmentHeader::decode(&bytes) == Ok(self.header)),
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
-            Err(error) => Err(error),
+        for _ in 0..READ_TRIES {
+            match file.read_at(&mut bytes, 0).await {
+                Ok(()) if SegmentHeader::decode(&bytes) == Ok(self.header) => return Ok(true),
+                Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
+                    return Err(error);
+                }
+                _ => {}
+            }
         }
+        Ok(false)
     }
 
     /// Notes that the whole segment is durable on flash.

@@ -9,6 +9,7 @@ use crate::config::{Config, Sizes};
 use crate::core::{Core, Ground, Settings};
 use crate::node_file::{FolderLock, Keeper, LogNote, NodeFile};
 use crate::record::{self, Beginning, NodeRecord};
+use crate::scale::Scale;
 use crate::starts::{Landed, Starts};
 use crate::warm_memory::{self, WarmMemory};
 use crate::{Error, limits};
@@ -35,6 +36,7 @@ pub struct Node {
     pub nonce: u64,
     pub config: Config,
     pub sizes: Sizes,
+    pub scale: Scale,
     pub identity: Identity,
     pub store: Store,
     pub meter: Meter,
@@ -76,19 +78,33 @@ impl Phases {
 }
 
 /// The open store, with its layers.
-struct OpenStore {
-    url: String,
-    store: Store,
-    meter: Meter,
-    faults: fault::Handle,
+pub struct OpenStore {
+    /// Its address, for messages.
+    pub url: String,
+    pub store: Store,
+    pub meter: Meter,
+    pub faults: fault::Handle,
     /// Faults that begin once the node serves.
-    plan: fault::Plan,
+    pub plan: fault::Plan,
 }
 
 impl Node {
-    /// Puts a node together.
+    /// Puts a node together, over the store that the config names.
     pub async fn assemble(env: &Env, config: Config) -> Result<Self, Error> {
         config.check().map_err(Error::Usage)?;
+        let named = config.clone();
+        let open = async |is_known| open_store(env, &named, is_known).await;
+        Self::assemble_over(env, config, Scale::default(), open).await
+    }
+
+    /// Puts a node together over the store that `open` opens. `open` is told whether the store is
+    /// known to be there.
+    pub async fn assemble_over(
+        env: &Env,
+        config: Config,
+        scale: Scale,
+        open: impl AsyncFnOnce(bool) -> Result<OpenStore, Error>,
+    ) -> Result<Self, Error> {
         let mut phases =
             Phases { env: env.clone(), last: env.now(), watch: env.watch(), taken: Vec::new() };
         let lock = FolderLock::take(env, &config.dir).await?;
@@ -110,10 +126,17 @@ impl Node {
             // before the node's record names it.
             Some(home) => {
                 let noted = home.warm.clone();
-                let warm = warm_memory::open(env, &config, id, home.store, sizes, noted.as_deref());
+                let warm = warm_memory::open(
+                    env,
+                    (&config, &scale),
+                    id,
+                    home.store,
+                    sizes,
+                    noted.as_deref(),
+                );
                 let keeper = Keeper::new(env, &config.dir, home.clone());
                 let note = keeper.change(|home| home.starts = starts);
-                let store = join(env, &config, id, sizes, Ok(home));
+                let store = join(env, &config, id, sizes, Ok(home), open);
                 let (known, warm, noted) = futures_util::join!(store, warm, note);
                 noted?;
                 if known.is_err() || warm.is_err() {
@@ -126,10 +149,11 @@ impl Node {
             // The store first: if it refuses us, the warm memory of a node that never existed must
             // not stay behind.
             None => {
-                let known = join(env, &config, id, sizes, Err(starts)).await?;
+                let known = join(env, &config, id, sizes, Err(starts), open).await?;
                 let store = known.identity.store;
                 let keeper = Keeper::new(env, &config.dir, known.home.clone());
-                (known, keeper, warm_memory::open(env, &config, id, store, sizes, None).await?)
+                let habits = (&config, &scale);
+                (known, keeper, warm_memory::open(env, habits, id, store, sizes, None).await?)
             }
         };
         let Known { open, identity, writer, record, home } = known;
@@ -162,8 +186,13 @@ impl Node {
             trusted,
             lost: false,
         };
-        let find =
-            Log::find(env, arena.clone(), log_config(&config, id, sizes), trusted, known_log);
+        let find = Log::find(
+            env,
+            arena.clone(),
+            log_config(&config, id, sizes, &scale),
+            trusted,
+            known_log,
+        );
         let (held, found) = if trusted {
             // The log is searched while the store writes; only its new head needs this life's
             // number.
@@ -196,9 +225,9 @@ impl Node {
             copied_since: held.value.copied_since.unwrap_or_default(),
         };
         let settings = Settings {
-            content: content_config(&config, &identity),
-            staging: staging_config(&config, sizes, memory_outlives_process),
-            sweep: sweep_options(&config),
+            content: content_config(&config, &identity, &scale),
+            staging: staging_config(&config, sizes, &scale, memory_outlives_process),
+            sweep: sweep_options(&config, &scale),
             read_ahead: config.read_ahead,
             direct_path: config.direct_path,
             kinds: crate::core::kinds(),
@@ -216,6 +245,7 @@ impl Node {
             nonce,
             config,
             sizes,
+            scale,
             identity,
             store: open.store,
             meter: open.meter,
@@ -328,9 +358,10 @@ async fn join(
     node: NodeId,
     sizes: Sizes,
     home: Result<NodeFile, Starts>,
+    open: impl AsyncFnOnce(bool) -> Result<OpenStore, Error>,
 ) -> Result<Known, Error> {
     let watch = env.watch();
-    let open = open_store(env, config, home.is_ok()).await?;
+    let open = open(home.is_ok()).await?;
     env.boot_phase("store-opened", Some("store-and-warm"), watch);
     let watch = env.watch();
     let failed = |source| Error::Store { url: open.url.clone(), source };
@@ -342,7 +373,7 @@ async fn join(
             rekindle_datastore::probe(env, &open.store).await.map_err(failed)?;
             let now = env.wall_clock().0;
             let home = NodeFile::new(node, identity.store, now, sizes, starts);
-            home.write(env, &config.dir).await?;
+            home.write_first(env, &config.dir).await?;
             return Ok(Known { open, identity, writer, record: None, home });
         }
     };
@@ -383,30 +414,31 @@ fn sizes(config: &Config, chosen: Sizes, device_bytes: Option<u64>) -> Sizes {
     }
 }
 
-fn log_config(config: &Config, node: NodeId, sizes: Sizes) -> rekindle_log::Config {
+fn log_config(config: &Config, node: NodeId, sizes: Sizes, scale: &Scale) -> rekindle_log::Config {
     rekindle_log::Config {
         folder: config.flash(),
         node,
         flash_bytes: sizes.flash_bytes,
-        flush_interval: limits::FLUSH_INTERVAL,
+        flush_interval: scale.flush_interval,
     }
 }
 
-fn content_config(config: &Config, identity: &Identity) -> rekindle_content::Config {
+fn content_config(config: &Config, identity: &Identity, scale: &Scale) -> rekindle_content::Config {
     rekindle_content::Config {
         secret: identity.secret.0,
         compression: config.compression.into(),
         parity: config.parity,
-        pack_bytes: limits::PACK_BYTES,
+        pack_bytes: scale.pack_bytes,
         cache_bytes: config.cache_bytes,
         index_bytes: config.index_bytes,
-        uploads: limits::UPLOADS,
+        uploads: scale.uploads,
     }
 }
 
 fn staging_config(
     config: &Config,
     sizes: Sizes,
+    scale: &Scale,
     memory_outlives_process: bool,
 ) -> rekindle_staging::Config {
     let destage = &config.destage;
@@ -417,19 +449,19 @@ fn staging_config(
         destage_bytes: destage.bytes,
         batch_bytes: destage.batch_bytes,
         destagers: destage.workers,
-        index_at_once: limits::INDEX_AT_ONCE_MAX,
+        index_at_once: scale.index_at_once,
         age_deadline: destage.deadline,
         memory_outlives_process,
     }
 }
 
 /// The share of the machine that a sweep may take, and how long it leaves young packs alone.
-fn sweep_options(config: &Config) -> Options {
+fn sweep_options(config: &Config, scale: &Scale) -> Options {
     let budget = match config.sweep.percent {
         100.. => Budget::Unlimited,
         percent => Budget::Percent(percent),
     };
-    Options { budget, grace: config.sweep.grace, ..Options::default() }
+    Options { budget, grace: config.sweep.grace, ..scale.sweep.clone() }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! shift with the node's own use.
 
 use crate::limits;
-use rekindle_base::limits::SEGMENT_BYTES;
+use crate::scale::Scale;
 use rekindle_content::Parity;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -239,7 +239,7 @@ impl Config {
             }
         }
         if let (Some(bytes), Some(_)) = (self.warm_bytes, self.warm_frames_bytes) {
-            self.split_warm(bytes)?;
+            self.split_warm(bytes, &Scale::default())?;
         }
         if self.destage.batch_bytes < rekindle_base::limits::CHANGE_BYTES_MAX {
             return Err(format!(
@@ -268,9 +268,10 @@ impl Config {
 
     /// Splits this much warm memory into slots and frames. Frames get the configured size, or else
     /// a quarter, and the rest that makes no whole slot. The error says what to change.
-    pub fn split_warm(&self, warm_bytes: u64) -> Result<WarmSplit, String> {
+    pub fn split_warm(&self, warm_bytes: u64, scale: &Scale) -> Result<WarmSplit, String> {
         use rekindle_base::units::format_size;
-        let most = warm_bytes.saturating_sub(limits::WARM_BYTES_MIN);
+        let least = scale.slots_min as u64 * scale.segment_bytes;
+        let most = warm_bytes.saturating_sub(least);
         let (frames_least, is_asked) = match self.warm_frames_bytes {
             Some(bytes) => (bytes, true),
             None => ((warm_bytes / limits::WARM_FRAMES_PART).min(most), false),
@@ -281,14 +282,13 @@ impl Config {
                  --warm-size, or a smaller --warm-frames",
                 format_size(frames_least),
                 format_size(warm_bytes),
-                format_size(limits::WARM_BYTES_MIN)
+                format_size(least)
             ));
         }
-        let slots = usize::try_from((warm_bytes - frames_least) / SEGMENT_BYTES);
-        let slots = slots
-            .unwrap_or(usize::MAX)
-            .clamp(limits::WARM_SLOTS_MIN, rekindle_warm::limits::SLOTS_MAX);
-        let rest = warm_bytes.saturating_sub(slots as u64 * SEGMENT_BYTES);
+        let slots = usize::try_from((warm_bytes - frames_least) / scale.segment_bytes);
+        let slots =
+            slots.unwrap_or(usize::MAX).clamp(scale.slots_min, rekindle_warm::limits::SLOTS_MAX);
+        let rest = warm_bytes.saturating_sub(slots as u64 * scale.segment_bytes);
         Ok(WarmSplit { slots, frames_bytes: if is_asked { frames_least } else { rest } })
     }
 
@@ -383,7 +383,9 @@ mod tests {
         let mut config = Config::new("/srv/rekindle".into());
         let mut split = |frames, warm: u64| {
             config.warm_frames_bytes = frames;
-            config.split_warm(warm).map(|split| (split.slots, split.frames_bytes / MIB))
+            config
+                .split_warm(warm, &Scale::default())
+                .map(|split| (split.slots, split.frames_bytes / MIB))
         };
         assert_eq!(split(None, 256 * MIB), Ok((24, 64)));
         assert_eq!(split(None, 64 * MIB), Ok((6, 16)));

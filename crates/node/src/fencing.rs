@@ -31,6 +31,7 @@ pub async fn replaced(node: &Arc<Node>) -> String {
             }
         };
         let is_met = tokio::select! {
+            biased;
             () = news => true,
             () = node.env.sleep(limits::RECORD_LOOK_INTERVAL) => false,
         };
@@ -40,6 +41,7 @@ pub async fn replaced(node: &Arc<Node>) -> String {
         }
         looked = worked;
         if let Sight::Replaced(reason) = look(node).await {
+            tracing::debug!("replaced, as a {} says", if is_met { "vault" } else { "look" });
             node.staging.fence(&reason);
             return reason;
         }

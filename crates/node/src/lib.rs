@@ -21,17 +21,21 @@ mod meters;
 mod metrics;
 pub mod node_file;
 pub mod record;
+mod scale;
 mod service;
 mod space;
 pub mod starts;
 pub mod warm_memory;
 mod work;
 
-pub use assemble::Node;
+pub use assemble::{Node, OpenStore};
 pub use config::Config;
 pub use error::Error;
-pub use lifecycle::{Ready, Sockets, run};
+pub use lifecycle::{Ready, Sockets, run, until_end};
 pub use rekindle_front::http::api::Stopping;
+pub use scale::Scale;
+pub use service::Service;
+pub use work::in_background;
 
 use rekindle_datastore::record::Body;
 

@@ -121,19 +121,32 @@ pub async fn run(
     ready(&Ready { node: node.id, store: node.store.describe(), start_ms });
     tell_systemd(&[NotifyState::Ready]);
     watch_over(&env);
-    crate::work::in_background(&node, service.jobs());
+    crate::work::in_background(&node, &service);
     tracing::info!(start_ms, node = %node.id, incarnation = node.incarnation.0, "serving");
+    until_end(&service, &fronts.http, node, async || signals.next().await, progress).await
+}
 
+/// Waits for the end of a node that serves, and stops the node in order. The end is a signal, a
+/// request, or another copy of the folder that has replaced the node.
+pub async fn until_end(
+    service: &Service,
+    http: &Connections,
+    node: Arc<Node>,
+    mut signal: impl AsyncFnMut(),
+    progress: impl Fn(&Stopping) + Send + 'static,
+) -> Result<(), Error> {
     let mut fenced = None;
     let drain = tokio::select! {
-        () = signals.next() => false,
+        biased;
+        () = signal() => false,
         drain = service.shutdown_asked() => drain,
         reason = crate::fencing::replaced(&node) => {
             service.fence(&reason);
             fenced = Some(reason);
-            fence(&fronts, &node).await;
+            fence(service, &node).await;
             tokio::select! {
-                () = signals.next() => {}
+                biased;
+                () = signal() => {}
                 _ = service.shutdown_asked() => {}
             }
             false
@@ -142,18 +155,19 @@ pub async fn run(
     tell_systemd(&[NotifyState::Stopping]);
     service.stopping();
     service.enter(Phase::Sessions);
-    let telling = tell_progress(&env, &service, progress);
+    let telling = tell_progress(&node.env, service, progress);
     let volumes = node.volumes.clone();
     let mut draining = drain;
-    let mut stopped = std::pin::pin!(stop(&fronts, node, drain));
+    let mut stopped = std::pin::pin!(stop(service, http, node, drain));
     let outcome = loop {
         tokio::select! {
+            biased;
             stopped = &mut stopped => break stopped,
             () = service.drain_aborted(), if draining => {
                 draining = false;
                 volumes.abort_drain();
             }
-            () = signals.next() => {
+            () = signal() => {
                 if draining {
                     tracing::warn!("draining no longer: what is not in the store yet stays in the log");
                     service.abort_drain();
@@ -268,9 +282,9 @@ impl Fronts {
 /// Fences a node that another copy of the folder has replaced: disconnects its clients and writes
 /// nothing more to the store. Changes that only memory has go to flash, in case an operator goes on
 /// with this copy.
-async fn fence(fronts: &Fronts, node: &Node) {
+async fn fence(service: &Service, node: &Node) {
     node.sweeper.stop();
-    fronts.nbd.stop(&node.env, limits::SESSION_WAIT).await;
+    service.sessions().stop(&node.env, limits::SESSION_WAIT).await;
     node.staging.stop().await;
     if let Err(error) = node.log.close().await {
         tracing::warn!(%error, "the log could not be closed");
@@ -278,14 +292,19 @@ async fn fence(fronts: &Fronts, node: &Node) {
 }
 
 /// Stops the node in order, within bounds unless it drains.
-async fn stop(fronts: &Fronts, node: Arc<Node>, drain: bool) -> Result<(), Error> {
+async fn stop(
+    service: &Service,
+    http: &Connections,
+    node: Arc<Node>,
+    drain: bool,
+) -> Result<(), Error> {
     let env = node.env.clone();
     node.sweeper.stop();
-    fronts.nbd.stop(&env, limits::SESSION_WAIT).await;
+    service.sessions().stop(&env, limits::SESSION_WAIT).await;
     let rest = async {
-        fronts.service.enter(Phase::Volumes);
+        service.enter(Phase::Volumes);
         let drained = node.volumes.stop(drain).await;
-        fronts.service.enter(Phase::Log);
+        service.enter(Phase::Log);
         // Even after a failed drain: the log must be closed in order.
         node.staging.stop().await;
         node.log.close().await?;
@@ -297,20 +316,21 @@ async fn stop(fronts: &Fronts, node: Arc<Node>, drain: bool) -> Result<(), Error
     };
     let limit = async {
         if drain {
-            fronts.service.drain_aborted().await;
+            service.drain_aborted().await;
         }
         env.sleep(limits::STOP_WAIT).await;
     };
     let ended = tokio::select! {
+        biased;
         ended = rest => Some(ended),
         () = limit => None,
     };
-    fronts.service.enter(Phase::Ended);
+    service.enter(Phase::Ended);
     // A client that follows the stop may be between two requests.
-    let _ = env.timeout(limits::FOLLOW_WAIT, fronts.service.end_told()).await.is_ok();
+    let _ = env.timeout(limits::FOLLOW_WAIT, service.end_told()).await.is_ok();
     // Last, so that clients can ask for the state of the stop.
-    fronts.http.stop(&env, limits::HTTP_WAIT).await;
-    fronts.service.release_node();
+    http.stop(&env, limits::HTTP_WAIT).await;
+    service.release_node();
     match ended {
         Some(ended) => ended,
         None => {

@@ -145,6 +145,23 @@ impl NodeFile {
         write.await.map_err(|error| folder(&path, &error))
     }
 
+    /// Writes the file of a new node, and makes the names of its folder and of those above it
+    /// durable: a power cut that took them would leave a node in the store without a folder, for
+    /// which every sweep waits.
+    pub async fn write_first(&self, env: &Env, dir: &Path) -> Result<(), Error> {
+        self.write(env, dir).await?;
+        for above in dir.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()) {
+            match env.disk().sync_folder(above).await {
+                // A folder that this process may not open is not one that it has made.
+                Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
+                    return Err(folder(above, &error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Preallocates the file that the next writing fills, so that the writing needs no room on the
     /// disk.
     pub async fn make_room(env: &Env, dir: &Path) -> io::Result<()> {

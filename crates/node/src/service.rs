@@ -183,8 +183,9 @@ impl Service {
     /// Waits until the end is requested. Returns whether to drain first.
     pub async fn shutdown_asked(&self) -> bool {
         let mut asked = self.inner.shutdown.subscribe();
-        match asked.wait_for(Option::is_some).await {
-            Ok(drain) => drain.unwrap_or(false),
+        let drain = asked.wait_for(Option::is_some).await.map(|drain| drain.unwrap_or(false));
+        match drain {
+            Ok(drain) => drain,
             Err(_) => std::future::pending().await,
         }
     }
@@ -241,6 +242,11 @@ impl Service {
                 waits_for: found.waits_for.filter(|_| waits_for.is_empty()).unwrap_or(waits_for),
             },
         }
+    }
+
+    /// Returns the connections of NBD clients.
+    pub(crate) fn sessions(&self) -> &Connections {
+        &self.inner.sessions
     }
 
     /// Returns the jobs.

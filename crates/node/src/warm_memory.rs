@@ -2,6 +2,7 @@
 
 use crate::assemble::Node;
 use crate::config::{Config, Sizes};
+use crate::scale::Scale;
 use crate::{Error, limits};
 use rekindle_base::limits::SEGMENT_BYTES;
 use rekindle_base::units::format_size;
@@ -60,14 +61,14 @@ pub(crate) fn device_bytes(env: &Env, config: &Config) -> Result<Option<u64>, Er
 /// usual one.
 pub(crate) async fn open(
     env: &Env,
-    config: &Config,
+    (config, scale): (&Config, &Scale),
     node: NodeId,
     store: StoreId,
     sizes: Sizes,
     noted: Option<&str>,
 ) -> Result<(Arena, WarmMemory), Error> {
     let watch = env.watch();
-    let split = config.split_warm(sizes.warm_bytes).map_err(Error::Usage)?;
+    let split = config.split_warm(sizes.warm_bytes, scale).map_err(Error::Usage)?;
     let mut name = noted.map(str::to_owned);
     let known = |arena: &Arena, path: Option<PathBuf>, name: Option<String>| WarmMemory {
         path,
@@ -87,19 +88,16 @@ pub(crate) async fn open(
             tracing::warn!(
                 "this machine has no memory that outlives a process: name a file with --warm"
             );
-            let arena = Arena::volatile(limits::WARM_SLOTS_MIN);
+            let arena = Arena::volatile(scale.slots_min);
             let known = known(&arena, None, name);
             return Ok((arena, known));
         }
     };
+    let slot_bytes = u32::try_from(scale.segment_bytes).unwrap_or(u32::MAX);
     let map = |path: &Path, slots: usize, frames_bytes: u64| {
         let (env, path) = (env.clone(), path.to_owned());
         let frames = FramesShape { bytes: frames_bytes, store };
-        let shape = Shape {
-            slots,
-            slot_bytes: rekindle_warm::limits::SLOT_BYTES_MAX,
-            frames: Some(frames),
-        };
+        let shape = Shape { slots, slot_bytes, frames: Some(frames) };
         // Blocking: a new arena may have a gigabyte of pages to clear.
         async move { env.clone().blocking(move || Arena::open_shaped(&env, &path, node, shape)).await }
     };
@@ -126,7 +124,7 @@ pub(crate) async fn open(
         Err(error) if config.warm.is_some() || config.warm_bytes.is_some() => Err(error),
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "less warm memory than planned");
-            map(&path, limits::WARM_SLOTS_MIN, 0).await
+            map(&path, scale.slots_min, 0).await
         }
     };
     let arena =

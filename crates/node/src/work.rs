@@ -16,8 +16,7 @@ pub use verify::verify;
 
 use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
-use crate::limits;
-use crate::service::refused;
+use crate::service::{Service, refused};
 use rekindle_datastore::layer::meter::Call;
 use rekindle_front::http::api::{ApiError, StartSweep};
 use rekindle_volume::Handle;
@@ -29,12 +28,14 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Starts the background work, after the first reply.
-pub fn in_background(node: &Arc<Node>, jobs: &Jobs) {
+pub fn in_background(node: &Arc<Node>, service: &Service) {
+    let jobs = service.jobs();
     node.env.spawn("welcome", node.volumes.welcome());
     let (env, content) = (node.env.clone(), node.content.clone());
+    let clients_first = node.scale.clients_first;
     node.env.spawn("index-warm-up", async move {
         // The warm-up would take a core from the attaches of clients that come back at once.
-        env.sleep(limits::CLIENTS_FIRST).await;
+        env.sleep(clients_first).await;
         match content.warm_index().await {
             Ok(done) => tracing::debug!(
                 packs = done.packs,
@@ -91,6 +92,7 @@ pub async fn drain(node: Arc<Node>, handle: Handle, progress: Progress) -> Resul
     let mut drained = std::pin::pin!(staged.drain());
     let checkpoint = loop {
         tokio::select! {
+            biased;
             checkpoint = &mut drained => break checkpoint,
             () = node.env.sleep(INTERVAL) => {
                 progress.set(owed.saturating_sub(staged.backlog().bytes), Some(owed));

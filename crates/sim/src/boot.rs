@@ -1,47 +1,50 @@
-//! A node on the simulated machine.
+//! A node on the simulated machine: the daemon's own, with small sizes, over the run's store.
 
+use crate::oracle::BLOCK;
+use crate::{heard, lists};
 use parking_lot::Mutex;
-use rekindle_base::{Incarnation, NodeId, StoreId, units};
+use rekindle_base::units::{KIB, MIB};
+use rekindle_base::{Kind, NodeId, PackId};
 use rekindle_block::Device;
-use rekindle_content::sweep::Options;
+use rekindle_content::sweep::{Budget, Options};
+use rekindle_content::tree::{self, Root};
+use rekindle_content::{Class, Content};
 use rekindle_datastore::Store;
-use rekindle_datastore::identity::{self, Identity};
+use rekindle_datastore::identity;
+use rekindle_datastore::layer::{self, fault};
 use rekindle_datastore::record::Writer;
 use rekindle_env::Env;
-use rekindle_log::Log;
-use rekindle_node::core::{Core, Ground, Settings, kinds};
-use rekindle_volume::{Ack, Policy, Spec, VaultBody};
+use rekindle_front::conn::Connections;
+use rekindle_front::http::Api;
+use rekindle_front::http::api::{
+    Ack, ApiError, CreateVolume, Job, JobState, Policy, Problem, Shutdown, StartSweep,
+};
+use rekindle_front::nbd::{ExportError, Exports};
+use rekindle_node::config::{Compression, Destage, Scrub, Sweep};
+use rekindle_node::{Config, Error, Node, OpenStore, Scale, Service};
+use rekindle_volume::{Written, collector};
+use serde_json::Value;
 use std::ops::Deref;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Name of the only volume.
 pub const VOLUME: &str = "disk";
-pub const NODE: NodeId = NodeId([7; 16]);
-pub const FLASH: &str = "/flash";
+/// The node's folder, the folder of its log, and its warm memory.
+pub const FOLDER: &str = "/node";
+pub const FLASH: &str = "/node/flash";
 pub const WARM: &str = "/warm";
 /// Room for a handful of sets, so that a run sees evictions.
-const FRAMES_BYTES: u64 = units::MIB;
+const FRAMES_BYTES: u64 = MIB;
+/// Small packs, so that a run has many.
+const PACK_BYTES: u64 = 128 * KIB;
 /// Pause before the next request to the store.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause between two looks at a job.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// The parts of a node that a run needs.
-pub struct Node {
-    core: Core,
-    /// What the start found damaged in the log.
-    pub damage: Vec<String>,
-}
-
-impl Deref for Node {
-    type Target = Core;
-
-    fn deref(&self) -> &Core {
-        &self.core
-    }
-}
-
-/// Settings of the node and its volume, drawn from the seed.
-#[derive(Debug, Clone, Copy)]
+/// Settings of a node and its volumes, drawn from the seed.
+#[derive(Debug, Clone)]
 pub struct Setup {
     pub policy: Policy,
     pub ack: Ack,
@@ -56,215 +59,317 @@ pub struct Setup {
     pub batch_bytes: u64,
     /// Unfinished changes above which a volume serves before they are indexed.
     pub index_at_once: usize,
-}
-
-/// Identity of one start of a node.
-#[derive(Debug, Clone, Copy)]
-pub struct Who {
-    pub node: NodeId,
-    pub incarnation: Incarnation,
-    /// The last start by which a folder took the node from a copy of it.
-    pub taken: Incarnation,
-    /// How its sweeps go.
+    /// Delay of background work after a start.
+    pub clients_first: Duration,
     pub sweep: Options,
+    /// Pause between two looks for sweeps of other nodes.
+    pub looks: Duration,
+    pub collector: collector::Settings,
+    /// Time between two scrubs.
+    pub scrubs: Option<Duration>,
 }
 
-/// The part of the node's record in the datastore that a run needs.
-#[derive(Debug, Default)]
-pub struct Record(Mutex<Last>);
-
-#[derive(Debug, Default, Clone, Copy)]
-struct Last {
-    /// Salt of the warm memory of the last start.
-    salt: Option<u64>,
-    /// Era of the record cache in warm memory, which changes when a start finds other memory.
-    /// `since` is the start that found memory lost after a life that had not ended in good order.
-    era: u64,
-    since: Incarnation,
-}
-
-impl Record {
-    /// Whether the memory with this salt is the one that the node used last.
-    fn trusts(&self, salt: u64) -> bool {
-        self.0.lock().salt.is_none_or(|last| last == salt)
-    }
-
-    /// Notes a start with this memory, over a log that `was_closed`.
-    fn start(&self, salt: u64, incarnation: Incarnation, was_closed: bool) -> Last {
-        let trusted = self.trusts(salt);
-        let mut record = self.0.lock();
-        record.salt = Some(salt);
-        if !trusted {
-            record.era += 1;
-            if !was_closed {
-                record.since = incarnation;
-            }
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            policy: Policy::Back,
+            ack: Ack::Flash,
+            size: MIB,
+            cache_bytes: 4 * MIB,
+            segment_bytes: 512 * KIB,
+            flash_bytes: 3 * MIB,
+            warm_slots: 3,
+            destage_age: Duration::from_millis(50),
+            batch_bytes: 64 * KIB,
+            index_at_once: usize::MAX,
+            clients_first: Duration::from_millis(100),
+            sweep: Options { budget: Budget::Unlimited, ..Options::default() },
+            looks: Duration::from_secs(10),
+            collector: collector::Settings::default(),
+            scrubs: None,
         }
-        *record
     }
 }
 
-impl Node {
-    /// Starts a node over what the disk, mapped memory and the store hold, none of it damaged.
-    pub async fn boot(
-        env: Env,
-        store: Store,
-        setup: &Setup,
-        incarnation: u64,
-    ) -> Result<Self, String> {
-        let node = Self::try_boot(env, store, setup, incarnation, &Record::default()).await?;
-        if !node.damage.is_empty() {
-            return Err(format!("a crash is not damage: {:?}", node.damage));
-        }
-        Ok(node)
-    }
-
-    /// Starts a node over what the disk, mapped memory and the store hold. An error names the part
-    /// that failed.
-    pub async fn try_boot(
-        env: Env,
-        store: Store,
-        setup: &Setup,
-        incarnation: u64,
-        record: &Record,
-    ) -> Result<Self, String> {
-        let incarnation = Incarnation(incarnation);
-        let sweep = Options::default();
-        let who = Who { node: NODE, incarnation, taken: Incarnation(0), sweep };
-        Self::boot_as(env, store, setup, who, record).await
-    }
-
-    /// Starts any node, as [`try_boot`](Self::try_boot) starts [`NODE`].
-    pub async fn boot_as(
-        env: Env,
-        store: Store,
-        setup: &Setup,
-        who: Who,
-        record: &Record,
-    ) -> Result<Self, String> {
-        let Who { node, incarnation, taken, sweep } = who;
-        let frames = rekindle_warm::FramesShape { bytes: FRAMES_BYTES, store: StoreId([4; 16]) };
-        let shape = rekindle_warm::Shape {
-            slots: setup.warm_slots,
-            slot_bytes: u32::try_from(setup.segment_bytes).expect("a segment is small"),
-            frames: Some(frames),
-        };
-        let arena = rekindle_warm::Arena::open_shaped(&env, Path::new(WARM), node, shape)
-            .map_err(|error| format!("memory: {error}"))?;
-        let frames = arena.frames();
-        let log_config = rekindle_log::Config {
-            folder: FLASH.into(),
-            node,
-            flash_bytes: setup.flash_bytes,
-            flush_interval: Duration::from_millis(20),
-        };
-        let salt = arena.salt();
-        let trusted = record.trusts(salt);
-        let found = Log::find(&env, arena, log_config, trusted, None).await;
-        let found = found.map_err(|error| format!("log: {error}"))?;
-        let started = record.start(salt, incarnation, found.was_closed());
-        let (log, opened) =
-            found.open(incarnation).await.map_err(|error| format!("log: {error}"))?;
-        let writer = Writer::new(env.clone(), store.clone(), node);
-        let identity = Self::found_store(&writer).await?;
-        // The log and the vaults get the same incarnation, since a change's life is compared with
-        // the life that wrote the vault.
-        let writer = writer.with_secret(identity.secret).with_incarnation(incarnation);
-        let ground = Ground {
-            store,
-            writer,
-            log,
-            frames,
-            era: Some(started.era),
-            taken,
-            copied_since: started.since,
-        };
+impl Setup {
+    fn config(&self, env: &Env, takes: bool) -> Config {
         // Each life draws its own parity: an operator may change that at any time.
         let parity = env.random_u64().is_multiple_of(2).then(|| "4+1".parse().expect("a good one"));
-        let cache_bytes = setup.cache_bytes;
-        let settings = Settings {
-            content: rekindle_content::Config { parity, cache_bytes, ..Self::content_config() },
-            staging: rekindle_staging::Config {
-                flash_bytes: setup.flash_bytes,
-                memory_outlives_process: true,
-                memory_bytes: 4 * units::MIB,
-                destage_age: setup.destage_age,
-                destage_bytes: setup.batch_bytes,
-                batch_bytes: setup.batch_bytes,
-                destagers: 2,
-                index_at_once: setup.index_at_once,
-                age_deadline: Duration::from_secs(60),
+        Config {
+            take_identity: takes.then(|| env.random_u64()),
+            flash_bytes: Some(self.flash_bytes),
+            warm: Some(WARM.into()),
+            warm_bytes: Some(self.warm_slots as u64 * self.segment_bytes + FRAMES_BYTES),
+            warm_frames_bytes: Some(FRAMES_BYTES),
+            cache_bytes: self.cache_bytes,
+            index_bytes: MIB,
+            held_bytes: 4 * MIB,
+            compression: Compression::Lz4,
+            parity,
+            destage: Destage {
+                age: self.destage_age,
+                bytes: self.batch_bytes,
+                batch_bytes: self.batch_bytes,
+                workers: 2,
+                deadline: Duration::from_secs(60),
             },
-            sweep,
-            read_ahead: false,
-            direct_path: true,
-            kinds: kinds(),
-        };
-        Ok(Self { core: Core::assemble(&env, ground, settings), damage: opened.damage })
-    }
-
-    /// Returns the content settings of every node of a run.
-    #[must_use]
-    pub fn content_config() -> rekindle_content::Config {
-        rekindle_content::Config {
-            secret: [3; 32],
-            compression: rekindle_content::Compression::Lz4,
-            parity: None,
-            // Small packs, so that a run has many.
-            pack_bytes: 128 * units::KIB,
-            cache_bytes: 4 * units::MIB,
-            index_bytes: units::MIB,
-            uploads: 2,
+            // The runs begin sweeps by themselves, to know when one has ended.
+            sweep: Sweep { interval: None, percent: 100, grace: self.sweep.grace },
+            collector: self.collector.clone(),
+            scrub: Scrub { interval: self.scrubs, ..Scrub::default() },
+            restarted: true,
+            ..Config::new(FOLDER.into())
         }
     }
 
-    /// Creates the volume, if an earlier life has not.
-    pub async fn create(&self, setup: &Setup) -> Result<(), rekindle_volume::Error> {
-        self.create_as(VOLUME, setup).await
+    fn scale(&self) -> Scale {
+        Scale {
+            segment_bytes: self.segment_bytes,
+            slots_min: 2,
+            flush_interval: Duration::from_millis(20),
+            index_at_once: self.index_at_once,
+            pack_bytes: PACK_BYTES,
+            uploads: 2,
+            clients_first: self.clients_first,
+            sweep_look: self.looks,
+            sweep_agree: self.looks,
+            sweep: self.sweep.clone(),
+        }
+    }
+}
+
+/// A node in service, with all its background work. Clones mean the same.
+#[derive(Clone)]
+pub struct Served {
+    node: Arc<Node>,
+    pub service: Service,
+    /// Switches the faults of the store.
+    pub faults: fault::Handle,
+    /// Switches the faults of lists.
+    pub lists: fault::Handle,
+    /// The result of the node's life, once it has stopped.
+    ended: Arc<Mutex<Option<Result<(), String>>>>,
+}
+
+impl Deref for Served {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
+}
+
+/// The circumstances of a start.
+#[derive(Debug, Clone, Default)]
+pub struct How {
+    /// Whether the user says that this folder goes on, whatever copies of it there are.
+    pub takes: bool,
+    /// Faults of the store from the first request on.
+    pub faults: fault::Plan,
+    /// Whether the start may find damage: neither a crash nor a copy is any.
+    pub was_hurt: bool,
+}
+
+impl Served {
+    /// Starts a node over what the disk, mapped memory and the store hold. Waits for a store that
+    /// does not answer. An error begins with the part that failed.
+    pub async fn start(env: &Env, store: Store, setup: &Setup, how: How) -> Result<Self, String> {
+        let (store, lists) = lists::wrap(env, store);
+        let (store, meter, faults) = layer::usual(env, store, how.faults.clone());
+        let service = Service::new(env.clone(), vec![], vec![], Connections::new("nbd", 1));
+        let node = loop {
+            let open = OpenStore {
+                url: store.describe(),
+                store: store.clone(),
+                meter: meter.clone(),
+                faults: faults.clone(),
+                plan: how.faults.clone(),
+            };
+            let open = async move |_| Ok(open);
+            let config = setup.config(env, how.takes);
+            match Node::assemble_over(env, config, setup.scale(), open).await {
+                Ok(node) => break Arc::new(node),
+                Err(error @ Error::Store { .. }) if error.kind().is_retryable() => {
+                    tracing::debug!("the start waits: {error}");
+                    env.sleep(PAUSE).await;
+                }
+                Err(error) => return Err(told(&error)),
+            }
+        };
+        if !(node.opened.damage.is_empty() || how.was_hurt) {
+            return Err(format!("nothing was damaged: {:?}", node.opened.damage));
+        }
+        service.serve(node.clone());
+        rekindle_node::in_background(&node, &service);
+        let ended = Arc::new(Mutex::new(None));
+        let (serving, living, end) = (service.clone(), node.clone(), ended.clone());
+        env.spawn("life", async move {
+            let http = Connections::new("http", 1);
+            let signal = async || std::future::pending().await;
+            let life = rekindle_node::until_end(&serving, &http, living, signal, |_| {}).await;
+            *end.lock() = Some(life.map_err(|error| error.to_string()));
+        });
+        Ok(Self { node, service, faults, lists, ended })
+    }
+
+    /// Stops the node in order, as a user would.
+    pub async fn stop(&self, drain: bool) -> Result<(), String> {
+        let asked = self.service.shutdown(Shutdown { drain }).await;
+        asked.map_err(|error| format!("the stop is refused: {error}"))?;
+        loop {
+            if let Some(ended) = self.ended.lock().clone() {
+                return ended;
+            }
+            self.env.sleep(PAUSE).await;
+        }
     }
 
     /// Creates a volume, if an earlier life has not; retries while the store fails.
-    pub async fn create_as(&self, name: &str, setup: &Setup) -> Result<(), rekindle_volume::Error> {
-        let spec = Spec {
-            name: name.to_owned(),
-            kind: rekindle_block::KIND.to_owned(),
-            size: setup.size,
-            settings: VaultBody::default(),
-            policy: setup.policy,
-            ack: setup.ack,
+    pub async fn create(&self, name: &str, setup: &Setup) -> Result<(), ApiError> {
+        loop {
+            let request = CreateVolume {
+                name: name.to_owned(),
+                kind: "block".to_owned(),
+                size: setup.size,
+                block_size: rekindle_base::limits::BLOCK_BYTES_DEFAULT,
+                policy: setup.policy,
+                ack: setup.ack,
+            };
+            match self.service.create_volume(request).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind == Kind::Exists => return Ok(()),
+                Err(error) if error.kind.is_retryable() => self.env.sleep(PAUSE).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Attaches a volume, as a client's session does.
+    pub async fn attach(&self, name: &str) -> Result<Device, ExportError> {
+        Exports::attach(&self.service, name).await
+    }
+
+    /// Attaches a volume; retries while the store fails.
+    pub async fn device(&self, name: &str) -> Result<Device, ExportError> {
+        loop {
+            match self.attach(name).await {
+                Err(error) if error.kind.is_retryable() => self.env.sleep(PAUSE).await,
+                done => return done,
+            }
+        }
+    }
+
+    /// Waits for the end of a job, and returns its result; nothing if the node has forgotten it.
+    pub async fn end_of(&self, job: Job) -> Result<Value, Problem> {
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let Ok(job) = self.service.job(&job.id).await else { return Ok(Value::Null) };
+            match (job.state, job.problem) {
+                (JobState::Running, _) => {}
+                (_, Some(problem)) => return Err(problem),
+                (_, None) => return Ok(job.result),
+            }
+            self.env.sleep(pause).await;
+            pause = (pause * 2).min(LOOK_MAX);
+        }
+    }
+
+    /// Has the store swept, as a user would. `false`: the sweep did not come to its end, because
+    /// the store is bad for a while, or another node sweeps or has not agreed.
+    pub async fn sweep(&self) -> Result<bool, Problem> {
+        let swept = match self.service.start_sweep(StartSweep::default()).await {
+            Ok(job) => self.end_of(job).await,
+            Err(error) => Err(Problem::from(&error)),
         };
-        loop {
-            match self.volumes.create(spec.clone()).await {
-                Ok(_) | Err(rekindle_volume::Error::Exists(_)) => return Ok(()),
-                Err(error) if error.kind().is_retryable() => self.pause().await,
-                Err(error) => return Err(error),
+        match swept {
+            Ok(result) => {
+                let count = |value: &Value| value.as_u64().unwrap_or(0);
+                for (what, counted) in [
+                    ("condemned", "packs_condemned"),
+                    ("rescue", "packs_rescued"),
+                    ("compaction", "packs_compacted"),
+                    ("deleted", "packs_deleted"),
+                ] {
+                    heard::note_many(what, count(&result[counted]));
+                }
+                let reaped = &result["orphans"];
+                heard::note_many("reaped", count(&reaped["removed"]) + count(&reaped["orphans"]));
+                Ok(true)
             }
+            Err(problem) if problem.retryable => {
+                heard::note("sweep refused");
+                tracing::debug!("sweep refused: {}", problem.message);
+                Ok(false)
+            }
+            Err(problem) => Err(problem),
         }
     }
 
-    /// Attaches the volume; retries while the store fails.
-    pub async fn device(&self) -> Result<Device, rekindle_volume::Error> {
-        loop {
-            match self.volumes.attach(VOLUME).await {
-                Ok(handle) => return Device::new(handle),
-                Err(error) if error.kind().is_retryable() => self.pause().await,
-                Err(error) => return Err(error),
-            }
-        }
+    /// Opens the store's content with empty caches.
+    pub fn content_of(&self, env: &Env, store: &Store) -> Content {
+        let config = rekindle_content::Config {
+            secret: self.identity.secret.0,
+            compression: rekindle_content::Compression::Lz4,
+            parity: None,
+            pack_bytes: PACK_BYTES,
+            cache_bytes: 4 * MIB,
+            index_bytes: MIB,
+            uploads: 2,
+            direct_path: true,
+        };
+        Content::open(env.clone(), store.clone(), config)
     }
+}
 
-    async fn pause(&self) {
-        self.writer.env.sleep(PAUSE).await;
+/// Waits until a write is acknowledged, or refused.
+pub async fn acknowledged(
+    device: &Device,
+    written: Result<Written, rekindle_block::Error>,
+) -> Result<(), rekindle_block::Error> {
+    match written? {
+        Written::Acked => Ok(()),
+        Written::NeedsSync(ticket) => device.sync(ticket).await,
+        Written::Pending(later) => Ok(later.await?),
     }
+}
 
-    /// Founds the store (its identity and the markers of its folders), or opens a founded one.
-    pub async fn found_store(writer: &Writer) -> Result<Identity, String> {
-        loop {
-            match identity::open_or_create(writer).await {
-                Ok(identity) => return Ok(identity),
-                Err(error) if error.kind().is_retryable() => writer.env.sleep(PAUSE).await,
-                Err(error) => return Err(format!("store: {error}")),
-            }
+/// Reads a block below a root. Also returns its pack, if it is not of zeros.
+pub async fn block_of(
+    content: &Content,
+    root: &Root,
+    block: u64,
+) -> Result<(Vec<u8>, Option<PackId>), rekindle_content::Error> {
+    match tree::get(content, root, block).await? {
+        Some(pointer) => {
+            let bytes = content.read(&pointer, Class::Data).await?;
+            Ok((bytes.to_vec(), Some(pointer.pack)))
         }
+        None => Ok((vec![0; BLOCK], None)),
     }
+}
+
+/// Names the part of the node that does not start.
+fn told(error: &Error) -> String {
+    match error {
+        Error::Warm { .. } => format!("memory: {error}"),
+        Error::Log(_) => format!("log: {error}"),
+        Error::Store { .. } => format!("store: {error}"),
+        _ => format!("node: {error}"),
+    }
+}
+
+/// Returns the kind of error that an answer of the service means.
+pub fn kind_of(problem: &Problem) -> Kind {
+    use Kind::{Conflict, Damaged, Exists, Fenced, Full, Invalid, Io, NotFound, Refused};
+    let kinds = [Conflict, Damaged, Exists, Fenced, Full, Invalid, Io, NotFound, Refused];
+    let kinds = kinds.into_iter().chain([Kind::Unavailable, Kind::Unsupported]);
+    kinds.into_iter().find(|kind| kind.to_string() == problem.error).unwrap_or(Kind::Io)
+}
+
+/// Founds the store (its identity and the markers of its folders) while all is well: markers in a
+/// folder that lies over the right one would be a user's to mend.
+pub async fn found_store(env: &Env, store: &Store) -> Result<(), String> {
+    let writer = Writer::new(env.clone(), store.clone(), NodeId(env.random()));
+    let founded = identity::open_or_create(&writer).await;
+    founded.map(drop).map_err(|error| format!("store: {error}"))
 }

@@ -1,6 +1,6 @@
 //! The actors of a life: clients, each on its own region of one volume, and a sweep beside them.
 
-use crate::boot::Node;
+use crate::boot::{Served, kind_of};
 use crate::dice::Dice;
 use crate::end::Begun;
 use crate::heard;
@@ -10,9 +10,8 @@ use parking_lot::Mutex;
 use rekindle_base::units::KIB;
 use rekindle_base::{Kind, SegmentId};
 use rekindle_block::Device;
-use rekindle_content::sweep::{Budget, Options, Sweeper};
 use rekindle_env::{BoxFuture, Env};
-use rekindle_log::Log;
+use rekindle_front::http::Api;
 use rekindle_volume::Written;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,8 +26,16 @@ const PATTERNS: u64 = 6;
 
 /// Sweeps of a life that follow upon one another with a short pause.
 const SWEEPS_QUICK: u64 = 100;
-/// How long a write may wait before the node's status must say why.
+/// How long a write may wait before the node's health must say why, and the troubles that say it.
 const WAITS_UNSAID: Duration = Duration::from_secs(5);
+const WAITS: [&str; 6] = [
+    "clients-wait",
+    "log-failed",
+    "log-full",
+    "volume-late",
+    "volume-not-destaged",
+    "volume-stalled",
+];
 /// Times that a client repeats a request that is refused as damaged.
 const TRIES_MAX: u64 = 20;
 
@@ -39,8 +46,6 @@ pub struct Table {
     /// Clients that have not ended.
     busy: AtomicU64,
     env: Env,
-    /// Whether the volume acknowledges writes before the store has them.
-    waits_for_flash: bool,
     trouble: Trouble,
     /// Whether a client has given up.
     refused: AtomicBool,
@@ -68,19 +73,13 @@ impl Table {
 
     /// Creates the table of a life with these regions.
     #[must_use]
-    pub fn new(
-        env: Env,
-        regions: Vec<SharedRegion>,
-        begun: Begun,
-        (waits_for_flash, trouble): (bool, Trouble),
-    ) -> Arc<Self> {
+    pub fn new(env: Env, regions: Vec<SharedRegion>, begun: Begun, trouble: Trouble) -> Arc<Self> {
         let busy = AtomicU64::new(regions.len() as u64);
         Arc::new(Self {
             regions,
             begun,
             busy,
             env,
-            waits_for_flash,
             trouble,
             refused: AtomicBool::new(false),
             files: Mutex::default(),
@@ -99,6 +98,12 @@ impl Table {
         self.refused.load(Ordering::Relaxed)
     }
 
+    /// Whether a client has not ended.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
+    }
+
     /// Returns the number of clients.
     #[must_use]
     pub fn clients(&self) -> usize {
@@ -109,13 +114,12 @@ impl Table {
     pub async fn client(
         self: Arc<Self>,
         client: usize,
-        device: Device,
-        log: Log,
+        (served, device): (Served, Device),
         mut dice: Dice,
     ) -> Result<(), String> {
         for _ in 0..Self::REQUESTS {
             self.begun.fetch_add(1, Ordering::Relaxed);
-            match self.request(client, (&device, &log), &mut dice).await {
+            match self.request(client, (&served, &device), &mut dice).await {
                 Ok(()) => {}
                 // The client has been told the error, and does not know the fate of its last
                 // change.
@@ -128,7 +132,7 @@ impl Table {
                     return Err(format!("client {client}: {why}"));
                 }
             }
-            self.look(&device, &log);
+            self.look(&device, &served);
         }
         self.busy.fetch_sub(1, Ordering::Relaxed);
         Ok(())
@@ -137,7 +141,7 @@ impl Table {
     async fn request(
         &self,
         client: usize,
-        (device, log): (&Device, &Log),
+        (served, device): (&Served, &Device),
         dice: &mut Dice,
     ) -> Result<(), Broken> {
         let region = &self.regions[client];
@@ -177,7 +181,7 @@ impl Table {
                 let bytes = vec![0; length as usize];
                 let (trim, durable) = (dice.below(2) == 0, dice.below(4) == 0);
                 self.change(
-                    (region, log),
+                    (region, served),
                     device,
                     Operation { start: start as usize, bytes },
                     |_| device.clear(at, length, trim, durable).map(|written| (written, durable)),
@@ -192,7 +196,7 @@ impl Table {
                 let at = client as u64 * REGION_BYTES + start;
                 let durable = dice.below(4) == 0;
                 self.change(
-                    (region, log),
+                    (region, served),
                     device,
                     Operation { start: start as usize, bytes },
                     |bytes| device.write(at, bytes, durable).map(|written| (written, durable)),
@@ -205,7 +209,7 @@ impl Table {
                 let bytes = (0..length).map(byte).collect();
                 let durable = dice.below(4) == 0;
                 self.change(
-                    (region, log),
+                    (region, served),
                     device,
                     Operation { start: start as usize, bytes },
                     |bytes| device.write(at, bytes, durable).map(|written| (written, durable)),
@@ -240,7 +244,7 @@ impl Table {
     /// Makes a change, from its submission to its acknowledgement.
     async fn change(
         &self,
-        (region, log): (&SharedRegion, &Log),
+        (region, served): (&SharedRegion, &Served),
         device: &Device,
         operation: Operation,
         submit: impl FnOnce(&[u8]) -> Result<(Written, bool), rekindle_block::Error>,
@@ -259,48 +263,39 @@ impl Table {
             }
             Written::Pending(later) => {
                 heard::note("acknowledged later");
-                let ended =
-                    self.attend(device, log, later).await?.map_err(rekindle_block::Error::from);
+                let ended = self.attend(served, device, later).await?;
+                let ended = ended.map_err(rekindle_block::Error::from);
                 ended.map_err(Broken::told("a delayed change"))?;
             }
         }
-        region.lock().acknowledge(durable, log.view().head.segment);
+        region.lock().acknowledge(durable, served.log.view().head.segment);
         Ok(())
     }
 
-    /// Waits for a change, and checks that the backlog or the log gives the reason for a long wait:
-    /// the node's health is judged from these.
+    /// Waits for a change, and checks that the node's health gives the reason for a long wait.
     async fn attend<T>(
         &self,
+        served: &Served,
         device: &Device,
-        log: &Log,
         mut later: BoxFuture<'static, T>,
     ) -> Result<T, Broken> {
         loop {
             if let Ok(ended) = self.env.timeout(WAITS_UNSAID, &mut later).await {
                 return Ok(ended);
             }
-            let backlog = device.backlog();
-            let is_said = backlog.stalled.is_some()
-                || backlog.destage_error.is_some()
-                || backlog.late
-                || log.failure().is_some();
-            // A write that waits for the store itself is not in the backlog: the node looks at the
-            // store for that.
-            if is_said {
+            let health = served.service.health();
+            if health.troubles.iter().any(|trouble| WAITS.contains(&trouble.what.as_str())) {
                 heard::note("a write waits, and it is said");
-            } else if self.waits_for_flash {
-                let (seen, usage) = (log.view(), log.usage());
-                let why = format!(
-                    "a write waits, and health would say well: {backlog:?}, {seen:?}, {usage:?}"
-                );
-                return Err(Broken::Promise(why));
+                continue;
             }
+            let (backlog, seen) = (device.backlog(), served.log.view());
+            let why = format!("a write waits, and the health is {health:?}: {backlog:?}, {seen:?}");
+            return Err(Broken::Promise(why));
         }
     }
 
     /// Counts the rare states that the node is in just now.
-    fn look(&self, device: &Device, log: &Log) {
+    fn look(&self, device: &Device, served: &Served) {
         let view = device.handle().staged().view();
         if view.unindexed > 0 {
             heard::note("listing while writing");
@@ -312,7 +307,7 @@ impl Table {
             heard::note("log full");
         }
         let mut files = self.files.lock();
-        for segment in log.view().segments {
+        for segment in served.log.view().segments {
             let Some(file) = segment.file else { continue };
             match files.insert(file, segment.segment) {
                 Some(before) if before != segment.segment => heard::note("file reuse"),
@@ -323,34 +318,21 @@ impl Table {
     }
 
     /// Sweeps as long as there are clients.
-    pub async fn sweeps(
-        self: Arc<Self>,
-        env: Env,
-        node: Arc<Node>,
-        mut dice: Dice,
-    ) -> Result<(), String> {
-        let roots = Arc::new(node.volumes.clone());
-        let grace = Duration::from_millis([0, 5, 50][dice.below(3) as usize]);
-        let options = Options { budget: Budget::Unlimited, grace, ..Options::default() };
-        let sweeper = Sweeper::new(node.content.clone(), node.writer.clone(), roots);
-        let sweeper = sweeper.with_options(options);
+    pub async fn sweeps(self: Arc<Self>, served: Served, mut dice: Dice) -> Result<(), String> {
         let mut sweeps = 0;
-        while self.busy.load(Ordering::Relaxed) > 0 {
-            match sweeper.run().await {
-                Ok(status) => {
-                    heard::note_many("condemned", status.packs_condemned);
-                    heard::note_many("rescue", status.packs_rescued);
-                    heard::note_many("compaction", status.packs_compacted);
-                    heard::note_many("deleted", status.packs_deleted);
+        while self.is_busy() {
+            match served.sweep().await {
+                Ok(_) => {}
+                Err(problem) if self.trouble.explains(kind_of(&problem)) => {
+                    heard::note("sweep failed");
                 }
-                Err(error) if self.trouble.explains(error.kind()) => heard::note("sweep failed"),
-                Err(error) => return Err(format!("sweep: {error}")),
+                Err(problem) => return Err(format!("sweep: {}", problem.message)),
             }
             sweeps += 1;
             // A client may wait for long: at the quick rate, the sweeps of that time would take
             // most of the run.
             let unit = if sweeps < SWEEPS_QUICK { 1 } else { 100 };
-            env.sleep(Duration::from_millis(unit * (1 + dice.below(20)))).await;
+            self.env.sleep(Duration::from_millis(unit * (1 + dice.below(20)))).await;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! Mapped memory is damaged, cut, lost, or replaced by an older arena or one of another node. In
 //! the store, bits of records turn. The result tells the oracle which loss is excused.
 
-use crate::boot::{FLASH, NODE, WARM};
+use crate::boot::{FLASH, WARM};
 use crate::dice::Dice;
 use crate::heard;
 use rekindle_base::{NodeId, SegmentId};
@@ -154,7 +154,7 @@ fn put(world: &World, bytes: &[u8]) -> Result<bool, String> {
 fn foreign(world: &World) -> Result<Vec<u8>, String> {
     let other = world.host("another");
     let shape = rekindle_warm::Shape { slots: 2, slot_bytes: 512 << 10, frames: None };
-    let node = NodeId([NODE.0[0] ^ 1; 16]);
+    let node = NodeId([0xee; 16]);
     drop(
         rekindle_warm::Arena::open_shaped(&other.env(), Path::new(WARM), node, shape)
             .map_err(|error| error.to_string())?,

@@ -17,6 +17,9 @@ const SAYINGS: &[(&str, &str)] = &[
     ("the volume's share of flash is full", "flash full"),
     ("destaging changes that flash does not have", "destaged without flash"),
     ("a chunk is damaged: it is read once more", "read again"),
+    ("was removed: what the log had of it is not needed", "changes of a removed volume"),
+    ("replaced, as a vault says", "fenced: by a vault"),
+    ("replaced, as a look says", "fenced: by a look"),
 ];
 
 thread_local! {
@@ -30,6 +33,9 @@ pub fn note(what: &'static str) {
 
 /// Counts so many more events.
 pub fn note_many(what: &'static str, count: u64) {
+    if count == 0 {
+        return;
+    }
     COUNTS.with_borrow_mut(|counts| *counts.entry(what).or_default() += count);
 }
 

@@ -1,7 +1,7 @@
-//! The whole stack below the protocols, on one thread, from one seed: log, content, staging, volume
-//! and block run on the simulated machine, and crash at any step.
+//! The whole node, on one thread, from one seed: it runs on the simulated machine, and crashes at
+//! any step.
 //!
-//! - [`boot`] builds a node, as the real one is assembled.
+//! - [`boot`] starts a node: the daemon's own assembly, background work and API.
 //! - [`region`] is the oracle: the promises to clients, region by region.
 //! - [`lives`] is one run of another kind: a few volumes through attach, collector, salvage, stop
 //!   and crash, over a store whose packs are damaged. [`oracle`] judges it.
@@ -17,6 +17,21 @@
 //! operation (`kill -9`, panic). It cuts the power: sectors that were not synced are kept or lost
 //! one by one, also older versions, and mapped memory is gone. It makes the store slow, lets it
 //! fail, lose answers to writes that landed, and report conflicts that were none.
+//!
+//! A run starts the node by `Node::assemble_over`, `in_background` and `until_end`, as the daemon
+//! does. So the folder's lock, `node.json`, the record of the node, fencing, recovery, collector,
+//! salvage, scrub, the part in other nodes' sweeps, health and the orderly stop are the daemon's
+//! own. Clients attach by the exports of NBD, users call the HTTP API; both are called as
+//! functions.
+//!
+//! What runs beside the node, and why:
+//!
+//! - The store is `mem:` on a machine of its own ([`remote`]), with faults and stale lists. The
+//!   backends for folders and S3 need the real machine; a conformance suite covers them.
+//! - Sockets, the bytes of the protocols, signals, systemd and the process-wide recorder of metrics
+//!   belong to the process. The tests of `front` and the stories cover them.
+//! - Sweeps begin by the API, not by the node's timer: a run must know when one has ended.
+//! - A reader with empty caches reads the store beside the node, since it judges the node.
 
 pub mod boot;
 mod clients;
@@ -31,6 +46,7 @@ pub mod pair;
 pub mod region;
 mod remote;
 pub mod scenario;
-mod start;
+mod stage;
 mod trouble;
 pub mod twin;
+mod user;

@@ -6,7 +6,7 @@
 //! damaged volume only. Judged at rest: no task waits, no volume is in a transitional state, the
 //! salvage queue is empty, every volume can be attached, and only damaged places are quarantined.
 
-use crate::boot::{Node, Setup};
+use crate::boot::{How, Served, Setup, acknowledged, found_store, kind_of};
 use crate::dice::{Dice, join};
 use crate::end::{self, Begun, End};
 use crate::oracle::{BLOCK, Change, Fate, Part, check_prefix};
@@ -14,19 +14,19 @@ use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_base::units::{KIB, MIB};
 use rekindle_block::Device;
-use rekindle_content::{Class, Content, Pointer, pack, tree};
+use rekindle_content::{Class, Pointer, pack, tree};
 use rekindle_datastore::Store;
 use rekindle_datastore::backend::mem::Mem;
-use rekindle_datastore::layer::{
-    self,
-    fault::{self, Plan},
-};
+use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
 use rekindle_env::{BoxFuture, Env};
+use rekindle_front::http::Api;
+use rekindle_front::http::api::{ApiError, StartSalvage};
+use rekindle_node::limits::STOP_WAIT;
 use rekindle_staging::Staging;
 use rekindle_volume::collector::Settings;
 use rekindle_volume::machine::TABLE;
-use rekindle_volume::{Ack, Error, Policy, Written};
+use rekindle_volume::{Error, Written};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -104,9 +104,8 @@ struct Run {
 #[derive(Clone)]
 struct Life {
     run: Arc<Run>,
-    node: Arc<Node>,
+    served: Served,
     env: Env,
-    faults: fault::Handle,
     begun: Begun,
 }
 
@@ -115,17 +114,15 @@ type Eye = Arc<Mutex<Option<Staging>>>;
 
 fn setup(dice: &mut Dice) -> Setup {
     Setup {
-        policy: Policy::Back,
-        ack: Ack::Flash,
         size: (CLIENTS * PART) as u64,
         // With a small cache a salvage needs the changes of the log.
         cache_bytes: [32 * KIB, 4 * MIB][dice.below(2) as usize],
         segment_bytes: 8 * MIB,
         flash_bytes: 64 * MIB,
-        warm_slots: 3,
         destage_age: Duration::from_millis([5, 50, 2000][dice.below(3) as usize]),
         batch_bytes: [64 * KIB, MIB][dice.below(2) as usize],
         index_at_once: [0, 8, usize::MAX][dice.below(3) as usize],
+        ..Setup::default()
     }
 }
 
@@ -146,6 +143,7 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
         subjects: (0..VOLUMES).map(subject).collect(),
         counts: Mutex::default(),
     });
+    world.block_on(found_store(&world.env(), &run.store))?;
     let lives = 2 + dice.below(3);
     for life in 1..=lives {
         let (is_last, ends_well) = (life == lives, dice.below(2) == 0);
@@ -189,26 +187,27 @@ async fn live(
     (begun, eye): (Begun, Eye),
 ) -> Result<(), String> {
     let mut dice = Dice::new(dice);
-    let (store, _, faults) = layer::usual(&env, run.store.clone(), Plan::default());
-    let node = Arc::new(Node::boot(env.clone(), store, &run.setup, number * 100).await?);
+    let setup = Setup {
+        collector: Settings {
+            idle: Some(Duration::from_millis(1 + dice.below(300))),
+            interval: Duration::from_millis(20),
+            batch: 1,
+        },
+        scrubs: (dice.below(2) == 0).then(|| Duration::from_secs(2)),
+        ..run.setup.clone()
+    };
+    let served = Served::start(&env, run.store.clone(), &setup, How::default()).await?;
+    let mut told = served.volumes.watch();
     for subject in &run.subjects {
-        let made = node.create_as(&subject.name, &run.setup).await;
+        let made = served.create(&subject.name, &run.setup).await;
         made.map_err(|error| format!("{} cannot be made: {error}", subject.name))?;
     }
-    *eye.lock() = Some(node.staging.clone());
-    let life = Life { run, node, env, faults, begun };
-    let volumes = &life.node.volumes;
-    let mut told = volumes.watch();
+    *eye.lock() = Some(served.staging.clone());
+    let life = Life { run, served, env, begun };
+    let volumes = &life.served.volumes;
     if number > 1 {
         life.judge().await?;
     }
-    let settings = Settings {
-        idle: Some(Duration::from_millis(1 + dice.below(300))),
-        interval: Duration::from_millis(20),
-        batch: 1,
-    };
-    life.env.spawn("salvager", volumes.salvager());
-    life.env.spawn("collector", volumes.collector(settings));
     let mut actors: Vec<BoxFuture<'static, Result<(), String>>> = Vec::new();
     for volume in 0..VOLUMES {
         for client in 0..CLIENTS {
@@ -237,7 +236,7 @@ async fn live(
             _ => Err(format!("left over by the stop: {}", life.seen())),
         };
     }
-    life.faults.set(Plan::default());
+    life.served.faults.set(Plan::default());
     life.rest().await?;
     life.judge().await?;
     for volume in 0..VOLUMES {
@@ -246,10 +245,15 @@ async fn live(
     if is_last { life.mend().await } else { Ok(()) }
 }
 
+/// Puts the answer of a volume into the words of the API.
+fn told(answer: Result<(), Error>) -> Result<(), ApiError> {
+    answer.map_err(|error| ApiError::new(error.kind(), error.to_string()))
+}
+
 impl Life {
     /// Describes the state of the volumes, for the message of a failure.
     fn seen(&self) -> String {
-        let volumes = &self.node.volumes;
+        let volumes = &self.served.volumes;
         let histories: Vec<_> = self
             .run
             .subjects
@@ -274,16 +278,14 @@ impl Life {
     async fn client(self, volume: usize, client: usize, mut dice: Dice) -> Result<(), String> {
         let subject = &self.run.subjects[volume];
         for _ in 0..8 {
-            let handle = match self.node.volumes.attach(&subject.name).await {
-                Ok(handle) => handle,
-                Err(Error::Stopping) => return Ok(()),
-                Err(error) if self.expects(volume, error.kind()) => {
+            let device = match self.served.attach(&subject.name).await {
+                Ok(device) => device,
+                Err(error) if self.expects(volume, error.kind) => {
                     self.env.sleep(Duration::from_millis(200)).await;
                     continue;
                 }
                 Err(error) => return Err(format!("{} cannot be attached: {error}", subject.name)),
             };
-            let device = Device::new(handle).map_err(|error| error.to_string())?;
             for _ in 0..1 + dice.below(4) {
                 if subject.parts[client].lock().is_open() {
                     // The client does not know the fate of its last change, so it waits for the
@@ -336,20 +338,17 @@ impl Life {
         let bytes: Vec<u8> = (0..length).map(byte).collect();
         part.lock().submit(Change { start, bytes: bytes.clone() });
         let written = device.write((client * PART + start) as u64, &bytes, dice.below(4) == 0);
-        let acknowledged = match written {
-            Ok(Written::Acked) => Ok(()),
-            Ok(Written::NeedsSync(ticket)) => {
+        match &written {
+            Ok(Written::NeedsSync(_)) => {
                 part.lock().order(subject.order.fetch_add(1, Ordering::Relaxed));
-                device.sync(ticket).await
             }
-            Ok(Written::Pending(later)) => later.await.map_err(rekindle_block::Error::from),
             Err(error) if self.expects(volume, error.kind()) => {
                 part.lock().refused();
                 return Ok(());
             }
-            Err(error) => return Err(format!("write: {error}")),
-        };
-        match acknowledged {
+            _ => {}
+        }
+        match acknowledged(device, written).await {
             Ok(()) => part.lock().acknowledge(),
             Err(error) if self.expects(volume, error.kind()) => {}
             Err(error) => return Err(format!("a write was not acknowledged: {error}")),
@@ -359,27 +358,24 @@ impl Life {
 
     /// Gives commands, as users do.
     async fn people(self, mut dice: Dice) -> Result<(), String> {
-        let volumes = &self.node.volumes;
+        let service = &self.served.service;
         for _ in 0..12 {
             let volume = dice.below(VOLUMES as u64) as usize;
             let name = &self.run.subjects[volume].name;
             let outcome = match dice.below(8) {
-                0..=2 => volumes.salvage(name, false).await.map(|_said| {
+                0..=2 => self.salvage(name, false).await.map(|()| {
                     self.run.counts.lock().salvages += 1;
                 }),
-                3 => {
-                    volumes.cancel_salvage(name);
-                    Ok(())
-                }
-                4 => volumes.pin(name, dice.below(2) == 0).await.map(drop),
-                5 => volumes.ask_salvage(name, "a scrub").await,
-                6 => volumes.detach(name).await,
-                _ => volumes.list().await.map(drop),
+                3 => service.cancel_salvage(name).await,
+                4 => service.pin_volume(name, dice.below(2) == 0).await.map(drop),
+                5 => told(self.served.volumes.ask_salvage(name, "a scrub").await),
+                6 => told(self.served.volumes.detach(name).await),
+                _ => service.volumes().await.map(drop),
             };
             match outcome {
-                Err(Error::Stopping) => return Ok(()),
-                Err(error) if error.kind() == Kind::Conflict => {}
-                Err(error) if !self.expects(volume, error.kind()) => {
+                // There is no salvage to cancel.
+                Err(error) if error.kind == Kind::NotFound => {}
+                Err(error) if !self.expects(volume, error.kind) => {
                     return Err(format!("a person with {name} is told: {error}"));
                 }
                 _ => self.env.sleep(Duration::from_millis(dice.below(400))).await,
@@ -404,17 +400,24 @@ impl Life {
                 }
             };
             let plan = if plan.is_empty() { Plan::default() } else { plan.parse().expect("ours") };
-            self.faults.set(plan);
+            self.served.faults.set(plan);
         }
-        self.faults.set(Plan::default());
+        self.served.faults.set(Plan::default());
         Ok(())
+    }
+
+    /// Has a volume salvaged, and waits for the end.
+    async fn salvage(&self, name: &str, accept_losses: bool) -> Result<(), ApiError> {
+        let job = self.served.service.start_salvage(name, StartSalvage { accept_losses }).await?;
+        let ended = self.served.end_of(job).await;
+        ended.map(drop).map_err(|problem| ApiError::new(kind_of(&problem), problem.message))
     }
 
     /// Flips a byte of a chunk or of a node of a volume in the store, or deletes a whole pack.
     async fn damage(&self, volume: usize, dice: &mut Dice) {
         let subject = &self.run.subjects[volume];
         // The node's own content store would keep what it read in its cache.
-        let eyes = Content::open(self.env.clone(), self.run.store.clone(), Node::content_config());
+        let eyes = self.served.content_of(&self.env, &self.run.store);
         let Some(root) = self.root(&subject.name).await else { return };
         let blocks = 0..(CLIENTS * BLOCKS) as u64;
         // A tree that cannot be walked any more is damaged enough.
@@ -445,11 +448,11 @@ impl Life {
     }
 
     async fn root(&self, name: &str) -> Option<Pointer> {
-        let staged = self.node.staging.volumes();
+        let staged = self.served.staging.volumes();
         let open = staged.iter().map(|staged| staged.vault()).find(|vault| vault.name == name);
         match open {
             Some(vault) => vault.root,
-            None => self.node.volumes.show(name).await.ok().and_then(|info| info.vault.root),
+            None => self.served.volumes.show(name).await.ok().and_then(|info| info.vault.root),
         }
     }
 
@@ -458,21 +461,21 @@ impl Life {
         self.env.sleep(Duration::from_millis(dice.below(4000))).await;
         let drain = dice.below(4) == 0;
         let began = self.env.now();
-        // A drain that cannot end (damage, a store that is away) returns an error, and the changes
-        // stay in the log.
-        let _ = self.node.volumes.stop(drain).await;
+        let stopped = self.served.stop(drain).await;
         let took = self.env.now().since(began);
-        if !drain && took > Duration::from_secs(120) {
-            return Err(format!("a quick stop took {took:?}"));
+        match stopped {
+            _ if !drain && took > 2 * STOP_WAIT => Err(format!("a quick stop took {took:?}")),
+            // A drain that cannot end (damage, a store that is away) returns an error, and the
+            // changes stay in the log.
+            Err(why) if !drain => Err(format!("it does not stop: {why}")),
+            _ => Ok(()),
         }
-        self.node.staging.stop().await;
-        self.node.log.close().await.map_err(|error| format!("the log does not close: {error}"))
     }
 
     /// Waits for rest: the store is well and no client works, so all transitions and salvages end
     /// soon.
     async fn rest(&self) -> Result<(), String> {
-        let volumes = &self.node.volumes;
+        let volumes = &self.served.volumes;
         let until = self.env.now() + PATIENCE;
         while volumes.transitional().1 > 0 || !volumes.salvages().is_empty() {
             if self.env.now() > until {
@@ -486,9 +489,9 @@ impl Life {
     async fn device(&self, volume: usize) -> Result<Device, String> {
         let name = &self.run.subjects[volume].name;
         for _ in 0..1000 {
-            match self.node.volumes.attach(name).await {
-                Ok(handle) => return Device::new(handle).map_err(|error| error.to_string()),
-                Err(error) if error.kind().is_retryable() => {
+            match self.served.attach(name).await {
+                Ok(device) => return Ok(device),
+                Err(error) if error.kind.is_retryable() => {
                     self.env.sleep(Duration::from_secs(1)).await;
                 }
                 Err(error) => return Err(format!("{name} cannot be attached: {error}")),
@@ -557,12 +560,12 @@ impl Life {
     /// can be read, and is damaged all the same.
     async fn verify(&self, volume: usize) -> Result<bool, String> {
         let name = &self.run.subjects[volume].name;
-        let content = &self.node.content;
+        let content = &self.served.content;
         let _hold = content.hold();
         let root = self.root(name).await;
         let proved = rekindle_content::verify::verify(content, &[root], &mut |_| {}).await;
         let report = proved.map_err(|error| format!("{name} cannot be verified: {error}"))?;
-        let eyes = Content::open(self.env.clone(), self.run.store.clone(), Node::content_config());
+        let eyes = self.served.content_of(&self.env, &self.run.store);
         let mut unreadable = BTreeSet::new();
         for block in 0..(CLIENTS * BLOCKS) as u64 {
             let read = match tree::get(&eyes, &root, block).await {
@@ -600,9 +603,9 @@ impl Life {
     async fn mend(&self) -> Result<(), String> {
         for (volume, subject) in self.run.subjects.iter().enumerate() {
             let name = &subject.name;
-            let told = |error: Error| format!("{name} cannot be salvaged: {error}");
-            self.node.volumes.salvage(name, true).await.map_err(told)?;
-            let accounts = self.node.volumes.salvage_history(name).await.map_err(told)?;
+            let told = |error: ApiError| format!("{name} cannot be salvaged: {error}");
+            self.salvage(name, true).await.map_err(told)?;
+            let accounts = self.served.service.salvage_history(Some(name)).await.map_err(told)?;
             let fell_back = accounts.iter().flat_map(|account| &account.lines);
             let fell_back = fell_back.filter(|line| line.contains("went back to the root")).count();
             self.run.counts.lock().fallbacks += fell_back as u64;
@@ -626,13 +629,8 @@ impl Life {
                 let part = &subject.parts[block as usize / BLOCKS];
                 let start = block as usize % BLOCKS * BLOCK;
                 part.lock().submit(Change { start, bytes: bytes.clone() });
-                match device.write(block * BLOCK as u64, &bytes, false).map_err(wrote)? {
-                    Written::Acked => {}
-                    Written::NeedsSync(ticket) => device.sync(ticket).await.map_err(wrote)?,
-                    Written::Pending(later) => {
-                        later.await.map_err(rekindle_block::Error::from).map_err(wrote)?
-                    }
-                }
+                let written = device.write(block * BLOCK as u64, &bytes, false);
+                acknowledged(&device, written).await.map_err(wrote)?;
                 part.lock().acknowledge();
             }
             device.handle().staged().drain().await.map_err(|error| format!("{name}: {error}"))?;
@@ -651,7 +649,6 @@ impl Life {
                 }
             }
         }
-        let stopped = self.node.volumes.stop(true).await;
-        stopped.map_err(|error| format!("the last stop: {error}"))
+        self.served.stop(true).await.map_err(|why| format!("the last stop: {why}"))
     }
 }

@@ -9,33 +9,28 @@
 
 mod life;
 
-use crate::boot::{Node, Record, Setup};
+use crate::boot::{How, Served, Setup, block_of, found_store};
 use crate::dice::Dice;
-use crate::end::Begun;
 use crate::heard;
 use crate::oracle::{BLOCK, Part};
 use crate::remote::{self, Pace};
 use crate::scenario::Outcome;
-use crate::start::{self, Served, Start};
+use crate::stage::{PATIENCE, Stage};
 use crate::trouble;
 use parking_lot::Mutex;
+use rekindle_base::VolumeId;
 use rekindle_base::units::{KIB, MIB};
-use rekindle_base::{NodeId, VolumeId};
 use rekindle_content::sweep::{Budget, Options};
-use rekindle_content::{Class, Content, tree};
 use rekindle_datastore::Store;
 use rekindle_datastore::backend::mem::Mem;
-use rekindle_datastore::layer::fault::Plan;
-use rekindle_datastore::record::Writer;
 use rekindle_env::Env;
 use rekindle_env::sim::{Host, Stop, World};
-use rekindle_volume::{Ack, Policy};
+use rekindle_front::http::api::{Ack, Policy};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-const NODES: [NodeId; 2] = [NodeId([1; 16]), NodeId([2; 16])];
+const NODES: usize = 2;
 /// Volumes of a node.
 const VOLUMES: usize = 2;
 const BLOCKS: usize = 4;
@@ -43,8 +38,6 @@ const BLOCKS: usize = 4;
 const CRASHES_MAX: u64 = 5;
 /// How often a node looks for sweeps of the other: more often than real ones do.
 const LOOK: Duration = Duration::from_millis(250);
-/// Longest wait of any task: no fault lasts.
-const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Faults of a node's store in a life.
 ///
@@ -83,14 +76,8 @@ struct State {
 struct Run {
     store: Store,
     setups: [Setup; 2],
-    records: [Record; 2],
     subjects: Vec<Subject>,
-    serving: Mutex<[Option<Served>; 2]>,
-    /// Actors of each node that have not ended.
-    busy: [AtomicU64; 2],
-    is_ending: AtomicBool,
-    failure: Mutex<Option<String>>,
-    begun: Begun,
+    stage: Arc<Stage>,
 }
 
 /// One life of a node, for its actors.
@@ -117,12 +104,12 @@ fn setup(dice: &mut Dice) -> Setup {
         ack,
         size: (BLOCKS * BLOCK) as u64,
         cache_bytes: [64 * KIB, 4 * MIB][dice.below(2) as usize],
-        segment_bytes: 512 * KIB,
         flash_bytes: 512 * KIB * [3, 6][dice.below(2) as usize],
-        warm_slots: 3,
         destage_age: Duration::from_millis([5, 200, 2000][dice.below(3) as usize]),
-        batch_bytes: 64 * KIB,
         index_at_once: [0, usize::MAX][dice.below(2) as usize],
+        sweep: options(),
+        looks: LOOK,
+        ..Setup::default()
     }
 }
 
@@ -147,12 +134,10 @@ fn lives(seed: u64) -> Result<Outcome, String> {
     let mut dice = Dice::new(seed);
     let world = World::new(seed, trouble::tears(&mut dice));
     world.set_verbose(std::env::var_os("REKINDLE_VERBOSE").is_some());
-    let slow = Duration::from_millis([5, 50, 500][dice.below(3) as usize]);
-    let usual = Duration::from_micros([50, 500, 3000][dice.below(3) as usize]);
-    let pace = Pace { usual, slow_percent: [0, 10, 30][dice.below(3) as usize], slow };
+    let pace = Pace::draw(&mut dice);
     let subject = |number: usize| Subject {
         name: format!("v{number}"),
-        owner: number % NODES.len(),
+        owner: number % NODES,
         state: Mutex::new(State {
             id: None,
             leaving: false,
@@ -164,36 +149,31 @@ fn lives(seed: u64) -> Result<Outcome, String> {
     let run = Arc::new(Run {
         store: remote::wrap(world.host("store").env(), Mem::store(), pace),
         setups: [setup(&mut dice), setup(&mut dice)],
-        records: Default::default(),
-        subjects: (0..NODES.len() * VOLUMES).map(subject).collect(),
-        serving: Mutex::default(),
-        busy: Default::default(),
-        is_ending: AtomicBool::new(false),
-        failure: Mutex::default(),
-        begun: Begun::default(),
+        subjects: (0..NODES * VOLUMES).map(subject).collect(),
+        stage: Arc::default(),
     });
-    let writer = Writer::new(world.env(), run.store.clone(), NODES[0]);
-    world.block_on(Node::found_store(&writer))?;
+    world.block_on(found_store(&world.env(), &run.store))?;
     let hosts = [world.host("one"), world.host("two")];
     let mut outcome = Outcome::default();
     (0..hosts.len()).for_each(|who| run.begin(&hosts[who], who, &mut dice));
     let ended = (|| {
         for _ in 0..dice.below(CRASHES_MAX + 1) {
-            run.work(&world, 1 + dice.below(30))?;
+            run.stage.work(&world, 1 + dice.below(30))?;
             world.run_until(Stop::Step(1 + dice.below(60)));
-            run.check()?;
+            run.stage.check()?;
             let first = dice.below(2) as usize;
             for who in [first, 1 - first].into_iter().take(1 + usize::from(dice.below(4) == 0)) {
-                run.crash(&hosts[who], who, &mut dice, &mut outcome);
+                let ack = run.setups[who].ack;
+                run.stage.crash((&hosts[who], who), ack, &mut dice, &mut outcome);
                 // The other node goes on alone for a while.
                 if dice.below(2) == 0 {
                     world.run_until(Stop::Time(Duration::from_millis(dice.below(12_000))));
-                    run.check()?;
+                    run.stage.check()?;
                 }
                 run.begin(&hosts[who], who, &mut dice);
             }
         }
-        run.work(&world, 10 + dice.below(30))?;
+        run.stage.work(&world, 10 + dice.below(30))?;
         let env = world.env();
         let end = env.timeout(PATIENCE, run.clone().end(env.clone()));
         world.block_on(end).map_err(|_elapsed| "it waits for ever".to_owned())??;
@@ -207,64 +187,15 @@ fn lives(seed: u64) -> Result<Outcome, String> {
 }
 
 impl Run {
-    fn check(&self) -> Result<(), String> {
-        self.failure.lock().clone().map_or(Ok(()), Err)
-    }
-
-    /// Runs the world until clients have begun so many more requests.
-    fn work(&self, world: &World, requests: u64) -> Result<(), String> {
-        let target = self.begun.load(Ordering::Relaxed) + requests;
-        let until = world.elapsed() + PATIENCE;
-        while self.begun.load(Ordering::Relaxed) < target {
-            world.run_until(Stop::Step(20));
-            self.check()?;
-            if world.elapsed() > until {
-                return Err(format!("nobody does anything: {:?}", self.seen()));
-            }
-        }
-        Ok(())
-    }
-
-    fn seen(&self) -> Vec<String> {
-        let serving = self.serving.lock();
-        let nodes = serving.iter().flatten().map(|served| &served.node);
-        nodes
-            .map(|node| format!("{:?}, {:?}", node.volumes.transitional(), node.staging.view(9)))
-            .collect()
-    }
-
     fn begin(self: &Arc<Self>, host: &Host, who: usize, dice: &mut Dice) {
-        let (run, env, dice) = (self.clone(), host.env(), dice.fork());
-        host.env().spawn("life", async move {
-            if let Err(why) = run.clone().live(env, who, dice).await {
-                run.failure.lock().get_or_insert(format!("node {who}: {why}"));
-            }
-        });
-    }
-
-    fn crash(&self, host: &Host, who: usize, dice: &mut Dice, outcome: &mut Outcome) {
-        let served = self.serving.lock()[who].take();
-        let owes = served.is_some_and(|served| {
-            served.node.staging.volumes().iter().any(|staged| staged.backlog().changes > 0)
-        });
-        outcome.amid_work += u64::from(owes);
-        // A power cut takes what only memory has, and this oracle excuses no loss.
-        if self.setups[who].ack == Ack::Flash && dice.below(2) == 0 {
-            host.cut_power();
-            outcome.power_cuts += 1;
-        } else {
-            host.crash_process();
-            outcome.crashes += 1;
-        }
-        self.busy[who].store(0, Ordering::Relaxed);
+        let (env, dice) = (host.env(), dice.fork());
+        self.stage.act(&env, who, "life", self.clone().live(env.clone(), who, dice));
     }
 
     /// Runs one life of a node: starts it, and spawns all its actors.
     async fn live(self: Arc<Self>, env: Env, who: usize, mut dice: Dice) -> Result<(), String> {
-        let (setup, record) = (&self.setups[who], &self.records[who]);
-        let how = Start { node: NODES[who], setup, record, options: options(), takes: false };
-        let served = start::start(&env, self.store.clone(), how).await?;
-        if !self.is_ending() {
+        let served = self.start(&env, who).await?;
+        if !self.stage.is_ending() {
             let words = STORE[dice.below(STORE.len() as u64) as usize];
             tracing::info!("node {who} begins, {words}");
             served.faults.set(words.parse().expect("ours"));
@@ -274,8 +205,7 @@ impl Run {
                 served.lists.set(words.parse().expect("ours"));
             }
         }
-        env.spawn("agree", served.clone().agree(LOOK));
-        self.serving.lock()[who] = Some(served.clone());
+        self.stage.serving.lock()[who] = Some(served.clone());
         let (seen, removing) = (Arc::default(), Arc::default());
         let life = Life { run: self.clone(), who, served, env: env.clone(), seen, removing };
         for at in (0..self.subjects.len()).filter(|&at| self.subjects[at].owner == who) {
@@ -287,32 +217,18 @@ impl Run {
         Ok(())
     }
 
-    fn is_ending(&self) -> bool {
-        self.is_ending.load(Ordering::Relaxed)
+    async fn start(&self, env: &Env, who: usize) -> Result<Served, String> {
+        Served::start(env, self.store.clone(), &self.setups[who], How::default()).await
     }
 
     /// Ends the run: heals the stores, waits for all actors, and checks the whole state.
     async fn end(self: Arc<Self>, env: Env) -> Result<(), String> {
-        self.is_ending.store(true, Ordering::Relaxed);
-        let lives = loop {
-            self.check()?;
-            let serving = self.serving.lock().clone();
-            if let [Some(one), Some(two)] = serving {
-                break [one, two];
-            }
-            env.sleep(Duration::from_millis(50)).await;
+        let [Some(one), Some(two)] = self.stage.end(&env, &[0, 1]).await? else {
+            return Err("a node serves no more".to_owned());
         };
-        for served in &lives {
-            served.faults.set(Plan::default());
-            served.lists.set(Plan::default());
-        }
-        while self.busy.iter().any(|busy| busy.load(Ordering::Relaxed) > 0) {
-            self.check()?;
-            env.sleep(Duration::from_millis(50)).await;
-        }
-        self.check()?;
+        let lives = [one, two];
         for (who, served) in lives.iter().enumerate() {
-            let (run, env) = (self.clone(), served.node.writer.env.clone());
+            let (run, env) = (self.clone(), served.env.clone());
             let (seen, removing) = (Arc::default(), Arc::default());
             let life = Life { run, who, served: served.clone(), env, seen, removing };
             for at in (0..self.subjects.len()).filter(|&at| self.subjects[at].owner == who) {
@@ -323,10 +239,10 @@ impl Run {
         }
         for served in [&lives[0], &lives[1], &lives[0]] {
             let mut tries = 0;
-            while !served.sweep().await? {
+            while !served.sweep().await.map_err(|problem| problem.message)? {
                 tries += 1;
                 if tries > 50 {
-                    return Err(format!("no sweep ends: {:?}", served.node.sweeper.status()));
+                    return Err(format!("no sweep ends: {:?}", served.sweeper.status()));
                 }
                 env.sleep(Duration::from_secs(5)).await;
             }
@@ -334,37 +250,26 @@ impl Run {
         }
         self.compare_coldly(&env, &lives).await?;
         for (who, served) in lives.iter().enumerate() {
-            let told = |error: &dyn std::fmt::Display| format!("node {who} stops: {error}");
-            while served.recover().await? > 0 {
-                env.sleep(Duration::from_secs(1)).await;
-            }
-            served.node.volumes.stop(true).await.map_err(|error| told(&error))?;
-            served.node.staging.stop().await;
-            served.node.log.close().await.map_err(|error| told(&error))?;
+            let stopped = served.stop(true).await;
+            stopped.map_err(|why| format!("node {who} does not stop: {why}"))?;
         }
         Ok(())
     }
 
     /// Checks that a reader with empty caches sees every block, whichever node swept meanwhile.
     async fn compare_coldly(&self, env: &Env, lives: &[Served; 2]) -> Result<(), String> {
-        let eyes = Content::open(env.clone(), self.store.clone(), Node::content_config());
+        let eyes = lives[0].content_of(env, &self.store);
         let mut packs = [BTreeSet::new(), BTreeSet::new()];
         for Subject { name, owner, state, .. } in &self.subjects {
             let told = |error: &dyn std::fmt::Display| format!("{name} in the store: {error}");
-            let info = lives[*owner].node.volumes.show(name).await.map_err(|error| told(&error))?;
-            if info.vault.owner != Some(NODES[*owner]) {
+            let info = lives[*owner].volumes.show(name).await.map_err(|error| told(&error))?;
+            if info.vault.owner != Some(lives[*owner].id) {
                 return Err(format!("{name} is another's: {:?}", info.vault));
             }
             for block in 0..BLOCKS {
-                let found = tree::get(&eyes, &info.vault.root, block as u64).await;
-                let found = match found.map_err(|error| told(&error))? {
-                    Some(pointer) => {
-                        packs[*owner].insert(pointer.pack);
-                        let read = eyes.read(&pointer, Class::Data).await;
-                        read.map_err(|error| told(&error))?.to_vec()
-                    }
-                    None => vec![0; BLOCK],
-                };
+                let found = block_of(&eyes, &info.vault.root, block as u64).await;
+                let (found, pack) = found.map_err(|error| told(&error))?;
+                packs[*owner].extend(pack);
                 if !state.lock().part.allows(block, &found) {
                     return Err(format!(
                         "{name} in the store: block {block} is not what was written"
@@ -376,18 +281,23 @@ impl Run {
         Ok(())
     }
 
-    /// Checks, after both nodes have stopped in good order, that a new life finds no changes in its
-    /// log.
+    /// Checks, after both nodes have stopped in good order, that a new life ends what its log has
+    /// of volumes that are gone, and finds nothing else there.
     fn look_once_more(&self, hosts: &[Host; 2], world: &World) -> Result<(), String> {
         for (who, host) in hosts.iter().enumerate() {
             host.crash_process();
-            let (env, store) = (host.env(), self.store.clone());
-            let (setup, record) = (&self.setups[who], &self.records[who]);
-            let how = Start { node: NODES[who], setup, record, options: options(), takes: false };
+            let env = host.env();
             let left = world.block_on(async {
-                let served = start::start(&env, store, how).await?;
-                let left = served.node.log.unfinished_volumes().await;
-                left.map_err(|error| format!("log: {error}"))
+                let served = self.start(&env, who).await?;
+                let until = env.now() + Duration::from_secs(60);
+                loop {
+                    let left = served.log.unfinished_volumes().await;
+                    let left = left.map_err(|error| format!("log: {error}"))?;
+                    if left.is_empty() || env.now() > until {
+                        return Ok::<_, String>(left);
+                    }
+                    env.sleep(Duration::from_secs(1)).await;
+                }
             })?;
             if !left.is_empty() {
                 return Err(format!("node {who}: the log is not empty in the end: {left:?}"));

@@ -1,6 +1,7 @@
 //! A store on another machine: a request that was sent is carried out there, even if its sender is
 //! dead by then. So a commit of an earlier life lands in a later one.
 
+use crate::dice::Dice;
 use bytes::Bytes;
 use rekindle_datastore::{Datastore, Error, Listed, Removal, Store, Version};
 use rekindle_env::{BoxFuture, Env};
@@ -18,6 +19,15 @@ pub struct Pace {
     /// Percentage of the writes that take up to `slow`.
     pub slow_percent: u64,
     pub slow: Duration,
+}
+
+impl Pace {
+    /// Draws the distance of the store, and the delay of its late writes.
+    pub fn draw(dice: &mut Dice) -> Self {
+        let slow = Duration::from_millis([5, 50, 500][dice.below(3) as usize]);
+        let usual = Duration::from_micros([50, 500, 3000][dice.below(3) as usize]);
+        Self { usual, slow_percent: [0, 10, 30][dice.below(3) as usize], slow }
+    }
 }
 
 struct Remote {

@@ -10,27 +10,23 @@
 
 mod life;
 
-use crate::boot::{FLASH, NODE, Node, Record, Setup};
+use crate::boot::{FOLDER, How, Served, Setup, block_of, found_store};
 use crate::dice::Dice;
-use crate::end::Begun;
 use crate::heard;
 use crate::oracle::BLOCK;
 use crate::region::{Region, SharedRegion};
 use crate::remote::{self, Pace};
 use crate::scenario::Outcome;
-use crate::start::{self, Served, Start};
+use crate::stage::{PATIENCE, Stage};
 use crate::trouble;
 use parking_lot::Mutex;
 use rekindle_base::units::{KIB, MIB};
 use rekindle_content::sweep::{Budget, Options};
-use rekindle_content::{Class, Content, tree};
 use rekindle_datastore::Store;
 use rekindle_datastore::backend::mem::Mem;
-use rekindle_datastore::layer::fault::Plan;
-use rekindle_datastore::record::Writer;
 use rekindle_env::Env;
 use rekindle_env::sim::{Host, Stop, World};
-use rekindle_volume::{Ack, Policy};
+use rekindle_front::http::api::{Ack, Policy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -38,8 +34,6 @@ use std::time::Duration;
 const VOLUMES: usize = 3;
 const BLOCKS: usize = 4;
 const REGION: usize = BLOCKS * BLOCK;
-/// Longest wait of any task: no fault lasts.
-const PATIENCE: Duration = Duration::from_secs(3600);
 /// How often a node looks for sweeps of other nodes.
 const LOOK: Duration = Duration::from_secs(60);
 /// The hosts, in the order of the lives.
@@ -74,20 +68,13 @@ struct Seen {
 struct Run {
     store: Store,
     setup: Setup,
-    /// The record of the node, which both lives share.
-    record: Record,
     volumes: Vec<Volume>,
-    serving: Mutex<[Option<Served>; 2]>,
-    /// Actors of each life that have not ended.
-    busy: [AtomicU64; 2],
+    stage: Arc<Stage>,
     /// Whether the copy has been started once; `has_taken`: whether it has taken the node.
     is_copied: AtomicBool,
     has_taken: AtomicBool,
     /// How long the clients of the first folder pause when the copy is started.
     siesta: Duration,
-    is_ending: AtomicBool,
-    failure: Mutex<Option<String>>,
-    begun: Begun,
 }
 
 /// One life, for its actors.
@@ -112,12 +99,12 @@ fn setup(dice: &mut Dice) -> Setup {
         ack,
         size: REGION as u64,
         cache_bytes: [64 * KIB, 4 * MIB][dice.below(2) as usize],
-        segment_bytes: 512 * KIB,
         flash_bytes: 512 * KIB * [3, 6][dice.below(2) as usize],
-        warm_slots: 3,
         destage_age: Duration::from_millis([5, 500, 20_000][dice.below(3) as usize]),
-        batch_bytes: 64 * KIB,
         index_at_once: [0, usize::MAX][dice.below(2) as usize],
+        sweep: options(),
+        looks: LOOK,
+        ..Setup::default()
     }
 }
 
@@ -142,9 +129,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
     let mut dice = Dice::new(seed);
     let world = World::new(seed, trouble::tears(&mut dice));
     world.set_verbose(std::env::var_os("REKINDLE_VERBOSE").is_some());
-    let slow = Duration::from_millis([5, 50, 500][dice.below(3) as usize]);
-    let usual = Duration::from_micros([50, 500, 3000][dice.below(3) as usize]);
-    let pace = Pace { usual, slow_percent: [0, 10, 30][dice.below(3) as usize], slow };
+    let pace = Pace::draw(&mut dice);
     let volume = |number: usize| Volume {
         name: format!("v{number}"),
         old: Arc::new(Mutex::new(Region::new(REGION))),
@@ -155,19 +140,13 @@ fn lives(seed: u64) -> Result<Outcome, String> {
     let run = Arc::new(Run {
         store: remote::wrap(world.host("store").env(), Mem::store(), pace),
         setup: setup(&mut dice),
-        record: Record::default(),
         volumes: (0..VOLUMES).map(volume).collect(),
-        serving: Mutex::default(),
-        busy: Default::default(),
+        stage: Arc::default(),
         is_copied: AtomicBool::new(false),
         has_taken: AtomicBool::new(false),
         siesta: Duration::from_secs([0, 0, 100][dice.below(3) as usize]),
-        is_ending: AtomicBool::new(false),
-        failure: Mutex::default(),
-        begun: Begun::default(),
     });
-    let writer = Writer::new(world.env(), run.store.clone(), NODE);
-    world.block_on(Node::found_store(&writer))?;
+    world.block_on(found_store(&world.env(), &run.store))?;
     let hosts = [world.host("one"), world.host("two")];
     let mut outcome = Outcome::default();
     let ended = run.drive(&world, &hosts, &mut dice, &mut outcome);
@@ -191,17 +170,17 @@ impl Run {
     ) -> Result<(), String> {
         self.begin(&hosts[OLD], OLD, dice);
         for _ in 0..dice.below(2) {
-            self.work(world, 1 + dice.below(40))?;
+            self.stage.work(world, 1 + dice.below(40))?;
             world.run_until(Stop::Step(1 + dice.below(40)));
             self.crash(&hosts[OLD], OLD, dice, outcome);
             self.begin(&hosts[OLD], OLD, dice);
         }
-        self.work(world, 1 + dice.below(60))?;
+        self.stage.work(world, 1 + dice.below(60))?;
         let is_stopped = dice.below(3) == 0;
         if is_stopped {
             self.crash(&hosts[OLD], OLD, dice, outcome);
         }
-        let copied = hosts[OLD].copy_folder(FLASH, &hosts[NEW], FLASH);
+        let copied = hosts[OLD].copy_folder(FOLDER, &hosts[NEW], FOLDER);
         copied.map_err(|error| format!("the copy: {error}"))?;
         for volume in &self.volumes {
             // The copy has no memory, and so none of the changes that only memory has.
@@ -213,7 +192,7 @@ impl Run {
         if is_stopped {
             self.begin(&hosts[OLD], OLD, dice);
         }
-        self.work(world, 1 + dice.below(40))?;
+        self.stage.work(world, 1 + dice.below(40))?;
         if dice.below(6) == 0 {
             self.crash(&hosts[OLD], OLD, dice, outcome);
         }
@@ -223,7 +202,7 @@ impl Run {
         world.run_until(Stop::Time(self.siesta / 4));
         self.begin(&hosts[NEW], NEW, dice);
         for _ in 0..dice.below(3) {
-            self.work(world, 1 + dice.below(40))?;
+            self.stage.work(world, 1 + dice.below(40))?;
             world.run_until(Stop::Step(1 + dice.below(40)));
             if dice.below(6) == 0 {
                 self.crash(&hosts[OLD], OLD, dice, outcome);
@@ -231,7 +210,7 @@ impl Run {
             self.crash(&hosts[NEW], NEW, dice, outcome);
             self.begin(&hosts[NEW], NEW, dice);
         }
-        self.work(world, 10 + dice.below(60))?;
+        self.stage.work(world, 10 + dice.below(60))?;
         let env = world.env();
         let end = env.timeout(PATIENCE, self.clone().end(env.clone()));
         world.block_on(end).map_err(|_elapsed| "it waits for ever".to_owned())??;
@@ -242,61 +221,18 @@ impl Run {
         world.block_on(back).map_err(|_elapsed| "taken back, it waits for ever".to_owned())?
     }
 
-    fn check(&self) -> Result<(), String> {
-        self.failure.lock().clone().map_or(Ok(()), Err)
-    }
-
-    /// Runs the world until clients have begun so many more requests.
-    fn work(&self, world: &World, requests: u64) -> Result<(), String> {
-        let target = self.begun.load(Ordering::Relaxed) + requests;
-        let until = world.elapsed() + PATIENCE;
-        while self.begun.load(Ordering::Relaxed) < target {
-            world.run_until(Stop::Step(20));
-            self.check()?;
-            if world.elapsed() > until {
-                return Err("nobody does anything".to_owned());
-            }
-        }
-        Ok(())
-    }
-
     fn begin(self: &Arc<Self>, host: &Host, which: usize, dice: &mut Dice) {
-        let (run, env, dice) = (self.clone(), host.env(), dice.fork());
-        host.env().spawn("life", async move {
-            if let Err(why) = run.clone().live(env, which, dice).await {
-                run.failure.lock().get_or_insert(format!("life {which}: {why}"));
-            }
-        });
+        let (env, dice) = (host.env(), dice.fork());
+        self.stage.act(&env, which, "life", self.clone().live(env.clone(), which, dice));
     }
 
     fn crash(&self, host: &Host, which: usize, dice: &mut Dice, outcome: &mut Outcome) {
-        let served = self.serving.lock()[which].take();
-        let owes = served.is_some_and(|served| {
-            served.node.staging.volumes().iter().any(|staged| staged.backlog().changes > 0)
-        });
-        outcome.amid_work += u64::from(owes);
-        // A power cut takes what only memory has, and this oracle excuses no loss.
-        if self.setup.ack == Ack::Flash && dice.below(2) == 0 {
-            host.cut_power();
-            outcome.power_cuts += 1;
-        } else {
-            host.crash_process();
-            outcome.crashes += 1;
-        }
-        self.busy[which].store(0, Ordering::Relaxed);
+        self.stage.crash((host, which), self.setup.ack, dice, outcome);
     }
 
     async fn start(&self, env: &Env, takes: bool) -> Result<Served, String> {
-        let how = Start {
-            node: NODE,
-            setup: &self.setup,
-            record: &self.record,
-            options: options(),
-            takes,
-        };
-        let served = start::start(env, self.store.clone(), how).await?;
-        env.spawn("watch", served.clone().watch());
-        Ok(served)
+        let how = How { takes, ..How::default() };
+        Served::start(env, self.store.clone(), &self.setup, how).await
     }
 
     /// Runs one life: starts the node, and spawns all its actors.
@@ -304,7 +240,7 @@ impl Run {
         let takes = which == NEW && !self.has_taken.load(Ordering::Relaxed);
         let served = self.start(&env, takes).await?;
         self.has_taken.fetch_or(takes, Ordering::Relaxed);
-        if !self.is_ending.load(Ordering::Relaxed) {
+        if !self.stage.is_ending() {
             let words = STORE[dice.below(STORE.len() as u64) as usize];
             served.faults.set(words.parse().expect("ours"));
             if dice.below(3) == 0 {
@@ -312,8 +248,7 @@ impl Run {
                 served.lists.set("stale=20%".parse().expect("ours"));
             }
         }
-        env.spawn("agree", served.clone().agree(LOOK));
-        self.serving.lock()[which] = Some(served.clone());
+        self.stage.serving.lock()[which] = Some(served.clone());
         let life = Life { run: self.clone(), which, served, env: env.clone() };
         for at in 0..VOLUMES {
             life.act("client", life.clone().client(at, dice.fork()));
@@ -325,28 +260,11 @@ impl Run {
     /// Ends the run: heals the stores, lets the older life meet the newer one, and checks that the
     /// newer one has all that it should.
     async fn end(self: Arc<Self>, env: Env) -> Result<(), String> {
-        self.is_ending.store(true, Ordering::Relaxed);
-        let pause = Duration::from_millis(50);
-        let new = loop {
-            self.check()?;
-            let served = self.serving.lock()[NEW].clone();
-            if let Some(served) = served {
-                break served;
-            }
-            env.sleep(pause).await;
+        let [old, Some(new)] = self.stage.end(&env, &[NEW]).await? else {
+            return Err("the newer life serves no more".to_owned());
         };
-        let old = self.serving.lock()[OLD].clone();
-        for served in old.iter().chain([&new]) {
-            served.faults.set(Plan::default());
-            served.lists.set(Plan::default());
-        }
-        while self.busy.iter().any(|busy| busy.load(Ordering::Relaxed) > 0) {
-            self.check()?;
-            env.sleep(pause).await;
-        }
-        self.check()?;
         let life = |which, served: &Served| {
-            let (run, env) = (self.clone(), served.node.writer.env.clone());
+            let (run, env) = (self.clone(), served.env.clone());
             Life { run, which, served: served.clone(), env }
         };
         let of_new = life(NEW, &new);
@@ -359,33 +277,25 @@ impl Run {
             life(OLD, old).meet().await?;
         }
         for _ in 0..2 {
-            if !new.sweep().await? {
+            if !new.sweep().await.map_err(|problem| problem.message)? {
                 env.sleep(Duration::from_secs(70)).await;
             }
             env.sleep(options().young).await;
         }
         self.compare_coldly(&env, &new).await?;
-        new.node.volumes.stop(true).await.map_err(|error| format!("stop: {error}"))?;
-        new.node.staging.stop().await;
-        new.node.log.close().await.map_err(|error| format!("the log does not close: {error}"))
+        new.stop(true).await.map_err(|why| format!("it does not stop: {why}"))
     }
 
     /// Checks that a reader with empty caches sees every block.
     async fn compare_coldly(&self, env: &Env, served: &Served) -> Result<(), String> {
-        let eyes = Content::open(env.clone(), self.store.clone(), Node::content_config());
+        let eyes = served.content_of(env, &self.store);
         for Volume { name, new, .. } in &self.volumes {
             let told = |error: &dyn std::fmt::Display| format!("{name} in the store: {error}");
-            let info = served.node.volumes.show(name).await.map_err(|error| told(&error))?;
+            let info = served.volumes.show(name).await.map_err(|error| told(&error))?;
             let expected = new.lock().clone().ok_or("nobody looked")?;
             for block in 0..BLOCKS {
-                let found = tree::get(&eyes, &info.vault.root, block as u64).await;
-                let found = match found.map_err(|error| told(&error))? {
-                    Some(pointer) => {
-                        let read = eyes.read(&pointer, Class::Data).await;
-                        read.map_err(|error| told(&error))?.to_vec()
-                    }
-                    None => vec![0; BLOCK],
-                };
+                let found = block_of(&eyes, &info.vault.root, block as u64).await;
+                let (found, _) = found.map_err(|error| told(&error))?;
                 let region = expected.region.lock();
                 if region.expected()[block * BLOCK..(block + 1) * BLOCK] != found {
                     return Err(format!("{name} in the store: block {block} is another"));

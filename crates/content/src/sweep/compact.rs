@@ -43,6 +43,9 @@ pub(super) async fn worthwhile(
             let entries = match footer {
                 Ok(entries) => entries,
                 Err(error) if error.kind() == Kind::Damaged => continue,
+                // It is gone since it was listed: the list was stale, or a sweep of a life that
+                // another has replaced was still deleting.
+                Err(error) if error.kind() == Kind::NotFound => continue,
                 Err(error) => return Err(error),
             };
             let live = entries.iter().filter(|entry| verdict.has(pack, entry.offset));

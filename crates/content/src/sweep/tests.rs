@@ -19,6 +19,21 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The keys of a volume, each with the number of its bytes.
 type Model = BTreeMap<u64, u64>;
 
+#[test]
+fn a_pack_that_is_gone_since_it_was_listed_does_not_end_a_sweep() {
+    let world = World::new(1, Faults::none());
+    let content = Content::open(world.env(), Mem::store(), small());
+    world.block_on(async {
+        let (pack, notes) = (rekindle_base::PackId([7; 16]), PackSet::default());
+        let packs: PackMap<u64> = [(pack, 4096)].into_iter().collect();
+        let marks = Marks::new(&notes, &packs);
+        let verdict = marks.judge(&content, &notes, &packs).await.expect("nothing to read");
+        let listed = packs.into_iter().collect();
+        let found = compact::worthwhile(&content, listed, &verdict, &mut PackMap::default()).await;
+        assert_eq!(found.expect("it is left out"), []);
+    });
+}
+
 /// All volumes, in place of the vaults of a real store. They outlive crashes.
 #[derive(Default)]
 struct Vaults {

@@ -189,6 +189,21 @@ fn a_head_whose_file_is_taken_away_takes_no_more() {
 }
 
 #[test]
+fn a_head_that_is_misread_once_is_not_taken_away() {
+    let world = world(6);
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = live(&env, 1, None, FOLDER).await;
+        write(&log, 1..=3).await;
+        world.change_faults(|faults| faults.read_flip = 0.2);
+        for _ in 0..20 {
+            log.look().await.expect("its file is where it was");
+        }
+        assert!(world.mishaps().read_flips > 0 && log.failure().is_none());
+    });
+}
+
+#[test]
 fn a_log_knows_whether_anybody_needs_anything_of_it() {
     let world = world(5);
     let env = world.env();

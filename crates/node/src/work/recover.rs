@@ -5,7 +5,6 @@
 //! node attaches such volumes itself, a moment after the start.
 
 use crate::assemble::Node;
-use crate::limits;
 use rekindle_base::{Serial, VolumeId};
 use rekindle_datastore::key;
 use rekindle_volume::{Vault, VaultState};
@@ -17,9 +16,9 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// Recovers all volumes with unfinished changes; ends when none is left.
 pub async fn recover(node: std::sync::Weak<Node>) {
-    let mut pause = limits::CLIENTS_FIRST;
+    let first = |node: Arc<Node>| (node.env.clone(), node.scale.clients_first);
+    let Some((env, mut pause)) = node.upgrade().map(first) else { return };
     loop {
-        let Some(env) = node.upgrade().map(|node| node.env.clone()) else { return };
         env.sleep(pause).await;
         let Some(node) = node.upgrade() else { return };
         let left = match node.log.unfinished_volumes().await {

@@ -3,7 +3,6 @@
 use super::INTERVAL;
 use crate::assemble::Node;
 use crate::jobs::Progress;
-use crate::limits;
 use crate::service::refused;
 use rekindle_front::http::api::{ApiError, Salvage, SalvageAccount};
 use rekindle_volume::{Account, Queued};
@@ -21,6 +20,7 @@ pub async fn salvage(
     let mut work = std::pin::pin!(node.volumes.salvage(&name, accept_losses));
     let outcome = loop {
         tokio::select! {
+            biased;
             outcome = &mut work => break outcome,
             () = node.env.sleep(INTERVAL) => {
                 let running = node.volumes.salvages().into_iter().find(|one| one.volume == name);
@@ -32,10 +32,9 @@ pub async fn salvage(
     Ok(json!({ "volume": name, "done": done }))
 }
 
-/// Pauses before the looks for interrupted salvages: the next attempt may only be due after a
+/// Pauses between the looks for interrupted salvages: the next attempt may only be due after a
 /// while.
-const RESUME_PAUSES: [Duration; 5] = [
-    limits::CLIENTS_FIRST,
+const RESUME_PAUSES: [Duration; 4] = [
     Duration::from_secs(10),
     Duration::from_secs(60),
     Duration::from_secs(600),
@@ -44,8 +43,9 @@ const RESUME_PAUSES: [Duration; 5] = [
 
 /// Resumes salvages that the last life could not end.
 pub async fn resume(node: Weak<Node>) {
-    for pause in RESUME_PAUSES {
-        let Some(env) = node.upgrade().map(|node| node.env.clone()) else { return };
+    let first = |node: Arc<Node>| (node.env.clone(), node.scale.clients_first);
+    let Some((env, first)) = node.upgrade().map(first) else { return };
+    for pause in std::iter::once(first).chain(RESUME_PAUSES) {
         env.sleep(pause).await;
         let Some(node) = node.upgrade() else { return };
         match node.volumes.resume_salvages().await {

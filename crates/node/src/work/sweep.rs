@@ -24,6 +24,7 @@ pub async fn sweep(
     let mut swept = std::pin::pin!(node.sweeper.run());
     let status = loop {
         tokio::select! {
+            biased;
             status = &mut swept => break status,
             () = node.env.sleep(super::INTERVAL) => progress.set(steps(node.sweeper.status().phase), Some(STEPS)),
         }
@@ -52,21 +53,22 @@ fn steps(phase: Phase) -> u64 {
 /// Takes part in the sweeps of other nodes while the node lives. A look is one small read. A node
 /// whose store is away keeps the others from deleting, and so loses nothing.
 pub(super) async fn agree(node: Weak<Node>) {
-    let mut pause = limits::SWEEP_AGREE_INTERVAL;
+    let Some((env, sweeper, scale)) = node
+        .upgrade()
+        .map(|node| (node.env.clone(), Arc::downgrade(&node.sweeper), node.scale.clone()))
+    else {
+        return;
+    };
+    let mut pause = scale.sweep_agree;
     loop {
-        let Some((env, sweeper)) =
-            node.upgrade().map(|node| (node.env.clone(), Arc::downgrade(&node.sweeper)))
-        else {
-            return;
-        };
         env.sleep(pause).await;
         let Some(sweeper) = sweeper.upgrade() else { return };
         pause = match sweeper.acknowledge().await {
-            Ok(true) => limits::SWEEP_AGREE_INTERVAL,
-            Ok(false) => limits::SWEEP_LOOK_INTERVAL,
+            Ok(true) => scale.sweep_agree,
+            Ok(false) => scale.sweep_look,
             Err(error) => {
                 tracing::debug!(%error, "it is not known now whether another node sweeps");
-                limits::SWEEP_LOOK_INTERVAL
+                scale.sweep_look
             }
         };
     }

@@ -1,13 +1,16 @@
 //! Actors in a life of one of two nodes: clients, users, a sweep, and a stranger that asks for the
 //! other node's volumes.
 
-use super::{BLOCKS, Life, NODES, Subject, VOLUMES};
+use super::{BLOCKS, Life, Subject, VOLUMES};
+use crate::boot::acknowledged;
 use crate::dice::Dice;
 use crate::heard;
 use crate::oracle::{BLOCK, Change, Part, some_change};
 use rekindle_base::{Kind, VolumeId};
 use rekindle_block::Device;
-use rekindle_volume::{Error, Written};
+use rekindle_front::http::Api;
+use rekindle_front::http::kept::Keep;
+use rekindle_volume::Error;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -18,14 +21,7 @@ impl Life {
         name: &'static str,
         work: impl Future<Output = Result<(), String>> + Send + 'static,
     ) {
-        self.run.busy[self.who].fetch_add(1, Ordering::Relaxed);
-        let (run, who) = (self.run.clone(), self.who);
-        self.env.spawn(name, async move {
-            if let Err(why) = work.await {
-                run.failure.lock().get_or_insert(format!("node {who}, {name}: {why}"));
-            }
-            run.busy[who].fetch_sub(1, Ordering::Relaxed);
-        });
+        self.run.stage.act(&self.env, self.who, name, work);
     }
 
     async fn pause(&self, dice: &mut Dice, most_ms: u64) {
@@ -36,11 +32,11 @@ impl Life {
     /// gone.
     pub(super) async fn enter(&self, at: usize) -> Result<Device, String> {
         let Subject { name, state, .. } = &self.run.subjects[at];
-        let told = |error: Error| format!("{name} cannot be attached: {error}");
+        let told = |why: String| format!("{name} cannot be attached: {why}");
         loop {
-            let handle = match self.served.node.volumes.attach(name).await {
-                Ok(handle) => handle,
-                Err(Error::NotFound(_)) => {
+            let device = match self.served.attach(name).await {
+                Ok(device) => device,
+                Err(error) if error.kind == Kind::NotFound => {
                     let is_lost = {
                         let state = state.lock();
                         state.id.is_some() && !state.leaving
@@ -48,19 +44,18 @@ impl Life {
                     if is_lost {
                         return Err(format!("{name} is gone"));
                     }
-                    let made = self.served.node.create_as(name, &self.run.setups[self.who]).await;
-                    made.map_err(told)?;
+                    let made = self.served.create(name, &self.run.setups[self.who]).await;
+                    made.map_err(|error| told(error.message))?;
                     continue;
                 }
                 // A volume that is being removed ends for all its clients.
-                Err(error) if error.kind().is_retryable() || error.kind() == Kind::Fenced => {
+                Err(error) if error.kind.is_retryable() || error.kind == Kind::Fenced => {
                     self.env.sleep(Duration::from_millis(50)).await;
                     continue;
                 }
-                Err(error) => return Err(told(error)),
+                Err(error) => return Err(told(error.message)),
             };
-            let id = handle.vault().id;
-            let device = Device::new(handle).map_err(told)?;
+            let id = device.handle().vault().id;
             self.meet(at, id)?;
             if self.seen.lock().contains(&id) || self.judge(at, id, &device).await? {
                 return Ok(device);
@@ -126,7 +121,7 @@ impl Life {
     /// Attaches, reads and writes, and detaches, again and again.
     pub(super) async fn client(self, at: usize, mut dice: Dice) -> Result<(), String> {
         let Subject { name, state, .. } = &self.run.subjects[at];
-        while !self.run.is_ending() {
+        while !self.run.stage.is_ending() {
             let device = self.enter(at).await?;
             let id = device.handle().vault().id;
             for _ in 0..1 + dice.below(6) {
@@ -159,7 +154,7 @@ impl Life {
         device: &Device,
         dice: &mut Dice,
     ) -> Result<(), String> {
-        self.run.begun.fetch_add(1, Ordering::Relaxed);
+        self.run.stage.begun.fetch_add(1, Ordering::Relaxed);
         let state = &self.run.subjects[at].state;
         if dice.below(3) == 0 {
             let block = dice.below(BLOCKS as u64) as usize;
@@ -186,13 +181,8 @@ impl Life {
             }
             state.part.submit(Change { start, bytes: bytes.clone() });
         }
-        let told = match device.write(start as u64, &bytes, dice.below(4) == 0) {
-            Ok(Written::Acked) => Ok(()),
-            Ok(Written::NeedsSync(ticket)) => device.sync(ticket).await,
-            Ok(Written::Pending(later)) => later.await.map_err(rekindle_block::Error::from),
-            Err(error) => Err(error),
-        };
-        match told {
+        let written = device.write(start as u64, &bytes, dice.below(4) == 0);
+        match acknowledged(device, written).await {
             Ok(()) => {
                 let mut state = state.lock();
                 if state.id == Some(id) {
@@ -206,18 +196,17 @@ impl Life {
     }
 
     pub(super) async fn sweeps(self, mut dice: Dice) -> Result<(), String> {
-        while !self.run.is_ending() {
+        while !self.run.stage.is_ending() {
             self.pause(&mut dice, 3000).await;
-            self.served.sweep().await?;
-            self.served.recover().await?;
+            self.served.sweep().await.map_err(|problem| problem.message)?;
         }
         Ok(())
     }
 
     /// Removes volumes of this node beside their clients, as a user would.
     pub(super) async fn people(self, mut dice: Dice) -> Result<(), String> {
-        let volumes = &self.served.node.volumes;
-        while !self.run.is_ending() {
+        let service = &self.served.service;
+        while !self.run.stage.is_ending() {
             self.pause(&mut dice, 8000).await;
             let subjects = 0..self.run.subjects.len();
             let mine: Vec<_> =
@@ -234,22 +223,22 @@ impl Life {
                 self.removing.lock().insert(at);
             }
             // A removal counts as many requests, so that crashes often fall into it.
-            self.run.begun.fetch_add(10, Ordering::Relaxed);
+            self.run.stage.begun.fetch_add(10, Ordering::Relaxed);
             let (by_force, by_trash) = (dice.below(2) == 0, dice.below(3) == 0);
             let removed = match by_trash {
-                true => match volumes.trash(name, by_force).await {
-                    Ok(()) => volumes.purge(name).await.map(drop),
+                true => match service.remove_volume(name, by_force, false).await {
+                    Ok(()) => service.purge_volume(name).await,
                     refused => refused,
                 },
-                false => volumes.remove(name, by_force).await,
+                false => service.remove_volume(name, by_force, true).await,
             };
             self.removing.lock().remove(&at);
             match removed {
                 Ok(()) => heard::note("removed"),
                 // The volume is not there, or another task has it.
                 Err(error)
-                    if error.kind().is_retryable()
-                        || matches!(error.kind(), Kind::NotFound | Kind::Fenced) => {}
+                    if error.kind.is_retryable()
+                        || matches!(error.kind, Kind::NotFound | Kind::Fenced) => {}
                 Err(error) => return Err(format!("{name} cannot be removed: {error}")),
             }
         }
@@ -258,8 +247,8 @@ impl Life {
 
     /// Asks this node for volumes of the other one.
     pub(super) async fn stranger(self, mut dice: Dice) -> Result<(), String> {
-        let volumes = &self.served.node.volumes;
-        while !self.run.is_ending() {
+        let volumes = &self.served.volumes;
+        while !self.run.stage.is_ending() {
             self.pause(&mut dice, 2000).await;
             let at = dice.below(self.run.subjects.len() as u64) as usize;
             let Subject { name, owner, state, door } = &self.run.subjects[at];
@@ -271,13 +260,17 @@ impl Life {
             if !is_there || *owner == self.who {
                 continue;
             }
+            let Some(id) = self.run.stage.serving.lock()[*owner].as_ref().map(|served| served.id)
+            else {
+                continue;
+            };
             let refused = match dice.below(4) {
                 0 => volumes.remove(name, true).await,
                 1 => volumes.trash(name, true).await,
                 _ => volumes.attach(name).await.map(drop),
             };
             match refused {
-                Err(Error::Elsewhere(_, node)) if node == NODES[*owner] => {
+                Err(Error::Elsewhere(_, node)) if node == id => {
                     heard::note("another's volume refused");
                 }
                 Err(error) if error.kind() == Kind::Unavailable => {}

@@ -1,6 +1,7 @@
 //! Actors in one of two lives of a node: clients and a sweep.
 
 use super::{BLOCKS, Life, NEW, OLD, REGION, Seen, VOLUMES};
+use crate::boot::acknowledged;
 use crate::dice::Dice;
 use crate::heard;
 use crate::oracle::{Change, some_change};
@@ -8,7 +9,8 @@ use crate::region::{Excuse, Operation, SharedRegion, judge};
 use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_block::Device;
-use rekindle_volume::{Policy, Written};
+use rekindle_front::http::api::Policy;
+use rekindle_volume::Written;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,14 +34,7 @@ impl Life {
         name: &'static str,
         work: impl Future<Output = Result<(), String>> + Send + 'static,
     ) {
-        self.run.busy[self.which].fetch_add(1, Ordering::Relaxed);
-        let (run, which) = (self.run.clone(), self.which);
-        self.env.spawn(name, async move {
-            if let Err(why) = work.await {
-                run.failure.lock().get_or_insert(format!("life {which}, {name}: {why}"));
-            }
-            run.busy[which].fetch_sub(1, Ordering::Relaxed);
-        });
+        self.run.stage.act(&self.env, self.which, name, work);
     }
 
     async fn pause(&self, dice: &mut Dice, most_ms: u64) {
@@ -64,24 +59,22 @@ impl Life {
     pub(super) async fn enter(&self, at: usize) -> Result<Option<Device>, String> {
         let name = &self.run.volumes[at].name;
         loop {
-            let volumes = &self.served.node.volumes;
-            let error = match volumes.attach(name).await {
-                Ok(handle) => {
-                    let device = Device::new(handle).map_err(|error| format!("{name}: {error}"))?;
+            let (kind, why) = match self.served.attach(name).await {
+                Ok(device) => {
                     return Ok(self.look(at, &device).await?.then_some(device));
                 }
-                Err(rekindle_volume::Error::NotFound(_)) if self.which == OLD => {
-                    match self.served.node.create_as(name, &self.run.setup).await {
+                Err(error) if error.kind == Kind::NotFound && self.which == OLD => {
+                    match self.served.create(name, &self.run.setup).await {
                         Ok(()) => continue,
-                        Err(error) => error,
+                        Err(error) => (error.kind, error.message),
                     }
                 }
-                Err(error) => error,
+                Err(error) => (error.kind, error.message),
             };
-            match error.kind() {
+            match kind {
                 Kind::Fenced if self.may_be_fenced() => return Ok(None),
                 kind if kind.is_retryable() => self.env.sleep(Duration::from_millis(50)).await,
-                _ => return Err(format!("{name} cannot be attached: {error}")),
+                _ => return Err(format!("{name} cannot be attached: {why}")),
             }
         }
     }
@@ -150,7 +143,7 @@ impl Life {
         }
         let mut siesta = self.run.siesta;
         let Some(mut device) = self.enter(at).await? else { return Ok(()) };
-        while !self.run.is_ending.load(Ordering::Relaxed) {
+        while !self.run.stage.is_ending() {
             let told = self.step(at, &device, &mut dice).await;
             match told.map_err(|why| format!("{name}: {why}"))? {
                 Told::Fine => {}
@@ -160,7 +153,7 @@ impl Life {
             if dice.below(16) == 0 {
                 drop(device);
                 // A volume that is being drained is not detached.
-                let _ = self.served.node.volumes.detach(name).await;
+                let _ = self.served.volumes.detach(name).await;
                 match self.enter(at).await? {
                     Some(again) => device = again,
                     None => return Ok(()),
@@ -180,12 +173,7 @@ impl Life {
         heard::note("fenced: told");
         for _ in 0..3 {
             self.env.sleep(Duration::from_millis(200)).await;
-            let written = match device.write(0, &[9; 512], false) {
-                Ok(Written::Acked) => Ok(()),
-                Ok(Written::NeedsSync(ticket)) => device.sync(ticket).await,
-                Ok(Written::Pending(later)) => later.await.map_err(rekindle_block::Error::from),
-                Err(error) => Err(error),
-            };
+            let written = acknowledged(device, device.write(0, &[9; 512], false)).await;
             let read = device.read(0, &mut [0; 512]).await;
             if written.is_ok() || read.is_ok() || device.flush().await.is_ok() {
                 return Err(format!("it is fenced and goes on: {written:?}, {read:?}"));
@@ -217,9 +205,9 @@ impl Life {
         if volume.old.lock().is_open() {
             return Ok(None);
         }
-        match self.served.node.volumes.attach(&volume.name).await {
-            Ok(handle) => Device::new(handle).map(Some).map_err(|error| error.to_string()),
-            Err(error) if error.kind() == Kind::Fenced || error.kind().is_retryable() => Ok(None),
+        match self.served.attach(&volume.name).await {
+            Ok(device) => Ok(Some(device)),
+            Err(error) if error.kind == Kind::Fenced || error.kind.is_retryable() => Ok(None),
             Err(error) => Err(format!("{}: {error}", volume.name)),
         }
     }
@@ -230,8 +218,8 @@ impl Life {
         device: &Device,
         dice: &mut Dice,
     ) -> Result<Told, String> {
-        self.run.begun.fetch_add(1, Ordering::Relaxed);
-        let (region, staging) = (self.region(at)?, &self.served.node.staging);
+        self.run.stage.begun.fetch_add(1, Ordering::Relaxed);
+        let (region, staging) = (self.region(at)?, &self.served.staging);
         let told = |what: &str, error: &rekindle_block::Error| match error.kind() {
             Kind::Fenced if self.may_be_fenced() => Ok(Told::Fenced),
             kind if kind.is_retryable() => Ok(Told::Nothing),
@@ -276,19 +264,13 @@ impl Life {
             // Some clients take their time until they ask whether the change is durable.
             self.pause(dice, 8000).await;
         }
-        let written = match written {
-            Ok(Written::Acked) => Ok(()),
-            Ok(Written::NeedsSync(ticket)) => {
-                was_fenced = staging.fenced().is_some();
-                device.sync(ticket).await
-            }
-            Ok(Written::Pending(later)) => later.await.map_err(rekindle_block::Error::from),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = written {
+        if matches!(written, Ok(Written::NeedsSync(_))) {
+            was_fenced = staging.fenced().is_some();
+        }
+        if let Err(error) = acknowledged(device, written).await {
             return told("write", &error);
         }
-        region.lock().acknowledge(false, self.served.node.log.view().head.segment);
+        region.lock().acknowledge(false, self.served.log.view().head.segment);
         if was_fenced {
             return Err("it acknowledges although it is fenced".to_owned());
         }
@@ -304,15 +286,17 @@ impl Life {
     }
 
     pub(super) async fn sweeps(self, mut dice: Dice) -> Result<(), String> {
-        while !self.run.is_ending.load(Ordering::Relaxed) {
+        while !self.run.stage.is_ending() {
             self.pause(&mut dice, 8000).await;
             if self.may_be_fenced() && !self.run.siesta.is_zero() {
                 return Ok(());
             }
             match self.served.sweep().await {
                 // The newer life sweeps, too, and asks no other life of its own node.
-                Err(why) if self.may_be_fenced() => tracing::debug!("not swept: {why}"),
-                swept => drop(swept?),
+                Err(problem) if self.may_be_fenced() => {
+                    tracing::debug!("not swept: {}", problem.message);
+                }
+                swept => drop(swept.map_err(|problem| problem.message)?),
             }
         }
         Ok(())

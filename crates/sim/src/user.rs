@@ -1,0 +1,108 @@
+//! A user of the HTTP API beside the clients: looks at everything, and commands what does not touch
+//! the clients' data.
+
+use crate::boot::{Served, Setup, kind_of};
+use crate::clients::Table;
+use crate::dice::Dice;
+use crate::heard;
+use rekindle_base::Kind;
+use rekindle_base::units::MIB;
+use rekindle_front::http::Api;
+use rekindle_front::http::api::{ApiError, Debug, Job, StartAttach, StartSpace, StartVerify};
+use rekindle_front::http::kept::{Keep, Rename, Resize, Restore};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest pause between two commands, milliseconds.
+const PAUSE_MS: u64 = 100;
+/// Names of the user's own volumes.
+const NAMES: [&str; 2] = ["mine", "other"];
+
+/// Looks and commands as long as there are clients.
+pub async fn look_and_command(
+    served: Served,
+    table: Arc<Table>,
+    was_hurt: bool,
+    mut dice: Dice,
+) -> Result<(), String> {
+    while table.is_busy() {
+        served.env.sleep(Duration::from_millis(dice.below(PAUSE_MS))).await;
+        let number = dice.below(20);
+        match command(&served, number, &mut dice).await {
+            Ok(()) => heard::note("answered"),
+            Err(error) if table.trouble().explains(error.kind) => heard::note("not answered"),
+            Err(error) if is_lawful(error.kind) => {}
+            // The log has lost changes of the user's volume.
+            Err(error) if was_hurt && error.kind == Kind::Damaged => heard::note("told: lost"),
+            Err(error) => return Err(format!("a user's command {number}: {error}")),
+        }
+    }
+    Ok(())
+}
+
+/// Whether an error comes from a volume that is there, that is not, or that would lose its end.
+fn is_lawful(kind: Kind) -> bool {
+    matches!(kind, Kind::NotFound | Kind::Exists | Kind::Invalid)
+}
+
+async fn command(served: &Served, number: u64, dice: &mut Dice) -> Result<(), ApiError> {
+    let service = &served.service;
+    let (name, other) = match dice.below(2) {
+        0 => (NAMES[0], NAMES[1]),
+        _ => (NAMES[1], NAMES[0]),
+    };
+    let forces = dice.below(2) == 0;
+    match number {
+        0 => service.status().await.map(drop),
+        1 => service.volumes().await.map(drop),
+        2 => {
+            for volume in service.volumes().await? {
+                service.history(&volume.name).await?;
+                service.versions(&volume.name).await?;
+            }
+            Ok(())
+        }
+        3 => service.log_usage().await.map(drop),
+        4 => service.store().await.map(drop),
+        5 => {
+            service.warm().await?;
+            service.boot().await.map(drop)
+        }
+        6 => {
+            let whats = [Debug::Volumes, Debug::Queue, Debug::Log, Debug::Warm, Debug::Locks];
+            service.debug(whats[dice.below(5) as usize], "").await.map(drop)
+        }
+        7 => {
+            service.salvages().await?;
+            service.salvage_history(None).await.map(drop)
+        }
+        8 => {
+            service.sweep().await?;
+            Api::jobs(service).await.map(drop)
+        }
+        9 => end_of(served, service.start_verify(StartVerify::default()).await?).await,
+        10 => end_of(served, service.start_space(StartSpace::default()).await?).await,
+        11 => {
+            let request = StartAttach { reads: 4, ..StartAttach::default() };
+            end_of(served, service.start_attach(request).await?).await
+        }
+        12 => end_of(served, service.drain_volume(name).await?).await,
+        13..=14 => served.create(name, &Setup { size: MIB, ..Setup::default() }).await,
+        15 => service.rename_volume(name, Rename { name: other.to_owned() }).await.map(drop),
+        16 => {
+            let request = Resize { size: MIB * (1 + dice.below(3)), shrink: forces };
+            service.resize_volume(name, request).await.map(drop)
+        }
+        17 => service.remove_volume(name, forces, dice.below(2) == 0).await,
+        18 => service.restore_volume(name, Restore::default()).await.map(drop),
+        _ => {
+            service.trash().await?;
+            service.purge_volume(name).await
+        }
+    }
+}
+
+async fn end_of(served: &Served, job: Job) -> Result<(), ApiError> {
+    let ended = served.end_of(job).await;
+    ended.map(drop).map_err(|problem| ApiError::new(kind_of(&problem), problem.message))
+}
