@@ -24,6 +24,7 @@ use rekindle_node::config::{Compression, Destage, Scrub, Sweep};
 use rekindle_node::{Config, Error, Node, OpenStore, Scale, Service};
 use rekindle_volume::{Written, collector};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -229,11 +230,11 @@ impl Served {
         loop {
             let request = CreateVolume {
                 name: name.to_owned(),
-                kind: "block".to_owned(),
+                kind: None,
                 size: setup.size,
-                block_size: rekindle_base::limits::BLOCK_BYTES_DEFAULT,
                 policy: setup.policy,
                 ack: setup.ack,
+                settings: BTreeMap::new(),
             };
             match self.service.create_volume(request).await {
                 Ok(_) => return Ok(()),
@@ -315,7 +316,6 @@ impl Served {
             cache_bytes: 4 * MIB,
             index_bytes: MIB,
             uploads: 2,
-            direct_path: true,
         };
         Content::open(env.clone(), store.clone(), config)
     }
