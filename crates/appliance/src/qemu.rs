@@ -1,9 +1,8 @@
 //! QEMU: its command line, and RAM of the host that outlives it.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
-use crate::run::Run;
 use crate::{
-    CONSOLE, DISK, Description, HTTP, INITRAMFS, KERNEL, Memory, MemoryKind, NBD, SAID, START,
+    CONSOLE, DISK, Description, HTTP, INITRAMFS, KERNEL, Memory, MemoryKind, NBD, Run, SAID, START,
     Start, build,
 };
 use rekindle_base::Kind;

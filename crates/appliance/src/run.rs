@@ -4,13 +4,13 @@
 
 use crate::forward::{Gate, Way};
 use crate::monitor::{Event, Monitor};
-use crate::qemu::{self, Accelerator};
-use crate::{CONSOLE, Description, PANIC, RESET, SAID, SERVES};
+use crate::qemu;
+use crate::{CONSOLE, Description, PANIC, RESET, Run, SAID, SERVES};
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_supervise::endpoints::{Endpoints, Lock};
 use rekindle_supervise::signals::StopSignals;
-use rekindle_supervise::sockets::{Listening, Role, WantedSockets};
+use rekindle_supervise::sockets::{Listening, Role};
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
 use serde_json::{Value, json};
@@ -33,27 +33,6 @@ const TRIES_MAX: u32 = 2;
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// Lines of the console that are shown when the guest gives up.
 const CONSOLE_LINES: usize = 15;
-
-/// The way in which a user wants an appliance run.
-#[derive(Debug, Clone)]
-pub struct Run {
-    /// The appliance.
-    pub folder: PathBuf,
-    /// The sockets on the host, through which clients come.
-    pub sockets: WantedSockets,
-    /// URL of the store; else the data disk.
-    pub store: Option<String>,
-    /// Bytes of the guest's own RAM.
-    pub ram: u64,
-    /// The guest's processors.
-    pub cpus: u16,
-    /// The executor of the guest's code.
-    pub accelerator: Accelerator,
-    /// A command for the guest to run once, when it serves.
-    pub then: Option<String>,
-    /// Further arguments of `rekindle up` in the guest.
-    pub up: Vec<String>,
-}
 
 /// Keeps an appliance alive until the guest is off or cannot be started; returns the exit code.
 /// Prints its events, as JSON with `json`.

@@ -1,7 +1,7 @@
 //! The daemons that run on this machine.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
-use rekindle_supervise::endpoints::HTTP_SOCKET;
+use rekindle_supervise::sockets::HTTP_SOCKET;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 

@@ -1,10 +1,9 @@
 //! The worker as its supervisor sees it: a child process, born here or before an upgrade.
 #![expect(clippy::disallowed_methods, reason = "the supervisor works on the real machine")]
 
-use crate::reexec;
 use crate::sockets::Listening;
-use crate::supervisor::Supervisor;
-use crate::worker::{self, Ready};
+use crate::upgrade;
+use crate::worker::{self, Handover, Ready};
 use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::io;
@@ -30,25 +29,30 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker.
-    pub fn start(supervisor: &Supervisor) -> Outcome<Self> {
+    /// Starts a worker: another process of `program`, which is this very program. `restarted`: a
+    /// worker has served before.
+    pub fn start(
+        program: &Path,
+        handover: &Handover,
+        sockets: &[Listening],
+        restarted: bool,
+    ) -> Outcome<Self> {
         let (ours, theirs) = io::pipe()?;
         // Every step that can fail comes before the child: a child that we do not know of would be
         // left alone.
         let report = Some(BufReader::new(Receiver::from_owned_fd(ours.into())?));
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(io::Error::from)?;
-        let mut handover = supervisor.handover.clone();
-        let sockets = supervisor.sockets.iter();
-        handover.sockets = sockets.map(Listening::pass_on).collect::<Outcome<_>>()?;
+        let mut handover = handover.clone();
+        handover.sockets = sockets.iter().map(Listening::pass_on).collect::<Outcome<_>>()?;
         handover.report = Some(theirs.as_raw_fd());
         handover.parent = std::process::id();
-        handover.config.restarted = supervisor.announce.is_none();
+        handover.config.restarted = restarted;
         handover.born = Some(rekindle_env::real::since_boot());
-        let child = Command::new(image(&supervisor.program))
-            .arg0(&supervisor.program)
+        let child = Command::new(image(program))
+            .arg0(program)
             .arg(worker::COMMAND)
             .env(worker::VARIABLE, handover.encode()?)
-            .env_remove(reexec::VARIABLE)
+            .env_remove(upgrade::VARIABLE)
             // A process group of its own: Ctrl-C at the terminal reaches only the supervisor, which
             // passes it on once.
             .process_group(0)

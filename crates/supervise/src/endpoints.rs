@@ -2,7 +2,7 @@
 //! `endpoints.json`, which says where it serves.
 #![expect(clippy::disallowed_methods, reason = "these files outlive every process that has an Env")]
 
-use crate::sockets::{Listening, Role};
+use crate::sockets::{Listening, NBD_SOCKET, Role};
 use rekindle_base::Kind;
 use rekindle_env::Address;
 use rekindle_env::real::folder::Folder;
@@ -90,10 +90,6 @@ impl Endpoints {
     }
 }
 
-/// Name of the NBD socket in the daemon's folder.
-pub const NBD_SOCKET: &str = "nbd.sock";
-/// Name of the API's socket there.
-pub const HTTP_SOCKET: &str = "rekindle.sock";
 const NAME: &str = "endpoints.json";
 const TEMPORARY: &str = "endpoints.json.new";
 const LOCK: &str = "rekindle.pid";

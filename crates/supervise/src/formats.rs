@@ -1,8 +1,11 @@
 //! The formats that a binary understands: an upgrade asks the new one by `rekindle formats`.
 
-use crate::reexec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Version of the state that one supervisor hands to the next. A later version may add fields that
+/// have defaults; the number goes up when an older binary could not go on with the state.
+pub(crate) const EXEC_STATE: u32 = 1;
 
 /// The formats that a binary knows. Later versions may say more, never less.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +24,7 @@ impl Formats {
     pub fn own() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            passage: reexec::VERSION,
+            passage: EXEC_STATE,
             formats: rekindle_node::formats()
                 .map(|(name, newest)| (name.to_owned(), newest))
                 .collect(),

@@ -8,25 +8,20 @@
 
 use crate::child::Worker;
 use crate::endpoints::Lock;
+use crate::formats::EXEC_STATE;
 use crate::sockets::{self, Listening, Role};
 use crate::supervisor::Supervisor;
-use crate::upgrade;
+use crate::upgrade::{Arrival, Back, Change, VARIABLE};
 use crate::worker::Handover;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// The environment variable that carries an [`ExecState`].
-pub const VARIABLE: &str = "REKINDLE_PASSAGE";
-/// Version of [`ExecState`]. A later version may add fields that have defaults; the number goes up
-/// when an older binary could not go on with the state.
-pub const VERSION: u32 = 1;
 
 /// The state that a supervisor hands to the binary that it goes on as.
 #[derive(Debug, Serialize, Deserialize)]
@@ -53,27 +48,6 @@ struct Socket {
     /// Device and number of a Unix socket's file; older binaries did not write them.
     #[serde(default)]
     file: Option<(u64, u64)>,
-}
-
-/// The change that an `exec` is part of.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Change {
-    /// Version of the previous binary.
-    pub from: String,
-    /// The program that was asked for.
-    pub binary: PathBuf,
-    /// The previous binary, open; `None` when there is no way back.
-    previous: Option<RawFd>,
-    /// Path from which the previous binary was started.
-    previous_program: PathBuf,
-    /// Reason why the binary that was asked for has been left again.
-    pub failed: Option<String>,
-}
-
-/// The way back to the previous binary.
-pub struct Back {
-    image: OwnedFd,
-    program: PathBuf,
 }
 
 impl Supervisor {
@@ -120,7 +94,7 @@ impl Supervisor {
             passed.push(Socket { role: socket.role, address, descriptor, file: socket.file });
         }
         let state = ExecState {
-            version: VERSION,
+            version: EXEC_STATE,
             dir: self.dir.clone(),
             handover: self.handover.clone(),
             sockets: passed,
@@ -154,11 +128,11 @@ fn keep(descriptor: &impl AsFd) -> Outcome<RawFd> {
 pub fn resume_after_exec() -> Option<Outcome<u8>> {
     let text = std::env::var(VARIABLE).ok()?;
     Some(match serde_json::from_str::<ExecState>(&text) {
-        Ok(state) if state.version <= VERSION => take_over(state).and_then(Supervisor::run),
+        Ok(state) if state.version <= EXEC_STATE => take_over(state).and_then(Supervisor::run),
         Ok(state) => Err(turn_back(
             &text,
             &format!(
-                "it knows version {VERSION} of what a supervisor tells the next, not {}",
+                "it knows version {EXEC_STATE} of what a supervisor tells the next, not {}",
                 state.version
             ),
         )),
@@ -216,7 +190,7 @@ fn take_over(state: ExecState) -> Outcome<Supervisor> {
         memory,
         announce: None,
         program,
-        arrival: Some(upgrade::Arrival::new(worker, change, back)),
+        arrival: Some(Arrival::new(worker, change, back)),
         dir,
     })
 }

@@ -6,7 +6,6 @@
 )]
 
 use crate::access::{self, Group};
-use crate::endpoints::{HTTP_SOCKET, NBD_SOCKET};
 use rekindle_base::Kind;
 use rekindle_env::Address;
 use rekindle_env::real::access::SocketMode;
@@ -20,6 +19,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+/// Name of the NBD socket in the daemon's folder.
+pub const NBD_SOCKET: &str = "nbd.sock";
+/// Name of the API's socket there.
+pub const HTTP_SOCKET: &str = "rekindle.sock";
 /// Connections that may wait in the queue of a socket: all clients of a busy node come back at
 /// once.
 const QUEUE: i32 = 1024;

@@ -135,7 +135,7 @@ impl Supervisor {
                 old.signal(Signal::TERM);
                 Some(old)
             }
-            None if self.announce.is_some() => Some(Worker::start(self)?),
+            None if self.announce.is_some() => Some(self.start_once()?),
             None => self.start(&mut restarts, ears).await,
         };
         Ok(worker.map(|worker| Present {
@@ -273,10 +273,15 @@ impl Supervisor {
         None
     }
 
+    fn start_once(&self) -> Outcome<Worker> {
+        let restarted = self.announce.is_none();
+        Worker::start(&self.program, &self.handover, &self.sockets, restarted)
+    }
+
     /// Starts a worker, after any number of attempts; `None` when a signal asks us to stop.
     async fn start(&mut self, restarts: &mut Restarts, ears: &mut Ears) -> Option<Worker> {
         loop {
-            match Worker::start(self) {
+            match self.start_once() {
                 Ok(worker) => return Some(worker),
                 // No process, no descriptor, no memory: other processes give them back.
                 Err(failure) => failure.print(false),

@@ -5,7 +5,6 @@
 #![expect(clippy::disallowed_methods, reason = "the supervisor works on the real machine")]
 
 use crate::formats::Formats;
-use crate::reexec::{self, Back, Change};
 use rekindle_base::Kind;
 use rekindle_env::real::folder::Folder;
 use rekindle_terminal::failure::{Failure, Outcome};
@@ -13,10 +12,13 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek};
+use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// The environment variable that carries the state of a supervisor over an `exec`.
+pub(crate) const VARIABLE: &str = "REKINDLE_PASSAGE";
 /// Longest time for a binary to say what it knows.
 const CHECK_PATIENCE: Duration = Duration::from_secs(10);
 /// Longest time for the previous worker to stop; after that it is killed, which loses nothing.
@@ -150,7 +152,7 @@ fn say_formats(binary: &Path) -> io::Result<(bool, String)> {
         rustix::fs::memfd_create("rekindle-formats", rustix::fs::MemfdFlags::CLOEXEC)?.into();
     let mut child = Command::new(binary)
         .args(["formats", "--json"])
-        .env_remove(reexec::VARIABLE)
+        .env_remove(VARIABLE)
         .stdin(Stdio::null())
         .stdout(said.try_clone()?)
         .stderr(Stdio::null())
@@ -172,6 +174,27 @@ fn say_formats(binary: &Path) -> io::Result<(bool, String)> {
     let mut bytes = Vec::new();
     said.take(64 * 1024).read_to_end(&mut bytes)?;
     Ok((status.success(), String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// The change that an `exec` is part of.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Change {
+    /// Version of the previous binary.
+    pub from: String,
+    /// The program that was asked for.
+    pub binary: PathBuf,
+    /// The previous binary, open; `None` when there is no way back.
+    pub previous: Option<RawFd>,
+    /// Path from which the previous binary was started.
+    pub previous_program: PathBuf,
+    /// Reason why the binary that was asked for has been left again.
+    pub failed: Option<String>,
+}
+
+/// The way back to the previous binary.
+pub(crate) struct Back {
+    pub image: OwnedFd,
+    pub program: PathBuf,
 }
 
 /// An upgrade under way in this process, from the `exec` until a worker of this binary serves.

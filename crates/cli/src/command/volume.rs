@@ -1,13 +1,13 @@
 //! `rekindle volume`: make, list, show, remove, drain, history, pin.
 
-use super::{client, job, kept};
+use super::{client, create, job, kept};
 use crate::arguments::{Common, Create, Named, Remove, Volume as Request};
 use crate::client::escape;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
-use rekindle_front::http::api::{Ack, CreateVolume, Event, Job, Policy, Volume};
+use rekindle_front::http::api::{Event, Job, Policy, Volume};
 use rekindle_supervise::endpoints;
-use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::failure::Outcome;
 use rekindle_terminal::output;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -39,38 +39,15 @@ fn path(name: &str, rest: &str) -> String {
     format!("/api/v1/volumes/{}{rest}", escape(name))
 }
 
-/// Builds the request for the daemon, which knows the defaults of each kind.
-pub fn request(create: &Create) -> Value {
-    let block_size = create.block_size.map(|bytes| ("block_size".to_owned(), json!(bytes)));
-    json!(CreateVolume {
-        name: create.name.clone(),
-        kind: create.kind.clone(),
-        size: create.size,
-        policy: create.policy,
-        ack: create.ack,
-        settings: block_size.into_iter().collect(),
-    })
-}
-
 fn word(value: impl serde::Serialize) -> String {
     json!(value).as_str().unwrap_or_default().to_owned()
 }
 
-/// Refuses words that do not go together.
-pub fn agree(policy: Policy, ack: Ack) -> Outcome {
-    if policy != Policy::Back && ack == Ack::Memory {
-        return Err(Failure::usage(
-            "--ack memory says what the log promises, and this policy waits for the store instead",
-        )
-        .next("leave --ack out, or use --policy back"));
-    }
-    Ok(())
-}
-
-fn make(common: &Common, create: &Create) -> Outcome {
-    agree(create.policy, create.ack)?;
+fn make(common: &Common, wanted: &Create) -> Outcome {
+    create::agree(wanted.policy, wanted.ack)?;
     let client = client(common)?;
-    let volume = seen_from(client.dir(), client.post("/api/v1/volumes", &request(create))?);
+    let made = client.post("/api/v1/volumes", &create::request(wanted))?;
+    let volume = seen_from(client.dir(), made);
     if common.json {
         output::json(&volume);
         return Ok(());

@@ -10,7 +10,7 @@ mod target;
 
 use crate::arguments::{Common, Create, Export, Format, Import};
 use crate::client::{Client, Interrupts, escape};
-use crate::command::{client, volume};
+use crate::command::{client, create};
 use crate::nbd::{self, Breaker};
 use mark::Mark;
 use rekindle_base::Kind;
@@ -233,8 +233,8 @@ fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<(Volum
     match found {
         None if size == 0 => Err(Failure::usage("the image is empty")),
         None => {
-            volume::agree(import.policy, import.ack)?;
-            let create = Create {
+            create::agree(import.policy, import.ack)?;
+            let wanted = Create {
                 name: import.volume.clone(),
                 size,
                 policy: import.policy,
@@ -242,7 +242,7 @@ fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<(Volum
                 kind: None,
                 block_size: None,
             };
-            Ok((client.post("/api/v1/volumes", &volume::request(&create))?, true))
+            Ok((client.post("/api/v1/volumes", &create::request(&wanted))?, true))
         }
         Some(volume) if import.overwrite || import.resume => {
             let volume = settled(client, &path, import, volume)?;

@@ -271,11 +271,15 @@ fn systemd_keeps_memory_without_a_file_from_one_start_to_the_next() {
         (String::from_utf8_lossy(&bytes[..length]).into_owned(), given)
     };
     let up = |kept: Option<&std::os::fd::OwnedFd>| {
-        use std::os::fd::AsRawFd;
+        use std::process::Stdio;
         let mut command = std::process::Command::new("sh");
-        let script = match kept {
-            Some(kept) => format!("LISTEN_PID=$$ exec \"$0\" \"$@\" 3<&{}", kept.as_raw_fd()),
-            None => "exec \"$0\" \"$@\"".to_owned(),
+        // By way of standard input: not every shell knows descriptors of two digits.
+        let (script, input) = match kept {
+            Some(kept) => (
+                "LISTEN_PID=$$ exec \"$0\" \"$@\" 3<&0 </dev/null",
+                Stdio::from(kept.try_clone().expect("a descriptor")),
+            ),
+            None => ("exec \"$0\" \"$@\"", Stdio::null()),
         };
         command.arg("-c").arg(script).arg(env!("CARGO_BIN_EXE_rekindle"));
         command.arg("up").arg("--dir").arg(folder.path().join("d"));
@@ -284,7 +288,7 @@ fn systemd_keeps_memory_without_a_file_from_one_start_to_the_next() {
         if kept.is_some() {
             command.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "rekindle-warm");
         }
-        command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
+        command.stdin(input).stdout(Stdio::null());
         command.spawn().expect("the binary starts")
     };
     let mut memory = None;
