@@ -12,15 +12,17 @@ use parking_lot::Mutex;
 use rekindle_env::BoxFuture;
 
 type Flight = Shared<BoxFuture<'static, Result<Body, Error>>>;
+/// By place, the flight and the number of its readers.
+type Flights = PlaceMap<(Flight, usize)>;
 
 #[derive(Default)]
 pub(crate) struct SingleFlight {
-    flights: Mutex<PlaceMap<Flight>>,
+    flights: Mutex<Flights>,
 }
 
 /// One reader's part in a flight.
 struct Part<'a> {
-    flights: &'a Mutex<PlaceMap<Flight>>,
+    flights: &'a Mutex<Flights>,
     place: Pointer,
     flight: Flight,
 }
@@ -44,8 +46,10 @@ impl SingleFlight {
     {
         let part = {
             let mut flights = self.flights.lock();
-            let flight = flights.entry(place).or_insert_with(|| read().boxed().shared()).clone();
-            Part { flights: &self.flights, place, flight }
+            let begin = || (read().boxed().shared(), 0);
+            let (flight, readers) = flights.entry(place).or_insert_with(begin);
+            *readers += 1;
+            Part { flights: &self.flights, place, flight: flight.clone() }
         };
         part.flight.clone().await
     }
@@ -54,17 +58,19 @@ impl SingleFlight {
 impl Drop for Part<'_> {
     fn drop(&mut self) {
         let mut flights = self.flights.lock();
-        // Held by the map and this part only: no other task waits. A finished flight takes no task
-        // aboard in any case.
-        let is_last = self.flight.strong_count().is_none_or(|count| count <= 2);
-        let is_over = is_last || self.flight.peek().is_some();
-        let removed = flights
-            .get(&self.place)
-            .is_some_and(|flight| is_over && flight.ptr_eq(&self.flight))
-            .then(|| flights.remove(&self.place));
-        // A read that is broken off here is dropped without the lock.
-        drop(flights);
-        drop(removed);
+        // After a finished flight another one may have begun here.
+        let present = flights.get_mut(&self.place);
+        let Some((_, readers)) = present.filter(|(flight, _)| flight.ptr_eq(&self.flight)) else {
+            return;
+        };
+        *readers -= 1;
+        // A finished flight takes no reader aboard, and a later one asks anew.
+        if *readers == 0 || self.flight.peek().is_some() {
+            let removed = flights.remove(&self.place);
+            // A read that is broken off here is dropped without the lock.
+            drop(flights);
+            drop(removed);
+        }
     }
 }
 

@@ -43,6 +43,9 @@ pub(crate) enum Found {
 
 pub(crate) struct Index {
     state: Mutex<State>,
+    /// Apart from the rest: each read from the store asks here, and must not wait for work on the
+    /// hooks. Locked after `state`.
+    doubts: Mutex<Doubts>,
 }
 
 struct State {
@@ -54,7 +57,6 @@ struct State {
     hooks: Hooks,
     recent: Recent,
     condemned: PackSet,
-    doubts: Doubts,
 }
 
 /// A known pack.
@@ -79,19 +81,19 @@ impl Index {
                 hooks: Hooks::new(bytes_max / 2),
                 recent: Recent::new(),
                 condemned: PackSet::default(),
-                doubts: Doubts::default(),
             }),
+            doubts: Mutex::default(),
         }
     }
 
     /// Looks up where a chunk with this name lies, or may lie.
     pub(crate) fn lookup(&self, name: &Name) -> Found {
-        self.state.lock().lookup(name)
+        self.state.lock().lookup(name, &self.doubts)
     }
 
     /// Looks up where a chunk lies, by the footers in RAM alone.
     pub(crate) fn lookup_recent(&self, name: &Name) -> Option<Pointer> {
-        match self.state.lock().lookup(name) {
+        match self.lookup(name) {
             Found::Place(pointer) => Some(pointer),
             _ => None,
         }
@@ -135,21 +137,20 @@ impl Index {
     /// Notes that a read did not get the chunk that should lie there: no writer is led there until
     /// a read does.
     pub(crate) fn doubt(&self, place: &Pointer) {
-        self.state.lock().doubts.add(place.pack, place.offset);
+        self.doubts.lock().add(place.pack, place.offset);
     }
 
     /// Like [`Index::doubt`], for a pack that is not in the store. A pack that the index does not
     /// know gives no duplicates anyway.
     pub(crate) fn doubt_absent(&self, place: &Pointer) {
-        let mut state = self.state.lock();
-        if state.rows.contains_key(&place.pack) {
-            state.doubts.add(place.pack, place.offset);
+        if self.state.lock().rows.contains_key(&place.pack) {
+            self.doubt(place);
         }
     }
 
     /// Notes that a read got the chunk that lies there.
     pub(crate) fn believe(&self, place: &Pointer) {
-        self.state.lock().doubts.end(&place.pack, place.offset);
+        self.doubts.lock().end(&place.pack, place.offset);
     }
 
     /// Forgets packs whose footers are gone or have changed. Doubts about them stay.
@@ -161,7 +162,8 @@ impl Index {
     pub(crate) fn forget_wholly(&self, packs: &[PackId]) {
         let mut state = self.state.lock();
         state.forget(packs);
-        packs.iter().for_each(|pack| state.doubts.end_all(pack));
+        let mut doubts = self.doubts.lock();
+        packs.iter().for_each(|pack| doubts.end_all(pack));
     }
 
     /// RAM in use.
@@ -171,11 +173,9 @@ impl Index {
 }
 
 impl State {
-    fn lookup(&mut self, name: &Name) -> Found {
-        let doubts = &self.doubts;
-        if let Some((pack, entry)) =
-            self.recent.get(name, |pack, entry| !doubts.holds(pack, entry.offset))
-        {
+    fn lookup(&mut self, name: &Name, doubts: &Mutex<Doubts>) -> Found {
+        let is_sound = |pack: &PackId, entry: &Entry| !doubts.lock().holds(pack, entry.offset);
+        if let Some((pack, entry)) = self.recent.get(name, is_sound) {
             return Found::Place(pointer(pack, entry));
         }
         let Some(row) = self.hooks.get(name).and_then(|row| self.packs.get(row as usize)) else {

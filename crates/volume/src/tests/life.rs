@@ -98,6 +98,7 @@ fn an_attach_goes_on_when_its_client_has_gone() {
     world.block_on(async {
         let bed = Bed::start(&world.env(), &store).await;
         bed.volumes.create(spec("vm1")).await.unwrap();
+        bed.faults.set(Plan { latency: std::time::Duration::from_millis(1), ..Plan::default() });
         assert!(bed.volumes.attach("vm1").now_or_never().is_none(), "begun, then given up");
         let handle = bed.volumes.attach("vm1").await.unwrap();
         assert_eq!(events(&bed.volumes, "vm1"), [Event::Attach, Event::AttachDone]);
