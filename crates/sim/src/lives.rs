@@ -9,7 +9,7 @@
 use crate::boot::{How, Served, Setup, acknowledged, found_store, kind_of};
 use crate::dice::{Dice, join};
 use crate::end::{self, Begun, End};
-use crate::oracle::{BLOCK, Change, Fate, Part, check_prefix};
+use crate::oracle::{BLOCK, Change, Part, check_prefix};
 use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_base::units::{KIB, MIB};
@@ -516,7 +516,6 @@ impl Life {
                     .push(fate.map_err(|why| format!("{}, client {client}: {why}", subject.name))?);
             }
             check_prefix(&fates).map_err(|why| format!("{}: {why}", subject.name))?;
-            debug_assert!(fates.iter().all(|fate| !matches!(fate, Fate::There(None))));
         }
         Ok(())
     }

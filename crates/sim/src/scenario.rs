@@ -362,7 +362,7 @@ impl Run {
             work.map_err(stuck)??;
             served.faults.set(Plan::default());
             Disk::end(&host);
-            let has_failed = trouble.disk == Disk::Fails && served.log.failure().is_some();
+            let has_failed = trouble.ends(Kind::Io) && served.log.failure().is_some();
             if table.was_refused() || has_failed {
                 return Ok(Ended::Refused);
             }
