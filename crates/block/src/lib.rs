@@ -1,8 +1,8 @@
 //! A block volume: extents of fixed blocks over content. The smallest kind; read it first.
 //!
 //! [`Block`] is the [`rekindle_volume::Kind`] that the node registers. [`Extents`] is its
-//! [`rekindle_volume::RangeHome`]: the meaning of the bytes in the datastore. [`Device`] is the view of
-//! a protocol: bytes by offset, trim, write-zeroes, flush, FUA.
+//! [`rekindle_volume::RangeHome`]: the meaning of the bytes in the datastore. [`Device`] is the
+//! view of a protocol: bytes by offset, trim, write-zeroes, flush, FUA.
 
 mod ahead;
 mod device;

@@ -8,8 +8,8 @@ use crate::heard;
 use rekindle_base::Kind;
 use rekindle_base::units::MIB;
 use rekindle_front::http::Api;
+use rekindle_front::http::api::kept::{Keep, Rename, Resize, Restore};
 use rekindle_front::http::api::{ApiError, Debug, Job, StartAttach, StartSpace, StartVerify};
-use rekindle_front::http::kept::{Keep, Rename, Resize, Restore};
 use std::sync::Arc;
 use std::time::Duration;
 

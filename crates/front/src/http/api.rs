@@ -3,6 +3,8 @@
 //! Requests refuse fields that they do not know (a typing error must not become a default). Answers
 //! are read tolerantly, so that an older command line understands a newer node.
 
+pub mod kept;
+
 use rekindle_base::Kind;
 use rekindle_base::units::deserialize_size;
 use rekindle_env::BoxFuture;
@@ -15,7 +17,7 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, ApiError>>;
 
 /// The requests that a node answers. Long work gives a [`Job`] at once, to be polled by
 /// [`Api::job`].
-pub trait Api: super::kept::Keep {
+pub trait Api: kept::Keep {
     /// Tells whether the node serves, and if not, why. A plain call: it must answer even when
     /// everything else hangs.
     fn health(&self) -> Health;

@@ -2,7 +2,7 @@
 //! problems like any other.
 
 use super::api::ApiError;
-use super::routes::problem;
+use super::problem::problem;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;

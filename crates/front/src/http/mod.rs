@@ -7,12 +7,13 @@
 pub mod api;
 mod extract;
 mod guard;
-pub mod kept;
 pub mod metrics;
 mod openapi;
+mod problem;
 mod routes;
 mod serve;
 
 pub use api::{Answer, Api, ApiError, Problem};
 pub use openapi::document;
-pub use serve::{App, serve};
+pub use routes::App;
+pub use serve::serve;

@@ -4,18 +4,27 @@
 pub(super) mod kept;
 
 use super::api::{
-    ApiError, BootReport, CreateVolume, DismissNode, Dismissed, Event, Health, Job, LogUsage,
-    Problem, Salvage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep,
+    Api, ApiError, BootReport, CreateVolume, DismissNode, Dismissed, Event, Health, Job, LogUsage,
+    Salvage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep,
     StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
-use super::serve::App;
+use super::metrics::Render;
+use super::problem::problem;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post};
 use axum::{Json, Router};
 use rekindle_base::Kind;
+use std::sync::Arc;
+
+/// The parts of the API. Clones are cheap.
+#[derive(Clone)]
+pub struct App {
+    pub api: Arc<dyn Api>,
+    pub metrics: Render,
+}
 
 type Answered<T> = Result<Json<T>, ApiError>;
 
@@ -67,32 +76,6 @@ pub(super) fn router() -> Router<App> {
         .fold(Router::new(), |router, (_, path, handler)| router.route(path, handler))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
-}
-
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let status = match self.kind {
-            Kind::Invalid => StatusCode::BAD_REQUEST,
-            Kind::NotFound => StatusCode::NOT_FOUND,
-            Kind::Exists | Kind::Conflict | Kind::Fenced => StatusCode::CONFLICT,
-            Kind::Full => StatusCode::INSUFFICIENT_STORAGE,
-            Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Kind::Refused => StatusCode::BAD_GATEWAY,
-            Kind::Unsupported => StatusCode::NOT_IMPLEMENTED,
-            Kind::Damaged | Kind::Io => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        problem(status, &self)
-    }
-}
-
-pub(super) fn problem(status: StatusCode, error: &ApiError) -> Response {
-    let mut response = (status, Json(Problem::from(error))).into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    if error.kind == Kind::Unavailable {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    }
-    response
 }
 
 async fn no_such_path(request: Request) -> ApiError {

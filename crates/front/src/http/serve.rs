@@ -1,9 +1,9 @@
 //! Connections of the API: hyper on a stream of the env, one background task each.
 
-use super::api::{Api, ApiError};
+use super::api::ApiError;
 use super::guard::Guard;
-use super::metrics::Render;
-use super::routes;
+use super::problem::problem;
+use super::routes::{self, App};
 use crate::conn::{Connections, Place, Stop};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -34,13 +34,6 @@ const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
 const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long a request may take. Longer work is a job.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
-
-/// The parts of the API. Clones are cheap.
-#[derive(Clone)]
-pub struct App {
-    pub api: Arc<dyn Api>,
-    pub metrics: Render,
-}
 
 /// Serves the API on `acceptor` until the connections are stopped. [`crate::conn::check_address`]
 /// has accepted the address.
@@ -74,7 +67,7 @@ pub(super) fn router(env: &Env, app: App, guard: Guard) -> Router {
 
 async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     if let Err(error) = gate.guard.check(request.method(), request.headers()) {
-        return routes::problem(axum::http::StatusCode::FORBIDDEN, &error);
+        return problem(axum::http::StatusCode::FORBIDDEN, &error);
     }
     match gate.env.timeout(REQUEST_TIME_MAX, next.run(request)).await {
         Ok(response) => response,

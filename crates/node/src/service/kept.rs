@@ -2,10 +2,10 @@
 
 use super::Service;
 use super::words::refused;
-use rekindle_front::http::api::{Answer, Volume};
-use rekindle_front::http::kept::{
+use rekindle_front::http::api::kept::{
     Keep, Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion,
 };
+use rekindle_front::http::api::{Answer, Volume};
 
 impl Service {
     fn shown(

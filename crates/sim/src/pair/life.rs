@@ -9,7 +9,7 @@ use crate::oracle::{BLOCK, Change, Part, some_change};
 use rekindle_base::{Kind, VolumeId};
 use rekindle_block::Device;
 use rekindle_front::http::Api;
-use rekindle_front::http::kept::Keep;
+use rekindle_front::http::api::kept::Keep;
 use rekindle_volume::Error;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Handlers for versions and the trash, and for the name and size of a volume.
 
 use super::{Answered, App};
+use crate::http::api::kept::{Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion};
 use crate::http::api::{ApiError, Volume};
 use crate::http::extract::{Body, Piece};
-use crate::http::kept::{Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{Method, StatusCode};

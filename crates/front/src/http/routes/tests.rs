@@ -1,6 +1,9 @@
 //! Every route, by its table; the answers are tested in `serve/tests.rs`.
 
 use super::*;
+use crate::http::Problem;
+use axum::http::header;
+use axum::response::IntoResponse;
 use std::collections::BTreeSet;
 
 #[test]

@@ -1,8 +1,10 @@
 //! Requests over a wire, answered by a fake node.
 
 use super::*;
+use crate::http::api::kept::{
+    Keep, Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion,
+};
 use crate::http::api::*;
-use crate::http::kept::{Keep, Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion};
 use rekindle_env::sim::{Faults, World};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,7 +1,7 @@
 //! The vocabulary of what is kept of a volume (earlier versions, the trash), and of its name and
 //! size.
 
-use super::api::{Answer, Volume};
+use super::{Answer, Volume};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
