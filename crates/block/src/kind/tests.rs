@@ -49,7 +49,7 @@ fn a_block_size_that_no_volume_has_is_refused_before_anything_is_served() {
         let vault = vault(fields);
         let refused = Block.check(&vault).unwrap_err();
         assert!(refused.contains(word), "{word}: {refused}");
-        assert_eq!(Block.describe_damage(&vault, &[0..1]), None);
+        assert_eq!(Block.describe_damage(&vault, &[0..1, 3..4]), None);
         assert!(Body::served(&vault).is_err());
     }
 }

@@ -109,8 +109,8 @@ fn a_second_kind_is_created_listed_opened_and_removed_like_the_first() {
         write(&handle, 0, b"a record").await.unwrap();
         assert_eq!(read(&handle, 0, 8).await, b"a record");
         assert_eq!(
-            bed.volumes.kinds().describe_damage(handle.vault(), &[0..1]),
-            "1 range(s) of keys"
+            bed.volumes.kinds().describe_damage(handle.vault(), &[0..1, 3..4]),
+            "2 range(s) of keys"
         );
         drop(handle);
         // The kind decides about a size, too.
@@ -162,7 +162,9 @@ fn a_body_that_its_kind_refuses_is_shown_and_neither_served_nor_changed() {
         assert_eq!(kind(bed.volumes.salvage("m", true).await), rekindle_base::Kind::Damaged);
         assert_eq!(bed.vault("m").await, before);
         assert_eq!(
-            bed.volumes.kinds().describe_damage(&Vault { kind: "tape".into(), ..before }, &[0..1]),
+            bed.volumes
+                .kinds()
+                .describe_damage(&Vault { kind: "tape".into(), ..before }, &[0..1, 3..4]),
             "part of its content"
         );
     });
