@@ -69,6 +69,11 @@ impl Trouble {
         matches!((self.disk, kind), (Disk::Fails | Disk::Misreads, Kind::Io | Kind::Damaged))
     }
 
+    /// Whether the store may carry a write out late, or once more.
+    pub fn repeats_writes(&self) -> bool {
+        self.store.twice_percent > 0.0 || self.store.late_percent > 0.0
+    }
+
     /// Whether these faults may keep a node from starting or serving.
     pub fn may_refuse_a_start(&self) -> bool {
         self.from_the_start && (self.disk != Disk::Well || self.store.flip_percent > 0.0)

@@ -260,6 +260,11 @@ impl Staging {
         if let Some(present) = inner.volumes.lock().get(&value.id) {
             return Ok(present.clone());
         }
+        let has = inner.log.replicas();
+        if usize::from(value.copies) > has {
+            let has = u8::try_from(has).unwrap_or(u8::MAX);
+            return Err(rekindle_log::Error::NoReplica { wanted: value.copies, has }.into());
+        }
         let mode = self.mode_of(value);
         if let Some(downgrade) = mode.downgrade(value.policy, value.ack) {
             tracing::warn!(volume = value.name, "{downgrade}");
@@ -297,7 +302,7 @@ impl Staging {
     }
 
     fn mode_of(&self, vault: &Vault) -> Mode {
-        Mode::of(vault.policy, vault.ack, 0, self.inner.config.memory_outlives_process)
+        Mode::of(vault.policy, vault.ack, vault.copies, self.inner.config.memory_outlives_process)
     }
 
     /// The message to the user that writes of a volume wait on this machine for more than its `ack`

@@ -41,6 +41,9 @@ pub struct Vault {
     pub body: VaultBody,
     pub policy: Policy,
     pub ack: Ack,
+    /// Count of the copies on other nodes that a write waits for. Formats 1 to 5 did not have it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub copies: u8,
     /// The node that may write; changes only together with the generation.
     pub owner: Option<NodeId>,
     pub generation: Generation,
@@ -131,10 +134,8 @@ impl Version {
     }
 }
 
-// serde wants a reference.
-#[expect(clippy::trivially_copy_pass_by_ref)]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
+fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
 }
 
 /// A user's decision to go on without lost changes. Changes that the log still has behind
@@ -173,6 +174,7 @@ impl Vault {
             body,
             policy: Policy::default(),
             ack: Ack::default(),
+            copies: 0,
             owner: None,
             generation: Generation(0),
             checkpoint: Serial(0),

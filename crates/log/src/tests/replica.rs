@@ -169,7 +169,7 @@ fn a_write_waits_for_a_replica_exactly_when_its_class_says_so() {
     world.block_on(async {
         let env = world.env();
         let holder = Holder::new(&env, Manner::Gone);
-        let log = open(&env, &[holder.clone()]).await;
+        let log = open(&env, std::slice::from_ref(&holder)).await;
         let (position, _) = append(&log, volume(1), 1, 100).await.unwrap();
         assert!(reaches(&env, &log, Media::MEMORY, position).await);
         assert!(reaches(&env, &log, Media::FLASH, position).await, "flash waits for no peer");
@@ -217,7 +217,7 @@ fn a_peer_that_is_gone_costs_writes_without_copies_nothing() {
     world.block_on(async {
         let env = world.env();
         let holder = Holder::new(&env, Manner::Gone);
-        let log = open(&env, &[holder.clone()]).await;
+        let log = open(&env, std::slice::from_ref(&holder)).await;
         // Ten times the slots and twice the files.
         for serial in 1..=1000 {
             let (position, _) = append(&log, volume(1), serial, 1000).await.unwrap();
@@ -240,7 +240,7 @@ fn copies_follow_the_log_over_rollovers_and_are_freed_with_it() {
         world.block_on(async {
             let env = world.env();
             let holder = Holder::new(&env, Manner::Failing);
-            let log = open(&env, &[holder.clone()]).await;
+            let log = open(&env, std::slice::from_ref(&holder)).await;
             let mut released = 0;
             for serial in 1..=200 {
                 let length = 100 + random.below(3000) as usize;

@@ -7,7 +7,7 @@ use rekindle_datastore::Store;
 use rekindle_datastore::layer::fault::{self, Plan};
 use rekindle_datastore::record::{Held, Writer};
 use rekindle_env::Env;
-use rekindle_log::Log;
+use rekindle_log::{Log, Replica};
 use rekindle_staging::{
     Ack, Backlog, Config, Error, Home, Policy, Staged, Staging, Vault, VaultBody, Written,
 };
@@ -36,6 +36,8 @@ pub struct Setup {
     pub flush_interval: Duration,
     /// Count of the node's starts; copies of a setup count together.
     pub lives: Arc<AtomicU64>,
+    /// The holders of copies of the log.
+    pub replicas: Vec<Arc<dyn Replica>>,
 }
 
 impl Setup {
@@ -61,6 +63,7 @@ impl Setup {
             cache_bytes: 32 * MIB,
             flush_interval: Duration::from_millis(100),
             lives: Arc::default(),
+            replicas: Vec::new(),
         }
     }
 
@@ -114,7 +117,9 @@ impl Node {
             flush_interval: setup.flush_interval,
         };
         let life = Incarnation(setup.lives.fetch_add(1, Ordering::Relaxed) + 1);
-        let (log, opened) = Log::open(env, arena, config, life).await.unwrap();
+        let found = Log::find(env, arena, config, true, None).await.unwrap();
+        let found = found.with_replicas(setup.replicas.clone());
+        let (log, opened) = found.open(life).await.unwrap();
         let content = Content::open(env.clone(), store.clone(), setup.content());
         let writer = Writer::new(env.clone(), store, NODE).with_incarnation(life);
         let staging = Staging::start(
@@ -158,7 +163,12 @@ impl Node {
 
     /// Brings a volume into service, and makes it if there is none.
     pub async fn open(&self, tag: u8) -> Result<Arc<Staged>, Error> {
-        let held = self.held(self.setup.vault(tag)).await;
+        self.open_as(self.setup.vault(tag)).await
+    }
+
+    /// The same, with other settings.
+    pub async fn open_as(&self, vault: Vault) -> Result<Arc<Staged>, Error> {
+        let held = self.held(vault).await;
         self.staging.open(held, Home::Range(self.home())).await
     }
 

@@ -5,6 +5,8 @@
 mod accept;
 mod bed;
 mod blocks;
+mod copies;
+mod copies;
 mod cost;
 mod crash;
 mod damage;
