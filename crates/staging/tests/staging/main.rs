@@ -6,7 +6,6 @@ mod accept;
 mod bed;
 mod blocks;
 mod copies;
-mod copies;
 mod cost;
 mod crash;
 mod damage;
