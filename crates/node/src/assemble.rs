@@ -461,7 +461,7 @@ fn sweep_options(config: &Config, scale: &Scale) -> Options {
         100.. => Budget::Unlimited,
         percent => Budget::Percent(percent),
     };
-    Options { budget, grace: config.sweep.grace, ..scale.sweep.clone() }
+    Options { budget, grace: config.sweep.grace, ..scale.sweep }
 }
 
 #[cfg(test)]

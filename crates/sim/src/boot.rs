@@ -134,7 +134,7 @@ impl Setup {
             clients_first: self.clients_first,
             sweep_look: self.looks,
             sweep_agree: self.looks,
-            sweep: self.sweep.clone(),
+            sweep: self.sweep,
         }
     }
 }
