@@ -25,16 +25,15 @@ impl Starting {
             let behind = self.is_member(id) && self.is_behind(id, scan).await?;
             let Some(found) = scan.segments.remove(&id) else { continue };
             if !self.is_member(id) {
-                scan.slots.extend(found.warm.and_then(|copy| copy.memory.into_slot().ok()));
                 continue;
             }
             let is_warm = found.warm.is_some();
             if self.history.empty == Some(id) {
-                self.admit_empty(id, found, scan);
+                self.admit_empty(id, found);
             } else if behind {
                 opened.segments += 1;
                 opened.segments_warm += u64::from(is_warm);
-                let Some(old) = self.resume(id, found, scan, opened).await? else { continue };
+                let Some(old) = self.resume(id, found, opened).await? else { continue };
                 if self.history.resume == Some(id) {
                     self.resumed = Some(old);
                 } else {
@@ -47,7 +46,7 @@ impl Starting {
             } else {
                 opened.segments += 1;
                 opened.segments_warm += u64::from(is_warm);
-                self.admit_sealed(found, scan, opened);
+                self.admit_sealed(found, opened);
             }
         }
         for named in self.history.missing.clone() {
@@ -89,8 +88,7 @@ impl Starting {
         Ok(has_copy && !is_sealed && can_be_written)
     }
 
-    fn admit_empty(&mut self, id: SegmentId, found: Found, scan: &mut Scan) {
-        scan.slots.extend(found.warm.and_then(|copy| copy.memory.into_slot().ok()));
+    fn admit_empty(&mut self, id: SegmentId, found: Found) {
         // Without a file the segment was never durably open: nothing names it, nothing needs it.
         let Some((file, header)) = found.flash else { return };
         let segment = Arc::new(Segment::new(&self.pool, header, Some(file), None, false));
@@ -104,18 +102,12 @@ impl Starting {
         self.table.learn(id, [], false);
     }
 
-    fn admit_sealed(&mut self, found: Found, scan: &mut Scan, opened: &mut Opened) {
+    fn admit_sealed(&mut self, found: Found, opened: &mut Opened) {
         let (header, file) = (found.header(), found.file());
-        let memory = match found.warm {
-            Some(copy) if copy.header == header => Some(copy.memory),
-            // Memory has another segment under this number: only a copy that agrees with flash is
-            // believed.
-            Some(copy) => {
-                scan.slots.extend(copy.memory.into_slot().ok());
-                None
-            }
-            None => None,
-        };
+        // Memory may have another segment under this number: only a copy that agrees with flash is
+        // believed.
+        let copy = found.warm.filter(|copy| copy.header == header);
+        let memory = copy.map(|copy| copy.memory);
         let segment = Arc::new(Segment::new(&self.pool, header, file, memory, false));
         if file.is_some() {
             segment.set_on_flash();
@@ -139,7 +131,6 @@ impl Starting {
         &mut self,
         id: SegmentId,
         found: Found,
-        scan: &mut Scan,
         opened: &mut Opened,
     ) -> Result<Option<Head>, Error> {
         let (file, header) = found.flash.expect("only a head with a file is resumed");
@@ -167,7 +158,6 @@ impl Starting {
                         ));
                         self.history.tail_lost.get_or_insert(id);
                     }
-                    scan.slots.extend(copy.memory.into_slot().ok());
                 }
                 let (image, unreadable) = read_image(&self.pool, file, &header).await;
                 let walked = walk(&image, &header, true);
@@ -187,7 +177,7 @@ impl Starting {
                     return Ok(None);
                 }
                 let handle = self.pool.open_to_write(file).await?;
-                let slot = scan.slots.pop().or_else(|| spare_slot(&self.table));
+                let slot = self.pool.arena.free_slot().or_else(|| spare_slot(&self.table));
                 let slot = slot.ok_or_else(|| self.busy(id))?;
                 let mut writer = slot.begin(Label { segment: id, epoch: header.epoch, file });
                 writer.push_front(&image[..walked.end as usize]);

@@ -59,7 +59,9 @@ impl FileLease {
 
 impl Drop for FileLease {
     fn drop(&mut self) {
-        self.pool.give_back(self.file.take(), None);
+        if let Some(file) = self.file.take() {
+            self.pool.give_back(file);
+        }
     }
 }
 
@@ -307,7 +309,7 @@ impl Inner {
         loop {
             // The segments of a log that has ended keep their slots.
             self.check()?;
-            match self.pool.take_slot().or_else(|| spare_slot(&self.table.lock())) {
+            match self.pool.arena.free_slot().or_else(|| spare_slot(&self.table.lock())) {
                 Some(slot) => return Ok(slot),
                 // A reader holds the bytes for a moment.
                 None => self.pool.env.sleep(Duration::from_millis(1)).await,

@@ -38,8 +38,6 @@ pub(crate) struct Head {
     refused: bool,
     /// Whether appends have ended, because the head is about to be sealed.
     stopped: bool,
-    /// Dropped last: the last holder of a segment gives the slot back, and the slot must not be in
-    /// use any more by then.
     pub(crate) segment: Arc<Segment>,
 }
 

@@ -278,7 +278,7 @@ impl Inner {
             flash_bytes: live * segment,
             flash_bytes_max: self.segments_max as u64 * segment,
             segments: held,
-            slots_free: self.pool.free_slots() as u64,
+            slots_free: self.pool.arena.free_slots() as u64,
             uncommitted_bytes: self.uncommitted_bytes(),
             commits: self.counters.commits.load(Ordering::Relaxed),
             appended_bytes: self.counters.appended_bytes.load(Ordering::Relaxed),

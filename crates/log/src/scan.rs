@@ -40,7 +40,6 @@ pub(crate) struct Scan {
     pub(crate) files: Vec<u32>,
     /// Files whose header is damaged or unreadable, with the reason.
     pub(crate) unreadable: Vec<(u32, String)>,
-    pub(crate) slots: Vec<Slot>,
     /// The segments of slots whose certificate or segment header is damaged; `None` where the
     /// segment is unknown.
     pub(crate) damaged_slots: Vec<Option<SegmentId>>,
@@ -148,16 +147,13 @@ impl Scan {
     fn slot(&mut self, pool: &SegmentPool, slot: Slot) {
         let certificate = match slot.content() {
             Content::Certified(certificate) => certificate,
-            Content::Empty => return self.slots.push(slot),
+            Content::Empty => return,
             Content::Damaged { segment } => {
                 self.damaged_slots.push(segment);
-                return self.slots.push(slot);
+                return;
             }
         };
-        let memory = match slot.keep() {
-            Ok(memory) => memory,
-            Err(slot) => return self.slots.push(slot),
-        };
+        let Ok(memory) = slot.keep() else { return };
         let header = memory.front(0, HEADER_BYTES).map(SegmentHeader::decode);
         let same = |header: &SegmentHeader| {
             let label = certificate.label;
@@ -176,7 +172,6 @@ impl Scan {
                 if certificate.durable < certificate.front {
                     self.damaged_slots.push(Some(certificate.label.segment));
                 }
-                self.slots.extend(memory.into_slot().ok());
             }
         }
     }
@@ -199,8 +194,7 @@ impl Scan {
             let (segment, life) = (named.segment.0, header.incarnation.0);
             tracing::error!(segment, file, life, "a segment of another life has a member's number");
         }
-        let other = found.warm.take_if(|copy| is_other(&copy.header));
-        self.slots.extend(other.and_then(|copy| copy.memory.into_slot().ok()));
+        drop(found.warm.take_if(|copy| is_other(&copy.header)));
         let is_gone = found.flash.is_none() && found.warm.is_none();
         if is_gone {
             self.segments.remove(&named.segment);
@@ -217,9 +211,8 @@ impl Scan {
                 segment = id.0,
                 "warm memory holds an outdated copy of a segment: flash is used"
             );
-            let copy = found.warm.take().expect("looked at just now");
+            found.warm = None;
             self.is_memory_outdated = true;
-            self.slots.extend(copy.memory.into_slot().ok());
         }
     }
 }

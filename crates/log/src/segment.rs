@@ -223,11 +223,10 @@ pub(crate) fn spare_slot(table: &Table<Option<Arc<Segment>>>) -> Option<Slot> {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        let slot = self.memory.get_mut().take().and_then(|memory| memory.into_slot().ok());
-        let spoilt = *self.spoilt.get_mut();
-        self.pool.give_back(self.file.filter(|_| !spoilt), slot);
-        if let (true, Some(file)) = (spoilt, self.file) {
-            self.pool.remove_soon(file);
+        match (self.file, *self.spoilt.get_mut()) {
+            (Some(file), false) => self.pool.give_back(file),
+            (Some(file), true) => self.pool.remove_soon(file),
+            (None, _) => {}
         }
     }
 }

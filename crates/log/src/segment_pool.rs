@@ -5,7 +5,7 @@ use crate::limits::{EXHAUSTED_RETRY, FILES_RESERVED, FULL_RETRY, SECTOR_BYTES};
 use parking_lot::Mutex;
 use rekindle_base::NodeId;
 use rekindle_env::{Env, File, Open};
-use rekindle_warm::Slot;
+use rekindle_warm::Arena;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,15 +20,16 @@ pub(crate) struct SegmentPool {
     pub(crate) capacity: u32,
     /// Batches begin and end on multiples of this, bytes.
     pub(crate) sector: u32,
+    /// Its slots come back by themselves when their last holders are dropped.
+    pub(crate) arena: Arena,
     files: Mutex<Files>,
-    slots: Mutex<Vec<Slot>>,
     /// Whether a task is making files; one at a time.
     making: AtomicBool,
     /// The error that ended the last attempt to make a file.
     trouble: Mutex<Option<io::Error>>,
     /// The reason why a head that is needed waits for a file.
     wait: Mutex<Option<String>>,
-    /// Rung when a file or slot has come back, or when making a file has ended.
+    /// Rung when a file has come back, or when making a file has ended.
     changed: Notify,
 }
 
@@ -49,15 +50,15 @@ impl Drop for Making {
 }
 
 impl SegmentPool {
-    pub(crate) fn new(env: Env, folder: PathBuf, node: NodeId, capacity: u32) -> SegmentPool {
+    pub(crate) fn new(env: Env, folder: PathBuf, node: NodeId, arena: Arena) -> SegmentPool {
         SegmentPool {
             env,
             folder,
             node,
-            capacity,
+            capacity: arena.slot_bytes(),
             sector: SECTOR_BYTES,
+            arena,
             files: Mutex::new(Files { free: Vec::new(), next: 1 }),
-            slots: Mutex::new(Vec::new()),
             making: AtomicBool::new(false),
             trouble: Mutex::new(None),
             wait: Mutex::new(None),
@@ -74,27 +75,14 @@ impl SegmentPool {
         files.next = next;
     }
 
-    pub(crate) fn give_back(&self, file: Option<u32>, slot: Option<Slot>) {
-        if let Some(file) = file {
-            self.files.lock().free.push(file);
-        }
-        if let Some(slot) = slot {
-            self.slots.lock().push(slot);
-        }
+    pub(crate) fn give_back(&self, file: u32) {
+        self.files.lock().free.push(file);
         self.changed.notify_waiters();
     }
 
     /// The reason why a head waits for a file, if one does.
     pub(crate) fn why_it_waits(&self) -> Option<String> {
         self.wait.lock().clone()
-    }
-
-    pub(crate) fn take_slot(&self) -> Option<Slot> {
-        self.slots.lock().pop()
-    }
-
-    pub(crate) fn free_slots(&self) -> usize {
-        self.slots.lock().len()
     }
 
     pub(crate) fn path(&self, file: u32) -> PathBuf {

@@ -47,8 +47,7 @@ pub(crate) async fn find(
     trust: bool,
     known: Option<Known>,
 ) -> Result<Discovery, Error> {
-    let mut pool =
-        SegmentPool::new(env.clone(), config.folder.clone(), config.node, arena.slot_bytes());
+    let mut pool = SegmentPool::new(env.clone(), config.folder.clone(), config.node, arena.clone());
     let folder_lock = lock_folder(&pool).await?;
     let sector = env.disk().sector_bytes(&config.folder).await.clamp(1, SECTOR_BYTES_MAX);
     pool.sector = sector.next_power_of_two().max(SECTOR_BYTES);
@@ -174,7 +173,7 @@ impl Discovery {
         let strays = scan.unreadable.iter().map(|(file, _)| *file);
         let strays = strays.filter(|file| !named(file)).collect();
         let copies = Copies::new(self.replicas);
-        let (head, old) = starting.open_new_head(scan, incarnation, copies.class()).await?;
+        let (head, old) = starting.open_new_head(incarnation, copies.class()).await?;
         env.boot_phase("new-head", Some("log"), watch);
         let Starting { table, pool, unread, .. } = starting;
         let recovery = Recovery::new(unread, inventory, strays);
@@ -495,14 +494,10 @@ impl Starting {
     /// as in any rollover, with the segments that may go then.
     async fn open_new_head(
         &mut self,
-        scan: Scan,
         incarnation: Incarnation,
         class: u32,
     ) -> Result<(Head, Option<(Head, Vec<SegmentId>)>), Error> {
-        for slot in scan.slots {
-            self.pool.give_back(None, Some(slot));
-        }
-        let slot = self.pool.take_slot().or_else(|| spare_slot(&self.table));
+        let slot = self.pool.arena.free_slot().or_else(|| spare_slot(&self.table));
         let slot = slot.ok_or_else(|| self.busy(self.history.next))?;
         let (named, _) = self.table.next_digest();
         let statistics = self.table.statistics(&HashMap::new(), STATISTICS_MAX);

@@ -260,14 +260,27 @@ impl Arena {
         self.inner.slot_bytes
     }
 
-    /// Takes every slot, in order. Once only: the log owns the slots afterwards, and a second call
-    /// gives none.
+    /// Takes every slot, in order. Once only: a second call gives none. A slot comes back when its
+    /// last holder is dropped, see [`Arena::free_slot`].
     #[must_use]
     pub fn take_slots(&self) -> Vec<Slot> {
         if self.inner.taken.swap(true, Ordering::AcqRel) {
             return Vec::new();
         }
         (0..self.inner.slots).map(|index| Slot::new(Arc::clone(&self.inner), index)).collect()
+    }
+
+    /// Takes a slot that has come back, with the content that it had.
+    #[must_use]
+    pub fn free_slot(&self) -> Option<Slot> {
+        let index = self.inner.free.lock().pop()?;
+        Some(Slot::new(Arc::clone(&self.inner), index))
+    }
+
+    /// Count of the slots that have come back.
+    #[must_use]
+    pub fn free_slots(&self) -> usize {
+        self.inner.free.lock().len()
     }
 }
 

@@ -5,6 +5,7 @@ use crate::format::{
 };
 use crate::frames::{Beginning, Frames};
 use crate::limits::{SLOT_BYTES_MAX, SLOTS_MAX};
+use parking_lot::Mutex;
 use rekindle_base::limits::SEGMENT_BYTES;
 use rekindle_env::Region;
 use std::io;
@@ -39,6 +40,8 @@ pub(crate) struct Mapping {
     pub(crate) began: Began,
     pub(crate) salt: u64,
     pub(crate) taken: AtomicBool,
+    /// Slots whose last holder is gone, after [`crate::Arena::take_slots`].
+    pub(crate) free: Mutex<Vec<usize>>,
 }
 
 pub(crate) fn length_of(slots: usize, slot_bytes: u32) -> u64 {
@@ -66,6 +69,7 @@ impl Mapping {
             began,
             salt,
             taken: AtomicBool::new(false),
+            free: Mutex::default(),
         })
     }
 

@@ -4,6 +4,8 @@
 //! - a slot's bytes are reached only through its [`Core`]; there is one core a slot, because
 //!   [`Slot`] is not `Clone`, a slot becomes a [`Writer`] or a [`Memory`] by value, and comes back
 //!   only when its core has a single holder;
+//! - a core that is dropped gives its index to the arena's free list, so no slot is ever lost: not
+//!   by a task that is given up, nor by a reader that outlives the segment;
 //! - the only writes are the `Writer`'s, through `&mut self`, and only into bytes that are not
 //!   published;
 //! - readers reach only published bytes: the bounds are loaded (Acquire) from a word that the
@@ -52,7 +54,7 @@ pub struct Slot {
     core: Core,
 }
 
-/// The one way to a slot's bytes.
+/// The one way to a slot's bytes. On drop, the slot goes back to the arena, with its content.
 pub(crate) struct Core {
     arena: Arc<Mapping>,
     index: usize,
@@ -287,6 +289,12 @@ impl Memory {
     /// Gives the slot back when no other holder reads or writes it; its certificate stays.
     pub fn into_slot(self) -> Result<Slot, Memory> {
         Arc::try_unwrap(self.core).map(|core| Slot { core }).map_err(|core| Memory { core })
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.arena.free.lock().push(self.index);
     }
 }
 
