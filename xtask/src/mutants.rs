@@ -114,6 +114,16 @@ struct Copy {
     build: Build,
 }
 
+/// Gives the crates of the copy a version of their own. Without it, cargo would take a crate built
+/// from the copy, fault and all, for a fresh build of the same crate of the checkout.
+fn with_own_version(manifest: &[u8]) -> Result<Vec<u8>> {
+    const OURS: &str = "\nversion = \"";
+    let text = std::str::from_utf8(manifest)?;
+    let (before, behind) = text.split_once(OURS).context("Cargo.toml has no version")?;
+    let (number, rest) = behind.split_once('"').context("Cargo.toml has no whole version")?;
+    Ok(format!("{before}{OURS}{number}+mutant\"{rest}").into_bytes())
+}
+
 /// The place in which suites are built.
 enum Build {
     /// In a folder of its own that is kept, so that the next mutant builds little.
@@ -144,7 +154,10 @@ impl Copy {
         let wanted: Vec<&str> = listed.lines().filter(|path| root().join(path).is_file()).collect();
         for path in &wanted {
             let (from, to) = (root().join(path), self.tree.join(path));
-            let bytes = std::fs::read(&from)?;
+            let mut bytes = std::fs::read(&from)?;
+            if *path == "Cargo.toml" {
+                bytes = with_own_version(&bytes)?;
+            }
             if std::fs::read(&to).is_ok_and(|there| there == bytes) {
                 continue;
             }

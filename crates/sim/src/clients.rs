@@ -26,8 +26,11 @@ const PATTERNS: u64 = 6;
 
 /// Sweeps of a life that follow upon one another with a short pause.
 const SWEEPS_QUICK: u64 = 100;
-/// How long a write may wait before the node's health must say why, and the troubles that say it.
+/// How long a write may wait before the node's health must give the reason.
 const WAITS_UNSAID: Duration = Duration::from_secs(5);
+/// How long a write may still take when the wait was over just now: it needs no more than the disk.
+const WAIT_ENDS: Duration = Duration::from_secs(1);
+/// The troubles that are such reasons.
 const WAITS: [&str; 6] = [
     "clients-wait",
     "log-failed",
@@ -287,6 +290,10 @@ impl Table {
             if health.troubles.iter().any(|trouble| WAITS.contains(&trouble.what.as_str())) {
                 heard::note("a write waits, and it is said");
                 continue;
+            }
+            // The reason may have ended a moment ago.
+            if let Ok(ended) = self.env.timeout(WAIT_ENDS, &mut later).await {
+                return Ok(ended);
             }
             let (backlog, seen) = (device.backlog(), served.log.view());
             let why = format!("a write waits, and the health is {health:?}: {backlog:?}, {seen:?}");

@@ -275,3 +275,23 @@ fn make_the_golden_arena() {
     std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/arena-v1.bin"), bytes)
         .unwrap();
 }
+
+#[test]
+fn a_slot_comes_back_with_its_content_when_its_last_holder_is_gone() {
+    let arena = Arena::volatile_sized(2, SLOT);
+    let mut slots = arena.take_slots().into_iter();
+    let mut writer = slots.next().expect("there are two").begin(label(1));
+    writer.push_front(&[1; 64]);
+    writer.publish();
+    // A task that is given up drops a slot that it has not begun yet.
+    drop(slots);
+    assert_eq!((arena.free_slots(), arena.free_slot().map(|slot| slot.index())), (1, Some(1)));
+    assert!(arena.free_slot().is_some_and(|slot| slot.index() == 1), "it was only looked at");
+    let reader = writer.memory();
+    drop(writer);
+    assert!(reader.front(0, 64).is_some());
+    assert_eq!(arena.free_slots(), 1, "a reader holds the other");
+    drop(reader);
+    let freed = arena.free_slot().expect("both are free");
+    assert_eq!(freed.certificate().map(|found| found.label.segment), Some(SegmentId(1)));
+}
