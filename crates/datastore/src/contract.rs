@@ -73,7 +73,9 @@ pub trait Datastore: Send + Sync {
         range: Range<u64>,
     ) -> BoxFuture<'a, Result<Bytes, Error>>;
     /// Lists up to about 1000 objects in key order. Their keys start with `prefix` (whole path
-    /// segments, ending in `/`) and sort after the key `after`. An empty list is the end.
+    /// segments, ending in `/`) and sort after the key `after`. An empty list is the end. A listing
+    /// that goes on after the last key of a page shows the objects that were there when the listing
+    /// began; it may leave out newer ones.
     fn list<'a>(
         &'a self,
         prefix: &'a str,

@@ -20,6 +20,8 @@ pub const RECORD_BYTES_MAX: usize = 4 << 20;
 pub const RECORD_HISTORY_MAX: usize = 32;
 /// Open pack files that the folder backend keeps.
 pub const OPEN_PACKS_MAX: usize = 64;
+/// Listings that the folder backend keeps for their next page.
+pub const LISTINGS_MAX: usize = 8;
 /// Folders that the folder backend remembers as durable.
 pub const DURABLE_FOLDERS_MAX: usize = 1024;
 /// Records, and folders, that the folder backend remembers as durable.

@@ -10,6 +10,7 @@
 
 mod doubts;
 mod folder;
+mod listing;
 mod packs;
 mod reserve;
 

@@ -6,6 +6,7 @@
 )]
 
 use super::doubts::Doubts;
+use super::listing::{Listings, Walk};
 use super::packs::{OpenPacks, read_range};
 use super::reserve;
 use crate::backend::mem::version_of;
@@ -36,6 +37,7 @@ pub(super) struct Folder {
     /// that the objects are.
     identity: (u64, u64),
     packs: OpenPacks,
+    listings: Listings,
     /// Folders whose own names this process has made durable.
     durable: Mutex<HashSet<PathBuf>>,
     /// Changes that can be seen and may not be durable.
@@ -74,6 +76,7 @@ impl Folder {
                 root: root.clone(),
                 identity,
                 packs: OpenPacks::default(),
+                listings: Listings::default(),
                 durable: Mutex::default(),
                 doubts: Doubts::default(),
                 sync_folder,
@@ -279,11 +282,26 @@ impl Folder {
     }
 
     pub(super) fn list(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Error> {
-        let mut found = Vec::new();
-        let folder = if prefix.is_empty() { self.root.clone() } else { self.root.join(prefix) };
-        self.walk(&folder, prefix, after.unwrap_or(""), &mut found)?;
-        if found.is_empty() {
-            self.check_root()?;
+        let not_listed = |error: io::Error| failed("list", &self.root.join(prefix), &error);
+        let open = after.and_then(|after| self.listings.take(prefix, after));
+        let mut walk = match open {
+            Some(walk) => walk,
+            None => Walk::begin(&self.root, prefix, after.unwrap_or("")).map_err(not_listed)?,
+        };
+        let mut found: Vec<Listed> = Vec::new();
+        while let Some(key) = walk.next(&self.root).map_err(not_listed)? {
+            match fs::metadata(self.path(&key)) {
+                Ok(meta) => found.push(Listed { key, length: meta.len() }),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(failed("look at", &self.path(&key), &error)),
+            }
+            if found.len() >= LIST_OBJECTS_MAX {
+                break;
+            }
+        }
+        match found.last() {
+            Some(last) => self.listings.keep(prefix, &last.key, walk),
+            None => self.check_root()?,
         }
         Ok(found)
     }
@@ -440,45 +458,6 @@ impl Folder {
         }
     }
 
-    /// Adds the objects of a folder, in key order: a folder sorts as its name with `/`.
-    fn walk(
-        &self,
-        folder: &Path,
-        prefix: &str,
-        after: &str,
-        found: &mut Vec<Listed>,
-    ) -> Result<(), Error> {
-        let mut names = match names_in(folder) {
-            Err(error)
-                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
-            {
-                return Ok(());
-            }
-            names => names.map_err(|error| failed("list", folder, &error))?,
-        };
-        names.sort_unstable();
-        for name in names {
-            if found.len() >= LIST_OBJECTS_MAX {
-                return Ok(());
-            }
-            let key = format!("{prefix}{name}");
-            if let Some(inner) = key.strip_suffix('/') {
-                // `mkfs` makes this folder, and only root may look inside.
-                let foreign = inner == "lost+found";
-                if !foreign && (after < key.as_str() || after.starts_with(&key)) {
-                    self.walk(&self.root.join(inner), &key, after, found)?;
-                }
-            } else if after < key.as_str() {
-                match fs::metadata(self.path(&key)) {
-                    Ok(meta) => found.push(Listed { key, length: meta.len() }),
-                    Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    Err(error) => return Err(failed("look at", &self.path(&key), &error)),
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Translates a failed read. A file that is absent because the mount is absent is not an absent
     /// object.
     fn not_read(&self, key: &str, error: &io::Error) -> Error {
@@ -518,24 +497,6 @@ impl Folder {
             }
         }
     }
-}
-
-/// Returns the names in a folder that can be parts of keys; those of folders end in `/`.
-fn names_in(folder: &Path) -> io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let Ok(mut name) = entry.file_name().into_string() else { continue };
-        let kind = entry.file_type()?;
-        if key::check(&name).is_err() || !(kind.is_dir() || kind.is_file()) {
-            continue;
-        }
-        if kind.is_dir() {
-            name.push('/');
-        }
-        names.push(name);
-    }
-    Ok(names)
 }
 
 fn sync_folder(folder: &Path) -> io::Result<()> {

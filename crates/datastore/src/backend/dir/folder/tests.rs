@@ -106,3 +106,68 @@ fn nothing_is_made_in_the_place_of_a_store_that_is_away() {
     Folder::open(&place, Timestamp(0), false).unwrap();
     assert!(place.join(LOCKS).is_dir(), "it is a store");
 }
+
+fn keys(page: &[Listed]) -> Vec<String> {
+    page.iter().map(|one| one.key.clone()).collect()
+}
+
+#[test]
+fn a_listing_reads_each_folder_once_and_shows_all_that_was_there_when_it_began() {
+    let _turn = TURN.lock();
+    let place = tempfile::tempdir().unwrap();
+    let folder = open(place.path());
+    let packs = folder.root().join("packs");
+    let mut expected = Vec::new();
+    for part in ["a", "b.c", "b"] {
+        fs::create_dir_all(packs.join(part)).unwrap();
+        for number in 0..900 {
+            expected.push(format!("packs/{part}/{number:04}"));
+            fs::write(packs.join(part).join(format!("{number:04}")), b"1").unwrap();
+        }
+    }
+    expected.sort();
+    let first = folder.list("packs/", None).unwrap();
+    assert_eq!(keys(&first), expected[..1000]);
+    // Behind the first page: the listing has read this folder already, and does not read it again.
+    let late = "packs/b.c/0950";
+    fs::write(folder.root().join(late), b"1").unwrap();
+    fs::remove_file(folder.root().join("packs/b.c/0500")).unwrap();
+    // Another listing begins, and stands at the same key.
+    let other = folder.list("packs/", None).unwrap();
+    let last = other.last().map(|one| one.key.clone());
+    let rest = |mut last: Option<String>| {
+        let mut all = Vec::new();
+        loop {
+            let page = folder.list("packs/", last.as_deref()).unwrap();
+            let Some(end) = page.last() else { return all };
+            last = Some(end.key.clone());
+            all.extend(keys(&page));
+        }
+    };
+    let shown = rest(last);
+    assert!(shown.iter().any(|key| key == late), "it was there when this listing began");
+    assert!(!shown.iter().any(|key| key == "packs/b.c/0500"), "it is gone");
+    assert_eq!(shown.len(), 2700 - 1000, "one more, one less");
+}
+
+#[test]
+fn a_page_never_comes_from_a_listing_that_began_before_its_own() {
+    let _turn = TURN.lock();
+    let place = tempfile::tempdir().unwrap();
+    let folder = open(place.path());
+    let nodes = folder.root().join("nodes");
+    fs::create_dir_all(&nodes).unwrap();
+    (0..2500).for_each(|number| fs::write(nodes.join(format!("{number:04}")), b"1").unwrap());
+    let older = folder.list("nodes/", None).unwrap();
+    let second = folder.list("nodes/", older.last().map(|one| one.key.as_str())).unwrap();
+    let key = second.last().unwrap().key.clone();
+    fs::write(nodes.join("2600"), b"1").unwrap();
+    let old_walk = folder.listings.take("nodes/", &key).unwrap();
+    let newer = folder.list("nodes/", None).unwrap();
+    let newer = folder.list("nodes/", newer.last().map(|one| one.key.as_str())).unwrap();
+    assert_eq!(newer.last().unwrap().key, key, "both stand at one key");
+    // The older listing comes to that key last.
+    folder.listings.keep("nodes/", &key, old_walk);
+    let page = folder.list("nodes/", Some(&key)).unwrap();
+    assert_eq!(page.last().unwrap().key, "nodes/2600");
+}

@@ -1,0 +1,139 @@
+//! Listings of a folder: page after page without reading the folder again for each page.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the folder is a store for all nodes, not this machine's own disk"
+)]
+
+use crate::key;
+use crate::limits::LISTINGS_MAX;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A walk through a folder and those below it, in key order: a folder sorts as its name with `/`.
+pub(super) struct Walk {
+    /// The folders on the way down, each with the names in it that are still to come.
+    levels: Vec<Level>,
+    /// Keys up to this one are passed over.
+    after: String,
+    /// Number of the walk: one that began later has a greater one.
+    number: u64,
+}
+
+struct Level {
+    /// The folder's key; empty, or ends in `/`.
+    prefix: String,
+    /// In descending order: the next name is the last one.
+    names: Vec<String>,
+}
+
+impl Walk {
+    /// Begins a walk through the folder `prefix` of `root`, behind the key `after`.
+    pub(super) fn begin(root: &Path, prefix: &str, after: &str) -> io::Result<Self> {
+        static BEGUN: AtomicU64 = AtomicU64::new(0);
+        let number = BEGUN.fetch_add(1, Ordering::Relaxed);
+        let mut walk = Self { levels: Vec::new(), after: after.to_owned(), number };
+        walk.enter(root, prefix.to_owned())?;
+        Ok(walk)
+    }
+
+    /// Reads the names of a folder. A folder that is gone has none.
+    fn enter(&mut self, root: &Path, prefix: String) -> io::Result<()> {
+        let mut names = match names_in(&root.join(&prefix)) {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                return Ok(());
+            }
+            names => names?,
+        };
+        names.sort_unstable_by(|one, other| other.cmp(one));
+        self.levels.push(Level { prefix, names });
+        Ok(())
+    }
+
+    /// Returns the key of the next file; `None` at the end.
+    pub(super) fn next(&mut self, root: &Path) -> io::Result<Option<String>> {
+        while let Some(level) = self.levels.last_mut() {
+            let Some(name) = level.names.pop() else {
+                self.levels.pop();
+                continue;
+            };
+            let key = format!("{}{name}", level.prefix);
+            let is_behind = self.after < key;
+            if !key.ends_with('/') {
+                if is_behind {
+                    return Ok(Some(key));
+                }
+                continue;
+            }
+            // `mkfs` makes this folder, and only root may look inside.
+            let is_foreign = key == "lost+found/" || key.ends_with("/lost+found/");
+            if !is_foreign && (is_behind || self.after.starts_with(&key)) {
+                self.enter(root, key)?;
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Listings that go on: the walk behind each last key that was given. So a page reads only the
+/// folders that no earlier page has read.
+#[derive(Default)]
+pub(super) struct Listings {
+    open: Mutex<VecDeque<Open>>,
+}
+
+struct Open {
+    prefix: String,
+    last: String,
+    walk: Walk,
+}
+
+impl Listings {
+    /// Takes the walk of the listing whose last page ended with the key `last`.
+    pub(super) fn take(&self, prefix: &str, last: &str) -> Option<Walk> {
+        let mut open = self.open.lock();
+        let at = open.iter().position(|one| one.prefix == prefix && one.last == last)?;
+        open.remove(at).map(|one| one.walk)
+    }
+
+    /// Keeps a walk for the next page. Of two listings that stand at one key the walk that began
+    /// later stays: no page shall lack an object that was there when its own listing began. The
+    /// other listing takes that walk, or reads the folder again.
+    pub(super) fn keep(&self, prefix: &str, last: &str, walk: Walk) {
+        let mut open = self.open.lock();
+        if let Some(at) = open.iter().position(|one| one.prefix == prefix && one.last == last) {
+            if open[at].walk.number > walk.number {
+                return;
+            }
+            open.remove(at);
+        }
+        if open.len() >= LISTINGS_MAX {
+            open.pop_front();
+        }
+        open.push_back(Open { prefix: prefix.to_owned(), last: last.to_owned(), walk });
+    }
+}
+
+/// Returns the names in a folder that can be parts of keys; those of folders end in `/`.
+fn names_in(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let Ok(mut name) = entry.file_name().into_string() else { continue };
+        let kind = entry.file_type()?;
+        if key::check(&name).is_err() || !(kind.is_dir() || kind.is_file()) {
+            continue;
+        }
+        if kind.is_dir() {
+            name.push('/');
+        }
+        names.push(name);
+    }
+    Ok(names)
+}
