@@ -47,7 +47,7 @@ const KEYS: [&str; 26] = [
 const DESTAGE_KEYS: [&str; 5] = ["age", "bytes", "batch", "workers", "deadline"];
 
 /// Keys under `[sweep]`.
-const SWEEP_KEYS: [&str; 3] = ["interval", "percent", "grace"];
+const SWEEP_KEYS: [&str; 4] = ["interval", "percent", "grace", "compact_below"];
 
 /// Keys under `[collector]`.
 const COLLECTOR_KEYS: [&str; 3] = ["idle", "interval", "batch"];
@@ -111,6 +111,7 @@ pub struct Sweep {
     pub interval: Option<Option<Duration>>,
     pub percent: Option<u32>,
     pub grace: Option<Duration>,
+    pub compact_below: Option<u8>,
 }
 
 /// The settings under `[destage]`.
@@ -175,6 +176,7 @@ fn parse(text: &str) -> Result<Settings, String> {
             interval: read_key(&sweep, "interval", interval)?,
             percent: read_key(&sweep, "percent", percent)?,
             grace: read_key(&sweep, "grace", parse::duration)?,
+            compact_below: read_key(&sweep, "compact_below", compact_below)?,
         },
         stuck_after: read_key(&table, "stuck_after", parse::duration)?,
         stop_parallel: read_key(&table, "stop_parallel", workers)?,
@@ -275,6 +277,14 @@ fn percent(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("'{text}' is not from 1 to 100"))
 }
 
+/// Reads the share below which a pack is compacted. At 100 each sweep would copy everything.
+fn compact_below(text: &str) -> Result<u8, String> {
+    text.parse()
+        .ok()
+        .filter(|percent| (0..=95).contains(percent))
+        .ok_or_else(|| format!("'{text}' is not from 0 to 95"))
+}
+
 /// Reads an interval; `off` is never.
 fn interval(text: &str) -> Result<Option<Duration>, String> {
     if text == "off" { Ok(None) } else { pause(text).map(Some) }
@@ -330,6 +340,7 @@ mod tests {
             [sweep]
             interval = "off"
             percent = 50
+            compact_below = 60
             [collector]
             idle = "30m"
             batch = 500
@@ -353,6 +364,7 @@ mod tests {
         assert_eq!(settings.stuck_after, Some(Duration::from_secs(3)));
         assert_eq!(settings.stop_parallel, Some(8));
         assert_eq!((settings.sweep.interval, settings.sweep.percent), (Some(None), Some(50)));
+        assert_eq!(settings.sweep.compact_below, Some(60));
         assert_eq!(settings.collector.idle, Some(Some(Duration::from_secs(1800))));
         assert_eq!((settings.collector.interval, settings.collector.batch), (None, Some(500)));
         let week = Duration::from_secs(7 * 24 * 3600);
@@ -461,6 +473,7 @@ mod tests {
         let (sweep, found) = (&set.sweep, &is.sweep);
         assert_eq!((sweep.interval, sweep.percent), (Some(found.interval), Some(found.percent)));
         assert_eq!(sweep.grace, Some(found.grace));
+        assert_eq!(sweep.compact_below, Some(found.compact_below));
         let (collector, found) = (&set.collector, &is.collector);
         assert_eq!((collector.idle, collector.batch), (Some(found.idle), Some(found.batch)));
         assert_eq!(collector.interval, Some(found.interval));

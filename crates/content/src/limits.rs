@@ -60,11 +60,10 @@ pub const MOVED_HOPS_COMPACTION_MAX: usize = 8;
 pub const MOVED_CACHED_MAX: usize = 256;
 /// Moved chunks whose new place is proven, kept in RAM; with more, all are proven anew.
 pub const MOVED_PROVEN_MAX: usize = 1 << 16;
-/// A pack is compacted when less than this share (percent) of its bytes is live. So at most a tenth
-/// of the store is ever waste, and the space of a removed volume comes back even from packs that
-/// other volumes share.
-pub const COMPACTION_LIVE_PERCENT: u64 = 90;
-/// Most packs that one sweep condemns; the rest waits for the next one. Bounds the record.
+/// Default of [`crate::sweep::Options::compact_below`]. Under random overwrites packs are then 87 %
+/// live in the mean, and a freed byte costs three copied ones at most.
+pub const COMPACT_BELOW_PERCENT: u8 = 75;
+/// Most packs that a sweep condemns at once. Bounds the record.
 pub const CONDEMNED_MAX: usize = 4096;
 /// A compaction copies out of packs of so many bytes, and deletes those packs, before it goes on.
 pub const COMPACTION_ROUND_BYTES: u64 = 256 << 20;

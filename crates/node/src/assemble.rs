@@ -5,7 +5,7 @@
 //! open the log. None of these steps grows with volumes, bytes or clients. Work that only makes the
 //! node faster ([`crate::work`]) follows the first reply.
 
-use crate::config::{Config, Sizes};
+use crate::config::{Config, Sizes, Sweep};
 use crate::core::{Core, Ground, Settings};
 use crate::node_file::{FolderLock, Keeper, LogNote, NodeFile};
 use crate::record::{self, Beginning, NodeRecord};
@@ -461,7 +461,8 @@ fn sweep_options(config: &Config, scale: &Scale) -> Options {
         100.. => Budget::Unlimited,
         percent => Budget::Percent(percent),
     };
-    Options { budget, grace: config.sweep.grace, ..scale.sweep }
+    let Sweep { grace, compact_below, .. } = config.sweep;
+    Options { budget, grace, compact_below, ..scale.sweep }
 }
 
 #[cfg(test)]

@@ -68,6 +68,10 @@ pub struct Sweep {
     pub percent: u32,
     /// Time before a condemned pack is deleted, for readers of an old root.
     pub grace: Duration,
+    /// A pack is compacted when less than this share of its bytes, percent, is live. A greater
+    /// share leaves less waste in the store, and copies more.
+    #[serde(default = "compact_below")]
+    pub compact_below: u8,
 }
 
 impl Default for Sweep {
@@ -76,6 +80,7 @@ impl Default for Sweep {
             interval: Some(Duration::from_secs(15 * 60)),
             percent: 30,
             grace: limits::SWEEP_GRACE,
+            compact_below: compact_below(),
         }
     }
 }
@@ -171,6 +176,10 @@ fn held_bytes() -> u64 {
 /// The default for a config of an older supervisor, whose workers always did so.
 fn yes() -> bool {
     true
+}
+
+fn compact_below() -> u8 {
+    rekindle_content::limits::COMPACT_BELOW_PERCENT
 }
 
 fn most_stops() -> usize {

@@ -115,7 +115,12 @@ impl Setup {
                 deadline: Duration::from_secs(60),
             },
             // The runs begin sweeps by themselves, to know when one has ended.
-            sweep: Sweep { interval: None, percent: 100, grace: self.sweep.grace },
+            sweep: Sweep {
+                interval: None,
+                percent: 100,
+                grace: self.sweep.grace,
+                ..Sweep::default()
+            },
             collector: self.collector.clone(),
             scrub: Scrub { interval: self.scrubs, ..Scrub::default() },
             restarted: true,

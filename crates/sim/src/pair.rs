@@ -121,6 +121,8 @@ fn options() -> Options {
         grace: Duration::from_millis(50),
         young: Duration::from_secs(2),
         patience: Duration::from_secs(5),
+        condemned_max: 4,
+        ..Options::default()
     }
 }
 

@@ -117,6 +117,7 @@ fn setup(dice: &mut Dice, clients: u64) -> Setup {
     // The smallest segments that take the largest change. With the least flash every few writes
     // fill the log.
     let segment_bytes = [320 * KIB, 512 * KIB, 8 * MIB][dice.below(3) as usize];
+    let sweep = Setup::default().sweep;
     Setup {
         policy,
         ack,
@@ -129,9 +130,10 @@ fn setup(dice: &mut Dice, clients: u64) -> Setup {
         batch_bytes: [64 * KIB, MIB][dice.below(2) as usize],
         index_at_once: [0, 8, usize::MAX][dice.below(3) as usize],
         clients_first: Duration::from_millis([1, 50, 1000][dice.below(3) as usize]),
-        sweep: Options {
-            grace: Duration::from_millis([0, 5, 50][dice.below(3) as usize]),
-            ..Setup::default().sweep
+        sweep: match dice.below(3) {
+            0 => Options { grace: Duration::ZERO, condemned_max: 2, ..sweep },
+            1 => Options { grace: Duration::from_millis(5), condemned_max: 5, ..sweep },
+            _ => Options { grace: Duration::from_millis(50), ..sweep },
         },
         ..Setup::default()
     }

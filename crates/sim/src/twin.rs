@@ -116,6 +116,7 @@ fn options() -> Options {
         grace: Duration::from_secs(10),
         young: Duration::from_secs(15),
         patience: Duration::from_secs(20),
+        ..Options::default()
     }
 }
 

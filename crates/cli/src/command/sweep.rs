@@ -68,6 +68,7 @@ fn called(name: &str) -> String {
         "sweeps" => "sweeps ended since the start",
         "packs_total" => "packs in the store",
         "packs_live" => "packs in use",
+        "is_unchanged" => "nothing changed since the last sweep",
         "packs_condemned" => "packs found unused",
         "packs_rescued" => "packs used again meanwhile",
         "packs_compacted" => "packs written anew",

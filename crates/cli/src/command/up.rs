@@ -74,6 +74,7 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<rekindle_node:
     config.sweep.interval = sweep.interval.unwrap_or(config.sweep.interval);
     config.sweep.percent = sweep.percent.unwrap_or(config.sweep.percent);
     config.sweep.grace = sweep.grace.unwrap_or(config.sweep.grace);
+    config.sweep.compact_below = sweep.compact_below.unwrap_or(config.sweep.compact_below);
     config.stop_parallel = settings.stop_parallel.unwrap_or(config.stop_parallel);
     config.stuck_after = settings.stuck_after.unwrap_or(config.stuck_after);
     let collector = &settings.collector;

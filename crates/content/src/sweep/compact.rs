@@ -24,13 +24,14 @@ pub(super) struct Compacted {
     pub(super) bytes_copied: u64,
 }
 
-/// Returns those of `packs` of whose blobs less than [`limits::COMPACTION_LIVE_PERCENT`] is alive.
+/// Returns those of `packs` of whose blobs less than `live_percent` is alive, those first that free
+/// most for what is copied.
 /// Marks count small blobs that lie close together as one, so only the footer tells; without this
 /// check every sweep would copy a pack of small blobs. `blob_bytes` gets the bytes of blobs of the
 /// other packs, as their footers say.
 pub(super) async fn worthwhile(
     content: &Content,
-    packs: Vec<(PackId, u64)>,
+    (packs, live_percent): (&[(PackId, u64)], u8),
     verdict: &Verdict<'_>,
     blob_bytes: &mut PackMap<u64>,
 ) -> Result<Vec<(PackId, u64)>, Error> {
@@ -53,14 +54,17 @@ pub(super) async fn worthwhile(
             // Of the blobs alone: header and footer weigh much in a small pack, parity in any, and
             // a copy would have them as well.
             let stored: u64 = entries.iter().map(|entry| u64::from(entry.stored)).sum();
-            if copied * 100 < stored * limits::COMPACTION_LIVE_PERCENT {
-                worthwhile.push((*pack, *length));
+            if copied * 100 < stored * u64::from(live_percent) {
+                let live_share = copied * 1000 / stored.max(1);
+                worthwhile.push((live_share, *pack, *length));
             } else {
                 blob_bytes.insert(*pack, stored);
             }
         }
     }
-    Ok(worthwhile)
+    // By the thousandth, and then by age: ids begin with the time of their making.
+    worthwhile.sort_unstable();
+    Ok(worthwhile.into_iter().map(|(_, pack, length)| (pack, length)).collect())
 }
 
 /// Moves live chunks out of `packs`. On return the copies and the notes are durable.

@@ -71,8 +71,14 @@ pub trait Roots: Send + Sync {
 pub struct Options {
     /// The share of the machine that a sweep may take.
     pub budget: Budget,
-    /// Whether mostly dead packs are compacted.
+    /// Whether packs are compacted.
     pub compacts: bool,
+    /// A pack is compacted when less than this share (percent) of its bytes is live. A greater
+    /// share leaves less waste in the store, and copies more: of each freed byte, `share / (100 -
+    /// share)` bytes at most.
+    pub compact_below: u8,
+    /// Most packs that are condemned at once: the record names them.
+    pub condemned_max: usize,
     /// Least time for which condemned packs are left alone, for readers that hold an old root.
     pub grace: Duration,
     /// Packs younger than this, by their ids, are left alone, unless this start wrote them and
@@ -88,6 +94,8 @@ impl Default for Options {
         Self {
             budget: Budget::Percent(30),
             compacts: true,
+            compact_below: limits::COMPACT_BELOW_PERCENT,
+            condemned_max: limits::CONDEMNED_MAX,
             grace: Duration::from_secs(30),
             young: Duration::from_secs(600),
             patience: Duration::from_secs(300),
@@ -107,6 +115,8 @@ pub struct Sweeper {
     /// footers say. By their lengths alone, parity (and in small packs header and footer) would
     /// make them candidates of each sweep.
     blob_bytes: Mutex<PackMap<u64>>,
+    /// The [`fingerprint`] of a store in which this sweeper has found nothing to do.
+    at_rest: Mutex<Option<[u8; 32]>>,
     /// Another node's lease, as it was seen last.
     seen: Seen,
     /// One sweep at a time.
@@ -137,6 +147,7 @@ impl Sweeper {
             status: Mutex::default(),
             stop: Arc::default(),
             blob_bytes: Mutex::default(),
+            at_rest: Mutex::default(),
             seen: Seen::default(),
             turn: tokio::sync::Mutex::default(),
             left: acks::Left::default(),
@@ -274,8 +285,19 @@ impl Sweeper {
         let packs = list_packs(content).await?;
         let unfinished: PackSet = content.inner.live.packs().into_iter().collect();
         let notes = list_notes(content).await?;
+        let roots = self.read_roots().await?;
+        let seen = fingerprint(&packs, &notes, &roots);
+        if *self.at_rest.lock() == Some(seen) {
+            // All packs are alive, or there would have been something to do.
+            let live = packs.len() as u64;
+            self.count(|status| {
+                (status.packs_total, status.packs_live, status.is_unchanged) = (live, live, true);
+            });
+            self.step(Event::Nothing);
+            return Ok(());
+        }
         let mut marks = Marks::new(&notes, &packs);
-        self.mark(&mut marks, &pace).await?;
+        walk_at(content, &roots, &mut marks, Some(&pace)).await?;
         let mut candidates = packs.clone();
         candidates.retain(|pack, _| !unfinished.contains(pack));
         // A commit that leads to a young pack may still be on its way, from another node or from an
@@ -285,14 +307,47 @@ impl Sweeper {
         let mut plan = self.plan(&candidates, &verdict);
         let mut blob_bytes = std::mem::take(&mut *self.blob_bytes.lock());
         blob_bytes.retain(|pack, _| packs.contains_key(pack));
-        plan.sparse = compact::worthwhile(content, plan.sparse, &verdict, &mut blob_bytes).await?;
+        let asked = std::mem::take(&mut plan.sparse);
+        let limit = self.options.compact_below;
+        plan.sparse =
+            compact::worthwhile(content, (&asked, limit), &verdict, &mut blob_bytes).await?;
+        // Not at rest: a pack whose footer could not be read, and a pack that is left alone for
+        // now. Time alone can make both of them candidates.
+        let is_read = asked.iter().all(|(pack, _)| blob_bytes.contains_key(pack));
         *self.blob_bytes.lock() = blob_bytes;
+        let mut excluded = packs.clone();
+        excluded.retain(|pack, _| !candidates.contains_key(pack));
+        let waits = !self.plan(&excluded, &verdict).is_empty();
+        let is_at_rest = plan.is_empty() && is_read && !waits;
+        *self.at_rest.lock() = is_at_rest.then_some(seen);
         let live = packs.keys().filter(|pack| verdict.is_alive(pack)).count() as u64;
         self.count(|status| (status.packs_total, status.packs_live) = (packs.len() as u64, live));
-        if plan.is_empty() {
+        let mut groups = plan.into_groups(self.options.condemned_max).into_iter();
+        let Some(first) = groups.next() else {
             self.step(Event::Nothing);
             return Ok(());
+        };
+        let mut held = self.reclaim(held, first, &packs, &mut marks, &pace, tenure).await?;
+        for group in groups {
+            self.step(Event::Begin);
+            held = self.reclaim(held, group, &packs, &mut marks, &pace, tenure).await?;
         }
+        Ok(())
+    }
+
+    /// Reclaims one group of a plan: as many packs as the record names at once. All groups add to
+    /// the same marks: each group is marked again after it was condemned, which is as sound as a
+    /// mark from the beginning, and walks only what is new.
+    async fn reclaim(
+        &self,
+        held: Held<Condemned>,
+        plan: Plan,
+        packs: &PackMap<u64>,
+        marks: &mut Marks,
+        pace: &Pace,
+        tenure: &Tenure<'_>,
+    ) -> Result<Held<Condemned>, Error> {
+        let content = &self.content;
         self.step(Event::Candidates);
         let held = self.condemn(held, &plan).await?;
         self.settle(held.value.set).await?;
@@ -303,13 +358,13 @@ impl Sweeper {
         if !marks.knows_leftovers(&notes_now, &packs_now) {
             return Err(Error::Stopped("another sweeper compacts at the same time".into()));
         }
-        self.mark(&mut marks, &pace).await?;
+        walk_at(content, &self.read_roots().await?, marks, Some(pace)).await?;
         let verdict = marks.judge(content, &notes_now, &packs_now).await?;
-        let plan = self.confirm(plan, &packs, &verdict);
+        let plan = self.confirm(plan, packs, &verdict);
         if plan.is_empty() {
-            self.clear(held).await?;
+            let held = self.clear(held).await?;
             self.step(Event::Nothing);
-            return Ok(());
+            return Ok(held);
         }
         self.step(Event::Confirmed);
         let sparse = plan.sparse.iter().map(|(pack, _)| *pack).collect();
@@ -321,11 +376,11 @@ impl Sweeper {
             ..held.value
         };
         let held = self.writer.replace(&held, decision).await?;
-        self.delete(&held, &packs, tenure).await?;
-        let held = self.compact(held, plan.sparse, &verdict, &pace, tenure).await?;
-        self.clear(held).await?;
+        self.delete(&held, packs, tenure).await?;
+        let held = self.compact(held, plan.sparse, &verdict, pace, tenure).await?;
+        let held = self.clear(held).await?;
         self.step(Event::Deleted);
-        Ok(())
+        Ok(held)
     }
 
     /// Compacts a few packs at a time, so that the store needs little room for it. A full store
@@ -401,13 +456,13 @@ impl Sweeper {
         }
     }
 
-    async fn mark(&self, marks: &mut Marks, pace: &Pace) -> Result<(), Error> {
+    async fn read_roots(&self) -> Result<Vec<Pointer>, Error> {
         let roots: Vec<Pointer> = self.roots.roots().await?.into_iter().flatten().collect();
         // A root of the wrong class would be walked as data, which has no children.
         if let Some(root) = roots.iter().find(|root| pack::class(root.pack) != Class::Metadata) {
             return Err(Error::damaged(root, "it is said to be a root, and lies with the data"));
         }
-        walk_at(&self.content, &roots, marks, Some(pace)).await
+        Ok(roots)
     }
 
     fn plan(&self, candidates: &PackMap<u64>, verdict: &Verdict<'_>) -> Plan {
@@ -415,7 +470,8 @@ impl Sweeper {
         let blob_bytes = self.blob_bytes.lock();
         for (pack, length) in candidates {
             let bytes = blob_bytes.get(pack).unwrap_or(length);
-            let is_sparse = verdict.bytes(pack) * 100 < bytes * limits::COMPACTION_LIVE_PERCENT;
+            let is_sparse =
+                verdict.bytes(pack) * 100 < bytes * u64::from(self.options.compact_below);
             if !verdict.is_alive(pack) {
                 plan.dead.push(*pack);
             } else if self.options.compacts
@@ -429,16 +485,13 @@ impl Sweeper {
         plan.dead.sort_unstable();
         plan.sparse.sort_unstable();
         plan.notes.sort_unstable();
-        plan.dead.truncate(limits::CONDEMNED_MAX);
-        plan.sparse.truncate(limits::CONDEMNED_MAX - plan.dead.len());
-        plan.notes.truncate(limits::CONDEMNED_MAX);
         plan
     }
 
     async fn condemn(&self, held: Held<Condemned>, plan: &Plan) -> Result<Held<Condemned>, Error> {
         let packs: Vec<PackId> =
             plan.dead.iter().copied().chain(plan.sparse.iter().map(|sparse| sparse.0)).collect();
-        self.count(|status| status.packs_condemned = packs.len() as u64);
+        self.count(|status| status.packs_condemned += packs.len() as u64);
         let condemned = Condemned {
             sweep: held.value.sweep + 1,
             state: State::Condemned,
@@ -540,7 +593,7 @@ impl Sweeper {
     fn confirm(&self, plan: Plan, packs: &PackMap<u64>, verdict: &Verdict<'_>) -> Plan {
         let (dead, rescued): (Vec<_>, Vec<_>) =
             plan.dead.into_iter().partition(|pack| !verdict.is_alive(pack));
-        self.count(|status| status.packs_rescued = rescued.len() as u64);
+        self.count(|status| status.packs_rescued += rescued.len() as u64);
         let idle: PackSet = verdict.idle_notes.iter().copied().collect();
         let mut confirmed = Plan { dead, ..Plan::default() };
         confirmed.notes.extend(plan.notes.into_iter().filter(|pack| idle.contains(pack)));
@@ -593,9 +646,49 @@ impl Sweeper {
 }
 
 impl Plan {
+    /// Parts the plan into groups of at most `most` packs and notes each, what is dead first.
+    fn into_groups(mut self, most: usize) -> Vec<Plan> {
+        let mut groups = Vec::new();
+        while !self.is_empty() {
+            let dead = take(&mut self.dead, most);
+            let sparse = take(&mut self.sparse, most - dead.len());
+            let notes = take(&mut self.notes, most);
+            groups.push(Plan { dead, sparse, notes });
+        }
+        groups
+    }
+
     fn is_empty(&self) -> bool {
         self.dead.is_empty() && self.sparse.is_empty() && self.notes.is_empty()
     }
+}
+
+/// Returns a number of all that decides what a sweep finds. Trees and packs are immutable: with the
+/// same roots, packs and notes as before, the same is alive.
+fn fingerprint(packs: &PackMap<u64>, notes: &PackSet, roots: &[Pointer]) -> [u8; 32] {
+    let mut packs: Vec<_> = packs.keys().collect();
+    let mut notes: Vec<_> = notes.iter().collect();
+    let mut roots: Vec<_> = roots.iter().map(|root| (root.pack, root.offset)).collect();
+    packs.sort_unstable();
+    notes.sort_unstable();
+    roots.sort_unstable();
+    let mut hasher = blake3::Hasher::new();
+    for list in [packs, notes] {
+        hasher.update(&(list.len() as u64).to_le_bytes());
+        for pack in list {
+            hasher.update(&pack.0);
+        }
+    }
+    for (pack, offset) in roots {
+        hasher.update(&pack.0).update(&offset.to_le_bytes());
+    }
+    hasher.finalize().into()
+}
+
+/// Takes the first elements out, at most so many.
+fn take<T>(from: &mut Vec<T>, most: usize) -> Vec<T> {
+    let rest = from.split_off(most.min(from.len()));
+    std::mem::replace(from, rest)
 }
 
 #[cfg(test)]

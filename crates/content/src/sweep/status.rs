@@ -14,6 +14,9 @@ pub struct SweepStatus {
     pub packs_total: u64,
     /// Of these, packs that roots reach.
     pub packs_live: u64,
+    /// Whether the sweep read no content: nothing had changed since one that found nothing to do.
+    #[serde(default)]
+    pub is_unchanged: bool,
     /// Packs condemned by the sweep.
     pub packs_condemned: u64,
     /// Of these, packs that were found to be alive again by the second mark.

@@ -48,6 +48,8 @@ pub(super) async fn start(
         grace: Duration::ZERO,
         young: Duration::ZERO,
         patience: Duration::from_secs(20),
+        condemned_max: 3,
+        ..Options::default()
     };
     let sweeper = Sweeper::new(content.clone(), writer.clone(), roots).with_options(options);
     Node { writer, content, sweeper: Arc::new(sweeper) }
