@@ -46,6 +46,10 @@ pub const PREFETCH_MAX: usize = 64;
 pub const PREFETCH_GAP_BYTES: u64 = 64 << 10;
 /// Longest ranged read of a prefetch, bytes.
 pub const PREFETCH_READ_BYTES_MAX: u64 = 4 << 20;
+/// Metadata chunks that a walk over everything reads at once.
+pub const WALK_WINDOW: usize = 256;
+/// Chunks that `verify` reads at once, bytes; at each level of a tree as many.
+pub const VERIFY_WINDOW_BYTES: u64 = 16 << 20;
 /// Bytes of a group that are verified at once, before other requests of the thread have their turn.
 pub const OPENED_AT_ONCE_BYTES: usize = 256 << 10;
 /// Shards of the cache, each with its own lock, when the cache is large enough to be cut.

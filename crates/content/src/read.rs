@@ -63,28 +63,9 @@ impl Content {
         class: Class,
         keep: bool,
     ) -> Result<Vec<Bytes>, Error> {
-        let inner = &self.inner;
         let keep = if keep { Keep::Yes } else { Keep::No };
-        let mut found: HashMap<_, Body> = HashMap::with_capacity(pointers.len());
-        let mut missing = Vec::new();
-        for pointer in pointers {
-            match inner.cached(pointer) {
-                Some(body) => drop(found.insert(pointer.name, body)),
-                None => missing.push(*pointer),
-            }
-        }
-        let fetch =
-            |group: Vec<Pointer>| async move { inner.read_group(&group, class, keep).await };
-        let mut groups =
-            stream::iter(neighbours(missing)).map(fetch).buffer_unordered(limits::FETCH_WINDOW);
-        while let Some(group) = groups.try_next().await? {
-            found.extend(group);
-        }
-        Ok(pointers
-            .iter()
-            .filter_map(|pointer| found.get(&pointer.name))
-            .map(Body::content)
-            .collect())
+        let bodies = self.inner.read_all(pointers, class, keep).await?;
+        Ok(bodies.iter().map(Body::content).collect())
     }
 
     /// Fetches chunks into the cache in the background, neighbours in a pack with one request. A
@@ -110,7 +91,7 @@ impl Content {
 }
 
 /// Groups pointers, so that one ranged read can fetch each group.
-fn neighbours(mut pointers: Vec<Pointer>) -> Vec<Vec<Pointer>> {
+pub(crate) fn neighbours(mut pointers: Vec<Pointer>) -> Vec<Vec<Pointer>> {
     pointers.sort_unstable_by_key(|pointer| (pointer.pack, pointer.offset));
     pointers.dedup();
     let end = |pointer: &Pointer| u64::from(pointer.offset) + u64::from(pointer.stored);
@@ -351,6 +332,92 @@ impl Inner {
         };
         let each = group.iter().copied().zip(bodies);
         stream::iter(each).map(read).buffered(limits::FETCH_WINDOW).try_collect().await
+    }
+
+    /// Reads chunks, in the order of `pointers`. Neighbours in a pack that are not at hand come
+    /// with one request.
+    pub(crate) async fn read_all(
+        self: &Arc<Self>,
+        pointers: &[Pointer],
+        class: Class,
+        keep: Keep,
+    ) -> Result<Vec<Body>, Error> {
+        let mut found: HashMap<_, Body> = HashMap::with_capacity(pointers.len());
+        let mut missing = Vec::new();
+        for pointer in pointers {
+            match self.at_hand(pointer, keep) {
+                Ok(body) => drop(found.insert(pointer.name, body)),
+                Err(_) => missing.push(*pointer),
+            }
+        }
+        let fetch = |group: Vec<Pointer>| async move { self.read_group(&group, class, keep).await };
+        let mut groups =
+            stream::iter(neighbours(missing)).map(fetch).buffer_unordered(limits::FETCH_WINDOW);
+        while let Some(group) = groups.try_next().await? {
+            found.extend(group);
+        }
+        Ok(pointers.iter().filter_map(|pointer| found.get(&pointer.name)).cloned().collect())
+    }
+
+    /// Reads chunks, each as [`Content::read_uncached`] does; neighbours in a pack come with one
+    /// request.
+    pub(crate) async fn read_each(
+        self: &Arc<Self>,
+        pointers: &[Pointer],
+        class: Class,
+    ) -> HashMap<Pointer, Result<Body, Error>> {
+        let mut found = HashMap::with_capacity(pointers.len());
+        let mut missing = Vec::new();
+        for pointer in pointers {
+            match self.at_hand(pointer, Keep::No) {
+                Ok(body) => drop(found.insert(*pointer, Ok(body))),
+                Err(_) => missing.push(*pointer),
+            }
+        }
+        let groups = neighbours(missing).into_iter().map(|group| async move {
+            let mut bodies = Vec::new();
+            if group.len() > 1 {
+                bodies = self.fetch_group(&group).await;
+            }
+            bodies.resize(group.len(), None);
+            let mut results = Vec::with_capacity(group.len());
+            for (pointer, body) in group.into_iter().zip(bodies) {
+                results.push(match body {
+                    Some(body) => (pointer, Ok(body)),
+                    None => (pointer, self.read(&pointer, class, Keep::No).await),
+                });
+            }
+            results
+        });
+        found.extend(stream::iter(groups).buffer_unordered(limits::FETCH_WINDOW).concat().await);
+        found
+    }
+
+    /// Fetches the chunks of a group as [`Inner::fetch`] does. One ranged read gives most of them;
+    /// the others are fetched one by one.
+    pub(crate) async fn fetch_each(
+        &self,
+        group: Vec<Pointer>,
+    ) -> Vec<(Pointer, Result<Body, Error>)> {
+        let mut bodies = Vec::new();
+        // A chunk that has been moved is read where it is now.
+        let is_moved = |pointer: &Pointer| self.moved.known_places(pointer).len() > 1;
+        if group.len() > 1 && !group.iter().any(is_moved) {
+            bodies = self.fetch_group(&group).await;
+        }
+        bodies.resize(group.len(), None);
+        let mut results = Vec::with_capacity(group.len());
+        for (pointer, body) in group.into_iter().zip(bodies) {
+            let result = match body {
+                Some(body) => {
+                    self.index.believe(&pointer);
+                    Ok(body)
+                }
+                None => self.fetch(&pointer).await,
+            };
+            results.push((pointer, result));
+        }
+        results
     }
 
     /// Returns those chunks of a group that one ranged read gives.

@@ -8,12 +8,15 @@ use crate::format::Bad;
 use crate::format::node;
 use crate::name::{NameSet, PackMap, PlaceSet};
 use crate::pack::reader::{Body, read_sound_footer};
+use crate::read::neighbours;
 use crate::sweep::Budget;
 use crate::sweep::pace::Pace;
 use crate::tree::Root;
 use crate::{Class, Content, Error, Missing, Pointer, limits, pack};
 use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 use rekindle_base::PackId;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -171,7 +174,7 @@ async fn verify_remembering(
     for (index, (root, extent)) in roots.iter().enumerate() {
         if let Some(root) = root.as_ref().filter(|_| !extent.is_nothing()) {
             let path = Path { root: index, keys: Vec::new(), ends: None };
-            proof.check(*root, path).await?;
+            proof.check(vec![(*root, path)]).await?;
         }
     }
     (proof.progress)(proof.report.progress);
@@ -249,62 +252,70 @@ struct Proof<'a> {
 }
 
 impl Proof<'_> {
-    /// Checks `pointer` and everything below; returns whether all is well.
+    /// Checks chunks and everything below them; returns whether all is well. Neighbours in a pack
+    /// come with one request.
     fn check(
         &mut self,
-        pointer: Pointer,
-        path: Path,
+        mut chunks: Vec<(Pointer, Path)>,
     ) -> rekindle_env::BoxFuture<'_, Result<bool, Error>> {
         Box::pin(async move {
-            let is_whole = self.whole.contains(&pointer.name);
-            if is_whole && self.sound.contains(&pointer) {
-                return Ok(true);
-            }
-            let result = fetch(self.content, pointer).await;
-            self.pace.spend(u64::from(pointer.stored)).await?;
-            let Some(body) = self.judge(pointer, &path, result)? else {
-                return Ok(false);
-            };
-            self.remember(pointer);
-            if is_whole {
-                return Ok(true);
-            }
             let mut is_sound = true;
-            let mut data = Vec::new();
-            let extent = self.extents[path.root];
-            for (child, path) in children(&body, &path).into_iter().filter(|one| extent.has(&one.1))
-            {
-                match pack::class(child.pack) {
-                    Class::Data => data.push((child, path)),
-                    Class::Metadata => is_sound &= self.check(child, path).await?,
+            chunks.retain(|(pointer, _)| !self.is_done(pointer));
+            for window in windows(&chunks) {
+                let pointers = window.iter().map(|(pointer, _)| *pointer).collect();
+                let mut results = fetch(self.content, pointers).await;
+                let bytes = window.iter().map(|(pointer, _)| u64::from(pointer.stored)).sum();
+                self.pace.spend(bytes).await?;
+                for (pointer, path) in window {
+                    // Several keys of the window may lead to one chunk.
+                    if self.is_done(pointer) {
+                        continue;
+                    }
+                    let result = match results.remove(pointer) {
+                        Some(result) => result,
+                        None => self.content.inner.fetch(pointer).await,
+                    };
+                    is_sound &= self.enter(*pointer, path, result).await?;
                 }
-            }
-            is_sound &= self.check_data(data).await?;
-            if is_sound && *extent == Extent::All {
-                if self.whole.len() >= self.names_max {
-                    self.whole.clear();
-                }
-                self.whole.insert(pointer.name);
+                (self.progress)(self.report.progress);
             }
             Ok(is_sound)
         })
     }
 
-    async fn check_data(&mut self, mut chunks: Vec<(Pointer, Path)>) -> Result<bool, Error> {
-        chunks.retain(|(pointer, _)| !self.sound.contains(pointer));
-        let mut is_sound = true;
-        for window in chunks.chunks(limits::FETCH_WINDOW) {
-            let results =
-                join_all(window.iter().map(|(pointer, _)| fetch(self.content, *pointer))).await;
-            let bytes = window.iter().map(|(pointer, _)| u64::from(pointer.stored)).sum();
-            self.pace.spend(bytes).await?;
-            for ((pointer, path), result) in window.iter().zip(results) {
-                match self.judge(*pointer, path, result)? {
-                    Some(_) => self.remember(*pointer),
-                    None => is_sound = false,
-                }
+    /// Whether a chunk is well where it is, and all below it.
+    fn is_done(&self, pointer: &Pointer) -> bool {
+        let has_leaves_only = pack::class(pointer.pack) == Class::Data;
+        self.sound.contains(pointer) && (has_leaves_only || self.whole.contains(&pointer.name))
+    }
+
+    /// Enters the result of a read, and checks what is below; returns whether all is well.
+    async fn enter(
+        &mut self,
+        pointer: Pointer,
+        path: &Path,
+        result: Result<Body, Error>,
+    ) -> Result<bool, Error> {
+        let is_whole = self.whole.contains(&pointer.name);
+        let Some(body) = self.judge(pointer, path, result)? else {
+            return Ok(false);
+        };
+        self.remember(pointer);
+        if is_whole || pack::class(pointer.pack) == Class::Data {
+            return Ok(true);
+        }
+        let extent = self.extents[path.root];
+        let mut children = children(&body, path);
+        drop(body);
+        children.retain(|(_, path)| extent.has(path));
+        let is_node = |(pointer, _): &(Pointer, _)| pack::class(pointer.pack) == Class::Metadata;
+        let (nodes, data): (Vec<_>, Vec<_>) = children.into_iter().partition(is_node);
+        let is_sound = self.check(nodes).await? & self.check(data).await?;
+        if is_sound && *extent == Extent::All {
+            if self.whole.len() >= self.names_max {
+                self.whole.clear();
             }
-            (self.progress)(self.report.progress);
+            self.whole.insert(pointer.name);
         }
         Ok(is_sound)
     }
@@ -342,11 +353,30 @@ impl Proof<'_> {
     }
 }
 
-/// Fetches a chunk in a task of its own: the chunks of a window are verified on all background
-/// threads.
-async fn fetch(content: &Content, pointer: Pointer) -> Result<Body, Error> {
-    let inner = content.inner.clone();
-    content.inner.env.run("content-verify", async move { inner.fetch(&pointer).await }).await
+/// Parts chunks into windows of at most [`limits::VERIFY_WINDOW_BYTES`], but for one chunk alone.
+fn windows(chunks: &[(Pointer, Path)]) -> impl Iterator<Item = &[(Pointer, Path)]> {
+    let mut rest = chunks;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |(pointer, _): &&(Pointer, Path)| {
+            bytes += u64::from(pointer.stored.max(pointer.length));
+            bytes <= limits::VERIFY_WINDOW_BYTES
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
+        let window = rest.get(..count)?;
+        rest = &rest[count..];
+        Some(window)
+    })
+}
+
+/// Fetches chunks: each group of neighbours in a task of its own, so that all background threads
+/// verify.
+async fn fetch(content: &Content, pointers: Vec<Pointer>) -> HashMap<Pointer, Result<Body, Error>> {
+    let groups = neighbours(pointers).into_iter().map(|group| {
+        let inner = content.inner.clone();
+        content.inner.env.run("content-verify", async move { inner.fetch_each(group).await })
+    });
+    stream::iter(groups).buffer_unordered(limits::FETCH_WINDOW).concat().await.into_iter().collect()
 }
 
 /// The children of a chunk, each with the keys that it answers for.
@@ -401,8 +431,11 @@ mod tests {
             let inodes = update(&content, &mut batch, &None, &[(77, Some(inode))]).await.unwrap();
             batch.flush().await.unwrap();
             let roots = [first, None, second, inodes];
+            let before = store.reads();
             let report = verify(&content, &roots, &mut |_| ()).await.unwrap();
             assert!(report.damages.is_empty());
+            let reads = store.reads() - before;
+            assert!(reads < report.progress.chunks / 10, "neighbours come together: {reads}");
             assert!(
                 report.progress.chunks < 1000 + 20,
                 "shared chunks are read once: {:?}",

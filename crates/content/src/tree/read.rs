@@ -6,7 +6,6 @@ use crate::format::node::{self, View};
 use crate::pack::reader::Body;
 use crate::read::Keep;
 use crate::{Class, Content, Error, Pointer, limits};
-use futures_util::future::try_join_all;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -69,8 +68,7 @@ pub async fn read_ahead(content: &Content, root: &Root) -> Result<(), Error> {
         left -= level.len();
         let mut below = Vec::new();
         for window in level.chunks(limits::FETCH_WINDOW) {
-            let reads = window.iter().map(|pointer| fetch(&content.inner, pointer));
-            for (pointer, body) in window.iter().zip(try_join_all(reads).await?) {
+            for (pointer, body) in window.iter().zip(fetch_all(&content.inner, window).await?) {
                 let node = checked(&body, pointer, None)?;
                 if node.level() > 0 {
                     below.extend(node.entries().map(|(_, child)| child));
@@ -119,7 +117,7 @@ fn collect<'a>(
             .map(|index| node.child(index))
             .collect();
         for window in children.chunks(limits::FETCH_WINDOW) {
-            let bodies = try_join_all(window.iter().map(|child| fetch(inner, child))).await?;
+            let bodies = fetch_all(inner, window).await?;
             for (child, body) in window.iter().zip(&bodies) {
                 checked(body, child, Some(level))?;
                 collect(inner, body, child, keys, found).await?;
@@ -131,6 +129,11 @@ fn collect<'a>(
 
 pub(super) async fn fetch(inner: &Arc<Inner>, pointer: &Pointer) -> Result<Body, Error> {
     inner.read(pointer, Class::Metadata, Keep::Yes).await
+}
+
+/// Fetches nodes; neighbours in a pack come with one request.
+async fn fetch_all(inner: &Arc<Inner>, pointers: &[Pointer]) -> Result<Vec<Body>, Error> {
+    inner.read_all(pointers, Class::Metadata, Keep::Yes).await
 }
 
 /// Decodes the node in a body, one level below `above`. The bytes have their name, so this fails

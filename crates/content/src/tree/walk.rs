@@ -4,10 +4,8 @@
 //! built from chunks (a tree of inodes whose entries are trees themselves) is walked whole. Data
 //! chunks have no children and are not read.
 
-use crate::read::Keep;
 use crate::sweep::pace::Pace;
 use crate::{Class, Content, Error, Pointer, limits, pack};
-use futures_util::future::join_all;
 
 /// The receiver of what a walk meets.
 pub trait Visitor: Send {
@@ -46,13 +44,14 @@ pub(crate) async fn walk_at(
     };
     roots.iter().for_each(|root| meet(&mut open, visitor, *root));
     while !open.is_empty() {
-        let window = open.split_off(open.len().saturating_sub(limits::FETCH_WINDOW));
-        let reads =
-            window.iter().map(|pointer| content.inner.read(pointer, Class::Metadata, Keep::No));
-        for (pointer, result) in window.iter().zip(join_all(reads).await) {
-            match result {
-                Ok(body) => body.children().for_each(|child| meet(&mut open, visitor, child)),
-                Err(error) => visitor.failed(pointer, error)?,
+        let window = open.split_off(open.len().saturating_sub(limits::WALK_WINDOW));
+        let mut nodes = content.inner.read_each(&window, Class::Metadata).await;
+        for pointer in &window {
+            match nodes.remove(pointer) {
+                Some(Ok(body)) => body.children().for_each(|child| meet(&mut open, visitor, child)),
+                Some(Err(error)) => visitor.failed(pointer, error)?,
+                // It is in the window twice.
+                None => {}
             }
         }
         if let Some(pace) = pace {
