@@ -8,6 +8,7 @@ use crate::nearest::nearest;
 use crate::parse::{self, ParityChoice, Place};
 use rekindle_base::Kind;
 use rekindle_node::config::Compression;
+use rekindle_node::prices::Price;
 use rekindle_supervise::access;
 use rekindle_terminal::failure::{Failure, Outcome};
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys at the top level.
-const KEYS: [&str; 26] = [
+const KEYS: [&str; 27] = [
     "dir",
     "store",
     "store_fault",
@@ -42,6 +43,7 @@ const KEYS: [&str; 26] = [
     "stop_parallel",
     "collector",
     "scrub",
+    "prices",
 ];
 /// Keys under `[destage]`.
 const DESTAGE_KEYS: [&str; 5] = ["age", "bytes", "batch", "workers", "deadline"];
@@ -54,6 +56,9 @@ const COLLECTOR_KEYS: [&str; 3] = ["idle", "interval", "batch"];
 
 /// Keys under `[scrub]`.
 const SCRUB_KEYS: [&str; 2] = ["interval", "rate"];
+
+/// Keys under `[prices]`.
+const PRICE_KEYS: [&str; 4] = ["write", "read", "stored", "received"];
 
 /// The settings of a file; `None` where the file says nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -84,6 +89,16 @@ pub struct Settings {
     pub stop_parallel: Option<usize>,
     pub collector: Collector,
     pub scrub: Scrub,
+    pub prices: PriceList,
+}
+
+/// The settings under `[prices]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PriceList {
+    pub write: Option<Price>,
+    pub read: Option<Price>,
+    pub stored: Option<Price>,
+    pub received: Option<Price>,
 }
 
 /// The settings under `[scrub]`.
@@ -144,6 +159,8 @@ fn parse(text: &str) -> Result<Settings, String> {
     let sweep = section(&table, "sweep", &SWEEP_KEYS)?;
     let collector = section(&table, "collector", &COLLECTOR_KEYS)?;
     let scrub = section(&table, "scrub", &SCRUB_KEYS)?;
+    let prices = section(&table, "prices", &PRICE_KEYS)?;
+    let price = |key| read_key(&prices, key, |text: &str| text.parse::<Price>());
     Ok(Settings {
         dir: read_key(&table, "dir", |text| Ok(PathBuf::from(text)))?,
         store: read_key(&table, "store", |text| Ok(text.to_owned()))?,
@@ -185,6 +202,12 @@ fn parse(text: &str) -> Result<Settings, String> {
             interval: read_key(&collector, "interval", pause)?,
             batch: read_key(&collector, "batch", batch)?,
         },
+        prices: PriceList {
+            write: price("write")?,
+            read: price("read")?,
+            stored: price("stored")?,
+            received: price("received")?,
+        },
         scrub: Scrub {
             interval: read_key(&scrub, "interval", interval)?,
             rate: read_key(&scrub, "rate", parse::budget)?,
@@ -218,7 +241,8 @@ fn text_of(key: &str, value: &Value) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text.clone()),
         Value::Integer(number) => Ok(number.to_string()),
-        other => Err(format!("'{key}' must be text or a whole number, not {}", other.type_str())),
+        Value::Float(number) => Ok(number.to_string()),
+        other => Err(format!("'{key}' must be text or a number, not {}", other.type_str())),
     }
 }
 
@@ -347,6 +371,9 @@ mod tests {
             [scrub]
             interval = "168h"
             rate = "20M"
+            [prices]
+            write = 0.004
+            received = "0.09"
             "#,
         )
         .expect("a good file");
@@ -367,6 +394,8 @@ mod tests {
         assert_eq!(settings.sweep.compact_below, Some(60));
         assert_eq!(settings.collector.idle, Some(Some(Duration::from_secs(1800))));
         assert_eq!((settings.collector.interval, settings.collector.batch), (None, Some(500)));
+        assert_eq!(settings.prices.write, Some(Price(4_000_000)));
+        assert_eq!(settings.prices.received, Some(Price(90_000_000)));
         let week = Duration::from_secs(7 * 24 * 3600);
         assert_eq!(
             (settings.scrub.interval, settings.scrub.rate),
@@ -434,6 +463,7 @@ mod tests {
             ("destage", &DESTAGE_KEYS[..]),
             ("sweep", &SWEEP_KEYS),
             ("collector", &COLLECTOR_KEYS),
+            ("prices", &PRICE_KEYS),
             ("scrub", &SCRUB_KEYS),
         ] {
             let documented = table[section].as_table().expect(section);
@@ -477,6 +507,9 @@ mod tests {
         let (collector, found) = (&set.collector, &is.collector);
         assert_eq!((collector.idle, collector.batch), (Some(found.idle), Some(found.batch)));
         assert_eq!(collector.interval, Some(found.interval));
+        let (prices, found) = (&set.prices, &is.prices);
+        assert_eq!((prices.write, prices.read), (Some(found.write), Some(found.read)));
+        assert_eq!((prices.stored, prices.received), (Some(found.stored), Some(found.received)));
         let (scrub, found) = (&set.scrub, &is.scrub);
         assert_eq!(
             (scrub.interval, scrub.rate),

@@ -56,6 +56,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Stop(stop) => command::stop::run(common, stop).map(|()| 0),
         Command::Map(map) => command::map::run(common, map).map(|()| 0),
         Command::Verify(verify) => command::verify::run(common, verify),
+        Command::Cost(_) => command::cost::run(common),
         Command::Space(space) => command::space::run(common, space),
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
         Command::Jobs(jobs) => command::jobs::run(common, jobs).map(|()| 0),

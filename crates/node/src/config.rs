@@ -6,6 +6,7 @@
 //! shift with the node's own use.
 
 use crate::limits;
+use crate::prices::Prices;
 use crate::scale::Scale;
 use rekindle_content::Parity;
 use serde::{Deserialize, Serialize};
@@ -156,6 +157,9 @@ pub struct Config {
     pub collector: rekindle_volume::collector::Settings,
     #[serde(default)]
     pub scrub: Scrub,
+    /// What the store charges.
+    #[serde(default)]
+    pub prices: Prices,
     /// Whether a worker has served before. Clients may then wait at the sockets: a worker that
     /// finds a newer copy of the folder stays, and tells them so.
     #[serde(default)]
@@ -209,6 +213,7 @@ impl Config {
             read_ahead: false,
             destage: Destage::default(),
             sweep: Sweep::default(),
+            prices: Prices::default(),
             stuck_after: limits::STUCK_AFTER_DEFAULT,
             stop_parallel: most_stops(),
             collector: rekindle_volume::collector::Settings::default(),

@@ -20,6 +20,7 @@ mod marks;
 mod meters;
 mod metrics;
 pub mod node_file;
+pub mod prices;
 pub mod record;
 mod scale;
 mod service;

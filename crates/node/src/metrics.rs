@@ -158,6 +158,11 @@ const HELP: &[(Shape, &str, &str)] = &[
     ),
     (Shape::Counter, "rekindle_store_bytes_total", "Bytes sent to and read from the datastore."),
     (Shape::Counter, "rekindle_store_calls_total", "Calls to the datastore."),
+    (
+        Shape::Counter,
+        "rekindle_store_requests_total",
+        "Calls to the datastore, by the part of the store that they were for.",
+    ),
     (Shape::Counter, "rekindle_store_errors_total", "Calls to the datastore that failed."),
     (Shape::Histogram, "rekindle_store_seconds", "Time that calls to the datastore took."),
     (

@@ -31,6 +31,17 @@ pub struct Space {
     pub name: Option<String>,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle cost
+  rekindle cost --json            for programs
+
+It counts this daemon's requests since its start, by the part of the store that
+they are for, and says what a day like that costs. The prices are those under
+[prices] in the settings file.")]
+pub struct Cost {}
+
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:

@@ -13,7 +13,9 @@ pub use appliance::{Appliance, ApplianceBuild, ApplianceRun};
 use clap::{Args, Parser, Subcommand};
 pub use drill::{Attach, Drill, Restart};
 pub use kept::{Purge, Rename, Resize, Restore, Rollback};
-pub use look::{BootReport, Completions, Debug, Inspect, Man, Space, Status, VolumeNames, Warm};
+pub use look::{
+    BootReport, Completions, Cost, Debug, Inspect, Man, Space, Status, VolumeNames, Warm,
+};
 pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
 pub use transfer::{Export, Format, Import};
@@ -78,6 +80,8 @@ pub enum Command {
     Salvage(Salvage),
     /// Count what volumes take in the store, and what of it is theirs alone
     Space(Space),
+    /// What the store will charge: requests and bytes, at your prices
+    Cost(Cost),
     /// Give back space in the store that no volume reaches
     #[command(subcommand)]
     Sweep(Sweep),

@@ -67,6 +67,7 @@ fn called(name: &str) -> String {
     let plain = match name {
         "sweeps" => "sweeps ended since the start",
         "packs_total" => "packs in the store",
+        "bytes_total" => "length of these packs",
         "packs_live" => "packs in use",
         "is_unchanged" => "nothing changed since the last sweep",
         "packs_condemned" => "packs found unused",

@@ -84,6 +84,11 @@ fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<rekindle_node:
     let scrub = &settings.scrub;
     config.scrub.interval = scrub.interval.unwrap_or(config.scrub.interval);
     config.scrub.bytes_per_second = scrub.rate.unwrap_or(config.scrub.bytes_per_second);
+    let prices = &settings.prices;
+    config.prices.write = prices.write.unwrap_or(config.prices.write);
+    config.prices.read = prices.read.unwrap_or(config.prices.read);
+    config.prices.stored = prices.stored.unwrap_or(config.prices.stored);
+    config.prices.received = prices.received.unwrap_or(config.prices.received);
     config.check().map_err(Failure::usage)?;
     Ok(config)
 }

@@ -286,6 +286,8 @@ impl Sweeper {
         let unfinished: PackSet = content.inner.live.packs().into_iter().collect();
         let notes = list_notes(content).await?;
         let roots = self.read_roots().await?;
+        let bytes_total = packs.values().sum();
+        self.count(|status| status.bytes_total = bytes_total);
         let seen = fingerprint(&packs, &notes, &roots);
         if *self.at_rest.lock() == Some(seen) {
             // All packs are alive, or there would have been something to do.

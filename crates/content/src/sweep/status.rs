@@ -12,10 +12,11 @@ pub struct SweepStatus {
     pub sweeps: u64,
     /// Packs in the store when the sweep began.
     pub packs_total: u64,
+    /// Length of these packs, bytes.
+    pub bytes_total: u64,
     /// Of these, packs that roots reach.
     pub packs_live: u64,
     /// Whether the sweep read no content: nothing had changed since one that found nothing to do.
-    #[serde(default)]
     pub is_unchanged: bool,
     /// Packs condemned by the sweep.
     pub packs_condemned: u64,

@@ -1,6 +1,6 @@
-//! Counts calls, bytes, errors and time.
+//! Counts calls, bytes, errors and time; calls also by the part of the store that they are for.
 
-use crate::{Datastore, Error, Listed, Removal, Room, Store, Version};
+use crate::{Datastore, Error, Listed, Removal, Room, Store, Version, key};
 use bytes::Bytes;
 use rekindle_env::{BoxFuture, Env};
 use std::future::Future;
@@ -55,6 +55,57 @@ impl Call {
     }
 }
 
+/// The parts of a store, by which requests are counted: each has other causes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Packs of data: commits and compaction write them; clients, checks and compaction read them.
+    Data,
+    /// Packs of metadata: likewise.
+    Metadata,
+    /// Vaults and names of volumes: each commit writes a vault; lists and sweeps read them.
+    Records,
+    /// Records of nodes.
+    Nodes,
+    /// The sweep's own records, and notes of moved chunks.
+    Sweep,
+    /// The rest.
+    Other,
+}
+
+impl Part {
+    /// All of them.
+    pub const ALL: [Part; 6] =
+        [Part::Data, Part::Metadata, Part::Records, Part::Nodes, Part::Sweep, Part::Other];
+
+    /// Returns the name for users and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Data => "data",
+            Part::Metadata => "metadata",
+            Part::Records => "records",
+            Part::Nodes => "nodes",
+            Part::Sweep => "sweep",
+            Part::Other => "other",
+        }
+    }
+
+    /// Returns the part in which a key, or a listed prefix, lies.
+    fn of(key: &str) -> Self {
+        const PARTS: [(&str, Part); 7] = [
+            (key::PACKS_DATA, Part::Data),
+            (key::PACKS_META, Part::Metadata),
+            (key::VOLUMES, Part::Records),
+            (key::NAMES, Part::Records),
+            (key::NODES, Part::Nodes),
+            (key::SWEEP, Part::Sweep),
+            (key::MOVED, Part::Sweep),
+        ];
+        let found = PARTS.into_iter().find(|(prefix, _)| key.starts_with(prefix));
+        found.map_or(Part::Other, |(_, part)| part)
+    }
+}
+
 /// The measurements of one kind of call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
@@ -80,6 +131,7 @@ struct Gauge {
 #[derive(Clone, Default)]
 pub struct Meter {
     gauges: Arc<[Gauge; 7]>,
+    requests: Arc<[[AtomicU64; 7]; 6]>,
 }
 
 impl Meter {
@@ -95,7 +147,14 @@ impl Meter {
         }
     }
 
-    fn add(&self, call: Call, took: Duration, bytes: u64, failed: bool) {
+    /// Returns how many calls of a kind there were for a part of the store.
+    #[must_use]
+    pub fn requests(&self, part: Part, call: Call) -> u64 {
+        self.requests[part as usize][call as usize].load(Relaxed)
+    }
+
+    fn add(&self, part: Part, call: Call, took: Duration, bytes: u64, failed: bool) {
+        self.requests[part as usize][call as usize].fetch_add(1, Relaxed);
         let gauge = &self.gauges[call as usize];
         gauge.calls.fetch_add(1, Relaxed);
         gauge.errors.fetch_add(u64::from(failed), Relaxed);
@@ -107,6 +166,8 @@ impl Meter {
         gauge.latency_nanos.store(after, Relaxed);
         let name = call.name();
         metrics::counter!("rekindle_store_calls_total", "call" => name).increment(1);
+        metrics::counter!("rekindle_store_requests_total", "call" => name, "part" => part.name())
+            .increment(1);
         metrics::counter!("rekindle_store_bytes_total", "call" => name).increment(bytes);
         if failed {
             metrics::counter!("rekindle_store_errors_total", "call" => name).increment(1);
@@ -131,7 +192,7 @@ pub fn wrap(env: &Env, inner: Store) -> (Store, Meter) {
 impl Metered {
     async fn measure<T>(
         &self,
-        call: Call,
+        (call, key): (Call, &str),
         work: impl Future<Output = Result<T, Error>>,
         bytes: impl FnOnce(&T) -> usize,
     ) -> Result<T, Error> {
@@ -143,7 +204,7 @@ impl Metered {
             result,
             Ok(_) | Err(Error::NotFound(_) | Error::Exists(_) | Error::Conflict(_))
         );
-        self.meter.add(call, took, payload as u64, failed);
+        self.meter.add(Part::of(key), call, took, payload as u64, failed);
         result
     }
 }
@@ -151,12 +212,12 @@ impl Metered {
 impl Datastore for Metered {
     fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), Error>> {
         let bytes = data.len();
-        Box::pin(self.measure(Call::Put, self.inner.put(key, data), move |()| bytes))
+        Box::pin(self.measure((Call::Put, key), self.inner.put(key, data), move |()| bytes))
     }
 
     fn create<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<Version, Error>> {
         let bytes = data.len();
-        Box::pin(self.measure(Call::Create, self.inner.create(key, data), move |_| bytes))
+        Box::pin(self.measure((Call::Create, key), self.inner.create(key, data), move |_| bytes))
     }
 
     fn replace<'a>(
@@ -166,13 +227,15 @@ impl Datastore for Metered {
         version: &'a Version,
     ) -> BoxFuture<'a, Result<Version, Error>> {
         let bytes = data.len();
-        Box::pin(
-            self.measure(Call::Replace, self.inner.replace(key, data, version), move |_| bytes),
-        )
+        Box::pin(self.measure(
+            (Call::Replace, key),
+            self.inner.replace(key, data, version),
+            move |_| bytes,
+        ))
     }
 
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
-        Box::pin(self.measure(Call::Get, self.inner.get(key), |(data, _)| data.len()))
+        Box::pin(self.measure((Call::Get, key), self.inner.get(key), |(data, _)| data.len()))
     }
 
     fn get_range<'a>(
@@ -180,7 +243,7 @@ impl Datastore for Metered {
         key: &'a str,
         range: Range<u64>,
     ) -> BoxFuture<'a, Result<Bytes, Error>> {
-        Box::pin(self.measure(Call::GetRange, self.inner.get_range(key, range), Bytes::len))
+        Box::pin(self.measure((Call::GetRange, key), self.inner.get_range(key, range), Bytes::len))
     }
 
     fn list<'a>(
@@ -188,11 +251,11 @@ impl Datastore for Metered {
         prefix: &'a str,
         after: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Vec<Listed>, Error>> {
-        Box::pin(self.measure(Call::List, self.inner.list(prefix, after), |_| 0))
+        Box::pin(self.measure((Call::List, prefix), self.inner.list(prefix, after), |_| 0))
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(self.measure(Call::Delete, self.inner.delete(key), |()| 0))
+        Box::pin(self.measure((Call::Delete, key), self.inner.delete(key), |()| 0))
     }
 
     fn delete_if<'a>(
@@ -200,7 +263,7 @@ impl Datastore for Metered {
         key: &'a str,
         version: &'a Version,
     ) -> BoxFuture<'a, Result<Removal, Error>> {
-        Box::pin(self.measure(Call::Delete, self.inner.delete_if(key, version), |_| 0))
+        Box::pin(self.measure((Call::Delete, key), self.inner.delete_if(key, version), |_| 0))
     }
 
     fn room(&self) -> BoxFuture<'_, Result<Room, Error>> {
