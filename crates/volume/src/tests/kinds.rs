@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::future::join;
 use rekindle_content::Content;
 use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -282,8 +283,11 @@ fn a_volume_of_another_kind_than_wanted_is_refused_before_it_is_attached() {
         assert_eq!(bed.vault("m").await, before, "nothing became its owner");
         assert_eq!(state(&bed.volumes, "m").await, (State::Unattached, String::new()));
         // A client that comes meanwhile and serves its kind is not told the same.
-        let wrong = bed.volumes.attach_as("m", "block");
-        let (wrong, right) = join(wrong, bed.volumes.attach_as("m", "map")).await;
+        let plan = Plan { latency: Duration::from_secs(1), ..Plan::default() };
+        bed.faults.set(plan);
+        let (wrong, right) = (bed.volumes.attach_as("m", "block"), bed.volumes.attach("m"));
+        let (wrong, right) = join(wrong, right).await;
+        bed.faults.set(Plan::default());
         is_refused(wrong);
         let right = right.unwrap();
         is_refused(bed.volumes.attach_as("m", "block").await);
