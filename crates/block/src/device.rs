@@ -1,10 +1,12 @@
 //! The device: a protocol's view of a block volume.
 
-use crate::kind::Body;
+use crate::kind::{Body, KIND};
 use futures_util::future;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_env::BoxFuture;
-use rekindle_volume::{Backlog, Error, Extent, Handle, Staged, StagingError, Ticket, Written};
+use rekindle_volume::{
+    Backlog, Error, Extent, Handle, Staged, StagingError, Ticket, Volumes, Written,
+};
 use std::sync::Arc;
 
 /// A volume as a block device. Offsets and lengths are in bytes, any alignment; a range out of
@@ -26,9 +28,14 @@ enum Gathered {
 }
 
 impl Device {
-    /// Makes the device of an attached volume. A volume of another kind is refused
-    /// ([`Error::OtherKind`]).
-    pub fn new(handle: Handle) -> Result<Self, Error> {
+    /// Attaches a volume. A volume of another kind is refused ([`Error::OtherKind`]), and stays as
+    /// it is.
+    pub async fn attach(volumes: &Volumes, name: &str) -> Result<Self, Error> {
+        Self::new(volumes.attach_as(name, KIND).await?)
+    }
+
+    /// Makes the device of an attached volume.
+    fn new(handle: Handle) -> Result<Self, Error> {
         let vault = handle.vault();
         let (size, block_size) = (vault.size, Body::served(vault)?.block_size);
         Ok(Self { staged: handle.staged().clone(), size, block_size, handle })

@@ -4,7 +4,7 @@ use crate::Extents;
 use rekindle_base::limits::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
 use rekindle_base::units::{deserialize_size, format_size};
 use rekindle_content::Content;
-use rekindle_volume::{Error, Kind, OpenedHome, Vault, VaultBody};
+use rekindle_volume::{Error, Kind, OpenedHome, Sizes, Vault, VaultBody};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,10 +51,7 @@ impl Body {
     /// Reads the body of a volume in service. The error is [`Error::OtherKind`] if the volume is
     /// no block volume.
     pub(crate) fn served(vault: &Vault) -> Result<Self, Error> {
-        if vault.kind != KIND {
-            let (name, kind) = (vault.name.clone(), vault.kind.clone());
-            return Err(Error::OtherKind { name, kind, wanted: KIND });
-        }
+        rekindle_volume::is_of(vault, KIND)?;
         Self::of(vault).map_err(Error::Invalid)
     }
 
@@ -105,6 +102,10 @@ impl Kind for Block {
             format!("{} at byte {}", format_size(span), bytes.start)
         };
         Some(keys.iter().map(stretch).collect::<Vec<_>>().join(", "))
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes::Any { cut: |volume, end| volume.clear(end.start, end.end - end.start, true, true) }
     }
 }
 

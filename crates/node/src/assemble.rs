@@ -24,7 +24,7 @@ use rekindle_env::boot::Watch;
 use rekindle_env::{Env, Moment, Timestamp};
 use rekindle_log::Log;
 use rekindle_staging::Staging;
-use rekindle_volume::Volumes;
+use rekindle_volume::{Kind, Volumes};
 use std::sync::Arc;
 
 /// A node, put together and ready to serve.
@@ -94,15 +94,16 @@ impl Node {
         config.check().map_err(Error::Usage)?;
         let named = config.clone();
         let open = async |is_known| open_store(env, &named, is_known).await;
-        Self::assemble_over(env, config, Scale::default(), open).await
+        Self::assemble_over(env, config, Scale::default(), crate::core::kinds(), open).await
     }
 
-    /// Puts a node together over the store that `open` opens. `open` is told whether the store is
-    /// known to be there.
+    /// Puts a node together over the store that `open` opens, for volumes of these kinds. `open` is
+    /// told whether the store is known to be there.
     pub async fn assemble_over(
         env: &Env,
         config: Config,
         scale: Scale,
+        kinds: Vec<Box<dyn Kind>>,
         open: impl AsyncFnOnce(bool) -> Result<OpenStore, Error>,
     ) -> Result<Self, Error> {
         let mut phases =
@@ -230,7 +231,7 @@ impl Node {
             sweep: sweep_options(&config, &scale),
             read_ahead: config.read_ahead,
             direct_path: config.direct_path,
-            kinds: crate::core::kinds(),
+            kinds,
         };
         let Core { writer, content, log, staging, volumes, sweeper } =
             Core::assemble(env, ground, settings);

@@ -6,7 +6,7 @@ use rekindle_content::Content;
 use rekindle_content::{Batch, tree::Root};
 use rekindle_env::{BoxFuture, Env};
 use rekindle_staging::{Error, Extent, Fold, Home, RangeHome, Vault, VaultBody};
-use rekindle_volume::{Kind, OpenedHome};
+use rekindle_volume::{Kind, OpenedHome, Sizes};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -44,6 +44,10 @@ impl Kind for IndirectKind {
 
     fn describe_damage(&self, vault: &Vault, keys: &[Range<u64>]) -> Option<String> {
         self.kind.describe_damage(vault, keys)
+    }
+
+    fn sizes(&self) -> Sizes {
+        self.kind.sizes()
     }
 }
 

@@ -1,7 +1,7 @@
 //! A node on the simulated machine: the daemon's own, with small sizes, over the run's store.
 
 use crate::oracle::BLOCK;
-use crate::{heard, lists};
+use crate::{heard, lists, records};
 use parking_lot::Mutex;
 use rekindle_base::units::{KIB, MIB};
 use rekindle_base::{Kind, NodeId, PackId};
@@ -29,8 +29,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Name of the only volume.
-pub const VOLUME: &str = "disk";
 /// The node's folder, the folder of its log, and its warm memory.
 pub const FOLDER: &str = "/node";
 pub const FLASH: &str = "/node/flash";
@@ -47,6 +45,8 @@ const LOOK_MAX: Duration = Duration::from_secs(1);
 /// Settings of a node and its volumes, drawn from the seed.
 #[derive(Debug, Clone)]
 pub struct Setup {
+    /// The kind of a new volume; absent in the request for a block volume.
+    pub kind: Option<&'static str>,
     pub policy: Policy,
     pub ack: Ack,
     pub size: u64,
@@ -73,6 +73,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
+            kind: None,
             policy: Policy::Back,
             ack: Ack::Flash,
             size: MIB,
@@ -193,7 +194,8 @@ impl Served {
             };
             let open = async move |_| Ok(open);
             let config = setup.config(env, how.takes);
-            match Node::assemble_over(env, config, setup.scale(), open).await {
+            let kinds = records::kinds();
+            match Node::assemble_over(env, config, setup.scale(), kinds, open).await {
                 Ok(node) => break Arc::new(node),
                 Err(error @ Error::Store { .. }) if error.kind().is_retryable() => {
                     tracing::debug!("the start waits: {error}");
@@ -235,7 +237,7 @@ impl Served {
         loop {
             let request = CreateVolume {
                 name: name.to_owned(),
-                kind: None,
+                kind: setup.kind.map(str::to_owned),
                 size: setup.size,
                 policy: setup.policy,
                 ack: setup.ack,

@@ -1,25 +1,24 @@
-//! The actors of a life: clients, each on its own region of one volume, and a sweep beside them.
+//! The actors of a life: clients, each on its own region of a volume, and a sweep beside them.
 
 use crate::boot::{Served, kind_of};
 use crate::dice::Dice;
 use crate::end::Begun;
-use crate::heard;
 use crate::region::{Operation, SharedRegion};
+use crate::subject::{Attached, REGION_BYTES, Subject, What};
 use crate::trouble::Trouble;
+use crate::{heard, map, records};
 use parking_lot::Mutex;
 use rekindle_base::units::KIB;
 use rekindle_base::{Kind, SegmentId};
 use rekindle_block::Device;
 use rekindle_env::{BoxFuture, Env};
 use rekindle_front::http::Api;
-use rekindle_volume::Written;
+use rekindle_volume::{Error, Staged, Written};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes of a client's region: several blocks, so that clients share none but changes share some.
-pub const REGION_BYTES: u64 = 160 * KIB;
 /// Number of different contents of whole blocks. They are few, so that contents repeat, also while
 /// a sweep is about to delete the pack that has them.
 const PATTERNS: u64 = 6;
@@ -44,7 +43,7 @@ const TRIES_MAX: u64 = 20;
 
 /// What all actors of a life share.
 pub struct Table {
-    regions: Vec<SharedRegion>,
+    subjects: Vec<Subject>,
     begun: Begun,
     /// Clients that have not ended.
     busy: AtomicU64,
@@ -65,7 +64,7 @@ enum Broken {
 }
 
 impl Broken {
-    fn told(what: &str) -> impl FnOnce(rekindle_block::Error) -> Self {
+    fn told(what: &str) -> impl FnOnce(Error) -> Self {
         move |error| Broken::Told(error.kind(), format!("{what}: {error}"))
     }
 }
@@ -74,12 +73,13 @@ impl Table {
     /// Requests of a client in a whole life.
     pub const REQUESTS: u64 = 16;
 
-    /// Creates the table of a life with these regions.
+    /// Creates the table of a life with these volumes.
     #[must_use]
-    pub fn new(env: Env, regions: Vec<SharedRegion>, begun: Begun, trouble: Trouble) -> Arc<Self> {
-        let busy = AtomicU64::new(regions.len() as u64);
+    pub fn new(env: Env, subjects: Vec<Subject>, begun: Begun, trouble: Trouble) -> Arc<Self> {
+        let clients: usize = subjects.iter().map(|subject| subject.regions.len()).sum();
+        let busy = AtomicU64::new(clients as u64);
         Arc::new(Self {
-            regions,
+            subjects,
             begun,
             busy,
             env,
@@ -107,23 +107,43 @@ impl Table {
         self.busy.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the number of clients.
+    /// Returns the volumes.
     #[must_use]
-    pub fn clients(&self) -> usize {
-        self.regions.len()
+    pub fn subjects(&self) -> &[Subject] {
+        &self.subjects
     }
 
-    /// Runs a client from its first to its last request.
+    /// Whether a map is among the volumes.
+    #[must_use]
+    pub fn has_map(&self) -> bool {
+        self.subjects.iter().any(|subject| subject.what == What::Map)
+    }
+
+    /// Runs a client of a volume from its first to its last request.
     pub async fn client(
         self: Arc<Self>,
-        client: usize,
-        (served, device): (Served, Device),
+        (at, client): (usize, usize),
+        (served, volume): (Served, Attached),
         mut dice: Dice,
     ) -> Result<(), String> {
+        let Subject { what, regions } = &self.subjects[at];
         for _ in 0..Self::REQUESTS {
             self.begun.fetch_add(1, Ordering::Relaxed);
-            match self.request(client, (&served, &device), &mut dice).await {
+            let asked = match &volume {
+                Attached::Disk(device) => {
+                    self.request((regions, client), (&served, device), &mut dice).await
+                }
+                Attached::Map(_) => {
+                    self.request_of_map((regions, client), (&served, &volume), &mut dice).await
+                }
+            };
+            match asked {
                 Ok(()) => {}
+                // Its next client finds the map in service again.
+                Err(Broken::Told(Kind::Unavailable, _)) if volume.has_begun_again() => {
+                    self.refused.store(true, Ordering::Relaxed);
+                    break;
+                }
                 // The client has been told the error, and does not know the fate of its last
                 // change.
                 Err(Broken::Told(kind, _)) if self.trouble.ends(kind) => {
@@ -132,10 +152,10 @@ impl Table {
                     break;
                 }
                 Err(Broken::Told(_, why) | Broken::Promise(why)) => {
-                    return Err(format!("client {client}: {why}"));
+                    return Err(format!("client {client} of the {}: {why}", what.name()));
                 }
             }
-            self.look(&device, &served);
+            self.look(volume.staged(), &served);
         }
         self.busy.fetch_sub(1, Ordering::Relaxed);
         Ok(())
@@ -143,27 +163,18 @@ impl Table {
 
     async fn request(
         &self,
-        client: usize,
+        (regions, client): (&[SharedRegion], usize),
         (served, device): (&Served, &Device),
         dice: &mut Dice,
     ) -> Result<(), Broken> {
-        let region = &self.regions[client];
+        let region = &regions[client];
+        let staged = device.handle().staged();
         let start = dice.below(REGION_BYTES / 512) * 512;
         let longest = if dice.below(10) == 0 { 150 * KIB } else { 12 * KIB };
         let length = (512 * (1 + dice.below(longest / 512))).min(REGION_BYTES - start);
         let at = client as u64 * REGION_BYTES + start;
         match dice.below(12) {
-            0 => {
-                // The flush covers every change that is acknowledged by now, to any client.
-                let marks: Vec<_> =
-                    self.regions.iter().map(|region| region.lock().mark()).collect();
-                let flushed = self.patiently(|| Box::pin(device.flush())).await;
-                flushed.map_err(Broken::told("flush"))?;
-                for (region, mark) in self.regions.iter().zip(marks) {
-                    region.lock().flushed(mark);
-                }
-                Ok(())
-            }
+            0 => self.flush(regions, staged).await,
             1 => {
                 let read = || -> BoxFuture<'_, _> {
                     Box::pin(async move {
@@ -171,7 +182,7 @@ impl Table {
                         device.read(at, &mut found).await.map(|()| found)
                     })
                 };
-                let found = self.patiently(read).await;
+                let found = self.patiently(staged, read).await;
                 let found = found.map_err(Broken::told("read"))?;
                 let region = region.lock();
                 let expected = &region.expected()[start as usize..(start + length) as usize];
@@ -185,7 +196,7 @@ impl Table {
                 let (trim, durable) = (dice.below(2) == 0, dice.below(4) == 0);
                 self.change(
                     (region, served),
-                    device,
+                    staged,
                     Operation { start: start as usize, bytes },
                     |_| device.clear(at, length, trim, durable).map(|written| (written, durable)),
                 )
@@ -200,7 +211,7 @@ impl Table {
                 let durable = dice.below(4) == 0;
                 self.change(
                     (region, served),
-                    device,
+                    staged,
                     Operation { start: start as usize, bytes },
                     |bytes| device.write(at, bytes, durable).map(|written| (written, durable)),
                 )
@@ -213,7 +224,7 @@ impl Table {
                 let durable = dice.below(4) == 0;
                 self.change(
                     (region, served),
-                    device,
+                    staged,
                     Operation { start: start as usize, bytes },
                     |bytes| device.write(at, bytes, durable).map(|written| (written, durable)),
                 )
@@ -222,16 +233,59 @@ impl Table {
         }
     }
 
+    async fn request_of_map(
+        &self,
+        (regions, client): (&[SharedRegion], usize),
+        (served, volume): (&Served, &Attached),
+        dice: &mut Dice,
+    ) -> Result<(), Broken> {
+        let (region, staged) = (&regions[client], volume.staged());
+        match dice.below(12) {
+            0 => self.flush(regions, staged).await,
+            1..=2 => {
+                let found = self.patiently(staged, || Box::pin(volume.read(client))).await;
+                if found.map_err(Broken::told("read"))? == region.lock().expected() {
+                    return Ok(());
+                }
+                Err(Broken::Promise("it does not read what it wrote".to_owned()))
+            }
+            _ => {
+                let (ops, bytes) = records::draw(region.lock().expected(), client, dice);
+                let durable = dice.below(4) == 0;
+                if ops.len() > 1 {
+                    heard::note("map: groups");
+                }
+                let submit = |_: &[u8]| Ok((map::submit(staged, &ops, durable), durable));
+                self.change((region, served), staged, Operation { start: 0, bytes }, submit).await
+            }
+        }
+    }
+
+    /// Flushes a volume, which covers every change that is acknowledged by now, to any client.
+    async fn flush(&self, regions: &[SharedRegion], staged: &Staged) -> Result<(), Broken> {
+        let marks: Vec<_> = regions.iter().map(|region| region.lock().mark()).collect();
+        let flush = || -> BoxFuture<'_, Result<(), Error>> {
+            Box::pin(async { Ok(staged.flush().await?) })
+        };
+        self.patiently(staged, flush).await.map_err(Broken::told("flush"))?;
+        for (region, mark) in regions.iter().zip(marks) {
+            region.lock().flushed(mark);
+        }
+        Ok(())
+    }
+
     /// Repeats a request as long as the trouble of this life explains the refusal.
     async fn patiently<'a, T>(
         &self,
-        ask: impl Fn() -> BoxFuture<'a, Result<T, rekindle_block::Error>>,
-    ) -> Result<T, rekindle_block::Error> {
+        staged: &Staged,
+        ask: impl Fn() -> BoxFuture<'a, Result<T, Error>>,
+    ) -> Result<T, Error> {
         let mut tries = 0;
         loop {
             tries += 1;
             match ask().await {
                 // A volume that has gone out of service stays so: more tries do not help.
+                Err(error) if staged.serves().is_err() => return Err(error),
                 Err(error) if !error.kind().is_retryable() && tries > TRIES_MAX => {
                     return Err(error);
                 }
@@ -248,26 +302,27 @@ impl Table {
     async fn change(
         &self,
         (region, served): (&SharedRegion, &Served),
-        device: &Device,
+        staged: &Staged,
         operation: Operation,
-        submit: impl FnOnce(&[u8]) -> Result<(Written, bool), rekindle_block::Error>,
+        submit: impl FnOnce(&[u8]) -> Result<(Written, bool), Error>,
     ) -> Result<(), Broken> {
         region.lock().submit(&operation);
-        let before = device.backlog().serial;
+        let before = staged.backlog().serial;
         let (written, durable) = submit(&operation.bytes).map_err(Broken::told("a change"))?;
-        let serial = device.backlog().serial;
+        let serial = staged.backlog().serial;
         if serial > before {
             region.lock().order(serial);
         }
         match written {
             Written::Acked => {}
             Written::NeedsSync(ticket) => {
-                device.sync(ticket).await.map_err(Broken::told("sync"))?;
+                let synced = staged.sync(ticket).await.map_err(Error::from);
+                synced.map_err(Broken::told("sync"))?;
             }
             Written::Pending(later) => {
                 heard::note("acknowledged later");
-                let ended = self.attend(served, device, later).await?;
-                let ended = ended.map_err(rekindle_block::Error::from);
+                let ended = self.attend(served, staged, later).await?;
+                let ended = ended.map_err(Error::from);
                 ended.map_err(Broken::told("a delayed change"))?;
             }
         }
@@ -279,7 +334,7 @@ impl Table {
     async fn attend<T>(
         &self,
         served: &Served,
-        device: &Device,
+        staged: &Staged,
         mut later: BoxFuture<'static, T>,
     ) -> Result<T, Broken> {
         loop {
@@ -295,15 +350,15 @@ impl Table {
             if let Ok(ended) = self.env.timeout(WAIT_ENDS, &mut later).await {
                 return Ok(ended);
             }
-            let (backlog, seen) = (device.backlog(), served.log.view());
+            let (backlog, seen) = (staged.backlog(), served.log.view());
             let why = format!("a write waits, and the health is {health:?}: {backlog:?}, {seen:?}");
             return Err(Broken::Promise(why));
         }
     }
 
     /// Counts the rare states that the node is in just now.
-    fn look(&self, device: &Device, served: &Served) {
-        let view = device.handle().staged().view();
+    fn look(&self, staged: &Staged, served: &Served) {
+        let view = staged.view();
         if view.unindexed > 0 {
             heard::note("listing while writing");
         }

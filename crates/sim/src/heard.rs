@@ -20,6 +20,7 @@ const SAYINGS: &[(&str, &str)] = &[
     ("was removed: what the log had of it is not needed", "changes of a removed volume"),
     ("replaced, as a vault says", "fenced: by a vault"),
     ("replaced, as a look says", "fenced: by a look"),
+    ("with records that no client was told of", "map: began again"),
 ];
 
 thread_local! {
@@ -37,6 +38,11 @@ pub fn note_many(what: &'static str, count: u64) {
         return;
     }
     COUNTS.with_borrow_mut(|counts| *counts.entry(what).or_default() += count);
+}
+
+/// Whether an event has happened in this run.
+pub fn happened(what: &'static str) -> bool {
+    COUNTS.with_borrow(|counts| counts.contains_key(what))
 }
 
 /// Adds counts to a sum.

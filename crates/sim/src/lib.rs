@@ -8,7 +8,8 @@
 //! - [`pair`] is one run of a third kind: two nodes on one store, which write, sweep, remove
 //!   volumes and create them anew beside each other.
 //! - [`scenario`] is one run: clients work, the process dies or the power goes, the node comes
-//!   back, the oracle judges.
+//!   back, the oracle judges. Part of the seeds have a volume of a second kind, a map of records,
+//!   beside the block volume.
 //! - [`twin`] is one run of a fourth kind: a node's folder is copied, and both go on as the same
 //!   node.
 //!
@@ -41,12 +42,16 @@ mod harm;
 mod heard;
 mod lists;
 pub mod lives;
+#[path = "../../staging/tests/staging/map.rs"]
+mod map;
 pub mod oracle;
 pub mod pair;
+mod records;
 pub mod region;
 mod remote;
 pub mod scenario;
 mod stage;
+mod subject;
 mod trouble;
 pub mod twin;
 mod user;

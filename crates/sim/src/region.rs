@@ -183,7 +183,8 @@ impl Region {
         Err(format!("byte {at} is {:#x}, promised was {:#x}", found[at], expected[at]))
     }
 
-    fn take_as_truth(&mut self, found: &[u8]) {
+    /// Takes these bytes as the truth, whatever was before.
+    pub fn take_as_truth(&mut self, found: &[u8]) {
         self.states = vec![State { bytes: found.to_vec(), ..State::default() }];
         (self.in_flight, self.promised, self.acknowledged_serial) = (false, 0, 0);
     }

@@ -4,7 +4,8 @@
 use crate::boot::{Served, Setup, kind_of};
 use crate::clients::Table;
 use crate::dice::Dice;
-use crate::heard;
+use crate::subject::What;
+use crate::{heard, records};
 use rekindle_base::Kind;
 use rekindle_base::units::MIB;
 use rekindle_front::http::Api;
@@ -36,7 +37,7 @@ pub async fn look_and_command(
             number if number > LAST_TO_KEEP && table.trouble().repeats_writes() => LAST_TO_KEEP,
             number => number,
         };
-        match command(&served, number, &mut dice).await {
+        match command(&served, number, table.has_map(), &mut dice).await {
             Ok(()) => heard::note("answered"),
             Err(error) if table.trouble().explains(error.kind) => heard::note("not answered"),
             Err(error) if is_lawful(error.kind) => {}
@@ -54,7 +55,40 @@ fn is_lawful(kind: Kind) -> bool {
     matches!(kind, Kind::NotFound | Kind::Exists | Kind::Invalid)
 }
 
-async fn command(served: &Served, number: u64, dice: &mut Dice) -> Result<(), ApiError> {
+/// Knocks at a map by NBD, and wants another size for it, as long as there are clients: both are
+/// refused in words that name its kind.
+pub async fn knock(served: Served, table: Arc<Table>, mut dice: Dice) -> Result<(), String> {
+    let name = What::Map.name();
+    while table.is_busy() {
+        served.env.sleep(Duration::from_millis(dice.below(PAUSE_MS))).await;
+        let (kind, said, note) = match dice.below(2) {
+            0 => match served.attach(name).await {
+                Ok(_) => return Err("a map is served as bytes".to_owned()),
+                Err(error) => (error.kind, error.message, "map: refused by NBD"),
+            },
+            _ => {
+                let request = Resize { size: MIB * (1 + dice.below(3)), shrink: true };
+                match served.service.resize_volume(name, request).await {
+                    Ok(_) => return Err("a map has another size".to_owned()),
+                    Err(error) => (error.kind, error.message, "map: keeps its size"),
+                }
+            }
+        };
+        match kind {
+            Kind::Unsupported | Kind::Invalid if said.contains("'map'") => heard::note(note),
+            kind if table.trouble().explains(kind) || table.trouble().ends(kind) => {}
+            _ => return Err(format!("a map is refused: {said}")),
+        }
+    }
+    Ok(())
+}
+
+async fn command(
+    served: &Served,
+    number: u64,
+    has_map: bool,
+    dice: &mut Dice,
+) -> Result<(), ApiError> {
     let service = &served.service;
     let (name, other) = match dice.below(2) {
         0 => (NAMES[0], NAMES[1]),
@@ -96,7 +130,10 @@ async fn command(served: &Served, number: u64, dice: &mut Dice) -> Result<(), Ap
             end_of(served, service.start_attach(request).await?).await
         }
         12 => end_of(served, service.drain_volume(name).await?).await,
-        13..=14 => served.create(name, &Setup { size: MIB, ..Setup::default() }).await,
+        13..=14 => {
+            let kind = (has_map && forces).then_some(records::KIND);
+            served.create(name, &Setup { kind, size: MIB, ..Setup::default() }).await
+        }
         15 => service.rename_volume(name, Rename { name: other.to_owned() }).await.map(drop),
         16 => {
             let request = Resize { size: MIB * (1 + dice.below(3)), shrink: forces };

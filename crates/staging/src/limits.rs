@@ -85,3 +85,5 @@ pub(crate) const COUNTED_SAMPLES: u64 = 64;
 pub(crate) const VERSION_BYTES_MIN: u64 = 1 << 30;
 /// Longest name of a kind of volume, bytes.
 pub(crate) const KIND_BYTES_MAX: usize = 16;
+/// Bytes of an earlier content whose tree is checked in one call before a rollback to it.
+pub(crate) const LOOK_BYTES: u64 = 16 << 30;

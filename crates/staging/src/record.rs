@@ -14,6 +14,7 @@ use rekindle_base::Serial;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_content::{Batch, tree::Root};
 use rekindle_env::BoxFuture;
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ pub struct NewRecord<'a> {
 
 /// The home of a volume of records. The vault with which the volume is opened tells the root with
 /// which the home begins, and the checkpoint up to which that root has the records.
-pub trait RecordHome: Send + Sync + 'static {
+pub trait RecordHome: Any + Send + Sync {
     /// Notes that one record, or the records of one group, are visible from now on: in serial
     /// order, each once, never a part of a group. A plain and short call: the volume's lock is
     /// held.
@@ -220,6 +221,19 @@ impl Staged {
             });
         }
         self.submit(Submission { requests: &requests, durable })
+    }
+
+    /// Returns the home of the volume's records, for the readers of its kind; `None` if `H` is not
+    /// what the kind has made.
+    #[must_use]
+    pub fn record_home<H: RecordHome>(&self) -> Option<Arc<H>> {
+        match &self.home {
+            Home::Range(_) => None,
+            Home::Record(home) => {
+                let home: Arc<dyn Any + Send + Sync> = home.clone();
+                home.downcast().ok()
+            }
+        }
     }
 
     /// Waits until the home has all records that were visible before the volume came into service.

@@ -2,7 +2,6 @@
 //! ([`crate::record`]). The core knows serials, payloads and groups; where it needs more, it asks
 //! here, and nowhere else.
 
-use crate::Error;
 use crate::queue::{Change, Queue};
 use crate::range::counting;
 use crate::range::home::{Fold, RangeHome};
@@ -10,6 +9,7 @@ use crate::range::overlay::Overlay;
 use crate::range::quarantine::{self, Lost};
 use crate::range::{self, coalesce::coalesce};
 use crate::record::{self, Coming, Record, RecordHome};
+use crate::{Error, limits};
 use rekindle_base::Serial;
 use rekindle_content::{Batch, tree::Root};
 use rekindle_log::Position;
@@ -28,13 +28,13 @@ pub enum Home {
 
 impl Home {
     /// Reads the tree of a root, as far as lookups need it; fails if part of it cannot be read.
-    /// Byte ranges are looked at in steps of so many bytes, up to `size`.
-    pub async fn check_tree(&self, root: &Root, size: u64, step: u64) -> Result<(), Error> {
+    /// `size`: the volume's under that root.
+    pub async fn check_tree(&self, root: &Root, size: u64) -> Result<(), Error> {
         match self {
             Home::Range(home) => {
                 let mut position = 0;
                 while position < size {
-                    let span = step.max(1).min(size - position);
+                    let span = limits::LOOK_BYTES.min(size - position);
                     home.extents(root, position, span).await?;
                     position += span;
                 }

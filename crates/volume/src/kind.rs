@@ -6,7 +6,7 @@
 
 use crate::{Error, Vault};
 use rekindle_content::Content;
-use rekindle_staging::VaultBody;
+use rekindle_staging::{Staged, VaultBody, Written};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,7 +28,22 @@ pub trait Kind: Send + Sync + 'static {
     /// Says which part of a volume's content is under these keys of its tree: "16 KiB at byte 0".
     /// `None` if the vault does not tell.
     fn describe_damage(&self, vault: &Vault, keys: &[Range<u64>]) -> Option<String>;
+    /// Says whether the kind's volumes may come to another size. [`Kind::check`] judges each size.
+    fn sizes(&self) -> Sizes;
 }
+
+/// The sizes that a volume may come to.
+#[derive(Clone, Copy)]
+pub enum Sizes {
+    /// A volume keeps the size that it was made with.
+    Fixed,
+    /// A volume grows, and shrinks once the change that `cut` submits has given up the end of its
+    /// content: the stretch beyond the smaller size.
+    Any { cut: Cut },
+}
+
+/// Submits the change that gives up a stretch at the end of a volume.
+pub type Cut = fn(&Arc<Staged>, Range<u64>) -> Written;
 
 /// The kinds of volumes that this binary knows.
 #[derive(Clone)]
@@ -78,6 +93,20 @@ impl Kinds {
         self.known(vault)?.check(vault).map_err(|reason| damaged(vault, reason))
     }
 
+    /// Checks that a volume may come to another size. Returns how it shrinks.
+    pub(crate) fn resizes(&self, vault: &Vault, size: u64) -> Result<Cut, Error> {
+        self.check(vault)?;
+        let kind = self.known(vault)?;
+        let Sizes::Any { cut } = kind.sizes() else {
+            let (name, kind) = (&vault.name, kind.name());
+            return Err(Error::Invalid(format!(
+                "volume '{name}' keeps its size: volumes of kind '{kind}' cannot be resized"
+            )));
+        };
+        kind.check(&Vault { size, ..vault.clone() }).map_err(Error::Invalid)?;
+        Ok(cut)
+    }
+
     /// Makes the home of a volume.
     pub(crate) fn open(&self, content: &Content, vault: &Vault) -> Result<OpenedHome, Error> {
         self.known(vault)?.open(content, vault).map_err(|reason| damaged(vault, reason))
@@ -89,6 +118,14 @@ impl Kinds {
         let described = self.find(&vault.kind).and_then(|kind| kind.describe_damage(vault, keys));
         described.unwrap_or_else(|| "part of its content".to_owned())
     }
+}
+
+/// Checks that a volume is of the kind that a caller serves.
+pub fn is_of(vault: &Vault, wanted: &'static str) -> Result<(), Error> {
+    if vault.kind == wanted {
+        return Ok(());
+    }
+    Err(Error::OtherKind { name: vault.name.clone(), kind: vault.kind.clone(), wanted })
 }
 
 fn damaged(vault: &Vault, reason: String) -> Error {

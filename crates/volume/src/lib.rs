@@ -22,7 +22,7 @@ pub use attach::collector;
 pub use attach::record_cache::WarmRecordCache;
 pub use error::Error;
 pub use format::{Account, FORMATS, Outcome};
-pub use kind::{Kind, Kinds, OpenedHome};
+pub use kind::{Cut, Kind, Kinds, OpenedHome, Sizes, is_of};
 pub use manage::remove::Reaped;
 pub use manage::trash::Trashed;
 pub use manage::versions::VersionInfo;
@@ -203,6 +203,12 @@ impl Volumes {
     /// which goes on when a caller does not wait for its end.
     pub async fn attach(&self, name: &str) -> Result<Handle, Error> {
         attach::attach(&self.inner, name).await
+    }
+
+    /// Attaches a volume of one kind. A volume of another kind is refused ([`Error::OtherKind`])
+    /// before this node becomes its owner or reads its unfinished changes.
+    pub async fn attach_as(&self, name: &str, kind: &'static str) -> Result<Handle, Error> {
+        attach::attach_as(&self.inner, name, Some(kind)).await
     }
 
     /// Notes that a client of a volume has connected: the volume no longer awaits the return of a

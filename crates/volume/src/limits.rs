@@ -95,7 +95,5 @@ pub const SALVAGE_LINES_MAX: usize = 100;
 pub const CLIENT_RETURN: Duration = Duration::from_secs(60);
 
 const _: () = assert!(COLLECT_TIME.as_secs() < 60 * 60, "a hundred thousand in an hour");
-/// Bytes of an earlier content whose tree is checked in one call before a rollback to it.
-pub(crate) const VERSION_LOOK_BYTES: u64 = 16 << 30;
 /// Pause before a vault that is older than the log knows is read a second time.
 pub(crate) const SET_BACK_PAUSE: Duration = Duration::from_secs(1);

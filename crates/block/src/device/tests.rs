@@ -15,7 +15,7 @@ use rekindle_env::sim::{Faults, World};
 use rekindle_log::Log;
 use rekindle_staging::Staging;
 use rekindle_volume::{
-    Ack, Kind, Kinds, OpenedHome, Parts, Policy, Spec, Vault, VaultBody, Volumes,
+    Ack, Kind, Kinds, OpenedHome, Parts, Policy, Sizes, Spec, Vault, VaultBody, Volumes,
 };
 use std::ops::Range;
 use std::path::PathBuf;
@@ -99,6 +99,9 @@ impl Kind for Tape {
     }
     fn describe_damage(&self, _vault: &Vault, _keys: &[Range<u64>]) -> Option<String> {
         None
+    }
+    fn sizes(&self) -> Sizes {
+        Sizes::Fixed
     }
 }
 
@@ -215,7 +218,7 @@ proptest! {
                 if std::mem::take(&mut first) {
                     volumes.create(spec(policy, ack)).await.unwrap();
                 }
-                let mut device = Device::new(volumes.attach("vm1").await.unwrap()).unwrap();
+                let mut device = Device::attach(&volumes, "vm1").await.unwrap();
                 compare(&device, &model, 0, SIZE).await;
                 while !steps.is_empty() {
                     match steps.remove(0) {
@@ -223,7 +226,7 @@ proptest! {
                         Step::Reattach => {
                             drop(device);
                             volumes.detach("vm1").await.unwrap();
-                            device = Device::new(volumes.attach("vm1").await.unwrap()).unwrap();
+                            device = Device::attach(&volumes, "vm1").await.unwrap();
                         }
                         step => run(&device, &world.env(), &mut model, &step).await,
                     }
@@ -241,7 +244,7 @@ fn what_is_out_of_bounds_is_refused_with_numbers() {
     world.block_on(async {
         let (volumes, _faults) = start(&world.env(), &store).await;
         volumes.create(spec(Policy::Back, Ack::Flash)).await.unwrap();
-        let device = Device::new(volumes.attach("vm1").await.unwrap()).unwrap();
+        let device = Device::attach(&volumes, "vm1").await.unwrap();
         assert_eq!((device.name(), device.size(), device.block_size()), ("vm1", SIZE, BLOCK));
         let mut out = [0; 2];
         for offset in [SIZE - 1, SIZE, u64::MAX - 1, u64::MAX] {
@@ -275,7 +278,7 @@ fn one_outcome_of_many_changes() {
     world.block_on(async {
         let (volumes, faults) = start(&world.env(), &store).await;
         volumes.create(spec(Policy::Through, Ack::Flash)).await.unwrap();
-        let device = Device::new(volumes.attach("vm1").await.unwrap()).unwrap();
+        let device = Device::attach(&volumes, "vm1").await.unwrap();
         let data: Vec<u8> = (0..SIZE).map(|at| (at / 3) as u8).collect();
         // All pieces wait for the datastore concurrently, not one after the other.
         faults.set(Plan { latency: Duration::from_millis(10), ..Plan::default() });
@@ -303,7 +306,7 @@ fn a_sweep_frees_what_a_removed_volume_had_and_nothing_else() {
         for (seed, name) in [(1, "gone"), (2, "kept"), (3, "idle")] {
             let spec = Spec { name: name.into(), ..spec(Policy::Through, Ack::Flash) };
             volumes.create(spec).await.unwrap();
-            let device = Device::new(volumes.attach(name).await.unwrap()).unwrap();
+            let device = Device::attach(&volumes, name).await.unwrap();
             done(&device, device.write(0, &data(seed), false)).await;
         }
         volumes.detach("idle").await.unwrap();
@@ -320,7 +323,7 @@ fn a_sweep_frees_what_a_removed_volume_had_and_nothing_else() {
     world.block_on(async {
         let (volumes, _) = start(&world.env(), &store).await;
         for (seed, name) in [(2, "kept"), (3, "idle")] {
-            let device = Device::new(volumes.attach(name).await.unwrap()).unwrap();
+            let device = Device::attach(&volumes, name).await.unwrap();
             compare(&device, &data(seed), 0, SIZE).await;
         }
     });
@@ -333,7 +336,7 @@ fn a_volume_of_another_kind_is_no_device() {
         let (volumes, _faults) = start(&world.env(), &store).await;
         let tape = Spec { kind: "tape".into(), ..spec(Policy::Back, Ack::Flash) };
         volumes.create(tape).await.unwrap();
-        let refused = Device::new(volumes.attach("vm1").await.unwrap()).err().unwrap();
+        let refused = Device::attach(&volumes, "vm1").await.err().unwrap();
         assert!(matches!(&refused, Error::OtherKind { kind, .. } if kind == "tape"));
         assert_eq!(
             refused.to_string(),
@@ -349,7 +352,7 @@ fn a_vault_with_a_block_size_that_no_volume_has_is_neither_served_nor_repaired()
     world.block_on(async {
         let (volumes, _, _, writer) = start_all(&world.env(), &store).await;
         let vault = volumes.create(spec(Policy::Through, Ack::Flash)).await.unwrap().vault;
-        let device = Device::new(volumes.attach("vm1").await.unwrap()).unwrap();
+        let device = Device::attach(&volumes, "vm1").await.unwrap();
         done(&device, device.write(0, &[1; 4096], false)).await;
         drop(device);
         volumes.detach("vm1").await.unwrap();

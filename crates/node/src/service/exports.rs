@@ -33,8 +33,7 @@ impl Exports for Service {
     ) -> BoxFuture<'a, Result<rekindle_block::Device, ExportError>> {
         Box::pin(async move {
             let node = self.node().await.map_err(unavailable)?;
-            let handle = node.volumes.attach(name).await?;
-            let device = rekindle_block::Device::new(handle)?;
+            let device = rekindle_block::Device::attach(&node.volumes, name).await?;
             node.volumes.client_is_back(name);
             Ok(device)
         })

@@ -47,8 +47,7 @@ pub async fn attach(
 
 /// Attaches and reads one volume. Returns the number of blocks read.
 async fn one(node: &Node, name: &str, reads: u64) -> Result<u64, ApiError> {
-    let handle = node.volumes.attach(name).await.map_err(|error| refused(&error))?;
-    let device = Device::new(handle).map_err(|error| refused(&error))?;
+    let device = Device::attach(&node.volumes, name).await.map_err(|error| refused(&error))?;
     let places = device.size() / READ_BYTES;
     let reads = reads.min(places).min(limits::ATTACH_READS_MAX);
     let mut block = [0; READ_BYTES as usize];

@@ -292,6 +292,12 @@ impl Staged {
         }
     }
 
+    /// Returns the error with which the volume went out of service, if it did. A kind that reads
+    /// its home itself asks after a read, since another node may have the volume by then.
+    pub fn serves(&self) -> Result<(), Error> {
+        self.gate.lock().in_service()
+    }
+
     /// Makes staged changes up to `ticket` durable and visible. The calling task may become the
     /// flush leader, and write to flash.
     pub async fn sync(&self, ticket: Ticket) -> Result<(), Error> {

@@ -62,6 +62,9 @@ pub struct Salvaged {
     pub replayed: u64,
     /// Packs that were mended: new footers, and blobs rebuilt from parity.
     pub footers: u64,
+    /// Whether the volume holds records: then nothing is ever given up, and stretches are keys of
+    /// its tree.
+    pub of_records: bool,
     /// Stretches that this salvage had to give up.
     pub lost: Vec<Lost>,
     /// Stretches that the salvage may not give up, although it would have to: their pointers stay
@@ -95,7 +98,7 @@ impl Salvaged {
         }
     }
 
-    /// Bytes that the user would lose by going on.
+    /// Bytes that the user of a volume of byte ranges would lose by going on.
     #[must_use]
     pub fn withheld_bytes(&self) -> u64 {
         self.withheld.iter().map(|lost| lost.span).fold(0, u64::saturating_add)
@@ -179,7 +182,8 @@ impl Staged {
         self.gate.lock().salvages += 1;
         let _wanting = Wanting(self);
         let content = &self.inner.content;
-        let mut salvaged = Salvaged::default();
+        let of_records = matches!(self.home, Home::Record(_));
+        let mut salvaged = Salvaged { of_records, ..Salvaged::default() };
         for _ in 0..limits::SALVAGE_PASSES_MAX {
             let findings = {
                 // Every chunk that this root reaches stays until it has been read.
@@ -225,7 +229,7 @@ impl Staged {
     }
 
     /// The newest earlier content that is whole, among those that lose less than the withheld
-    /// bytes.
+    /// bytes. No volume of records goes on without a key, so any of them counts.
     async fn whole_version(
         &self,
         salvaged: &mut Salvaged,
@@ -240,7 +244,8 @@ impl Staged {
             bytes = bytes.saturating_add(version.replaced);
             (version, bytes)
         });
-        let is_better = |(_, bytes): &(Version, u64)| *bytes < salvaged.withheld_bytes();
+        let is_better =
+            |(_, bytes): &(Version, u64)| salvaged.of_records || *bytes < salvaged.withheld_bytes();
         let better: Vec<_> = since.take_while(is_better).collect();
         let may_be_whole = |(version, _): &&(Version, u64)| {
             versions::is_kept(version, now) && version.lost.is_empty()

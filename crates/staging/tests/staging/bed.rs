@@ -1,6 +1,7 @@
 //! A node with one volume, on the machine that the test provides.
 
 use crate::blocks::Blocks;
+use crate::map::Map;
 use rekindle_base::{Generation, Incarnation, NodeId, VolumeId};
 use rekindle_content::{Compression, Content};
 use rekindle_datastore::Store;
@@ -170,6 +171,16 @@ impl Node {
     pub async fn open_as(&self, vault: Vault) -> Result<Arc<Staged>, Error> {
         let held = self.held(vault).await;
         self.staging.open(held, Home::Range(self.home())).await
+    }
+
+    /// Brings a map into service, and makes it if there is none.
+    pub async fn open_map(&self, tag: u8) -> Result<(Arc<Staged>, Arc<Map>), Error> {
+        let held = self.held(Vault { kind: "map".into(), ..self.setup.vault(tag) }).await;
+        let home = Home::Record(Map::new(&self.content, &held.value));
+        let volume = self.staging.open(held, home).await?;
+        volume.until_readable().await?;
+        let map = volume.record_home().expect("the home that was given");
+        Ok((volume, map))
     }
 
     /// The vault as the store has it.

@@ -1,14 +1,13 @@
 //! A volume kind that is no range: a map of numbered values, changed by records. A group moves a
-//! value from one key to another.
+//! value from one key to another. The tests of `volume` and the simulation have the same map.
 
-use crate::bed::Node;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_base::Serial;
 use rekindle_content::tree::{self, Root};
 use rekindle_content::{Batch, Class, Content};
 use rekindle_env::BoxFuture;
-use rekindle_staging::{Error, Home, NewRecord, Record, RecordHome, Staged, Vault};
+use rekindle_staging::{Error, NewRecord, Record, RecordHome, Staged, Vault, Written};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -38,7 +37,7 @@ impl Op {
 
     fn decode(record: &Record) -> Op {
         let (key, value) = record.bytes.split_at(8);
-        let key = u64::from_le_bytes(key.try_into().unwrap());
+        let key = u64::from_le_bytes(key.try_into().expect("8 bytes"));
         match record.kind {
             PUT => Op::Put(key, Bytes::copy_from_slice(value)),
             DELETE => Op::Delete(key),
@@ -46,23 +45,31 @@ impl Op {
         }
     }
 
+    /// The key, and its value afterwards.
+    fn outcome(self) -> (u64, Option<Bytes>) {
+        match self {
+            Op::Put(key, value) => (key, Some(value)),
+            Op::Delete(key) => (key, None),
+        }
+    }
+
     pub fn apply(&self, values: &mut Values) {
         match self {
             Op::Put(key, value) => drop(values.insert(*key, value.clone())),
-            // A move of a value that is not there would show that a record was applied twice.
             Op::Delete(key) => assert!(values.remove(key).is_some(), "key {key} is deleted once"),
         }
     }
 }
 
-/// The home of a map: its visible state, in RAM.
+/// The home of a map: the visible changes that the root does not have, in RAM.
 pub struct Map {
     content: Content,
     state: Mutex<State>,
 }
 
 struct State {
-    values: Values,
+    /// The last outcome of each key that the root does not have, and its serial.
+    newer: BTreeMap<u64, (Serial, Option<Bytes>)>,
     /// The last visible record.
     last: Serial,
     root: Root,
@@ -70,26 +77,38 @@ struct State {
 }
 
 impl Map {
+    /// Makes the home of a map. Reads nothing: a kind opens its volumes by a plain call.
+    pub fn new(content: &Content, vault: &Vault) -> Arc<Map> {
+        let (root, checkpoint) = (vault.root, vault.checkpoint);
+        let state = State { newer: BTreeMap::new(), last: checkpoint, root, checkpoint };
+        Arc::new(Map { content: content.clone(), state: Mutex::new(state) })
+    }
+
     /// The map under a root.
-    pub async fn load(content: &Content, root: &Root) -> Values {
+    pub async fn load(content: &Content, root: &Root) -> Result<Values, Error> {
         let mut values = Values::new();
-        for key in 0..KEYS {
-            if let Some(pointer) = tree::get(content, root, key).await.unwrap() {
-                values.insert(key, content.read(&pointer, Class::Data).await.unwrap());
+        for (key, pointer) in tree::range(content, root, 0..KEYS).await? {
+            values.insert(key, content.read(&pointer, Class::Data).await?);
+        }
+        Ok(values)
+    }
+
+    /// The visible map.
+    pub async fn values(&self) -> Result<Values, Error> {
+        // No sweep takes what this root reaches before it has been read.
+        let _hold = self.content.hold();
+        let (root, newer) = {
+            let state = self.state.lock();
+            (state.root, state.newer.clone())
+        };
+        let mut values = Map::load(&self.content, &root).await?;
+        for (key, (_, value)) in newer {
+            match value {
+                Some(value) => drop(values.insert(key, value)),
+                None => drop(values.remove(&key)),
             }
         }
-        values
-    }
-
-    pub async fn new(content: &Content, vault: &Vault) -> Arc<Map> {
-        let (root, checkpoint) = (vault.root, vault.checkpoint);
-        let values = Map::load(content, &root).await;
-        let state = Mutex::new(State { values, last: checkpoint, root, checkpoint });
-        Arc::new(Map { content: content.clone(), state })
-    }
-
-    pub fn values(&self) -> Values {
-        self.state.lock().values.clone()
+        Ok(values)
     }
 
     pub fn last(&self) -> Serial {
@@ -109,7 +128,8 @@ impl RecordHome for Map {
         for (index, record) in group.iter().enumerate() {
             assert_eq!(record.serial, state.last.next(), "each record once, in serial order");
             assert_eq!(record.joined, index + 1 < group.len(), "one whole group");
-            Op::decode(record).apply(&mut state.values);
+            let (key, value) = Op::decode(record).outcome();
+            state.newer.insert(key, (record.serial, value));
             state.last = record.serial;
         }
     }
@@ -118,6 +138,7 @@ impl RecordHome for Map {
         let mut state = self.state.lock();
         assert!(checkpoint >= state.checkpoint && checkpoint <= state.last, "visible before");
         (state.root, state.checkpoint) = (*root, checkpoint);
+        state.newer.retain(|_, (serial, _)| *serial > checkpoint);
     }
 
     fn fold<'a>(
@@ -127,14 +148,9 @@ impl RecordHome for Map {
         records: &'a [Record],
     ) -> BoxFuture<'a, Result<Root, Error>> {
         Box::pin(async move {
-            assert!(!records.last().unwrap().joined, "groups are whole");
-            let mut values: BTreeMap<u64, Option<Bytes>> = BTreeMap::new();
-            for record in records {
-                match Op::decode(record) {
-                    Op::Put(key, value) => values.insert(key, Some(value)),
-                    Op::Delete(key) => values.insert(key, None),
-                };
-            }
+            assert!(records.last().is_some_and(|last| !last.joined), "groups are whole");
+            let values: BTreeMap<_, _> =
+                records.iter().map(|record| Op::decode(record).outcome()).collect();
             let mut entries = Vec::new();
             for (key, value) in values {
                 let pointer = match value {
@@ -148,28 +164,23 @@ impl RecordHome for Map {
     }
 
     fn check_tree<'a>(&'a self, root: &'a Root) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(async move {
-            for key in 0..KEYS {
-                tree::get(&self.content, root, key).await?;
-            }
-            Ok(())
-        })
+        Box::pin(async move { Ok(tree::range(&self.content, root, 0..KEYS).await.map(drop)?) })
     }
 }
 
-/// Brings a map into service, and makes it if there is none.
-pub async fn open(node: &Node, tag: u8) -> Result<(Arc<Staged>, Arc<Map>), Error> {
-    let held = node.held(Vault { kind: "map".into(), ..node.setup.vault(tag) }).await;
-    let map = Map::new(&node.content, &held.value).await;
-    let volume = node.staging.open(held, Home::Record(map.clone())).await?;
-    volume.until_readable().await?;
-    Ok((volume, map))
-}
-
 /// Submits one change or a group.
-pub fn submit(volume: &Arc<Staged>, ops: &[Op], durable: bool) -> rekindle_staging::Written {
+pub fn submit(volume: &Arc<Staged>, ops: &[Op], durable: bool) -> Written {
     let encoded: Vec<_> = ops.iter().map(Op::encode).collect();
     let records: Vec<_> =
         encoded.iter().map(|(kind, bytes)| NewRecord { kind: *kind, bytes }).collect();
     volume.append_records(&records, durable)
+}
+
+/// Reads the map of a volume in service, as a protocol would.
+pub async fn read(volume: &Staged) -> Result<Values, Error> {
+    volume.until_readable().await?;
+    let map = volume.record_home::<Map>().expect("the volume is a map");
+    assert!(map.stored().1 <= map.last(), "the root has visible records only");
+    let values = map.values().await.inspect_err(|error| volume.notice(error))?;
+    volume.serves().map(|()| values)
 }

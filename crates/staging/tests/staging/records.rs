@@ -2,7 +2,7 @@
 
 use crate::bed::{Node, Setup, done, read};
 use crate::damage::find;
-use crate::map::{self, Map, Op};
+use crate::map::{self, Map, Op, Values};
 use bytes::Bytes;
 use rekindle_base::{Serial, VolumeId};
 use rekindle_datastore::Store;
@@ -31,6 +31,19 @@ async fn write(volume: &Arc<Staged>, ops: &[Op]) {
     done(volume, map::submit(volume, ops, false)).await.unwrap();
 }
 
+async fn values(map: &Map) -> Values {
+    map.values().await.unwrap()
+}
+
+async fn keys(map: &Map) -> Vec<u64> {
+    values(map).await.into_keys().collect()
+}
+
+/// The map as the datastore has it.
+async fn stored(node: &Node, map: &Map) -> Values {
+    Map::load(&node.content, &map.stored().0).await.unwrap()
+}
+
 #[test]
 fn a_map_lives_through_restarts_and_destaging() {
     let (world, store) = (World::new(1, Faults::none()), Mem::store());
@@ -38,28 +51,29 @@ fn a_map_lives_through_restarts_and_destaging() {
         let env = world.env();
         world.block_on(async {
             let node = start(&env, &store, 4).await;
-            let (volume, map) = map::open(&node, 1).await.unwrap();
-            assert_eq!(map.values().len() as u64, life.min(1) + life);
+            let (volume, map) = node.open_map(1).await.unwrap();
+            assert_eq!(values(&map).await.len() as u64, life.min(1) + life);
             if life == 0 {
                 write(&volume, &[put(30, 1, 100)]).await;
             }
             write(&volume, &[put(life, 7, 50)]).await;
             // A group moves one value on.
             let from = 30 + life;
-            let value = map.values()[&from].clone();
+            let value = values(&map).await[&from].clone();
             write(&volume, &[Op::Delete(from), Op::Put(from + 1, value)]).await;
-            assert!(map.values().contains_key(&(from + 1)) && !map.values().contains_key(&from));
+            let keys = keys(&map).await;
+            assert!(keys.contains(&(from + 1)) && !keys.contains(&from));
             if life % 2 == 1 {
                 volume.drain().await.unwrap();
                 let (root, checkpoint) = map.stored();
                 assert_eq!((root, checkpoint), (volume.vault().root, map.last()));
-                assert_eq!(Map::load(&node.content, &root).await, map.values());
+                assert_eq!(stored(&node, &map).await, values(&map).await);
             }
             if life % 3 == 2 {
                 // Out of service and back, in the same life.
                 volume.close().await.unwrap();
-                let (_, again) = map::open(&node, 1).await.unwrap();
-                assert_eq!(again.values(), map.values());
+                let (_, again) = node.open_map(1).await.unwrap();
+                assert_eq!(values(&again).await, values(&map).await);
             }
         });
         match life % 2 {
@@ -77,7 +91,7 @@ fn a_damaged_record_keeps_its_volume_out_of_service_until_its_group_is_given_up(
         let env = world.env();
         world.block_on(async {
             let node = start(&env, &store, index_at_once).await;
-            let (volume, _) = map::open(&node, 1).await.unwrap();
+            let (volume, _) = node.open_map(1).await.unwrap();
             write(&volume, &[put(1, 0x11, 300)]).await;
             write(&volume, &[put(2, 0x22, 300), put(3, 0x33, 300), put(4, 0x44, 300)]).await;
             write(&volume, &[put(5, 0x55, 300)]).await;
@@ -88,7 +102,7 @@ fn a_damaged_record_keeps_its_volume_out_of_service_until_its_group_is_given_up(
         let env = world.env();
         world.block_on(async {
             let node = start(&env, &store, index_at_once).await;
-            let Err(Error::Lost { reason, .. }) = map::open(&node, 1).await else {
+            let Err(Error::Lost { reason, .. }) = node.open_map(1).await else {
                 panic!("it is damaged")
             };
             assert!(reason.contains("serial 3 (a record of kind 1)"), "{reason}");
@@ -98,18 +112,18 @@ fn a_damaged_record_keeps_its_volume_out_of_service_until_its_group_is_given_up(
             let (held, lines) = node.staging.accept_losses(held).await.unwrap();
             assert_eq!(held.value.accepted.unwrap().through, Serial(1), "{lines:?}");
             assert!(lines.iter().any(|line| line == "given up: serial 4, a record of kind 1"));
-            let (volume, map) = map::open(&node, 1).await.unwrap();
-            assert_eq!(map.values().into_keys().collect::<Vec<_>>(), [1]);
+            let (volume, map) = node.open_map(1).await.unwrap();
+            assert_eq!(keys(&map).await, [1]);
             write(&volume, &[put(9, 0x99, 300)]).await;
         });
         world.cut_power();
         let env = world.env();
         world.block_on(async {
             let node = start(&env, &store, index_at_once).await;
-            let (volume, map) = map::open(&node, 1).await.unwrap();
-            assert_eq!(map.values().into_keys().collect::<Vec<_>>(), [1, 9]);
+            let (volume, map) = node.open_map(1).await.unwrap();
+            assert_eq!(keys(&map).await, [1, 9]);
             assert_eq!(volume.drain().await.unwrap(), Serial(2));
-            assert_eq!(Map::load(&node.content, &map.stored().0).await, map.values());
+            assert_eq!(stored(&node, &map).await, values(&map).await);
         });
     }
 }
@@ -126,7 +140,7 @@ fn a_group_that_only_memory_had_goes_as_a_whole() {
         let env = world.env();
         world.block_on(async {
             let node = Node::start(&env, &setup, &store, Plan::default()).await;
-            let (volume, map) = map::open(&node, 1).await.unwrap();
+            let (volume, map) = node.open_map(1).await.unwrap();
             for group in 0..3 {
                 let ops: Vec<_> = (0..5).map(|key| put(group * 5 + key, 1, 900)).collect();
                 assert!(matches!(map::submit(&volume, &ops, false), Written::Acked));
@@ -138,7 +152,7 @@ fn a_group_that_only_memory_had_goes_as_a_whole() {
         let env = world.env();
         world.block_on(async {
             let node = Node::start(&env, &setup, &store, Plan::default()).await;
-            let (_, map) = map::open(&node, 1).await.unwrap();
+            let (_, map) = node.open_map(1).await.unwrap();
             assert!(map.last().0.is_multiple_of(5), "{}", map.last());
             seen[map.last().0 as usize / 5] += 1;
         });
@@ -155,7 +169,7 @@ fn the_policies_that_wait_for_the_datastore_show_a_group_with_its_commit() {
         world.block_on(async {
             let plan = "latency=50ms".parse().unwrap();
             let node = Node::start(&env, &setup, &store, Plan::default()).await;
-            let (volume, map) = map::open(&node, 1).await.unwrap();
+            let (volume, map) = node.open_map(1).await.unwrap();
             node.faults.set(plan);
             let written = map::submit(&volume, &[put(1, 1, 100), put(2, 2, 100)], false);
             env.sleep(Duration::from_millis(1)).await;
@@ -168,8 +182,8 @@ fn the_policies_that_wait_for_the_datastore_show_a_group_with_its_commit() {
         let env = world.env();
         world.block_on(async {
             let node = Node::start(&env, &setup, &store, Plan::default()).await;
-            let (_, map) = map::open(&node, 1).await.unwrap();
-            assert_eq!(map.values().into_keys().collect::<Vec<_>>(), [1, 2]);
+            let (_, map) = node.open_map(1).await.unwrap();
+            assert_eq!(keys(&map).await, [1, 2]);
         });
     }
 }
@@ -182,7 +196,7 @@ fn what_is_too_large_or_of_the_other_shape_is_refused_and_leaves_no_trace() {
         let env = world.env();
         world.block_on(async {
             let node = Node::start(&env, &setup, &store, Plan::default()).await;
-            let (volume, map) = map::open(&node, 1).await.unwrap();
+            let (volume, map) = node.open_map(1).await.unwrap();
             let refused = async |written: Written| {
                 let error = done(&volume, written).await.unwrap_err();
                 assert!(matches!(error, Error::Invalid(_)), "{error}");

@@ -14,7 +14,7 @@ use crate::registry::entry::{Entry, Handle, Live, Waiting};
 use crate::registry::machine::{Event, State};
 use crate::registry::{Claim, Inner};
 use crate::repair::salvage::{self, attempts::By};
-use crate::{Error, Vault, limits};
+use crate::{Error, Vault, kind, limits};
 use futures_util::{StreamExt, stream};
 use rekindle_base::Kind;
 use rekindle_datastore::record::Held;
@@ -29,8 +29,18 @@ enum Found {
     Attach(Claim, Waiting, u64),
 }
 
-/// Attaches, or waits for the attach that is under way, and holds.
+/// Attaches a volume of any kind.
 pub(crate) async fn attach(inner: &Arc<Inner>, name: &str) -> Result<Handle, Error> {
+    attach_as(inner, name, None).await
+}
+
+/// Attaches, or waits for the attach that is under way, and holds. A volume that is not of the
+/// `wanted` kind is refused, and stays as it is.
+pub(crate) async fn attach_as(
+    inner: &Arc<Inner>,
+    name: &str,
+    wanted: Option<&'static str>,
+) -> Result<Handle, Error> {
     rekindle_base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
     loop {
         if inner.is_stopping() {
@@ -39,12 +49,12 @@ pub(crate) async fn attach(inner: &Arc<Inner>, name: &str) -> Result<Handle, Err
         let entry = inner.entry(name);
         let (changes, attempt) = match look(inner, &entry)? {
             None => continue,
-            Some(Found::Held(handle)) => return Ok(handle),
+            Some(Found::Held(handle)) => return is_wanted(handle.vault(), wanted).map(|()| handle),
             Some(Found::Wait(changes, attempt)) => (changes, attempt),
             Some(Found::Attach(attaching, changes, attempt)) => {
                 // With a cached vault the attach is mostly a plain call. Only an attach that must
                 // wait goes to the background.
-                let mut work = Box::pin(carry_out(attaching));
+                let mut work = Box::pin(carry_out(attaching, wanted));
                 if futures_util::poll!(work.as_mut()).is_pending() {
                     inner.env.spawn("volume-attach", work);
                 }
@@ -56,9 +66,17 @@ pub(crate) async fn attach(inner: &Arc<Inner>, name: &str) -> Result<Handle, Err
         if let (Some(mine), Some((failed, error))) = (attempt, failed)
             && failed >= mine
         {
-            return Err(error);
+            match error {
+                // The client that began that attach wanted another kind: this one begins its own.
+                Error::OtherKind { wanted: theirs, .. } if Some(theirs) != wanted => {}
+                error => return Err(error),
+            }
         }
     }
+}
+
+fn is_wanted(vault: &Vault, wanted: Option<&'static str>) -> Result<(), Error> {
+    wanted.map_or(Ok(()), |wanted| kind::is_of(vault, wanted))
 }
 
 /// Attaches the volumes that had clients in the last life, if the record cache has them.
@@ -105,8 +123,8 @@ fn look(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Option<Found>, Error> 
 }
 
 /// Carries the attach out and applies its outcome.
-async fn carry_out(attaching: Claim) {
-    let outcome = bring_up(&attaching).await;
+async fn carry_out(attaching: Claim, wanted: Option<&'static str>) {
+    let outcome = bring_up(&attaching, wanted).await;
     let name = attaching.entry.name.clone();
     let ended = match outcome {
         Ok(live) => {
@@ -119,6 +137,17 @@ async fn carry_out(attaching: Claim) {
         }
         Err(error) if error.is_for_salvage() && !attaching.inner.is_stopping() => {
             return hand_over_to_salvage(attaching, &error);
+        }
+        // That tells nothing about the volume.
+        Err(error @ Error::OtherKind { .. }) => {
+            tracing::debug!(volume = name, "not attached: {error}");
+            let event = match attaching.came_from() {
+                State::Error => Event::AttachDamaged,
+                _ => Event::AttachFailed,
+            };
+            attaching.end(event, &error.to_string(), |inside| {
+                inside.failed = Some((inside.attempts, error));
+            })
         }
         Err(error) => {
             let event = if error.is_lasting() { Event::AttachDamaged } else { Event::AttachFailed };
@@ -152,13 +181,13 @@ fn hand_over_to_salvage(attaching: Claim, error: &Error) {
     drop(salvage::request(&inner, &name, &reason, By::Itself, Some(attaching)));
 }
 
-async fn bring_up(attaching: &Claim) -> Result<Live, Error> {
+async fn bring_up(attaching: &Claim, wanted: Option<&'static str>) -> Result<Live, Error> {
     let (inner, entry) = (&attaching.inner, &attaching.entry);
     let (began, watch) = (inner.env.now(), inner.env.watch());
     let phase = format!("attach {}", entry.name);
-    let live = match from_cache(attaching, &phase).await {
+    let live = match from_cache(attaching, &phase, wanted).await {
         Some(live) => live,
-        None => by_store(attaching, &phase).await?,
+        None => by_store(attaching, &phase, wanted).await?,
     };
     inner.env.boot_phase(&phase, None, watch);
     metrics::histogram!("rekindle_volume_attach_seconds")
@@ -167,10 +196,11 @@ async fn bring_up(attaching: &Claim) -> Result<Live, Error> {
 }
 
 /// Attaches by the cached vault, if there is one.
-async fn from_cache(attaching: &Claim, phase: &str) -> Option<Live> {
+async fn from_cache(attaching: &Claim, phase: &str, wanted: Option<&'static str>) -> Option<Live> {
     let (inner, entry) = (&attaching.inner, &attaching.entry);
     let watch = inner.env.watch();
     let held = record_cache::find(&inner.writer, &entry.name)?;
+    is_wanted(&held.value, wanted).ok()?;
     inner.env.boot_phase("vault", Some(phase), watch);
     entry.inside.lock().known = true;
     match open(attaching, held, phase, true).await {
@@ -190,7 +220,11 @@ async fn from_cache(attaching: &Claim, phase: &str) -> Option<Live> {
     }
 }
 
-async fn by_store(attaching: &Claim, phase: &str) -> Result<Live, Error> {
+async fn by_store(
+    attaching: &Claim,
+    phase: &str,
+    wanted: Option<&'static str>,
+) -> Result<Live, Error> {
     let (inner, entry) = (&attaching.inner, &attaching.entry);
     metrics::counter!("rekindle_volume_attaches_total", "vault" => "store").increment(1);
     let mut tries = limits::CONFLICTS_MAX;
@@ -202,6 +236,7 @@ async fn by_store(attaching: &Claim, phase: &str) -> Result<Live, Error> {
         };
         entry.inside.lock().known = true;
         inner.kinds.check(&found.value)?;
+        is_wanted(&found.value, wanted)?;
         let watch = inner.env.watch();
         let held = {
             let _step = attaching.step("the store: becoming the owner in the vault");

@@ -5,6 +5,7 @@
 //! name is made; the vault changes; the old name is deleted; the vault forgets it. After a crash at
 //! any step one of the two names is right, and the reaper, or a removal, frees the other.
 
+use crate::kind::Cut;
 use crate::manage::create;
 use crate::manage::list;
 use crate::manage::rest;
@@ -145,37 +146,35 @@ pub(crate) async fn resize(
     let _lock = inner.name_locks.take(name).await;
     let vault = records::find(&inner.writer, name).await?.value;
     create::check_size(size)?;
-    inner.kinds.check(&vault)?;
-    let resized = Vault { size, ..vault.clone() };
-    inner.kinds.known(&vault)?.check(&resized).map_err(Error::Invalid)?;
+    let cut = inner.kinds.resizes(&vault, size)?;
     if size < vault.size && !shrink {
         return Err(Error::Invalid(format!(
-            "volume '{name}' has {}: {} would cut off its end; shrink the file system in it first, then say --shrink",
+            "volume '{name}' has {}: {} would cut off its end; make what is in it smaller first (a file system, say), then say --shrink",
             format_size(vault.size),
             format_size(size)
         )));
     }
     if size < vault.size {
         let claimed = offline::claim(inner, name, false, "shrinking").await?;
-        let cut = cut(&claimed, &vault, size).await;
-        let why = cut.as_ref().err().map(ToString::to_string);
+        let done = shrink_to(&claimed, &vault, size, cut).await;
+        let why = done.as_ref().err().map(ToString::to_string);
         let cause = why.clone().unwrap_or_else(|| format!("shrunk to {size} bytes"));
         claimed.end(Event::OfflineDone, &cause, |inside| inside.reason = why)?;
-        cut?;
+        done?;
     } else {
         grow(inner, name, &vault, size).await?;
     }
     list::show(inner, name).await
 }
 
-/// Shrinks a volume: trims its end, so that a version keeps the content from before, and then
-/// writes the size.
-async fn cut(claimed: &Claim, vault: &Vault, size: u64) -> Result<(), Error> {
+/// Shrinks a volume: cuts its end off as its kind does, so that a version keeps the content from
+/// before, and then writes the size.
+async fn shrink_to(claimed: &Claim, vault: &Vault, size: u64, cut: Cut) -> Result<(), Error> {
     let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
     rest::settle(claimed, async |staged| {
-        // Drained before the trim, so that the content before the cut becomes a version of its own.
+        // Drained before the cut, so that the content before the cut becomes a version of its own.
         staged.drain().await?;
-        match staged.clear(size, vault.size - size, true, true) {
+        match cut(staged, size..vault.size) {
             Written::Acked => {}
             Written::NeedsSync(ticket) => staged.sync(ticket).await?,
             Written::Pending(later) => later.await?,

@@ -10,7 +10,7 @@ use crate::manage::rest;
 use crate::registry::machine::Event;
 use crate::registry::{Claim, Inner};
 use crate::stop::offline;
-use crate::{Error, Info, Vault, VaultState, limits, records};
+use crate::{Error, Info, Vault, VaultState, records};
 use rekindle_datastore::record::Held;
 use rekindle_staging::versions::{Spared, Time};
 use rekindle_staging::{Accepted, Version, versions};
@@ -88,8 +88,7 @@ pub(crate) async fn rollback(
 /// Fails if part of the tree of an earlier content cannot be read.
 async fn is_readable(inner: &Inner, vault: &Vault, version: &Version) -> Result<(), Error> {
     let home = inner.home_of(vault)?;
-    let looked = home.check_tree(&version.root, version.size, limits::VERSION_LOOK_BYTES).await;
-    let Err(error) = looked else { return Ok(()) };
+    let Err(error) = home.check_tree(&version.root, version.size).await else { return Ok(()) };
     let (name, label) = (&vault.name, version.label());
     let reason = format!(
         "its version {label} cannot be read, so the volume stays as it is: {error}; `rekindle volume versions {name}` \

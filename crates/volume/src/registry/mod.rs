@@ -255,13 +255,12 @@ impl Inner {
         else {
             return;
         };
-        // A read of zero bytes tells whether the volume still answers.
-        let (event, reason) = match live.staged.read_now(0, &mut []) {
+        let (event, reason) = match live.staged.serves() {
             Err(error) => {
                 inside.live = None;
                 (Event::Failed, Some(error.to_string()))
             }
-            Ok(_) => match (inside.machine.state(), live.staged.backlog().stalled) {
+            Ok(()) => match (inside.machine.state(), live.staged.backlog().stalled) {
                 (State::Attached, Some(why)) => (Event::Stall, Some(why)),
                 (State::Stalled, None) => (Event::Resume, None),
                 (State::Stalled, why) => return inside.reason = why,
@@ -302,6 +301,12 @@ impl Claim {
         let step = Step { what, since: self.inner.env.now() };
         let before = self.entry.inside.lock().step.replace(step);
         WaitNote { entry: &self.entry, before }
+    }
+
+    /// Returns the state before the present one.
+    pub fn came_from(&self) -> State {
+        let inside = self.entry.inside.lock();
+        inside.machine.history().back().map_or(State::Unattached, |last| last.from)
     }
 
     /// Goes on to another transitional state by `event`; the claim is kept.

@@ -1,18 +1,28 @@
-//! Two kinds of volumes for tests, and tests of the door for kinds.
+//! Two kinds of volumes for tests, one of byte ranges and one of records, and tests of the door for
+//! kinds.
 
 use super::bed::{Bed, OneChunk, kind, read, spec, write};
+use super::map::{self, Map, Op, Values};
 use crate::registry::machine::State;
-use crate::{Error, Kind, Kinds, OpenedHome, Spec, Vault, VaultBody, Volumes};
+use crate::{Error, Handle, Kind, Kinds, OpenedHome, Sizes, Spec, Vault, VaultBody, Volumes};
+use crate::{Outcome, Written};
+use bytes::Bytes;
+use futures_util::future::join;
 use rekindle_content::Content;
 use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A kind without settings. Its whole volume is one chunk.
 struct Plain;
+
+/// Bytes that no plain volume has.
+const TOO_LARGE: u64 = 1 << 30;
 
 impl Kind for Plain {
     fn name(&self) -> &'static str {
@@ -21,8 +31,11 @@ impl Kind for Plain {
     fn create(&self, _size: u64, settings: &VaultBody) -> Result<VaultBody, String> {
         Ok(settings.clone())
     }
-    fn check(&self, _vault: &Vault) -> Result<(), String> {
-        Ok(())
+    fn check(&self, vault: &Vault) -> Result<(), String> {
+        match vault.size < TOO_LARGE {
+            true => Ok(()),
+            false => Err(format!("no plain volume has {} bytes", vault.size)),
+        }
     }
     fn open(&self, content: &Content, _vault: &Vault) -> Result<OpenedHome, String> {
         Ok(OpenedHome::Range(Arc::new(OneChunk { content: content.clone() })))
@@ -30,10 +43,13 @@ impl Kind for Plain {
     fn describe_damage(&self, _vault: &Vault, _keys: &[Range<u64>]) -> Option<String> {
         None
     }
+    fn sizes(&self) -> Sizes {
+        Sizes::Any { cut: |volume, end| volume.clear(end.start, end.end - end.start, true, true) }
+    }
 }
 
-/// A kind with a body of its own.
-struct Map;
+/// A kind with a body of its own, whose changes are records.
+struct Maps;
 
 #[derive(Serialize, Deserialize)]
 #[serde(default)]
@@ -47,7 +63,7 @@ impl Default for MapBody {
     }
 }
 
-impl Kind for Map {
+impl Kind for Maps {
     fn name(&self) -> &'static str {
         "map"
     }
@@ -63,18 +79,47 @@ impl Kind for Map {
     }
     fn open(&self, content: &Content, vault: &Vault) -> Result<OpenedHome, String> {
         self.check(vault)?;
-        Plain.open(content, vault)
+        Ok(OpenedHome::Record(Map::new(content, vault)))
     }
     fn describe_damage(&self, _vault: &Vault, keys: &[Range<u64>]) -> Option<String> {
         Some(format!("{} range(s) of keys", keys.len()))
     }
+    fn sizes(&self) -> Sizes {
+        Sizes::Fixed
+    }
 }
 
 pub(super) fn kinds() -> Kinds {
-    Kinds::new(vec![Box::new(Plain), Box::new(Map)])
+    Kinds::new(vec![Box::new(Plain), Box::new(Maps)])
 }
 
-fn map(name: &str, settings: serde_json::Value) -> Spec {
+fn put(key: u64, value: &'static str) -> Op {
+    Op::Put(key, Bytes::from_static(value.as_bytes()))
+}
+
+/// Writes a group of records.
+async fn change_map(handle: &Handle, ops: &[Op]) {
+    match map::submit(handle.staged(), ops, false) {
+        Written::Acked => {}
+        Written::NeedsSync(ticket) => handle.staged().sync(ticket).await.unwrap(),
+        Written::Pending(later) => later.await.unwrap(),
+    }
+}
+
+/// Attaches a map, and reads it.
+async fn values(bed: &Bed, name: &str) -> Values {
+    let handle = bed.volumes.attach_as(name, "map").await.unwrap();
+    map::read(handle.staged()).await.unwrap()
+}
+
+/// What a map is after these changes.
+fn after(ops: &[Op]) -> Values {
+    let mut values = Values::new();
+    ops.iter().for_each(|op| op.apply(&mut values));
+    values
+}
+
+fn spec_of_map(name: &str, settings: serde_json::Value) -> Spec {
     let settings = VaultBody::of(&settings).unwrap();
     Spec { kind: "map".into(), settings, ..spec(name) }
 }
@@ -97,33 +142,172 @@ fn a_second_kind_is_created_listed_opened_and_removed_like_the_first() {
     let (world, store) = (World::new(1, Faults::none()), Mem::store());
     world.block_on(async {
         let bed = Bed::start(&world.env(), &store).await;
-        let refused = bed.volumes.create(map("m", json!({"keys_max": 1u64 << 60}))).await;
+        let refused = bed.volumes.create(spec_of_map("m", json!({"keys_max": 1u64 << 60}))).await;
         assert_eq!(refused.unwrap_err().to_string(), format!("{} keys need more room", 1u64 << 60));
-        let made = bed.volumes.create(map("m", json!({}))).await.unwrap();
+        let made = bed.volumes.create(spec_of_map("m", json!({}))).await.unwrap();
         assert_eq!(serde_json::to_value(&made.vault.body).unwrap(), json!({"keys_max": 10}));
         bed.volumes.create(spec("plain")).await.unwrap();
         let all = bed.volumes.list().await.unwrap();
         let kinds: Vec<_> = all.iter().map(|info| info.vault.kind.as_str()).collect();
         assert_eq!(kinds, ["map", "block"]);
         let handle = bed.volumes.attach("m").await.unwrap();
-        write(&handle, 0, b"a record").await.unwrap();
-        assert_eq!(read(&handle, 0, 8).await, b"a record");
+        let group = [put(3, "a"), Op::Delete(3), put(4, "a")];
+        change_map(&handle, &group).await;
+        assert_eq!(map::read(handle.staged()).await.unwrap(), after(&group));
+        assert_eq!(state(&bed.volumes, "m").await, (State::Attached, String::new()));
         assert_eq!(
             bed.volumes.kinds().describe_damage(handle.vault(), &[0..1, 3..4]),
             "2 range(s) of keys"
         );
         drop(handle);
-        // The kind decides about a size, too.
-        let small = bed.volumes.resize("m", 512, true).await.unwrap_err();
-        assert_eq!(
-            (small.kind(), small.to_string()),
-            (rekindle_base::Kind::Invalid, "10 keys need more room".to_owned())
-        );
         bed.volumes.trash("m", false).await.unwrap();
         bed.volumes.restore("m", None).await.unwrap();
-        assert_eq!(read(&bed.volumes.attach("m").await.unwrap(), 0, 8).await, b"a record");
+        assert_eq!(values(&bed, "m").await, after(&group));
         bed.volumes.remove("m", true).await.unwrap();
         assert_eq!(bed.volumes.list().await.unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn the_kind_decides_about_a_size_and_whether_there_is_another_one() {
+    let (world, store) = (World::new(5, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec_of_map("m", json!({}))).await.unwrap();
+        bed.volumes.create(spec("plain")).await.unwrap();
+        let before = bed.vault("m").await;
+        let handle = bed.volumes.attach("m").await.unwrap();
+        for size in [512, before.size, 1 << 20] {
+            let refused = bed.volumes.resize("m", size, true).await.unwrap_err();
+            assert_eq!(
+                (refused.kind(), refused.to_string()),
+                (
+                    rekindle_base::Kind::Invalid,
+                    "volume 'm' keeps its size: volumes of kind 'map' cannot be resized".to_owned()
+                )
+            );
+        }
+        drop(handle);
+        assert_eq!(bed.vault("m").await.size, before.size);
+        let refused = bed.volumes.resize("plain", TOO_LARGE, false).await.unwrap_err();
+        assert_eq!(refused.to_string(), format!("no plain volume has {TOO_LARGE} bytes"));
+    });
+}
+
+#[test]
+fn a_map_goes_back_to_an_earlier_content_and_from_there_back_again() {
+    let (world, store) = (World::new(6, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec_of_map("m", json!({}))).await.unwrap();
+        let handle = bed.volumes.attach("m").await.unwrap();
+        let ops = [put(1, "one"), Op::Delete(1), put(2, "one"), put(3, "three")];
+        for group in [&ops[..1], &ops[1..3]] {
+            change_map(&handle, group).await;
+            handle.staged().drain().await.unwrap();
+            bed.env.sleep(Duration::from_secs(60)).await;
+        }
+        // The log has the last one only.
+        change_map(&handle, &ops[3..]).await;
+        drop(handle);
+        let versions = bed.volumes.versions("m").await.unwrap();
+        let oldest = versions.last().unwrap().version.clone();
+        bed.volumes.rollback("m", &oldest, false).await.unwrap();
+        assert_eq!(values(&bed, "m").await, after(&ops[..1]));
+        let newest = bed.volumes.versions("m").await.unwrap()[0].version.clone();
+        bed.volumes.rollback("m", &newest, false).await.unwrap();
+        assert_eq!(values(&bed, "m").await, after(&ops));
+        let handle = bed.volumes.attach("m").await.unwrap();
+        change_map(&handle, &[put(9, "nine")]).await;
+        assert_eq!(map::read(handle.staged()).await.unwrap().len(), 3);
+    });
+}
+
+#[test]
+fn a_damaged_map_gives_nothing_up_and_says_so_in_its_kinds_words() {
+    let (world, store) = (World::new(7, Faults::none()), Mem::store());
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store).await;
+        bed.volumes.create(spec_of_map("m", json!({}))).await.unwrap();
+        let handle = bed.volumes.attach("m").await.unwrap();
+        for value in ["the older", "the newer"] {
+            change_map(&handle, &[put(1, value)]).await;
+            handle.staged().drain().await.unwrap();
+            bed.env.sleep(Duration::from_secs(120)).await;
+        }
+        drop(handle);
+        bed.volumes.stop(true).await.unwrap();
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store).await;
+        let root = bed.vault("m").await.root;
+        for key in bed.keys("packs/data/").await {
+            let mut object = bed.store.get(&key).await.unwrap().0.to_vec();
+            if let Some(at) = object.windows(9).position(|bytes| bytes == b"the newer") {
+                object[at] ^= 1;
+                bed.store.put(&key, Bytes::from(object)).await.unwrap();
+            }
+        }
+        let version = bed.volumes.versions("m").await.unwrap()[0].version.clone();
+        for accept_losses in [false, true] {
+            let said = bed.volumes.salvage("m", accept_losses).await.unwrap();
+            assert!(said.contains("1 range(s) of keys cannot be read"), "{said}");
+            assert!(said.contains("no part of a 'map' volume is ever given up"), "{said}");
+            assert!(said.contains(&format!("rollback m --to {version}")), "{said}");
+            assert!(!said.contains("accept-losses") && !said.contains("would be lost"), "{said}");
+            assert_eq!(bed.outcome_of_last("m").await, Some(Outcome::Waiting));
+            assert_eq!(bed.vault("m").await.root, root);
+        }
+        bed.volumes.rollback("m", &version, false).await.unwrap();
+        assert_eq!(values(&bed, "m").await, after(&[put(1, "the older")]));
+    });
+}
+
+#[test]
+fn a_volume_of_another_kind_than_wanted_is_refused_before_it_is_attached() {
+    let (world, store) = (World::new(8, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec_of_map("m", json!({}))).await.unwrap();
+        let before = bed.vault("m").await;
+        let is_refused = |result: Result<Handle, Error>| match result.err() {
+            Some(Error::OtherKind { name, kind, wanted }) => {
+                assert_eq!((name.as_str(), kind.as_str(), wanted), ("m", "map", "block"));
+            }
+            other => panic!("{other:?}"),
+        };
+        is_refused(bed.volumes.attach_as("m", "block").await);
+        assert_eq!(bed.vault("m").await, before, "nothing became its owner");
+        assert_eq!(state(&bed.volumes, "m").await, (State::Unattached, String::new()));
+        // A client that comes meanwhile and serves its kind is not told the same.
+        let plan = Plan { latency: Duration::from_secs(1), ..Plan::default() };
+        bed.faults.set(plan);
+        let (wrong, right) = (bed.volumes.attach_as("m", "block"), bed.volumes.attach("m"));
+        let (wrong, right) = join(wrong, right).await;
+        bed.faults.set(Plan::default());
+        is_refused(wrong);
+        let right = right.unwrap();
+        is_refused(bed.volumes.attach_as("m", "block").await);
+        assert_eq!(bed.volumes.show("m").await.unwrap().clients, 1);
+        drop(right);
+        bed.volumes.detach("m").await.unwrap();
+        // The record cache has the vault now.
+        is_refused(bed.volumes.attach_as("m", "block").await);
+        assert_eq!(state(&bed.volumes, "m").await.0, State::Unattached);
+        // A volume in state `error` stays there.
+        let body = VaultBody::of(&json!({"keys_max": "many"})).unwrap();
+        let sound = bed.vault("m").await.body;
+        change(&bed, "m", |vault| Vault { body, ..vault.clone() }).await;
+        assert_eq!(kind(bed.volumes.attach("m").await), rekindle_base::Kind::Damaged);
+        let told = state(&bed.volumes, "m").await;
+        assert_eq!(told.0, State::Error);
+        change(&bed, "m", |vault| Vault { body: sound, ..vault.clone() }).await;
+        is_refused(bed.volumes.attach_as("m", "block").await);
+        assert_eq!(state(&bed.volumes, "m").await, told);
+        assert_eq!(values(&bed, "m").await, Values::new());
     });
 }
 
@@ -132,12 +316,12 @@ fn fields_of_a_body_that_this_binary_does_not_know_survive_a_commit() {
     let (world, store) = (World::new(2, Faults::none()), Mem::store());
     world.block_on(async {
         let bed = Bed::start(&world.env(), &store).await;
-        bed.volumes.create(map("m", json!({}))).await.unwrap();
+        bed.volumes.create(spec_of_map("m", json!({}))).await.unwrap();
         let strange = json!({"keys_max": 7, "of_another_binary": {"list": [1, null, "x"]}});
         let body = VaultBody::of(&strange).unwrap();
         change(&bed, "m", |vault| Vault { body: body.clone(), ..vault.clone() }).await;
         let handle = bed.volumes.attach("m").await.unwrap();
-        write(&handle, 0, b"a record").await.unwrap();
+        change_map(&handle, &[put(1, "a")]).await;
         handle.staged().drain().await.unwrap();
         drop(handle);
         bed.volumes.rename("m", "n").await.unwrap();
@@ -151,7 +335,7 @@ fn a_body_that_its_kind_refuses_is_shown_and_neither_served_nor_changed() {
     let (world, store) = (World::new(3, Faults::none()), Mem::store());
     world.block_on(async {
         let bed = Bed::start(&world.env(), &store).await;
-        bed.volumes.create(map("m", json!({}))).await.unwrap();
+        bed.volumes.create(spec_of_map("m", json!({}))).await.unwrap();
         let body = VaultBody::of(&json!({"keys_max": "many"})).unwrap();
         change(&bed, "m", |vault| Vault { body: body.clone(), ..vault.clone() }).await;
         let before = bed.vault("m").await;

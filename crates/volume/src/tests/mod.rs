@@ -7,6 +7,8 @@ mod damage;
 mod kinds;
 mod life;
 mod losses;
+#[path = "../../../staging/tests/staging/map.rs"]
+mod map;
 mod naming;
 mod random;
 mod record_cache;

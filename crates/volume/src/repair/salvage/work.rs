@@ -9,11 +9,11 @@ use crate::registry::machine::Event;
 use crate::registry::view;
 use crate::registry::{Claim, Inner};
 use crate::repair::losses;
-use crate::{Error, Vault, VaultState, attach, limits, records};
+use crate::{Error, Kinds, Vault, VaultState, attach, limits, records};
 use futures_util::future::{Either, select};
 use rekindle_base::{Kind, VolumeId};
 use rekindle_datastore::record::Held;
-use rekindle_staging::{Allowance, Back, Salvaged, Staged};
+use rekindle_staging::{Allowance, Back, Lost, Salvaged, Staged};
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -101,6 +101,8 @@ async fn attempt(
         }
     };
     let id = vault.value.id;
+    let before = vault.value.clone();
+    let subject = Subject { name, vault: &before, kinds: &inner.kinds };
     let allowance = {
         let now = inner.env.wall_clock().0;
         let since = began.value.fault.as_ref().map_or(now, |fault| fault.since);
@@ -130,7 +132,7 @@ async fn attempt(
         }
         outcome => outcome,
     };
-    let mut ending = judged(name, &outcome);
+    let mut ending = judged(subject, &outcome);
     if ending.outcome == Outcome::Cancelled && inner.is_stopping() {
         // No operator cancelled the salvage, so the next life resumes it.
         ending.outcome = Outcome::Interrupted;
@@ -164,7 +166,7 @@ async fn attempt(
         tracing::warn!(volume = name, "what came of its salvage cannot be written down: {why}");
     }
     match outcome {
-        Ok(done) => Ok(sentence(name, &done)),
+        Ok(done) => Ok(sentence(subject, &done)),
         Err(error) if error.is_lasting() => {
             Err(Error::Salvage { name: name.to_owned(), reason: error.to_string() })
         }
@@ -311,15 +313,34 @@ async fn plan(inner: &Inner, vault: &Vault, error: rekindle_staging::Error) -> E
     }
 }
 
+/// The volume that a sentence is about.
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    name: &'a str,
+    vault: &'a Vault,
+    kinds: &'a Kinds,
+}
+
+impl Subject<'_> {
+    /// Puts stretches of a volume of records, which are keys of its tree, into its kind's words.
+    fn place(&self, stretches: &[Lost]) -> String {
+        let keys = |one: &Lost| one.position..one.position.saturating_add(one.span);
+        self.kinds.describe_damage(self.vault, &stretches.iter().map(keys).collect::<Vec<_>>())
+    }
+}
+
 /// Makes the memory's entry of an outcome.
-fn judged(name: &str, outcome: &Result<Salvaged, Error>) -> attempts::Ending {
+fn judged(of: Subject<'_>, outcome: &Result<Salvaged, Error>) -> attempts::Ending {
     match outcome {
         Ok(done) if !done.withheld.is_empty() || !done.unfinished.is_empty() => {
-            let reason = waits(name, done).join("; ");
-            let mut lines = vec![sentence(name, done)];
+            let reason = waits(of, done).join("; ");
+            let mut lines = vec![sentence(of, done)];
             let would = done.withheld.iter();
-            lines.extend(would.map(|lost| {
-                format!("would be lost: bytes {}..{}", lost.position, lost.position + lost.span)
+            lines.extend(would.map(|lost| match done.of_records {
+                true => format!("cannot be read: {}", of.place(&[*lost])),
+                false => {
+                    format!("would be lost: bytes {}..{}", lost.position, lost.position + lost.span)
+                }
             }));
             lines.extend(done.lines.iter().cloned());
             attempts::Ending {
@@ -330,7 +351,7 @@ fn judged(name: &str, outcome: &Result<Salvaged, Error>) -> attempts::Ending {
             }
         }
         Ok(done) => {
-            let mut lines = vec![sentence(name, done)];
+            let mut lines = vec![sentence(of, done)];
             let lost = done.lost.iter();
             lines.extend(lost.map(|lost| {
                 format!("lost: bytes {}..{}", lost.position, lost.position + lost.span)
@@ -369,53 +390,64 @@ fn judged(name: &str, outcome: &Result<Salvaged, Error>) -> attempts::Ending {
     }
 }
 
-fn sentence(name: &str, done: &Salvaged) -> String {
+fn sentence(of: Subject<'_>, done: &Salvaged) -> String {
     let mut parts = done.given_up.clone();
     match done.unfinished.is_empty() {
         true => parts.push(findings(done)),
         false => parts.push(format!("in the store: {}", findings(done))),
     }
-    parts.extend(waits(name, done));
+    parts.extend(waits(of, done));
     parts.join("; ")
 }
 
 /// Says what waits for an operator.
-fn waits(name: &str, done: &Salvaged) -> Vec<String> {
+fn waits(of: Subject<'_>, done: &Salvaged) -> Vec<String> {
     let mut parts = Vec::new();
     if !done.unfinished.is_empty() {
         parts.push(format!(
-            "unfinished changes are damaged, and nothing was given up; `rekindle salvage run {name} --accept-losses` goes on \
+            "unfinished changes are damaged, and nothing was given up; `rekindle salvage run {} --accept-losses` goes on \
              with: {}",
+            of.name,
             done.unfinished.join("; ")
         ));
     }
     if !done.withheld.is_empty() {
-        parts.push(withheld(name, done));
+        parts.push(withheld(of, done));
     }
     parts
 }
 
-/// Says what would be lost, and how to go on.
-fn withheld(name: &str, done: &Salvaged) -> String {
-    const NAMED_MAX: usize = 4;
-    let stretch = |lost: &rekindle_staging::Lost| {
-        format!("{}..{}", lost.position, lost.position.saturating_add(lost.span))
+/// Says what would be lost, or cannot be read, and how to go on.
+fn withheld(of: Subject<'_>, done: &Salvaged) -> String {
+    let absent = match done.absent {
+        0 => String::new(),
+        absent => format!(", where {absent} chunk(s) are absent from the store and may come back"),
     };
+    let name = of.name;
+    let back = done.back.as_ref().map(|back| way_back(name, back));
+    if done.of_records {
+        return format!(
+            "nothing was given up: {} cannot be read{absent}; all else is there and served; no part of a '{}' volume is ever \
+             given up, as the rest may mean something else without it; {}",
+            of.place(&done.withheld),
+            of.vault.kind,
+            back.unwrap_or_else(|| "no earlier content is whole".to_owned())
+        );
+    }
+    const NAMED_MAX: usize = 4;
+    let stretch =
+        |lost: &Lost| format!("{}..{}", lost.position, lost.position.saturating_add(lost.span));
     let named: Vec<String> = done.withheld.iter().take(NAMED_MAX).map(stretch).collect();
     let more = match done.withheld.len().saturating_sub(NAMED_MAX) {
         0 => String::new(),
         more => format!(" and {more} more stretches"),
-    };
-    let absent = match done.absent {
-        0 => String::new(),
-        absent => format!(", where {absent} chunk(s) are absent from the store and may come back"),
     };
     format!(
         "nothing was given up: {} bytes would be lost ({}{more}){absent}; all else is there and served; \
          `rekindle salvage run {name} --accept-losses` goes on without them{}",
         done.withheld_bytes(),
         named.join(", "),
-        done.back.as_ref().map(|back| way_back(name, back)).unwrap_or_default(),
+        back.map(|back| format!("; or {back}")).unwrap_or_default(),
     )
 }
 
@@ -423,7 +455,7 @@ fn withheld(name: &str, done: &Salvaged) -> String {
 fn way_back(name: &str, back: &Back) -> String {
     let Back { version, bytes, .. } = back;
     format!(
-        "; or `rekindle volume rollback {name} --to {version}` goes back to an earlier content, which is whole: at most {bytes} \
+        "`rekindle volume rollback {name} --to {version}` goes back to an earlier content, which is whole: at most {bytes} \
          bytes were written over since (`rekindle volume versions {name}` says when it was)"
     )
 }
