@@ -32,7 +32,6 @@ pub use assemble::{Node, OpenStore};
 pub use config::Config;
 pub use error::Error;
 pub use lifecycle::{Ready, Sockets, run, until_end};
-pub use rekindle_front::http::api::Stopping;
 pub use scale::Scale;
 pub use service::Service;
 pub use work::in_background;

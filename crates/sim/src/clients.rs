@@ -12,7 +12,7 @@ use rekindle_base::{Kind, SegmentId};
 use rekindle_block::Device;
 use rekindle_env::{BoxFuture, Env};
 use rekindle_front::http::Api;
-use rekindle_volume::Written;
+use rekindle_staging::Written;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -65,7 +65,7 @@ enum Broken {
 }
 
 impl Broken {
-    fn told(what: &str) -> impl FnOnce(rekindle_block::Error) -> Self {
+    fn told(what: &str) -> impl FnOnce(rekindle_volume::Error) -> Self {
         move |error| Broken::Told(error.kind(), format!("{what}: {error}"))
     }
 }
@@ -225,8 +225,8 @@ impl Table {
     /// Repeats a request as long as the trouble of this life explains the refusal.
     async fn patiently<'a, T>(
         &self,
-        ask: impl Fn() -> BoxFuture<'a, Result<T, rekindle_block::Error>>,
-    ) -> Result<T, rekindle_block::Error> {
+        ask: impl Fn() -> BoxFuture<'a, Result<T, rekindle_volume::Error>>,
+    ) -> Result<T, rekindle_volume::Error> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -250,7 +250,7 @@ impl Table {
         (region, served): (&SharedRegion, &Served),
         device: &Device,
         operation: Operation,
-        submit: impl FnOnce(&[u8]) -> Result<(Written, bool), rekindle_block::Error>,
+        submit: impl FnOnce(&[u8]) -> Result<(Written, bool), rekindle_volume::Error>,
     ) -> Result<(), Broken> {
         region.lock().submit(&operation);
         let before = device.backlog().serial;
@@ -267,7 +267,7 @@ impl Table {
             Written::Pending(later) => {
                 heard::note("acknowledged later");
                 let ended = self.attend(served, device, later).await?;
-                let ended = ended.map_err(rekindle_block::Error::from);
+                let ended = ended.map_err(rekindle_volume::Error::from);
                 ended.map_err(Broken::told("a delayed change"))?;
             }
         }

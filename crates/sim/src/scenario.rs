@@ -23,10 +23,9 @@ use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::World;
 use rekindle_env::{BoxFuture, Env};
 use rekindle_front::http::Api;
-use rekindle_front::http::api::{
-    Ack, ApiError, Job, Policy, StartAttach, StartSalvage, StartVerify,
-};
+use rekindle_front::http::api::{ApiError, Job, StartAttach, StartSalvage, StartVerify};
 use rekindle_front::nbd::ExportError;
+use rekindle_staging::{Ack, Policy};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -377,7 +376,7 @@ async fn read_all(
     regions: usize,
     drains: bool,
 ) -> Result<Vec<Vec<u8>>, ExportError> {
-    let told = |error: rekindle_block::Error| ExportError {
+    let told = |error: rekindle_volume::Error| ExportError {
         kind: error.kind(),
         message: error.to_string(),
     };

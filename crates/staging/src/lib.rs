@@ -57,13 +57,14 @@ use rekindle_content::Content;
 use rekindle_datastore::record::{Held, Writer};
 use rekindle_env::{BoxFuture, Env};
 use rekindle_log::Log;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use shape::Shown;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
+use utoipa::ToSchema;
 
 /// Settings of staging.
 #[derive(Debug, Clone)]
@@ -162,25 +163,24 @@ pub enum Written {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Ticket(pub rekindle_log::Position);
 
-/// The unfinished changes of a volume, and the reasons why it is slow.
-#[derive(Debug, Clone, Default, Serialize)]
+/// The changes that a volume owes to the datastore, and the reasons for delays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
 pub struct Backlog {
     /// Unfinished changes.
     pub changes: u64,
-    /// Bytes of the unfinished changes.
     pub bytes: u64,
-    /// Age of the oldest unfinished change, milliseconds.
+    /// Age of the oldest change.
     pub age_ms: u64,
-    /// Estimated time until all present changes are destaged, milliseconds (by the moving average),
-    /// if known.
+    /// Time until all present changes are in the datastore, if known.
     pub eta_ms: Option<u64>,
-    /// Whether the oldest change is past [`Config::age_deadline`].
+    /// Whether the oldest change is older than the deadline.
     pub late: bool,
-    /// Present delay of an acknowledgement by flow control, milliseconds.
+    /// Present delay of an acknowledgement by flow control.
     pub delay_ms: u64,
-    /// The reason of a stall, if writes wait altogether.
+    /// The reason why writes stall, if they do.
     pub stalled: Option<String>,
-    /// Last error of the destager, if the last attempt failed.
+    /// Error of the last attempt to destage, if it failed.
     pub destage_error: Option<String>,
     pub serial: u64,
     pub checkpoint: u64,

@@ -4,9 +4,9 @@
 //! node registers it in its [`Kinds`]. Everything else, from the vault to the API, handles volumes
 //! of any kind.
 
-use crate::{Error, Vault};
+use crate::Error;
 use rekindle_content::Content;
-use rekindle_staging::VaultBody;
+use rekindle_staging::{Vault, VaultBody};
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -24,19 +24,15 @@ pub use error::Error;
 pub use format::{Account, FORMATS, Outcome};
 pub use kind::{Kind, Kinds, OpenedHome};
 pub use manage::remove::Reaped;
-pub use manage::trash::Trashed;
-pub use manage::versions::VersionInfo;
+pub use manage::trash::TrashedVolume;
+pub use manage::versions::VolumeVersion;
 pub use registry::Transition;
 pub use registry::entry::Handle;
 pub use registry::info::Info;
 pub use registry::machine;
 pub use registry::transitional::{Stuck, Transitional};
 pub use registry::view::{CollectorView, Impaired, VolumeView};
-pub use rekindle_staging::{
-    Ack, Backlog, Error as StagingError, Extent, Fold, Home, Lost, Policy, RangeHome, Source,
-    Staged, Ticket, Vault, VaultBody, VaultState, Written,
-};
-pub use repair::salvage::Queued;
+pub use repair::salvage::Salvage;
 pub use stop::StopProgress;
 
 use attach::collect;
@@ -57,7 +53,7 @@ use rekindle_content::sweep::Roots;
 use rekindle_content::tree::Root;
 use rekindle_datastore::record::Writer;
 use rekindle_env::{BoxFuture, Env};
-use rekindle_staging::Staging;
+use rekindle_staging::{Ack, Policy, Staging, VaultBody};
 use repair::losses;
 use repair::salvage;
 use std::collections::BTreeMap;
@@ -140,7 +136,7 @@ impl Volumes {
     }
 
     /// Lists the volumes in the trash, the last one to go there first.
-    pub async fn trashed(&self) -> Result<Vec<Trashed>, Error> {
+    pub async fn trashed(&self) -> Result<Vec<TrashedVolume>, Error> {
         trash::list(&self.inner).await
     }
 
@@ -175,7 +171,7 @@ impl Volumes {
     }
 
     /// Lists the kept earlier contents of a volume, the newest first.
-    pub async fn versions(&self, name: &str) -> Result<Vec<VersionInfo>, Error> {
+    pub async fn versions(&self, name: &str) -> Result<Vec<VolumeVersion>, Error> {
         versions::versions(&self.inner, name).await
     }
 
@@ -345,7 +341,7 @@ impl Volumes {
 
     /// Lists the volumes in salvage, then those that wait for it, the next one first.
     #[must_use]
-    pub fn salvages(&self) -> Vec<Queued> {
+    pub fn salvages(&self) -> Vec<Salvage> {
         self.inner.salvager.view(self.inner.env.now())
     }
 

@@ -8,10 +8,10 @@ use rekindle_base::Kind;
 use rekindle_datastore::Room;
 use rekindle_front::http::api::{
     Answer, Api, ApiError, BootReport, CreateVolume, Debug, DismissNode, Dismissed, Event, Health,
-    Job, LogUsage, Salvage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace,
-    StartSweep, StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped,
-    WarmStatus,
+    Job, LogUsage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep,
+    StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
+use rekindle_volume::{Salvage, StopProgress};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -422,7 +422,7 @@ impl Api for Service {
         })
     }
 
-    fn shutdown(&self, request: Shutdown) -> Answer<'_, Stopping> {
+    fn shutdown(&self, request: Shutdown) -> Answer<'_, StopProgress> {
         self.inner.shutdown.send_if_modified(|asked| {
             let before = *asked;
             // A quick stop never becomes a draining one.
@@ -432,7 +432,7 @@ impl Api for Service {
         Api::stopping(self)
     }
 
-    fn stopping(&self) -> Answer<'_, Stopping> {
+    fn stopping(&self) -> Answer<'_, StopProgress> {
         Box::pin(async move {
             let mut phase = self.inner.phase.subscribe();
             let stopping = self.inner.shutdown.borrow().is_some();

@@ -2,10 +2,9 @@
 
 use super::Service;
 use super::words::refused;
-use rekindle_front::http::api::kept::{
-    Keep, Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion,
-};
+use rekindle_front::http::api::kept::{Keep, Rename, Resize, Restore, Rollback};
 use rekindle_front::http::api::{Answer, Volume};
+use rekindle_volume::{TrashedVolume, VolumeVersion};
 
 impl Service {
     fn shown(
@@ -39,15 +38,7 @@ impl Keep for Service {
         Box::pin(async move {
             let node = self.node().await?;
             let found = self.while_it_answers(&node, node.volumes.versions(name)).await?;
-            let row = |one: rekindle_volume::VersionInfo| VolumeVersion {
-                version: one.version,
-                until: one.until,
-                size: one.size,
-                keeps: one.keeps,
-                lost: one.lost,
-            };
-            let found = found.map_err(|error| refused(&error))?;
-            Ok(found.into_iter().map(row).collect())
+            found.map_err(|error| refused(&error))
         })
     }
 
@@ -62,15 +53,7 @@ impl Keep for Service {
         Box::pin(async move {
             let node = self.node().await?;
             let found = self.while_it_answers(&node, node.volumes.trashed()).await?;
-            let row = |one: rekindle_volume::Trashed| TrashedVolume {
-                name: one.name,
-                id: one.id.to_string(),
-                size: one.size,
-                since: one.since,
-                until: one.until,
-            };
-            let found = found.map_err(|error| refused(&error))?;
-            Ok(found.into_iter().map(row).collect())
+            found.map_err(|error| refused(&error))
         })
     }
 

@@ -24,7 +24,7 @@ pub async fn attach(
 ) -> Result<Value, ApiError> {
     let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
     // The reads below are those of an NBD session.
-    let infos = infos.into_iter().filter(|info| info.vault.kind == rekindle_front::nbd::KIND);
+    let infos = infos.into_iter().filter(|info| info.vault.kind == rekindle_block::KIND);
     let mut names: Vec<String> = infos.map(|info| info.vault.name).collect();
     names.sort_unstable();
     names.truncate(request.first.unwrap_or(usize::MAX));
@@ -54,7 +54,7 @@ async fn one(node: &Node, name: &str, reads: u64) -> Result<u64, ApiError> {
     let mut block = [0; READ_BYTES as usize];
     for number in 0..reads {
         let offset = places * number / reads * READ_BYTES;
-        let failed = |error: rekindle_block::Error| {
+        let failed = |error: rekindle_volume::Error| {
             ApiError::new(error.kind(), format!("volume '{name}': {error}"))
         };
         // Like a session: first a plain call.

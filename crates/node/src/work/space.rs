@@ -13,7 +13,7 @@ use crate::service::refused;
 use rekindle_content::tree::{Visitor, walk};
 use rekindle_content::{Error, Pointer};
 use rekindle_front::http::api::ApiError;
-use rekindle_volume::VaultState;
+use rekindle_staging::VaultState;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::collections::HashSet;

@@ -4,12 +4,12 @@ use crate::manage::versions::shed;
 use crate::registry::Inner;
 use crate::registry::entry::{Entry, Live};
 use crate::registry::machine::State;
-use crate::{Error, Info, Vault, VaultBody, VaultState, records};
+use crate::{Error, Info, records};
 use rekindle_base::{Kind, Serial, VolumeId};
 use rekindle_content::tree::Root;
 use rekindle_datastore::key;
 use rekindle_staging::versions::CLOCK_SURE;
-use rekindle_staging::{Version, versions};
+use rekindle_staging::{Vault, VaultBody, VaultState, Version, versions};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 

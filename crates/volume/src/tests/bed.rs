@@ -11,6 +11,7 @@ use rekindle_datastore::layer::fault::{self, Plan};
 use rekindle_datastore::{Datastore, Store, Version};
 use rekindle_env::BoxFuture;
 use rekindle_log::Log;
+use rekindle_staging::{Error as StagingError, Extent, Fold, RangeHome, Vault, Written};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -2,10 +2,11 @@
 
 use super::bed::{Bed, OneChunk, kind, read, spec, write};
 use crate::registry::machine::State;
-use crate::{Error, Kind, Kinds, OpenedHome, Spec, Vault, VaultBody, Volumes};
+use crate::{Error, Kind, Kinds, OpenedHome, Spec, Volumes};
 use rekindle_content::Content;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_env::sim::{Faults, World};
+use rekindle_staging::{Vault, VaultBody};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::ops::Range;
