@@ -79,14 +79,14 @@ impl Staged {
         }
         for slice in changes.chunks(limits::SLICE_CHANGES) {
             let mut gate = self.gate.lock();
-            let Some(overlay) = gate.shown.overlay_mut() else { return };
+            let Some(overlay) = gate.changes.shown.overlay_mut() else { return };
             for change in slice.iter().filter(|change| change.is_logged()) {
                 overlay.purge(change.position, change.span, checkpoint);
             }
         }
         // Dropped outside the lock, where no task waits for it.
         let sorted =
-            self.gate.lock().shown.overlay_mut().and_then(|it| it.purge_sorted(checkpoint));
+            self.gate.lock().changes.shown.overlay_mut().and_then(|it| it.purge_sorted(checkpoint));
         drop(sorted);
     }
 }

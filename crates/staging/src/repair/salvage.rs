@@ -127,7 +127,7 @@ struct Wanting<'a>(&'a Staged);
 
 impl Drop for Wanting<'_> {
     fn drop(&mut self) {
-        self.0.gate.lock().salvages -= 1;
+        self.0.gate.lock().previous.salvages -= 1;
         self.0.release_previous_if_old();
     }
 }
@@ -176,7 +176,7 @@ impl Staged {
         chunks: &AtomicU64,
     ) -> Result<Salvaged, Error> {
         self.listed().await?;
-        self.gate.lock().salvages += 1;
+        self.gate.lock().previous.salvages += 1;
         let _wanting = Wanting(self);
         let content = &self.inner.content;
         let mut salvaged = Salvaged::default();
@@ -184,7 +184,7 @@ impl Staged {
             let findings = {
                 // Every chunk that this root reaches stays until it has been read.
                 let _hold = content.hold();
-                let root = self.gate.lock().held.value.root;
+                let root = self.gate.lock().vault().root;
                 let before = salvaged.chunks;
                 let mut count = |progress: Progress| {
                     chunks.store(before + progress.chunks, Ordering::Relaxed);
@@ -220,7 +220,7 @@ impl Staged {
             salvaged.back = self.whole_version(&mut salvaged, chunks).await?;
         }
         salvaged.quarantined_bytes =
-            self.gate.lock().held.value.lost.iter().map(|lost| lost.span).sum();
+            self.gate.lock().vault().lost.iter().map(|lost| lost.span).sum();
         Ok(salvaged)
     }
 
@@ -234,7 +234,7 @@ impl Staged {
         let content = &self.inner.content;
         let _hold = content.hold();
         let now = self.inner.env.wall_clock().0;
-        let kept = self.gate.lock().held.value.versions.clone();
+        let kept = self.gate.lock().vault().versions.clone();
         let mut bytes = 0_u64;
         let since = kept.into_iter().map(|version| {
             bytes = bytes.saturating_add(version.replaced);
@@ -295,7 +295,7 @@ impl Staged {
         let (root, before) = {
             let gate = self.gate.lock();
             gate.in_service()?;
-            let vault = &gate.held.value;
+            let vault = gate.vault();
             (vault.root, vault.lost.clone())
         };
         let mut batch = self.inner.content.batch();
@@ -428,7 +428,7 @@ impl Staged {
     /// Whether acknowledged changes are damaged in the log, so that the volume cannot destage.
     #[must_use]
     pub fn has_lost_changes(&self) -> bool {
-        self.gate.lock().lost.is_some()
+        self.gate.lock().destaging.lost.is_some()
     }
 
     /// Lets the next damage that a read meets be reported, although nothing was repaired.
