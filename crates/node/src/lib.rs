@@ -12,6 +12,7 @@ mod debug;
 mod error;
 mod fencing;
 mod health;
+mod incarnation;
 mod indirect;
 mod jobs;
 mod lifecycle;
@@ -26,6 +27,7 @@ mod service;
 mod space;
 pub mod starts;
 pub mod warm_memory;
+mod warm_status;
 mod work;
 
 pub use assemble::{Node, OpenStore};

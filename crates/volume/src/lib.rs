@@ -23,7 +23,7 @@ pub use attach::record_cache::WarmRecordCache;
 pub use error::Error;
 pub use format::{Account, FORMATS, Outcome};
 pub use kind::{Kind, Kinds, OpenedHome};
-pub use manage::remove::Reaped;
+pub use manage::reap::Reaped;
 pub use manage::trash::TrashedVolume;
 pub use manage::versions::VolumeVersion;
 pub use registry::Transition;
@@ -40,8 +40,10 @@ use attach::collector::{Collected, Settings};
 use manage::create;
 use manage::list;
 use manage::pin;
+use manage::reap;
 use manage::remove;
 use manage::rename;
+use manage::roots;
 use manage::trash;
 use manage::versions;
 use registry::Inner;
@@ -396,13 +398,13 @@ impl Volumes {
     /// Returns the roots of all volumes, stored and live: the sweep of content marks from these. An
     /// unreadable vault is an error.
     pub async fn roots(&self) -> Result<Vec<Root>, Error> {
-        Ok(self.run("volume-roots", |inner| async move { list::roots(&inner).await }).await?)
+        Ok(self.run("volume-roots", |inner| async move { roots::roots(&inner).await }).await?)
     }
 
     /// Finishes removals that a crash interrupted, deletes failed creations older than a day, and
     /// gives lost names back. The sweep calls it.
     pub async fn reap_orphans(&self) -> Result<Reaped, Error> {
-        let work = |inner| async move { remove::reap_orphans(&inner, limits::ORPHAN_AGE).await };
+        let work = |inner| async move { reap::reap_orphans(&inner, limits::ORPHAN_AGE).await };
         self.run("volume-reap", work).await
     }
 
@@ -437,7 +439,7 @@ impl Roots for Volumes {
     fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, rekindle_content::Error>> {
         Box::pin(async move {
             let roots =
-                self.run("volume-roots", |inner| async move { list::roots(&inner).await }).await;
+                self.run("volume-roots", |inner| async move { roots::roots(&inner).await }).await;
             Ok(roots?)
         })
     }

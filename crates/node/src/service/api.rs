@@ -3,7 +3,7 @@
 use super::words::{event, milliseconds, refused, spec, volume};
 use super::{Phase, Service, Stage};
 use crate::assemble::Node;
-use crate::{boot, health, limits, space, warm_memory, work};
+use crate::{boot, health, limits, space, warm_status, work};
 use rekindle_base::Kind;
 use rekindle_datastore::Room;
 use rekindle_front::http::api::{
@@ -305,7 +305,7 @@ impl Api for Service {
     }
 
     fn warm(&self) -> Answer<'_, WarmStatus> {
-        Box::pin(async move { Ok(warm_memory::status(&*self.node().await?).await) })
+        Box::pin(async move { Ok(warm_status::status(&*self.node().await?).await) })
     }
 
     fn boot(&self) -> Answer<'_, BootReport> {
@@ -313,7 +313,7 @@ impl Api for Service {
     }
 
     fn drop_warm_frames(&self) -> Answer<'_, WarmDropped> {
-        Box::pin(async move { warm_memory::drop_frames(&*self.node().await?).await })
+        Box::pin(async move { warm_status::drop_frames(&*self.node().await?).await })
     }
 
     fn sweep(&self) -> Answer<'_, SweepStatus> {

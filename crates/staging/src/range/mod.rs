@@ -18,7 +18,7 @@ use crate::ack::staged::{Request, Staged, Submission, failed};
 use crate::queue::Change;
 use crate::shape::Home;
 use crate::{Error, Written, limits};
-use home::RangeHome;
+use home::{RangeHome, none};
 use rekindle_base::Serial;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use std::sync::Arc;
@@ -89,9 +89,4 @@ impl Staged {
             self.gate.lock().changes.shown.overlay_mut().and_then(|it| it.purge_sorted(checkpoint));
         drop(sorted);
     }
-}
-
-/// The error of a call for byte ranges to a volume of records.
-pub(crate) fn none() -> Error {
-    Error::Invalid("the volume holds records, no byte ranges".to_owned())
 }

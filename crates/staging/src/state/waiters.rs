@@ -22,7 +22,6 @@ pub(crate) struct Waiters {
 impl Waiters {
     /// Registers a waiter for `serial`, the last one that was given.
     pub(crate) fn add(&mut self, serial: Serial) -> Told {
-        debug_assert!(self.waiting.back().is_none_or(|(last, _)| *last <= serial), "they ascend");
         let (waiter, told) = oneshot::channel();
         self.waiting.push_back((serial, waiter));
         told
@@ -35,6 +34,10 @@ impl Waiters {
     /// Takes the callers that wait for serials up to `through`. The changes behind it have new
     /// serials from now on, behind `checkpoint`.
     pub(crate) fn reached(&mut self, through: Serial, checkpoint: Serial) -> Vec<Waiter> {
+        debug_assert!(
+            self.waiting.iter().is_sorted_by_key(|(serial, _)| *serial),
+            "serials ascend"
+        );
         let done = self.waiting.partition_point(|(serial, _)| *serial <= through);
         let waiters = self.waiting.drain(..done).map(|(_, waiter)| waiter).collect();
         for (serial, _) in &mut self.waiting {

@@ -186,7 +186,7 @@ impl Bed {
 
     /// Reaps as if a day had passed.
     pub async fn reap_all(&self) -> Reaped {
-        remove::reap_orphans(&self.volumes.inner, Duration::ZERO).await.unwrap()
+        reap::reap_orphans(&self.volumes.inner, Duration::ZERO).await.unwrap()
     }
 
     /// Returns the outcome of a volume's last salvage, if it had one.
