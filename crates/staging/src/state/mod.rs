@@ -2,9 +2,10 @@
 //! for plain calls only.
 //!
 //! Each part keeps its own order: [`basis`] (the vault, and the lives behind it), [`changes`] (the
-//! queue, and what of it is visible), [`room`] (flash, and who waits for it), [`waiters`] (callers
-//! that wait for the datastore), [`destaging`] (the destager's view, and its errors), [`previous`]
-//! (the content before the last commit). [`VolumeState`] moves all of them on with a commit.
+//! queue, and what of it is visible), [`room`] (flash, and the writes that wait for it),
+//! [`waiters`] (callers that wait for the datastore), [`destaging`] (the destager's ring, and its
+//! errors), [`previous`] (the content before the last commit). A commit moves all parts on together
+//! ([`VolumeState::finish`]).
 
 pub(crate) mod basis;
 pub(crate) mod changes;

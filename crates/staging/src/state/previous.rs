@@ -33,7 +33,7 @@ impl PreviousRoot {
     }
 }
 
-/// The previous root of a volume, if one is kept, and those who may want it.
+/// The previous root of a volume, if one is kept, and the count of salvages that may want it.
 #[derive(Default)]
 pub(crate) struct Previous {
     root: Option<Arc<PreviousRoot>>,
