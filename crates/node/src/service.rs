@@ -9,8 +9,6 @@ mod exports;
 mod kept;
 mod words;
 
-pub use words::refused;
-
 use crate::assemble::Node;
 use crate::jobs::Jobs;
 use crate::meters::Registry;

@@ -105,6 +105,12 @@ impl ApiError {
     }
 }
 
+impl From<rekindle_volume::Error> for ApiError {
+    fn from(error: rekindle_volume::Error) -> Self {
+        Self::new(error.kind(), error.to_string())
+    }
+}
+
 /// The form of every error on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {

@@ -1,7 +1,7 @@
 //! Translations between the types of the crates below and those of the API.
 
 use rekindle_env::Address;
-use rekindle_front::http::api::{ApiError, CreateVolume, Event, Volume};
+use rekindle_front::http::api::{CreateVolume, Event, Volume};
 use rekindle_staging::VaultBody;
 use rekindle_volume::Kinds;
 use std::time::Duration;
@@ -36,11 +36,6 @@ pub(super) fn volume(info: rekindle_volume::Info, nbd: &[Address]) -> Volume {
         backlog: info.backlog,
         uris,
     }
-}
-
-/// Translates an error of a volume; kind and words stay.
-pub fn refused(error: &rekindle_volume::Error) -> ApiError {
-    ApiError::new(error.kind(), error.to_string())
 }
 
 /// Returns the URI by which an NBD client names an export.

@@ -4,7 +4,6 @@
 use crate::assemble::Node;
 use crate::jobs::Progress;
 use crate::limits;
-use crate::service::refused;
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use rekindle_block::Device;
@@ -22,7 +21,7 @@ pub async fn attach(
     request: StartAttach,
     progress: Progress,
 ) -> Result<Value, ApiError> {
-    let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
+    let infos = node.volumes.list().await?;
     // The reads below are those of an NBD session.
     let infos = infos.into_iter().filter(|info| info.vault.kind == rekindle_block::KIND);
     let mut names: Vec<String> = infos.map(|info| info.vault.name).collect();
@@ -47,8 +46,8 @@ pub async fn attach(
 
 /// Attaches and reads one volume. Returns the number of blocks read.
 async fn one(node: &Node, name: &str, reads: u64) -> Result<u64, ApiError> {
-    let handle = node.volumes.attach(name).await.map_err(|error| refused(&error))?;
-    let device = Device::new(handle).map_err(|error| refused(&error))?;
+    let handle = node.volumes.attach(name).await?;
+    let device = Device::new(handle)?;
     let places = device.size() / READ_BYTES;
     let reads = reads.min(places).min(limits::ATTACH_READS_MAX);
     let mut block = [0; READ_BYTES as usize];

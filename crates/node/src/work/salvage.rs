@@ -3,7 +3,6 @@
 use super::INTERVAL;
 use crate::assemble::Node;
 use crate::jobs::Progress;
-use crate::service::refused;
 use rekindle_front::http::api::{ApiError, SalvageAccount};
 use rekindle_volume::{Account, Salvage};
 use serde_json::{Value, json};
@@ -28,7 +27,7 @@ pub async fn salvage(
             }
         }
     };
-    let done = outcome.map_err(|error| refused(&error))?;
+    let done = outcome?;
     Ok(json!({ "volume": name, "done": done }))
 }
 
