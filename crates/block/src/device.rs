@@ -4,9 +4,8 @@ use crate::kind::{Body, KIND};
 use futures_util::future;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_env::BoxFuture;
-use rekindle_volume::{
-    Backlog, Error, Extent, Handle, Staged, StagingError, Ticket, Volumes, Written,
-};
+use rekindle_staging::{Backlog, Error as StagingError, Extent, Staged, Ticket, Written};
+use rekindle_volume::{Error, Handle, Volumes};
 use std::sync::Arc;
 
 /// A volume as a block device. Offsets and lengths are in bytes, any alignment; a range out of

@@ -12,7 +12,7 @@ use futures_util::future;
 use rekindle_content::tree::{self, Lookup, Root};
 use rekindle_content::{Batch, Class, Content, Pointer};
 use rekindle_env::BoxFuture;
-use rekindle_volume::{Extent, Fold, RangeHome, StagingError};
+use rekindle_staging::{Error as StagingError, Extent, Fold, RangeHome};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, future, stream};
 use rekindle_content::tree::{self, Root};
 use rekindle_content::{Batch, Class, Pointer};
-use rekindle_volume::{Fold, StagingError};
+use rekindle_staging::{Error as StagingError, Fold};
 use std::collections::HashMap;
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! The plan of a fold: the blocks that a batch of changes touches, and the parts of each. Pure.
 
-use rekindle_volume::{Fold, Source};
+use rekindle_staging::{Fold, Source};
 use std::ops::Range;
 
 /// A piece of a change that falls into one block.

@@ -3,7 +3,7 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rekindle_content::Parity;
 use rekindle_env::Address;
-use rekindle_front::http::api::{Ack, Policy};
+use rekindle_staging::{Ack, Policy};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 

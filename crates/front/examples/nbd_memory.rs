@@ -8,9 +8,9 @@
 use parking_lot::RwLock;
 use rekindle_env::BoxFuture;
 use rekindle_front::conn::{CONNECTIONS_DEFAULT, Connections, check_address};
-use rekindle_front::nbd::{
-    Error, Export, ExportError, Exports, Extent, Target, Ticket, Written, serve,
-};
+use rekindle_front::nbd::{Export, ExportError, Exports, Target, serve};
+use rekindle_staging::{Extent, Ticket, Written};
+use rekindle_volume::Error;
 use std::sync::Arc;
 
 #[derive(Clone)]

@@ -7,8 +7,9 @@
 
 use crate::config::{Config, Sizes, Sweep};
 use crate::core::{Core, Ground, Settings};
+use crate::incarnation::{self, Beginning};
 use crate::node_file::{FolderLock, Keeper, LogNote, NodeFile};
-use crate::record::{self, Beginning, NodeRecord};
+use crate::record::{self, NodeRecord};
 use crate::scale::Scale;
 use crate::starts::{Landed, Starts};
 use crate::warm_memory::{self, WarmMemory};
@@ -167,7 +168,7 @@ impl Node {
         let memory_outlives_process = arena.outlives_process();
         let found = record.as_ref().map(|held| &held.value);
         let users = arena.users();
-        let trusted = record::is_trusted(found, before.judge(found), arena.salt(), &users);
+        let trusted = incarnation::is_trusted(found, before.judge(found), arena.salt(), &users);
         if trusted {
             // Added to the earlier users: the record may go on naming one of them.
             arena.note_users(&[users, vec![nonce]].concat());
@@ -197,14 +198,14 @@ impl Node {
         let (held, found) = if trusted {
             // The log is searched while the store writes; only its new head needs this life's
             // number.
-            futures_util::join!(record::start(&writer, &beginning, record), find)
+            futures_util::join!(incarnation::start(&writer, &beginning, record), find)
         } else {
             // The record may name another memory only after the old content of that memory is
             // forgotten.
             let found = find.await;
             let lost = found.as_ref().is_ok_and(|found| !found.was_closed());
             let beginning = Beginning { lost, ..beginning };
-            (record::start(&writer, &beginning, record).await, found)
+            (incarnation::start(&writer, &beginning, record).await, found)
         };
         let held = held?;
         arena.note_users(&[nonce]);

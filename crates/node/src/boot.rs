@@ -2,7 +2,7 @@
 //! phases ([`rekindle_env::Env::watch`]).
 
 use crate::assemble::Node;
-use crate::warm_memory;
+use crate::warm_status;
 use rekindle_env::Moment;
 use rekindle_env::boot::Boot;
 use rekindle_front::http::api::{BootFetch, BootFetched, BootPhase, BootReport, WarmMisses};
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(crate) async fn report(node: &Node) -> BootReport {
     let frames = match node.warm.frames.clone() {
         // Blocking: it reads every set.
-        Some(frames) => Some(node.env.blocking(move || warm_memory::frames_status(&frames)).await),
+        Some(frames) => Some(node.env.blocking(move || warm_status::frames(&frames)).await),
         None => None,
     };
     BootReport {

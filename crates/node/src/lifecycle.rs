@@ -13,7 +13,7 @@ use rekindle_base::NodeId;
 use rekindle_env::{Acceptor, Env, TaskHandle};
 use rekindle_front::conn::{CONNECTIONS_DEFAULT, Connections};
 use rekindle_front::http::App;
-use rekindle_front::http::api::Stopping;
+use rekindle_volume::StopProgress;
 use sd_notify::NotifyState;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +72,7 @@ pub async fn run(
     config: Config,
     sockets: Sockets,
     ready: impl FnOnce(&Ready),
-    progress: impl Fn(&Stopping) + Send + 'static,
+    progress: impl Fn(&StopProgress) + Send + 'static,
 ) -> Result<(), Error> {
     let (began, watch) = (env.now(), env.watch());
     let mut signals = Signals::new()?;
@@ -133,7 +133,7 @@ pub async fn until_end(
     http: &Connections,
     node: Arc<Node>,
     mut signal: impl AsyncFnMut(),
-    progress: impl Fn(&Stopping) + Send + 'static,
+    progress: impl Fn(&StopProgress) + Send + 'static,
 ) -> Result<(), Error> {
     let mut fenced = None;
     let drain = tokio::select! {
@@ -231,11 +231,11 @@ async fn assemble(env: &Env, config: Config, service: &Service) -> Result<Node, 
 fn tell_progress(
     env: &Env,
     service: &Service,
-    tell: impl Fn(&Stopping) + Send + 'static,
+    tell: impl Fn(&StopProgress) + Send + 'static,
 ) -> TaskHandle {
     let (sleeper, service) = (env.clone(), service.clone());
     env.spawn("stop-progress", async move {
-        let mut last = Stopping::default();
+        let mut last = StopProgress::default();
         loop {
             sleeper.sleep(limits::PROGRESS_INTERVAL).await;
             let progress = service.progress();

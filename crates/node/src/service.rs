@@ -9,8 +9,6 @@ mod exports;
 mod kept;
 mod words;
 
-pub use words::refused;
-
 use crate::assemble::Node;
 use crate::jobs::Jobs;
 use crate::meters::Registry;
@@ -19,7 +17,8 @@ use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_env::{Address, Env, Moment};
 use rekindle_front::conn::Connections;
-use rekindle_front::http::api::{ApiError, Endpoint, Stopping};
+use rekindle_front::http::api::{ApiError, Endpoint};
+use rekindle_volume::StopProgress;
 use std::sync::Arc;
 use tokio::sync::watch;
 use words::nbd_uri;
@@ -220,28 +219,22 @@ impl Service {
 
     /// Returns the progress of the stop.
     #[must_use]
-    pub fn progress(&self) -> Stopping {
+    pub fn progress(&self) -> StopProgress {
         let phase = *self.inner.phase.borrow();
         let found = self.present().and_then(|node| node.volumes.stop_progress());
-        let waits_for = match phase {
-            Phase::Sessions => format!("{} session(s) to end", self.inner.sessions.live()),
-            Phase::Log => "the destager: the batches in hand; then the log: a commit".to_owned(),
-            Phase::Serving | Phase::Volumes | Phase::Ended => String::new(),
-        };
-        let phase = phase.word().to_owned();
-        match found {
-            None => Stopping { phase, waits_for, ..Stopping::default() },
-            Some(found) => Stopping {
-                phase,
-                volumes: found.volumes,
-                done: found.done,
-                backlog_bytes: found.backlog_bytes,
-                kept_bytes: found.kept_bytes,
-                draining: found.draining,
-                eta_ms: found.eta_ms,
-                waits_for: found.waits_for.filter(|_| waits_for.is_empty()).unwrap_or(waits_for),
-            },
+        let mut progress = found.unwrap_or_default();
+        phase.word().clone_into(&mut progress.phase);
+        match phase {
+            Phase::Sessions => {
+                progress.waits_for = format!("{} session(s) to end", self.inner.sessions.live());
+            }
+            Phase::Log => {
+                "the destager: the batches in hand; then the log: a commit"
+                    .clone_into(&mut progress.waits_for);
+            }
+            Phase::Serving | Phase::Volumes | Phase::Ended => {}
         }
+        progress
     }
 
     /// Returns the connections of NBD clients.

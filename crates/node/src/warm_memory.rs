@@ -1,14 +1,11 @@
-//! The node's warm memory: its place, its split, its description for users.
+//! The node's warm memory: its place and its split.
 
-use crate::assemble::Node;
 use crate::config::{Config, Sizes};
 use crate::scale::Scale;
 use crate::{Error, limits};
-use rekindle_base::limits::SEGMENT_BYTES;
 use rekindle_base::units::format_size;
-use rekindle_base::{Kind, NodeId, StoreId};
+use rekindle_base::{NodeId, StoreId};
 use rekindle_env::Env;
-use rekindle_front::http::api::{ApiError, WarmDropped, WarmFrames, WarmMisses, WarmStatus};
 use rekindle_warm::{Arena, Frames, FramesShape, Shape};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -141,70 +138,4 @@ pub(crate) async fn open(
 /// Whether an error says that the file is, or may be, another user's.
 fn is_strange(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::AlreadyExists)
-}
-
-/// Describes the warm memory for users and programs.
-pub(crate) async fn status(node: &Node) -> WarmStatus {
-    let warm = &node.warm;
-    let usage = node.log.usage();
-    let frames = match warm.frames.clone() {
-        // Blocking: it reads every set.
-        Some(frames) => Some(node.env.blocking(move || frames_status(&frames)).await),
-        None => None,
-    };
-    WarmStatus {
-        path: warm.path.as_ref().map(|path| {
-            // The path must be valid in the process of the client.
-            path.display()
-                .to_string()
-                .replace("/proc/self/", &format!("/proc/{}/", std::process::id()))
-        }),
-        budget_bytes: warm.budget_bytes,
-        bytes: warm.bytes,
-        slots: warm.slots as u64,
-        slots_used: (warm.slots as u64).saturating_sub(usage.slots_free),
-        slot_bytes: SEGMENT_BYTES,
-        removed: warm.is_removed(),
-        segments_kept: node.opened.segments_warm,
-        frames,
-    }
-}
-
-pub(crate) fn frames_status(frames: &Frames) -> WarmFrames {
-    let (usage, stats) = (frames.usage(), frames.stats());
-    WarmFrames {
-        began: stats.began.as_str().to_owned(),
-        bytes_max: usage.bytes_max,
-        bytes: usage.bytes,
-        frames: usage.frames.iter().sum(),
-        frames_max: usage.frames_max.iter().sum(),
-        frames_large: usage.frames[1],
-        frames_large_max: usage.frames_max[1],
-        in_use: usage.verified,
-        hits: stats.hits,
-        misses: WarmMisses {
-            absent: stats.absent,
-            evicted: stats.evicted,
-            damaged: stats.damaged,
-            cold: stats.cold,
-            other_layout: stats.other_layout,
-        },
-        insertions: stats.insertions,
-        evictions: stats.evictions,
-        verifications: stats.verifications,
-        too_long: stats.too_long,
-    }
-}
-
-/// Empties the frames; the segments stay.
-pub(crate) async fn drop_frames(node: &Node) -> Result<WarmDropped, ApiError> {
-    let Some(frames) = node.warm.frames.clone() else {
-        return Err(ApiError::new(
-            Kind::Invalid,
-            "this node keeps no block frames, so there are none to drop: `rekindle up --warm-frames SIZE` gives it some",
-        ));
-    };
-    let frames = node.env.blocking(move || frames.drop_all()).await;
-    tracing::info!(frames, "block frames dropped");
-    Ok(WarmDropped { frames })
 }

@@ -16,7 +16,7 @@ pub use verify::verify;
 
 use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
-use crate::service::{Service, refused};
+use crate::service::Service;
 use rekindle_datastore::layer::meter::{Call, Part};
 use rekindle_front::http::api::{ApiError, StartSweep};
 use rekindle_volume::Handle;
@@ -99,8 +99,7 @@ pub async fn drain(node: Arc<Node>, handle: Handle, progress: Progress) -> Resul
             }
         }
     };
-    let checkpoint =
-        checkpoint.map_err(|error| refused(&rekindle_volume::Error::Staging(error)))?;
+    let checkpoint = checkpoint.map_err(rekindle_volume::Error::Staging)?;
     progress.set(owed, Some(owed));
     Ok(json!({ "checkpoint": checkpoint.0, "bytes": owed }))
 }

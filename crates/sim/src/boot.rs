@@ -17,12 +17,13 @@ use rekindle_env::Env;
 use rekindle_front::conn::Connections;
 use rekindle_front::http::Api;
 use rekindle_front::http::api::{
-    Ack, ApiError, CreateVolume, Job, JobState, Policy, Problem, Shutdown, StartSweep,
+    ApiError, CreateVolume, Job, JobState, Problem, Shutdown, StartSweep,
 };
 use rekindle_front::nbd::{ExportError, Exports};
 use rekindle_node::config::{Compression, Destage, Scrub, Sweep};
 use rekindle_node::{Config, Error, Node, OpenStore, Scale, Service};
-use rekindle_volume::{Written, collector};
+use rekindle_staging::{Ack, Policy, Written};
+use rekindle_volume::collector;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -331,8 +332,8 @@ impl Served {
 /// Waits until a write is acknowledged, or refused.
 pub async fn acknowledged(
     device: &Device,
-    written: Result<Written, rekindle_block::Error>,
-) -> Result<(), rekindle_block::Error> {
+    written: Result<Written, rekindle_volume::Error>,
+) -> Result<(), rekindle_volume::Error> {
     match written? {
         Written::Acked => Ok(()),
         Written::NeedsSync(ticket) => device.sync(ticket).await,

@@ -25,7 +25,7 @@ use rekindle_datastore::Store;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_env::Env;
 use rekindle_env::sim::{Host, Stop, World};
-use rekindle_front::http::api::{Ack, Policy};
+use rekindle_staging::{Ack, Policy};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

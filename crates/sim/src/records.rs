@@ -9,7 +9,8 @@ use crate::dice::Dice;
 use crate::map::{KEYS, Map, Op, Values};
 use bytes::Bytes;
 use rekindle_content::Content;
-use rekindle_volume::{Kind, OpenedHome, Sizes, Vault, VaultBody};
+use rekindle_staging::{Vault, VaultBody};
+use rekindle_volume::{Kind, OpenedHome, Sizes};
 use std::ops::Range;
 
 /// The word of the kind.

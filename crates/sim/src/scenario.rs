@@ -25,11 +25,9 @@ use rekindle_env::sim::World;
 use rekindle_env::{BoxFuture, Env};
 use rekindle_front::http::Api;
 use rekindle_front::http::api::kept::{Keep, Restore};
-use rekindle_front::http::api::{
-    Ack, ApiError, Job, Policy, StartAttach, StartSalvage, StartVerify,
-};
+use rekindle_front::http::api::{ApiError, Job, StartAttach, StartSalvage, StartVerify};
 use rekindle_front::nbd::ExportError;
-use rekindle_volume::Staged;
+use rekindle_staging::{Ack, Policy, Staged};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

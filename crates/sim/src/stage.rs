@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::Env;
 use rekindle_env::sim::{Host, Stop, World};
-use rekindle_front::http::api::Ack;
+use rekindle_staging::Ack;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -10,7 +10,8 @@ use rekindle_block::Device;
 use rekindle_front::http::api::ApiError;
 use rekindle_front::http::api::kept::{Keep, Restore};
 use rekindle_front::nbd::ExportError;
-use rekindle_volume::{Error, Handle, Staged};
+use rekindle_staging::Staged;
+use rekindle_volume::{Error, Handle};
 use std::sync::Arc;
 use std::time::Duration;
 

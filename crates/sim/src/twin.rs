@@ -26,7 +26,7 @@ use rekindle_datastore::Store;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_env::Env;
 use rekindle_env::sim::{Host, Stop, World};
-use rekindle_front::http::api::{Ack, Policy};
+use rekindle_staging::{Ack, Policy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

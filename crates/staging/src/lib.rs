@@ -6,9 +6,9 @@
 //! vault a batch. The [`Vault`] alone says which life may write the volume.
 //!
 //! The rooms of the core, which knows serials, payloads and groups: [`ack`] (the way in), [`queue`]
-//! (unfinished changes), [`destage`] (the way down), [`recover`] (after a restart), [`repair`]
-//! (after damage). The shapes of changes: [`range`] (byte ranges), [`record`] (records); [`shape`]
-//! is the core's door to both.
+//! (unfinished changes), [`state`] (what a volume's lock guards), [`destage`] (the way down),
+//! [`recover`] (after a restart), [`repair`] (after damage). The shapes of changes: [`range`] (byte
+//! ranges), [`record`] (records); [`shape`] is the core's door to both.
 
 mod ack;
 mod destage;
@@ -20,6 +20,7 @@ mod record;
 mod recover;
 mod repair;
 mod shape;
+mod state;
 mod vault;
 mod view;
 
@@ -30,7 +31,8 @@ pub use error::Error;
 pub use queue::source::Source;
 pub use range::home::{Extent, Fold, RangeHome};
 pub use range::quarantine::Lost;
-pub use record::{NewRecord, Record, RecordHome};
+pub use record::append::NewRecord;
+pub use record::{Record, RecordHome};
 pub use repair::salvage::{Allowance, Back, DamageReport, Salvaged};
 pub use shape::Home;
 pub use vault::{Accepted, Logged, Vault, VaultBody, VaultState, Version};
@@ -42,14 +44,12 @@ pub const FORMATS: [(&str, u32); 1] = [(
     <Vault as rekindle_datastore::record::Body>::FORMAT,
 )];
 
-use ack::budget::Wakeup;
 use ack::fence::Fence;
 use ack::policy::Mode;
 use destage::destager;
 use destage::destager::Destager;
 use destage::previous_root::Retained;
 use parking_lot::Mutex;
-use queue::volume_state::VolumeState;
 use recover::deferred_index;
 use recover::recovery::Parked;
 use rekindle_base::VolumeId;
@@ -57,13 +57,16 @@ use rekindle_content::Content;
 use rekindle_datastore::record::{Held, Writer};
 use rekindle_env::{BoxFuture, Env};
 use rekindle_log::Log;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use shape::Shown;
+use state::VolumeState;
+use state::destaging::Wakeup;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
+use utoipa::ToSchema;
 
 /// Settings of staging.
 #[derive(Debug, Clone)]
@@ -162,25 +165,24 @@ pub enum Written {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Ticket(pub rekindle_log::Position);
 
-/// The unfinished changes of a volume, and the reasons why it is slow.
-#[derive(Debug, Clone, Default, Serialize)]
+/// The changes that a volume owes to the datastore, and the reasons for delays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
 pub struct Backlog {
     /// Unfinished changes.
     pub changes: u64,
-    /// Bytes of the unfinished changes.
     pub bytes: u64,
-    /// Age of the oldest unfinished change, milliseconds.
+    /// Age of the oldest change.
     pub age_ms: u64,
-    /// Estimated time until all present changes are destaged, milliseconds (by the moving average),
-    /// if known.
+    /// Time until all present changes are in the datastore, if known.
     pub eta_ms: Option<u64>,
-    /// Whether the oldest change is past [`Config::age_deadline`].
+    /// Whether the oldest change is older than the deadline.
     pub late: bool,
-    /// Present delay of an acknowledgement by flow control, milliseconds.
+    /// Present delay of an acknowledgement by flow control.
     pub delay_ms: u64,
-    /// The reason of a stall, if writes wait altogether.
+    /// The reason why writes stall, if they do.
     pub stalled: Option<String>,
-    /// Last error of the destager, if the last attempt failed.
+    /// Error of the last attempt to destage, if it failed.
     pub destage_error: Option<String>,
     pub serial: u64,
     pub checkpoint: u64,
@@ -288,11 +290,11 @@ impl Staging {
         }
         let wakeup = {
             let mut gate = staged.gate.lock();
-            if gate.flash_bytes > 0 {
+            if gate.room.bytes > 0 {
                 inner.volumes_with_changes.fetch_add(1, Ordering::Relaxed);
-                inner.total.fetch_add(gate.flash_bytes, Ordering::Relaxed);
+                inner.total.fetch_add(gate.room.bytes, Ordering::Relaxed);
             }
-            if gate.queue.is_empty() { Wakeup::No } else { staged.note(&mut gate) }
+            if gate.changes.queue.is_empty() { Wakeup::No } else { staged.note(&mut gate) }
         };
         staged.wake_up(wakeup);
         if !is_listed {
@@ -441,17 +443,14 @@ impl Inner {
     /// Takes the changes of a volume that is out of service, and gives its budget back.
     fn retire(&self, volume: &Staged) -> Parked {
         let mut gate = volume.gate.lock();
-        let checkpoint = gate.queue.checkpoint();
-        let (unindexed, mut changes) = gate.queue.take();
-        // Changes that only RAM has were not acknowledged.
-        let logged = changes.iter().take_while(|change| change.is_logged()).count();
-        changes.truncate(logged);
+        let checkpoint = gate.changes.queue.checkpoint();
+        let (unindexed, changes) = gate.changes.retire();
         let kept_bytes = unindexed.bytes + changes.iter().map(queue::Change::cost).sum::<u64>();
         volume.kept_bytes.store(kept_bytes, Ordering::Relaxed);
-        let flash_bytes = std::mem::take(&mut gate.flash_bytes);
-        volume.discounted(&gate, flash_bytes);
-        let runs = std::mem::take(&mut gate.runs);
-        let (end, begins) = (gate.end, gate.begins);
+        let flash_bytes = std::mem::take(&mut gate.room.bytes);
+        volume.discounted(&gate.room, flash_bytes);
+        let runs = std::mem::take(&mut gate.basis.runs);
+        let (end, begins) = (gate.changes.end, gate.basis.begins);
         let generation = volume.generation;
         Parked { generation, checkpoint, unindexed: unindexed.count, changes, end, begins, runs }
     }

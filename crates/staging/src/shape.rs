@@ -3,11 +3,11 @@
 //! here, and nowhere else.
 
 use crate::queue::{Change, Queue};
+use crate::range::coalesce::coalesce;
 use crate::range::counting;
-use crate::range::home::{Fold, RangeHome};
+use crate::range::home::{self, Fold, RangeHome};
 use crate::range::overlay::Overlay;
 use crate::range::quarantine::{self, Lost};
-use crate::range::{self, coalesce::coalesce};
 use crate::record::{self, Coming, Record, RecordHome};
 use crate::{Error, limits};
 use rekindle_base::Serial;
@@ -157,7 +157,7 @@ impl Shown {
     pub(crate) fn overlay(&self) -> Result<&Overlay, Error> {
         match self {
             Shown::Range(overlay) => Ok(overlay),
-            Shown::Record(_) => Err(range::none()),
+            Shown::Record(_) => Err(home::none()),
         }
     }
 

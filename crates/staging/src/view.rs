@@ -73,15 +73,19 @@ impl Staged {
             acknowledged_by: self.mode.as_str(),
             generation: self.generation.0,
             backlog,
-            unindexed: gate.queue.unindexed().count as u64,
-            overlay_pieces: gate.shown.overlay().map_or(0, |overlay| overlay.length() as u64),
-            flash_bytes: gate.flash_bytes,
+            unindexed: gate.changes.queue.unindexed().count as u64,
+            overlay_pieces: gate
+                .changes
+                .shown
+                .overlay()
+                .map_or(0, |overlay| overlay.length() as u64),
+            flash_bytes: gate.room.bytes,
             share_bytes: load.bytes_max,
             pressure_percent,
-            writes_waiting: gate.waiting.len() as u64,
-            awaiting: gate.awaiting() as u64,
+            writes_waiting: gate.room.waiting() as u64,
+            awaiting: gate.waiters.len() as u64,
             in_hand: *self.busy.borrow(),
-            pause_ms: u64::try_from(gate.pause.until.since(now).as_millis()).unwrap_or(u64::MAX),
+            pause_ms: u64::try_from(gate.destaging.pause(now).as_millis()).unwrap_or(u64::MAX),
         }
     }
 }

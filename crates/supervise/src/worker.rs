@@ -178,7 +178,7 @@ fn serve(
 }
 
 /// Prints the progress of a stop for the user who watches `up`.
-fn say_progress(stopping: &rekindle_node::Stopping) {
+fn say_progress(stopping: &rekindle_volume::StopProgress) {
     // Prints nothing into a terminal that another process has in the foreground (`up &`). The
     // worker has a process group of its own: its supervisor's group is the one that would be in the
     // foreground.
@@ -192,7 +192,7 @@ fn say_progress(stopping: &rekindle_node::Stopping) {
     output::tell(&format!("rekindle: {}", progress_line(stopping)));
 }
 
-fn progress_line(stopping: &rekindle_node::Stopping) -> String {
+fn progress_line(stopping: &rekindle_volume::StopProgress) -> String {
     let (done, volumes) = (stopping.done, stopping.volumes);
     let mut line = match stopping.phase.as_str() {
         "volumes" | "log" => format!("stopping: {done} of {volumes} volume(s)"),
@@ -246,10 +246,10 @@ mod tests {
 
     #[test]
     fn a_stop_says_how_far_it_is_and_what_it_waits_for() {
-        let mut stopping = rekindle_node::Stopping {
+        let mut stopping = rekindle_volume::StopProgress {
             phase: "sessions".to_owned(),
             waits_for: "3 session(s) to end".to_owned(),
-            ..rekindle_node::Stopping::default()
+            ..rekindle_volume::StopProgress::default()
         };
         assert_eq!(progress_line(&stopping), "stopping; waiting for 3 session(s) to end");
         stopping.phase = "volumes".to_owned();

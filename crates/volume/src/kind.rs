@@ -4,9 +4,9 @@
 //! node registers it in its [`Kinds`]. Everything else, from the vault to the API, handles volumes
 //! of any kind.
 
-use crate::{Error, Vault};
+use crate::Error;
 use rekindle_content::Content;
-use rekindle_staging::{Staged, VaultBody, Written};
+use rekindle_staging::{Staged, Vault, VaultBody, Written};
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -23,20 +23,16 @@ pub use attach::record_cache::WarmRecordCache;
 pub use error::Error;
 pub use format::{Account, FORMATS, Outcome};
 pub use kind::{Cut, Kind, Kinds, OpenedHome, Sizes, is_of};
-pub use manage::remove::Reaped;
-pub use manage::trash::Trashed;
-pub use manage::versions::VersionInfo;
+pub use manage::reap::Reaped;
+pub use manage::trash::TrashedVolume;
+pub use manage::versions::VolumeVersion;
 pub use registry::Transition;
 pub use registry::entry::Handle;
 pub use registry::info::Info;
 pub use registry::machine;
 pub use registry::transitional::{Stuck, Transitional};
 pub use registry::view::{CollectorView, Impaired, VolumeView};
-pub use rekindle_staging::{
-    Ack, Backlog, Error as StagingError, Extent, Fold, Home, Lost, Policy, RangeHome, Source,
-    Staged, Ticket, Vault, VaultBody, VaultState, Written,
-};
-pub use repair::salvage::Queued;
+pub use repair::salvage::Salvage;
 pub use stop::StopProgress;
 
 use attach::collect;
@@ -44,8 +40,10 @@ use attach::collector::{Collected, Settings};
 use manage::create;
 use manage::list;
 use manage::pin;
+use manage::reap;
 use manage::remove;
 use manage::rename;
+use manage::roots;
 use manage::trash;
 use manage::versions;
 use registry::Inner;
@@ -57,7 +55,7 @@ use rekindle_content::sweep::Roots;
 use rekindle_content::tree::Root;
 use rekindle_datastore::record::Writer;
 use rekindle_env::{BoxFuture, Env};
-use rekindle_staging::Staging;
+use rekindle_staging::{Ack, Policy, Staging, VaultBody};
 use repair::losses;
 use repair::salvage;
 use std::collections::BTreeMap;
@@ -140,7 +138,7 @@ impl Volumes {
     }
 
     /// Lists the volumes in the trash, the last one to go there first.
-    pub async fn trashed(&self) -> Result<Vec<Trashed>, Error> {
+    pub async fn trashed(&self) -> Result<Vec<TrashedVolume>, Error> {
         trash::list(&self.inner).await
     }
 
@@ -175,7 +173,7 @@ impl Volumes {
     }
 
     /// Lists the kept earlier contents of a volume, the newest first.
-    pub async fn versions(&self, name: &str) -> Result<Vec<VersionInfo>, Error> {
+    pub async fn versions(&self, name: &str) -> Result<Vec<VolumeVersion>, Error> {
         versions::versions(&self.inner, name).await
     }
 
@@ -351,7 +349,7 @@ impl Volumes {
 
     /// Lists the volumes in salvage, then those that wait for it, the next one first.
     #[must_use]
-    pub fn salvages(&self) -> Vec<Queued> {
+    pub fn salvages(&self) -> Vec<Salvage> {
         self.inner.salvager.view(self.inner.env.now())
     }
 
@@ -406,13 +404,13 @@ impl Volumes {
     /// Returns the roots of all volumes, stored and live: the sweep of content marks from these. An
     /// unreadable vault is an error.
     pub async fn roots(&self) -> Result<Vec<Root>, Error> {
-        Ok(self.run("volume-roots", |inner| async move { list::roots(&inner).await }).await?)
+        Ok(self.run("volume-roots", |inner| async move { roots::roots(&inner).await }).await?)
     }
 
     /// Finishes removals that a crash interrupted, deletes failed creations older than a day, and
     /// gives lost names back. The sweep calls it.
     pub async fn reap_orphans(&self) -> Result<Reaped, Error> {
-        let work = |inner| async move { remove::reap_orphans(&inner, limits::ORPHAN_AGE).await };
+        let work = |inner| async move { reap::reap_orphans(&inner, limits::ORPHAN_AGE).await };
         self.run("volume-reap", work).await
     }
 
@@ -447,7 +445,7 @@ impl Roots for Volumes {
     fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, rekindle_content::Error>> {
         Box::pin(async move {
             let roots =
-                self.run("volume-roots", |inner| async move { list::roots(&inner).await }).await;
+                self.run("volume-roots", |inner| async move { roots::roots(&inner).await }).await;
             Ok(roots?)
         })
     }

@@ -1,11 +1,12 @@
 //! Names and vaults in the datastore: the records.
 
 use crate::format::Name;
-use crate::{Error, Vault, VaultState, limits};
+use crate::{Error, limits};
 use futures_util::{StreamExt, stream};
 use rekindle_base::{Kind, VolumeId};
 use rekindle_datastore::key;
 use rekindle_datastore::record::{Held, Writer};
+use rekindle_staging::{Vault, VaultState};
 use std::future::Future;
 
 /// Reads the record of a name.

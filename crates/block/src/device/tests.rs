@@ -13,10 +13,8 @@ use rekindle_datastore::record::Writer;
 use rekindle_env::Env;
 use rekindle_env::sim::{Faults, World};
 use rekindle_log::Log;
-use rekindle_staging::Staging;
-use rekindle_volume::{
-    Ack, Kind, Kinds, OpenedHome, Parts, Policy, Sizes, Spec, Vault, VaultBody, Volumes,
-};
+use rekindle_staging::{Ack, Policy, Staging, Vault, VaultBody};
+use rekindle_volume::{Kind, Kinds, OpenedHome, Parts, Sizes, Spec, Volumes};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;

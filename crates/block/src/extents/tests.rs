@@ -6,7 +6,7 @@ use rekindle_content::{Compression, Config};
 use rekindle_datastore::Store;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_env::sim::{Faults, World};
-use rekindle_volume::Source;
+use rekindle_staging::Source;
 
 const BLOCK: u64 = 4096;
 

@@ -2,7 +2,7 @@
 
 use crate::parse;
 use clap::{Args, Subcommand};
-use rekindle_front::http::api::Ack;
+use rekindle_staging::Ack;
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\

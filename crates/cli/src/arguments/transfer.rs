@@ -2,7 +2,7 @@
 
 use crate::parse;
 use clap::{Args, ValueEnum};
-use rekindle_front::http::api::{Ack, Policy};
+use rekindle_staging::{Ack, Policy};
 use std::path::PathBuf;
 
 /// The layout of an image in a file.

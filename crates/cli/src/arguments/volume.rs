@@ -3,7 +3,7 @@
 use super::{Export, Import, Purge, Rename, Resize, Restore, Rollback};
 use crate::parse::{self, Place};
 use clap::{Args, Subcommand};
-use rekindle_front::http::api::{Ack, Policy};
+use rekindle_staging::{Ack, Policy};
 use std::time::Duration;
 
 #[derive(Debug, Subcommand)]

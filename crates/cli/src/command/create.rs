@@ -1,7 +1,8 @@
 //! The request for a new volume, of `volume create` and of an import.
 
 use crate::arguments::Create;
-use rekindle_front::http::api::{Ack, CreateVolume, Policy};
+use rekindle_front::http::api::CreateVolume;
+use rekindle_staging::{Ack, Policy};
 use rekindle_terminal::failure::{Failure, Outcome};
 use serde_json::{Value, json};
 

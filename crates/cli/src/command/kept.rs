@@ -6,9 +6,9 @@ use crate::client::{Client, escape};
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::Volume;
-use rekindle_front::http::api::kept::{TrashedVolume, VolumeVersion};
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
+use rekindle_volume::{TrashedVolume, VolumeVersion};
 use serde_json::{Value, json};
 
 fn path(name: &str, rest: &str) -> String {

@@ -3,9 +3,10 @@
 use super::{client, job};
 use crate::arguments::{Common, Named, Salvage as Request, SalvageHistory, SalvageRun};
 use crate::client::escape;
-use rekindle_front::http::api::{Job, Salvage, SalvageAccount};
+use rekindle_front::http::api::{Job, SalvageAccount};
 use rekindle_terminal::failure::Outcome;
 use rekindle_terminal::output;
+use rekindle_volume::Salvage;
 use serde_json::{Value, json};
 
 /// Runs the command.

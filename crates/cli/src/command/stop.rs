@@ -5,10 +5,10 @@ use crate::arguments::{Common, Stop};
 use crate::client::Client;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
-use rekindle_front::http::api::Stopping;
 use rekindle_supervise::endpoints;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
+use rekindle_volume::StopProgress;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
@@ -23,14 +23,14 @@ pub fn run(common: &Common, stop: &Stop) -> Outcome {
     let client = client(common)?;
     let mut interrupts = client.interrupts()?;
     let mut follower = Follower::new(stop.drain);
-    let begun: Stopping = client.post("/api/v1/shutdown", &json!({ "drain": stop.drain }))?;
+    let begun: StopProgress = client.post("/api/v1/shutdown", &json!({ "drain": stop.drain }))?;
     let mut ended = begun.phase == "ended";
     follower.show(&begun);
     while !ended {
         if interrupts.interrupted() {
             follower.interrupt(&client)?;
         }
-        match client.get::<Stopping>("/api/v1/shutdown") {
+        match client.get::<StopProgress>("/api/v1/shutdown") {
             Ok(now) if now.phase == "serving" => return Err(restarted()),
             Ok(now) => {
                 ended = now.phase == "ended";
@@ -85,7 +85,7 @@ struct Follower {
     hurried: bool,
     /// The largest backlog that was seen.
     owed_bytes: u64,
-    last: Option<Stopping>,
+    last: Option<StopProgress>,
 }
 
 impl Follower {
@@ -93,7 +93,7 @@ impl Follower {
         Self { bar: output::progress(), draining: drain, hurried: false, owed_bytes: 0, last: None }
     }
 
-    fn show(&mut self, now: &Stopping) {
+    fn show(&mut self, now: &StopProgress) {
         self.owed_bytes = self.owed_bytes.max(now.backlog_bytes);
         if now.draining {
             let done = self.owed_bytes - now.backlog_bytes;

@@ -69,7 +69,7 @@ fn store(subject: &str, path: &Path) -> Outcome<Report> {
     for file in list(&path.join("volumes")).unwrap_or_default().into_iter().filter(is_object) {
         let key = format!("volumes/{}", file.file_name().unwrap_or_default().to_string_lossy());
         let bytes = read(&file)?;
-        match rekindle_datastore::record::decode_as::<rekindle_volume::Vault>(&key, &bytes) {
+        match rekindle_datastore::record::decode_as::<rekindle_staging::Vault>(&key, &bytes) {
             Ok((vault, _)) => report.entry(vec![
                 ("name", json!(vault.name)),
                 ("id", json!(vault.id.to_string())),

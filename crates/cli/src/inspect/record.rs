@@ -70,7 +70,7 @@ fn check(report: &mut Report, what: &str, subject: &str, bytes: &[u8]) {
 
 /// Decodes a vault, and has its kind check the part that only the kind understands.
 fn check_vault(report: &mut Report, subject: &str, bytes: &[u8]) {
-    match rekindle_datastore::record::decode_as::<rekindle_volume::Vault>(subject, bytes) {
+    match rekindle_datastore::record::decode_as::<rekindle_staging::Vault>(subject, bytes) {
         Ok((vault, _)) => {
             if let Err(error) =
                 rekindle_volume::Kinds::new(rekindle_node::core::kinds()).check(&vault)

@@ -8,6 +8,8 @@ pub mod kept;
 use rekindle_base::Kind;
 use rekindle_base::units::deserialize_size;
 use rekindle_env::BoxFuture;
+use rekindle_staging::{Ack, Backlog, Policy};
+use rekindle_volume::{Salvage, StopProgress};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -82,10 +84,10 @@ pub trait Api: kept::Keep {
     /// Begins to stop the node, and returns the progress after a moment: a client that asks for a
     /// quick stop mostly sees its end. A second request without `drain` turns a draining stop into
     /// a quick one.
-    fn shutdown(&self, request: Shutdown) -> Answer<'_, Stopping>;
+    fn shutdown(&self, request: Shutdown) -> Answer<'_, StopProgress>;
     /// Returns the progress of the stop. It waits a little for news, so that a client that polls
     /// sees the end.
-    fn stopping(&self) -> Answer<'_, Stopping>;
+    fn stopping(&self) -> Answer<'_, StopProgress>;
 }
 
 /// An answer that is an error: its kind tells programs what to do, its message tells users.
@@ -100,6 +102,12 @@ impl ApiError {
     /// Makes an error of `kind`; the message says what to do next.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
+    }
+}
+
+impl From<rekindle_volume::Error> for ApiError {
+    fn from(error: rekindle_volume::Error) -> Self {
+        Self::new(error.kind(), error.to_string())
     }
 }
 
@@ -123,30 +131,6 @@ impl From<&ApiError> for Problem {
             retryable: error.kind.is_retryable(),
         }
     }
-}
-
-/// The point after which a write is acknowledged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Policy {
-    /// After the datastore has it; nothing is cached on the node.
-    Uncached,
-    /// After the datastore has it; the written bytes stay cached on the node.
-    Through,
-    /// After the node's log has it; the datastore gets it later.
-    #[default]
-    Back,
-}
-
-/// The meaning of "the log has it", for policy `back`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Ack {
-    /// On flash, synced.
-    #[default]
-    Flash,
-    /// In memory that outlives the process; FLUSH and FUA still reach flash.
-    Memory,
 }
 
 /// The request for a new volume.
@@ -270,28 +254,6 @@ pub struct Shutdown {
     pub drain: bool,
 }
 
-/// The progress of a stop.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct Stopping {
-    /// `serving` (no stop was asked for), `sessions`, `volumes`, `log`, `ended`.
-    pub phase: String,
-    /// Volumes to take out of service.
-    pub volumes: u64,
-    /// Volumes that are out of service.
-    pub done: u64,
-    /// Bytes that the other volumes owe to the datastore.
-    pub backlog_bytes: u64,
-    /// Bytes that the volumes out of service still owed; they are in the log.
-    pub kept_bytes: u64,
-    /// Whether the stop waits for the backlog.
-    pub draining: bool,
-    /// Time until the backlog is in the datastore, if known.
-    pub eta_ms: Option<u64>,
-    /// What the stop waits for, for users.
-    pub waits_for: String,
-}
-
 /// The health of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
@@ -358,7 +320,7 @@ pub struct Status {
     /// The bounds of the node's memory, and their use.
     pub memory: Vec<MemoryBudget>,
     /// The progress of a stop; only while the node stops.
-    pub stopping: Option<Stopping>,
+    pub stopping: Option<StopProgress>,
     /// Further details: phases of the start, cache hit rates.
     #[schema(value_type = Object)]
     pub detail: serde_json::Value,
@@ -417,29 +379,6 @@ pub struct Volume {
     pub backlog: Option<Backlog>,
     /// Addresses for clients.
     pub uris: Vec<String>,
-}
-
-/// The changes that a volume owes to the datastore, and the reasons for delays.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct Backlog {
-    /// Unfinished changes.
-    pub changes: u64,
-    pub bytes: u64,
-    /// Age of the oldest change.
-    pub age_ms: u64,
-    /// Time until all present changes are in the datastore, if known.
-    pub eta_ms: Option<u64>,
-    /// Whether the oldest change is older than the deadline.
-    pub late: bool,
-    /// Present delay of an acknowledgement by flow control.
-    pub delay_ms: u64,
-    /// The reason why writes stall, if they do.
-    pub stalled: Option<String>,
-    /// Error of the last attempt to destage, if it failed.
-    pub destage_error: Option<String>,
-    pub serial: u64,
-    pub checkpoint: u64,
 }
 
 /// A part of the inside of a node.
@@ -503,23 +442,6 @@ pub struct StartSalvage {
     /// keeps the rest as it is.
     #[serde(default)]
     pub accept_losses: bool,
-}
-
-/// A volume that is being salvaged, or waits for it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct Salvage {
-    pub volume: String,
-    /// The datastore that holds the volume.
-    pub device: String,
-    /// The priority: higher ones go first; waiting clients raise it.
-    pub priority: u64,
-    pub reason: String,
-    pub age_ms: u64,
-    /// The worker of the salvage; null while the volume waits.
-    pub worker: Option<u64>,
-    /// Chunks read and checked so far.
-    pub chunks: u64,
 }
 
 /// One salvage of a volume: its findings and actions.

@@ -5,8 +5,8 @@ pub(super) mod kept;
 
 use super::api::{
     Api, ApiError, BootReport, CreateVolume, DismissNode, Dismissed, Event, Health, Job, LogUsage,
-    Salvage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep,
-    StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep, StartVerify,
+    Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::metrics::Render;
@@ -17,6 +17,7 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post};
 use axum::{Json, Router};
 use rekindle_base::Kind;
+use rekindle_volume::{Salvage, StopProgress};
 use std::sync::Arc;
 
 /// The parts of the API. Clones are cheap.
@@ -367,18 +368,18 @@ pub(super) async fn debug(
 
 /// Begins to stop the node.
 #[utoipa::path(post, path = "/api/v1/shutdown", request_body = Shutdown, responses(
-    (status = 202, body = Stopping, description = "It has begun, and is this far.")
+    (status = 202, body = StopProgress, description = "It has begun, and is this far.")
 ))]
 pub(super) async fn shutdown(
     State(app): State<App>,
     Body(request): Body<Shutdown>,
-) -> Result<(StatusCode, Json<Stopping>), ApiError> {
+) -> Result<(StatusCode, Json<StopProgress>), ApiError> {
     Ok((StatusCode::ACCEPTED, Json(app.api.shutdown(request).await?)))
 }
 
 /// Tells how far the stop is; waits a little for news.
-#[utoipa::path(get, path = "/api/v1/shutdown", responses((status = 200, body = Stopping, description = "Progress.")))]
-pub(super) async fn stopping(State(app): State<App>) -> Answered<Stopping> {
+#[utoipa::path(get, path = "/api/v1/shutdown", responses((status = 200, body = StopProgress, description = "Progress.")))]
+pub(super) async fn stopping(State(app): State<App>) -> Answered<StopProgress> {
     app.api.stopping().await.map(Json)
 }
 

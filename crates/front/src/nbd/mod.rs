@@ -20,4 +20,4 @@ pub mod wire;
 
 pub use meters::{BUCKETS, COMMANDS, CommandReading, VolumeMeters, VolumeReading};
 pub use serve::serve;
-pub use target::{Error, Export, ExportError, Exports, Extent, KIND, Target, Ticket, Written};
+pub use target::{Export, ExportError, Exports, Target};

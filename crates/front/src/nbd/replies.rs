@@ -2,9 +2,10 @@
 
 use super::buffers::Output;
 use super::limits;
-use super::target::{Error, Extent};
 use super::wire::{self, chunk, errno};
 use rekindle_base::Kind;
+use rekindle_staging::Extent;
+use rekindle_volume::Error;
 
 /// The modes that a session and its client have agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -2,11 +2,12 @@
 
 use super::meters::VolumeMeters;
 use rekindle_base::Kind;
+use rekindle_block::KIND;
 use rekindle_env::BoxFuture;
+use rekindle_staging::{Extent, Ticket, Written};
+use rekindle_volume::Error;
 use std::future::Future;
 use std::sync::Arc;
-// The kind of volumes that NBD serves, and the types of a device, for all of `nbd`.
-pub use rekindle_block::{Error, Extent, KIND, Ticket, Written};
 
 /// A volume that a client may name.
 #[derive(Debug, Clone, PartialEq, Eq)]

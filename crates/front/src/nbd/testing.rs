@@ -2,7 +2,7 @@
 //! enough NBD.
 
 use super::meters::VolumeMeters;
-use super::target::{Error, Export, ExportError, Exports, Extent, Target, Ticket, Written};
+use super::target::{Export, ExportError, Exports, Target};
 use super::wire::chunk;
 use crate::conn::BUDGET_BYTES_DEFAULT;
 use parking_lot::Mutex;
@@ -10,6 +10,8 @@ use rekindle_base::Kind;
 use rekindle_env::{Address, BoxFuture, Env, Net, Stream};
 use rekindle_nbd_client::wire::{self, Body, Head, option, reply};
 pub(crate) use rekindle_nbd_client::wire::{header, meta, number, query};
+use rekindle_staging::{Extent, Ticket, Written};
+use rekindle_volume::Error;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

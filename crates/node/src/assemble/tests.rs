@@ -8,7 +8,7 @@ use rekindle_front::conn::Connections;
 use rekindle_front::http::api::Api;
 use rekindle_front::nbd::Exports;
 use rekindle_log::{Append, Change, Position};
-use rekindle_volume::Vault;
+use rekindle_staging::Vault;
 use serde_json::json;
 use std::path::Path;
 use std::time::Duration;

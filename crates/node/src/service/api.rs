@@ -1,17 +1,17 @@
 //! The HTTP API.
 
-use super::words::{event, milliseconds, refused, spec, volume};
+use super::words::{event, milliseconds, spec, volume};
 use super::{Phase, Service, Stage};
 use crate::assemble::Node;
-use crate::{boot, health, limits, space, warm_memory, work};
+use crate::{boot, health, limits, space, warm_status, work};
 use rekindle_base::Kind;
 use rekindle_datastore::Room;
 use rekindle_front::http::api::{
     Answer, Api, ApiError, BootReport, CreateVolume, Debug, DismissNode, Dismissed, Event, Health,
-    Job, LogUsage, Salvage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace,
-    StartSweep, StartVerify, Status, Stopping, StoreInfo, SweepStatus, Volume, WarmDropped,
-    WarmStatus,
+    Job, LogUsage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep,
+    StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
+use rekindle_volume::{Salvage, StopProgress};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,7 +144,7 @@ impl Api for Service {
             let node = self.node().await?;
             let listed = self.while_it_answers(&node, node.volumes.list()).await;
             let infos = listed.map_err(|error| unindexed(&node, error))?;
-            let infos = infos.map_err(|error| refused(&error))?;
+            let infos = infos?;
             Ok(infos.into_iter().map(|info| self.words(info)).collect())
         })
     }
@@ -153,16 +153,15 @@ impl Api for Service {
         Box::pin(async move {
             // First, so that no volume is made after its caller was told that the store is away.
             let node = self.reachable().await?;
-            let made = node.volumes.create(spec(request, node.volumes.kinds())).await;
-            made.map(|info| self.words(info)).map_err(|error| refused(&error))
+            let made = node.volumes.create(spec(request, node.volumes.kinds())).await?;
+            Ok(self.words(made))
         })
     }
 
     fn volume<'a>(&'a self, name: &'a str) -> Answer<'a, Volume> {
         Box::pin(async move {
             let node = self.node().await?;
-            let found = self.while_it_answers(&node, node.volumes.show(name)).await?;
-            found.map(|info| self.words(info)).map_err(|error| refused(&error))
+            Ok(self.words(self.while_it_answers(&node, node.volumes.show(name)).await??))
         })
     }
 
@@ -174,7 +173,7 @@ impl Api for Service {
                 true => volumes.remove(name, force).await,
                 false => volumes.trash(name, force).await,
             };
-            removed.map_err(|error| refused(&error))?;
+            removed?;
             self.inner.meters.forget(name);
             Ok(())
         })
@@ -183,7 +182,7 @@ impl Api for Service {
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {
         Box::pin(async move {
             let node = self.node().await?;
-            let handle = node.volumes.attach(name).await.map_err(|error| refused(&error))?;
+            let handle = node.volumes.attach(name).await?;
             Ok(self
                 .inner
                 .jobs
@@ -192,10 +191,9 @@ impl Api for Service {
     }
 
     fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume> {
-        Box::pin(async move {
-            let found = self.reachable().await?.volumes.pin(name, pinned).await;
-            found.map(|info| self.words(info)).map_err(|error| refused(&error))
-        })
+        Box::pin(
+            async move { Ok(self.words(self.reachable().await?.volumes.pin(name, pinned).await?)) },
+        )
     }
 
     fn debug<'a>(&'a self, what: Debug, prefix: &'a str) -> Answer<'a, serde_json::Value> {
@@ -218,8 +216,7 @@ impl Api for Service {
                 return Ok(changes.into_iter().map(event).collect());
             }
             // The volume has no history since the start; check that it exists.
-            let found = self.while_it_answers(&node, node.volumes.show(name)).await?;
-            found.map_err(|error| refused(&error))?;
+            self.while_it_answers(&node, node.volumes.show(name)).await??;
             Ok(Vec::new())
         })
     }
@@ -257,8 +254,7 @@ impl Api for Service {
                     None => node.volumes.salvage_histories().await,
                 }
             };
-            let found = self.while_it_answers(&node, find).await?;
-            let found = found.map_err(|error| refused(&error))?;
+            let found = self.while_it_answers(&node, find).await??;
             Ok(found.into_iter().map(work::salvage_account).collect())
         })
     }
@@ -305,7 +301,7 @@ impl Api for Service {
     }
 
     fn warm(&self) -> Answer<'_, WarmStatus> {
-        Box::pin(async move { Ok(warm_memory::status(&*self.node().await?).await) })
+        Box::pin(async move { Ok(warm_status::status(&*self.node().await?).await) })
     }
 
     fn boot(&self) -> Answer<'_, BootReport> {
@@ -313,7 +309,7 @@ impl Api for Service {
     }
 
     fn drop_warm_frames(&self) -> Answer<'_, WarmDropped> {
-        Box::pin(async move { warm_memory::drop_frames(&*self.node().await?).await })
+        Box::pin(async move { warm_status::drop_frames(&*self.node().await?).await })
     }
 
     fn sweep(&self) -> Answer<'_, SweepStatus> {
@@ -361,7 +357,7 @@ impl Api for Service {
         Box::pin(async move {
             let node = self.node().await?;
             if let Some(name) = &request.volume {
-                node.volumes.show(name).await.map_err(|error| refused(&error))?;
+                node.volumes.show(name).await?;
             }
             let subject = request.volume.clone().unwrap_or_else(|| "all volumes".to_owned());
             let begin = |progress| work::space(node, request.volume, progress);
@@ -373,7 +369,7 @@ impl Api for Service {
         Box::pin(async move {
             let node = self.node().await?;
             if let Some(name) = &request.volume {
-                node.volumes.show(name).await.map_err(|error| refused(&error))?;
+                node.volumes.show(name).await?;
             }
             let subject = request.volume.clone().unwrap_or_else(|| "all volumes".to_owned());
             Ok(self.inner.jobs.begin("verify", &subject, "chunks", |progress| {
@@ -422,7 +418,7 @@ impl Api for Service {
         })
     }
 
-    fn shutdown(&self, request: Shutdown) -> Answer<'_, Stopping> {
+    fn shutdown(&self, request: Shutdown) -> Answer<'_, StopProgress> {
         self.inner.shutdown.send_if_modified(|asked| {
             let before = *asked;
             // A quick stop never becomes a draining one.
@@ -432,7 +428,7 @@ impl Api for Service {
         Api::stopping(self)
     }
 
-    fn stopping(&self) -> Answer<'_, Stopping> {
+    fn stopping(&self) -> Answer<'_, StopProgress> {
         Box::pin(async move {
             let mut phase = self.inner.phase.subscribe();
             let stopping = self.inner.shutdown.borrow().is_some();

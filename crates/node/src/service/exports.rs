@@ -1,9 +1,10 @@
 //! The NBD exports: block volumes by name.
 
 use super::Service;
+use rekindle_block::KIND;
 use rekindle_env::BoxFuture;
 use rekindle_front::http::api::ApiError;
-use rekindle_front::nbd::{Export, ExportError, Exports, KIND, VolumeMeters};
+use rekindle_front::nbd::{Export, ExportError, Exports, VolumeMeters};
 use std::sync::Arc;
 
 impl Exports for Service {

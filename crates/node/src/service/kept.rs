@@ -1,91 +1,60 @@
 //! The HTTP API of versions and the trash, and of names and sizes of volumes.
 
 use super::Service;
-use super::words::refused;
-use rekindle_front::http::api::kept::{
-    Keep, Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion,
-};
+use rekindle_front::http::api::kept::{Keep, Rename, Resize, Restore, Rollback};
 use rekindle_front::http::api::{Answer, Volume};
-
-impl Service {
-    fn shown(
-        &self,
-        outcome: Result<rekindle_volume::Info, rekindle_volume::Error>,
-    ) -> Result<Volume, rekindle_front::http::api::ApiError> {
-        outcome.map(|info| self.words(info)).map_err(|error| refused(&error))
-    }
-}
+use rekindle_volume::{TrashedVolume, VolumeVersion};
 
 impl Keep for Service {
     fn rename_volume<'a>(&'a self, name: &'a str, request: Rename) -> Answer<'a, Volume> {
         Box::pin(async move {
             let node = self.reachable().await?;
-            let renamed = node.volumes.rename(name, &request.name).await;
-            if renamed.is_ok() {
-                self.inner.meters.rename(name, &request.name);
-            }
-            self.shown(renamed)
+            let renamed = node.volumes.rename(name, &request.name).await?;
+            self.inner.meters.rename(name, &request.name);
+            Ok(self.words(renamed))
         })
     }
 
     fn resize_volume<'a>(&'a self, name: &'a str, request: Resize) -> Answer<'a, Volume> {
         Box::pin(async move {
             let node = self.reachable().await?;
-            self.shown(node.volumes.resize(name, request.size, request.shrink).await)
+            Ok(self.words(node.volumes.resize(name, request.size, request.shrink).await?))
         })
     }
 
     fn versions<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<VolumeVersion>> {
         Box::pin(async move {
             let node = self.node().await?;
-            let found = self.while_it_answers(&node, node.volumes.versions(name)).await?;
-            let row = |one: rekindle_volume::VersionInfo| VolumeVersion {
-                version: one.version,
-                until: one.until,
-                size: one.size,
-                keeps: one.keeps,
-                lost: one.lost,
-            };
-            let found = found.map_err(|error| refused(&error))?;
-            Ok(found.into_iter().map(row).collect())
+            Ok(self.while_it_answers(&node, node.volumes.versions(name)).await??)
         })
     }
 
     fn rollback_volume<'a>(&'a self, name: &'a str, request: Rollback) -> Answer<'a, Volume> {
         Box::pin(async move {
             let node = self.reachable().await?;
-            self.shown(node.volumes.rollback(name, &request.version, request.discard).await)
+            Ok(self.words(node.volumes.rollback(name, &request.version, request.discard).await?))
         })
     }
 
     fn trash(&self) -> Answer<'_, Vec<TrashedVolume>> {
         Box::pin(async move {
             let node = self.node().await?;
-            let found = self.while_it_answers(&node, node.volumes.trashed()).await?;
-            let row = |one: rekindle_volume::Trashed| TrashedVolume {
-                name: one.name,
-                id: one.id.to_string(),
-                size: one.size,
-                since: one.since,
-                until: one.until,
-            };
-            let found = found.map_err(|error| refused(&error))?;
-            Ok(found.into_iter().map(row).collect())
+            Ok(self.while_it_answers(&node, node.volumes.trashed()).await??)
         })
     }
 
     fn restore_volume<'a>(&'a self, name: &'a str, request: Restore) -> Answer<'a, Volume> {
         Box::pin(async move {
             let node = self.reachable().await?;
-            self.shown(node.volumes.restore(name, request.name.as_deref()).await)
+            Ok(self.words(node.volumes.restore(name, request.name.as_deref()).await?))
         })
     }
 
     fn purge_volume<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
             let node = self.reachable().await?;
-            let purged = node.volumes.purge(name).await;
-            purged.map(drop).map_err(|error| refused(&error))
+            node.volumes.purge(name).await?;
+            Ok(())
         })
     }
 }

@@ -1,8 +1,9 @@
 //! Translations between the types of the crates below and those of the API.
 
 use rekindle_env::Address;
-use rekindle_front::http::api::{Ack, ApiError, Backlog, CreateVolume, Event, Policy, Volume};
-use rekindle_volume::{Kinds, VaultBody};
+use rekindle_front::http::api::{CreateVolume, Event, Volume};
+use rekindle_staging::VaultBody;
+use rekindle_volume::Kinds;
 use std::time::Duration;
 
 /// Translates a volume. If NBD serves its kind: with the URIs by which NBD clients at these places
@@ -10,7 +11,7 @@ use std::time::Duration;
 pub(super) fn volume(info: rekindle_volume::Info, nbd: &[Address]) -> Volume {
     let vault = info.vault;
     let lost_bytes = vault.lost.iter().map(|lost| lost.span).sum();
-    let is_served = vault.kind == rekindle_front::nbd::KIND;
+    let is_served = vault.kind == rekindle_block::KIND;
     let nbd = nbd.iter().filter(|_| is_served);
     let uris = nbd.map(|place| nbd_uri(place, &vault.name)).collect();
     Volume {
@@ -19,11 +20,8 @@ pub(super) fn volume(info: rekindle_volume::Info, nbd: &[Address]) -> Volume {
         kind: vault.kind,
         size: vault.size,
         body: vault.body.0.into_iter().collect(),
-        policy: policy(vault.policy),
-        ack: match vault.ack {
-            rekindle_volume::Ack::Flash => Ack::Flash,
-            rekindle_volume::Ack::Memory => Ack::Memory,
-        },
+        policy: vault.policy,
+        ack: vault.ack,
         downgrade: None,
         state: info.state.as_str().to_owned(),
         reason: info.reason,
@@ -35,36 +33,8 @@ pub(super) fn volume(info: rekindle_volume::Info, nbd: &[Address]) -> Volume {
         created: vault.created,
         pinned: vault.pinned,
         clients: info.clients,
-        backlog: info.backlog.map(backlog),
+        backlog: info.backlog,
         uris,
-    }
-}
-
-/// Translates an error of a volume; kind and words stay.
-pub fn refused(error: &rekindle_volume::Error) -> ApiError {
-    ApiError::new(error.kind(), error.to_string())
-}
-
-fn policy(policy: rekindle_volume::Policy) -> Policy {
-    match policy {
-        rekindle_volume::Policy::Uncached => Policy::Uncached,
-        rekindle_volume::Policy::Through => Policy::Through,
-        rekindle_volume::Policy::Back => Policy::Back,
-    }
-}
-
-fn backlog(found: rekindle_volume::Backlog) -> Backlog {
-    Backlog {
-        changes: found.changes,
-        bytes: found.bytes,
-        age_ms: found.age_ms,
-        eta_ms: found.eta_ms,
-        late: found.late,
-        delay_ms: found.delay_ms,
-        stalled: found.stalled,
-        destage_error: found.destage_error,
-        serial: found.serial,
-        checkpoint: found.checkpoint,
     }
 }
 
@@ -94,18 +64,13 @@ pub(super) fn spec(request: CreateVolume, kinds: &Kinds) -> rekindle_volume::Spe
         kind: request.kind.unwrap_or_else(|| kinds.default_name().to_owned()),
         size: request.size,
         settings: VaultBody(request.settings.into_iter().collect()),
-        policy: match request.policy {
-            Policy::Uncached => rekindle_volume::Policy::Uncached,
-            Policy::Through => rekindle_volume::Policy::Through,
-            Policy::Back => rekindle_volume::Policy::Back,
-        },
-        ack: match request.ack {
-            Ack::Flash => rekindle_volume::Ack::Flash,
-            Ack::Memory => rekindle_volume::Ack::Memory,
-        },
+        policy: request.policy,
+        ack: request.ack,
     }
 }
 
+/// Translates a change of state. The API has states and events as text: an older command line reads
+/// those that a newer node has.
 pub(super) fn event(change: rekindle_volume::machine::Change) -> Event {
     Event {
         time: change.at,

@@ -4,7 +4,6 @@
 use crate::assemble::Node;
 use crate::jobs::Progress;
 use crate::limits;
-use crate::service::refused;
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use rekindle_block::Device;
@@ -22,9 +21,9 @@ pub async fn attach(
     request: StartAttach,
     progress: Progress,
 ) -> Result<Value, ApiError> {
-    let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
+    let infos = node.volumes.list().await?;
     // The reads below are those of an NBD session.
-    let infos = infos.into_iter().filter(|info| info.vault.kind == rekindle_front::nbd::KIND);
+    let infos = infos.into_iter().filter(|info| info.vault.kind == rekindle_block::KIND);
     let mut names: Vec<String> = infos.map(|info| info.vault.name).collect();
     names.sort_unstable();
     names.truncate(request.first.unwrap_or(usize::MAX));
@@ -47,13 +46,13 @@ pub async fn attach(
 
 /// Attaches and reads one volume. Returns the number of blocks read.
 async fn one(node: &Node, name: &str, reads: u64) -> Result<u64, ApiError> {
-    let device = Device::attach(&node.volumes, name).await.map_err(|error| refused(&error))?;
+    let device = Device::attach(&node.volumes, name).await?;
     let places = device.size() / READ_BYTES;
     let reads = reads.min(places).min(limits::ATTACH_READS_MAX);
     let mut block = [0; READ_BYTES as usize];
     for number in 0..reads {
         let offset = places * number / reads * READ_BYTES;
-        let failed = |error: rekindle_block::Error| {
+        let failed = |error: rekindle_volume::Error| {
             ApiError::new(error.kind(), format!("volume '{name}': {error}"))
         };
         // Like a session: first a plain call.

@@ -7,7 +7,7 @@
 use crate::assemble::Node;
 use rekindle_base::{Serial, VolumeId};
 use rekindle_datastore::key;
-use rekindle_volume::{Vault, VaultState};
+use rekindle_staging::{Vault, VaultState};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,9 +3,8 @@
 use super::INTERVAL;
 use crate::assemble::Node;
 use crate::jobs::Progress;
-use crate::service::refused;
-use rekindle_front::http::api::{ApiError, Salvage, SalvageAccount};
-use rekindle_volume::{Account, Queued};
+use rekindle_front::http::api::{ApiError, SalvageAccount};
+use rekindle_volume::{Account, Salvage};
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -28,7 +27,7 @@ pub async fn salvage(
             }
         }
     };
-    let done = outcome.map_err(|error| refused(&error))?;
+    let done = outcome?;
     Ok(json!({ "volume": name, "done": done }))
 }
 
@@ -59,7 +58,7 @@ pub async fn resume(node: Weak<Node>) {
 
 /// Lists the queue, then the volumes that wait outside it, for an operator or for the store.
 pub fn rows(node: &Node) -> Vec<Salvage> {
-    let mut rows: Vec<Salvage> = node.volumes.salvages().into_iter().map(queued).collect();
+    let mut rows = node.volumes.salvages();
     let now = node.env.wall_clock().0;
     for impaired in node.volumes.impaired() {
         let Some((since, reason)) = impaired.unreadable else { continue };
@@ -77,20 +76,8 @@ pub fn rows(node: &Node) -> Vec<Salvage> {
     rows
 }
 
-/// Translates a row of the queue.
-fn queued(row: Queued) -> Salvage {
-    Salvage {
-        volume: row.volume,
-        device: row.device,
-        priority: row.priority,
-        reason: row.reason,
-        age_ms: row.age_ms,
-        worker: row.worker.map(|worker| worker as u64),
-        chunks: row.chunks,
-    }
-}
-
-/// Translates a remembered salvage.
+/// Translates a remembered salvage. Its record in the store has a format of its own, and the API
+/// has outcomes as text: an older command line reads those that a newer node has.
 pub fn account(found: Account) -> SalvageAccount {
     SalvageAccount {
         volume: found.volume,

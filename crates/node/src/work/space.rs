@@ -9,11 +9,10 @@ use super::verify::newest;
 use crate::assemble::Node;
 use crate::jobs::Progress;
 use crate::limits;
-use crate::service::refused;
 use rekindle_content::tree::{Visitor, walk};
 use rekindle_content::{Error, Pointer};
 use rekindle_front::http::api::ApiError;
-use rekindle_volume::VaultState;
+use rekindle_staging::VaultState;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -138,7 +137,7 @@ pub async fn space(
 ) -> Result<Value, ApiError> {
     // While the hold lives, no sweep deletes content that the roots below reach.
     let _hold = node.content.hold();
-    let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
+    let infos = node.volumes.list().await?;
     let vaults: Vec<_> = infos
         .iter()
         .filter(|info| info.vault.state == VaultState::Live)

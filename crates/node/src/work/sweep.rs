@@ -3,7 +3,6 @@
 use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
 use crate::limits;
-use crate::service::refused;
 use rekindle_base::Kind;
 use rekindle_content::sweep::Phase;
 use rekindle_front::http::api::{ApiError, JobState, StartSweep, SweepStatus};
@@ -20,7 +19,7 @@ pub async fn sweep(
         let message = "a sweep cannot be tried without being done: ask without dry_run";
         return Err(ApiError::new(Kind::Unsupported, message));
     }
-    let reaped = node.volumes.reap_orphans().await.map_err(|error| refused(&error))?;
+    let reaped = node.volumes.reap_orphans().await?;
     let mut swept = std::pin::pin!(node.sweeper.run());
     let status = loop {
         tokio::select! {

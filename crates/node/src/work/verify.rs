@@ -4,7 +4,6 @@
 use crate::assemble::Node;
 use crate::jobs::Progress;
 use crate::limits;
-use crate::service::refused;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_content::Missing;
@@ -12,14 +11,15 @@ use rekindle_content::sweep::Budget;
 use rekindle_content::tree::Root;
 use rekindle_content::verify::{Damage, Extent, verify_extents};
 use rekindle_front::http::api::{ApiError, StartVerify};
-use rekindle_volume::{Info, Lost, Vault, VaultState};
+use rekindle_staging::{Lost, Vault, VaultState};
+use rekindle_volume::Info;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Scrubs all volumes, one after another and slowly, and asks for a salvage of each damaged one.
 pub async fn scrub(node: Arc<Node>, rate: u64, progress: Progress) -> Result<Value, ApiError> {
-    let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
+    let infos = node.volumes.list().await?;
     let (mut volumes, mut chunks, mut bytes, mut findings) = (0, 0, 0, Findings::default());
     let mut unchecked_bytes = 0;
     for info in infos {
@@ -86,8 +86,8 @@ async fn check(
     tell: &mut (dyn FnMut(u64) + Send),
 ) -> Result<Checked, ApiError> {
     let infos = match &request.volume {
-        Some(name) => vec![node.volumes.show(name).await.map_err(|error| refused(&error))?],
-        None => node.volumes.list().await.map_err(|error| refused(&error))?,
+        Some(name) => vec![node.volumes.show(name).await?],
+        None => node.volumes.list().await?,
     };
     let mut findings = Findings::default();
     let mut subjects = Vec::new();
@@ -164,7 +164,7 @@ const PASSES: usize = 3;
 
 /// Returns the present roots of volumes; none for a volume that is gone.
 async fn roots_now(node: &Node, subjects: &[Info]) -> Result<Vec<Root>, ApiError> {
-    let infos = node.volumes.list().await.map_err(|error| refused(&error))?;
+    let infos = node.volumes.list().await?;
     let root = |subject: &Info| {
         let now = infos.iter().find(|info| info.vault.id == subject.vault.id)?;
         if now.vault.state == VaultState::Live { newest(node, now).root } else { None }

@@ -9,8 +9,7 @@ use crate::region::{Excuse, Operation, SharedRegion, judge};
 use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_block::Device;
-use rekindle_front::http::api::Policy;
-use rekindle_volume::Written;
+use rekindle_staging::{Policy, Written};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -220,7 +219,7 @@ impl Life {
     ) -> Result<Told, String> {
         self.run.stage.begun.fetch_add(1, Ordering::Relaxed);
         let (region, staging) = (self.region(at)?, &self.served.staging);
-        let told = |what: &str, error: &rekindle_block::Error| match error.kind() {
+        let told = |what: &str, error: &rekindle_volume::Error| match error.kind() {
             Kind::Fenced if self.may_be_fenced() => Ok(Told::Fenced),
             kind if kind.is_retryable() => Ok(Told::Nothing),
             _ => Err(format!("{what}: {error}")),

@@ -2,7 +2,6 @@
 //! come, first served. A waiting write goes on when its caller drops the future.
 
 use crate::ack::staged::{Request, Staged, Submission, Taken, failed};
-use crate::queue::volume_state::Waiting;
 use crate::queue::{Change, Kept, Payload};
 use crate::{Error, Written};
 use bytes::Bytes;
@@ -120,7 +119,7 @@ impl Staged {
             let mut gate = self.gate.lock();
             // A volume out of service has given its promises back already.
             if gate.ended.is_none() {
-                self.discount(&mut gate, cost);
+                self.discount(&mut gate.room, cost);
             }
             return Err(problem);
         }
@@ -158,14 +157,12 @@ impl Staged {
         let told = {
             let mut gate = self.gate.lock();
             gate.in_service()?;
-            if gate.waiting.is_empty() && self.has_room(&gate, cost) {
-                self.count(&mut gate, cost);
+            if self.may_enter(&gate, cost) {
+                self.count(&mut gate.room, cost);
                 return Ok(false);
             }
-            let (waiter, told) = tokio::sync::oneshot::channel();
-            gate.waiting.push_back(Waiting { cost, waiter });
             self.inner.stalled.fetch_add(1, Ordering::Relaxed);
-            told
+            gate.room.wait(cost)
         };
         tracing::debug!(volume = %self.name, "a write waits: the volume's share of flash is full");
         self.inner.destager.wake();
@@ -178,16 +175,11 @@ impl Staged {
     /// Admits the waiting writes for which there is room now.
     pub(crate) fn admit_waiting(&self) {
         let mut gate = self.gate.lock();
-        while let Some(first) = gate.waiting.front() {
-            let cost = first.cost;
-            if !self.has_room(&gate, cost) {
-                break;
-            }
-            let Some(first) = gate.waiting.pop_front() else { break };
+        while let Some(cost) = gate.room.next_cost().filter(|cost| self.has_room(&gate, *cost)) {
             self.inner.stalled.fetch_sub(1, Ordering::Relaxed);
-            self.count(&mut gate, cost);
-            if first.waiter.send(()).is_err() {
-                self.discount(&mut gate, cost);
+            self.count(&mut gate.room, cost);
+            if !gate.room.admit() {
+                self.discount(&mut gate.room, cost);
             }
         }
     }
@@ -233,9 +225,7 @@ impl Staged {
         let (told, wakeup) = {
             let mut gate = self.gate.lock();
             gate.in_service()?;
-            if let Some(lost) = &gate.lost {
-                return Err(lost.clone());
-            }
+            gate.destaging.loses_nothing()?;
             let (mut permit, mut start) = (Some(permit), 0);
             for (index, one) in requests.iter().enumerate() {
                 let end = start + one.payload.len();
@@ -244,7 +234,7 @@ impl Staged {
                 let kept = Kept { bytes: payload.slice(start..end), _permit: permit.take() };
                 let payload = Payload::Memory(Arc::new(kept));
                 let change = Change::kept(one.position, one.span, payload, now);
-                gate.take(change.of(one.change).joined(index + 1 < requests.len()));
+                gate.changes.take(change.of(one.change).joined(index + 1 < requests.len()));
                 start = end;
             }
             (gate.await_all(), self.note(&mut gate))

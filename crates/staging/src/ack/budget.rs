@@ -4,23 +4,14 @@
 use crate::ack::flow::{Load, Share};
 use crate::ack::policy::Mode;
 use crate::ack::staged::Staged;
-use crate::queue::volume_state::VolumeState;
+use crate::state::VolumeState;
+use crate::state::destaging::Wakeup;
+use crate::state::room::Room;
 use crate::{Backlog, limits};
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// The signal of a write to the destager.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wakeup {
-    /// No signal.
-    No,
-    /// The volume has changes to destage, and had none before.
-    Join,
-    /// The volume is due.
-    Wake,
-}
 
 impl Staged {
     /// The backlog: changes that are acknowledged or waiting, and not yet destaged.
@@ -29,41 +20,35 @@ impl Staged {
         let now = self.inner.env.now();
         let usage = self.inner.log.usage();
         let gate = self.gate.lock();
-        let age = gate.queue.get(0).map_or(Duration::ZERO, |oldest| now.since(oldest.at()));
+        let age = gate.changes.queue.get(0).map_or(Duration::ZERO, |oldest| now.since(oldest.at()));
         let load = self.load(&gate);
         let delay = match self.mode {
             Mode::Store { .. } => Duration::ZERO,
             Mode::Log { .. } => load.delay(self.inner.latency()),
         };
-        let failing = gate.destage_error.is_some();
+        let failing = gate.destaging.error.is_some();
         Backlog {
-            changes: gate.queue.len() as u64,
-            bytes: gate.queue.bytes(),
+            changes: gate.changes.queue.len() as u64,
+            bytes: gate.changes.queue.bytes(),
             age_ms: milliseconds(age),
             eta_ms: load.eta.filter(|_| !failing).map(milliseconds),
             late: age > self.inner.config.age_deadline,
             delay_ms: milliseconds(delay),
             stalled: self.why_stalled(&gate, &usage),
-            destage_error: gate
-                .lost
-                .as_ref()
-                .map(ToString::to_string)
-                .or_else(|| gate.destage_error.clone()),
-            serial: gate.queue.last().0,
+            destage_error: gate.destaging.problem(),
+            serial: gate.changes.queue.last().0,
             checkpoint: gate.checkpoint().0,
         }
     }
 
     fn why_stalled(&self, gate: &VolumeState, usage: &rekindle_log::Usage) -> Option<String> {
-        let because = gate
-            .destage_error
-            .as_ref()
-            .map_or(String::new(), |error| format!("; destaging fails: {error}"));
+        let error = gate.destaging.error.as_ref();
+        let because = error.map_or(String::new(), |error| format!("; destaging fails: {error}"));
         let size = rekindle_base::units::format_size;
-        if !gate.waiting.is_empty() {
-            let share = self.share(gate);
+        if gate.room.waiting() > 0 {
+            let share = self.share(&gate.room);
             let (writes, taken, all) =
-                (gate.waiting.len(), size(share.bytes), size(share.flash_bytes));
+                (gate.room.waiting(), size(share.bytes), size(share.flash_bytes));
             return Some(format!(
                 "{writes} write(s) wait for room on flash: {taken} of this volume and {} of all volumes wait to be \
                  destaged, {all} may{because}",
@@ -87,24 +72,24 @@ impl Staged {
 
     /// The load that flow control looks at.
     pub(crate) fn load(&self, gate: &VolumeState) -> Load {
-        let share = self.share(gate);
+        let share = self.share(&gate.room);
         Load {
-            changes: gate.queue.len() as u64,
+            changes: gate.changes.queue.len() as u64,
             changes_max: limits::CHANGES_MAX / share.volumes.max(1),
             bytes: share.bytes,
             bytes_max: share.bytes_max(),
-            eta: gate.drain.eta(gate.queue.bytes(), self.batch_bytes_max(&share)),
+            eta: gate.destaging.drain.eta(gate.changes.queue.bytes(), self.batch_bytes_max(&share)),
             eta_max: self.inner.config.age_deadline,
         }
     }
 
-    pub(crate) fn share(&self, gate: &VolumeState) -> Share {
+    pub(crate) fn share(&self, room: &Room) -> Share {
         Share {
-            bytes: gate.flash_bytes,
+            bytes: room.bytes,
             total: self.inner.total.load(Ordering::Relaxed),
             flash_bytes: self.inner.config.flash_bytes,
             volumes: self.inner.volumes_with_changes.load(Ordering::Relaxed)
-                + u64::from(gate.flash_bytes == 0),
+                + u64::from(room.bytes == 0),
         }
     }
 
@@ -119,59 +104,52 @@ impl Staged {
         }
     }
 
-    pub(crate) fn has_room(&self, gate: &VolumeState, cost: u64) -> bool {
-        let share = self.share(gate);
-        share.has_room(cost)
-            && (gate.queue.len() as u64) < limits::CHANGES_MAX / share.volumes.max(1)
+    /// Whether a new write may come in at once: it does not overtake those that wait.
+    pub(crate) fn may_enter(&self, gate: &VolumeState, cost: u64) -> bool {
+        gate.room.waiting() == 0 && self.has_room(gate, cost)
     }
 
-    pub(crate) fn count(&self, gate: &mut VolumeState, cost: u64) {
-        if gate.flash_bytes == 0 {
+    pub(crate) fn has_room(&self, gate: &VolumeState, cost: u64) -> bool {
+        let share = self.share(&gate.room);
+        share.has_room(cost)
+            && (gate.changes.queue.len() as u64) < limits::CHANGES_MAX / share.volumes.max(1)
+    }
+
+    pub(crate) fn count(&self, room: &mut Room, cost: u64) {
+        if room.bytes == 0 {
             self.inner.volumes_with_changes.fetch_add(1, Ordering::Relaxed);
         }
-        gate.flash_bytes += cost;
+        room.bytes += cost;
         self.inner.total.fetch_add(cost, Ordering::Relaxed);
     }
 
-    pub(crate) fn discount(&self, gate: &mut VolumeState, cost: u64) {
-        gate.flash_bytes -= cost;
-        self.discounted(gate, cost);
+    pub(crate) fn discount(&self, room: &mut Room, cost: u64) {
+        room.leave(cost);
+        self.discounted(room, cost);
     }
 
-    /// Counts down for all volumes what `gate` has counted down already.
-    pub(crate) fn discounted(&self, gate: &VolumeState, cost: u64) {
-        if cost > 0 && gate.flash_bytes == 0 {
+    /// Counts down for all volumes what `room` has counted down already.
+    pub(crate) fn discounted(&self, room: &Room, cost: u64) {
+        if cost > 0 && room.bytes == 0 {
             self.inner.volumes_with_changes.fetch_sub(1, Ordering::Relaxed);
         }
         self.inner.total.fetch_sub(cost, Ordering::Relaxed);
     }
 
-    /// Decides whether the destager has to know: only when its decision changes, since telling
-    /// costs.
+    /// Notes new changes: decides whether the destager has to know.
     pub(crate) fn note(&self, gate: &mut VolumeState) -> Wakeup {
-        if !gate.ringed {
-            gate.ringed = true;
-            gate.told = true;
-            return Wakeup::Join;
-        }
-        if gate.told {
-            return Wakeup::No;
-        }
-        let due = gate.queue.bytes() >= self.inner.config.destage_bytes
-            || matches!(self.mode, Mode::Store { .. })
-            || self.is_pressed(gate);
-        if !due {
-            return Wakeup::No;
-        }
-        gate.told = true;
-        Wakeup::Wake
+        let VolumeState { changes, room, destaging, .. } = gate;
+        destaging.note(|| {
+            changes.queue.bytes() >= self.inner.config.destage_bytes
+                || matches!(self.mode, Mode::Store { .. })
+                || self.is_pressed(room)
+        })
     }
 
     /// Whether the volume takes so much of its share that it is to be destaged at once.
-    pub(crate) fn is_pressed(&self, gate: &VolumeState) -> bool {
-        let share = self.share(gate);
-        share.bytes * 100 >= share.bytes_max() * limits::PRESSURE_PERCENT
-            || !gate.waiting.is_empty()
+    pub(crate) fn is_pressed(&self, room: &Room) -> bool {
+        let share = self.share(room);
+        share.bytes * 100 >= share.bytes_max() * limits::PRESSURE_PERCENT || room.waiting() > 0
     }
 
     pub(crate) fn wake_up(self: &Arc<Self>, wakeup: Wakeup) {

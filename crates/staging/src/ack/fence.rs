@@ -5,9 +5,9 @@
 //! [`Staging::fence`], after it has read its own record.
 
 use crate::ack::staged::Staged;
-use crate::queue::volume_state::VolumeState;
 use crate::recover::lives;
 use crate::recover::lives::Runs;
+use crate::state::VolumeState;
 use crate::{Error, Inner, Staging, Vault, limits};
 use parking_lot::Mutex;
 use rekindle_base::{Incarnation, Kind, Serial};

@@ -17,9 +17,11 @@
 
 use rekindle_log::{Media, Position, Progress};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-/// Policy of a volume (FVP's uncached, wt, wb).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+/// The point after which a write is acknowledged.
+// FVP's uncached, wt, wb. The API and the vault have the same words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// The datastore has a write before it is acknowledged; reads are not cached here.
@@ -31,8 +33,8 @@ pub enum Policy {
     Back,
 }
 
-/// The medium of the log that acknowledges a write under [`Policy::Back`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+/// The meaning of "the log has it", for policy `back`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Ack {
     /// Flash, synced.

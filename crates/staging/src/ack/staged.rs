@@ -1,10 +1,11 @@
 //! One volume in service: how its writes are acknowledged.
 
-use crate::ack::budget::Wakeup;
 use crate::ack::policy::{Mode, Verdict};
 use crate::queue::Change;
-use crate::queue::volume_state::{VolumeState, Waiter};
 use crate::shape::Home;
+use crate::state::VolumeState;
+use crate::state::destaging::Wakeup;
+use crate::state::waiters::{Told, Waiter};
 use crate::{Error, Inner, Ticket, Vault, Written, limits};
 use parking_lot::Mutex;
 use rekindle_base::Serial;
@@ -101,7 +102,7 @@ pub(crate) struct Taken {
 
 impl Staged {
     pub(crate) fn new(inner: Arc<Inner>, home: Home, gate: VolumeState, mode: Mode) -> Arc<Self> {
-        let vault = &gate.held.value;
+        let vault = gate.vault();
         Arc::new(Self {
             id: vault.id,
             name: vault.name.clone(),
@@ -123,45 +124,38 @@ impl Staged {
     /// The vault as of the last commit.
     #[must_use]
     pub fn vault(&self) -> Vault {
-        self.gate.lock().held.value.clone()
+        self.gate.lock().vault().clone()
     }
 
     /// The vault as of the last commit, for the next conditional write.
     #[must_use]
     pub fn held(&self) -> Held<Vault> {
-        self.gate.lock().held.clone()
+        self.gate.lock().basis.held.clone()
     }
 
     /// Takes over a vault that was rewritten with other settings (a pin): the next commit goes on
     /// from there. Does nothing when a commit has come in between, since that commit has read the
     /// vault back.
     pub fn adopt_settings(&self, held: Held<Vault>) {
-        let mut gate = self.gate.lock();
-        let (ours, theirs) = (&gate.held.value, &held.value);
-        let same = (ours.owner, ours.generation, ours.checkpoint, ours.root)
-            == (theirs.owner, theirs.generation, theirs.checkpoint, theirs.root);
-        let newer = held.mark().edition > gate.held.mark().edition;
-        if newer && same && ours.id == theirs.id && ours.state == theirs.state {
-            gate.held = held;
-        }
+        self.gate.lock().basis.adopt_settings(held);
     }
 
     /// Whether the volume stays in service even when no client uses it.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
-        self.gate.lock().held.value.pinned
+        self.gate.lock().vault().pinned
     }
 
     /// Whether the volume has changes that the datastore lacks.
     #[must_use]
     pub fn owes(&self) -> bool {
-        !self.gate.lock().queue.is_empty()
+        !self.gate.lock().changes.queue.is_empty()
     }
 
     /// Bytes of the changes that the datastore lacks.
     #[must_use]
     pub fn owed_bytes(&self) -> u64 {
-        self.gate.lock().queue.bytes()
+        self.gate.lock().changes.queue.bytes()
     }
 
     /// Bytes of unfinished changes that the volume left in the log when it was closed; 0 before.
@@ -187,11 +181,10 @@ impl Staged {
         let now = self.inner.env.now();
         let taken = {
             let mut gate = self.gate.lock();
-            if let Some(ended) = &gate.ended {
-                return failed(ended.clone());
+            if let Err(ended) = gate.in_service() {
+                return failed(ended);
             }
-            let cost = submission.cost();
-            if gate.waiting.is_empty() && self.has_room(&gate, cost) {
+            if self.may_enter(&gate, submission.cost()) {
                 self.append(&mut gate, &submission, now, false)
             } else {
                 Ok(None)
@@ -242,7 +235,7 @@ impl Staged {
         now: Moment,
         promised: bool,
     ) -> Result<Option<Taken>, Error> {
-        let first = gate.queue.last().next();
+        let first = gate.changes.queue.last().next();
         // Flash as it was before: a change never finds itself covered here. So one that has to
         // reach flash always passes through `sync`, which asks the fence.
         let before = self.inner.log.progress();
@@ -262,13 +255,13 @@ impl Staged {
         for (index, (one, place)) in submission.requests.iter().zip(places).enumerate() {
             let place = Some(place).filter(|_| !one.payload.is_empty());
             let change = Change::logged(one.position, one.span, place, end, now);
-            gate.shown.expect(one.payload);
-            gate.take(change.of(one.change).joined(submission.is_joined(index)));
+            gate.changes.shown.expect(one.payload);
+            gate.changes.take(change.of(one.change).joined(submission.is_joined(index)));
         }
         let progress = Progress { appended: end, ..before };
-        gate.apply(self.mode.shows(&progress));
+        gate.changes.apply(self.mode.shows(&progress));
         if !promised {
-            self.count(gate, submission.cost());
+            self.count(&mut gate.room, submission.cost());
         }
         Ok(Some(Taken {
             verdict: self.mode.verdict(submission.durable, end, &progress),
@@ -309,7 +302,7 @@ impl Staged {
         // A volume that was closed meanwhile keeps its changes in the log. A fenced volume must not
         // acknowledge.
         self.may_promise(&gate)?;
-        gate.apply(self.mode.shows(&self.inner.log.progress()));
+        gate.changes.apply(self.mode.shows(&self.inner.log.progress()));
         Ok(())
     }
 
@@ -322,7 +315,7 @@ impl Staged {
                 Mode::Store { .. } => self.await_store(&mut gate)?,
                 Mode::Log { .. } => None,
             };
-            (gate.end, told)
+            (gate.changes.end, told)
         };
         self.sync(Ticket(end)).await?;
         self.until_notified(told).await
@@ -333,7 +326,7 @@ impl Staged {
         let end = {
             let gate = self.gate.lock();
             gate.in_service()?;
-            gate.end
+            gate.changes.end
         };
         if let Err(error) = self.sync(Ticket(end)).await {
             // When flash fails, the datastore can still get the visible changes.
@@ -342,7 +335,7 @@ impl Staged {
         let told = {
             let mut gate = self.gate.lock();
             let told = self.await_store(&mut gate)?;
-            gate.drain_to = gate.queue.last();
+            gate.waiters.drain_to = gate.changes.queue.last();
             told
         };
         self.inner.destager.wake();
@@ -351,15 +344,13 @@ impl Staged {
         Ok(self.gate.lock().checkpoint())
     }
 
-    fn await_store(&self, gate: &mut VolumeState) -> Result<Option<WaitOutcome>, Error> {
+    fn await_store(&self, gate: &mut VolumeState) -> Result<Option<Told>, Error> {
         gate.in_service()?;
-        match &gate.lost {
-            Some(lost) => Err(lost.clone()),
-            None => Ok(gate.await_all()),
-        }
+        gate.destaging.loses_nothing()?;
+        Ok(gate.await_all())
     }
 
-    async fn until_notified(&self, told: Option<WaitOutcome>) -> Result<(), Error> {
+    async fn until_notified(&self, told: Option<Told>) -> Result<(), Error> {
         match told {
             Some(told) => told.await.unwrap_or_else(|_| Err(Error::Closed(self.name.clone()))),
             None => Ok(()),
@@ -374,7 +365,7 @@ impl Staged {
         let mut busy = self.busy.subscribe();
         // The sender lives as long as `self`.
         let _ = busy.wait_for(|busy| !busy).await;
-        let end = self.gate.lock().end;
+        let end = self.gate.lock().changes.end;
         let committed = if self.inner.log.committed() < end {
             self.inner.log.commit(end).await
         } else {
@@ -393,9 +384,7 @@ impl Staged {
                 return false;
             }
             gate.ended = Some(error.clone());
-            self.inner.stalled.fetch_sub(gate.waiting.len(), Ordering::Relaxed);
-            gate.waiting.clear();
-            gate.give_up()
+            self.give_up(&mut gate)
         };
         self.closing.turn_on();
         self.release_previous();
@@ -406,18 +395,17 @@ impl Staged {
     /// Ends all waits for the datastore and for room, because staging has stopped. The log goes on
     /// taking writes.
     pub(crate) fn abandon(&self) {
-        let waiters = {
-            let mut gate = self.gate.lock();
-            self.inner.stalled.fetch_sub(gate.waiting.len(), Ordering::Relaxed);
-            gate.waiting.clear();
-            gate.give_up()
-        };
+        let waiters = self.give_up(&mut self.gate.lock());
         self.release_previous();
         notify(waiters, &Err(Error::Closed(self.name.clone())));
     }
-}
 
-type WaitOutcome = tokio::sync::oneshot::Receiver<Result<(), Error>>;
+    /// Ends the waits for room. Returns the callers that wait for the datastore.
+    fn give_up(&self, gate: &mut VolumeState) -> Vec<Waiter> {
+        self.inner.stalled.fetch_sub(gate.room.turn_away(), Ordering::Relaxed);
+        gate.waiters.give_up()
+    }
+}
 
 /// Sends the outcome to all waiting callers. Some may have gone away since.
 pub(crate) fn notify(waiters: Vec<Waiter>, outcome: &Result<(), Error>) {

@@ -11,11 +11,11 @@ use crate::ack::staged::{Staged, notify};
 use crate::destage::commit::{Attempt, Verdict, judge};
 use crate::destage::plan;
 use crate::destage::versions;
-use crate::queue::volume_state::{Finished, Landed};
 use crate::queue::{Change, Payload};
 use crate::range::quarantine::Lost;
 use crate::recover::lives;
 use crate::shape::{Home, Portion};
+use crate::state::{Finished, Landed};
 use crate::{Error, Vault, limits};
 use rekindle_base::{Kind, Serial};
 use rekindle_content::tree::Root;
@@ -95,9 +95,9 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
             let finished = {
                 let mut gate = volume.gate.lock();
                 let time = inner.env.now().since(begun);
-                gate.drain.add(bytes, prefix.bytes_max, time);
+                gate.destaging.drain.add(bytes, prefix.bytes_max, time);
                 let finished = gate.finish(*held);
-                volume.discounted(&gate, finished.flash_bytes);
+                volume.discounted(&gate.room, finished.flash_bytes);
                 finished
             };
             batch.committed();
@@ -117,14 +117,14 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
 fn take(volume: &Arc<Staged>) -> Option<Prefix> {
     let (count, bytes_max, root, lost, checkpoint) = {
         let gate = volume.gate.lock();
-        let mut bytes_max = volume.batch_bytes_max(&volume.share(&gate));
-        if gate.lost.is_some() && matches!(volume.home, Home::Range(_)) {
+        let mut bytes_max = volume.batch_bytes_max(&volume.share(&gate.room));
+        if gate.destaging.lost.is_some() && matches!(volume.home, Home::Range(_)) {
             // A batch that holds both a damaged change and the one that overwrote it needs no
             // damaged bytes.
             bytes_max = u64::MAX;
         }
-        let count = plan::prefix(gate.queue.iter(), gate.ready(), bytes_max);
-        let vault = &gate.held.value;
+        let count = plan::prefix(gate.changes.queue.iter(), gate.changes.ready(), bytes_max);
+        let vault = gate.vault();
         let checkpoint = Serial(vault.checkpoint.0 + count as u64);
         (count, bytes_max, vault.root, vault.lost.clone(), checkpoint)
     };
@@ -132,7 +132,9 @@ fn take(volume: &Arc<Staged>) -> Option<Prefix> {
     while changes.len() < count {
         let gate = volume.gate.lock();
         let end = count.min(changes.len() + limits::SLICE_CHANGES);
-        changes.extend((changes.len()..end).filter_map(|index| gate.queue.get(index).cloned()));
+        changes.extend(
+            (changes.len()..end).filter_map(|index| gate.changes.queue.get(index).cloned()),
+        );
     }
     (count > 0).then_some(Prefix { changes, root, lost, checkpoint, bytes_max })
 }
@@ -160,7 +162,12 @@ pub(crate) async fn commit(
         let signed = {
             let gate = volume.gate.lock();
             volume.may_promise(&gate)?;
-            lives::signed(&over.value, life, (gate.begins, &gate.runs), attempt.checkpoint)
+            lives::signed(
+                &over.value,
+                life,
+                (gate.basis.begins, &gate.basis.runs),
+                attempt.checkpoint,
+            )
         };
         let value = Vault {
             root: attempt.root,
@@ -232,7 +239,7 @@ pub(crate) async fn wait(
 ) -> Result<(), Error> {
     *pause = (*pause * 2).clamp(limits::BACKOFF_MIN, limits::BACKOFF_MAX);
     tracing::warn!(volume = %volume.name, %error, ?pause, "the store does not take the batch, will try again");
-    volume.gate.lock().destage_error = Some(error.to_string());
+    volume.gate.lock().destaging.error = Some(error.to_string());
     volume.pause(*pause).await
 }
 
@@ -256,7 +263,7 @@ async fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Option<Finishe
     match landed {
         Landed::Adopted(finished) => {
             tracing::info!(volume = %volume.name, %checkpoint, life = %of, "an earlier commit has landed late");
-            volume.discounted(&volume.gate.lock(), finished.flash_bytes);
+            volume.discounted(&volume.gate.lock().room, finished.flash_bytes);
             Ok(Some(finished))
         }
         Landed::Deposed => {
@@ -297,7 +304,7 @@ async fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Option<Finishe
 async fn is_whole(volume: &Arc<Staged>, root: &Root) -> Result<bool, Error> {
     let (seen, known) = {
         let gate = volume.gate.lock();
-        (gate.seen, gate.held.value.root)
+        (gate.basis.seen, gate.vault().root)
     };
     if !seen {
         return Ok(true);

@@ -149,10 +149,7 @@ async fn destage(volume: &Arc<Staged>) {
     };
     match outcome {
         Ok(()) => {
-            let mut gate = volume.gate.lock();
-            gate.pause = Default::default();
-            gate.destage_error = None;
-            gate.lost = None;
+            volume.gate.lock().destaging.succeeded();
         }
         Err(Error::Closed(_)) => {}
         // The volume has ended.
@@ -175,18 +172,16 @@ fn failed(volume: &Arc<Staged>, error: Error) {
     let now = volume.inner.env.now();
     let (waiters, pause) = {
         let mut gate = volume.gate.lock();
-        gate.pause.length = (gate.pause.length * 2).clamp(limits::BACKOFF_MIN, limits::BACKOFF_MAX);
-        gate.pause.until = now + gate.pause.length;
-        gate.destage_error = Some(error.to_string());
+        let pause = gate.destaging.failed(&error, now);
         // Acknowledged bytes that are gone do not come back by waiting, unless a client writes over
         // them.
         let waiters = if matches!(error, Error::Lost { .. }) {
-            gate.lost = Some(error.clone());
-            gate.give_up()
+            gate.destaging.lost = Some(error.clone());
+            gate.waiters.give_up()
         } else {
             Vec::new()
         };
-        (waiters, gate.pause.length)
+        (waiters, pause)
     };
     match error.kind() {
         Kind::Damaged => tracing::error!(volume = %volume.name, %error, ?pause, "destaging failed"),
@@ -207,33 +202,28 @@ impl Staged {
             // A salvage has taken the destager's place for a commit.
             return Due::In(limits::PENDING_CHECK);
         }
-        if gate.pending() > 0 {
+        if gate.changes.pending() > 0 {
             // The callers that waited for these changes may be gone.
-            gate.apply(shown);
+            gate.changes.apply(shown);
         }
         let facts = Facts {
             ended: gate.ended.is_some(),
-            ready: gate.ready(),
-            pending: gate.pending(),
-            bytes: gate.queue.bytes(),
-            age: gate.queue.get(0).map_or(Duration::ZERO, |oldest| now.since(oldest.at())),
+            ready: gate.changes.ready(),
+            pending: gate.changes.pending(),
+            bytes: gate.changes.queue.bytes(),
+            age: gate.changes.queue.get(0).map_or(Duration::ZERO, |oldest| now.since(oldest.at())),
             // A client may have written over the lost change: then the batch needs it no more.
             awaited: matches!(self.mode, Mode::Store { .. })
-                || gate.drain_to > gate.checkpoint()
-                || gate.lost.is_some(),
-            pressed: scarce || self.is_pressed(&gate),
-            pause: gate.pause.until.since(now),
+                || gate.waiters.drain_to > gate.checkpoint()
+                || gate.destaging.lost.is_some(),
+            pressed: scarce || self.is_pressed(&gate.room),
+            pause: gate.destaging.pause(now),
         };
         let config = &self.inner.config;
-        gate.told = false;
         let due = due(&facts, config.destage_age, config.destage_bytes);
-        match due {
-            Due::Now => {
-                self.busy.send_replace(true);
-                gate.told = true;
-            }
-            Due::Never => gate.ringed = false,
-            Due::In(_) => {}
+        gate.destaging.looked(due);
+        if due == Due::Now {
+            self.busy.send_replace(true);
         }
         due
     }

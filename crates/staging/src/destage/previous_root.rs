@@ -9,39 +9,13 @@
 use crate::ack::policy::Mode;
 use crate::ack::staged::Staged;
 use crate::queue::Change;
-use crate::range::quarantine::Lost;
+use crate::state::previous::{Before, PreviousRoot};
 use crate::{Inner, limits};
 use parking_lot::Mutex;
-use rekindle_base::{Serial, VolumeId};
-use rekindle_content::tree::Root;
+use rekindle_base::VolumeId;
 use rekindle_env::Moment;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
-
-/// The vault's statement of the content before a commit.
-#[derive(Debug, Clone)]
-pub(crate) struct Before {
-    pub(crate) root: Root,
-    pub(crate) lost: Vec<Lost>,
-    pub(crate) checkpoint: Serial,
-}
-
-/// A previous root, and the changes that lead from there to the present one.
-pub(crate) struct PreviousRoot {
-    pub(crate) before: Before,
-    /// The changes, all of them in the log, in serial order, none missing.
-    pub(crate) changes: Vec<Change>,
-    /// The moment from which on the root is old.
-    until: Moment,
-}
-
-impl PreviousRoot {
-    /// The checkpoint to which the changes lead.
-    pub(crate) fn through(&self) -> Serial {
-        Serial(self.before.checkpoint.0 + self.changes.len() as u64)
-    }
-}
 
 /// The volumes that keep a previous root, the oldest first. With this list the destager need not
 /// ask the other volumes.
@@ -143,23 +117,18 @@ impl Staged {
             && !inner.is_scarce();
         let (gone, released) = {
             let mut gate = self.gate.lock();
-            let old = gate.previous.take();
-            if let Some(old) = &old {
+            if let Some(old) = gate.previous.root() {
                 inner.retained.take(self.id, old);
             }
             // A caller that drains the volume wants no change to stay in the log.
-            let is_wanted = |before: &Before| gate.drain_to <= before.checkpoint;
+            let is_wanted = |before: &Before| gate.waiters.drain_to <= before.checkpoint;
             let before = before.filter(is_wanted).filter(|_| is_whole && gate.ended.is_none());
-            let now = inner.env.now();
-            let (kept, gone) = match before {
-                None => (None, (old, changes)),
-                Some(before) => joined(old, before, changes, now, gate.salvages > 0),
-            };
-            if let Some(kept) = &kept {
+            let gone = gate.previous.follow(before, changes, inner.env.now());
+            let mut released = gate.checkpoint();
+            if let Some(kept) = gate.previous.root() {
                 inner.retained.put(self.id, kept);
+                released = kept.before.checkpoint;
             }
-            let released = kept.as_ref().map_or(gate.checkpoint(), |kept| kept.before.checkpoint);
-            gate.previous = kept;
             (gone, released)
         };
         // Dropped outside the lock, and before the log's release: a segment that is still held is
@@ -182,11 +151,7 @@ impl Staged {
     fn release_previous_if(&self, has_to_go: impl FnOnce(usize, &PreviousRoot) -> bool) {
         let previous = {
             let mut gate = self.gate.lock();
-            let salvages = gate.salvages;
-            let Some(previous) = gate.previous.take_if(|previous| has_to_go(salvages, previous))
-            else {
-                return;
-            };
+            let Some(previous) = gate.previous.take_if(has_to_go) else { return };
             self.inner.retained.take(self.id, &previous);
             previous
         };
@@ -195,40 +160,4 @@ impl Staged {
         drop(previous);
         self.inner.log.release(self.id, through);
     }
-}
-
-/// The parts of a previous root that are not kept.
-type Gone = (Option<Arc<PreviousRoot>>, Vec<Change>);
-
-/// Joins the previous root with one more commit: the first part is kept, the rest is not. While a
-/// salvage looks for damage from earlier commits (`is_long`), the root stays and gets more changes.
-fn joined(
-    old: Option<Arc<PreviousRoot>>,
-    before: Before,
-    changes: Vec<Change>,
-    now: Moment,
-    is_long: bool,
-) -> (Option<Arc<PreviousRoot>>, Gone) {
-    let until = now + limits::EARLIER_AGE_MAX;
-    let fits = |changes: usize, before: &Before| {
-        changes + before.lost.len() <= limits::EARLIER_CHANGES_MAX
-    };
-    let old = match old.map(Arc::try_unwrap) {
-        Some(Ok(old))
-            if is_long
-                && old.through() == before.checkpoint
-                && fits(old.changes.len() + changes.len(), &old.before) =>
-        {
-            let PreviousRoot { before, changes: mut all, .. } = old;
-            all.extend(changes);
-            return (Some(Arc::new(PreviousRoot { before, changes: all, until })), Gone::default());
-        }
-        Some(Ok(old)) => Some(Arc::new(old)),
-        Some(Err(old)) => Some(old),
-        None => None,
-    };
-    if !fits(changes.len(), &before) {
-        return (None, (old, changes));
-    }
-    (Some(Arc::new(PreviousRoot { before, changes, until })), (old, Vec::new()))
 }

@@ -10,7 +10,6 @@
 //! listed (see [`crate::recover::deferred_index`]).
 
 pub(crate) mod source;
-pub(crate) mod volume_state;
 
 use crate::{Error, limits};
 use bytes::Bytes;

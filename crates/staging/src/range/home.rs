@@ -53,3 +53,8 @@ pub trait RangeHome: Send + Sync + 'static {
         span: u64,
     ) -> BoxFuture<'a, Result<Vec<Extent>, Error>>;
 }
+
+/// The error of a call for byte ranges to a volume of records.
+pub(crate) fn none() -> Error {
+    Error::Invalid("the volume holds records, no byte ranges".to_owned())
+}

@@ -18,7 +18,7 @@ use crate::ack::staged::{Request, Staged, Submission, failed};
 use crate::queue::Change;
 use crate::shape::Home;
 use crate::{Error, Written, limits};
-use home::RangeHome;
+use home::{RangeHome, none};
 use rekindle_base::Serial;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use std::sync::Arc;
@@ -79,19 +79,14 @@ impl Staged {
         }
         for slice in changes.chunks(limits::SLICE_CHANGES) {
             let mut gate = self.gate.lock();
-            let Some(overlay) = gate.shown.overlay_mut() else { return };
+            let Some(overlay) = gate.changes.shown.overlay_mut() else { return };
             for change in slice.iter().filter(|change| change.is_logged()) {
                 overlay.purge(change.position, change.span, checkpoint);
             }
         }
         // Dropped outside the lock, where no task waits for it.
         let sorted =
-            self.gate.lock().shown.overlay_mut().and_then(|it| it.purge_sorted(checkpoint));
+            self.gate.lock().changes.shown.overlay_mut().and_then(|it| it.purge_sorted(checkpoint));
         drop(sorted);
     }
-}
-
-/// The error of a call for byte ranges to a volume of records.
-pub(crate) fn none() -> Error {
-    Error::Invalid("the volume holds records, no byte ranges".to_owned())
 }

@@ -4,8 +4,8 @@
 use crate::ack::policy::Mode;
 use crate::ack::staged::Staged;
 use crate::queue::Change;
-use crate::queue::volume_state::VolumeState;
 use crate::range::quarantine::{self, Lost};
+use crate::state::changes::Changes;
 use crate::{Error, Extent, Source, limits};
 use rekindle_content::tree::Root;
 
@@ -20,7 +20,7 @@ struct Picture {
     lost: Vec<Lost>,
 }
 
-impl VolumeState {
+impl Changes {
     /// The stretches of `start..end` that are newer than the home: from, to, and their change.
     /// Ascending.
     fn meeting(
@@ -48,13 +48,11 @@ impl Staged {
         let mut next = position;
         let root = {
             let gate = self.gate.lock();
-            if let Some(ended) = &gate.ended {
-                return Err(ended.clone());
-            }
-            if !gate.queue.is_listed() {
+            gate.in_service()?;
+            if !gate.changes.queue.is_listed() {
                 return Ok(false);
             }
-            for (start, stop, change) in gate.meeting(position, end)? {
+            for (start, stop, change) in gate.changes.meeting(position, end)? {
                 if start > next {
                     gaps.push((next, start));
                 }
@@ -65,8 +63,8 @@ impl Staged {
                 next = stop;
             }
             let missing = gaps.iter().copied().chain([(next, end)]);
-            self.refuse_lost(&gate.held.value.lost, missing)?;
-            gate.held.value.root
+            self.refuse_lost(&gate.vault().lost, missing)?;
+            gate.vault().root
         };
         for (start, stop) in gaps {
             if !home.read_now(&root, start, part(out, position, start, stop))? {
@@ -82,7 +80,7 @@ impl Staged {
 
     fn read_picture_now(&self, position: u64, out: &mut [u8]) -> Result<bool, Error> {
         let home = self.range_home()?;
-        if !self.gate.lock().queue.is_listed() {
+        if !self.gate.lock().changes.queue.is_listed() {
             return Ok(false);
         }
         let picture = self.readable(position, end_of(position, out.len())?)?;
@@ -170,11 +168,11 @@ impl Staged {
     fn picture(&self, position: u64, end: u64) -> Result<Picture, Error> {
         let gate = self.gate.lock();
         gate.in_service()?;
-        let vault = &gate.held.value;
+        let vault = gate.vault();
         let lost = quarantine::meeting(&vault.lost, position, end).to_vec();
         let mut picture = Picture { pieces: Vec::new(), gaps: Vec::new(), root: vault.root, lost };
         let mut next = position;
-        for (start, stop, change) in gate.meeting(position, end)? {
+        for (start, stop, change) in gate.changes.meeting(position, end)? {
             if start > next {
                 picture.gaps.push((next, start));
             }

@@ -199,9 +199,9 @@ impl Staged {
         let lines = told(damage, Serial(first.serial.0 - 1), &changes[whole..]);
         let mut gate = self.gate.lock();
         // A client that wrote over the change meanwhile has healed it; else no batch can pass it.
-        if gate.lost.is_none() && gate.queue.at(first.serial).is_some() {
+        if gate.destaging.lost.is_none() && gate.changes.queue.at(first.serial).is_some() {
             let reason = lines.join("; ");
-            gate.lost = Some(Error::Lost { volume: self.name.clone(), reason });
+            gate.destaging.lost = Some(Error::Lost { volume: self.name.clone(), reason });
         }
         Ok(lines)
     }
@@ -211,11 +211,13 @@ impl Staged {
         let mut changes: Vec<Kept> = Vec::new();
         loop {
             let gate = self.gate.lock();
-            let next = changes.last().map_or(gate.queue.serial(0), |last| last.serial.next());
-            let slice = (next.0..=gate.queue.last().0).take(limits::SLICE_CHANGES).map(Serial);
+            let next =
+                changes.last().map_or(gate.changes.queue.serial(0), |last| last.serial.next());
+            let slice =
+                (next.0..=gate.changes.queue.last().0).take(limits::SLICE_CHANGES).map(Serial);
             let before = changes.len();
             changes.extend(slice.filter_map(|serial| {
-                let change = gate.queue.at(serial)?;
+                let change = gate.changes.queue.at(serial)?;
                 let place = match &change.payload {
                     Payload::Log(place) => Some(place.clone()),
                     _ => None,

@@ -13,25 +13,15 @@ use crate::queue::{Change, Queue, Unindexed};
 use crate::recover::lives::{self, Runs};
 use crate::recover::recovery;
 use crate::shape::Shown;
+use crate::state::Unfinished;
 use crate::{Error, Inner, Policy, Vault, limits};
 use rekindle_base::{Incarnation, Serial};
-use rekindle_log::{LogSummary, Position};
+use rekindle_log::LogSummary;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Room for new changes in a fresh list, before the list must grow.
 const ROOM_CHANGES: usize = 64 * 1024;
-
-/// The changes of a volume that comes into service and are not in the datastore.
-pub(crate) struct Unfinished {
-    pub(crate) queue: Queue,
-    /// Point of the log that covers the queue.
-    pub(crate) end: Position,
-    /// The serial behind which this life of the node began to log changes of the volume.
-    pub(crate) begins: Serial,
-    /// The lives that logged the changes before that.
-    pub(crate) runs: Runs,
-}
 
 /// The changes that were listed out of the log.
 struct Listed {
@@ -170,7 +160,7 @@ async fn list(volume: &Arc<Staged>) -> Result<(), Error> {
     let watch = inner.env.watch();
     let (vault, unindexed) = {
         let gate = volume.gate.lock();
-        (gate.held.value.clone(), gate.queue.unindexed())
+        (gate.vault().clone(), gate.changes.queue.unindexed())
     };
     let Listed { mut changes, .. } = inner.listed(&vault, Some(unindexed.count)).await?;
     changes.reserve(ROOM_CHANGES);
@@ -181,13 +171,13 @@ async fn list(volume: &Arc<Staged>) -> Result<(), Error> {
         if gate.ended.is_some() {
             return Ok(());
         }
-        let before = gate.queue.bytes();
-        gate.list(changes, shown);
-        let after = gate.queue.bytes();
-        volume.count(&mut gate, after.saturating_sub(before));
-        volume.discount(&mut gate, before.saturating_sub(after));
-        gate.apply(volume.mode.shows(&inner.log.progress()));
-        gate.told = false;
+        let before = gate.changes.queue.bytes();
+        gate.changes.list(changes, shown);
+        let after = gate.changes.queue.bytes();
+        volume.count(&mut gate.room, after.saturating_sub(before));
+        volume.discount(&mut gate.room, before.saturating_sub(after));
+        gate.changes.apply(volume.mode.shows(&inner.log.progress()));
+        gate.destaging.tell_again();
         volume.note(&mut gate)
     };
     volume.wake_up(wakeup);
@@ -198,7 +188,7 @@ async fn list(volume: &Arc<Staged>) -> Result<(), Error> {
 impl Staged {
     /// Waits until all unfinished changes are listed, or never will be.
     pub(crate) async fn listed(&self) -> Result<(), Error> {
-        if !self.gate.lock().queue.is_listed() {
+        if !self.gate.lock().changes.queue.is_listed() {
             self.listed.wait().await;
         }
         self.gate.lock().in_service()

@@ -8,9 +8,9 @@
 use crate::Error;
 use crate::ack::staged::Staged;
 use crate::destage::batch;
-use crate::destage::previous_root::PreviousRoot;
 use crate::range::quarantine::{self, Lost};
 use crate::shape::Portion;
+use crate::state::previous::PreviousRoot;
 use rekindle_base::{Kind, Serial};
 use rekindle_content::salvage::{Findings, MayDrop, Repaired, examine_earlier, repair};
 use rekindle_content::tree::Root;
@@ -107,7 +107,7 @@ impl Staged {
             batch::wait(self, &error, &mut pause).await?;
         }
         if !pause.is_zero() {
-            self.gate.lock().destage_error = None;
+            self.gate.lock().destaging.error = None;
         }
         let gone = quarantine::with(&before.lost, &self.stretches_of(&repaired.lost));
         let lost = portion.healed(&gone);
@@ -118,6 +118,6 @@ impl Staged {
     /// The previous root, if the changes from there to the present one are complete.
     fn previous(&self) -> Option<Arc<PreviousRoot>> {
         let gate = self.gate.lock();
-        gate.previous.clone().filter(|previous| previous.through() == gate.checkpoint())
+        gate.previous.root().filter(|root| root.through() == gate.checkpoint()).cloned()
     }
 }

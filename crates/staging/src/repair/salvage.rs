@@ -130,7 +130,7 @@ struct Wanting<'a>(&'a Staged);
 
 impl Drop for Wanting<'_> {
     fn drop(&mut self) {
-        self.0.gate.lock().salvages -= 1;
+        self.0.gate.lock().previous.salvages -= 1;
         self.0.release_previous_if_old();
     }
 }
@@ -179,7 +179,7 @@ impl Staged {
         chunks: &AtomicU64,
     ) -> Result<Salvaged, Error> {
         self.listed().await?;
-        self.gate.lock().salvages += 1;
+        self.gate.lock().previous.salvages += 1;
         let _wanting = Wanting(self);
         let content = &self.inner.content;
         let of_records = matches!(self.home, Home::Record(_));
@@ -188,7 +188,7 @@ impl Staged {
             let findings = {
                 // Every chunk that this root reaches stays until it has been read.
                 let _hold = content.hold();
-                let root = self.gate.lock().held.value.root;
+                let root = self.gate.lock().vault().root;
                 let before = salvaged.chunks;
                 let mut count = |progress: Progress| {
                     chunks.store(before + progress.chunks, Ordering::Relaxed);
@@ -224,7 +224,7 @@ impl Staged {
             salvaged.back = self.whole_version(&mut salvaged, chunks).await?;
         }
         salvaged.quarantined_bytes =
-            self.gate.lock().held.value.lost.iter().map(|lost| lost.span).sum();
+            self.gate.lock().vault().lost.iter().map(|lost| lost.span).sum();
         Ok(salvaged)
     }
 
@@ -238,7 +238,7 @@ impl Staged {
         let content = &self.inner.content;
         let _hold = content.hold();
         let now = self.inner.env.wall_clock().0;
-        let kept = self.gate.lock().held.value.versions.clone();
+        let kept = self.gate.lock().vault().versions.clone();
         let mut bytes = 0_u64;
         let since = kept.into_iter().map(|version| {
             bytes = bytes.saturating_add(version.replaced);
@@ -300,7 +300,7 @@ impl Staged {
         let (root, before) = {
             let gate = self.gate.lock();
             gate.in_service()?;
-            let vault = &gate.held.value;
+            let vault = gate.vault();
             (vault.root, vault.lost.clone())
         };
         let mut batch = self.inner.content.batch();
@@ -433,7 +433,7 @@ impl Staged {
     /// Whether acknowledged changes are damaged in the log, so that the volume cannot destage.
     #[must_use]
     pub fn has_lost_changes(&self) -> bool {
-        self.gate.lock().lost.is_some()
+        self.gate.lock().destaging.lost.is_some()
     }
 
     /// Lets the next damage that a read meets be reported, although nothing was repaired.

@@ -14,10 +14,11 @@ use crate::registry::entry::{Entry, Handle, Live, Waiting};
 use crate::registry::machine::{Event, State};
 use crate::registry::{Claim, Inner};
 use crate::repair::salvage::{self, attempts::By};
-use crate::{Error, Vault, kind, limits};
+use crate::{Error, kind, limits};
 use futures_util::{StreamExt, stream};
 use rekindle_base::Kind;
 use rekindle_datastore::record::Held;
+use rekindle_staging::Vault;
 use std::sync::Arc;
 
 /// The state that a client finds.

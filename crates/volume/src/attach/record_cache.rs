@@ -11,9 +11,9 @@
 //! is read from the store.
 
 use crate::records;
-use crate::{Vault, VaultState};
 use rekindle_datastore::key;
 use rekindle_datastore::record::{Held, RecordCache, Writer};
+use rekindle_staging::{Vault, VaultState};
 use rekindle_warm::Frames;
 
 /// A record cache in block frames.

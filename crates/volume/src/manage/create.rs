@@ -3,10 +3,11 @@
 
 use crate::manage::list;
 use crate::registry::Inner;
-use crate::{Error, Info, Spec, Vault, records};
+use crate::{Error, Info, Spec, records};
 use rekindle_base::VolumeId;
 use rekindle_base::limits::{SECTOR_BYTES, VOLUME_BYTES_MAX};
 use rekindle_base::units::format_size;
+use rekindle_staging::Vault;
 use std::sync::Arc;
 
 /// Refuses a size that no volume of any kind has. The error says what is possible.

@@ -5,8 +5,10 @@
 pub(crate) mod create;
 pub(crate) mod list;
 pub(crate) mod pin;
+pub(crate) mod reap;
 pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod rest;
+pub(crate) mod roots;
 pub(crate) mod trash;
 pub(crate) mod versions;

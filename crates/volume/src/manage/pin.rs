@@ -3,8 +3,9 @@
 
 use crate::manage::list;
 use crate::registry::Inner;
-use crate::{Error, Info, Vault, limits, records};
+use crate::{Error, Info, limits, records};
 use rekindle_env::Moment;
+use rekindle_staging::Vault;
 use std::sync::Arc;
 
 /// Sets or removes the pin of a volume.

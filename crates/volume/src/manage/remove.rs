@@ -1,45 +1,21 @@
-//! Removal of a volume, and the reaping of interrupted removals.
+//! Removal of a volume.
 //!
 //! The vault is the one truth: the removal happens when a conditional write marks the vault
 //! deleted, and no attach succeeds from then on. The name follows, then the changes in the log, and
 //! the vault itself goes last.
 //!
 //! A crash in between leaves a deleted vault, and perhaps a name that leads to it. Such a name
-//! counts as free, and the reaper finishes the removal. A *live* vault without a name is never a
-//! removed volume. Either it is left from a failed creation and was never owned, or it has lost its
-//! name, which the reaper then gives back.
+//! counts as free, and the reaper ([`crate::manage::reap`]) finishes the removal.
 
-use crate::format::Name;
-use crate::manage::rename;
-use crate::manage::trash;
 use crate::registry::machine::Event;
 use crate::registry::{Claim, Inner};
 use crate::repair::salvage;
 use crate::stop::offline;
-use crate::{Error, Vault, VaultState, limits, records};
+use crate::{Error, limits, records};
 use rekindle_base::{Kind, VolumeId};
 use rekindle_datastore::key;
-use rekindle_datastore::record::Held;
-use rekindle_staging::versions::CLOCK_SURE;
-use serde::Serialize;
-use std::collections::HashSet;
+use rekindle_staging::{Vault, VaultState};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// The counters of a reaping.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Reaped {
-    /// Removals that it finished.
-    pub removed: u64,
-    /// Failed creations that it deleted.
-    pub orphans: u64,
-    /// Volumes that got their name back.
-    pub renamed: u64,
-    /// Volumes that it removed from the trash, because their time was over.
-    pub purged: u64,
-    /// Names that it freed, because their volumes do not have them.
-    pub names: u64,
-}
 
 /// Removes a volume.
 pub(crate) async fn remove(inner: &Arc<Inner>, name: &str, force: bool) -> Result<(), Error> {
@@ -259,113 +235,4 @@ pub(crate) async fn forget_if_gone(inner: &Inner, id: VolumeId) -> Result<bool, 
     }
     release_log(inner, id).await?;
     Ok(true)
-}
-
-/// Finishes removals that a crash interrupted, deletes failed creations of at least this age, and
-/// gives lost names back.
-pub(crate) async fn reap_orphans(inner: &Arc<Inner>, age: Duration) -> Result<Reaped, Error> {
-    let mut reaped = Reaped::default();
-    let mut owners = HashSet::new();
-    let outcomes =
-        records::each(records::known_vault_ids(&inner.writer).await?, |id| reap(inner, id, age))
-            .await;
-    for outcome in outcomes {
-        match outcome {
-            Ok(Some(Reap::Removed)) => reaped.removed += 1,
-            Ok(Some(Reap::Orphan)) => reaped.orphans += 1,
-            Ok(Some(Reap::Renamed)) => reaped.renamed += 1,
-            Ok(Some(Reap::Purged)) => reaped.purged += 1,
-            Ok(Some(Reap::Name)) => reaped.names += 1,
-            Ok(Some(Reap::Lives(name))) => drop(owners.insert(name)),
-            Ok(None) => {}
-            // One volume's damage must not stop the others; the next round looks again.
-            Err(error) => tracing::warn!("a vault could not be looked at for reaping: {error}"),
-        }
-    }
-    // Names that no vault claims: few, left from interrupted renamings.
-    let names = records::keys(&inner.writer, key::NAMES).await?;
-    let names = names.iter().filter_map(|key| key::name_of_key(key));
-    for name in names.filter(|name| !owners.contains(name)).collect::<Vec<_>>() {
-        let _lock = inner.name_locks.take(&name).await;
-        match records::free_stale(&inner.writer, &name).await {
-            Ok(freed) => reaped.names += u64::from(freed),
-            Err(error) => tracing::warn!(name, "a name could not be looked at: {error}"),
-        }
-    }
-    Ok(reaped)
-}
-
-enum Reap {
-    Removed,
-    Orphan,
-    Renamed,
-    Purged,
-    /// A stale name of it was freed.
-    Name,
-    /// Nothing to do: the volume has this name.
-    Lives(String),
-}
-
-async fn reap(inner: &Arc<Inner>, id: VolumeId, age: Duration) -> Result<Option<Reap>, Error> {
-    let Some(held) = records::vault(&inner.writer, id).await? else { return Ok(None) };
-    let name = held.value.name.clone();
-    let lock = inner.name_locks.take(&name).await;
-    // The owner's log may have the last changes of its volume, so only the owner reaps it. Any node
-    // may reap a volume without an owner.
-    let is_for_us = held.value.owner.is_none_or(|owner| owner == inner.writer.node);
-    match held.value.state {
-        VaultState::Live => {}
-        VaultState::Deleted => {
-            clear_away(inner, id, &name, held.value.also.as_deref()).await?;
-            return Ok(Some(Reap::Removed));
-        }
-        VaultState::Trashed => {
-            let since = held.value.trashed.unwrap_or_default();
-            let age = Duration::from_micros(inner.env.aging_clock().0.saturating_sub(since));
-            let is_sure = inner.env.uptime() >= CLOCK_SURE;
-            if age >= limits::TRASH_AGE && is_for_us && is_sure {
-                drop(lock);
-                return Ok(trash::expunge(inner, &held).await?.then_some(Reap::Purged));
-            }
-            return Ok(records::free_name(&inner.writer, &name, id).await?.then_some(Reap::Name));
-        }
-    }
-    let age_us = inner.env.wall_clock().0.saturating_sub(held.value.created);
-    if u128::from(age_us) < age.as_micros() {
-        return Ok(Some(Reap::Lives(name)));
-    }
-    if let Some(also) = held.value.also.clone().filter(|_| is_for_us) {
-        drop(lock);
-        let _locks = inner.name_locks.take_both(&name, &also).await;
-        rename::end(inner, (&name, id), &also, held.value.owner.is_some()).await?;
-        return Ok(Some(Reap::Name));
-    }
-    match records::name(&inner.writer, &name).await? {
-        Some(record) if record.value.id == id => Ok(Some(Reap::Lives(name))),
-        taken => reap_nameless(inner, held, taken.is_some()).await,
-    }
-}
-
-/// Reaps a live vault without a name.
-async fn reap_nameless(
-    inner: &Inner,
-    held: Held<Vault>,
-    taken: bool,
-) -> Result<Option<Reap>, Error> {
-    let vault = &held.value;
-    if vault.owner.is_none() && vault.generation.0 == 0 && vault.root.is_none() {
-        // Conditional: a vault that is attached meanwhile is no orphan.
-        let deleted = Vault { state: VaultState::Deleted, ..vault.clone() };
-        let held = inner.writer.replace(&held, deleted).await?;
-        inner.writer.store.delete(&held.key).await?;
-        return Ok(Some(Reap::Orphan));
-    }
-    if taken {
-        tracing::warn!(volume = vault.name, id = %vault.id, "has lost its name, and another volume has it now");
-        return Ok(None);
-    }
-    let record = Name { name: vault.name.clone(), id: vault.id };
-    inner.writer.create(&key::name_key(&vault.name), record).await?;
-    tracing::warn!(volume = vault.name, id = %vault.id, "had lost its name and has it again");
-    Ok(Some(Reap::Renamed))
 }

@@ -12,11 +12,11 @@ use crate::manage::rest;
 use crate::registry::machine::{Event, State};
 use crate::registry::{Claim, Inner};
 use crate::stop::offline;
-use crate::{Error, Info, Vault, VaultState, records};
+use crate::{Error, Info, records};
 use rekindle_base::VolumeId;
 use rekindle_base::units::format_size;
 use rekindle_datastore::record::Held;
-use rekindle_staging::Written;
+use rekindle_staging::{Vault, VaultState, Written};
 use std::sync::Arc;
 
 /// Gives a volume without clients another name.

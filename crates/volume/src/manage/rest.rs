@@ -3,11 +3,11 @@
 
 use crate::registry::{Claim, Inner};
 use crate::stop::offline;
-use crate::{Error, Vault, attach, limits, records};
+use crate::{Error, attach, limits, records};
 use futures_util::future::{Either, select};
 use rekindle_base::VolumeId;
 use rekindle_datastore::record::Held;
-use rekindle_staging::Staged;
+use rekindle_staging::{Staged, Vault};
 use std::pin::pin;
 use std::sync::Arc;
 

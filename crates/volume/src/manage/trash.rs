@@ -10,23 +10,25 @@ use crate::manage::rename;
 use crate::manage::rest;
 use crate::registry::machine::Event;
 use crate::registry::{Claim, Inner};
-use crate::{Error, Info, Vault, VaultState, limits, records};
-use rekindle_base::{Kind, Serial, VolumeId};
+use crate::{Error, Info, limits, records};
+use rekindle_base::{Kind, Serial};
 use rekindle_datastore::record::Held;
-use rekindle_staging::Logged;
-use serde::Serialize;
+use rekindle_staging::{Logged, Vault, VaultState};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use utoipa::ToSchema;
 
-/// A volume in the trash, for users.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Trashed {
+/// A volume in the trash.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct TrashedVolume {
     pub name: String,
-    pub id: VolumeId,
+    pub id: String,
     /// Bytes.
     pub size: u64,
-    /// Time of its removal, microseconds since 1970.
+    /// The time of its removal, microseconds since 1970.
     pub since: u64,
-    /// Earliest time of its final removal, microseconds since 1970.
+    /// The time at which it goes for good, at the earliest, microseconds since 1970.
     pub until: u64,
 }
 
@@ -116,15 +118,21 @@ fn logged_up_to(vault: &Vault, last: Serial) -> Vec<Logged> {
 }
 
 /// Lists the volumes in the trash, the last one to go there first.
-pub(crate) async fn list(inner: &Arc<Inner>) -> Result<Vec<Trashed>, Error> {
-    let mut all: Vec<Trashed> = vaults(inner)
+pub(crate) async fn list(inner: &Arc<Inner>) -> Result<Vec<TrashedVolume>, Error> {
+    let mut all: Vec<TrashedVolume> = vaults(inner)
         .await?
         .into_iter()
         .map(|held| {
             let since = held.value.trashed.unwrap_or_default();
             let age = u64::try_from(limits::TRASH_AGE.as_micros()).unwrap_or(u64::MAX);
             let Vault { name, id, size, .. } = held.value;
-            Trashed { name, id, size, since, until: since.saturating_add(age) }
+            TrashedVolume {
+                name,
+                id: id.to_string(),
+                size,
+                since,
+                until: since.saturating_add(age),
+            }
         })
         .collect();
     all.sort_by(|one, other| (other.since, &one.name).cmp(&(one.since, &other.name)));

@@ -10,29 +10,32 @@ use crate::manage::rest;
 use crate::registry::machine::Event;
 use crate::registry::{Claim, Inner};
 use crate::stop::offline;
-use crate::{Error, Info, Vault, VaultState, records};
+use crate::{Error, Info, records};
 use rekindle_datastore::record::Held;
 use rekindle_staging::versions::{Spared, Time};
-use rekindle_staging::{Accepted, Version, versions};
-use serde::Serialize;
+use rekindle_staging::{Accepted, Vault, VaultState, Version, versions};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use utoipa::ToSchema;
 
-/// An earlier content of a volume, for users.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct VersionInfo {
-    /// The version's label.
+/// An earlier content of a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct VolumeVersion {
+    /// The name of the version.
     pub version: String,
-    /// Time at which a commit replaced it, microseconds since 1970.
+    /// The time at which a change replaced this content, microseconds since 1970: it is the content
+    /// of the moment before.
     pub until: u64,
     /// Size of the volume then, bytes.
     pub size: u64,
-    /// Estimate of the bytes that only this version keeps in the store; an upper bound.
+    /// Most bytes that only this version keeps in the store.
     pub keeps: u64,
-    /// Bytes that were lost in it.
+    /// Bytes that were lost in this version.
     pub lost: u64,
 }
 
-impl VersionInfo {
+impl VolumeVersion {
     fn of(version: &Version) -> Self {
         Self {
             version: version.label(),
@@ -45,14 +48,14 @@ impl VersionInfo {
 }
 
 /// Lists the versions of a volume, the newest first.
-pub(crate) async fn versions(inner: &Arc<Inner>, name: &str) -> Result<Vec<VersionInfo>, Error> {
+pub(crate) async fn versions(inner: &Arc<Inner>, name: &str) -> Result<Vec<VolumeVersion>, Error> {
     let vault = records::find(&inner.writer, name).await?.value;
     let now = inner.env.aging_clock().0;
     Ok(vault
         .versions
         .iter()
         .filter(|one| versions::is_kept(one, now))
-        .map(VersionInfo::of)
+        .map(VolumeVersion::of)
         .collect())
 }
 

@@ -1,13 +1,13 @@
 //! The registry's entry of a volume, and a client's hold on the volume.
 
+use crate::Error;
 use crate::attach::collector::Aging;
 use crate::registry::active_volumes::ActiveVolumes;
 use crate::registry::machine::Machine;
-use crate::{Error, Vault};
 use parking_lot::Mutex;
 use rekindle_datastore::record::Held;
 use rekindle_env::{Env, Moment};
-use rekindle_staging::Staged;
+use rekindle_staging::{Staged, Vault};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

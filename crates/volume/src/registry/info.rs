@@ -1,7 +1,7 @@
 //! The description of a volume for users.
 
 use crate::registry::machine::State;
-use crate::{Backlog, Vault};
+use rekindle_staging::{Backlog, Vault};
 
 /// The description of a volume for users.
 #[derive(Debug, Clone)]

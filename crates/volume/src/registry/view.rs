@@ -1,12 +1,11 @@
 //! Views of volumes on a live node: all that the registry knows without asking the datastore.
 
-use crate::Vault;
 use crate::attach::collector::{Decision, Generation};
 use crate::registry::Inner;
 use crate::registry::entry::Entry;
 use crate::registry::machine::State;
 use rekindle_env::Moment;
-use rekindle_staging::StagedView;
+use rekindle_staging::{StagedView, Vault};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;

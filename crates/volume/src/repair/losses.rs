@@ -5,7 +5,8 @@
 //! nothing has nothing to accept.
 
 use crate::registry::Inner;
-use crate::{Error, VaultState, records};
+use crate::{Error, records};
+use rekindle_staging::VaultState;
 use std::collections::BTreeSet;
 
 /// Has the log forget its losses, if no volume of this node waits for an operator because of them.

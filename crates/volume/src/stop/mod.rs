@@ -19,28 +19,33 @@ use futures_util::future::{Either, select};
 use futures_util::{StreamExt, stream};
 use rekindle_base::units::format_size;
 use rekindle_env::Moment;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use utoipa::ToSchema;
 
 /// The progress of a stop.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Stopping)]
+#[serde(default)]
 pub struct StopProgress {
+    /// `serving` (no stop was asked for), `sessions`, `volumes`, `log`, `ended`.
+    pub phase: String,
     /// Volumes to take out of service.
     pub volumes: u64,
     /// Volumes that are out of service.
     pub done: u64,
     /// Bytes that the other volumes owe to the datastore.
     pub backlog_bytes: u64,
-    /// Bytes that stopped volumes still owe to the datastore: they are in the log.
+    /// Bytes that the volumes out of service still owed; they are in the log.
     pub kept_bytes: u64,
     /// Whether the stop waits for the backlog.
     pub draining: bool,
-    /// Time until the backlog is in the datastore, by the pace so far.
+    /// Time until the backlog is in the datastore, if known.
     pub eta_ms: Option<u64>,
-    /// The present wait, in words.
-    pub waits_for: Option<String>,
+    /// What the stop waits for, for users.
+    pub waits_for: String,
 }
 
 /// A stop under way.
@@ -66,11 +71,13 @@ impl Stopping {
             .then(|| elapsed * u128::from(backlog_bytes) / u128::from(brought));
         let waits_for = if draining {
             let left = volumes.saturating_sub(done);
-            Some(format!("{} of {left} volume(s) to reach the store", format_size(backlog_bytes)))
+            format!("{} of {left} volume(s) to reach the store", format_size(backlog_bytes))
         } else {
-            transitional::look(inner).0.first().map(transitional::Transitional::sentence)
+            let first = transitional::look(inner).0.into_iter().next();
+            first.map_or_else(String::new, |one| one.sentence())
         };
         StopProgress {
+            phase: "volumes".to_owned(),
             volumes,
             done,
             backlog_bytes,

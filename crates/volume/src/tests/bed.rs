@@ -11,6 +11,7 @@ use rekindle_datastore::layer::fault::{self, Plan};
 use rekindle_datastore::{Datastore, Store, Version};
 use rekindle_env::BoxFuture;
 use rekindle_log::Log;
+use rekindle_staging::{Error as StagingError, Extent, Fold, RangeHome, Vault, Written};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -185,7 +186,7 @@ impl Bed {
 
     /// Reaps as if a day had passed.
     pub async fn reap_all(&self) -> Reaped {
-        remove::reap_orphans(&self.volumes.inner, Duration::ZERO).await.unwrap()
+        reap::reap_orphans(&self.volumes.inner, Duration::ZERO).await.unwrap()
     }
 
     /// Returns the outcome of a volume's last salvage, if it had one.

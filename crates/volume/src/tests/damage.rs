@@ -6,6 +6,7 @@ use bytes::Bytes;
 use rekindle_base::Kind;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_env::sim::{Faults, World};
+use rekindle_staging::Vault;
 
 async fn damage(bed: &Bed, key: &str) {
     bed.store.put(key, Bytes::from_static(b"{ not a record")).await.unwrap();

@@ -4,14 +4,15 @@
 use super::bed::{Bed, OneChunk, kind, read, spec, write};
 use super::map::{self, Map, Op, Values};
 use crate::registry::machine::State;
-use crate::{Error, Handle, Kind, Kinds, OpenedHome, Sizes, Spec, Vault, VaultBody, Volumes};
-use crate::{Outcome, Written};
+use crate::{Error, Handle, Kind, Kinds, OpenedHome, Outcome, Sizes, Spec, Volumes};
 use bytes::Bytes;
 use futures_util::future::join;
 use rekindle_content::Content;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
+use rekindle_staging::Written;
+use rekindle_staging::{Vault, VaultBody};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::ops::Range;

@@ -9,6 +9,7 @@ use rekindle_base::{Kind, NodeId};
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
+use rekindle_staging::Vault;
 
 fn events(volumes: &Volumes, name: &str) -> Vec<Event> {
     volumes.history(name).unwrap_or_default().into_iter().map(|change| change.event).collect()

@@ -2,11 +2,11 @@
 
 use super::bed::{Bed, kind, read, spec, write};
 use crate::registry::machine::State;
-use crate::*;
 use rekindle_base::Kind;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::record::RecordCache;
 use rekindle_env::sim::{Faults, World};
+use rekindle_staging::Vault;
 
 /// The head of the second life of the log.
 const HEAD: &str = "/node/log/00000002.seg";

@@ -9,6 +9,7 @@ use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::key;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
+use rekindle_staging::{Vault, VaultState};
 use std::path::Path;
 use std::time::Duration;
 

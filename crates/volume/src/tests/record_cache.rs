@@ -7,6 +7,7 @@ use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_datastore::record::RecordCache;
 use rekindle_env::sim::{Faults, World};
+use rekindle_staging::Vault;
 use std::path::Path;
 
 fn away() -> Plan {

@@ -10,6 +10,7 @@ use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::Env;
 use rekindle_env::sim::{Faults, World};
+use rekindle_staging::Vault;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);

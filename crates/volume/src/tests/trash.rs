@@ -8,6 +8,7 @@ use rekindle_datastore::Store;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, Stop, World};
+use rekindle_staging::Vault;
 use std::time::Duration;
 
 /// Makes a volume with four bytes that only the log has.
@@ -69,7 +70,7 @@ fn the_trash_is_emptied_after_a_week_or_by_a_person() {
         assert_eq!(bed.volumes.purge("vm2").await.unwrap(), 1);
         assert_eq!(bed.keys("volumes/").await.len(), 1);
         let row = bed.volumes.trashed().await.unwrap().remove(0);
-        let key = Vault::key(row.id);
+        let key = Vault::key(row.id.parse().unwrap());
         let held = bed.writer.read::<Vault>(&key).await.unwrap().unwrap();
         let week = u64::try_from(limits::TRASH_AGE.as_micros()).unwrap();
         let old = Vault { trashed: Some(row.since.saturating_sub(week)), ..held.value.clone() };

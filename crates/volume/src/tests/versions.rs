@@ -1,12 +1,12 @@
 //! Tests of rollbacks.
 
 use super::bed::{Bed, SIZE, Small, kind, read, spec, write};
-use crate::*;
 use rekindle_base::Kind;
 use rekindle_datastore::Store;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, Stop, World};
+use rekindle_staging::Vault;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -2,6 +2,7 @@
 //! size.
 
 use super::{Answer, Volume};
+use rekindle_volume::{TrashedVolume, VolumeVersion};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -42,23 +43,6 @@ pub struct Resize {
     pub shrink: bool,
 }
 
-/// An earlier content of a volume.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct VolumeVersion {
-    /// The name of the version.
-    pub version: String,
-    /// The time at which a change replaced this content, microseconds since 1970: it is the content
-    /// of the moment before.
-    pub until: u64,
-    /// Size of the volume then, bytes.
-    pub size: u64,
-    /// Most bytes that only this version keeps in the store.
-    pub keeps: u64,
-    /// Bytes that were lost in this version.
-    pub lost: u64,
-}
-
 /// The version to go back to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -68,20 +52,6 @@ pub struct Rollback {
     /// Go back even when unfinished changes cannot reach the store: they are given up then.
     #[serde(default)]
     pub discard: bool,
-}
-
-/// A volume in the trash.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct TrashedVolume {
-    pub name: String,
-    pub id: String,
-    /// Bytes.
-    pub size: u64,
-    /// The time of its removal, microseconds since 1970.
-    pub since: u64,
-    /// The time at which it goes for good, at the earliest, microseconds since 1970.
-    pub until: u64,
 }
 
 /// The request to take a volume out of the trash.

@@ -1,13 +1,14 @@
 //! Handlers for versions and the trash, and for the name and size of a volume.
 
 use super::{Answered, App};
-use crate::http::api::kept::{Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion};
+use crate::http::api::kept::{Rename, Resize, Restore, Rollback};
 use crate::http::api::{ApiError, Volume};
 use crate::http::extract::{Body, Piece};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::routing::{MethodRouter, delete, get, post};
+use rekindle_volume::{TrashedVolume, VolumeVersion};
 
 /// Returns the routes of this file.
 pub(super) fn table() -> [(Method, &'static str, MethodRouter<App>); 7] {

@@ -1,11 +1,10 @@
 //! Requests over a wire, answered by a fake node.
 
 use super::*;
-use crate::http::api::kept::{
-    Keep, Rename, Resize, Restore, Rollback, TrashedVolume, VolumeVersion,
-};
+use crate::http::api::kept::{Keep, Rename, Resize, Restore, Rollback};
 use crate::http::api::*;
 use rekindle_env::sim::{Faults, World};
+use rekindle_volume::{Salvage, StopProgress, TrashedVolume, VolumeVersion};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -157,13 +156,13 @@ impl Api for Fake {
             async move { Ok(Job { id: id.into(), state: JobState::Cancelled, ..Job::default() }) },
         )
     }
-    fn stopping(&self) -> Answer<'_, Stopping> {
-        Box::pin(async { Ok(Stopping { phase: "serving".into(), ..Stopping::default() }) })
+    fn stopping(&self) -> Answer<'_, StopProgress> {
+        Box::pin(async { Ok(StopProgress { phase: "serving".into(), ..StopProgress::default() }) })
     }
-    fn shutdown(&self, request: Shutdown) -> Answer<'_, Stopping> {
+    fn shutdown(&self, request: Shutdown) -> Answer<'_, StopProgress> {
         Box::pin(async move {
             if request.drain {
-                Ok(Stopping::default())
+                Ok(StopProgress::default())
             } else {
                 Err(ApiError::new(Kind::Invalid, "drain, please"))
             }

@@ -2,12 +2,13 @@
 
 use super::refusal;
 use crate::nbd::limits;
-use crate::nbd::target::{Error, ExportError};
+use crate::nbd::target::ExportError;
 use crate::nbd::testing::{
     Client, Memory, Shelf, header, meta, number, query, with_server, with_simulated_server,
 };
 use crate::nbd::wire::{command, errno, info, option, reply, transmission};
 use rekindle_base::Kind;
+use rekindle_volume::Error;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;

@@ -7,9 +7,11 @@ use crate::conn::Lease;
 use crate::nbd::buffers::Large;
 use crate::nbd::limits;
 use crate::nbd::replies;
-use crate::nbd::target::{Error, Target, Written};
+use crate::nbd::target::Target;
 use crate::nbd::wire::{self, Request, command, errno, flag};
 use rekindle_base::Kind;
+use rekindle_staging::Written;
+use rekindle_volume::Error;
 use std::future::Future;
 
 impl<D: Target> Session<D> {

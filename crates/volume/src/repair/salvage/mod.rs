@@ -23,10 +23,11 @@ use attempts::By;
 use parking_lot::Mutex;
 use queue::{Asked, Cancelled, Queue};
 use rekindle_env::{Moment, Switch};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use utoipa::ToSchema;
 
 pub(crate) use work::{forget, histories, history, resume};
 
@@ -62,17 +63,19 @@ pub(crate) struct Shared {
     outcome: OnceLock<Result<String, Error>>,
 }
 
-/// A volume that waits for a salvage, or is in one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Queued {
+/// A volume that is being salvaged, or waits for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Salvage {
     pub volume: String,
-    /// URL of its datastore.
+    /// The datastore that holds the volume.
     pub device: String,
+    /// The priority: higher ones go first; waiting clients raise it.
     pub priority: u64,
     pub reason: String,
     pub age_ms: u64,
-    /// The worker's number; `None` while the volume waits.
-    pub worker: Option<usize>,
+    /// The worker of the salvage; null while the volume waits.
+    pub worker: Option<u64>,
     /// Chunks read and checked so far.
     pub chunks: u64,
 }
@@ -98,15 +101,15 @@ impl Salvager {
     }
 
     /// Lists the running salvages, then those that wait, the next one first.
-    pub fn view(&self, now: Moment) -> Vec<Queued> {
+    pub fn view(&self, now: Moment) -> Vec<Salvage> {
         let state = self.state.lock();
-        let row = |(volume, request): (&str, &queue::Request)| Queued {
+        let row = |(volume, request): (&str, &queue::Request)| Salvage {
             volume: volume.to_owned(),
             device: request.device.clone(),
             priority: request.priority,
             reason: request.reason.clone(),
             age_ms: u64::try_from(now.since(request.asked).as_millis()).unwrap_or(u64::MAX),
-            worker: request.worker,
+            worker: request.worker.map(|worker| worker as u64),
             chunks: state
                 .jobs
                 .get(volume)

@@ -9,11 +9,11 @@ use crate::registry::machine::Event;
 use crate::registry::view;
 use crate::registry::{Claim, Inner};
 use crate::repair::losses;
-use crate::{Error, Kinds, Vault, VaultState, attach, limits, records};
+use crate::{Error, Kinds, attach, limits, records};
 use futures_util::future::{Either, select};
 use rekindle_base::{Kind, VolumeId};
 use rekindle_datastore::record::Held;
-use rekindle_staging::{Allowance, Back, Lost, Salvaged, Staged};
+use rekindle_staging::{Allowance, Back, Lost, Salvaged, Staged, Vault, VaultState};
 use std::pin::pin;
 use std::sync::Arc;
 

@@ -1,0 +1,127 @@
+//! The start of the next incarnation of a node.
+//!
+//! Each start raises the incarnation by a conditional write, and the winner is the node. A process
+//! that has lost (a copied folder, a machine believed dead) finds out when it meets the newer start
+//! in a vault, or looks into the record ([`crate::fencing`]).
+
+use crate::Error;
+use crate::record::{NodeRecord, read};
+use crate::starts::{Past, Starts};
+use rekindle_base::Incarnation;
+use rekindle_datastore::record::{Held, Writer};
+use rekindle_datastore::{Error as StoreError, key};
+
+/// Times that a start reads the record again, because an earlier attempt of its folder has landed
+/// late.
+const TRIES_MAX: usize = 4;
+
+/// The facts of a start that is about to be recorded.
+pub struct Beginning<'a> {
+    /// URL of the store, for messages.
+    pub url: &'a str,
+    /// The starts that the folder remembered before this one.
+    pub starts: &'a Starts,
+    pub nonce: u64,
+    /// Whether the user permits that this folder goes on, although there are other copies.
+    pub permitted: bool,
+    pub arena: u64,
+    /// Whether this life has a record cache.
+    pub copies: bool,
+    pub trusted: bool,
+    /// Whether the warm memory is another one, and the last life did not close its log.
+    pub lost: bool,
+}
+
+/// Whether the warm memory is as the last start of this folder left it: the record names its salt,
+/// and the memory's `users` include the start that the record names.
+///
+/// Otherwise another memory was in use since. Or this memory was in use by a start that the folder
+/// or the store does not know, because it was put back to an older state.
+pub fn is_trusted(found: Option<&NodeRecord>, past: Past, arena: u64, users: &[u64]) -> bool {
+    let Some(found) = found else { return true };
+    let is_the_one = found.arena.is_none_or(|last| last == arena && last != 0);
+    // Older binaries noted no users.
+    let was_used_last = users.is_empty() || found.nonce.is_none_or(|nonce| users.contains(&nonce));
+    is_the_one && was_used_last && past == Past::Ours
+}
+
+/// Checks by the record that this folder may go on. Returns whether it takes the node from another
+/// copy.
+fn allow(
+    beginning: &Beginning<'_>,
+    writer: &Writer,
+    found: Option<&NodeRecord>,
+) -> Result<bool, Error> {
+    let Beginning { starts, permitted, .. } = beginning;
+    let past = match starts.judge(found) {
+        Past::Ours => return Ok(false),
+        _ if *permitted => return Ok(true),
+        past => past,
+    };
+    let node = writer.node;
+    let reason = match (past, found) {
+        (Past::SetBack, _) | (_, None) => format!(
+            "the store was set back to a time before the last start of this folder (node {node}): what this folder knows to \
+             be there may be missing"
+        ),
+        (_, Some(found)) => format!(
+            "another copy of this folder was started since this one was used last (node {node}, start {}): that one may have \
+             acknowledged what this one does not have",
+            found.incarnation
+        ),
+    };
+    Err(Error::Copied(reason))
+}
+
+/// Starts the next incarnation by one conditional write of the record that was `found`.
+pub async fn start(
+    writer: &Writer,
+    beginning: &Beginning<'_>,
+    mut found: Option<Held<NodeRecord>>,
+) -> Result<Held<NodeRecord>, Error> {
+    let failed = |source| Error::Store { url: beginning.url.to_owned(), source };
+    for _ in 0..TRIES_MAX {
+        let last = found.as_ref().map(|held| &held.value);
+        let takes = allow(beginning, writer, last)?;
+        let incarnation = beginning.starts.next(last);
+        let era = last.and_then(|last| last.copies).filter(|_| beginning.trusted && !takes);
+        let taken =
+            if takes { incarnation } else { last.map_or(Incarnation(0), |last| last.taken) };
+        let next = NodeRecord {
+            incarnation,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: writer.env.wall_clock().0,
+            nonce: Some(beginning.nonce),
+            arena: Some(beginning.arena),
+            taken,
+            copies: beginning.copies.then(|| era.unwrap_or_else(|| writer.env.random_u64())),
+            copied_since: match beginning.lost {
+                true => Some(incarnation),
+                false => last.and_then(|last| last.copied_since),
+            },
+        };
+        let watch = writer.env.watch();
+        let signed = writer.clone().with_incarnation(incarnation);
+        let written = match &found {
+            Some(held) => signed.replace(held, next).await,
+            None => signed.create(&key::node_key(writer.node), next).await,
+        };
+        writer.env.boot_phase("record", Some("log"), watch);
+        match written {
+            Ok(held) => return Ok(held),
+            // An attempt of a killed start has landed late, or another copy has started: the record
+            // tells which.
+            Err(StoreError::Conflict(_) | StoreError::Exists(_)) => {
+                found = read(writer).await.map_err(failed)?;
+            }
+            Err(source) => return Err(failed(source)),
+        }
+    }
+    Err(Error::Copied(format!(
+        "another process starts as this node ({}) again and again",
+        writer.node
+    )))
+}
+
+#[cfg(test)]
+mod tests;
