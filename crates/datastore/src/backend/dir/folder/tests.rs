@@ -1,6 +1,7 @@
 //! Folders that cannot be made durable, and files that dead processes left.
 
 use super::*;
+use crate::limits::LISTINGS_MAX;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Serializes the tests: they share the statics that stand for the disk.
@@ -170,4 +171,35 @@ fn a_page_never_comes_from_a_listing_that_began_before_its_own() {
     folder.listings.keep("nodes/", &key, old_walk);
     let page = folder.list("nodes/", Some(&key)).unwrap();
     assert_eq!(page.last().unwrap().key, "nodes/2600");
+}
+
+#[test]
+fn a_walk_that_another_listing_has_taken_is_not_replaced_by_one_that_began_earlier() {
+    let _turn = TURN.lock();
+    let place = tempfile::tempdir().unwrap();
+    let folder = open(place.path());
+    let (root, listings) = (folder.root(), &folder.listings);
+    fs::create_dir_all(root.join("nodes")).unwrap();
+    fs::write(root.join("nodes/1"), b"1").unwrap();
+    let walk = || {
+        let mut walk = Walk::begin(root, "nodes/", "").unwrap();
+        assert_eq!(walk.next(root).unwrap().as_deref(), Some("nodes/1"));
+        walk
+    };
+    let (first, second) = (walk(), walk());
+    fs::write(root.join("nodes/2"), b"1").unwrap();
+    let third = walk();
+    // Each of three listings comes to the same key, and the first one goes on with the third walk.
+    listings.keep("nodes/", "nodes/1", first);
+    listings.keep("nodes/", "nodes/1", third);
+    assert!(listings.take("nodes/", "nodes/1").is_some());
+    listings.keep("nodes/", "nodes/1", second);
+    let page = folder.list("nodes/", Some("nodes/1")).unwrap();
+    assert_eq!(keys(&page), ["nodes/2"], "it was there when the third listing began");
+    // Nor by one for which room was made.
+    let (early, late) = (walk(), walk());
+    listings.keep("nodes/", "nodes/1", late);
+    (0..LISTINGS_MAX).for_each(|number| listings.keep("nodes/", &number.to_string(), walk()));
+    listings.keep("nodes/", "nodes/1", early);
+    assert!(listings.take("nodes/", "nodes/1").is_none());
 }
