@@ -17,6 +17,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use rekindle_base::Kind;
 use rekindle_env::boot::{Source, Watch};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// The choice whether a chunk that is read from the store stays in the cache.
@@ -112,6 +113,12 @@ pub(crate) fn neighbours(mut pointers: Vec<Pointer>) -> Vec<Vec<Pointer>> {
         }
     }
     groups
+}
+
+/// Returns the bytes of its pack that one ranged read for a group gets, gaps included.
+pub(crate) fn range_of(group: &[Pointer]) -> Range<u64> {
+    let (first, last) = (&group[0], &group[group.len() - 1]);
+    u64::from(first.offset)..u64::from(last.offset) + u64::from(last.stored)
 }
 
 impl Inner {
@@ -407,10 +414,8 @@ impl Inner {
 
     /// Returns those chunks of a group that one ranged read gives.
     async fn fetch_group(&self, group: &[Pointer]) -> Vec<Option<Body>> {
-        let (first, last) = (&group[0], &group[group.len() - 1]);
-        let begin = u64::from(first.offset);
-        let end = u64::from(last.offset) + u64::from(last.stored);
-        let Ok(stored) = self.store.get_range(&pack::key(first.pack), begin..end).await else {
+        let first = &group[0];
+        let Ok(stored) = self.store.get_range(&pack::key(first.pack), range_of(group)).await else {
             return Vec::new();
         };
         let mut bodies = Vec::with_capacity(group.len());
