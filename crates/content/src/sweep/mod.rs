@@ -329,6 +329,10 @@ impl Sweeper {
         };
         let mut held = self.reclaim(held, first, &packs, &mut marks, &pace, tenure).await?;
         for group in groups {
+            // A compaction has filled the store. What is dead came before it.
+            if self.status.lock().left_out.is_some() {
+                break;
+            }
             self.step(Event::Begin);
             held = self.reclaim(held, group, &packs, &mut marks, &pace, tenure).await?;
         }
