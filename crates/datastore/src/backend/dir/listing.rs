@@ -22,6 +22,8 @@ pub(super) struct Walk {
     after: String,
     /// Number of the walk: one that began later has a greater one.
     number: u64,
+    /// Whether a folder or an object was not there any more when its turn came.
+    pub(super) has_gaps: bool,
 }
 
 struct Level {
@@ -36,7 +38,8 @@ impl Walk {
     pub(super) fn begin(root: &Path, prefix: &str, after: &str) -> io::Result<Self> {
         static BEGUN: AtomicU64 = AtomicU64::new(0);
         let number = BEGUN.fetch_add(1, Ordering::Relaxed);
-        let mut walk = Self { levels: Vec::new(), after: after.to_owned(), number };
+        let mut walk =
+            Self { levels: Vec::new(), after: after.to_owned(), number, has_gaps: false };
         walk.enter(root, prefix.to_owned())?;
         Ok(walk)
     }
@@ -47,6 +50,7 @@ impl Walk {
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
             {
+                self.has_gaps = true;
                 return Ok(());
             }
             names => names?,

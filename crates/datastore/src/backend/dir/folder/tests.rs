@@ -203,3 +203,37 @@ fn a_walk_that_another_listing_has_taken_is_not_replaced_by_one_that_began_earli
     listings.keep("nodes/", "nodes/1", early);
     assert!(listings.take("nodes/", "nodes/1").is_none());
 }
+
+#[test]
+fn what_is_away_for_one_page_is_shown_by_the_next() {
+    let _turn = TURN.lock();
+    let place = tempfile::tempdir().unwrap();
+    let folder = open(place.path());
+    let packs = folder.root().join("packs");
+    for part in ["a", "b", "c"] {
+        fs::create_dir_all(packs.join(part)).unwrap();
+        (0..900).for_each(|it| fs::write(packs.join(format!("{part}/{it:04}")), b"1").unwrap());
+    }
+    let last = |page: &[Listed]| page.last().map(|one| one.key.clone());
+    let first = folder.list("packs/", None).unwrap();
+    // A folder that is a mount of its own goes away, and comes back.
+    fs::rename(packs.join("c"), place.path().join("away")).unwrap();
+    let second = folder.list("packs/", last(&first).as_deref()).unwrap();
+    assert_eq!((first.len(), second.len()), (1000, 800));
+    fs::rename(place.path().join("away"), packs.join("c")).unwrap();
+    let third = folder.list("packs/", last(&second).as_deref()).unwrap();
+    assert_eq!(third.len(), 900, "it was there when the listing began, and is there now");
+    // The same while its objects are looked at.
+    let first = folder.list("packs/", None).unwrap();
+    let first = folder.list("packs/", last(&first).as_deref()).unwrap();
+    assert_eq!(last(&first).as_deref(), Some("packs/c/0199"));
+    fs::rename(packs.join("c"), place.path().join("away")).unwrap();
+    fs::create_dir(packs.join("c")).unwrap();
+    (0..500).for_each(|it| fs::write(packs.join(format!("c/{it:04}")), b"1").unwrap());
+    let second = folder.list("packs/", last(&first).as_deref()).unwrap();
+    assert_eq!(second.len(), 300);
+    fs::remove_dir_all(packs.join("c")).unwrap();
+    fs::rename(place.path().join("away"), packs.join("c")).unwrap();
+    let third = folder.list("packs/", last(&second).as_deref()).unwrap();
+    assert_eq!(third.len(), 400);
+}
