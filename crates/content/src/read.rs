@@ -14,9 +14,11 @@ use crate::pack::reader::{self, Body};
 use crate::{Class, Content, Error, Pointer, limits, pack};
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use rekindle_base::Kind;
 use rekindle_env::boot::{Source, Watch};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
 /// The choice whether a chunk that is read from the store stays in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +113,12 @@ pub(crate) fn neighbours(mut pointers: Vec<Pointer>) -> Vec<Vec<Pointer>> {
         }
     }
     groups
+}
+
+/// Returns the bytes of its pack that one ranged read for a group gets, gaps included.
+pub(crate) fn range_of(group: &[Pointer]) -> Range<u64> {
+    let (first, last) = (&group[0], &group[group.len() - 1]);
+    u64::from(first.offset)..u64::from(last.offset) + u64::from(last.stored)
 }
 
 impl Inner {
@@ -374,20 +382,13 @@ impl Inner {
                 Err(_) => missing.push(*pointer),
             }
         }
+        let read = |pointer| async move { self.read(&pointer, class, Keep::No).await };
         let groups = neighbours(missing).into_iter().map(|group| async move {
-            let mut bodies = Vec::new();
-            if group.len() > 1 {
-                bodies = self.fetch_group(&group).await;
-            }
-            bodies.resize(group.len(), None);
-            let mut results = Vec::with_capacity(group.len());
-            for (pointer, body) in group.into_iter().zip(bodies) {
-                results.push(match body {
-                    Some(body) => (pointer, Ok(body)),
-                    None => (pointer, self.read(&pointer, class, Keep::No).await),
-                });
-            }
-            results
+            let bodies = match group.len() {
+                1 => Vec::new(),
+                _ => self.fetch_group(&group).await,
+            };
+            complete(group, bodies, read).await
         });
         found.extend(stream::iter(groups).buffer_unordered(limits::FETCH_WINDOW).concat().await);
         found
@@ -405,27 +406,16 @@ impl Inner {
         if group.len() > 1 && !group.iter().any(is_moved) {
             bodies = self.fetch_group(&group).await;
         }
-        bodies.resize(group.len(), None);
-        let mut results = Vec::with_capacity(group.len());
-        for (pointer, body) in group.into_iter().zip(bodies) {
-            let result = match body {
-                Some(body) => {
-                    self.index.believe(&pointer);
-                    Ok(body)
-                }
-                None => self.fetch(&pointer).await,
-            };
-            results.push((pointer, result));
+        for (pointer, _) in group.iter().zip(&bodies).filter(|(_, body)| body.is_some()) {
+            self.index.believe(pointer);
         }
-        results
+        complete(group, bodies, |pointer| async move { self.fetch(&pointer).await }).await
     }
 
     /// Returns those chunks of a group that one ranged read gives.
     async fn fetch_group(&self, group: &[Pointer]) -> Vec<Option<Body>> {
-        let (first, last) = (&group[0], &group[group.len() - 1]);
-        let begin = u64::from(first.offset);
-        let end = u64::from(last.offset) + u64::from(last.stored);
-        let Ok(stored) = self.store.get_range(&pack::key(first.pack), begin..end).await else {
+        let first = &group[0];
+        let Ok(stored) = self.store.get_range(&pack::key(first.pack), range_of(group)).await else {
             return Vec::new();
         };
         let mut bodies = Vec::with_capacity(group.len());
@@ -443,6 +433,34 @@ impl Inner {
         }
         bodies
     }
+}
+
+/// Reads those chunks of a group, one by one, that a ranged read has not given. When the store
+/// does not answer one read, the other chunks get that error: the caller would else wait out the
+/// retries of each.
+async fn complete<F: Future<Output = Result<Body, Error>>>(
+    group: Vec<Pointer>,
+    mut bodies: Vec<Option<Body>>,
+    read: impl Fn(Pointer) -> F,
+) -> Vec<(Pointer, Result<Body, Error>)> {
+    bodies.resize(group.len(), None);
+    let (read, away) = (&read, &OnceLock::new());
+    let each = group.into_iter().zip(bodies).map(|(pointer, body)| async move {
+        if let Some(body) = body {
+            return (pointer, Ok(body));
+        }
+        if let Some(error) = away.get() {
+            return (pointer, Err(Error::clone(error)));
+        }
+        let result = read(pointer).await;
+        if let Err(error @ Error::Store(store)) = &result
+            && store.kind() == Kind::Unavailable
+        {
+            away.get_or_init(|| error.clone());
+        }
+        (pointer, result)
+    });
+    stream::iter(each).buffered(limits::FETCH_WINDOW).collect().await
 }
 
 #[cfg(test)]

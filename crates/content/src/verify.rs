@@ -8,7 +8,7 @@ use crate::format::Bad;
 use crate::format::node;
 use crate::name::{NameSet, PackMap, PlaceSet};
 use crate::pack::reader::{Body, read_sound_footer};
-use crate::read::neighbours;
+use crate::read::{neighbours, range_of};
 use crate::sweep::Budget;
 use crate::sweep::pace::Pace;
 use crate::tree::Root;
@@ -263,8 +263,10 @@ impl Proof<'_> {
             chunks.retain(|(pointer, _)| !self.is_done(pointer));
             for window in windows(&chunks) {
                 let pointers = window.iter().map(|(pointer, _)| *pointer).collect();
-                let mut results = fetch(self.content, pointers).await;
-                let bytes = window.iter().map(|(pointer, _)| u64::from(pointer.stored)).sum();
+                let groups = neighbours(pointers);
+                let bytes = groups.iter().map(|group| range_of(group)).map(|at| at.end - at.start);
+                let bytes = bytes.sum();
+                let mut results = fetch(self.content, groups).await;
                 self.pace.spend(bytes).await?;
                 for (pointer, path) in window {
                     // Several keys of the window may lead to one chunk.
@@ -369,10 +371,12 @@ fn windows(chunks: &[(Pointer, Path)]) -> impl Iterator<Item = &[(Pointer, Path)
     })
 }
 
-/// Fetches chunks: each group of neighbours in a task of its own, so that all background threads
-/// verify.
-async fn fetch(content: &Content, pointers: Vec<Pointer>) -> HashMap<Pointer, Result<Body, Error>> {
-    let groups = neighbours(pointers).into_iter().map(|group| {
+/// Fetches groups of chunks, each in a task of its own, so that all background threads verify.
+async fn fetch(
+    content: &Content,
+    groups: Vec<Vec<Pointer>>,
+) -> HashMap<Pointer, Result<Body, Error>> {
+    let groups = groups.into_iter().map(|group| {
         let inner = content.inner.clone();
         content.inner.env.run("content-verify", async move { inner.fetch_each(group).await })
     });
@@ -407,9 +411,39 @@ fn children(body: &Body, path: &Path) -> Vec<(Pointer, Path)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Config;
     use crate::testing::{Broken, config, random, run};
     use crate::tree::update;
+    use rekindle_datastore::backend::mem::Mem;
+    use rekindle_datastore::layer::{fault::Plan, meter::Call, usual};
+    use rekindle_env::sim::{Faults, World};
     use std::sync::Arc;
+
+    #[test]
+    fn a_budget_counts_all_that_is_read_and_not_only_what_is_needed_of_it() {
+        let world = World::new(1, Faults::none());
+        let env = world.env();
+        world.block_on(async {
+            let config = Config { pack_bytes: 8 << 20, ..config() };
+            let content = Content::open(env.clone(), Mem::store(), config);
+            let mut batch = content.batch();
+            let mut changes = Vec::new();
+            for key in 0..50 {
+                let live = batch.write(Class::Data, random(key, 2000), &[]).await.unwrap();
+                changes.push((key, Some(live)));
+                batch.write(Class::Data, random(1000 + key, 60_000), &[]).await.unwrap();
+            }
+            let root = update(&content, &mut batch, &None, &changes).await.unwrap();
+            batch.flush().await.unwrap();
+            let (store, meter, _) = usual(&env, content.inner.store.clone(), Plan::default());
+            let cold = Content::open(env.clone(), store, content.inner.config.clone());
+            let begun = env.now();
+            let budget = Budget::BytesPerSecond(100_000);
+            verify_within(&cold, &[root], budget, &mut |_| ()).await.unwrap();
+            let (took, read) = (env.now().since(begun), meter.read(Call::GetRange).bytes);
+            assert!(took.as_secs() * 100_000 >= read / 2, "{read} bytes in {took:?}");
+        });
+    }
 
     #[test]
     fn damage_is_listed_exactly_and_the_proof_goes_on() {

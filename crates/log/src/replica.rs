@@ -39,7 +39,7 @@ pub trait Replica: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<(), String>>;
     /// Notes that the segment is whole with its first `length` bytes.
     fn seal(&self, segment: SegmentId, length: u32) -> BoxFuture<'_, Result<(), String>>;
-    /// Gives a segment up: the log does not need it any more.
+    /// Gives a segment up, if the holder has it: the log does not need it any more.
     fn free(&self, segment: SegmentId) -> BoxFuture<'_, Result<(), String>>;
 }
 
@@ -176,7 +176,8 @@ impl Copies {
             trail.remove(segment);
             for copier in &self.copiers {
                 let mut state = copier.state.lock();
-                if (state.segment, state.copied.is_some()) >= (*segment, true) {
+                // The replica may have the last of them though its reply has not come.
+                if state.segment >= *segment {
                     state.freed.push_back(*segment);
                 }
             }

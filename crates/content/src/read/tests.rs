@@ -101,3 +101,29 @@ fn a_dropped_read_leaves_nothing_behind() {
         assert_eq!(read[2], random(2, CHUNK_BYTES));
     });
 }
+
+#[test]
+fn a_store_that_goes_away_ends_a_read_of_neighbours_as_soon_as_a_read_of_one() {
+    let world = World::new(3, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let broken = Arc::new(Broken::new());
+        let (store, _, _) = usual(&env, broken.clone(), Plan::default());
+        let pointers = planted(&env, &store, 20).await;
+        let cold = Content::open(env.clone(), store, large());
+        broken.refuse_reads(true);
+        let begun = env.now();
+        cold.read_uncached(&pointers[0], Class::Data).await.expect_err("it is away");
+        let one = env.now().since(begun);
+        let begun = env.now();
+        let results = cold.inner.read_each(&pointers, Class::Data).await;
+        assert!(results.len() == 20 && results.values().all(Result::is_err));
+        let each = env.now().since(begun);
+        assert!(each < one * 3, "{one:?} for one, {each:?} for its neighbours");
+        let begun = env.now();
+        let results = cold.inner.fetch_each(pointers.clone()).await;
+        assert!(results.len() == 20 && results.iter().all(|(_, result)| result.is_err()));
+        let each = env.now().since(begun);
+        assert!(each < one * 3, "{one:?} for one, {each:?} for its neighbours");
+    });
+}

@@ -331,6 +331,10 @@ impl Sweeper {
         };
         let mut held = self.reclaim(held, first, &packs, &mut marks, &pace, tenure).await?;
         for group in groups {
+            // A compaction has filled the store. What is dead came before it.
+            if self.status.lock().left_out.is_some() {
+                break;
+            }
             self.step(Event::Begin);
             held = self.reclaim(held, group, &packs, &mut marks, &pace, tenure).await?;
         }
@@ -511,9 +515,26 @@ impl Sweeper {
     async fn settle(&self, set: u64) -> Result<(), Error> {
         self.ended().await?;
         self.agreed(set).await?;
-        self.writer.env.sleep(self.options.grace).await;
+        let env = &self.writer.env;
+        let until = env.now() + self.options.grace;
+        loop {
+            // At least once in each group of a sweep.
+            self.check_stop()?;
+            let left = until.since(env.now());
+            if left.is_zero() {
+                break;
+            }
+            env.sleep(left.min(limits::SWEEP_POLL)).await;
+        }
         self.step(Event::Settled);
         Ok(())
+    }
+
+    fn check_stop(&self) -> Result<(), Error> {
+        match self.stop.load(Ordering::Relaxed) {
+            true => Err(Error::Stopped("a user asked for it".into())),
+            false => Ok(()),
+        }
     }
 
     /// Waits until everything that this node had begun before has ended.
@@ -530,9 +551,7 @@ impl Sweeper {
                 }
                 Either::Right(_) => {}
             }
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(Error::Stopped("a user asked for it".into()));
-            }
+            self.check_stop()?;
             if env.now().since(begun) >= self.options.patience {
                 return Err(Error::Stopped(
                     "what this node had begun before it has not ended, so nothing is deleted: sweep again later".into(),
@@ -582,9 +601,7 @@ impl Sweeper {
                     commands.join(", ")
                 )));
             }
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(Error::Stopped("a user asked for it".into()));
-            }
+            self.check_stop()?;
             let nodes = listed(missing.iter().collect());
             self.count(|status| status.waits_for = Some(format!("node {nodes}")));
             env.sleep(limits::SWEEP_POLL).await;

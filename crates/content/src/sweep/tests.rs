@@ -356,6 +356,36 @@ fn what_is_young_is_not_forgotten_when_it_is_no_longer() {
 }
 
 #[test]
+fn a_stop_ends_a_sweep_of_many_groups_before_its_next_group() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let content = Content::open(env.clone(), Mem::store(), small());
+        let vaults = Arc::new(Vaults::default());
+        let changes: Vec<_> = (0..300).map(|key| (key, Some(key))).collect();
+        commit(&env, &content, &vaults, 0, &changes).await.unwrap();
+        vaults.volumes.lock().clear();
+        let dead = list_packs(&content).await.unwrap().len() as u64;
+        assert!(dead > 9, "{dead}");
+        let sweeper = sweeper(&env, &content, &vaults, true);
+        let options = Options { grace: Duration::from_secs(10), ..sweeper.options };
+        let sweeper = Arc::new(sweeper.with_options(options));
+        let (running, outcome) = (sweeper.clone(), Arc::new(Mutex::new(None)));
+        let ended = outcome.clone();
+        env.spawn("sweep", async move { *ended.lock() = Some(running.run().await) });
+        while sweeper.status().packs_deleted == 0 {
+            env.sleep(Duration::from_millis(100)).await;
+        }
+        sweeper.stop();
+        env.sleep(Duration::from_secs(5)).await;
+        let ended = outcome.lock().take();
+        assert!(matches!(ended, Some(Err(Error::Stopped(_)))), "{:?}", sweeper.status());
+        // What was not reclaimed is found by the next sweep.
+        assert_eq!(sweeper.run().await.unwrap().packs_deleted, dead - 3);
+    });
+}
+
+#[test]
 fn a_root_that_cannot_be_read_ends_the_sweep() {
     struct Unreadable;
     impl Roots for Unreadable {

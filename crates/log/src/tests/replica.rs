@@ -22,6 +22,8 @@ const SHORT: Duration = Duration::from_millis(100);
 enum Manner {
     Well,
     Slow,
+    /// A new segment is taken after a second.
+    SlowToOpen,
     /// Every third call fails, before or after it was carried out.
     Failing,
     /// No call is answered.
@@ -37,6 +39,8 @@ struct Holder {
 struct State {
     manner: Manner,
     calls: u64,
+    /// Count of the slow calls that are under way.
+    opening: u64,
     open: BTreeMap<SegmentId, Held>,
     freed: Vec<SegmentId>,
 }
@@ -48,7 +52,8 @@ struct Held {
 
 impl Holder {
     fn new(env: &Env, manner: Manner) -> Arc<Holder> {
-        let state = State { manner, calls: 0, open: BTreeMap::new(), freed: Vec::new() };
+        let state =
+            State { manner, calls: 0, opening: 0, open: BTreeMap::new(), freed: Vec::new() };
         Arc::new(Holder { env: env.clone(), state: Mutex::new(state) })
     }
 
@@ -71,7 +76,7 @@ impl Holder {
                 Manner::Gone => std::future::pending().await,
                 Manner::Slow => self.env.sleep(SHORT / 10).await,
                 Manner::Failing if call % 3 == 0 => return failed(),
-                Manner::Well | Manner::Failing => {}
+                Manner::Well | Manner::Failing | Manner::SlowToOpen => {}
             }
             act(&mut self.state.lock())?;
             // The reply is lost: the same call comes again.
@@ -103,9 +108,17 @@ impl Replica for Holder {
     }
 
     fn open<'a>(&'a self, new: &'a NewSegment) -> BoxFuture<'a, Result<(), String>> {
-        self.call(move |state| {
+        let open = self.call(move |state| {
             state.open.entry(new.segment).or_insert(Held { bytes: Vec::new(), sealed: false });
             Ok(())
+        });
+        Box::pin(async move {
+            if self.state.lock().manner == Manner::SlowToOpen {
+                self.state.lock().opening += 1;
+                self.env.sleep(SHORT * 10).await;
+                self.state.lock().opening -= 1;
+            }
+            open.await
         })
     }
 
@@ -296,5 +309,32 @@ fn a_log_that_ends_ends_the_wait_for_its_replicas() {
         drop(log);
         let log = open(&env, &[]).await;
         assert_eq!(recovered(&log, volume(1)).await, [1]);
+    });
+}
+
+#[test]
+fn a_segment_that_leaves_the_log_while_a_replica_opens_it_is_freed_there() {
+    let world = world(6);
+    world.block_on(async {
+        let env = world.env();
+        let holder = Holder::new(&env, Manner::Well);
+        let log = open(&env, std::slice::from_ref(&holder)).await;
+        env.sleep(SHORT).await;
+        holder.set(Manner::SlowToOpen);
+        // Several segments come and go while the first one is being opened.
+        for serial in 1..=100 {
+            let (position, _) = append(&log, volume(1), serial, 2000).await.unwrap();
+            log.reach(Media::FLASH, position).await.expect("flash is well");
+            log.release(volume(1), Serial(serial));
+        }
+        assert!(holder.state.lock().opening > 0, "it still opens one");
+        holder.set(Manner::Well);
+        let (position, _) = append(&log, volume(1), 101, 100).await.unwrap();
+        log.reach(COPIES, position).await.expect("the log is well");
+        env.sleep(SHORT).await;
+        let held: Vec<SegmentId> = holder.state.lock().open.keys().copied().collect();
+        let live: Vec<SegmentId> =
+            log.view().segments.iter().map(|segment| segment.segment).collect();
+        assert!(held.iter().all(|segment| live.contains(segment)), "{held:?} of {live:?}");
     });
 }

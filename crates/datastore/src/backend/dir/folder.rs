@@ -283,25 +283,31 @@ impl Folder {
 
     pub(super) fn list(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Error> {
         let not_listed = |error: io::Error| failed("list", &self.root.join(prefix), &error);
-        let open = after.and_then(|after| self.listings.take(prefix, after));
-        let mut walk = match open {
-            Some(walk) => walk,
-            None => Walk::begin(&self.root, prefix, after.unwrap_or("")).map_err(not_listed)?,
-        };
+        let mut open = after.and_then(|after| self.listings.take(prefix, after));
         let mut found: Vec<Listed> = Vec::new();
-        while let Some(key) = walk.next(&self.root).map_err(not_listed)? {
-            match fs::metadata(self.path(&key)) {
-                Ok(meta) => found.push(Listed { key, length: meta.len() }),
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(failed("look at", &self.path(&key), &error)),
+        loop {
+            let was_open = open.is_some();
+            let mut walk = match open.take() {
+                Some(walk) => walk,
+                None => Walk::begin(&self.root, prefix, after.unwrap_or("")).map_err(not_listed)?,
+            };
+            while let Some(key) = walk.next(&self.root).map_err(not_listed)? {
+                match fs::metadata(self.path(&key)) {
+                    Ok(meta) => found.push(Listed { key, length: meta.len() }),
+                    Err(error) if error.kind() == ErrorKind::NotFound => walk.has_gaps = true,
+                    Err(error) => return Err(failed("look at", &self.path(&key), &error)),
+                }
+                if found.len() >= LIST_OBJECTS_MAX {
+                    break;
+                }
             }
-            if found.len() >= LIST_OBJECTS_MAX {
-                break;
+            match found.last() {
+                // What is gone may be away for a moment: then the next page looks for it again.
+                Some(_) if walk.has_gaps => break,
+                Some(last) => break self.listings.keep(prefix, &last.key, walk),
+                None if walk.has_gaps && was_open => {}
+                None => break self.check_root()?,
             }
-        }
-        match found.last() {
-            Some(last) => self.listings.keep(prefix, &last.key, walk),
-            None => self.check_root()?,
         }
         Ok(found)
     }

@@ -1,10 +1,5 @@
 //! Listings of a folder: page after page without reading the folder again for each page.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the folder is a store for all nodes, not this machine's own disk"
-)]
-
 use crate::key;
 use crate::limits::LISTINGS_MAX;
 use parking_lot::Mutex;
@@ -22,6 +17,8 @@ pub(super) struct Walk {
     after: String,
     /// Number of the walk: one that began later has a greater one.
     number: u64,
+    /// Whether a folder or an object was not there any more when its turn came.
+    pub(super) has_gaps: bool,
 }
 
 struct Level {
@@ -36,7 +33,8 @@ impl Walk {
     pub(super) fn begin(root: &Path, prefix: &str, after: &str) -> io::Result<Self> {
         static BEGUN: AtomicU64 = AtomicU64::new(0);
         let number = BEGUN.fetch_add(1, Ordering::Relaxed);
-        let mut walk = Self { levels: Vec::new(), after: after.to_owned(), number };
+        let mut walk =
+            Self { levels: Vec::new(), after: after.to_owned(), number, has_gaps: false };
         walk.enter(root, prefix.to_owned())?;
         Ok(walk)
     }
@@ -47,6 +45,7 @@ impl Walk {
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
             {
+                self.has_gaps = true;
                 return Ok(());
             }
             names => names?,
@@ -85,38 +84,64 @@ impl Walk {
 /// folders that no earlier page has read.
 #[derive(Default)]
 pub(super) struct Listings {
-    open: Mutex<VecDeque<Open>>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    open: VecDeque<Open>,
+    /// Walks that began before this one are kept no more: a listing that began later may stand at
+    /// the same key, and its own walk is gone.
+    oldest: u64,
 }
 
 struct Open {
     prefix: String,
     last: String,
     walk: Walk,
+    /// Whether several listings stand at this key.
+    is_shared: bool,
 }
 
 impl Listings {
     /// Takes the walk of the listing whose last page ended with the key `last`.
     pub(super) fn take(&self, prefix: &str, last: &str) -> Option<Walk> {
-        let mut open = self.open.lock();
-        let at = open.iter().position(|one| one.prefix == prefix && one.last == last)?;
-        open.remove(at).map(|one| one.walk)
+        let mut kept = self.kept.lock();
+        let open = kept.remove(prefix, last)?;
+        if open.is_shared {
+            kept.oldest = kept.oldest.max(open.walk.number);
+        }
+        Some(open.walk)
     }
 
-    /// Keeps a walk for the next page. Of two listings that stand at one key the walk that began
-    /// later stays: no page shall lack an object that was there when its own listing began. The
-    /// other listing takes that walk, or reads the folder again.
+    /// Keeps a walk for the next page. Of several listings that stand at one key the walk that
+    /// began last stays: no page shall lack an object that was there when its own listing began.
+    /// One of the listings takes that walk, and the others read the folder again.
     pub(super) fn keep(&self, prefix: &str, last: &str, walk: Walk) {
-        let mut open = self.open.lock();
-        if let Some(at) = open.iter().position(|one| one.prefix == prefix && one.last == last) {
-            if open[at].walk.number > walk.number {
-                return;
-            }
-            open.remove(at);
+        let mut kept = self.kept.lock();
+        let other = kept.remove(prefix, last);
+        let is_shared = other.is_some();
+        let latest = match other {
+            Some(open) if open.walk.number > walk.number => open.walk,
+            _ => walk,
+        };
+        if latest.number < kept.oldest {
+            return;
         }
-        if open.len() >= LISTINGS_MAX {
-            open.pop_front();
+        if kept.open.len() >= LISTINGS_MAX
+            && let Some(gone) = kept.open.pop_front()
+        {
+            kept.oldest = kept.oldest.max(gone.walk.number);
         }
-        open.push_back(Open { prefix: prefix.to_owned(), last: last.to_owned(), walk });
+        let (prefix, last) = (prefix.to_owned(), last.to_owned());
+        kept.open.push_back(Open { prefix, last, walk: latest, is_shared });
+    }
+}
+
+impl Kept {
+    fn remove(&mut self, prefix: &str, last: &str) -> Option<Open> {
+        let at = self.open.iter().position(|one| one.prefix == prefix && one.last == last)?;
+        self.open.remove(at)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Folders that cannot be made durable, and files that dead processes left.
 
 use super::*;
+use crate::limits::LISTINGS_MAX;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Serializes the tests: they share the statics that stand for the disk.
@@ -170,4 +171,69 @@ fn a_page_never_comes_from_a_listing_that_began_before_its_own() {
     folder.listings.keep("nodes/", &key, old_walk);
     let page = folder.list("nodes/", Some(&key)).unwrap();
     assert_eq!(page.last().unwrap().key, "nodes/2600");
+}
+
+#[test]
+fn a_walk_that_another_listing_has_taken_is_not_replaced_by_one_that_began_earlier() {
+    let _turn = TURN.lock();
+    let place = tempfile::tempdir().unwrap();
+    let folder = open(place.path());
+    let (root, listings) = (folder.root(), &folder.listings);
+    fs::create_dir_all(root.join("nodes")).unwrap();
+    fs::write(root.join("nodes/1"), b"1").unwrap();
+    let walk = || {
+        let mut walk = Walk::begin(root, "nodes/", "").unwrap();
+        assert_eq!(walk.next(root).unwrap().as_deref(), Some("nodes/1"));
+        walk
+    };
+    let (first, second) = (walk(), walk());
+    fs::write(root.join("nodes/2"), b"1").unwrap();
+    let third = walk();
+    // Each of three listings comes to the same key, and the first one goes on with the third walk.
+    listings.keep("nodes/", "nodes/1", first);
+    listings.keep("nodes/", "nodes/1", third);
+    assert!(listings.take("nodes/", "nodes/1").is_some());
+    listings.keep("nodes/", "nodes/1", second);
+    let page = folder.list("nodes/", Some("nodes/1")).unwrap();
+    assert_eq!(keys(&page), ["nodes/2"], "it was there when the third listing began");
+    // Nor by one for which room was made.
+    let (early, late) = (walk(), walk());
+    listings.keep("nodes/", "nodes/1", late);
+    (0..LISTINGS_MAX).for_each(|number| listings.keep("nodes/", &number.to_string(), walk()));
+    listings.keep("nodes/", "nodes/1", early);
+    assert!(listings.take("nodes/", "nodes/1").is_none());
+}
+
+#[test]
+fn what_is_away_for_one_page_is_shown_by_the_next() {
+    let _turn = TURN.lock();
+    let place = tempfile::tempdir().unwrap();
+    let folder = open(place.path());
+    let packs = folder.root().join("packs");
+    for part in ["a", "b", "c"] {
+        fs::create_dir_all(packs.join(part)).unwrap();
+        (0..900).for_each(|it| fs::write(packs.join(format!("{part}/{it:04}")), b"1").unwrap());
+    }
+    let last = |page: &[Listed]| page.last().map(|one| one.key.clone());
+    let first = folder.list("packs/", None).unwrap();
+    // A folder that is a mount of its own goes away, and comes back.
+    fs::rename(packs.join("c"), place.path().join("away")).unwrap();
+    let second = folder.list("packs/", last(&first).as_deref()).unwrap();
+    assert_eq!((first.len(), second.len()), (1000, 800));
+    fs::rename(place.path().join("away"), packs.join("c")).unwrap();
+    let third = folder.list("packs/", last(&second).as_deref()).unwrap();
+    assert_eq!(third.len(), 900, "it was there when the listing began, and is there now");
+    // The same while its objects are looked at.
+    let first = folder.list("packs/", None).unwrap();
+    let first = folder.list("packs/", last(&first).as_deref()).unwrap();
+    assert_eq!(last(&first).as_deref(), Some("packs/c/0199"));
+    fs::rename(packs.join("c"), place.path().join("away")).unwrap();
+    fs::create_dir(packs.join("c")).unwrap();
+    (0..500).for_each(|it| fs::write(packs.join(format!("c/{it:04}")), b"1").unwrap());
+    let second = folder.list("packs/", last(&first).as_deref()).unwrap();
+    assert_eq!(second.len(), 300);
+    fs::remove_dir_all(packs.join("c")).unwrap();
+    fs::rename(place.path().join("away"), packs.join("c")).unwrap();
+    let third = folder.list("packs/", last(&second).as_deref()).unwrap();
+    assert_eq!(third.len(), 400);
 }
