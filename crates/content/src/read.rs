@@ -382,34 +382,37 @@ impl Inner {
                 Err(_) => missing.push(*pointer),
             }
         }
+        let away = &OnceLock::new();
         let read = |pointer| async move { self.read(&pointer, class, Keep::No).await };
         let groups = neighbours(missing).into_iter().map(|group| async move {
             let bodies = match group.len() {
-                1 => Vec::new(),
-                _ => self.fetch_group(&group).await,
+                2.. if away.get().is_none() => self.fetch_group(&group).await,
+                _ => Vec::new(),
             };
-            complete(group, bodies, read).await
+            complete(group, bodies, away, read).await
         });
         found.extend(stream::iter(groups).buffer_unordered(limits::FETCH_WINDOW).concat().await);
         found
     }
 
     /// Fetches the chunks of a group as [`Inner::fetch`] does. One ranged read gives most of them;
-    /// the others are fetched one by one.
+    /// the others are fetched one by one. `away` is that of [`complete`].
     pub(crate) async fn fetch_each(
         &self,
         group: Vec<Pointer>,
+        away: &OnceLock<Error>,
     ) -> Vec<(Pointer, Result<Body, Error>)> {
         let mut bodies = Vec::new();
         // A chunk that has been moved is read where it is now.
         let is_moved = |pointer: &Pointer| self.moved.known_places(pointer).len() > 1;
-        if group.len() > 1 && !group.iter().any(is_moved) {
+        if group.len() > 1 && away.get().is_none() && !group.iter().any(is_moved) {
             bodies = self.fetch_group(&group).await;
         }
         for (pointer, _) in group.iter().zip(&bodies).filter(|(_, body)| body.is_some()) {
             self.index.believe(pointer);
         }
-        complete(group, bodies, |pointer| async move { self.fetch(&pointer).await }).await
+        let read = |pointer| async move { self.fetch(&pointer).await };
+        complete(group, bodies, away, read).await
     }
 
     /// Returns those chunks of a group that one ranged read gives.
@@ -435,16 +438,17 @@ impl Inner {
     }
 }
 
-/// Reads those chunks of a group, one by one, that a ranged read has not given. When the store
-/// does not answer one read, the other chunks get that error: the caller would else wait out the
-/// retries of each.
+/// Reads those chunks of a group, one by one, that a ranged read has not given. Once the store does
+/// not answer a read, its error is in `away`, and all other chunks get it: the caller would else
+/// wait out the retries of each.
 async fn complete<F: Future<Output = Result<Body, Error>>>(
     group: Vec<Pointer>,
     mut bodies: Vec<Option<Body>>,
+    away: &OnceLock<Error>,
     read: impl Fn(Pointer) -> F,
 ) -> Vec<(Pointer, Result<Body, Error>)> {
     bodies.resize(group.len(), None);
-    let (read, away) = (&read, &OnceLock::new());
+    let read = &read;
     let each = group.into_iter().zip(bodies).map(|(pointer, body)| async move {
         if let Some(body) = body {
             return (pointer, Ok(body));

@@ -18,7 +18,7 @@ use futures_util::stream::{self, StreamExt};
 use rekindle_base::PackId;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The progress of a proof.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -376,9 +376,11 @@ async fn fetch(
     content: &Content,
     groups: Vec<Vec<Pointer>>,
 ) -> HashMap<Pointer, Result<Body, Error>> {
+    let away = Arc::new(OnceLock::new());
     let groups = groups.into_iter().map(|group| {
-        let inner = content.inner.clone();
-        content.inner.env.run("content-verify", async move { inner.fetch_each(group).await })
+        let (inner, away) = (content.inner.clone(), away.clone());
+        let fetch = async move { inner.fetch_each(group, &away).await };
+        content.inner.env.run("content-verify", fetch)
     });
     stream::iter(groups).buffer_unordered(limits::FETCH_WINDOW).concat().await.into_iter().collect()
 }

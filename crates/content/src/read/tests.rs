@@ -103,25 +103,31 @@ fn a_dropped_read_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_store_that_goes_away_ends_a_read_of_neighbours_as_soon_as_a_read_of_one() {
+fn a_store_that_goes_away_ends_a_read_of_many_chunks_as_soon_as_a_read_of_one() {
     let world = World::new(3, Faults::none());
     let env = world.env();
     world.block_on(async {
         let broken = Arc::new(Broken::new());
         let (store, _, _) = usual(&env, broken.clone(), Plan::default());
-        let pointers = planted(&env, &store, 20).await;
+        let neighbours = planted(&env, &store, 20).await;
+        let mut scattered = Vec::new();
+        for _ in 0..160 {
+            scattered.extend(planted(&env, &store, 1).await);
+        }
         let cold = Content::open(env.clone(), store, large());
         broken.refuse_reads(true);
         let begun = env.now();
-        cold.read_uncached(&pointers[0], Class::Data).await.expect_err("it is away");
+        cold.read_uncached(&neighbours[0], Class::Data).await.expect_err("it is away");
         let one = env.now().since(begun);
+        for pointers in [&neighbours, &scattered] {
+            let begun = env.now();
+            let results = cold.inner.read_each(pointers, Class::Data).await;
+            assert!(results.len() == pointers.len() && results.values().all(Result::is_err));
+            let each = env.now().since(begun);
+            assert!(each < one * 3, "{one:?} for one, {each:?} for {}", pointers.len());
+        }
         let begun = env.now();
-        let results = cold.inner.read_each(&pointers, Class::Data).await;
-        assert!(results.len() == 20 && results.values().all(Result::is_err));
-        let each = env.now().since(begun);
-        assert!(each < one * 3, "{one:?} for one, {each:?} for its neighbours");
-        let begun = env.now();
-        let results = cold.inner.fetch_each(pointers.clone()).await;
+        let results = cold.inner.fetch_each(neighbours, &OnceLock::new()).await;
         assert!(results.len() == 20 && results.iter().all(|(_, result)| result.is_err()));
         let each = env.now().since(begun);
         assert!(each < one * 3, "{one:?} for one, {each:?} for its neighbours");
