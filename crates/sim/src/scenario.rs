@@ -415,7 +415,12 @@ impl Run {
             served.faults.set(trouble.store.clone());
             let work = env.timeout(PATIENCE, work(&served, &open, &table, (dice, was_hurt))).await;
             let stuck = |_elapsed| {
-                let views: Vec<_> = open.iter().map(|volume| volume.staged().view()).collect();
+                let views: Vec<_> = served
+                    .staging
+                    .volumes()
+                    .iter()
+                    .map(|volume| (volume.view(), volume.vault()))
+                    .collect();
                 let (log, destager) = (served.log.view(), served.staging.view(9));
                 let usage = served.log.usage();
                 format!("an actor waits for ever: {views:?}, {destager:?}, {log:?}, {usage:?}")

@@ -52,7 +52,7 @@ use destage::previous_root::Retained;
 use parking_lot::Mutex;
 use recover::deferred_index;
 use recover::recovery::Parked;
-use rekindle_base::VolumeId;
+use rekindle_base::{Serial, VolumeId};
 use rekindle_content::Content;
 use rekindle_datastore::record::{Held, Writer};
 use rekindle_env::{BoxFuture, Env};
@@ -65,7 +65,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use utoipa::ToSchema;
 
 /// Settings of staging.
@@ -138,6 +138,8 @@ pub(crate) struct Inner {
     /// The volumes in service; in order, so that a seed of the simulation is one run.
     volumes: Mutex<BTreeMap<VolumeId, Arc<Staged>>>,
     parked: Mutex<BTreeMap<VolumeId, Parked>>,
+    /// Rung when a volume has gone out of service with changes that only the log has.
+    parking: Arc<Notify>,
     destager: Destager,
     fence: Fence,
     /// Volumes that keep the root before their last commit.
@@ -207,6 +209,7 @@ impl Staging {
             latency: AtomicU64::new(0),
             volumes: Mutex::default(),
             parked: Mutex::default(),
+            parking: Arc::default(),
             destager: Destager::new(),
             fence: Fence::new(writer_life),
             retained: Retained::default(),
@@ -349,6 +352,22 @@ impl Staging {
         self.inner.volumes.lock().values().cloned().collect()
     }
 
+    /// Volumes out of service whose last changes are of this life, and only in the log; each with
+    /// the serial of the last one. [`rekindle_log::Log::unfinished_volumes`] lists those of earlier
+    /// lives.
+    #[must_use]
+    pub fn parked(&self) -> Vec<(VolumeId, Serial)> {
+        let parked = self.inner.parked.lock();
+        parked.iter().map(|(volume, parked)| (*volume, parked.last())).collect()
+    }
+
+    /// The bell that rings when a volume has gone out of service with changes that only the log
+    /// has.
+    #[must_use]
+    pub fn parking(&self) -> Arc<Notify> {
+        Arc::clone(&self.inner.parking)
+    }
+
     /// Begins no further batch; the batches in hand have a short grace to end. Unfinished changes
     /// stay in the log. For a quick stop, before the volumes are closed.
     pub fn begin_no_batch(&self) {
@@ -431,6 +450,9 @@ impl Inner {
         // With the lock of `volumes` held, so that no task opens the volume before its changes are
         // parked.
         let parked = self.retire(volume);
+        if !parked.is_empty() {
+            self.parking.notify_one();
+        }
         // Changes that are not listed, with none behind them, need no parking: the log lists them
         // again.
         if !parked.changes.is_empty() {

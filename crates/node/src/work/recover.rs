@@ -2,22 +2,24 @@
 //!
 //! A client's first request attaches its volume, and so its changes are destaged. A volume without
 //! a client would keep its changes on flash for ever, and the room is missing to others. So the
-//! node attaches such volumes itself, a moment after the start.
+//! node attaches such volumes itself, a moment after the start. It does the same with a volume that
+//! goes out of service by itself later on, and whose clients do not come back.
 
 use crate::assemble::Node;
 use rekindle_base::{Serial, VolumeId};
 use rekindle_datastore::key;
 use rekindle_staging::{Vault, VaultState};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Pause before failed volumes are tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Recovers all volumes with unfinished changes; ends when none is left.
-pub async fn recover(node: std::sync::Weak<Node>) {
-    let first = |node: Arc<Node>| (node.env.clone(), node.scale.clients_first);
-    let Some((env, mut pause)) = node.upgrade().map(first) else { return };
+/// Recovers all volumes with unfinished changes, and later those whose changes were parked.
+pub async fn recover(node: Weak<Node>) {
+    let first =
+        |node: Arc<Node>| (node.env.clone(), node.scale.clients_first, node.staging.parking());
+    let Some((env, mut pause, parking)) = node.upgrade().map(first) else { return };
     loop {
         env.sleep(pause).await;
         let Some(node) = node.upgrade() else { return };
@@ -32,9 +34,25 @@ pub async fn recover(node: std::sync::Weak<Node>) {
             if let Err(error) = node.volumes.settle_losses().await {
                 tracing::warn!(%error, "it is not known whether every volume goes on without what the log has lost");
             }
-            return;
+            break;
         }
         pause = AGAIN;
+    }
+    loop {
+        parking.notified().await;
+        // Clients come first.
+        env.sleep(AGAIN).await;
+        let Some(node) = node.upgrade() else { return };
+        let mut volumes = node.staging.parked();
+        match node.log.unfinished_volumes().await {
+            Ok(unfinished) => volumes.extend(unfinished),
+            Err(error) => {
+                tracing::warn!(%error, "not all volumes with unfinished changes are known")
+            }
+        }
+        if see_to(&node, volumes).await > 0 {
+            parking.notify_one();
+        }
     }
 }
 

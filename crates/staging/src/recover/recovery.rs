@@ -37,8 +37,7 @@ impl Parked {
     /// Returns an error when an older life, which has been replaced, has written the vault over
     /// without these changes.
     pub(crate) fn check(&self, vault: &Vault, life: Incarnation) -> Result<(), Error> {
-        let listed = (self.unindexed + self.changes.len()) as u64;
-        let last = Serial(self.checkpoint.0 + listed);
+        let last = self.last();
         match self.runs.fit((life, self.begins), (self.checkpoint, last), vault) {
             Fit::Fits => Ok(()),
             Fit::Deposed | Fit::Absurd => Err(Error::Lost {
@@ -46,6 +45,11 @@ impl Parked {
                 reason: overtaken_by(vault, self.checkpoint.next(), last),
             }),
         }
+    }
+
+    /// The serial of the last change.
+    pub(crate) fn last(&self) -> Serial {
+        Serial(self.checkpoint.0 + (self.unindexed + self.changes.len()) as u64)
     }
 
     /// Forgets the changes that do not count under a newer generation of the vault: the volume had
