@@ -19,9 +19,8 @@ const SECTOR: u64 = 512;
 pub struct Torn {
     /// Sectors that were not flushed.
     pub unflushed: usize,
-    /// Number of these that survived, and of those that survived in an older version.
+    /// Number of these that survived.
     pub kept: usize,
-    pub outdated: usize,
 }
 
 struct State {
@@ -29,6 +28,8 @@ struct State {
     /// Sector number to its un-flushed versions, oldest first.
     pending: BTreeMap<u64, Vec<Vec<u8>>>,
     power: bool,
+    /// The power fails as soon as a write is not flushed.
+    armed: bool,
     connections: Vec<UnixStream>,
 }
 
@@ -56,6 +57,7 @@ impl CrashDisk {
             file,
             pending: BTreeMap::new(),
             power: true,
+            armed: false,
             connections: Vec::new(),
         }));
         let shared = Arc::clone(&state);
@@ -80,6 +82,18 @@ impl CrashDisk {
         self.size
     }
 
+    /// Lets the power fail in the middle of the next write: after its data came and before its
+    /// flush does.
+    pub fn fail_at_next_write(&self) {
+        self.state.lock().expect("no panic under the lock").armed = true;
+    }
+
+    /// Returns whether the disk has power.
+    #[must_use]
+    pub fn has_power(&self) -> bool {
+        self.state.lock().expect("no panic under the lock").power
+    }
+
     /// Cuts the power: un-flushed sectors survive with a chance of `percent`.
     pub fn cut(&self, percent: u64, random: &mut Random) -> Result<Torn> {
         let mut state = self.state.lock().expect("no panic under the lock");
@@ -89,14 +103,10 @@ impl CrashDisk {
             if random.below(100) < percent {
                 let version = random.below(versions.len() as u64) as usize;
                 torn.kept += 1;
-                torn.outdated += usize::from(version + 1 < versions.len());
                 state.file.write_all_at(&versions[version], sector * SECTOR)?;
             }
         }
-        state.power = false;
-        for connection in state.connections.drain(..) {
-            let _ = connection.shutdown(std::net::Shutdown::Both);
-        }
+        state.power_off();
         Ok(torn)
     }
 
@@ -107,6 +117,14 @@ impl CrashDisk {
 }
 
 impl State {
+    fn power_off(&mut self) {
+        self.power = false;
+        self.armed = false;
+        for connection in self.connections.drain(..) {
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
     fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
         self.file.read_exact_at(out, offset)?;
         let end = offset + out.len() as u64;
@@ -231,6 +249,10 @@ fn requests(stream: &mut UnixStream, size: u64, state: &Mutex<State>) -> std::io
             1 => state.write(offset, &data, durable)?,
             6 => state.write(offset, &vec![0; length as usize], durable)?,
             _ => error = 22,
+        }
+        if state.armed && !state.pending.is_empty() {
+            state.power_off();
+            return Ok(false);
         }
     }
     let mut reply = 0x6744_6698_u32.to_be_bytes().to_vec();

@@ -2,7 +2,7 @@
 
 use crate::crash_disk::{CrashDisk, Torn};
 use crate::mount::{LoopDevice, Mount};
-use crate::shell::Shell;
+use crate::shell::{Shell, wait_until};
 use anyhow::{Context, Result};
 use rekindle_base::random::Random;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,12 @@ impl PowerLab {
     #[must_use]
     pub fn folder(&self) -> PathBuf {
         self.scratch.join("mnt")
+    }
+
+    /// Lets the power fail in the middle of the next write, and waits for that.
+    pub fn fail_at_next_write(&self) -> Result<()> {
+        self.disk.fail_at_next_write();
+        wait_until("a write to meet the power failure", || !self.disk.has_power())
     }
 
     /// Cuts the power and brings it back: the file system recovers from its journal. Its users must

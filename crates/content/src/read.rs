@@ -13,7 +13,7 @@ use crate::name::Name;
 use crate::pack::reader::{self, Body};
 use crate::{Class, Content, Error, Pointer, limits, pack};
 use bytes::Bytes;
-use futures_util::stream::{self, StreamExt, TryStreamExt};
+use futures_util::stream::{self, StreamExt};
 use rekindle_base::Kind;
 use rekindle_env::boot::{Source, Watch};
 use std::collections::HashMap;
@@ -85,7 +85,7 @@ impl Content {
             };
             let inner = self.inner.clone();
             self.inner.env.spawn("content-prefetch", async move {
-                let _ = inner.read_group(&group, class, Keep::Yes).await;
+                let _ = inner.read_group(group, class, Keep::Yes, &OnceLock::new()).await;
                 drop(permit);
             });
         }
@@ -310,89 +310,63 @@ impl Inner {
     }
 
     /// Reads the chunks of a group with one ranged read. Those that it cannot give (they were
-    /// moved, are not uploaded yet or are damaged, or the store failed) are read one by one.
+    /// moved, are not uploaded yet or are damaged, or the store failed) are read one by one. `away`
+    /// is that of [`complete`].
     async fn read_group(
         self: &Arc<Self>,
-        group: &[Pointer],
+        group: Vec<Pointer>,
         class: Class,
         keep: Keep,
-    ) -> Result<Vec<([u8; 32], Body)>, Error> {
+        away: &OnceLock<Error>,
+    ) -> Vec<(Pointer, Result<Body, Error>)> {
         let watch = self.env.watch();
-        let mut bodies = Vec::new();
-        if group.len() > 1 {
-            bodies = Box::pin(self.fetch_group(group)).await;
-        }
-        bodies.resize(group.len(), None);
-        for pointer in
-            group.iter().zip(&bodies).filter_map(|(pointer, body)| body.as_ref().map(|_| pointer))
-        {
+        let bodies = match group.len() {
+            2.. if away.get().is_none() => Box::pin(self.fetch_group(&group)).await,
+            _ => Vec::new(),
+        };
+        for (pointer, body) in group.iter().zip(&bodies) {
+            let Some(body) = body else { continue };
             self.fetched(pointer, Source::Store, watch);
-        }
-        let read = |(pointer, body): (Pointer, Option<Body>)| async move {
-            let Some(body) = body else {
-                return Ok((pointer.name, self.read(&pointer, class, keep).await?));
-            };
             add(&self.counters.cache_misses, 1);
             if keep == Keep::Yes {
                 self.keep(pointer.name, class, body.clone());
             }
-            Ok((pointer.name, body))
-        };
-        let each = group.iter().copied().zip(bodies);
-        stream::iter(each).map(read).buffered(limits::FETCH_WINDOW).try_collect().await
+        }
+        let read = |pointer| async move { self.read(&pointer, class, keep).await };
+        complete(group, bodies, away, read).await
     }
 
-    /// Reads chunks, in the order of `pointers`. Neighbours in a pack that are not at hand come
-    /// with one request.
+    /// Reads chunks. Neighbours in a pack that are not at hand come with one request.
+    pub(crate) async fn read_each(
+        self: &Arc<Self>,
+        pointers: &[Pointer],
+        class: Class,
+        keep: Keep,
+    ) -> HashMap<Pointer, Result<Body, Error>> {
+        let mut found = HashMap::with_capacity(pointers.len());
+        let mut missing = Vec::new();
+        for pointer in pointers {
+            match self.at_hand(pointer, keep) {
+                Ok(body) => drop(found.insert(*pointer, Ok(body))),
+                Err(_) => missing.push(*pointer),
+            }
+        }
+        let away = &OnceLock::new();
+        let groups = neighbours(missing).into_iter();
+        let groups = groups.map(|group| self.read_group(group, class, keep, away));
+        found.extend(stream::iter(groups).buffer_unordered(limits::FETCH_WINDOW).concat().await);
+        found
+    }
+
+    /// Like [`Inner::read_each`], in the order of `pointers`.
     pub(crate) async fn read_all(
         self: &Arc<Self>,
         pointers: &[Pointer],
         class: Class,
         keep: Keep,
     ) -> Result<Vec<Body>, Error> {
-        let mut found: HashMap<_, Body> = HashMap::with_capacity(pointers.len());
-        let mut missing = Vec::new();
-        for pointer in pointers {
-            match self.at_hand(pointer, keep) {
-                Ok(body) => drop(found.insert(pointer.name, body)),
-                Err(_) => missing.push(*pointer),
-            }
-        }
-        let fetch = |group: Vec<Pointer>| async move { self.read_group(&group, class, keep).await };
-        let mut groups =
-            stream::iter(neighbours(missing)).map(fetch).buffer_unordered(limits::FETCH_WINDOW);
-        while let Some(group) = groups.try_next().await? {
-            found.extend(group);
-        }
-        Ok(pointers.iter().filter_map(|pointer| found.get(&pointer.name)).cloned().collect())
-    }
-
-    /// Reads chunks, each as [`Content::read_uncached`] does; neighbours in a pack come with one
-    /// request.
-    pub(crate) async fn read_each(
-        self: &Arc<Self>,
-        pointers: &[Pointer],
-        class: Class,
-    ) -> HashMap<Pointer, Result<Body, Error>> {
-        let mut found = HashMap::with_capacity(pointers.len());
-        let mut missing = Vec::new();
-        for pointer in pointers {
-            match self.at_hand(pointer, Keep::No) {
-                Ok(body) => drop(found.insert(*pointer, Ok(body))),
-                Err(_) => missing.push(*pointer),
-            }
-        }
-        let away = &OnceLock::new();
-        let read = |pointer| async move { self.read(&pointer, class, Keep::No).await };
-        let groups = neighbours(missing).into_iter().map(|group| async move {
-            let bodies = match group.len() {
-                2.. if away.get().is_none() => self.fetch_group(&group).await,
-                _ => Vec::new(),
-            };
-            complete(group, bodies, away, read).await
-        });
-        found.extend(stream::iter(groups).buffer_unordered(limits::FETCH_WINDOW).concat().await);
-        found
+        let found = self.read_each(pointers, class, keep).await;
+        pointers.iter().map(|pointer| found[pointer].clone()).collect()
     }
 
     /// Fetches the chunks of a group as [`Inner::fetch`] does. One ranged read gives most of them;

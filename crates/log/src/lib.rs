@@ -313,18 +313,15 @@ impl Log {
         if media.copies == 0 {
             return Ok(());
         }
-        if usize::from(media.copies) > inner.copies.count() {
-            let has = u8::try_from(inner.copies.count()).unwrap_or(u8::MAX);
-            return Err(Error::NoReplica { wanted: media.copies, has });
-        }
+        self.has_replicas(media.copies)?;
         let position = position.min(inner.appended());
         inner.copies.until(media.copies, position, || inner.check()).await
     }
 
-    /// Count of the replicas of each segment: the class of the log.
-    #[must_use]
-    pub fn replicas(&self) -> usize {
-        self.inner.copies.count()
+    /// Checks that each segment has so many replicas ([`Error::NoReplica`] if not).
+    pub fn has_replicas(&self, wanted: u8) -> Result<(), Error> {
+        let has = u8::try_from(self.inner.copies.count()).unwrap_or(u8::MAX);
+        if wanted > has { Err(Error::NoReplica { wanted, has }) } else { Ok(()) }
     }
 
     /// The replicas that lack something that was committed, each with its last error, if it gave

@@ -10,6 +10,16 @@ pub struct Price(pub u64);
 
 /// Decimal places of a price.
 const PLACES: usize = 9;
+/// Billionths in a unit.
+const UNIT: u64 = 10_u64.pow(PLACES as u32);
+
+impl Price {
+    /// The price in units of money.
+    #[must_use]
+    pub fn units(self) -> f64 {
+        self.0 as f64 / UNIT as f64
+    }
+}
 
 impl FromStr for Price {
     type Err = String;
@@ -28,10 +38,9 @@ impl FromStr for Price {
 
 impl fmt::Display for Price {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = 10_u64.pow(9);
-        let digits = format!("{:09}", self.0 % unit);
+        let digits = format!("{:0PLACES$}", self.0 % UNIT);
         let cut = digits.trim_end_matches('0');
-        write!(f, "{}.{}", self.0 / unit, if cut.len() < 2 { &digits[..2] } else { cut })
+        write!(f, "{}.{}", self.0 / UNIT, if cut.len() < 2 { &digits[..2] } else { cut })
     }
 }
 

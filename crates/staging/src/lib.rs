@@ -265,11 +265,7 @@ impl Staging {
         if let Some(present) = inner.volumes.lock().get(&value.id) {
             return Ok(present.clone());
         }
-        let has = inner.log.replicas();
-        if usize::from(value.copies) > has {
-            let has = u8::try_from(has).unwrap_or(u8::MAX);
-            return Err(rekindle_log::Error::NoReplica { wanted: value.copies, has }.into());
-        }
+        inner.log.has_replicas(value.copies)?;
         let mode = self.mode_of(value);
         if let Some(downgrade) = mode.downgrade(value.policy, value.ack) {
             tracing::warn!(volume = value.name, "{downgrade}");

@@ -68,14 +68,14 @@ pub fn run(common: &Common) -> Outcome<u8> {
 fn bill(detail: &Value, counted_ms: u64, stored_bytes: Option<u64>) -> Option<Bill> {
     let prices: Prices = serde_json::from_value(detail["prices"].clone()).ok()?;
     let a_day = DAY_MS as f64 / counted_ms.max(1) as f64;
-    let price = |price: rekindle_node::prices::Price| price.0 as f64 / 1e9;
     let mut parts = Vec::new();
     for (part, calls) in detail["requests"].as_object()? {
         let count =
             |names: &[&str]| -> u64 { names.iter().filter_map(|name| calls[*name].as_u64()).sum() };
         let (writes, reads) =
             (count(&["put", "create", "replace", "list"]), count(&["get", "get_range"]));
-        let cost = (writes as f64 * price(prices.write) + reads as f64 * price(prices.read)) / 1e3;
+        let cost =
+            (writes as f64 * prices.write.units() + reads as f64 * prices.read.units()) / 1e3;
         parts.push(Part {
             part: part.clone(),
             writes,
@@ -87,9 +87,9 @@ fn bill(detail: &Value, counted_ms: u64, stored_bytes: Option<u64>) -> Option<Bi
     parts.sort_by(|one, other| other.cost_per_day.total_cmp(&one.cost_per_day));
     let received = |call: &str| detail["calls"][call]["bytes"].as_u64().unwrap_or(0);
     let received_bytes = received("get") + received("get_range");
-    let received_per_day = received_bytes as f64 / GB * price(prices.received) * a_day;
+    let received_per_day = received_bytes as f64 / GB * prices.received.units() * a_day;
     let stored_per_day =
-        stored_bytes.map(|bytes| bytes as f64 / GB * price(prices.stored) / MONTH_DAYS);
+        stored_bytes.map(|bytes| bytes as f64 / GB * prices.stored.units() / MONTH_DAYS);
     let requests: f64 = parts.iter().map(|part| part.cost_per_day).sum();
     Some(Bill {
         counted_ms,

@@ -121,7 +121,7 @@ fn a_store_that_goes_away_ends_a_read_of_many_chunks_as_soon_as_a_read_of_one() 
         let one = env.now().since(begun);
         for pointers in [&neighbours, &scattered] {
             let begun = env.now();
-            let results = cold.inner.read_each(pointers, Class::Data).await;
+            let results = cold.inner.read_each(pointers, Class::Data, Keep::No).await;
             assert!(results.len() == pointers.len() && results.values().all(Result::is_err));
             let each = env.now().since(begun);
             assert!(each < one * 3, "{one:?} for one, {each:?} for {}", pointers.len());

@@ -26,6 +26,7 @@ pub(super) struct Compacted {
 
 /// Returns those of `packs` of whose blobs less than `live_percent` is alive, those first that free
 /// most for what is copied.
+///
 /// Marks count small blobs that lie close together as one, so only the footer tells; without this
 /// check every sweep would copy a pack of small blobs. `blob_bytes` gets the bytes of blobs of the
 /// other packs, as their footers say.

@@ -300,11 +300,13 @@ impl Sweeper {
         }
         let mut marks = Marks::new(&notes, &packs);
         walk_at(content, &roots, &mut marks, Some(&pace)).await?;
-        let mut candidates = packs.clone();
-        candidates.retain(|pack, _| !unfinished.contains(pack));
         // A commit that leads to a young pack may still be on its way, from another node or from an
         // earlier start of this one.
-        candidates.retain(|pack, _| content.inner.live.has_ended(pack) || !self.is_young(pack));
+        let (candidates, excluded): (PackMap<u64>, PackMap<u64>) =
+            packs.iter().partition(|(pack, _)| {
+                let is_settled = content.inner.live.has_ended(pack) || !self.is_young(pack);
+                is_settled && !unfinished.contains(*pack)
+            });
         let verdict = marks.judge(content, &notes, &packs).await?;
         let mut plan = self.plan(&candidates, &verdict);
         let mut blob_bytes = std::mem::take(&mut *self.blob_bytes.lock());
@@ -317,8 +319,6 @@ impl Sweeper {
         // now. Time alone can make both of them candidates.
         let is_read = asked.iter().all(|(pack, _)| blob_bytes.contains_key(pack));
         *self.blob_bytes.lock() = blob_bytes;
-        let mut excluded = packs.clone();
-        excluded.retain(|pack, _| !candidates.contains_key(pack));
         let waits = !self.plan(&excluded, &verdict).is_empty();
         let is_at_rest = plan.is_empty() && is_read && !waits;
         *self.at_rest.lock() = is_at_rest.then_some(seen);

@@ -123,6 +123,13 @@ async fn commit(
     Ok(())
 }
 
+/// Writes the pack of a batch that comes to nothing.
+async fn abandon(content: &Content) {
+    let mut batch = content.batch();
+    batch.write(Class::Data, random(999, 5000), &[]).await.unwrap();
+    batch.flush().await.unwrap();
+}
+
 async fn pause(env: &Env) {
     if env.random_u64().is_multiple_of(2) {
         env.sleep(Duration::from_micros(env.random_u64() % 30_000)).await;
@@ -209,11 +216,7 @@ fn exactly_what_nothing_reaches_is_gone() {
                         .await
                         .unwrap();
                 }
-                // A batch that came to nothing.
-                let mut dropped = content.batch();
-                dropped.write(Class::Data, random(999, 5000), &[]).await.unwrap();
-                dropped.flush().await.unwrap();
-                drop(dropped);
+                abandon(&content).await;
                 let before = list_packs(&content).await.unwrap();
                 let status = sweeper.run().await.unwrap();
                 let expected = named(&content, &vaults).await;
@@ -319,10 +322,7 @@ fn a_sweep_of_an_unchanged_store_reads_no_content_and_the_next_change_is_seen() 
         assert!(reads[1] <= 4 && reads[1] == reads[2], "{reads:?}");
         assert!(sweeper.status().is_unchanged);
         // A pack that a batch leaves behind, and a root that goes, both end the rest.
-        let mut dropped = content.batch();
-        dropped.write(Class::Data, random(999, 5000), &[]).await.unwrap();
-        dropped.flush().await.unwrap();
-        drop(dropped);
+        abandon(&content).await;
         assert_eq!(sweeper.run().await.unwrap().packs_deleted, 1);
         assert!(!sweeper.run().await.unwrap().is_unchanged, "it had something to do before");
         assert!(sweeper.run().await.unwrap().is_unchanged);
@@ -340,10 +340,7 @@ fn what_is_young_is_not_forgotten_when_it_is_no_longer() {
         let content = Content::open(env.clone(), Mem::store(), small());
         let vaults = Arc::new(Vaults::default());
         commit(&env, &content, &vaults, 0, &[(1, Some(1))]).await.unwrap();
-        let mut dropped = content.batch();
-        dropped.write(Class::Data, random(999, 5000), &[]).await.unwrap();
-        dropped.flush().await.unwrap();
-        drop(dropped);
+        abandon(&content).await;
         // Another life does not know what became of the batches.
         let content = Content::open(env.clone(), content.inner.store.clone(), small());
         let sweeper = sweeper(&env, &content, &vaults, true);

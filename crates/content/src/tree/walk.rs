@@ -4,6 +4,7 @@
 //! built from chunks (a tree of inodes whose entries are trees themselves) is walked whole. Data
 //! chunks have no children and are not read.
 
+use crate::read::Keep;
 use crate::sweep::pace::Pace;
 use crate::{Class, Content, Error, Pointer, limits, pack};
 
@@ -45,7 +46,7 @@ pub(crate) async fn walk_at(
     roots.iter().for_each(|root| meet(&mut open, visitor, *root));
     while !open.is_empty() {
         let window = open.split_off(open.len().saturating_sub(limits::WALK_WINDOW));
-        let mut nodes = content.inner.read_each(&window, Class::Metadata).await;
+        let mut nodes = content.inner.read_each(&window, Class::Metadata, Keep::No).await;
         for pointer in &window {
             match nodes.remove(pointer) {
                 Some(Ok(body)) => body.children().for_each(|child| meet(&mut open, visitor, child)),

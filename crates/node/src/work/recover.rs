@@ -23,37 +23,39 @@ pub async fn recover(node: Weak<Node>) {
     loop {
         env.sleep(pause).await;
         let Some(node) = node.upgrade() else { return };
-        let left = match node.log.unfinished_volumes().await {
-            Ok(volumes) => see_to(&node, volumes).await,
-            Err(error) => {
-                tracing::warn!(%error, "it is not known which volumes have unfinished changes");
-                return;
+        match look(&node).await {
+            (_, false) => return,
+            (0, true) => {
+                if let Err(error) = node.volumes.settle_losses().await {
+                    tracing::warn!(%error, "it is not known whether every volume goes on without what the log has lost");
+                }
+                break;
             }
-        };
-        if left == 0 {
-            if let Err(error) = node.volumes.settle_losses().await {
-                tracing::warn!(%error, "it is not known whether every volume goes on without what the log has lost");
-            }
-            break;
+            _ => pause = AGAIN,
         }
-        pause = AGAIN;
     }
     loop {
         parking.notified().await;
         // Clients come first.
         env.sleep(AGAIN).await;
         let Some(node) = node.upgrade() else { return };
-        let mut volumes = node.staging.parked();
-        match node.log.unfinished_volumes().await {
-            Ok(unfinished) => volumes.extend(unfinished),
-            Err(error) => {
-                tracing::warn!(%error, "not all volumes with unfinished changes are known")
-            }
-        }
-        if see_to(&node, volumes).await > 0 {
+        if look(&node).await.0 > 0 {
             parking.notify_one();
         }
     }
+}
+
+/// Recovers the volumes out of service that have unfinished changes. Returns the number of those
+/// that failed for now, and whether all such volumes are known.
+async fn look(node: &Arc<Node>) -> (usize, bool) {
+    let mut volumes = node.staging.parked();
+    let unfinished = node.log.unfinished_volumes().await;
+    let all_are_known = unfinished.is_ok();
+    match unfinished {
+        Ok(unfinished) => volumes.extend(unfinished),
+        Err(error) => tracing::warn!(%error, "not all volumes with unfinished changes are known"),
+    }
+    (see_to(node, volumes).await, all_are_known)
 }
 
 /// Recovers some volumes. Returns the number of those that failed for now.

@@ -202,7 +202,7 @@ mod tests {
                 let shown = (Shown::Range(Default::default()), 0);
                 let mut gate = VolumeState::new(held.clone(), unfinished, seen, shown);
                 match gate.adopt(late.clone(), Incarnation(5), is_older) {
-                    Landed::Deposed => assert!(seen || is_older, "by a copy, nobody knows"),
+                    Landed::Deposed => assert!(seen || is_older, "a copy of the vault cannot tell"),
                     Landed::Absurd => assert!(!seen && !is_older, "it has landed since"),
                     Landed::Adopted(_) | Landed::Strange => panic!("it does not fit"),
                 }
