@@ -8,6 +8,8 @@ use rekindle_nbd_client::NbdClient;
 use std::path::PathBuf;
 
 const BLOCK: usize = 16 << 10;
+/// A damaged chunk is one block.
+const FIXED: [&str; 2] = ["--block-size", "16K"];
 const BLOCKS: usize = 160;
 const PARITY: [&str; 2] = ["--parity", "4+1"];
 
@@ -49,7 +51,7 @@ fn what_a_disk_of_the_store_loses_comes_back_from_parity_and_without_it_is_quara
         let options = Options { arguments, ..Options::default() };
         let mut daemon = Daemon::start_with("parity", options)?;
         let image = for_story("parity").bytes(BLOCKS * BLOCK);
-        daemon.create("hurt", "64M", &[])?;
+        daemon.create("hurt", "64M", &FIXED)?;
         NbdClient::connect(&daemon.socket(), "hurt")?.write(0, &image)?;
         daemon.drain("hurt")?;
         let before = damage(&mut daemon)?;
@@ -98,7 +100,7 @@ fn parity_is_switched_on_and_off_for_new_packs_and_old_ones_go_on_being_read() -
         }
         daemon.up()?;
         let image = random.bytes(BLOCKS * BLOCK);
-        daemon.create(name, "64M", &[])?;
+        daemon.create(name, "64M", &FIXED)?;
         NbdClient::connect(&daemon.socket(), name)?.write(0, &image)?;
         daemon.drain(name)?;
         volumes.push((name, image));

@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const BLOCK: usize = 16 << 10;
+/// A damaged chunk is one block.
+const FIXED: [&str; 2] = ["--block-size", "16K"];
 const BLOCKS: usize = 4;
 const OTHERS: usize = 20;
 
@@ -35,14 +37,14 @@ fn a_damaged_pack_costs_one_volume_one_block_while_twenty_others_serve() -> Resu
     let mut daemon = Daemon::start("salvage")?;
     let mut random = for_story("salvage");
     let image = random.bytes(BLOCKS * BLOCK);
-    daemon.create("hurt", "1M", &[])?;
+    daemon.create("hurt", "1M", &FIXED)?;
     NbdClient::connect(&daemon.socket(), "hurt")?.write(0, &image)?;
     daemon.drain("hurt")?;
     let pack = daemon.data_pack()?;
     let others: Vec<(String, Vec<u8>)> =
         (0..OTHERS).map(|number| (format!("other{number}"), random.bytes(BLOCK))).collect();
     for (name, bytes) in &others {
-        daemon.create(name, "1M", &[])?;
+        daemon.create(name, "1M", &FIXED)?;
         NbdClient::connect(&daemon.socket(), name)?.write(0, bytes)?;
     }
     daemon.stop()?;
@@ -105,14 +107,14 @@ const SLOW: [&str; 2] = ["--store-fault", "latency=400ms"];
 fn hurt_and_slow(name: &str) -> Result<(Daemon, Vec<u8>)> {
     let mut daemon = Daemon::start(name)?;
     let image = for_story(name).bytes(BLOCKS * BLOCK);
-    daemon.create("hurt", "1M", &[])?;
+    daemon.create("hurt", "1M", &FIXED)?;
     // Each block gets its own batch and pack, so that a salvage has many packs to read.
     for block in 0..BLOCKS {
         let bytes = &image[block * BLOCK..(block + 1) * BLOCK];
         NbdClient::connect(&daemon.socket(), "hurt")?.write((block * BLOCK) as u64, bytes)?;
         daemon.drain("hurt")?;
     }
-    daemon.create("other", "1M", &[])?;
+    daemon.create("other", "1M", &FIXED)?;
     daemon.stop()?;
     damage(&daemon.data_pack()?)?;
     daemon.set_arguments(SLOW);
@@ -207,9 +209,9 @@ fn a_salvage_in_vain_is_not_tried_for_ever_and_a_person_decides_what_is_given_up
     let text = "[destage]\nage = '1h'\nbytes = '1G'\n";
     let options = Options::with_settings("salvage-vain", text, &[])?;
     let mut daemon = Daemon::start_with("salvage-vain", options)?;
-    daemon.create("other", "1M", &[])?;
+    daemon.create("other", "1M", &FIXED)?;
     NbdClient::connect(&daemon.socket(), "other")?.write(0, &[9; 4096])?;
-    daemon.create("hurt", "64M", &[])?;
+    daemon.create("hurt", "64M", &FIXED)?;
     let segments = |daemon: &Daemon| -> Result<Vec<PathBuf>> {
         let files = std::fs::read_dir(daemon.dir.join("flash"))?;
         let paths = files.map(|file| Ok(file?.path())).collect::<Result<Vec<_>>>()?;

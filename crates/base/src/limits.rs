@@ -8,12 +8,10 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const SECTOR_BYTES: u64 = 512;
 /// Largest volume, bytes.
 pub const VOLUME_BYTES_MAX: u64 = 1024 * TIB;
-/// Smallest block (chunk) of a block volume, bytes.
+/// Smallest chunk of a block volume with chunks of one size, bytes.
 pub const BLOCK_BYTES_MIN: u64 = 4 * KIB;
-/// Largest block (chunk) of a block volume, bytes.
+/// Largest such chunk, bytes.
 pub const BLOCK_BYTES_MAX: u64 = MIB;
-/// Default block (chunk) of a block volume, bytes.
-pub const BLOCK_BYTES_DEFAULT: u64 = 16 * KIB;
 /// Most payload bytes in one log entry; larger writes become several changes.
 pub const CHANGE_BYTES_MAX: u64 = 256 * KIB;
 /// A log segment, bytes.

@@ -1,6 +1,6 @@
 //! The device: a protocol's view of a block volume.
 
-use crate::kind::{Body, KIND};
+use crate::kind::{KIND, served};
 use futures_util::future;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_env::BoxFuture;
@@ -36,7 +36,7 @@ impl Device {
     /// Makes the device of an attached volume.
     fn new(handle: Handle) -> Result<Self, Error> {
         let vault = handle.vault();
-        let (size, block_size) = (vault.size, Body::served(vault)?.block_size);
+        let (size, block_size) = (vault.size, served(vault)?.page_bytes());
         Ok(Self { staged: handle.staged().clone(), size, block_size, handle })
     }
 
@@ -52,7 +52,8 @@ impl Device {
         self.size
     }
 
-    /// Returns the preferred size of a request, bytes (the volume's chunk).
+    /// Returns the preferred size of a request, bytes: a smaller write keeps bytes of a page, which
+    /// are read.
     #[must_use]
     pub fn block_size(&self) -> u64 {
         self.block_size

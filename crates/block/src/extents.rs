@@ -1,13 +1,14 @@
-//! Reading: blocks in a tree, and holes between them. Writing is in `fold`.
+//! Reading: runs of pages in a tree, and holes between them. Writing is in `fold`.
 //!
-//! Every chunk has exactly `block_size` bytes, also the last one of a volume whose size is no
-//! multiple of that. Its bytes beyond the size are zero, so that a volume may grow without touching
-//! a block. A reader pads a chunk that ends early with zeros, and treats a longer one as damage.
+//! A page whose bytes are all zero is a hole. The last page of a volume whose size is no multiple
+//! of a page is stored whole, with zeros beyond the size, so that a volume may grow without
+//! touching it. A reader pads a chunk that ends early with zeros, and treats a longer one than its
+//! layout allows as damage.
 
 use crate::ahead::Ahead;
-use crate::kind::Body;
+use crate::cut::Cutter;
+use crate::layout::{Layout, Run};
 use crate::limits;
-use bytes::Bytes;
 use futures_util::future;
 use rekindle_content::tree::{self, Lookup, Root};
 use rekindle_content::{Batch, Class, Content, Pointer};
@@ -16,36 +17,33 @@ use rekindle_staging::{Error as StagingError, Extent, Fold, RangeHome};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Fixed blocks in a tree: key = block number, value = chunk. A missing key is a hole.
+/// Runs of pages in a tree: [`Layout`] says what its keys mean. What no run shows is a hole.
 pub struct Extents {
     pub(crate) content: Content,
     /// The volume's size, bytes; it only grows.
     size: AtomicU64,
-    pub(crate) block_size: u64,
-    /// The binary logarithm of `block_size`.
+    pub(crate) layout: Layout,
+    pub(crate) page_bytes: u64,
+    /// The binary logarithm of `page_bytes`.
     shift: u32,
+    pub(crate) cutter: Cutter,
     ahead: Ahead,
 }
 
-/// A part of a read that falls into one block.
-struct Piece<'a> {
-    block: u64,
-    /// First byte within the block.
-    at: usize,
-    out: &'a mut [u8],
-}
-
 impl Extents {
-    /// Makes the home of a block volume. `block_size` is a power of two (the kind checks that).
+    /// Makes the home of a block volume. The bytes of a page are a power of two (the kind checks
+    /// that).
     #[must_use]
-    pub fn new(content: Content, size: u64, block_size: u64) -> Self {
-        let block_size = block_size.max(1).next_power_of_two();
+    pub fn new(content: Content, size: u64, layout: Layout) -> Self {
+        let page_bytes = layout.page_bytes().max(1).next_power_of_two();
         Self {
-            content,
             size: AtomicU64::new(size),
-            block_size,
-            shift: block_size.trailing_zeros(),
+            layout,
+            page_bytes,
+            shift: page_bytes.trailing_zeros(),
+            cutter: Cutter::new(layout, content.cut_key()),
             ahead: Ahead::default(),
+            content,
         }
     }
 
@@ -54,31 +52,42 @@ impl Extents {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Splits a read at block boundaries.
-    fn pieces<'a>(
-        &self,
-        position: u64,
-        out: &'a mut [u8],
-    ) -> impl Iterator<Item = Piece<'a>> + use<'a> {
-        let (shift, block_size) = (self.shift, self.block_size);
-        let (mut rest, mut position) = (out, position);
-        std::iter::from_fn(move || {
-            if rest.is_empty() {
-                return None;
-            }
-            let at = position & (block_size - 1);
-            let length = usize::try_from(block_size - at).unwrap_or(usize::MAX).min(rest.len());
-            let (out, after) = std::mem::take(&mut rest).split_at_mut(length);
-            let block = position >> shift;
-            (rest, position) = (after, position + length as u64);
-            Some(Piece { block, at: usize::try_from(at).expect("a block is small"), out })
-        })
+    /// Returns the pages that a range touches.
+    fn pages(&self, position: u64, span: u64) -> Range<u64> {
+        position >> self.shift..position.saturating_add(span).div_ceil(self.page_bytes)
     }
 
-    /// Returns the blocks that a range touches.
-    fn blocks(&self, position: u64, span: u64) -> Range<u64> {
-        let end = position.saturating_add(span);
-        position >> self.shift..(end >> self.shift) + u64::from(end & (self.block_size - 1) != 0)
+    /// Returns the first byte of a page; of a page beyond all, the greatest number.
+    fn byte(&self, page: u64) -> u64 {
+        page.saturating_mul(self.page_bytes)
+    }
+
+    /// Returns the run that shows a page, as far as cached tree nodes tell.
+    fn run_now(&self, root: &Root, page: u64) -> Lookup {
+        let last = self.layout.keys(&(page..page + 1)).end - 1;
+        match tree::floor_now(&self.content, root, last) {
+            Lookup::Present(key, _) if !self.layout.run(key).pages().contains(&page) => {
+                Lookup::Absent
+            }
+            found => found,
+        }
+    }
+
+    /// Returns the runs that show pages of a range, ascending. The first and the last one may reach
+    /// beyond it.
+    pub(crate) async fn runs(
+        &self,
+        root: &Root,
+        pages: Range<u64>,
+    ) -> Result<Vec<(Run, Pointer)>, rekindle_content::Error> {
+        let keys = self.layout.keys(&pages);
+        let mut entries = Vec::new();
+        if let (Layout::ByContent { .. }, Some(before)) = (self.layout, keys.start.checked_sub(1)) {
+            entries.extend(tree::floor(&self.content, root, before).await?);
+        }
+        entries.extend(tree::range(&self.content, root, keys).await?);
+        let runs = entries.into_iter().map(|(key, pointer)| (self.layout.run(key), pointer));
+        Ok(runs.filter(|(run, _)| run.within(&pages).is_some()).collect())
     }
 
     /// Fills `out` from a chunk, from its byte `at`.
@@ -86,28 +95,24 @@ impl Extents {
         &self,
         pointer: &Pointer,
         chunk: &[u8],
-        at: usize,
+        at: u64,
         out: &mut [u8],
     ) -> Result<(), StagingError> {
-        if chunk.len() as u64 > self.block_size {
+        if chunk.len() as u64 > self.layout.chunk_pages_max() * self.page_bytes {
             return Err(self.too_long(pointer, chunk.len()));
         }
-        match chunk.get(at..at + out.len()) {
-            Some(bytes) => out.copy_from_slice(bytes),
-            None => {
-                let bytes = chunk.get(at..).unwrap_or_default();
-                let (data, zeros) = out.split_at_mut(bytes.len());
-                data.copy_from_slice(bytes);
-                zeros.fill(0);
-            }
-        }
+        let bytes = chunk.get(usize::try_from(at).unwrap_or(usize::MAX)..).unwrap_or_default();
+        let (data, zeros) = out.split_at_mut(bytes.len().min(out.len()));
+        data.copy_from_slice(&bytes[..data.len()]);
+        zeros.fill(0);
         Ok(())
     }
 
     #[cold]
     fn too_long(&self, pointer: &Pointer, length: usize) -> StagingError {
         let name: String = pointer.name[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        let reason = format!("it has {length} bytes, but a block has {}", self.block_size);
+        let most = self.layout.chunk_pages_max() * self.page_bytes;
+        let reason = format!("it has {length} bytes, but a chunk has {most} at most");
         rekindle_content::Error::Damaged {
             name,
             pack: pointer.pack,
@@ -117,78 +122,35 @@ impl Extents {
         .into()
     }
 
-    /// Reads from the cache, block by block; `false` when a block is not cached.
+    /// Takes from `rest`, which begins at byte `position` of the volume, the part that a run shows.
+    /// Also returns the first byte of that part within the chunk.
+    fn split<'a>(&self, rest: &mut &'a mut [u8], position: u64, run: &Run) -> (u64, &'a mut [u8]) {
+        let at = self.byte(run.from) + (position - self.byte(run.page));
+        (at, take(rest, self.byte(run.page + run.count) - position))
+    }
+
+    /// Reads from the cache, run by run; `false` when something is not cached.
     fn copy_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, StagingError> {
-        for piece in self.pieces(position, out) {
-            match tree::get_now(&self.content, root, piece.block) {
-                Lookup::Absent => piece.out.fill(0),
+        let (mut position, mut rest) = (position, out);
+        while !rest.is_empty() {
+            let before = rest.len();
+            let page = position >> self.shift;
+            match self.run_now(root, page) {
                 Lookup::Unknown => return Ok(false),
-                Lookup::Present(pointer) => match self.content.read_now(&pointer) {
-                    Some(chunk) => self.fill(&pointer, &chunk, piece.at, piece.out)?,
-                    None => return Ok(false),
-                },
+                Lookup::Absent => take(&mut rest, self.byte(page + 1) - position).fill(0),
+                Lookup::Present(key, pointer) => {
+                    let Some(chunk) = self.content.read_now(&pointer) else { return Ok(false) };
+                    let (at, out) = self.split(&mut rest, position, &self.layout.run(key));
+                    self.fill(&pointer, &chunk, at, out)?;
+                }
             }
+            position += (before - rest.len()) as u64;
         }
         Ok(true)
     }
 
-    /// Reads a chunk; with `keep`, the cache keeps it.
-    pub(crate) async fn chunk(&self, pointer: &Pointer, keep: bool) -> Result<Bytes, StagingError> {
-        let chunk = if keep {
-            self.content.read(pointer, Class::Data).await
-        } else {
-            self.content.read_uncached(pointer, Class::Data).await
-        };
-        Ok(chunk?)
-    }
-
-    /// Reads one block's piece.
-    async fn copy_one(
-        &self,
-        root: &Root,
-        piece: Piece<'_>,
-        keep: bool,
-    ) -> Result<(), StagingError> {
-        match tree::get(&self.content, root, piece.block).await? {
-            None => piece.out.fill(0),
-            Some(pointer) => {
-                let chunk = self.chunk(&pointer, keep).await?;
-                self.fill(&pointer, &chunk, piece.at, piece.out)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads many blocks' pieces: one look into the tree, then chunks together.
-    async fn copy_many(
-        &self,
-        root: &Root,
-        position: u64,
-        out: &mut [u8],
-        keep: bool,
-    ) -> Result<(), StagingError> {
-        let present =
-            tree::range(&self.content, root, self.blocks(position, out.len() as u64)).await?;
-        let mut present = present.into_iter().peekable();
-        let mut missing = Vec::new();
-        for piece in self.pieces(position, out) {
-            match present.next_if(|(block, _)| *block == piece.block) {
-                None => piece.out.fill(0),
-                Some((_, pointer)) => match self.content.read_now(&pointer) {
-                    Some(chunk) => self.fill(&pointer, &chunk, piece.at, piece.out)?,
-                    None => missing.push((pointer, piece)),
-                },
-            }
-        }
-        let pointers: Vec<Pointer> = missing.iter().map(|(pointer, _)| *pointer).collect();
-        let chunks = self.content.read_many(&pointers, Class::Data, keep).await?;
-        for ((pointer, piece), chunk) in missing.into_iter().zip(chunks) {
-            self.fill(&pointer, &chunk, piece.at, piece.out)?;
-        }
-        Ok(())
-    }
-
-    /// Reads a range that is not entirely in the cache.
+    /// Reads a range that is not entirely in the cache: one look into the tree, then chunks
+    /// together.
     async fn copy(
         &self,
         root: &Root,
@@ -196,14 +158,26 @@ impl Extents {
         out: &mut [u8],
         keep: bool,
     ) -> Result<(), StagingError> {
-        let blocks = self.blocks(position, out.len() as u64);
-        if blocks.end - blocks.start > 1 {
-            return self.copy_many(root, position, out, keep).await;
+        let runs = self.runs(root, self.pages(position, out.len() as u64)).await?;
+        let (mut position, mut rest) = (position, out);
+        let mut missing = Vec::new();
+        for (run, pointer) in runs {
+            let begin = position.max(self.byte(run.page));
+            take(&mut rest, begin - position).fill(0);
+            let (at, out) = self.split(&mut rest, begin, &run);
+            position = begin + out.len() as u64;
+            match self.content.read_now(&pointer) {
+                Some(chunk) => self.fill(&pointer, &chunk, at, out)?,
+                None => missing.push((pointer, at, out)),
+            }
         }
-        match self.pieces(position, out).next() {
-            Some(piece) => self.copy_one(root, piece, keep).await,
-            None => Ok(()),
+        rest.fill(0);
+        let pointers: Vec<Pointer> = missing.iter().map(|(pointer, ..)| *pointer).collect();
+        let chunks = self.content.read_many(&pointers, Class::Data, keep).await?;
+        for ((pointer, at, out), chunk) in missing.into_iter().zip(chunks) {
+            self.fill(&pointer, &chunk, at, out)?;
         }
+        Ok(())
     }
 
     /// Fetches the range that a sequential reader needs next: its metadata, and more, then its
@@ -211,11 +185,10 @@ impl Extents {
     async fn fetch_ahead(&self, root: &Root, bytes: Range<u64>) {
         let end = bytes.end.min(self.size());
         let metadata_end = bytes.end.saturating_add(limits::AHEAD_METADATA_BYTES).min(self.size());
-        let blocks = self.blocks(bytes.start, metadata_end.saturating_sub(bytes.start));
-        let data_end = self.blocks(0, end).end;
+        let pages = self.pages(bytes.start, metadata_end.saturating_sub(bytes.start));
         // Only a hint: a read of that range returns the error, if there is one.
-        if let Ok(present) = tree::range(&self.content, root, blocks).await {
-            let wanted = present.into_iter().take_while(|(block, _)| *block < data_end);
+        if let Ok(runs) = self.runs(root, pages).await {
+            let wanted = runs.into_iter().take_while(|(run, _)| self.byte(run.page) < end);
             let pointers: Vec<Pointer> = wanted.map(|(_, pointer)| pointer).collect();
             self.content.prefetch(&pointers, Class::Data);
         }
@@ -226,16 +199,20 @@ impl Extents {
     fn fetch_ahead_now(&self, root: &Root, position: u64, length: u64) {
         let Some(bytes) = self.ahead.note(position, length) else { return };
         let end = bytes.end.min(self.size());
-        let mut pointers = Vec::new();
-        for block in self.blocks(bytes.start, end.saturating_sub(bytes.start)) {
-            match tree::get_now(&self.content, root, block) {
-                Lookup::Present(pointer) => pointers.push(pointer),
-                Lookup::Absent => {}
+        let pages = self.pages(bytes.start, end.saturating_sub(bytes.start));
+        let (mut pointers, mut page) = (Vec::new(), pages.start);
+        while page < pages.end {
+            page = match self.run_now(root, page) {
+                Lookup::Present(key, pointer) => {
+                    pointers.push(pointer);
+                    self.layout.run(key).pages().end
+                }
+                Lookup::Absent => page + 1,
                 Lookup::Unknown => {
-                    self.ahead.fell_short(&bytes, block << self.shift);
+                    self.ahead.fell_short(&bytes, self.byte(page));
                     break;
                 }
-            }
+            };
         }
         self.content.prefetch(&pointers, Class::Data);
     }
@@ -259,22 +236,30 @@ impl Extents {
                 }
             }
         };
-        let blocks = self.blocks(position, span);
-        let mut from = blocks.start;
-        while from < blocks.end {
-            let upto = blocks.end.min(from + limits::STRETCH_KEYS_MAX);
-            for (block, _) in tree::range(&self.content, root, from..upto).await? {
-                let begin = block << self.shift;
-                if begin > position {
-                    add(begin, false);
+        let pages = self.pages(position, span);
+        let mut from = pages.start;
+        while from < pages.end {
+            let stretch = from..pages.end.min(from + limits::STRETCH_PAGES_MAX);
+            from = stretch.end;
+            for (run, _) in self.runs(root, stretch.clone()).await? {
+                let Some(run) = run.within(&stretch) else { continue };
+                if self.byte(run.page) > position {
+                    add(self.byte(run.page), false);
                 }
-                add((begin + self.block_size).min(end), true);
+                add(self.byte(run.page + run.count).min(end), true);
             }
-            from = upto;
         }
         add(end, false);
         Ok(found)
     }
+}
+
+/// Takes the first `length` bytes of `rest`, or all of it.
+fn take<'a>(rest: &mut &'a mut [u8], length: u64) -> &'a mut [u8] {
+    let length = usize::try_from(length).unwrap_or(usize::MAX).min(rest.len());
+    let (taken, after) = std::mem::take(rest).split_at_mut(length);
+    *rest = after;
+    taken
 }
 
 impl RangeHome for Extents {
@@ -325,7 +310,7 @@ impl RangeHome for Extents {
     }
 
     fn bytes_of(&self, keys: Range<u64>) -> Range<u64> {
-        Body { block_size: self.block_size }.bytes_of(&keys, self.size())
+        self.layout.bytes_of(&keys, self.size())
     }
 
     fn extents<'a>(

@@ -1,32 +1,49 @@
-//! Writing: a batch of changes becomes new chunks and a new tree.
+//! Writing: a batch of changes becomes chunks and a new tree.
 //!
-//! Changes are planned block by block and carried out in windows of bounded bytes. While the blocks
-//! of one window are named and packed, those of the next are assembled; their old blocks are
-//! fetched concurrently.
+//! A fold goes in windows: while one is cut into chunks and written, the pages of the next are
+//! assembled; what remains of their old bytes is fetched concurrently.
 
 use crate::extents::Extents;
+use crate::layout::{Layout, Run};
 use crate::limits;
 use crate::plan::{Part, Plan, Step};
+use crate::widen::{REACH_PAGES, widen};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, future, stream};
 use rekindle_content::tree::{self, Root};
-use rekindle_content::{Batch, Class, Pointer};
+use rekindle_content::{Batch, Class, Error, Pointer};
 use rekindle_staging::{Error as StagingError, Fold};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 /// A step that is ready to be written.
 enum Ready {
-    /// The block's new bytes; `None` when all are zero.
-    Block(u64, Option<Bytes>),
+    /// New bytes of whole pages, from this one on.
+    Pages(u64, Vec<u8>),
     Clear(Range<u64>),
 }
+
+/// Old bytes that remain in the pages of a step.
+type Old = Vec<(Run, Pointer)>;
 
 /// The tree under construction.
 struct Growing {
     root: Root,
-    /// Changes in ascending order, not in `root` yet.
-    changes: Vec<(u64, Option<Pointer>)>,
+    /// Changes of the tree that are not in `root` yet.
+    changes: BTreeMap<u64, Option<Pointer>>,
+    /// The chunk that is not complete, and the page behind it.
+    chunk: Vec<u8>,
+    end: u64,
+    /// The key of the last run of `root` of which pages were taken, and what it shows behind them.
+    cut: Option<u64>,
+    rest: Option<(Run, Pointer)>,
+}
+
+impl Growing {
+    fn new(root: Root) -> Self {
+        let (changes, chunk) = (BTreeMap::new(), Vec::new());
+        Self { root, changes, chunk, end: 0, cut: None, rest: None }
+    }
 }
 
 impl Extents {
@@ -36,8 +53,9 @@ impl Extents {
         root: &Root,
         changes: &[Fold],
     ) -> Result<Root, StagingError> {
-        let mut plan = Plan::new(changes, self.size(), self.block_size);
-        let mut growing = Growing { root: *root, changes: Vec::new() };
+        let wide = self.widened(root, changes).await?;
+        let mut plan = Plan::new(changes, self.size(), self.page_bytes, wide);
+        let mut growing = Growing::new(*root);
         let mut ready = self.prepare(root, changes, self.window(&mut plan)).await?;
         while !ready.is_empty() {
             let window = self.window(&mut plan);
@@ -45,8 +63,38 @@ impl Extents {
             let written = self.write_window(batch, &mut growing, ready);
             (ready, _) = future::try_join(next, written).await?;
         }
+        self.end_chunk(batch, &mut growing).await?;
         self.apply(batch, &mut growing).await?;
         Ok(growing.root)
+    }
+
+    /// Returns the stretches of pages that are written anew together with the changes.
+    async fn widened(&self, root: &Root, changes: &[Fold]) -> Result<Vec<Range<u64>>, Error> {
+        if root.is_none() || matches!(self.layout, Layout::Fixed { .. }) {
+            return Ok(Vec::new());
+        }
+        let pages_end = self.size().div_ceil(self.page_bytes);
+        let touched = changes.iter().map(|change| {
+            let end = change.position.saturating_add(change.span).div_ceil(self.page_bytes);
+            change.position / self.page_bytes..end.min(pages_end)
+        });
+        let look = async |touched: Range<u64>| {
+            let before = touched.start.saturating_sub(REACH_PAGES)..touched.start;
+            let after = touched.end..pages_end.min(touched.end + REACH_PAGES);
+            let mut outside = Vec::new();
+            for pages in [before, after] {
+                let runs = self.runs(root, pages.clone()).await?;
+                outside
+                    .extend(runs.iter().filter_map(|(run, at)| Some((run.within(&pages)?, *at))));
+            }
+            let wide = widen(&touched, &outside, self.page_bytes);
+            Ok::<_, Error>((wide != touched).then_some(wide))
+        };
+        let touched = joined(touched.filter(|pages| !pages.is_empty()));
+        let wide = stream::iter(touched).map(look).buffered(limits::ASSEMBLED_MAX);
+        let mut wide: Vec<_> = wide.try_filter_map(future::ok).try_collect().await?;
+        wide.sort_by_key(|pages| pages.start);
+        Ok(joined(wide.into_iter()))
     }
 
     /// Takes the steps that fit into one window.
@@ -55,75 +103,76 @@ impl Extents {
         while bytes < limits::WINDOW_BYTES
             && let Some(step) = plan.next()
         {
-            bytes += self.block_size;
+            bytes += match &step {
+                Step::Clear(_) => self.page_bytes,
+                // A chunk is read whole, however few of its pages remain.
+                Step::Assemble { pages, old, .. } => {
+                    let chunks = old.len() as u64 * self.layout.chunk_pages_max().div_ceil(4);
+                    (pages.end - pages.start + chunks) * self.page_bytes
+                }
+            };
             steps.push(step);
         }
         steps
     }
 
-    /// Assembles the blocks of a window, several concurrently, in order.
+    /// Assembles the pages of a window, several steps concurrently, in order.
     async fn prepare(
         &self,
         root: &Root,
         changes: &[Fold],
         steps: Vec<Step>,
     ) -> Result<Vec<Ready>, StagingError> {
-        let old = self.old_blocks(root, &steps).await?;
-        let old = &old;
-        let prepare = async |step| match step {
-            Step::Clear(blocks) => Ok(Ready::Clear(blocks)),
-            Step::Assemble { block, parts, .. } => {
-                Ok(Ready::Block(block, self.assemble(changes, old.get(&block), &parts).await?))
+        let find = async |step: &Step| {
+            let Step::Assemble { old: pages, .. } = step else { return Ok(Vec::new()) };
+            let mut old = Old::new();
+            for pages in pages {
+                let runs = self.runs(root, pages.clone()).await?;
+                old.extend(runs.iter().filter_map(|(run, at)| Some((run.within(pages)?, *at))));
+            }
+            Ok::<_, Error>(old)
+        };
+        let old = stream::iter(&steps).map(find).buffered(limits::ASSEMBLED_MAX);
+        let old: Vec<Old> = old.try_collect().await?;
+        // Pages that were written together lie together, so they are fetched together.
+        let mut pointers: Vec<Pointer> =
+            old.iter().flatten().map(|(_, pointer)| *pointer).collect();
+        pointers.dedup();
+        let chunks = self.content.read_many(&pointers, Class::Data, false).await?;
+        let chunks: HashMap<Pointer, Bytes> = pointers.into_iter().zip(chunks).collect();
+        let chunks = &chunks;
+        let prepare = async |(step, old): (Step, Old)| match step {
+            Step::Clear(pages) => Ok(Ready::Clear(pages)),
+            Step::Assemble { pages, parts, .. } => {
+                let bytes = self.assemble(changes, &pages, old, chunks, &parts).await?;
+                Ok(Ready::Pages(pages.start, bytes))
             }
         };
-        stream::iter(steps).map(prepare).buffered(limits::ASSEMBLED_MAX).try_collect().await
-    }
-
-    /// Reads the old blocks that a step changes only in part, as far as they exist. Blocks that
-    /// were written together lie together, so they are fetched together.
-    async fn old_blocks(
-        &self,
-        root: &Root,
-        steps: &[Step],
-    ) -> Result<HashMap<u64, (Pointer, Bytes)>, StagingError> {
-        let mut partial = Vec::new();
-        for step in steps {
-            if let Step::Assemble { block, whole: false, .. } = step {
-                partial.push(*block);
-            }
-        }
-        let find = async |block| Ok((block, tree::get(&self.content, root, block).await?));
-        let found: Vec<(u64, Option<Pointer>)> = stream::iter(partial)
-            .map(find)
-            .buffered(limits::ASSEMBLED_MAX)
-            .try_collect::<Vec<_>>()
-            .await
-            .map_err(|error: rekindle_content::Error| StagingError::from(error))?;
-        let present: Vec<(u64, Pointer)> =
-            found.into_iter().filter_map(|(block, pointer)| Some((block, pointer?))).collect();
-        let pointers: Vec<Pointer> = present.iter().map(|(_, pointer)| *pointer).collect();
-        let chunks = self.content.read_many(&pointers, Class::Data, false).await?;
-        let with_chunk = |((block, pointer), chunk)| (block, (pointer, chunk));
-        Ok(present.into_iter().zip(chunks).map(with_chunk).collect())
+        let ready = stream::iter(steps.into_iter().zip(old)).map(prepare);
+        ready.buffered(limits::ASSEMBLED_MAX).try_collect().await
     }
 
     async fn assemble(
         &self,
         changes: &[Fold],
-        old: Option<&(Pointer, Bytes)>,
+        pages: &Range<u64>,
+        old: Old,
+        chunks: &HashMap<Pointer, Bytes>,
         parts: &[Part],
-    ) -> Result<Option<Bytes>, StagingError> {
-        let mut data = vec![0; usize::try_from(self.block_size).expect("a block is small")];
-        if let Some((pointer, old)) = old {
-            self.fill(pointer, old, 0, &mut data)?;
+    ) -> Result<Vec<u8>, StagingError> {
+        let bytes = |pages: u64| pages * self.page_bytes;
+        let narrow = |pages| usize::try_from(bytes(pages)).expect("a step is small");
+        let mut data = vec![0; narrow(pages.end - pages.start)];
+        for (run, pointer) in old {
+            let at = narrow(run.page - pages.start);
+            let out = &mut data[at..at + narrow(run.count)];
+            self.fill(&pointer, &chunks[&pointer], bytes(run.from), out)?;
         }
         for part in parts {
-            changes[part.change]
-                .source
-                .read(part.start, &mut data[part.at..part.at + part.length])
-                .await?;
+            let out = &mut data[part.at..part.at + part.length];
+            changes[part.change].source.read(part.start, out).await?;
         }
-        Ok((!is_zero(&data)).then(|| data.into()))
+        Ok(data)
     }
 
     async fn write_window(
@@ -134,12 +183,11 @@ impl Extents {
     ) -> Result<(), StagingError> {
         for step in ready {
             match step {
-                Ready::Block(block, None) => growing.changes.push((block, None)),
-                Ready::Block(block, Some(data)) => {
-                    let pointer = batch.write(Class::Data, data, &[]).await?;
-                    growing.changes.push((block, Some(pointer)));
+                Ready::Pages(first, data) => self.write_pages(batch, growing, first, &data).await?,
+                Ready::Clear(pages) => {
+                    self.end_chunk(batch, growing).await?;
+                    self.clear(batch, growing, pages).await?;
                 }
-                Ready::Clear(blocks) => self.clear(batch, growing, blocks).await?,
             }
             if growing.changes.len() >= limits::CHANGES_MAX {
                 self.apply(batch, growing).await?;
@@ -150,26 +198,101 @@ impl Extents {
         Ok(())
     }
 
-    /// Removes the present blocks of a range. Absent ones cost only a look into ever larger
-    /// stretches.
+    /// Cuts pages into chunks. Those behind the last cut are kept for the pages that follow.
+    async fn write_pages(
+        &self,
+        batch: &mut Batch,
+        growing: &mut Growing,
+        first: u64,
+        data: &[u8],
+    ) -> Result<(), StagingError> {
+        if growing.end != first {
+            self.end_chunk(batch, growing).await?;
+        }
+        let page_bytes = usize::try_from(self.page_bytes).expect("a page is small");
+        for (number, page) in (first..).zip(data.chunks_exact(page_bytes)) {
+            if is_zero(page) {
+                self.end_chunk(batch, growing).await?;
+                match self.layout {
+                    Layout::Fixed { .. } => drop(growing.changes.insert(number, None)),
+                    Layout::ByContent { .. } => {
+                        self.vacate(growing, number..number + 1).await.map(drop)?
+                    }
+                }
+                continue;
+            }
+            growing.chunk.extend_from_slice(page);
+            growing.end = number + 1;
+            if self.cutter.ends((growing.chunk.len() / page_bytes) as u64, page) {
+                self.end_chunk(batch, growing).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the chunk that is not complete, if there is one.
+    async fn end_chunk(
+        &self,
+        batch: &mut Batch,
+        growing: &mut Growing,
+    ) -> Result<(), StagingError> {
+        if growing.chunk.is_empty() {
+            return Ok(());
+        }
+        let count = growing.chunk.len() as u64 / self.page_bytes;
+        let run = Run { page: growing.end - count, from: 0, count };
+        let data = Bytes::copy_from_slice(&growing.chunk);
+        let pointer = batch.write(Class::Data, data, &[]).await?;
+        growing.chunk.clear();
+        // In a fixed layout the new entry has the key of the old one.
+        if matches!(self.layout, Layout::ByContent { .. }) {
+            self.vacate(growing, run.pages()).await?;
+        }
+        growing.changes.insert(self.layout.key(&run), Some(pointer));
+        Ok(())
+    }
+
+    /// Takes pages out of the runs that show them. Returns how many runs those are. Calls ascend.
+    async fn vacate(&self, growing: &mut Growing, pages: Range<u64>) -> Result<usize, Error> {
+        // A run that has lost pages already is not what the tree says any more.
+        let rest = growing.rest.take();
+        let mut found: Vec<_> = self.runs(&growing.root, pages.clone()).await?;
+        found.retain(|(run, _)| Some(self.layout.key(run)) != growing.cut);
+        for (run, _) in &found {
+            let key = self.layout.key(run);
+            growing.cut = Some(key);
+            growing.changes.insert(key, None);
+        }
+        let count = found.len();
+        for (run, pointer) in rest.into_iter().chain(found) {
+            if let Some(before) = run.within(&(0..pages.start)) {
+                growing.changes.insert(self.layout.key(&before), Some(pointer));
+            }
+            if let Some(behind) = run.within(&(pages.end..u64::MAX)) {
+                growing.rest = Some((behind, pointer));
+            }
+        }
+        Ok(count)
+    }
+
+    /// Makes holes of a range. What is a hole already costs only a look into ever larger stretches.
     async fn clear(
         &self,
         batch: &mut Batch,
         growing: &mut Growing,
-        blocks: Range<u64>,
+        pages: Range<u64>,
     ) -> Result<(), StagingError> {
-        if blocks.start == 0 && blocks.end >= self.size().div_ceil(self.block_size) {
-            *growing = Growing { root: None, changes: Vec::new() };
+        if pages.start == 0 && pages.end >= self.size().div_ceil(self.page_bytes) {
+            *growing = Growing::new(None);
             return Ok(());
         }
-        let (mut from, mut stretch) = (blocks.start, limits::STRETCH_KEYS_MIN);
-        while from < blocks.end {
-            let upto = blocks.end.min(from + stretch);
-            let present = tree::range(&self.content, &growing.root, from..upto).await?;
-            if present.len() as u64 <= stretch / 4 {
-                stretch = (stretch * 2).min(limits::STRETCH_KEYS_MAX);
+        let (mut from, mut stretch) = (pages.start, limits::STRETCH_PAGES_MIN);
+        while from < pages.end {
+            let upto = pages.end.min(from + stretch);
+            let count = self.vacate(growing, from..upto).await?;
+            if count as u64 <= stretch / 4 {
+                stretch = (stretch * 2).min(limits::STRETCH_PAGES_MAX);
             }
-            growing.changes.extend(present.into_iter().map(|(block, _)| (block, None)));
             if growing.changes.len() >= limits::CHANGES_MAX {
                 self.apply(batch, growing).await?;
                 batch.flush().await?;
@@ -180,13 +303,28 @@ impl Extents {
     }
 
     async fn apply(&self, batch: &mut Batch, growing: &mut Growing) -> Result<(), StagingError> {
+        if let Some((run, pointer)) = growing.rest.take() {
+            growing.changes.insert(self.layout.key(&run), Some(pointer));
+        }
+        growing.cut = None;
         if !growing.changes.is_empty() {
-            growing.root =
-                tree::update(&self.content, batch, &growing.root, &growing.changes).await?;
-            growing.changes.clear();
+            let changes: Vec<_> = std::mem::take(&mut growing.changes).into_iter().collect();
+            growing.root = tree::update(&self.content, batch, &growing.root, &changes).await?;
         }
         Ok(())
     }
+}
+
+/// Joins ranges that ascend by their starts and touch one another.
+fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
 }
 
 /// Whether all bytes are zero.

@@ -2,17 +2,26 @@
 
 use rekindle_base::units::{KIB, MIB};
 
-/// Blocks that one fold assembles at once.
+/// Steps that one fold assembles at once, and places of the tree that it looks at together.
 pub const ASSEMBLED_MAX: usize = 32;
-/// Bytes of blocks that a fold holds in one window; the next window is made while this one is
-/// written.
+/// Most bytes of one step of a fold.
+pub const STEP_BYTES_MAX: u64 = MIB;
+/// Bytes that a fold holds in one window; the next window is made while this one is written.
 pub const WINDOW_BYTES: u64 = 4 * MIB;
 /// Tree changes that a fold collects before it applies them.
 pub const CHANGES_MAX: usize = 64 * 1024;
-/// Keys of the first look into a large cleared range.
-pub const STRETCH_KEYS_MIN: u64 = 4 * 1024;
-/// Keys of the largest such look: bounds the entries that one look may find.
-pub const STRETCH_KEYS_MAX: u64 = 256 * 1024;
+/// Pages of the first look into a large cleared range.
+pub const STRETCH_PAGES_MIN: u64 = 4 * 1024;
+/// Pages of the largest such look: bounds the entries that one look may find.
+pub const STRETCH_PAGES_MAX: u64 = 256 * 1024;
+/// Percent of a chunk below which the rest of it is written anew, so that a store never keeps more
+/// than about as much again for chunks of which little is left.
+pub const CHUNK_LIVE_PERCENT: u64 = 50;
+/// Pages that are looked at together for scattered runs.
+pub const SCATTERED_PAGES: u64 = 16;
+/// Runs among so many pages from which on they are written anew together. Few would copy much for a
+/// small write, many would make the tree large.
+pub const SCATTERED_RUNS: usize = 12;
 /// Sequential streams that read-ahead tells apart in one volume.
 pub const STREAMS_MAX: usize = 8;
 /// Length of the first read-ahead of a stream; the next ones double.

@@ -143,6 +143,12 @@ impl Content {
         self.inner.full.load(Ordering::Relaxed)
     }
 
+    /// A key from the store's secret, for a hash that decides where chunks end.
+    #[must_use]
+    pub fn cut_key(&self) -> u64 {
+        crate::name::cut_key(&self.inner.config.secret)
+    }
+
     /// Keeps a sweep from ending: see [`Hold`].
     #[must_use]
     pub fn hold(&self) -> Hold {

@@ -63,6 +63,12 @@ pub(crate) fn chunker_parameters(secret: &[u8; 32]) -> (u32, u32) {
     (word(0) | 1, word(4))
 }
 
+/// Key of the cuts that a kind of volume makes itself.
+pub(crate) fn cut_key(secret: &[u8; 32]) -> u64 {
+    let key = blake3::derive_key("rekindle content 2026-11 cuts between pages", secret);
+    u64::from_le_bytes(std::array::from_fn(|at| key[at]))
+}
+
 /// Eight bytes of a name as a number: names are uniform, so this is a hash for tables.
 pub(crate) fn word(name: &Name, index: usize) -> u64 {
     let mut bytes = [0; 8];

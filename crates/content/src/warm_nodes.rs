@@ -115,8 +115,8 @@ mod tests {
     }
 
     fn present(content: &Content, root: &Root, key: u64) -> Option<Pointer> {
-        match tree::get_now(content, root, key) {
-            Lookup::Present(pointer) => Some(pointer),
+        match tree::floor_now(content, root, key) {
+            Lookup::Present(found, pointer) => (found == key).then_some(pointer),
             Lookup::Absent | Lookup::Unknown => None,
         }
     }

@@ -48,6 +48,8 @@ const LOOK_MAX: Duration = Duration::from_secs(1);
 pub struct Setup {
     /// The kind of a new volume; absent in the request for a block volume.
     pub kind: Option<&'static str>,
+    /// Bytes of every chunk of a new block volume; `None` has them cut by content.
+    pub block_size: Option<u64>,
     pub policy: Policy,
     pub ack: Ack,
     pub size: u64,
@@ -75,6 +77,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             kind: None,
+            block_size: Some(BLOCK as u64),
             policy: Policy::Back,
             ack: Ack::Flash,
             size: MIB,
@@ -235,6 +238,9 @@ impl Served {
 
     /// Creates a volume, if an earlier life has not; retries while the store fails.
     pub async fn create(&self, name: &str, setup: &Setup) -> Result<(), ApiError> {
+        let block_size = setup.block_size.filter(|_| setup.kind.is_none());
+        let settings: BTreeMap<_, _> =
+            block_size.map(|bytes| ("block_size".to_owned(), bytes.into())).into_iter().collect();
         loop {
             let request = CreateVolume {
                 name: name.to_owned(),
@@ -242,7 +248,7 @@ impl Served {
                 size: setup.size,
                 policy: setup.policy,
                 ack: setup.ack,
-                settings: BTreeMap::new(),
+                settings: settings.clone(),
             };
             match self.service.create_volume(request).await {
                 Ok(_) => return Ok(()),

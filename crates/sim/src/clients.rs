@@ -204,7 +204,7 @@ impl Table {
                 .await
             }
             4..=6 => {
-                let block = rekindle_base::limits::BLOCK_BYTES_DEFAULT;
+                let block = crate::oracle::BLOCK as u64;
                 let start = start / block * block;
                 let pattern = 1 + dice.below(PATTERNS);
                 let bytes = (0..block).map(|n| ((n * n * pattern) >> 4) as u8 | 1).collect();

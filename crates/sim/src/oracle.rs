@@ -4,7 +4,7 @@
 use crate::dice::Dice;
 
 /// Bytes of a block of the volume.
-pub const BLOCK: usize = rekindle_base::limits::BLOCK_BYTES_DEFAULT as usize;
+pub const BLOCK: usize = 16 << 10;
 
 /// A change of one client, small enough to be one change of the log.
 #[derive(Debug, Clone)]

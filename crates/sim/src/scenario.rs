@@ -165,7 +165,8 @@ fn lives(seed: u64) -> Result<Outcome, String> {
     let hurts_flash = segments >= harm::SEGMENTS_MIN && dice.below(2) == 0;
     // A segment that is in memory only keeps its slot.
     let slots_min = if hurts_flash { 3 } else { 2 };
-    let setup = Setup { warm_slots: setup.warm_slots.max(slots_min), ..setup };
+    let block_size = setup.block_size.filter(|_| maps.below(4) == 0);
+    let setup = Setup { warm_slots: setup.warm_slots.max(slots_min), block_size, ..setup };
     let run = Run {
         setup,
         store: remote::wrap(world.host("store").env(), Mem::store(), pace),

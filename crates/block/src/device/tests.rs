@@ -1,7 +1,7 @@
 //! A device against a model of plain bytes, through staging, log, content and store, over restarts.
 
 use super::*;
-use crate::{Block, Body, Extents, KIND};
+use crate::{Block, Extents, KIND, Layout};
 use proptest::prelude::*;
 use rekindle_base::units::MIB;
 use rekindle_base::{Incarnation, NodeId};
@@ -75,7 +75,7 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
 }
 
 fn spec(policy: Policy, ack: Ack) -> Spec {
-    let settings = VaultBody::of(&Body { block_size: BLOCK }).unwrap();
+    let settings = VaultBody::of(&Layout::Fixed { block_size: BLOCK }).unwrap();
     Spec { name: "vm1".into(), kind: KIND.into(), size: SIZE, settings, policy, ack }
 }
 
@@ -93,7 +93,11 @@ impl Kind for Tape {
         Ok(())
     }
     fn open(&self, content: &Content, vault: &Vault) -> Result<OpenedHome, String> {
-        Ok(OpenedHome::Range(Arc::new(Extents::new(content.clone(), vault.size, 4096))))
+        Ok(OpenedHome::Range(Arc::new(Extents::new(
+            content.clone(),
+            vault.size,
+            Layout::Fixed { block_size: 4096 },
+        ))))
     }
     fn describe_damage(&self, _vault: &Vault, _keys: &[Range<u64>]) -> Option<String> {
         None
@@ -355,7 +359,7 @@ fn a_vault_with_a_block_size_that_no_volume_has_is_neither_served_nor_repaired()
         drop(device);
         volumes.detach("vm1").await.unwrap();
         let held = writer.read::<Vault>(&Vault::key(vault.id)).await.unwrap().unwrap();
-        let body = VaultBody::of(&Body { block_size: 4097 }).unwrap();
+        let body = VaultBody::of(&Layout::Fixed { block_size: 4097 }).unwrap();
         let changed = Vault { body, ..held.value.clone() };
         writer.replace(&held, changed.clone()).await.unwrap();
         let shown = volumes.show("vm1").await.unwrap();

@@ -9,6 +9,8 @@ use rekindle_env::sim::{Faults, World};
 use rekindle_staging::Source;
 
 const BLOCK: u64 = 4096;
+const FIXED: Layout = Layout::Fixed { block_size: BLOCK };
+const LAYOUTS: [Layout; 2] = [FIXED, Layout::ByContent { page_size: BLOCK }];
 
 fn content(world: &World, store: &Store) -> Content {
     content_with(world, store, 64 << 20)
@@ -43,9 +45,18 @@ fn bytes(position: u64, data: Vec<u8>) -> Fold {
     Fold { position, span: data.len() as u64, source: Source::Memory(data.into()) }
 }
 
-async fn keys(home: &Extents, root: &Root) -> Vec<u64> {
+/// The pages that the runs of a tree show. No two runs show one, and each lies within its chunk.
+async fn shown(home: &Extents, root: &Root) -> Vec<u64> {
     let entries = tree::range(&home.content, root, 0..u64::MAX).await.unwrap();
-    entries.into_iter().map(|(block, _)| block).collect()
+    let runs = entries.iter().map(|(key, pointer)| (home.layout.run(*key), pointer));
+    let pages: Vec<u64> = runs
+        .flat_map(|(run, pointer)| {
+            assert!((run.from + run.count) * BLOCK <= u64::from(pointer.length));
+            run.pages()
+        })
+        .collect();
+    assert!(pages.is_sorted_by(|one, other| one < other), "runs do not overlap");
+    pages
 }
 
 /// The effect of a change: a clear, zeros as data, or a pattern. A gap before it and a length go
@@ -98,7 +109,7 @@ async fn compare(home: &Extents, root: &Root, model: &[u8]) {
         .filter(|(_, block)| !holes(block))
         .map(|(number, _)| number)
         .collect();
-    assert_eq!(keys(home, root).await, expected, "zero blocks are holes, and nothing else is");
+    assert_eq!(shown(home, root).await, expected, "zero blocks are holes, and nothing else is");
 
     // Unaligned parts, with and without the cache.
     for (begin, end) in
@@ -126,11 +137,16 @@ async fn compare(home: &Extents, root: &Root, model: &[u8]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn any_folds_are_as_plain_bytes(seed: u64, size in 1u64..40 * BLOCK, batches in batches()) {
+    fn any_folds_are_as_plain_bytes(
+        seed: u64,
+        size in 1u64..40 * BLOCK,
+        batches in batches(),
+        layout in proptest::sample::select(&LAYOUTS),
+    ) {
         let world = World::new(seed, Faults::none());
         let store = Mem::store();
         world.block_on(async {
-            let home = Extents::new(content(&world, &store), size, BLOCK);
+            let home = Extents::new(content(&world, &store), size, layout);
             let (mut model, mut root) = (vec![0; size as usize], None);
             for batch in batches {
                 let changes = make_changes(&mut model, batch);
@@ -138,7 +154,7 @@ proptest! {
                 compare(&home, &root, &model).await;
             }
             // A new life, with an empty cache.
-            let cold = Extents::new(content(&world, &store), size, BLOCK);
+            let cold = Extents::new(content(&world, &store), size, layout);
             compare(&cold, &root, &model).await;
         });
     }
@@ -146,10 +162,14 @@ proptest! {
 
 #[test]
 fn a_large_fold_goes_through_several_windows() {
+    LAYOUTS.into_iter().for_each(fold_largely);
+}
+
+fn fold_largely(layout: Layout) {
     let size = 3 * limits::WINDOW_BYTES + 5 * BLOCK + 1234;
     let world = World::new(1, Faults::none());
     world.block_on(async {
-        let home = Extents::new(content(&world, &Mem::store()), size, BLOCK);
+        let home = Extents::new(content(&world, &Mem::store()), size, layout);
         let pattern =
             |seed: u64| (0..size).map(|at| (at * 7 + at / BLOCK + seed) as u8).collect::<Vec<_>>();
         let first = pattern(1);
@@ -174,18 +194,22 @@ fn a_large_fold_goes_through_several_windows() {
 
 #[test]
 fn a_petabyte_of_nothing_is_cleared_in_a_moment() {
+    LAYOUTS.into_iter().for_each(clear_a_petabyte);
+}
+
+fn clear_a_petabyte(layout: Layout) {
     let size = rekindle_base::limits::VOLUME_BYTES_MAX;
     let world = World::new(2, Faults::none());
     world.block_on(async {
-        let home = Extents::new(content(&world, &Mem::store()), size, BLOCK);
+        let home = Extents::new(content(&world, &Mem::store()), size, layout);
         let places: Vec<u64> = (0..2000).map(|index: u64| index * index * 60_000 * BLOCK).collect();
         let changes: Vec<Fold> = places.iter().map(|at| bytes(*at, vec![1; 10])).collect();
         let root = fold(&home, &None, &changes).await;
-        assert_eq!(keys(&home, &root).await.len(), places.len());
+        assert_eq!(shown(&home, &root).await.len(), places.len());
         // All blocks are cleared but the first and the last, of which other bytes remain.
         let last = places[places.len() - 1];
         let root = fold(&home, &root, &[zeros(5, last)]).await;
-        assert_eq!(keys(&home, &root).await, [0, last / BLOCK]);
+        assert_eq!(shown(&home, &root).await, [0, last / BLOCK]);
         let mut part = [0xee; 10];
         home.read(&root, 0, &mut part, true).await.unwrap();
         assert_eq!(part, [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]);
@@ -204,7 +228,7 @@ fn a_dense_range_is_cleared_in_stretches() {
     let blocks = 3 * limits::CHANGES_MAX as u64 / 2;
     let world = World::new(3, Faults::none());
     world.block_on(async {
-        let home = Extents::new(content(&world, &Mem::store()), (blocks + 2) * BLOCK, BLOCK);
+        let home = Extents::new(content(&world, &Mem::store()), (blocks + 2) * BLOCK, FIXED);
         // One chunk is used many times: only the tree is large.
         let mut batch = home.content.batch();
         let chunk = batch.write(Class::Data, vec![3; BLOCK as usize].into(), &[]).await.unwrap();
@@ -213,7 +237,7 @@ fn a_dense_range_is_cleared_in_stretches() {
         batch.flush().await.unwrap();
         batch.committed();
         let root = fold(&home, &root, &[zeros(BLOCK, blocks * BLOCK)]).await;
-        assert_eq!(keys(&home, &root).await, [0, blocks + 1]);
+        assert_eq!(shown(&home, &root).await, [0, blocks + 1]);
     });
 }
 
@@ -221,7 +245,7 @@ fn a_dense_range_is_cleared_in_stretches() {
 fn a_chunk_that_is_no_block_is_damage_and_a_short_one_ends_in_zeros() {
     let world = World::new(4, Faults::none());
     world.block_on(async {
-        let home = Extents::new(content(&world, &Mem::store()), 4 * BLOCK, BLOCK);
+        let home = Extents::new(content(&world, &Mem::store()), 4 * BLOCK, FIXED);
         let mut batch = home.content.batch();
         let long = batch.write(Class::Data, vec![3; BLOCK as usize + 1].into(), &[]).await.unwrap();
         let short = batch.write(Class::Data, vec![4; 10].into(), &[]).await.unwrap();
@@ -239,16 +263,20 @@ fn a_chunk_that_is_no_block_is_damage_and_a_short_one_ends_in_zeros() {
 
 #[test]
 fn a_sequential_reader_finds_most_of_it_in_memory() {
+    LAYOUTS.into_iter().for_each(read_in_order);
+}
+
+fn read_in_order(layout: Layout) {
     let blocks = 512;
     let world = World::new(5, Faults::none());
     let store = Mem::store();
     world.block_on(async {
-        let home = Extents::new(content(&world, &store), blocks * BLOCK, BLOCK);
+        let home = Extents::new(content(&world, &store), blocks * BLOCK, layout);
         let data: Vec<u8> =
             (0..blocks * BLOCK).map(|at| (at / 7) as u8 ^ (at / BLOCK) as u8).collect();
         let root = fold(&home, &None, &[bytes(0, data.clone())]).await;
 
-        let cold = Extents::new(content(&world, &store), blocks * BLOCK, BLOCK);
+        let cold = Extents::new(content(&world, &store), blocks * BLOCK, layout);
         let (mut out, mut misses) = (vec![0; 2 * BLOCK as usize], 0);
         for position in (0..blocks * BLOCK).step_by(out.len()) {
             if !cold.read_now(&root, position, &mut out).unwrap() {
@@ -273,7 +301,7 @@ fn what_a_hit_costs() {
         let home = Extents::new(
             content_with(&world, &Mem::store(), 4 << 30),
             blocks * block_size,
-            block_size,
+            Layout::Fixed { block_size },
         );
         let mut batch = home.content.batch();
         let mut entries = Vec::new();
@@ -297,5 +325,68 @@ fn what_a_hit_costs() {
         }
         let each = began.elapsed().as_nanos() as f64 / count as f64;
         println!("{each:.0} ns per 4 KiB read, {hits} of {count} hits");
+    });
+}
+
+/// Bytes of pages that no other seed gives, none of them the padded end of a file.
+fn unlike(seed: u64, pages: u64) -> Vec<u8> {
+    let mut random = rekindle_base::random::Random::new(seed);
+    (0..pages * BLOCK).map(|_| random.below(255) as u8 + 1).collect()
+}
+
+#[test]
+fn pages_that_lie_elsewhere_in_the_next_image_are_found_again() {
+    let (world, store) = (World::new(7, Faults::none()), Mem::store());
+    world.block_on(async {
+        let content = content(&world, &store);
+        let home = || Extents::new(content.clone(), 2000 * BLOCK, LAYOUTS[1]);
+        // Files of odd lengths, each padded to whole pages.
+        let file = |number: u64| {
+            let mut bytes = unlike(number, 1 + number % 40);
+            let end = bytes.len() - 100;
+            bytes[end..].fill(0);
+            bytes
+        };
+        let image = |order: Vec<u64>| order.into_iter().flat_map(file).collect::<Vec<u8>>();
+        fold(&home(), &None, &[bytes(0, image((0..60).collect()))]).await;
+        let before = content.stats();
+        let other = image((0..60).rev().collect());
+        let root = fold(&home(), &None, &[bytes(5 * BLOCK, other.clone())]).await;
+        let after = content.stats();
+        let found = after.bytes_deduplicated - before.bytes_deduplicated;
+        assert!(found * 100 >= other.len() as u64 * 95, "{found} of {}", other.len());
+        let mut all = vec![0; other.len()];
+        home().read(&root, 5 * BLOCK, &mut all, true).await.unwrap();
+        assert!(all == other);
+    });
+}
+
+#[test]
+fn a_small_write_copies_nothing_and_many_are_joined_again() {
+    let world = World::new(8, Faults::none());
+    world.block_on(async {
+        let content = content(&world, &Mem::store());
+        let home = Extents::new(content.clone(), 256 * BLOCK, LAYOUTS[1]);
+        let mut model = unlike(1, 256);
+        let mut root = fold(&home, &None, &[bytes(0, model.clone())]).await;
+        let first = tree::range(&content, &root, 0..u64::MAX).await.unwrap().len();
+        let written = content.stats().bytes_in;
+        root = fold(&home, &root, &[bytes(100 * BLOCK, unlike(2, 1))]).await;
+        let data = content.stats().bytes_in - written;
+        // The chunk of the page, and the nodes of the tree above it.
+        assert!(data < 5 * BLOCK, "{data} bytes for a page");
+        model[100 * BLOCK as usize..101 * BLOCK as usize].copy_from_slice(&unlike(2, 1));
+        let (mut most, mut random) = (0, rekindle_base::random::Random::new(3));
+        for round in 10..400 {
+            let page = random.below(256);
+            let new = unlike(round, 1);
+            model[(page * BLOCK) as usize..][..BLOCK as usize].copy_from_slice(&new);
+            root = fold(&home, &root, &[bytes(page * BLOCK, new)]).await;
+            most = most.max(tree::range(&content, &root, 0..u64::MAX).await.unwrap().len());
+        }
+        assert!(first < 40 && most < 256 * 3 / 4, "{first} runs, {most} at most");
+        let mut all = vec![0; model.len()];
+        home.read(&root, 0, &mut all, true).await.unwrap();
+        assert!(all == model);
     });
 }

@@ -1,6 +1,7 @@
 //! Tests of the parent module.
 
 use super::*;
+use crate::layout::Run;
 use rekindle_base::VolumeId;
 use serde_json::{Value, json};
 
@@ -15,13 +16,13 @@ fn vault(fields: Value) -> Vault {
 
 #[test]
 fn settings_become_a_body_or_are_refused_with_what_is_possible() {
-    for (settings, block_size) in [
-        (json!({}), 16384),
-        (json!({"block_size": 4096}), 4096),
-        (json!({"block_size": "64K"}), 65536),
+    for (settings, layout) in [
+        (json!({}), json!({"page_size": 4096})),
+        (json!({"block_size": 4096}), json!({"block_size": 4096})),
+        (json!({"block_size": "64K"}), json!({"block_size": 65536})),
     ] {
         let made = Block.create(512, &body(settings)).unwrap();
-        assert_eq!(made, body(json!({ "block_size": block_size })));
+        assert_eq!(made, body(layout));
         assert_eq!(Block.check(&Vault { body: made, ..vault(json!({})) }), Ok(()));
     }
     for (settings, advice) in [
@@ -38,28 +39,37 @@ fn settings_become_a_body_or_are_refused_with_what_is_possible() {
 }
 
 #[test]
-fn a_block_size_that_no_volume_has_is_refused_before_anything_is_served() {
+fn a_layout_that_no_volume_has_is_refused_before_anything_is_served() {
     for (fields, word) in [
         (json!({}), "block_size"),
         (json!({"block_size": "16K"}), "invalid type"),
         (json!({"block_size": 16385}), "16385 bytes"),
         (json!({"block_size": 2048}), "2048 bytes"),
         (json!({"block_size": 2 << 20}), "2097152 bytes"),
+        (json!({"page_size": 8192}), "8192 bytes"),
+        (json!({"page_size": 4096, "block_size": 4096}), "either"),
     ] {
         let vault = vault(fields);
         let refused = Block.check(&vault).unwrap_err();
         assert!(refused.contains(word), "{word}: {refused}");
         assert_eq!(Block.describe_damage(&vault, &[0..1, 3..4]), None);
-        assert!(Body::served(&vault).is_err());
+        assert!(served(&vault).is_err());
     }
 }
 
 #[test]
 fn damage_is_described_in_bytes_of_the_volume() {
-    let vault = vault(json!({"block_size": 16384, "of another binary": true}));
+    let fixed = vault(json!({"block_size": 16384, "of another binary": true}));
     let keys = [0..1, 2..4, 5..u64::MAX];
     assert_eq!(
-        Block.describe_damage(&vault, &keys).unwrap(),
+        Block.describe_damage(&fixed, &keys).unwrap(),
+        "16 KiB at byte 0, 32 KiB at byte 32768, 512 B at byte 81920"
+    );
+    let by_content = vault(json!({"page_size": 4096}));
+    let key = |page, count| Layout::default().key(&Run { page, from: 3, count });
+    let keys = [key(0, 4)..key(0, 4) + 1, key(8, 2)..key(16, 1), key(20, 64)..u64::MAX];
+    assert_eq!(
+        Block.describe_damage(&by_content, &keys).unwrap(),
         "16 KiB at byte 0, 32 KiB at byte 32768, 512 B at byte 81920"
     );
 }

@@ -94,8 +94,8 @@ pub struct Create {
     /// What it holds: block = the bytes of a disk [default: block]
     #[arg(long)]
     pub kind: Option<String>,
-    /// Unit of deduplication and compression of a block volume: a power of two from 4K to 1M
-    /// [default: 16K]
+    /// Gives all chunks of a block volume one size, a power of two from 4K to 1M: the unit of
+    /// deduplication and compression [default: chunks of 4K to 128K, cut by content]
     #[arg(long, value_name = "SIZE", value_parser = parse::block_size)]
     pub block_size: Option<u64>,
 }

@@ -159,6 +159,13 @@ impl View<'_> {
         self.keys.partition_point(|probe| probe.get() < key)
     }
 
+    /// The entry with the greatest key that is not above `key`.
+    #[must_use]
+    pub fn floor(&self, key: u64) -> Option<(u64, Pointer)> {
+        let index = self.keys.partition_point(|probe| probe.get() <= key).checked_sub(1)?;
+        Some((self.key(index), self.child(index)))
+    }
+
     /// Index of the child that covers `key`: the last whose first key is not above it, or the first
     /// child.
     #[must_use]

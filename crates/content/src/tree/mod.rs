@@ -10,7 +10,7 @@ mod read;
 mod update;
 mod walk;
 
-pub use read::{get, get_now, range, read_ahead};
+pub use read::{floor, floor_now, get, range, read_ahead};
 pub use update::update;
 pub(crate) use walk::walk_at;
 pub use walk::{Visitor, walk};
@@ -20,12 +20,12 @@ use crate::Pointer;
 /// Root of a tree; `None` is the empty tree.
 pub type Root = Option<Pointer>;
 
-/// The answer of the cache about a key.
+/// The answer of the cache about the entry at or before a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
-    /// The key has this pointer.
-    Present(Pointer),
-    /// The key is absent.
+    /// The greatest key that is not above the one asked for, and its pointer.
+    Present(u64, Pointer),
+    /// There is no such key.
     Absent,
     /// A node on the way is not in the cache.
     Unknown,

@@ -9,52 +9,85 @@ use crate::{Class, Content, Error, Pointer, limits};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Looks a key up in cached nodes. A plain call: no I/O.
+/// Finds the entry with the greatest key that is not above `key`, in cached nodes. A plain call: no
+/// I/O.
 #[must_use]
-pub fn get_now(content: &Content, root: &Root, key: u64) -> Lookup {
-    let Some(mut pointer) = *root else {
-        return Lookup::Absent;
-    };
-    for _ in 0..=limits::TREE_LEVEL_MAX {
-        match content.inner.look_now(&pointer, |bytes, children| step(bytes, children, key)) {
-            Some(Step::Leaf(found)) => return found.map_or(Lookup::Absent, Lookup::Present),
-            Some(Step::Down(child)) => pointer = child,
-            // A node that makes no sense is for `get` to report.
-            Some(Step::Senseless) | None => return Lookup::Unknown,
+pub fn floor_now(content: &Content, root: &Root, key: u64) -> Lookup {
+    let Some(pointer) = *root else { return Lookup::Absent };
+    let mut descent = Descent { pointer, key, above: None, left: None };
+    for _ in 0..=2 * limits::TREE_LEVEL_MAX {
+        let look =
+            |bytes: &[u8], children| node::view(bytes, children).map(|node| descent.step(&node));
+        match content.inner.look_now(&descent.pointer, look) {
+            Some(Ok(Step::Leaf(Some((key, pointer))))) => return Lookup::Present(key, pointer),
+            Some(Ok(Step::Leaf(None))) => return Lookup::Absent,
+            Some(Ok(Step::Down(next))) => descent = next,
+            // A node that makes no sense is for `floor` to report.
+            Some(Err(_)) | None => return Lookup::Unknown,
         }
     }
     Lookup::Unknown
 }
 
-/// The answer of a node about a key.
-enum Step {
-    Leaf(Option<Pointer>),
-    Down(Pointer),
-    Senseless,
-}
-
-fn step(bytes: &[u8], children: u32, key: u64) -> Step {
-    match node::view(bytes, children) {
-        Ok(node) if node.level() == 0 => Step::Leaf(node.find(key)),
-        Ok(node) => Step::Down(node.child(node.covering(key))),
-        Err(_) => Step::Senseless,
+/// Finds the entry with the greatest key that is not above `key`.
+pub async fn floor(
+    content: &Content,
+    root: &Root,
+    key: u64,
+) -> Result<Option<(u64, Pointer)>, Error> {
+    let Some(pointer) = *root else { return Ok(None) };
+    let mut descent = Descent { pointer, key, above: None, left: None };
+    loop {
+        let body = fetch(&content.inner, &descent.pointer).await?;
+        let node = checked(&body, &descent.pointer, descent.above)?;
+        match descent.step(&node) {
+            Step::Leaf(found) => return Ok(found),
+            Step::Down(next) => descent = next,
+        }
     }
 }
 
 /// Looks a key up.
 pub async fn get(content: &Content, root: &Root, key: u64) -> Result<Option<Pointer>, Error> {
-    let Some(mut pointer) = *root else {
-        return Ok(None);
-    };
-    let mut above = None;
-    loop {
-        let body = fetch(&content.inner, &pointer).await?;
-        let node = checked(&body, &pointer, above)?;
-        if node.level() == 0 {
-            return Ok(node.find(key));
+    let found = floor(content, root, key).await?;
+    Ok(found.filter(|(at, _)| *at == key).map(|(_, pointer)| pointer))
+}
+
+/// A descent to the last entry whose key is not above `key`.
+#[derive(Clone, Copy)]
+struct Descent {
+    /// The node to look at, and the level of its parent.
+    pointer: Pointer,
+    above: Option<u16>,
+    key: u64,
+    /// The nearest node to the left of the way, and the level of its parent: a node that lost its
+    /// first entries is still entered above with their key.
+    left: Option<(Pointer, u16)>,
+}
+
+enum Step {
+    Leaf(Option<(u64, Pointer)>),
+    Down(Descent),
+}
+
+impl Descent {
+    fn step(&self, node: &View<'_>) -> Step {
+        if node.level() > 0 {
+            let index = node.covering(self.key);
+            let left = index.checked_sub(1).map(|before| (node.child(before), node.level()));
+            return Step::Down(Self {
+                pointer: node.child(index),
+                above: Some(node.level()),
+                left: left.or(self.left),
+                ..*self
+            });
         }
-        above = Some(node.level());
-        pointer = node.child(node.covering(key));
+        match (node.floor(self.key), self.left) {
+            (None, Some((pointer, above))) => {
+                Step::Down(Self { pointer, above: Some(above), key: u64::MAX, left: None })
+            }
+            (found, _) => Step::Leaf(found),
+        }
     }
 }
 

@@ -112,9 +112,9 @@ fn lookups_ranges_and_sharing() {
         let root = apply(&content, &mut batch, &None, &all).await;
         batch.flush().await.unwrap();
         assert_eq!(check(&content, &root, &model).await, 2);
-        assert_eq!(get_now(&content, &root, 300), Lookup::Present(value(300, 1)));
-        assert_eq!(get_now(&content, &root, 301), Lookup::Absent);
-        assert_eq!(get_now(&content, &None, 301), Lookup::Absent);
+        assert_eq!(floor_now(&content, &root, 300), Lookup::Present(300, value(300, 1)));
+        assert_eq!(floor_now(&content, &root, 301), Lookup::Present(300, value(300, 1)));
+        assert_eq!(floor_now(&content, &None, 301), Lookup::Absent);
         assert_eq!(get(&content, &root, 59_997).await.unwrap(), Some(value(59_997, 1)));
         let found = range(&content, &root, 10_000..20_000).await.unwrap();
         let expected: Vec<_> = model
@@ -124,9 +124,9 @@ fn lookups_ranges_and_sharing() {
         assert_eq!(found, expected);
 
         let cold = Content::open(env, content.inner.store.clone(), config());
-        assert_eq!(get_now(&cold, &root, 300), Lookup::Unknown);
+        assert_eq!(floor_now(&cold, &root, 300), Lookup::Unknown);
         assert_eq!(get(&cold, &root, 300).await.unwrap(), Some(value(300, 1)));
-        assert_eq!(get_now(&cold, &root, 300), Lookup::Present(value(300, 1)));
+        assert_eq!(floor_now(&cold, &root, 300), Lookup::Present(300, value(300, 1)));
 
         // One key changes two nodes; a change that changes nothing changes none.
         let written = content.stats().chunks_written;
@@ -164,7 +164,7 @@ fn a_root_that_is_no_node_is_an_error() {
         let chunk = batch.write(Class::Metadata, random(1, 5000), &[]).await.unwrap();
         batch.flush().await.unwrap();
         assert!(get(&content, &Some(chunk), 1).await.is_err());
-        assert_eq!(get_now(&content, &Some(chunk), 1), Lookup::Unknown);
+        assert_eq!(floor_now(&content, &Some(chunk), 1), Lookup::Unknown);
         assert!(range(&content, &Some(chunk), 0..9).await.is_err());
         assert!(update(&content, &mut batch, &Some(chunk), &[(1, None)]).await.is_err());
     });
@@ -210,5 +210,37 @@ fn a_walk_meets_everything_and_goes_into_what_is_shared_once() {
         let (content_of_top, children) =
             content.read_with_children(&top, Class::Metadata).await.unwrap();
         assert_eq!((content_of_top, &children[..]), (random(1, 100), &roots[..]));
+    });
+}
+
+/// A node that lost its first entries is still entered above with their key ([`prune`] does that):
+/// what is before its first key now is in the node to its left.
+#[test]
+fn the_entry_before_a_key_may_be_in_the_node_to_the_left() {
+    run(async |env| {
+        let content = Content::open(env.clone(), Mem::store(), config());
+        let mut batch = content.batch();
+        let mut write = async |level: u16, entries: &[(u64, Pointer)]| {
+            let bytes = crate::format::node::encode(level, entries).into();
+            let children = entries.len() as u32;
+            let body = crate::pack::reader::Body { bytes, children };
+            batch.write_body(Class::Metadata, body).await.unwrap()
+        };
+        let left = write(0, &[(3, value(3, 1)), (5, value(5, 1))]).await;
+        let right = write(0, &[(50, value(50, 1))]).await;
+        let root = Some(write(1, &[(3, left), (10, right)]).await);
+        batch.flush().await.unwrap();
+        for (key, expected) in
+            [(2, None), (4, Some(3)), (9, Some(5)), (12, Some(5)), (60, Some(50))]
+        {
+            let found = floor(&content, &root, key).await.unwrap();
+            assert_eq!(found, expected.map(|key| (key, value(key, 1))), "{key}");
+            let now = match found {
+                Some((key, pointer)) => Lookup::Present(key, pointer),
+                None => Lookup::Absent,
+            };
+            assert_eq!(floor_now(&content, &root, key), now, "{key}");
+        }
+        assert_eq!(get(&content, &root, 12).await.unwrap(), None);
     });
 }

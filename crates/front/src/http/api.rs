@@ -136,8 +136,8 @@ impl From<&ApiError> for Problem {
 /// The request for a new volume.
 ///
 /// Any other field is a setting of the kind, which refuses those that it does not know. Kind
-/// `block` has `block_size`, the bytes of a chunk: a power of two from 4 KiB to 1 MiB, or text such
-/// as "16K".
+/// `block` has `block_size`, the bytes of every chunk: a power of two from 4 KiB to 1 MiB, or text
+/// such as "16K". Without it, chunks are cut by content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateVolume {
     /// 1 to 255 bytes, no `/`, no leading dot.
@@ -340,7 +340,8 @@ pub struct MemoryBudget {
 
 /// A volume as users see it.
 ///
-/// Any other field is one of the kind. Kind `block` has `block_size`, the bytes of a chunk.
+/// Any other field is one of the kind. Kind `block` has `block_size`, the bytes of every chunk, or
+/// `page_size`, the unit in which its chunks are cut by content.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Volume {

@@ -28,13 +28,15 @@ impl RangeHome for Blocks {
         for (key, at, length) in parts(position, out.len() as u64) {
             let target = &mut out[done..done + length];
             done += length;
-            match tree::get_now(&self.content, root, key) {
-                Lookup::Absent => target.fill(0),
+            match tree::floor_now(&self.content, root, key) {
                 Lookup::Unknown => return Ok(false),
-                Lookup::Present(pointer) => match self.content.read_now(&pointer) {
-                    Some(block) => target.copy_from_slice(&block[at..at + length]),
-                    None => return Ok(false),
-                },
+                Lookup::Present(found, pointer) if found == key => {
+                    match self.content.read_now(&pointer) {
+                        Some(block) => target.copy_from_slice(&block[at..at + length]),
+                        None => return Ok(false),
+                    }
+                }
+                Lookup::Absent | Lookup::Present(..) => target.fill(0),
             }
         }
         Ok(true)
