@@ -62,7 +62,7 @@ pub trait Api: kept::Keep {
     /// Returns the state of the sweep and the result of the last one.
     fn sweep(&self) -> Answer<'_, SweepStatus>;
     /// Starts a sweep.
-    fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job>;
+    fn start_sweep(&self) -> Answer<'_, Job>;
     /// Takes the user's word that another node of the store is gone for good: sweeps wait for it no
     /// longer.
     fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed>;
@@ -178,11 +178,7 @@ fn size_schema() -> utoipa::openapi::Schema {
 /// The request for a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct StartSweep {
-    /// Only report what would be freed.
-    #[serde(default)]
-    pub dry_run: bool,
-}
+pub struct StartSweep {}
 
 /// The request to dismiss a node that will never come back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -234,9 +230,6 @@ pub struct StartVerify {
     /// Only this volume; all of them when absent.
     #[serde(default)]
     pub volume: Option<String>,
-    /// Read and hash every chunk, not only the trees.
-    #[serde(default)]
-    pub deep: bool,
     /// Ask for a salvage of each volume in which damage is found.
     #[serde(default)]
     pub salvage: bool,

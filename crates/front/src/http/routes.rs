@@ -284,9 +284,9 @@ pub(super) async fn sweep(State(app): State<App>) -> Answered<SweepStatus> {
 ))]
 pub(super) async fn start_sweep(
     State(app): State<App>,
-    Body(request): Body<StartSweep>,
+    Body(StartSweep {}): Body<StartSweep>,
 ) -> Result<(StatusCode, Json<Job>), ApiError> {
-    Ok(begun(app.api.start_sweep(request).await?))
+    Ok(begun(app.api.start_sweep().await?))
 }
 
 /// Takes the user's word that another node of the store is gone for good: sweeps wait for it no

@@ -8,8 +8,8 @@ use rekindle_base::Kind;
 use rekindle_datastore::Room;
 use rekindle_front::http::api::{
     Answer, Api, ApiError, BootReport, CreateVolume, Debug, DismissNode, Dismissed, Event, Health,
-    Job, LogUsage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep,
-    StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    Job, LogUsage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartVerify,
+    Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use rekindle_volume::{Salvage, StopProgress};
 use serde_json::json;
@@ -319,15 +319,11 @@ impl Api for Service {
         })
     }
 
-    fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job> {
+    fn start_sweep(&self) -> Answer<'_, Job> {
         Box::pin(async move {
             let node = self.node().await?;
-            let subject =
-                if request.dry_run { "the store (nothing is removed)" } else { "the store" };
-            Ok(self
-                .inner
-                .jobs
-                .begin("sweep", subject, "steps", |progress| work::sweep(node, request, progress)))
+            let work = |progress| work::sweep(node, progress);
+            Ok(self.inner.jobs.begin("sweep", "the store", "steps", work))
         })
     }
 
