@@ -8,7 +8,7 @@ mod sweep;
 mod verify;
 
 pub use attach::attach;
-pub use salvage::{account as salvage_account, rows as salvage_rows, salvage};
+pub use salvage::{rows as salvage_rows, salvage};
 pub use space::space;
 pub use sweep::{leave, status as sweep_status, sweep};
 use verify::scrub;

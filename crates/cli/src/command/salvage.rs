@@ -3,10 +3,10 @@
 use super::{client, job};
 use crate::arguments::{Common, Named, Salvage as Request, SalvageHistory, SalvageRun};
 use crate::client::escape;
-use rekindle_front::http::api::{Job, SalvageAccount};
+use rekindle_front::http::api::Job;
 use rekindle_terminal::failure::Outcome;
 use rekindle_terminal::output;
-use rekindle_volume::Salvage;
+use rekindle_volume::{Account, Salvage};
 use serde_json::{Value, json};
 
 /// Runs the command.
@@ -79,7 +79,7 @@ fn cancel(common: &Common, named: &Named) -> Outcome {
 
 fn history(common: &Common, of: &SalvageHistory) -> Outcome {
     let path = of.name.as_deref().map_or_else(|| "/api/v1/salvages/history".to_owned(), path);
-    let accounts: Vec<SalvageAccount> = client(common)?.get(&path)?;
+    let accounts: Vec<Account> = client(common)?.get(&path)?;
     if common.json {
         output::json(&accounts);
         return Ok(());

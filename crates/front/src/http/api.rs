@@ -9,7 +9,7 @@ use rekindle_base::Kind;
 use rekindle_base::units::deserialize_size;
 use rekindle_env::BoxFuture;
 use rekindle_staging::{Ack, Backlog, Policy};
-use rekindle_volume::{Salvage, StopProgress};
+use rekindle_volume::{Account, Salvage, StopProgress};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -48,7 +48,7 @@ pub trait Api: kept::Keep {
     /// Cancels a salvage.
     fn cancel_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
     /// Lists the last salvages of a volume, or of all, oldest first within a volume.
-    fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<SalvageAccount>>;
+    fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<Account>>;
     /// Tells how full the log is.
     fn log_usage(&self) -> Answer<'_, LogUsage>;
     /// Returns the state of the datastore.
@@ -115,7 +115,7 @@ impl From<rekindle_volume::Error> for ApiError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// The kind, which tells what to do: `invalid`, `not-found`, `exists`, `conflict`, `fenced`,
-    /// `full`, `damaged`, `unavailable`, `unsupported` or `io`.
+    /// `full`, `damaged`, `unavailable`, `refused`, `unsupported` or `io`.
     pub error: String,
     /// The message for users.
     pub message: String,
@@ -299,7 +299,7 @@ pub struct Status {
     pub version: String,
     /// Number of the node's start.
     pub incarnation: u64,
-    /// `starting`, `serving` or `stopping`.
+    /// `starting`, `serving`, `stopping`, or `fenced`: another life of this node has taken over.
     pub state: String,
     pub uptime_ms: u64,
     pub store: String,
@@ -435,24 +435,6 @@ pub struct StartSalvage {
     /// keeps the rest as it is.
     #[serde(default)]
     pub accept_losses: bool,
-}
-
-/// One salvage of a volume: its findings and actions.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct SalvageAccount {
-    pub volume: String,
-    /// Number of the attempt, since the last good one or since a user asked.
-    pub attempt: u32,
-    pub reason: String,
-    /// The time of its start, microseconds since 1970.
-    pub began: u64,
-    pub ended: Option<u64>,
-    /// `running`, `sound`, `repaired`, `failed`, `cancelled`, `interrupted`.
-    pub outcome: String,
-    pub lines: Vec<String>,
-    /// Number of lines that were too many to keep.
-    pub lines_more: u64,
 }
 
 /// The usage of the log.

@@ -4,7 +4,7 @@ use super::*;
 use crate::http::api::kept::{Keep, Rename, Resize, Restore, Rollback};
 use crate::http::api::*;
 use rekindle_env::sim::{Faults, World};
-use rekindle_volume::{Salvage, StopProgress, TrashedVolume, VolumeVersion};
+use rekindle_volume::{Account, Salvage, StopProgress, TrashedVolume, VolumeVersion};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -101,10 +101,10 @@ impl Api for Fake {
     fn cancel_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         Box::pin(async move { known(name).map(|_| ()) })
     }
-    fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<SalvageAccount>> {
+    fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<Account>> {
         Box::pin(async move {
             let volume = name.unwrap_or("all").to_owned();
-            Ok(vec![SalvageAccount { volume, ..SalvageAccount::default() }])
+            Ok(vec![Account { volume, ..Account::default() }])
         })
     }
     fn log_usage(&self) -> Answer<'_, LogUsage> {
