@@ -48,6 +48,7 @@ pub use parity::Parity;
 pub use pointer::{BadPointer, POINTER_BYTES, Pointer};
 
 use rekindle_datastore::record::Body;
+use serde::{Deserialize, Serialize};
 
 /// The newest version that this binary knows of each format of this crate.
 pub const FORMATS: [(&str, u32); 7] = [
@@ -71,7 +72,8 @@ pub enum Class {
 }
 
 /// The compression of chunks (each one is compressed only when that pays).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Compression {
     /// Not at all.
     None,
