@@ -299,6 +299,11 @@ fn refused(status: StatusCode, value: &Value) -> Failure {
     failure
 }
 
+/// Returns the path of a volume in the API, or of a part of it.
+pub fn volume_path(name: &str, rest: &str) -> String {
+    format!("/api/v1/volumes/{}{rest}", escape(name))
+}
+
 /// Percent-encodes a part of a path, which may hold any character.
 pub fn escape(text: &str) -> String {
     text.bytes()

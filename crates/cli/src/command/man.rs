@@ -17,11 +17,7 @@ pub fn run(common: &Common, man: &Man) -> Outcome {
     written.map_err(|error| {
         Failure::new(format!("cannot write in {}", man.folder.display())).because(error)
     })?;
-    if common.json {
-        output::json(&pages);
-    } else {
-        output::line(&format!("{} pages in {}", pages.len(), man.folder.display()));
-    }
+    common.told(&pages, &format!("{} pages in {}", pages.len(), man.folder.display()));
     Ok(())
 }
 

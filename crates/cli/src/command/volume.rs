@@ -2,7 +2,7 @@
 
 use super::{client, create, job, kept};
 use crate::arguments::{Common, Create, Named, Remove, Volume as Request};
-use crate::client::escape;
+use crate::client::{escape, volume_path};
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::{Event, Job, Volume};
@@ -34,10 +34,6 @@ pub fn run(common: &Common, request: &Request) -> Outcome {
         Request::Pin(named) => pin(common, named, true),
         Request::Unpin(named) => pin(common, named, false),
     }
-}
-
-fn path(name: &str, rest: &str) -> String {
-    format!("/api/v1/volumes/{}{rest}", escape(name))
 }
 
 fn word(value: impl serde::Serialize) -> String {
@@ -111,7 +107,7 @@ fn mark(volume: &Volume) -> &'static str {
 
 fn show(common: &Common, named: &Named) -> Outcome {
     let client = client(common)?;
-    let volume = seen_from(client.dir(), client.get(&path(&named.name, ""))?);
+    let volume = seen_from(client.dir(), client.get(&volume_path(&named.name, ""))?);
     if common.json {
         output::json(&volume);
         return Ok(());
@@ -193,7 +189,7 @@ fn backlog(volume: &Volume) -> Vec<(&'static str, String)> {
 
 fn rm(common: &Common, remove: &Remove) -> Outcome {
     let how = format!("?force={}&now={}", remove.force, remove.now);
-    let removed: Outcome<Value> = client(common)?.delete(&path(&remove.name, &how));
+    let removed: Outcome<Value> = client(common)?.delete(&volume_path(&remove.name, &how));
     removed.map_err(|failure| {
         let busy =
             failure.kind == Kind::Conflict.to_string() && failure.error.contains("client(s)");
@@ -215,13 +211,9 @@ fn rm(common: &Common, remove: &Remove) -> Outcome {
 
 fn drain(common: &Common, named: &Named) -> Outcome {
     let client = client(common)?;
-    let begun: Job = client.post(&path(&named.name, "/drain"), &json!({}))?;
+    let begun: Job = client.post(&volume_path(&named.name, "/drain"), &json!({}))?;
     let done = job::follow(&client, begun, "drain")?;
-    if common.json {
-        output::json(&done);
-    } else {
-        output::line(&format!("everything that '{}' acknowledged is in the store", named.name));
-    }
+    common.told(&done, &format!("everything that '{}' acknowledged is in the store", named.name));
     Ok(())
 }
 
@@ -243,7 +235,7 @@ fn pin(common: &Common, named: &Named, pinned: bool) -> Outcome {
 }
 
 fn history(common: &Common, named: &Named) -> Outcome {
-    let events: Vec<Event> = client(common)?.get(&path(&named.name, "/history"))?;
+    let events: Vec<Event> = client(common)?.get(&volume_path(&named.name, "/history"))?;
     if common.json {
         output::json(&events);
         return Ok(());
