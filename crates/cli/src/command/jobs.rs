@@ -2,8 +2,8 @@
 
 use super::{client, job};
 use crate::arguments::{Common, Jobs};
-use crate::client::escape;
 use rekindle_front::http::api::{Job, JobState};
+use rekindle_front::uri::escape;
 use rekindle_terminal::failure::Outcome;
 use rekindle_terminal::output;
 

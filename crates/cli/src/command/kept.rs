@@ -2,10 +2,11 @@
 
 use super::client;
 use crate::arguments::{Common, Named, Purge, Rename, Resize, Restore, Rollback};
-use crate::client::{Client, escape, volume_path};
+use crate::client::{Client, volume_path};
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::Volume;
+use rekindle_front::uri::escape;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
 use rekindle_volume::{TrashedVolume, VolumeVersion};

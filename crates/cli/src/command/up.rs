@@ -1,10 +1,10 @@
 //! `rekindle up`: settle the settings, serve, and say so.
 
 use crate::arguments::{Common, Up};
-use crate::client::escape;
 use crate::config_file::{self, Settings};
 use crate::folder;
 use rekindle_env::Address;
+use rekindle_front::uri;
 use rekindle_supervise::Service;
 use rekindle_supervise::sockets::Role;
 use rekindle_supervise::worker::Ready;
@@ -140,7 +140,7 @@ impl Banner<'_> {
         output::line(&format!("  rekindle volume create vm1 --size 20G{dir}"));
         let nbd = self.places.iter().filter(|(role, _)| *role == Role::Nbd).map(|(_, place)| place);
         if let Some(place) = nbd.min_by_key(|place| matches!(place, Address::Tcp(_))) {
-            let uri = nbd_uri(place, "vm1");
+            let uri = uri::nbd(place, "vm1");
             output::line(&format!("  nbdinfo '{uri}'"));
             output::line(&format!("  qemu-img convert -n -p disk.qcow2 '{uri}'"));
         }
@@ -149,36 +149,10 @@ impl Banner<'_> {
 
 fn endpoint(role: Role, place: &Address) -> String {
     match (role, place) {
-        (Role::Nbd, place) => format!("nbd     {}", nbd_uri(place, "NAME")),
+        (Role::Nbd, place) => format!("nbd     {}", uri::nbd(place, "NAME")),
         (Role::Http, Address::Tcp(place)) => {
             format!("http    http://{place}/  (/metrics, /healthz, /openapi.json)")
         }
         (Role::Http, Address::Unix(path)) => format!("http    {}", path.display()),
-    }
-}
-
-/// Returns the URI of a volume, for NBD clients.
-pub fn nbd_uri(place: &Address, volume: &str) -> String {
-    match place {
-        Address::Tcp(place) => format!("nbd://{place}/{volume}"),
-        Address::Unix(path) => {
-            // Slashes may stay as they are, and are read more easily.
-            let path = escape(&path.display().to_string()).replace("%2F", "/");
-            format!("nbd+unix:///{volume}?socket={path}")
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_in_a_uri_is_escaped() {
-        let place = Address::Unix("/srv/a b&c#d?e%f/größe/nbd.sock".into());
-        assert_eq!(
-            nbd_uri(&place, "vm1"),
-            "nbd+unix:///vm1?socket=/srv/a%20b%26c%23d%3Fe%25f/gr%C3%B6%C3%9Fe/nbd.sock"
-        );
     }
 }

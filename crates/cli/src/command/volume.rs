@@ -2,10 +2,11 @@
 
 use super::{client, create, job, kept};
 use crate::arguments::{Common, Create, Named, Remove, Volume as Request};
-use crate::client::{escape, volume_path};
+use crate::client::volume_path;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::{Event, Job, Volume};
+use rekindle_front::uri;
 use rekindle_staging::Policy;
 use rekindle_supervise::endpoints;
 use rekindle_terminal::failure::Outcome;
@@ -153,8 +154,7 @@ fn seen_from(dir: &Path, mut volume: Volume) -> Volume {
     let is_served = !volume.uris.is_empty();
     if let Some(here) = endpoints::read(dir).filter(|found| found.guest && is_served) {
         let places = here.nbd.iter().filter_map(|place| place.parse().ok());
-        volume.uris =
-            places.map(|place| super::up::nbd_uri(&place, &escape(&volume.name))).collect();
+        volume.uris = places.map(|place| uri::nbd(&place, &volume.name)).collect();
     }
     volume
 }
