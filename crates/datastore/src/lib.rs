@@ -2,7 +2,7 @@
 //! well.
 //!
 //! [`Datastore`] is the contract; [`backend`]s fulfil it (`dir`, `s3`, `mem`). [`layer`]s stack on
-//! it (retry, meter, latency and faults), and [`conformance`] is the suite that every backend
+//! it (retry, meter, latency and faults). `tests/conformance` is the suite that every backend
 //! passes.
 //!
 //! Everything mutable in the store is a [`record`]: replaced by conditional write only, and judged
@@ -10,7 +10,6 @@
 
 pub mod backend;
 mod backoff;
-pub mod conformance;
 mod contract;
 mod error;
 pub mod identity;
