@@ -2,9 +2,9 @@
 
 use super::{LOOK, Watch, qcow2, unusable};
 use crate::arguments::Import;
-use crate::client::escape;
 use rekindle_base::Kind;
 use rekindle_env::Address;
+use rekindle_front::uri;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
 use rustix::io::FdFlags;
