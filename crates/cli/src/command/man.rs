@@ -4,7 +4,6 @@
 use crate::arguments::{Cli, Common, Man};
 use clap::CommandFactory;
 use rekindle_terminal::failure::{Failure, Outcome};
-use rekindle_terminal::output;
 use std::io;
 
 /// Writes a page for each command.

@@ -218,7 +218,7 @@ fn drain(common: &Common, named: &Named) -> Outcome {
 }
 
 fn pin(common: &Common, named: &Named, pinned: bool) -> Outcome {
-    let (client, path) = (client(common)?, path(&named.name, "/pin"));
+    let (client, path) = (client(common)?, volume_path(&named.name, "/pin"));
     let volume: Volume =
         if pinned { client.post(&path, &json!({}))? } else { client.delete(&path)? };
     if common.json {

@@ -13,7 +13,6 @@ mod segment;
 use crate::arguments::{Common, Inspect};
 use rekindle_base::Kind;
 use rekindle_terminal::failure::{EXIT_FAILED, Failure, Outcome};
-use rekindle_terminal::output;
 use report::Report;
 use std::io::Read;
 use std::path::{Path, PathBuf};
