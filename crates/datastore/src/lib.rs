@@ -24,12 +24,8 @@ mod secret;
 pub use backoff::Policy;
 pub use contract::{Datastore, Listed, Removal, Room, Store, Version};
 pub use error::Error;
-pub use identity::Identity;
+pub use identity::{FORMATS, Identity};
 pub use key::{name_key, name_of_key};
 pub use open::{Url, open, open_known};
 pub use probe::probe;
 pub use secret::Secret;
-
-/// The newest version that this binary knows of each format of this crate.
-pub const FORMATS: [(&str, u32); 1] =
-    [(<Identity as record::Body>::WHAT, <Identity as record::Body>::FORMAT)];
