@@ -4,16 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-/// Finds the circles among the files of one crate. `files`: paths below `src`, and texts.
-pub fn circles(files: &[(PathBuf, String)]) -> Vec<Vec<PathBuf>> {
+/// Finds the circles among the files of one crate. `files`: paths below `src`, and texts. `hub`: a
+/// file that all others may use, whatever it uses.
+pub fn circles(files: &[(PathBuf, String)], hub: Option<&Path>) -> Vec<Vec<PathBuf>> {
     let modules: BTreeMap<Vec<String>, usize> =
         files.iter().enumerate().map(|(index, (path, _))| (module_of(path), index)).collect();
+    let hub = files.iter().position(|(path, _)| Some(path.as_path()) == hub);
     let uses: Vec<BTreeSet<usize>> = files
         .iter()
         .enumerate()
         .map(|(index, (path, text))| {
-            let used = paths_in(text, &module_of(path));
-            used.iter().map(|path| resolve(&modules, path)).filter(|&to| to != index).collect()
+            let used = paths_in(text, &module_of(path), &modules);
+            let used = used.iter().map(|path| resolve(&modules, path));
+            used.filter(|&to| to != index && Some(to) != hub).collect()
         })
         .collect();
     let reach: Vec<BTreeSet<usize>> = (0..files.len()).map(|from| reached(&uses, from)).collect();
@@ -73,21 +76,35 @@ fn resolve(modules: &BTreeMap<Vec<String>, usize>, path: &[String]) -> usize {
         .unwrap_or_default()
 }
 
-/// The paths that begin with `crate::` or `super::`, in code that is neither comment nor test.
-fn paths_in(text: &str, module: &[String]) -> Vec<Vec<String>> {
+/// The paths that begin with `crate::`, `super::` or the name of a child, in code that is neither
+/// comment nor test. A re-export uses nothing itself.
+fn paths_in(
+    text: &str,
+    module: &[String],
+    modules: &BTreeMap<Vec<String>, usize>,
+) -> Vec<Vec<String>> {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let code: String =
         code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
+    let is_re_export = |line: &&str| {
+        let line = line.trim_start();
+        line.starts_with("pub use ") || line.starts_with("pub(crate) use ")
+    };
+    let code: String = code.split_inclusive(';').filter(|line| !is_re_export(line)).collect();
+    let children = modules.keys().filter(|other| parent_of(other) == module);
+    let children = children.filter_map(|child| child.last()).map(|child| format!("{child}::"));
     let mut found = Vec::new();
-    for word in ["crate::", "super::"] {
-        for (at, _) in code.match_indices(word) {
+    for word in ["crate::".to_owned(), "super::".to_owned()].into_iter().chain(children) {
+        for (at, _) in code.match_indices(&word) {
             let before = code[..at].chars().next_back();
             if before.is_some_and(|one| one.is_alphanumeric() || one == '_' || one == ':') {
                 continue;
             }
-            let mut base: Vec<String> =
-                if word == "crate::" { Vec::new() } else { parent_of(module) };
-            let mut rest = &code[at + word.len()..];
+            let (mut base, mut rest) = match word.as_str() {
+                "crate::" => (Vec::new(), &code[at + word.len()..]),
+                "super::" => (parent_of(module), &code[at + word.len()..]),
+                _ => (module.to_vec(), &code[at..]),
+            };
             while let Some(next) = rest.strip_prefix("super::") {
                 (base, rest) = (parent_of(&base), next);
             }
@@ -145,7 +162,7 @@ mod tests {
     fn circle_of(files: &[(&str, &str)]) -> Vec<Vec<PathBuf>> {
         let files: Vec<_> =
             files.iter().map(|(path, text)| (path.into(), (*text).to_owned())).collect();
-        circles(&files)
+        circles(&files, None)
     }
 
     #[test]
@@ -163,6 +180,20 @@ mod tests {
             ("a/c.rs", "use crate::a::b::One; use super::Two;"),
         ];
         assert!(circle_of(&family).is_empty(), "a parent and its children");
+    }
+
+    #[test]
+    fn a_parent_that_uses_a_grandchild_by_its_childs_name_is_seen_unless_it_is_the_hub() {
+        let files = [
+            ("lib.rs", "mod a;use a::b::One;pub use a::b::Two;"),
+            ("a/mod.rs", "mod b;pub use b::Three;"),
+            ("a/b.rs", "use crate::Inner;"),
+        ];
+        let circle = [["lib.rs", "a/b.rs"].map(PathBuf::from)];
+        assert_eq!(circle_of(&files), circle);
+        let files: Vec<_> =
+            files.iter().map(|(path, text)| (path.into(), (*text).to_owned())).collect();
+        assert!(circles(&files, Some(Path::new("lib.rs"))).is_empty());
     }
 
     #[test]

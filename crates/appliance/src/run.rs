@@ -9,7 +9,7 @@ use crate::{CONSOLE, Description, PANIC, RESET, Run, SAID, SERVES};
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_supervise::endpoints::{Endpoints, Lock};
-use rekindle_supervise::signals::StopSignals;
+use rekindle_supervise::signals::{StopSignals, until};
 use rekindle_supervise::sockets::{Listening, Role};
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
@@ -322,13 +322,6 @@ async fn until_it_serves(signal: &mut UnixStream) -> io::Result<()> {
         if byte == SERVES {
             return Ok(());
         }
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -9,6 +9,7 @@ use hyper_util::rt::TokioIo;
 use rekindle_base::Kind;
 use rekindle_env::Address;
 use rekindle_env::real::folder::Folder;
+use rekindle_front::uri::escape;
 use rekindle_supervise::endpoints;
 use rekindle_supervise::signals::StopSignals;
 use rekindle_supervise::sockets::HTTP_SOCKET;
@@ -299,16 +300,9 @@ fn refused(status: StatusCode, value: &Value) -> Failure {
     failure
 }
 
-/// Percent-encodes a part of a path, which may hold any character.
-pub fn escape(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                char::from(byte).to_string()
-            }
-            other => format!("%{other:02X}"),
-        })
-        .collect()
+/// Returns the path of a volume in the API, or of a part of it.
+pub fn volume_path(name: &str, rest: &str) -> String {
+    format!("/api/v1/volumes/{}{rest}", escape(name))
 }
 
 /// Reverses [`escape`].

@@ -18,6 +18,7 @@ mod compression;
 mod content;
 mod error;
 pub mod format;
+mod formats;
 mod index;
 pub mod landed;
 pub mod limits;
@@ -43,22 +44,12 @@ mod warmup;
 pub use batch::Batch;
 pub use content::{Config, Content, Stats};
 pub use error::{Error, Missing};
+pub use formats::FORMATS;
 pub use live::Hold;
 pub use parity::Parity;
 pub use pointer::{BadPointer, POINTER_BYTES, Pointer};
 
-use rekindle_datastore::record::Body;
-
-/// The newest version that this binary knows of each format of this crate.
-pub const FORMATS: [(&str, u32); 7] = [
-    ("pack", format::pack::VERSION as u32),
-    ("pack parity", format::parity::VERSION as u32),
-    ("tree node", format::node::VERSION as u32),
-    ("moved pack", format::moved::VERSION as u32),
-    (sweep::condemned::Condemned::WHAT, sweep::condemned::Condemned::FORMAT),
-    (sweep::Lease::WHAT, sweep::Lease::FORMAT),
-    (sweep::Ack::WHAT, sweep::Ack::FORMAT),
-];
+use serde::{Deserialize, Serialize};
 
 /// The use of a chunk: decides the pack it goes to and its weight in the cache (metadata 3, data
 /// 1).
@@ -71,7 +62,8 @@ pub enum Class {
 }
 
 /// The compression of chunks (each one is compressed only when that pays).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Compression {
     /// Not at all.
     None,

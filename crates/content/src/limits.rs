@@ -85,8 +85,6 @@ pub const DOUBTED_PACKS_MAX: usize = 1 << 16;
 pub const LANDED_CHUNKS_MAX: usize = 1 << 20;
 /// Packs that this start wrote and of whose batches it knows the outcome; the oldest are forgotten.
 pub const OWN_PACKS_MAX: usize = 1 << 16;
-/// Zero runs shorter than this are data, bytes.
-pub const ZERO_RUN_BYTES_MIN: usize = 8 << 10;
 
 const _: () = assert!(
     NODE_ENTRIES_MIN * 2 <= NODE_ENTRIES_MAX,

@@ -47,7 +47,8 @@ impl Content {
     }
 
     /// Reads a chunk with the children that it declared.
-    pub async fn read_with_children(
+    #[cfg(test)]
+    pub(crate) async fn read_with_children(
         &self,
         pointer: &Pointer,
         class: Class,

@@ -74,13 +74,6 @@ impl Findings {
         self.damages.iter().find(|damage| damage.is_root())
     }
 
-    /// The keys of the outermost tree that are at stake for one reason, ascending, apart from one
-    /// another; some may still come back.
-    #[must_use]
-    pub fn at_stake(&self, missing: Missing) -> Vec<Range<u64>> {
-        merged(self.damages.iter().filter(|damage| damage.missing == missing).map(outermost))
-    }
-
     /// Each chunk that cannot be had.
     #[must_use]
     pub fn damages(&self) -> &[Damage] {

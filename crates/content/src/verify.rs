@@ -118,31 +118,21 @@ impl Extent {
     }
 }
 
-/// Reads and checks everything below `roots`, as fast as it goes. See [`verify_within`].
+/// Reads and checks everything below `roots`, as fast as it goes. See [`verify_extents`].
 pub async fn verify(
     content: &Content,
     roots: &[Root],
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Report, Error> {
-    verify_within(content, roots, Budget::Unlimited, progress).await
-}
-
-/// Reads and checks everything below `roots`, and takes no more of the machine than `budget`. Calls
-/// `progress` after every few chunks. An error means that no proof is possible now (the store is
-/// away), not that something is damaged.
-pub async fn verify_within(
-    content: &Content,
-    roots: &[Root],
-    budget: Budget,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Report, Error> {
     let roots: Vec<_> = roots.iter().map(|root| (*root, Extent::All)).collect();
-    verify_extents(content, &roots, budget, progress).await
+    verify_extents(content, &roots, Budget::Unlimited, progress).await
 }
 
-/// Like [`verify_within`], for only an extent of each root. A caller that keeps no [`crate::Hold`]
-/// through a long check keeps one during this call, and looks again at what was missing: it may
-/// have been written over and swept meanwhile.
+/// Reads and checks an extent of each root, and takes no more of the machine than `budget`. Calls
+/// `progress` after every few chunks. An error means that no proof is possible now (the store is
+/// away), not that something is damaged. A caller that keeps no [`crate::Hold`] through a long
+/// check keeps one during this call, and looks again at what was missing: it may have been written
+/// over and swept meanwhile.
 pub async fn verify_extents(
     content: &Content,
     roots: &[(Root, Extent)],
@@ -441,7 +431,7 @@ mod tests {
             let cold = Content::open(env.clone(), store, content.inner.config.clone());
             let begun = env.now();
             let budget = Budget::BytesPerSecond(100_000);
-            verify_within(&cold, &[root], budget, &mut |_| ()).await.unwrap();
+            verify_extents(&cold, &[(root, Extent::All)], budget, &mut |_| ()).await.unwrap();
             let (took, read) = (env.now().since(begun), meter.read(Call::GetRange).bytes);
             assert!(took.as_secs() * 100_000 >= read / 2, "{read} bytes in {took:?}");
         });

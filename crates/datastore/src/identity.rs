@@ -8,6 +8,9 @@ use rekindle_base::StoreId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// The newest version that this binary knows of each format of this crate.
+pub const FORMATS: [(&str, u32); 1] = [(Identity::WHAT, Identity::FORMAT)];
+
 /// The identity of a store; id and secret never change.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {

@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::limits::{KEY_BYTES_MAX, SEGMENT_BYTES_MAX};
-use rekindle_base::{NodeId, PackId, VolumeId};
+use rekindle_base::{NodeId, VolumeId};
 
 /// The identity record, which marks a folder or bucket as a store of rekindle.
 pub const IDENTITY: &str = "rekindle.json";
@@ -60,24 +60,6 @@ pub fn node_key(node: NodeId) -> String {
 #[must_use]
 pub fn volume_key(volume: VolumeId) -> String {
     format!("{VOLUMES}{volume}")
-}
-
-/// Returns the key of a pack of data chunks.
-#[must_use]
-pub fn data_pack_key(pack: PackId) -> String {
-    format!("{PACKS_DATA}{pack}")
-}
-
-/// Returns the key of a pack of metadata chunks.
-#[must_use]
-pub fn meta_pack_key(pack: PackId) -> String {
-    format!("{PACKS_META}{pack}")
-}
-
-/// Returns the key of the note on where compaction has moved a pack's chunks.
-#[must_use]
-pub fn moved_key(pack: PackId) -> String {
-    format!("{MOVED}{pack}")
 }
 
 /// Bytes of an encoded name in one segment. A longer name goes on in the next segment; a `+` at the

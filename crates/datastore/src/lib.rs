@@ -2,7 +2,7 @@
 //! well.
 //!
 //! [`Datastore`] is the contract; [`backend`]s fulfil it (`dir`, `s3`, `mem`). [`layer`]s stack on
-//! it (retry, meter, latency and faults), and [`conformance`] is the suite that every backend
+//! it (retry, meter, latency and faults). `tests/conformance` is the suite that every backend
 //! passes.
 //!
 //! Everything mutable in the store is a [`record`]: replaced by conditional write only, and judged
@@ -10,7 +10,6 @@
 
 pub mod backend;
 mod backoff;
-pub mod conformance;
 mod contract;
 mod error;
 pub mod identity;
@@ -25,12 +24,8 @@ mod secret;
 pub use backoff::Policy;
 pub use contract::{Datastore, Listed, Removal, Room, Store, Version};
 pub use error::Error;
-pub use identity::Identity;
+pub use identity::{FORMATS, Identity};
 pub use key::{name_key, name_of_key};
 pub use open::{Url, open, open_known};
 pub use probe::probe;
 pub use secret::Secret;
-
-/// The newest version that this binary knows of each format of this crate.
-pub const FORMATS: [(&str, u32); 1] =
-    [(<Identity as record::Body>::WHAT, <Identity as record::Body>::FORMAT)];

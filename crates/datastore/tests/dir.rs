@@ -1,11 +1,13 @@
 //! The folder backend: all rules, races between stores and between processes, and faults of
 //! folders.
 
+mod conformance;
+
 use bytes::Bytes;
 use rekindle_datastore::backend::dir::Dir;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_datastore::record::Writer;
-use rekindle_datastore::{Error, Room, Store, conformance, identity, layer, open, probe};
+use rekindle_datastore::{Error, Room, Store, identity, layer, open, probe};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;

@@ -1,13 +1,14 @@
 //! The S3 backend against a real server. The tests print `SKIPPED` and pass where there is none,
 //! unless `CI` is set.
 
+mod conformance;
 mod versitygw;
 
 use bytes::Bytes;
 use rekindle_datastore::backend::s3::{Place, S3};
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_datastore::record::Writer;
-use rekindle_datastore::{Error, conformance, identity, layer, probe};
+use rekindle_datastore::{Error, identity, layer, probe};
 use std::time::Duration;
 use versitygw::Server;
 

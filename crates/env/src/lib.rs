@@ -130,11 +130,6 @@ impl Env {
         .await
     }
 
-    /// Fills `bytes` with random ones.
-    pub fn fill_random(&self, bytes: &mut [u8]) {
-        self.parts.random.fill(bytes);
-    }
-
     /// A random array, for identifiers and nonces.
     #[must_use]
     pub fn random<const N: usize>(&self) -> [u8; N] {

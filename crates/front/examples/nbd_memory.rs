@@ -7,7 +7,7 @@
 
 use parking_lot::RwLock;
 use rekindle_env::BoxFuture;
-use rekindle_front::conn::{CONNECTIONS_DEFAULT, Connections, check_address};
+use rekindle_front::conn::{CONNECTIONS_DEFAULT, Connections};
 use rekindle_front::nbd::{Export, ExportError, Exports, Target, serve};
 use rekindle_staging::{Extent, Ticket, Written};
 use rekindle_volume::Error;
@@ -106,7 +106,6 @@ fn main() {
         arguments.next().map_or(Ok(256 << 20), |text| rekindle_base::units::parse_size(&text));
     let size = size.expect("a size, such as 256M");
     let staged = arguments.next().is_some_and(|how| how == "staged");
-    check_address(&address, false).expect("a local address");
     let bytes = Arc::new(RwLock::new(vec![0; usize::try_from(size).expect("a size that fits")]));
     let (env, runtime) = rekindle_env::real::env().expect("an environment");
     runtime.block_on(async {

@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 use rekindle_env::{Acceptor, Address, BoxFuture, Env, Stream, TaskHandle};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -353,20 +352,6 @@ impl Connections {
             }
             ended.await;
         }
-    }
-}
-
-/// Refuses an address that strangers can reach: neither protocol authenticates its clients.
-pub fn check_address(address: &Address, allow_remote: bool) -> io::Result<()> {
-    match address {
-        Address::Tcp(socket) if !socket.ip().is_loopback() && !allow_remote => {
-            let message = format!(
-                "refusing to listen at {socket}: anybody who reaches it could read and change every volume; use \
-                 127.0.0.1, [::1] or a Unix socket, or allow remote clients explicitly"
-            );
-            Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
-        }
-        _ => Ok(()),
     }
 }
 

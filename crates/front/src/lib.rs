@@ -9,3 +9,4 @@
 pub mod conn;
 pub mod http;
 pub mod nbd;
+pub mod uri;

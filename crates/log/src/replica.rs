@@ -1,5 +1,6 @@
-//! Copies of the log on other machines. The node plugs the holders in ([`Replica`]); the log copies
-//! each segment that this life opens to all of them, beside its own writes to flash.
+//! Copies of the log on other machines. The log copies each segment that this life opens to all
+//! holders ([`Replica`]), beside its own writes to flash. Only tests plug holders in yet: no node
+//! has peers.
 //!
 //! A replica is behind by what it has not said yes to, and a write waits for it only if the write's
 //! class says so ([`crate::Log::reach`]). So a slow holder costs other writes nothing, and one that

@@ -5,8 +5,8 @@
 //! open the log. None of these steps grows with volumes, bytes or clients. Work that only makes the
 //! node faster ([`crate::work`]) follows the first reply.
 
-use crate::config::{Config, Sizes, Sweep};
-use crate::core::{Core, Ground, Settings};
+use crate::config::{Config, Sizes};
+use crate::core::{Core, Ground};
 use crate::incarnation::{self, Beginning};
 use crate::node_file::{FolderLock, Keeper, LogNote, NodeFile};
 use crate::record::{self, NodeRecord};
@@ -15,8 +15,6 @@ use crate::starts::{Landed, Starts};
 use crate::warm_memory::{self, WarmMemory};
 use crate::{Error, limits};
 use rekindle_base::{Incarnation, NodeId};
-use rekindle_content::Content;
-use rekindle_content::sweep::{Budget, Options, Sweeper};
 use rekindle_datastore::identity::{self, Identity};
 use rekindle_datastore::layer::{self, fault, meter::Meter};
 use rekindle_datastore::record::{Held, Writer};
@@ -24,9 +22,8 @@ use rekindle_datastore::{Error as StoreError, Store};
 use rekindle_env::boot::Watch;
 use rekindle_env::{Env, Moment, Timestamp};
 use rekindle_log::Log;
-use rekindle_staging::Staging;
-use rekindle_volume::{Kind, Volumes};
-use std::sync::Arc;
+use rekindle_volume::Kind;
+use std::ops::Deref;
 
 /// A node, put together and ready to serve.
 pub struct Node {
@@ -41,14 +38,9 @@ pub struct Node {
     pub identity: Identity,
     pub store: Store,
     pub meter: Meter,
-    pub writer: Writer,
-    pub content: Content,
-    pub log: Log,
+    core: Core,
     /// The findings of the log's opening.
     pub opened: rekindle_log::Opened,
-    pub staging: Staging,
-    pub volumes: Volumes,
-    pub sweeper: Arc<Sweeper>,
     /// End of the assembly.
     pub started: Timestamp,
     /// The memory that outlives the process.
@@ -58,6 +50,14 @@ pub struct Node {
     /// Duration of each step of the start, in order, microseconds.
     pub phases: Vec<(&'static str, u64)>,
     _lock: FolderLock,
+}
+
+impl Deref for Node {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
 }
 
 /// A timer for the steps of the start.
@@ -219,25 +219,15 @@ impl Node {
         }
         let ground = Ground {
             store: open.store.clone(),
+            identity: identity.clone(),
             writer,
+            record: held.value,
             log,
             frames: warm.frames.clone(),
-            era: held.value.copies,
-            taken: held.value.taken,
-            copied_since: held.value.copied_since.unwrap_or_default(),
+            memory_outlives_process,
         };
-        let settings = Settings {
-            content: content_config(&config, &identity, &scale),
-            staging: staging_config(&config, sizes, &scale, memory_outlives_process),
-            sweep: sweep_options(&config, &scale),
-            read_ahead: config.read_ahead,
-            direct_path: config.direct_path,
-            kinds,
-        };
-        let Core { writer, content, log, staging, volumes, sweeper } =
-            Core::assemble(env, ground, settings);
-        volumes.stop_at_once(config.stop_parallel);
-        crate::marks::begin(env, &writer, &content, &volumes, &identity);
+        let core = Core::assemble(env, (&config, sizes, &scale), ground, kinds);
+        crate::marks::begin(env, &core, &identity);
         open.faults.set(open.plan);
         phases.done("volumes");
         Ok(Self {
@@ -251,13 +241,8 @@ impl Node {
             identity,
             store: open.store,
             meter: open.meter,
-            writer,
-            content,
-            log,
+            core,
             opened,
-            staging,
-            volumes,
-            sweeper,
             started: env.wall_clock(),
             warm,
             home: keeper,
@@ -423,48 +408,6 @@ fn log_config(config: &Config, node: NodeId, sizes: Sizes, scale: &Scale) -> rek
         flash_bytes: sizes.flash_bytes,
         flush_interval: scale.flush_interval,
     }
-}
-
-fn content_config(config: &Config, identity: &Identity, scale: &Scale) -> rekindle_content::Config {
-    rekindle_content::Config {
-        secret: identity.secret.0,
-        compression: config.compression.into(),
-        parity: config.parity,
-        pack_bytes: scale.pack_bytes,
-        cache_bytes: config.cache_bytes,
-        index_bytes: config.index_bytes,
-        uploads: scale.uploads,
-    }
-}
-
-fn staging_config(
-    config: &Config,
-    sizes: Sizes,
-    scale: &Scale,
-    memory_outlives_process: bool,
-) -> rekindle_staging::Config {
-    let destage = &config.destage;
-    rekindle_staging::Config {
-        flash_bytes: sizes.flash_bytes,
-        memory_bytes: config.held_bytes,
-        destage_age: destage.age,
-        destage_bytes: destage.bytes,
-        batch_bytes: destage.batch_bytes,
-        destagers: destage.workers,
-        index_at_once: scale.index_at_once,
-        age_deadline: destage.deadline,
-        memory_outlives_process,
-    }
-}
-
-/// The share of the machine that a sweep may take, and how long it leaves young packs alone.
-fn sweep_options(config: &Config, scale: &Scale) -> Options {
-    let budget = match config.sweep.percent {
-        100.. => Budget::Unlimited,
-        percent => Budget::Percent(percent),
-    };
-    let Sweep { grace, compact_below, .. } = config.sweep;
-    Options { budget, grace, compact_below, ..scale.sweep }
 }
 
 #[cfg(test)]

@@ -8,30 +8,10 @@
 use crate::limits;
 use crate::prices::Prices;
 use crate::scale::Scale;
-use rekindle_content::Parity;
+use rekindle_content::{Compression, Parity};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// The compression of new chunks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Compression {
-    None,
-    Lz4,
-    #[default]
-    Zstd,
-}
-
-impl From<Compression> for rekindle_content::Compression {
-    fn from(choice: Compression) -> Self {
-        match choice {
-            Compression::None => Self::None,
-            Compression::Lz4 => Self::Lz4,
-            Compression::Zstd => Self::Zstd,
-        }
-    }
-}
 
 /// The triggers and bounds of destaging.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +42,7 @@ impl Default for Destage {
 
 /// The pace of sweeps, which give back unreachable space in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Sweep {
     /// Time between the beginnings of two sweeps; `None`: only on request.
     pub interval: Option<Duration>,
@@ -71,7 +52,6 @@ pub struct Sweep {
     pub grace: Duration,
     /// A pack is compacted when less than this share of its bytes, percent, is live. A greater
     /// share leaves less waste in the store, and copies more.
-    #[serde(default = "compact_below")]
     pub compact_below: u8,
 }
 
@@ -81,7 +61,7 @@ impl Default for Sweep {
             interval: Some(Duration::from_secs(15 * 60)),
             percent: 30,
             grace: limits::SWEEP_GRACE,
-            compact_below: compact_below(),
+            compact_below: rekindle_content::limits::COMPACT_BELOW_PERCENT,
         }
     }
 }
@@ -102,15 +82,16 @@ impl Default for Scrub {
     }
 }
 
-/// The settings of a node.
+/// The settings of a node. An older supervisor does not say all of them to its workers: what is
+/// missing has its default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Config {
     /// The node's own folder; absolute.
     pub dir: PathBuf,
     /// The user's permission that this folder goes on as its node, although other copies of it have
     /// been started. Good for one start: the folder remembers the number, and a restarted worker
     /// with the same number has no permission any more.
-    #[serde(default)]
     pub take_identity: Option<u64>,
     /// URL of the datastore; `DIR/store` when absent.
     pub store: Option<String>,
@@ -123,79 +104,45 @@ pub struct Config {
     /// Length of the warm memory, bytes.
     pub warm_bytes: Option<u64>,
     /// Part of the warm memory for block frames, bytes; 0: none.
-    #[serde(default)]
     pub warm_frames_bytes: Option<u64>,
     /// RAM for cached chunks, bytes.
     pub cache_bytes: u64,
     /// RAM for the dedup index, bytes.
     pub index_bytes: u64,
     /// RAM for long requests of all clients together, bytes.
-    #[serde(default = "requests_bytes")]
     pub requests_bytes: u64,
     /// RAM for writes that wait until the store has them, bytes.
-    #[serde(default = "held_bytes")]
     pub held_bytes: u64,
     pub compression: Compression,
     /// Parity of new packs.
-    #[serde(default)]
     pub parity: Option<Parity>,
     /// Whether data in memory is read by a plain call; `false` shows the cost of messages between
     /// threads.
-    #[serde(default = "yes")]
     pub direct_path: bool,
     /// Whether a volume's tree is read as soon as it is attached, not only on demand.
-    #[serde(default)]
     pub read_ahead: bool,
     pub destage: Destage,
     pub sweep: Sweep,
     /// Time after which a volume in a transitional state is reported as stuck.
     pub stuck_after: Duration,
     /// Volumes that a stop takes out of service at once.
-    #[serde(default = "most_stops")]
     pub stop_parallel: usize,
     /// The rules by which idle volumes go out of service.
     pub collector: rekindle_volume::collector::Settings,
-    #[serde(default)]
     pub scrub: Scrub,
     /// What the store charges.
-    #[serde(default)]
     pub prices: Prices,
     /// Whether a worker has served before. Clients may then wait at the sockets: a worker that
     /// finds a newer copy of the folder stays, and tells them so.
-    #[serde(default)]
     pub restarted: bool,
     /// The error of the last worker, if it never came to serve.
-    #[serde(default)]
     pub last_failure: Option<String>,
 }
 
-fn requests_bytes() -> u64 {
-    limits::REQUESTS_BYTES_DEFAULT
-}
-
-fn held_bytes() -> u64 {
-    limits::HELD_BYTES_DEFAULT
-}
-
-/// The default for a config of an older supervisor, whose workers always did so.
-fn yes() -> bool {
-    true
-}
-
-fn compact_below() -> u8 {
-    rekindle_content::limits::COMPACT_BELOW_PERCENT
-}
-
-fn most_stops() -> usize {
-    rekindle_volume::limits::STOPS_MAX
-}
-
-impl Config {
-    /// Makes the default settings for a node in `dir`.
-    #[must_use]
-    pub fn new(dir: PathBuf) -> Self {
+impl Default for Config {
+    fn default() -> Self {
         Self {
-            dir,
+            dir: PathBuf::new(),
             take_identity: None,
             store: None,
             store_fault: None,
@@ -205,9 +152,9 @@ impl Config {
             warm_frames_bytes: None,
             cache_bytes: limits::CACHE_BYTES_DEFAULT,
             index_bytes: limits::INDEX_BYTES_DEFAULT,
-            requests_bytes: requests_bytes(),
-            held_bytes: held_bytes(),
-            compression: Compression::default(),
+            requests_bytes: limits::REQUESTS_BYTES_DEFAULT,
+            held_bytes: limits::HELD_BYTES_DEFAULT,
+            compression: Compression::Zstd,
             parity: None,
             direct_path: true,
             read_ahead: false,
@@ -215,12 +162,20 @@ impl Config {
             sweep: Sweep::default(),
             prices: Prices::default(),
             stuck_after: limits::STUCK_AFTER_DEFAULT,
-            stop_parallel: most_stops(),
+            stop_parallel: rekindle_volume::limits::STOPS_MAX,
             collector: rekindle_volume::collector::Settings::default(),
             scrub: Scrub::default(),
             restarted: false,
             last_failure: None,
         }
+    }
+}
+
+impl Config {
+    /// Makes the default settings for a node in `dir`.
+    #[must_use]
+    pub fn new(dir: PathBuf) -> Self {
+        Self { dir, ..Self::default() }
     }
 
     /// Checks that the settings make sense together. The error says what to change.

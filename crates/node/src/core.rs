@@ -1,13 +1,16 @@
 //! The core of a node: what serves volumes over a store, a log that was opened, and warm memory.
 //!
 //! [`Core::assemble`] is the only wiring of these parts. The daemon ([`crate::assemble`]) and the
-//! simulation use it. They differ in [`Settings`], and in how they find the log and take a life.
+//! simulation use it. They differ in [`Scale`], in their kinds of volumes, and in their store.
 
+use crate::config::{Config, Sizes, Sweep};
 use crate::indirect;
-use rekindle_base::Incarnation;
+use crate::record::NodeRecord;
+use crate::scale::Scale;
 use rekindle_content::Content;
-use rekindle_content::sweep::{Options, Sweeper};
+use rekindle_content::sweep::{Budget, Options, Sweeper};
 use rekindle_datastore::Store;
+use rekindle_datastore::identity::Identity;
 use rekindle_datastore::record::Writer;
 use rekindle_env::Env;
 use rekindle_log::Log;
@@ -17,32 +20,17 @@ use rekindle_warm::Frames;
 use std::sync::Arc;
 
 /// The ground that a core stands on: one life of one node.
-pub struct Ground {
-    pub store: Store,
+pub(crate) struct Ground {
+    pub(crate) store: Store,
+    pub(crate) identity: Identity,
     /// The node's writer, with the store's secret and the incarnation of this life.
-    pub writer: Writer,
-    pub log: Log,
+    pub(crate) writer: Writer,
+    /// The node's record, which names this life.
+    pub(crate) record: NodeRecord,
+    pub(crate) log: Log,
     /// Block frames of warm memory, if there is room for any.
-    pub frames: Option<Frames>,
-    /// The era of the record cache; `None` keeps no records in warm memory.
-    pub era: Option<u64>,
-    /// The last life by which a folder took the node over from a copy of itself.
-    pub taken: Incarnation,
-    /// The life that found warm memory lost after a life without an orderly end.
-    pub copied_since: Incarnation,
-}
-
-/// Sizes and habits; small in a simulation.
-pub struct Settings {
-    pub content: rekindle_content::Config,
-    pub staging: rekindle_staging::Config,
-    pub sweep: Options,
-    /// Whether a volume's tree is read ahead when the volume comes into service.
-    pub read_ahead: bool,
-    /// Whether a plain call reads what is in RAM; if not, see [`crate::indirect`].
-    pub direct_path: bool,
-    /// The kinds of volumes: [`kinds`], and those of a test.
-    pub kinds: Vec<Box<dyn Kind>>,
+    pub(crate) frames: Option<Frames>,
+    pub(crate) memory_outlives_process: bool,
 }
 
 /// Returns the kinds of volumes that this binary knows: the one registration of each.
@@ -66,36 +54,81 @@ impl Core {
     /// Puts the parts together. A plain call: reads nothing, and starts the background work of the
     /// parts.
     #[must_use]
-    pub fn assemble(env: &Env, ground: Ground, settings: Settings) -> Self {
-        let Ground { store, writer, log, frames, era, taken, copied_since } = ground;
-        let writer = match (&frames, era) {
+    pub(crate) fn assemble(
+        env: &Env,
+        (config, sizes, scale): (&Config, Sizes, &Scale),
+        ground: Ground,
+        kinds: Vec<Box<dyn Kind>>,
+    ) -> Self {
+        let Ground { store, identity, writer, record, log, frames, memory_outlives_process } =
+            ground;
+        let writer = match (&frames, record.copies) {
             (Some(frames), Some(era)) => {
                 writer.with_cache(Arc::new(WarmRecordCache::new(frames.clone(), era)))
             }
             _ => writer,
         };
-        let content = Content::open_warm(env.clone(), store, settings.content, frames);
-        let staging = Staging::start(
-            env.clone(),
-            log.clone(),
-            content.clone(),
-            writer.clone(),
-            settings.staging,
-        );
-        staging.taken(taken);
-        staging.copied_since(copied_since);
-        let kinds = settings.kinds;
-        let kinds = if settings.direct_path { kinds } else { indirect::all(env, kinds) };
+        let content = content_config(config, &identity, scale);
+        let content = Content::open_warm(env.clone(), store, content, frames);
+        let staging = staging_config(config, sizes, scale, memory_outlives_process);
+        let staging =
+            Staging::start(env.clone(), log.clone(), content.clone(), writer.clone(), staging);
+        staging.taken(record.taken);
+        staging.copied_since(record.copied_since.unwrap_or_default());
+        let kinds = if config.direct_path { kinds } else { indirect::all(env, kinds) };
         let volumes = Volumes::open(Parts {
             env: env.clone(),
             writer: writer.clone(),
             content: content.clone(),
             staging: staging.clone(),
             kinds: Kinds::new(kinds),
-            read_ahead: settings.read_ahead,
+            read_ahead: config.read_ahead,
         });
+        volumes.stop_at_once(config.stop_parallel);
         let sweeper = Sweeper::new(content.clone(), writer.clone(), Arc::new(volumes.clone()));
-        let sweeper = Arc::new(sweeper.with_options(settings.sweep));
+        let sweeper = Arc::new(sweeper.with_options(sweep_options(config, scale)));
         Self { writer, content, log, staging, volumes, sweeper }
     }
+}
+
+fn content_config(config: &Config, identity: &Identity, scale: &Scale) -> rekindle_content::Config {
+    rekindle_content::Config {
+        secret: identity.secret.0,
+        compression: config.compression,
+        parity: config.parity,
+        pack_bytes: scale.pack_bytes,
+        cache_bytes: config.cache_bytes,
+        index_bytes: config.index_bytes,
+        uploads: scale.uploads,
+    }
+}
+
+fn staging_config(
+    config: &Config,
+    sizes: Sizes,
+    scale: &Scale,
+    memory_outlives_process: bool,
+) -> rekindle_staging::Config {
+    let destage = &config.destage;
+    rekindle_staging::Config {
+        flash_bytes: sizes.flash_bytes,
+        memory_bytes: config.held_bytes,
+        destage_age: destage.age,
+        destage_bytes: destage.bytes,
+        batch_bytes: destage.batch_bytes,
+        destagers: destage.workers,
+        index_at_once: scale.index_at_once,
+        age_deadline: destage.deadline,
+        memory_outlives_process,
+    }
+}
+
+/// The share of the machine that a sweep may take, and how long it leaves young packs alone.
+fn sweep_options(config: &Config, scale: &Scale) -> Options {
+    let budget = match config.sweep.percent {
+        100.. => Budget::Unlimited,
+        percent => Budget::Percent(percent),
+    };
+    let Sweep { grace, compact_below, .. } = config.sweep;
+    Options { budget, grace, compact_below, ..scale.sweep }
 }

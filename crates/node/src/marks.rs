@@ -1,28 +1,19 @@
 //! Markers for the folders of a store of an older version, written once the store has proved sound.
 
-use rekindle_content::Content;
+use crate::core::Core;
 use rekindle_content::sweep::Roots;
-use rekindle_datastore::record::Writer;
 use rekindle_datastore::{Error, Identity, identity, key};
 use rekindle_env::Env;
-use rekindle_volume::Volumes;
 
 /// Marks the folders in the background, unless they are marked already.
-pub(crate) fn begin(
-    env: &Env,
-    writer: &Writer,
-    content: &Content,
-    volumes: &Volumes,
-    identity: &Identity,
-) {
+pub(crate) fn begin(env: &Env, core: &Core, identity: &Identity) {
     if identity.is_marked() {
         return;
     }
-    let (writer, content) = (writer.clone(), content.clone());
-    let roots = volumes.clone();
+    let core = core.clone();
     env.spawn("store-marks", async move {
-        match is_sound(&writer, &content, &roots).await {
-            Ok(true) => match identity::mark(&writer).await {
+        match is_sound(&core).await {
+            Ok(true) => match identity::mark(&core.writer).await {
                 Ok(_) => tracing::info!("the folders of the store have markers now"),
                 Err(error) => tracing::warn!("the folders of the store get no markers: {error}"),
             },
@@ -35,18 +26,14 @@ pub(crate) fn begin(
 }
 
 /// Whether some content can be read with the store's secret, or the store is empty.
-async fn is_sound(
-    writer: &Writer,
-    content: &Content,
-    roots: &dyn Roots,
-) -> Result<bool, rekindle_content::Error> {
-    let roots = roots.roots().await?;
+async fn is_sound(core: &Core) -> Result<bool, rekindle_content::Error> {
+    let roots = Roots::roots(&core.volumes).await?;
     for root in roots.iter().filter(|root| root.is_some()) {
-        if rekindle_content::tree::get(content, root, 0).await.is_ok() {
+        if rekindle_content::tree::get(&core.content, root, 0).await.is_ok() {
             return Ok(true);
         }
     }
     let empty = |page: Result<Vec<_>, Error>| page.map(|page| page.is_empty());
-    let nothing = empty(writer.store.list(key::PACKS, None).await)?;
+    let nothing = empty(core.writer.store.list(key::PACKS, None).await)?;
     Ok(nothing && roots.iter().all(Option::is_none))
 }

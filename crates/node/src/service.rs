@@ -21,7 +21,6 @@ use rekindle_front::http::api::{ApiError, Endpoint};
 use rekindle_volume::StopProgress;
 use std::sync::Arc;
 use tokio::sync::watch;
-use words::nbd_uri;
 
 /// The stage of the node's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -288,11 +287,10 @@ impl Service {
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {
-        let nbd = self
-            .inner
-            .nbd
-            .iter()
-            .map(|place| Endpoint { protocol: "nbd".to_owned(), uri: nbd_uri(place, "") });
+        let nbd = self.inner.nbd.iter().map(|place| Endpoint {
+            protocol: "nbd".to_owned(),
+            uri: rekindle_front::uri::nbd(place, ""),
+        });
         let http = self.inner.http.iter().map(|place| Endpoint {
             protocol: "http".to_owned(),
             uri: match place {

@@ -8,7 +8,7 @@ mod sweep;
 mod verify;
 
 pub use attach::attach;
-pub use salvage::{account as salvage_account, rows as salvage_rows, salvage};
+pub use salvage::{rows as salvage_rows, salvage};
 pub use space::space;
 pub use sweep::{leave, status as sweep_status, sweep};
 use verify::scrub;
@@ -18,7 +18,7 @@ use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
 use crate::service::Service;
 use rekindle_datastore::layer::meter::{Call, Part};
-use rekindle_front::http::api::{ApiError, StartSweep};
+use rekindle_front::http::api::ApiError;
 use rekindle_volume::Handle;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -54,9 +54,7 @@ pub fn in_background(node: &Arc<Node>, service: &Service) {
     node.env.spawn("recover", recover::recover(Arc::downgrade(node)));
     node.env.spawn("sweep-agree", sweep::agree(Arc::downgrade(node)));
     every(node, "sweep-timer", node.config.sweep.interval, jobs, |node, jobs| {
-        jobs.begin("sweep", "the store", "steps", |progress| {
-            sweep(node, StartSweep::default(), progress)
-        });
+        jobs.begin("sweep", "the store", "steps", |progress| sweep(node, progress));
     });
     let rate = node.config.scrub.bytes_per_second;
     every(node, "scrub-timer", node.config.scrub.interval, jobs, move |node, jobs| {

@@ -8,7 +8,7 @@ use rekindle_base::{Kind, NodeId, PackId};
 use rekindle_block::Device;
 use rekindle_content::sweep::{Budget, Options};
 use rekindle_content::tree::{self, Root};
-use rekindle_content::{Class, Content};
+use rekindle_content::{Class, Compression, Content};
 use rekindle_datastore::Store;
 use rekindle_datastore::identity;
 use rekindle_datastore::layer::{self, fault};
@@ -16,11 +16,9 @@ use rekindle_datastore::record::Writer;
 use rekindle_env::Env;
 use rekindle_front::conn::Connections;
 use rekindle_front::http::Api;
-use rekindle_front::http::api::{
-    ApiError, CreateVolume, Job, JobState, Problem, Shutdown, StartSweep,
-};
+use rekindle_front::http::api::{ApiError, CreateVolume, Job, JobState, Problem, Shutdown};
 use rekindle_front::nbd::{ExportError, Exports};
-use rekindle_node::config::{Compression, Destage, Scrub, Sweep};
+use rekindle_node::config::{Destage, Scrub, Sweep};
 use rekindle_node::{Config, Error, Node, OpenStore, Scale, Service};
 use rekindle_staging::{Ack, Policy, Written};
 use rekindle_volume::collector;
@@ -292,7 +290,7 @@ impl Served {
     /// Has the store swept, as a user would. `false`: the sweep did not come to its end, because
     /// the store is bad for a while, or another node sweeps or has not agreed.
     pub async fn sweep(&self) -> Result<bool, Problem> {
-        let swept = match self.service.start_sweep(StartSweep::default()).await {
+        let swept = match self.service.start_sweep().await {
             Ok(job) => self.end_of(job).await,
             Err(error) => Err(Problem::from(&error)),
         };

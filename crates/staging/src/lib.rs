@@ -342,6 +342,12 @@ impl Staging {
         u64::from(self.inner.memory_permits).saturating_sub(free)
     }
 
+    /// The volume of this id, if it is in service.
+    #[must_use]
+    pub fn find(&self, id: VolumeId) -> Option<Arc<Staged>> {
+        self.inner.volumes.lock().get(&id).cloned()
+    }
+
     /// Volumes in service.
     #[must_use]
     pub fn volumes(&self) -> Vec<Arc<Staged>> {

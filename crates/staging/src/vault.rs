@@ -25,8 +25,10 @@ pub enum VaultState {
 }
 
 /// The record `volumes/<id>`: the fields that every kind of volume has, and the body of its kind.
-/// A new field is declared here, gets its first value in [`Vault::new`], and its meaning in
-/// `docs/format/vault.md`.
+/// A new field is declared here, gets its first value in [`Vault::new`], its meaning in
+/// `docs/format/vault.md`, and a golden image of its own (`golden/vault-N.json`). `FORMAT` goes up
+/// with it: an older binary would drop the field at its next commit, and an upgrade to such a
+/// binary is refused only if the number tells.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vault {
     pub id: VolumeId,

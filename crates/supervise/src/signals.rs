@@ -2,6 +2,7 @@
 
 use rustix::process::Signal;
 use std::io;
+use std::time::Instant;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 /// A listener for these signals. Until it is made, they end the process.
@@ -31,6 +32,14 @@ impl StopSignals {
             // A terminal that is gone asks for an orderly end as well.
             () = heard(&mut self.hang_up) => Signal::TERM,
         }
+    }
+}
+
+/// Ends at a moment; never without one.
+pub async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct Passed {
 }
 
 /// The sockets that a user asks for, besides the Unix sockets that are always there.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WantedSockets {
     /// Further addresses for NBD.
     pub nbd: Vec<Address>,

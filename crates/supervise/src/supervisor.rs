@@ -13,7 +13,7 @@
 use crate::child::Worker;
 use crate::endpoints::{Endpoints, Lock};
 use crate::restart::Restarts;
-use crate::signals::StopSignals;
+use crate::signals::{StopSignals, until};
 use crate::sockets::Listening;
 use crate::upgrade::{self, Answer, Arrival};
 use crate::worker::{Handover, Ready};
@@ -368,13 +368,6 @@ async fn ended_check(check: &mut Option<Check>) -> (PathBuf, Outcome) {
                 .next("try again: the machine may be short of threads or memory");
             (PathBuf::new(), Err(failure))
         }),
-        None => std::future::pending().await,
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
     }
 }

@@ -401,12 +401,6 @@ impl Volumes {
         self.inner.watch()
     }
 
-    /// Returns the roots of all volumes, stored and live: the sweep of content marks from these. An
-    /// unreadable vault is an error.
-    pub async fn roots(&self) -> Result<Vec<Root>, Error> {
-        Ok(self.run("volume-roots", |inner| async move { roots::roots(&inner).await }).await?)
-    }
-
     /// Finishes removals that a crash interrupted, deletes failed creations older than a day, and
     /// gives lost names back. The sweep calls it.
     pub async fn reap_orphans(&self) -> Result<Reaped, Error> {
@@ -442,6 +436,8 @@ impl Volumes {
 }
 
 impl Roots for Volumes {
+    /// Returns the roots of all volumes, stored and live: the sweep of content marks from these. An
+    /// unreadable vault is an error.
     fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, rekindle_content::Error>> {
         Box::pin(async move {
             let roots =

@@ -15,11 +15,7 @@ pub fn run(common: &Common, command: &Appliance) -> Outcome<u8> {
         Appliance::Run(wanted) => keep(common, wanted),
         Appliance::Reset(reset) => {
             rekindle_appliance::reset(&reset.folder, reset.panic)?;
-            if common.json {
-                output::json(&json!({ "reset": true, "panic": reset.panic }));
-            } else {
-                output::line("the guest starts again");
-            }
+            common.told(&json!({ "reset": true, "panic": reset.panic }), "the guest starts again");
             Ok(0)
         }
     }

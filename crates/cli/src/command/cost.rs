@@ -56,11 +56,7 @@ pub fn run(common: &Common) -> Outcome<u8> {
     let Some(bill) = bill(&store.detail, status.uptime_ms, stored) else {
         return Err(Failure::new("the daemon does not count its requests by part: upgrade it"));
     };
-    if common.json {
-        output::json(&bill);
-    } else {
-        print(&bill, &store.url);
-    }
+    common.shown(&bill, || print(&bill, &store.url));
     Ok(0)
 }
 

@@ -2,8 +2,8 @@
 
 use super::client;
 use crate::arguments::{Common, Debug};
-use crate::client::escape;
 use rekindle_base::units::format_size;
+use rekindle_front::uri::escape;
 use rekindle_terminal::failure::Outcome;
 use rekindle_terminal::output;
 use serde_json::Value;

@@ -2,8 +2,8 @@
 
 use super::{client, job};
 use crate::arguments::{Common, Jobs};
-use crate::client::escape;
 use rekindle_front::http::api::{Job, JobState};
+use rekindle_front::uri::escape;
 use rekindle_terminal::failure::Outcome;
 use rekindle_terminal::output;
 
@@ -13,27 +13,15 @@ pub fn run(common: &Common, jobs: &Jobs) -> Outcome {
     match jobs {
         Jobs::Ls => {
             let jobs: Vec<Job> = client.get("/api/v1/jobs")?;
-            if common.json {
-                output::json(&jobs);
-            } else if jobs.is_empty() {
-                output::line("there were no jobs since the daemon started");
-            } else {
-                list(&jobs);
-            }
+            let head = ["ID", "JOB", "OF", "STATE", "BEGAN", "PROGRESS"];
+            common.rows(jobs, "there were no jobs since the daemon started", head, row);
         }
         Jobs::Cancel(cancel) => {
             let job: Job = client.delete(&format!("/api/v1/jobs/{}", escape(&cancel.id)))?;
-            if common.json {
-                output::json(&job);
-            } else {
-                output::line(&format!(
-                    "job {}, {} of {}: {}",
-                    job.id,
-                    job.kind,
-                    job.subject,
-                    told(&job)
-                ));
-            }
+            common.told(
+                &job,
+                &format!("job {}, {} of {}: {}", job.id, job.kind, job.subject, told(&job)),
+            );
         }
     }
     Ok(())
@@ -48,29 +36,18 @@ fn told(job: &Job) -> &'static str {
     }
 }
 
-fn list(jobs: &[Job]) {
-    let mut table = output::table(["ID", "JOB", "OF", "STATE", "BEGAN", "PROGRESS"]);
-    for one in jobs {
-        let state = match one.state {
-            JobState::Running => "runs",
-            JobState::Done => "done",
-            JobState::Failed => "failed",
-            JobState::Cancelled => "broken off",
-        };
-        let progress = match &one.problem {
-            Some(problem) => problem.message.clone(),
-            // A job that counts nothing has no progress to show at its end.
-            None if one.done == 0 && one.state != JobState::Running => "-".to_owned(),
-            None => job::line(one, "").trim_start_matches(": ").to_owned(),
-        };
-        table.add_row([
-            one.id.clone(),
-            one.kind.clone(),
-            one.subject.clone(),
-            state.to_owned(),
-            output::moment(one.started),
-            progress,
-        ]);
-    }
-    output::rows(&table);
+fn row(one: Job) -> [String; 6] {
+    let state = match one.state {
+        JobState::Running => "runs",
+        JobState::Done => "done",
+        JobState::Failed => "failed",
+        JobState::Cancelled => "broken off",
+    };
+    let progress = match &one.problem {
+        Some(problem) => problem.message.clone(),
+        // A job that counts nothing has no progress to show at its end.
+        None if one.done == 0 && one.state != JobState::Running => "-".to_owned(),
+        None => job::line(&one, "").trim_start_matches(": ").to_owned(),
+    };
+    [one.id, one.kind, one.subject, state.to_owned(), output::moment(one.started), progress]
 }

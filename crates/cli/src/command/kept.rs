@@ -2,73 +2,56 @@
 
 use super::client;
 use crate::arguments::{Common, Named, Purge, Rename, Resize, Restore, Rollback};
-use crate::client::{Client, escape};
+use crate::client::{Client, volume_path};
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::Volume;
+use rekindle_front::uri::escape;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
 use rekindle_volume::{TrashedVolume, VolumeVersion};
 use serde_json::{Value, json};
 
-fn path(name: &str, rest: &str) -> String {
-    format!("/api/v1/volumes/{}{rest}", escape(name))
-}
-
-/// Prints a volume for programs, or a sentence for users.
-fn told(common: &Common, volume: &Volume, sentence: &str) {
-    if common.json {
-        output::json(volume);
-    } else {
-        output::line(sentence);
-    }
-}
-
 pub fn rename(common: &Common, request: &Rename) -> Outcome {
     let body = json!({"name": request.new_name});
-    let volume: Volume = client(common)?.post(&path(&request.name, "/rename"), &body)?;
-    told(common, &volume, &format!("volume '{}' is called '{}' now", request.name, volume.name));
+    let volume: Volume = client(common)?.post(&volume_path(&request.name, "/rename"), &body)?;
+    common.told(&volume, &format!("volume '{}' is called '{}' now", request.name, volume.name));
     Ok(())
 }
 
 pub fn resize(common: &Common, request: &Resize) -> Outcome {
     let body = json!({"size": request.size, "shrink": request.shrink});
-    let volume: Volume = client(common)?.post(&path(&request.name, "/resize"), &body)?;
+    let volume: Volume = client(common)?.post(&volume_path(&request.name, "/resize"), &body)?;
     let size = format_size(volume.size);
     let anew = match volume.clients {
         0 => "",
         _ => "; those who use it see that when they connect anew",
     };
-    told(common, &volume, &format!("volume '{}' has {size} now{anew}", volume.name));
+    common.told(&volume, &format!("volume '{}' has {size} now{anew}", volume.name));
     Ok(())
 }
 
 pub fn versions(common: &Common, named: &Named) -> Outcome {
-    let versions: Vec<VolumeVersion> = client(common)?.get(&path(&named.name, "/versions"))?;
-    if common.json {
-        output::json(&versions);
-        return Ok(());
-    }
-    if versions.is_empty() {
-        output::line(&format!("nothing earlier is kept of volume '{}'", named.name));
-        return Ok(());
-    }
-    let mut table = output::table(["VERSION", "CONTENT UNTIL", "SIZE", "KEEPS AT MOST", "LOST"]);
-    for one in versions {
-        let lost = if one.lost == 0 { "-".to_owned() } else { format_size(one.lost) };
-        let until = output::moment(one.until);
-        table.add_row([one.version, until, format_size(one.size), format_size(one.keeps), lost]);
-    }
-    output::rows(&table);
+    let versions: Vec<VolumeVersion> =
+        client(common)?.get(&volume_path(&named.name, "/versions"))?;
+    common.rows(
+        versions,
+        &format!("nothing earlier is kept of volume '{}'", named.name),
+        ["VERSION", "CONTENT UNTIL", "SIZE", "KEEPS AT MOST", "LOST"],
+        |one| {
+            let lost = if one.lost == 0 { "-".to_owned() } else { format_size(one.lost) };
+            let until = output::moment(one.until);
+            [one.version, until, format_size(one.size), format_size(one.keeps), lost]
+        },
+    );
     Ok(())
 }
 
 pub fn rollback(common: &Common, request: &Rollback) -> Outcome {
     let body = json!({"version": request.to, "discard": request.discard});
-    let volume: Volume = client(common)?.post(&path(&request.name, "/rollback"), &body)?;
+    let volume: Volume = client(common)?.post(&volume_path(&request.name, "/rollback"), &body)?;
     let (name, to) = (&volume.name, &request.to);
-    told(
-        common,
+    common.told(
         &volume,
         &format!(
             "volume '{name}' is as in version {to} again; what it was before is a version now"
@@ -79,20 +62,15 @@ pub fn rollback(common: &Common, request: &Rollback) -> Outcome {
 
 pub fn trash(common: &Common) -> Outcome {
     let rows: Vec<TrashedVolume> = client(common)?.get("/api/v1/trash")?;
-    if common.json {
-        output::json(&rows);
-        return Ok(());
-    }
-    if rows.is_empty() {
-        output::line("the trash is empty");
-        return Ok(());
-    }
-    let mut table = output::table(["NAME", "SIZE", "REMOVED", "KEPT UNTIL", "ID"]);
-    for row in rows {
-        let (since, until) = (output::moment(row.since), output::moment(row.until));
-        table.add_row([row.name, format_size(row.size), since, until, row.id]);
-    }
-    output::rows(&table);
+    common.rows(
+        rows,
+        "the trash is empty",
+        ["NAME", "SIZE", "REMOVED", "KEPT UNTIL", "ID"],
+        |row| {
+            let (since, until) = (output::moment(row.since), output::moment(row.until));
+            [row.name, format_size(row.size), since, until, row.id]
+        },
+    );
     Ok(())
 }
 
@@ -142,7 +120,7 @@ pub fn restore(common: &Common, request: &Restore) -> Outcome {
         json!({"name": request.new_name}),
     );
     let volume: Volume = client(common)?.post(&path, &body)?;
-    told(common, &volume, &format!("volume '{}' is back", volume.name));
+    common.told(&volume, &format!("volume '{}' is back", volume.name));
     Ok(())
 }
 
@@ -151,10 +129,9 @@ pub fn purge(common: &Common, request: &Purge) -> Outcome {
     let row = only(&client, &request.name)?;
     // By its id: no other volume that had the same name may go with it.
     let _: Value = client.delete(&format!("/api/v1/trash/{}", escape(&row.id)))?;
-    if common.json {
-        output::json(&json!({"purged": row.name, "id": row.id}));
-    } else {
-        output::line(&format!("'{}' is gone for good; the sweep gives its space back", row.name));
-    }
+    common.told(
+        &json!({"purged": row.name, "id": row.id}),
+        &format!("'{}' is gone for good; the sweep gives its space back", row.name),
+    );
     Ok(())
 }

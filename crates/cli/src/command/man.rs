@@ -4,7 +4,6 @@
 use crate::arguments::{Cli, Common, Man};
 use clap::CommandFactory;
 use rekindle_terminal::failure::{Failure, Outcome};
-use rekindle_terminal::output;
 use std::io;
 
 /// Writes a page for each command.
@@ -17,11 +16,7 @@ pub fn run(common: &Common, man: &Man) -> Outcome {
     written.map_err(|error| {
         Failure::new(format!("cannot write in {}", man.folder.display())).because(error)
     })?;
-    if common.json {
-        output::json(&pages);
-    } else {
-        output::line(&format!("{} pages in {}", pages.len(), man.folder.display()));
-    }
+    common.told(&pages, &format!("{} pages in {}", pages.len(), man.folder.display()));
     Ok(())
 }
 

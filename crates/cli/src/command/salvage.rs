@@ -2,11 +2,11 @@
 
 use super::{client, job};
 use crate::arguments::{Common, Named, Salvage as Request, SalvageHistory, SalvageRun};
-use crate::client::escape;
-use rekindle_front::http::api::{Job, SalvageAccount};
+use crate::client::volume_path;
+use rekindle_front::http::api::Job;
 use rekindle_terminal::failure::Outcome;
 use rekindle_terminal::output;
-use rekindle_volume::Salvage;
+use rekindle_volume::{Account, Salvage};
 use serde_json::{Value, json};
 
 /// Runs the command.
@@ -19,40 +19,31 @@ pub fn run(common: &Common, request: &Request) -> Outcome {
     }
 }
 
-fn path(name: &str) -> String {
-    format!("/api/v1/volumes/{}/salvage", escape(name))
-}
-
 fn queue(common: &Common) -> Outcome {
     let rows: Vec<Salvage> = client(common)?.get("/api/v1/salvages")?;
-    if common.json {
-        output::json(&rows);
-        return Ok(());
-    }
-    if rows.is_empty() {
-        output::line("no volume is being salvaged, and none waits for it");
-        return Ok(());
-    }
-    let mut table =
-        output::table(["VOLUME", "WORKER", "PRIORITY", "AGE", "CHUNKS", "DEVICE", "REASON"]);
-    for row in rows {
-        table.add_row([
-            row.volume,
-            row.worker.map_or_else(|| "waits".to_owned(), |worker| worker.to_string()),
-            row.priority.to_string(),
-            output::time(row.age_ms),
-            row.chunks.to_string(),
-            row.device,
-            row.reason,
-        ]);
-    }
-    output::rows(&table);
+    common.rows(
+        rows,
+        "no volume is being salvaged, and none waits for it",
+        ["VOLUME", "WORKER", "PRIORITY", "AGE", "CHUNKS", "DEVICE", "REASON"],
+        |row| {
+            [
+                row.volume,
+                row.worker.map_or_else(|| "waits".to_owned(), |worker| worker.to_string()),
+                row.priority.to_string(),
+                output::time(row.age_ms),
+                row.chunks.to_string(),
+                row.device,
+                row.reason,
+            ]
+        },
+    );
     Ok(())
 }
 
 fn begin(common: &Common, run: &SalvageRun) -> Outcome {
     let client = client(common)?;
-    let begun: Job = client.post(&path(&run.name), &json!({"accept_losses": run.accept_losses}))?;
+    let begun: Job = client
+        .post(&volume_path(&run.name, "/salvage"), &json!({"accept_losses": run.accept_losses}))?;
     if run.detach {
         job::begun(&begun, common.json);
         return Ok(());
@@ -68,18 +59,20 @@ fn begin(common: &Common, run: &SalvageRun) -> Outcome {
 }
 
 fn cancel(common: &Common, named: &Named) -> Outcome {
-    let _: Value = client(common)?.delete(&path(&named.name))?;
-    if common.json {
-        output::json(&json!({"cancelled": named.name}));
-    } else {
-        output::line(&format!("the salvage of volume '{}' is broken off", named.name));
-    }
+    let _: Value = client(common)?.delete(&volume_path(&named.name, "/salvage"))?;
+    common.told(
+        &json!({"cancelled": named.name}),
+        &format!("the salvage of volume '{}' is broken off", named.name),
+    );
     Ok(())
 }
 
 fn history(common: &Common, of: &SalvageHistory) -> Outcome {
-    let path = of.name.as_deref().map_or_else(|| "/api/v1/salvages/history".to_owned(), path);
-    let accounts: Vec<SalvageAccount> = client(common)?.get(&path)?;
+    let path = match &of.name {
+        Some(name) => volume_path(name, "/salvage"),
+        None => "/api/v1/salvages/history".to_owned(),
+    };
+    let accounts: Vec<Account> = client(common)?.get(&path)?;
     if common.json {
         output::json(&accounts);
         return Ok(());

@@ -13,11 +13,7 @@ pub fn run(common: &Common, space: &Space) -> Outcome<u8> {
     let client = client(common)?;
     let begun: Job = client.post("/api/v1/space", &json!({ "volume": space.name }))?;
     let done = job::follow(&client, begun, "count what volumes take")?;
-    if common.json {
-        output::json(&done.result);
-    } else {
-        print(&done.result);
-    }
+    common.shown(&done.result, || print(&done.result));
     Ok(0)
 }
 

@@ -15,11 +15,7 @@ pub fn run(common: &Common, status: &Status) -> Outcome<u8> {
     let client = client(common)?;
     loop {
         let found = Found::ask(&client)?;
-        if common.json {
-            output::json(&found.json());
-        } else {
-            found.print();
-        }
+        common.shown(&found.json(), || found.print());
         let Some(interval) = status.watch else { return Ok(found.exit()) };
         std::thread::sleep(interval);
         output::line("");

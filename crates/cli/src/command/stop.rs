@@ -132,13 +132,12 @@ impl Follower {
         let end = self.last.filter(|last| last.phase == "ended");
         let kept = end.as_ref().map(|end| end.kept_bytes);
         let drained = self.draining.then(|| kept.map(|kept| kept == 0));
-        if common.json {
-            output::json(&json!({
+        common.told(
+            &json!({
                 "stopped": true, "drained": drained.flatten(), "kept_bytes": kept,
                 "volumes": end.map(|end| end.volumes),
-            }));
-        } else {
-            output::line(&match kept {
+            }),
+            &match kept {
                 Some(0) => "stopped; everything is in the store".to_owned(),
                 Some(kept) => {
                     format!("stopped; {} are in the log for the next start", format_size(kept))
@@ -146,8 +145,8 @@ impl Follower {
                 None => {
                     "stopped; what is not in the store is in the log for the next start".to_owned()
                 }
-            });
-        }
+            },
+        );
         if drained == Some(Some(false)) {
             let why = match self.hurried {
                 true => "the drain was broken off",

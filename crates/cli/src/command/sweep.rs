@@ -42,14 +42,13 @@ pub fn run(common: &Common, sweep: &Sweep) -> Outcome<u8> {
         Sweep::Dismiss(gone) => {
             let request = json!({ "node": gone.node.to_string() });
             let dismissed: Dismissed = client.post("/api/v1/sweep/dismiss", &request)?;
-            if common.json {
-                output::json(&dismissed);
-            } else {
-                output::line(&format!(
+            common.told(
+                &dismissed,
+                &format!(
                     "no sweep waits for node {} (start {}) any more",
                     dismissed.node, dismissed.start
-                ));
-            }
+                ),
+            );
         }
     }
     Ok(0)

@@ -1,13 +1,12 @@
 //! `rekindle up`: settle the settings, serve, and say so.
 
 use crate::arguments::{Common, Up};
-use crate::client::escape;
 use crate::config_file::{self, Settings};
 use crate::folder;
-use crate::parse::Place;
 use rekindle_env::Address;
+use rekindle_front::uri;
 use rekindle_supervise::Service;
-use rekindle_supervise::sockets::{Role, WantedSockets};
+use rekindle_supervise::sockets::Role;
 use rekindle_supervise::worker::Ready;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
@@ -17,16 +16,12 @@ use std::path::{Path, PathBuf};
 pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
     rekindle_env::real::access::keep_private();
     rekindle_env::real::descriptors::outlive_file_size();
-    let settings = match &up.config {
-        Some(path) => config_file::read(path)?,
-        None => Settings::default(),
-    };
-    let named = common.dir.as_deref().or(settings.dir.as_deref());
-    let dir = folder::of_server(named)?;
-    let config = configure(&dir, up, &settings)?;
+    let Settings { dir, mut config, sockets } = settle(up)?;
+    let dir = folder::of_server(common.dir.as_deref().or(dir.as_deref()))?;
+    config.dir.clone_from(&dir);
     must_be_text(&[Some(&dir), config.warm.as_ref(), up.config.as_ref()])?;
     let mut notes = Vec::new();
-    let service = Service::open(dir.clone(), config, &wanted_sockets(up, settings), &mut notes)?
+    let service = Service::open(dir.clone(), config, &sockets, &mut notes)?
         .diagnostics(up.verbose, up.log_format);
     let (places, json) = (service.places(), common.json);
     service.run(move |ready: &Ready, supervised: bool| {
@@ -45,68 +40,44 @@ fn must_be_text(paths: &[Option<&PathBuf>]) -> Outcome {
     }
 }
 
-/// Merges command line and environment (clap has joined them), then the file, then the defaults.
-fn configure(dir: &Path, up: &Up, settings: &Settings) -> Outcome<rekindle_node::Config> {
-    let mut config = rekindle_node::Config::new(dir.to_owned());
-    config.store = up.store.clone().or_else(|| settings.store.clone());
+/// Settles the settings: command line and environment (clap has joined them) over the file over the
+/// defaults.
+fn settle(up: &Up) -> Outcome<Settings> {
+    let mut settings = match &up.config {
+        Some(path) => config_file::read(path)?,
+        None => Settings::default(),
+    };
+    let Settings { config, sockets, .. } = &mut settings;
     // The number is good once: a worker that is started again has the same one.
     config.take_identity = up.take_identity.then(|| std::process::id().into());
-    config.store_fault = up.store_fault.clone().or_else(|| settings.store_fault.clone());
-    config.flash_bytes = up.flash_budget.or(settings.flash_budget);
-    config.warm = up.warm.clone().or_else(|| settings.warm.clone());
-    config.warm_bytes = up.warm_size.or(settings.warm_size);
-    config.warm_frames_bytes = up.warm_frames.or(settings.warm_frames);
-    config.cache_bytes = up.cache.or(settings.cache).unwrap_or(config.cache_bytes);
-    config.index_bytes = settings.index.unwrap_or(config.index_bytes);
-    config.requests_bytes = settings.requests.unwrap_or(config.requests_bytes);
-    config.held_bytes = settings.held.unwrap_or(config.held_bytes);
-    config.compression = settings.compression.unwrap_or(config.compression);
-    config.parity = up.parity.or(settings.parity).unwrap_or(config.parity);
-    config.read_ahead = up.read_ahead.or(settings.read_ahead).unwrap_or(config.read_ahead);
-    config.direct_path = up.direct_path.or(settings.direct_path).unwrap_or(config.direct_path);
-    let destage = &settings.destage;
-    config.destage.age = destage.age.unwrap_or(config.destage.age);
-    config.destage.bytes = destage.bytes.unwrap_or(config.destage.bytes);
-    config.destage.batch_bytes = destage.batch.unwrap_or(config.destage.batch_bytes);
-    config.destage.workers = destage.workers.unwrap_or(config.destage.workers);
-    config.destage.deadline = destage.deadline.unwrap_or(config.destage.deadline);
-    let sweep = &settings.sweep;
-    config.sweep.interval = sweep.interval.unwrap_or(config.sweep.interval);
-    config.sweep.percent = sweep.percent.unwrap_or(config.sweep.percent);
-    config.sweep.grace = sweep.grace.unwrap_or(config.sweep.grace);
-    config.sweep.compact_below = sweep.compact_below.unwrap_or(config.sweep.compact_below);
-    config.stop_parallel = settings.stop_parallel.unwrap_or(config.stop_parallel);
-    config.stuck_after = settings.stuck_after.unwrap_or(config.stuck_after);
-    let collector = &settings.collector;
-    config.collector.idle = collector.idle.unwrap_or(config.collector.idle);
-    config.collector.interval = collector.interval.unwrap_or(config.collector.interval);
-    config.collector.batch = collector.batch.unwrap_or(config.collector.batch);
-    let scrub = &settings.scrub;
-    config.scrub.interval = scrub.interval.unwrap_or(config.scrub.interval);
-    config.scrub.bytes_per_second = scrub.rate.unwrap_or(config.scrub.bytes_per_second);
-    let prices = &settings.prices;
-    config.prices.write = prices.write.unwrap_or(config.prices.write);
-    config.prices.read = prices.read.unwrap_or(config.prices.read);
-    config.prices.stored = prices.stored.unwrap_or(config.prices.stored);
-    config.prices.received = prices.received.unwrap_or(config.prices.received);
+    over(&mut config.store, up.store.as_ref());
+    over(&mut config.store_fault, up.store_fault.as_ref());
+    over(&mut config.flash_bytes, up.flash_budget.as_ref());
+    over(&mut config.warm, up.warm.as_ref());
+    over(&mut config.warm_bytes, up.warm_size.as_ref());
+    over(&mut config.warm_frames_bytes, up.warm_frames.as_ref());
+    over(&mut config.cache_bytes, up.cache.as_ref());
+    over(&mut config.parity, up.parity.as_ref());
+    over(&mut config.read_ahead, up.read_ahead.as_ref());
+    over(&mut config.direct_path, up.direct_path.as_ref());
     config.check().map_err(Failure::usage)?;
-    Ok(config)
-}
-
-/// Merges the addresses likewise, and who may use them.
-fn wanted_sockets(up: &Up, settings: Settings) -> WantedSockets {
-    let asked = |line: &[Place], file: Option<Vec<Place>>| {
-        let places = if line.is_empty() { file.unwrap_or_default() } else { line.to_vec() };
-        places.into_iter().flatten().collect()
-    };
+    for (places, said) in [(&mut sockets.nbd, &up.nbd), (&mut sockets.http, &up.http)] {
+        if !said.is_empty() {
+            *places = said.iter().flatten().cloned().collect();
+        }
+    }
+    over(&mut sockets.group, up.socket_group.as_ref());
+    over(&mut sockets.http_group, up.http_socket_group.as_ref());
     // Clients reach a guest only through its host, which was asked the same.
     let in_guest = std::env::var_os(rekindle_appliance::guest::VARIABLE).is_some();
-    WantedSockets {
-        nbd: asked(&up.nbd, settings.nbd),
-        http: asked(&up.http, settings.http),
-        group: up.socket_group.or(settings.socket_group),
-        http_group: up.http_socket_group.or(settings.http_socket_group),
-        insecure: up.insecure || settings.insecure == Some(true) || in_guest,
+    sockets.insecure |= up.insecure || in_guest;
+    Ok(settings)
+}
+
+/// Takes what was said, if anything was.
+fn over<T: Clone, S: From<T>>(setting: &mut S, said: Option<&T>) {
+    if let Some(said) = said {
+        *setting = said.clone().into();
     }
 }
 
@@ -169,7 +140,7 @@ impl Banner<'_> {
         output::line(&format!("  rekindle volume create vm1 --size 20G{dir}"));
         let nbd = self.places.iter().filter(|(role, _)| *role == Role::Nbd).map(|(_, place)| place);
         if let Some(place) = nbd.min_by_key(|place| matches!(place, Address::Tcp(_))) {
-            let uri = nbd_uri(place, "vm1");
+            let uri = uri::nbd(place, "vm1");
             output::line(&format!("  nbdinfo '{uri}'"));
             output::line(&format!("  qemu-img convert -n -p disk.qcow2 '{uri}'"));
         }
@@ -178,36 +149,10 @@ impl Banner<'_> {
 
 fn endpoint(role: Role, place: &Address) -> String {
     match (role, place) {
-        (Role::Nbd, place) => format!("nbd     {}", nbd_uri(place, "NAME")),
+        (Role::Nbd, place) => format!("nbd     {}", uri::nbd(place, "NAME")),
         (Role::Http, Address::Tcp(place)) => {
             format!("http    http://{place}/  (/metrics, /healthz, /openapi.json)")
         }
         (Role::Http, Address::Unix(path)) => format!("http    {}", path.display()),
-    }
-}
-
-/// Returns the URI of a volume, for NBD clients.
-pub fn nbd_uri(place: &Address, volume: &str) -> String {
-    match place {
-        Address::Tcp(place) => format!("nbd://{place}/{volume}"),
-        Address::Unix(path) => {
-            // Slashes may stay as they are, and are read more easily.
-            let path = escape(&path.display().to_string()).replace("%2F", "/");
-            format!("nbd+unix:///{volume}?socket={path}")
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_in_a_uri_is_escaped() {
-        let place = Address::Unix("/srv/a b&c#d?e%f/größe/nbd.sock".into());
-        assert_eq!(
-            nbd_uri(&place, "vm1"),
-            "nbd+unix:///vm1?socket=/srv/a%20b%26c%23d%3Fe%25f/gr%C3%B6%C3%9Fe/nbd.sock"
-        );
     }
 }

@@ -14,7 +14,6 @@ pub fn run(common: &Common, verify: &Verify) -> Outcome<u8> {
     let client = client(common)?;
     let request = json!({
         "volume": verify.name,
-        "deep": true,
         "salvage": verify.salvage,
         "bytes_per_second": verify.rate,
     });

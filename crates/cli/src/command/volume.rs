@@ -2,10 +2,11 @@
 
 use super::{client, create, job, kept};
 use crate::arguments::{Common, Create, Named, Remove, Volume as Request};
-use crate::client::escape;
+use crate::client::volume_path;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::{Event, Job, Volume};
+use rekindle_front::uri;
 use rekindle_staging::Policy;
 use rekindle_supervise::endpoints;
 use rekindle_terminal::failure::Outcome;
@@ -34,10 +35,6 @@ pub fn run(common: &Common, request: &Request) -> Outcome {
         Request::Pin(named) => pin(common, named, true),
         Request::Unpin(named) => pin(common, named, false),
     }
-}
-
-fn path(name: &str, rest: &str) -> String {
-    format!("/api/v1/volumes/{}{rest}", escape(name))
 }
 
 fn word(value: impl serde::Serialize) -> String {
@@ -111,7 +108,7 @@ fn mark(volume: &Volume) -> &'static str {
 
 fn show(common: &Common, named: &Named) -> Outcome {
     let client = client(common)?;
-    let volume = seen_from(client.dir(), client.get(&path(&named.name, ""))?);
+    let volume = seen_from(client.dir(), client.get(&volume_path(&named.name, ""))?);
     if common.json {
         output::json(&volume);
         return Ok(());
@@ -157,8 +154,7 @@ fn seen_from(dir: &Path, mut volume: Volume) -> Volume {
     let is_served = !volume.uris.is_empty();
     if let Some(here) = endpoints::read(dir).filter(|found| found.guest && is_served) {
         let places = here.nbd.iter().filter_map(|place| place.parse().ok());
-        volume.uris =
-            places.map(|place| super::up::nbd_uri(&place, &escape(&volume.name))).collect();
+        volume.uris = places.map(|place| uri::nbd(&place, &volume.name)).collect();
     }
     volume
 }
@@ -193,7 +189,7 @@ fn backlog(volume: &Volume) -> Vec<(&'static str, String)> {
 
 fn rm(common: &Common, remove: &Remove) -> Outcome {
     let how = format!("?force={}&now={}", remove.force, remove.now);
-    let removed: Outcome<Value> = client(common)?.delete(&path(&remove.name, &how));
+    let removed: Outcome<Value> = client(common)?.delete(&volume_path(&remove.name, &how));
     removed.map_err(|failure| {
         let busy =
             failure.kind == Kind::Conflict.to_string() && failure.error.contains("client(s)");
@@ -215,18 +211,14 @@ fn rm(common: &Common, remove: &Remove) -> Outcome {
 
 fn drain(common: &Common, named: &Named) -> Outcome {
     let client = client(common)?;
-    let begun: Job = client.post(&path(&named.name, "/drain"), &json!({}))?;
+    let begun: Job = client.post(&volume_path(&named.name, "/drain"), &json!({}))?;
     let done = job::follow(&client, begun, "drain")?;
-    if common.json {
-        output::json(&done);
-    } else {
-        output::line(&format!("everything that '{}' acknowledged is in the store", named.name));
-    }
+    common.told(&done, &format!("everything that '{}' acknowledged is in the store", named.name));
     Ok(())
 }
 
 fn pin(common: &Common, named: &Named, pinned: bool) -> Outcome {
-    let (client, path) = (client(common)?, path(&named.name, "/pin"));
+    let (client, path) = (client(common)?, volume_path(&named.name, "/pin"));
     let volume: Volume =
         if pinned { client.post(&path, &json!({}))? } else { client.delete(&path)? };
     if common.json {
@@ -243,7 +235,7 @@ fn pin(common: &Common, named: &Named, pinned: bool) -> Outcome {
 }
 
 fn history(common: &Common, named: &Named) -> Outcome {
-    let events: Vec<Event> = client(common)?.get(&path(&named.name, "/history"))?;
+    let events: Vec<Event> = client(common)?.get(&volume_path(&named.name, "/history"))?;
     if common.json {
         output::json(&events);
         return Ok(());

@@ -21,22 +21,17 @@ pub fn run(common: &Common, warm: &Warm) -> Outcome<u8> {
         Warm::Drop { orphans: true } => return orphans::drop(common),
         Warm::Show => {
             let status: WarmStatus = client(common)?.get("/api/v1/warm")?;
-            if common.json {
-                output::json(&status);
-            } else {
-                show(&status);
-            }
+            common.shown(&status, || show(&status));
         }
         Warm::Drop { orphans: false } => {
             let dropped: WarmDropped = client(common)?.delete("/api/v1/warm/frames")?;
-            if common.json {
-                output::json(&dropped);
-            } else {
-                output::line(&format!(
+            common.told(
+                &dropped,
+                &format!(
                     "{} frames dropped; the segments of the log are untouched",
                     dropped.frames
-                ));
-            }
+                ),
+            );
         }
     }
     Ok(0)

@@ -5,7 +5,7 @@ mod block;
 mod load;
 
 use crate::arguments::{Common, Restart};
-use crate::client::{Client, Interrupts, escape};
+use crate::client::{Client, Interrupts, volume_path};
 use crate::command;
 use load::{Load, Mix, Verdict};
 use rekindle_base::Kind;
@@ -49,27 +49,20 @@ pub fn run(common: &Common, restart: &Restart) -> Outcome<u8> {
     let (volume, scratch) = subject(&client, restart)?;
     let drilled = drill(&client, restart, &volume, address, common.json, &mut interrupts);
     if scratch {
-        let removed = client.delete::<Value>(&format!(
-            "/api/v1/volumes/{}?force=true&now=true",
-            escape(&volume.name)
-        ));
+        let removed = client.delete::<Value>(&volume_path(&volume.name, "?force=true&now=true"));
         if let (Err(failure), true) = (removed, drilled.is_ok()) {
             failure.print(common.json);
         }
     }
     let report = drilled?;
-    if common.json {
-        output::json(&report);
-    } else {
-        print(&report, &status);
-    }
+    common.shown(&report, || print(&report, &status));
     Ok(if report.acknowledged_writes_lost == 0 { 0 } else { EXIT_FAILED })
 }
 
 /// Returns the volume to write to, and whether it is ours to remove.
 fn subject(client: &Client, restart: &Restart) -> Outcome<(Volume, bool)> {
     if let Some(name) = &restart.volume {
-        return Ok((client.get(&format!("/api/v1/volumes/{}", escape(name)))?, false));
+        return Ok((client.get(&volume_path(name, ""))?, false));
     }
     let name = format!("drill-{}", std::process::id());
     let request = json!({"name": name, "size": SCRATCH_BYTES, "ack": restart.ack});

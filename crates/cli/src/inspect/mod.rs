@@ -13,7 +13,6 @@ mod segment;
 use crate::arguments::{Common, Inspect};
 use rekindle_base::Kind;
 use rekindle_terminal::failure::{EXIT_FAILED, Failure, Outcome};
-use rekindle_terminal::output;
 use report::Report;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -24,11 +23,7 @@ const BYTES_MAX: u64 = 1 << 30;
 /// Runs the command; exit code 1 when something is damaged.
 pub fn run(common: &Common, inspect: &Inspect) -> Outcome<u8> {
     let report = report(common, inspect)?;
-    if common.json {
-        output::json(&report.json());
-    } else {
-        report.print(inspect.all);
-    }
+    common.shown(&report.json(), || report.print(inspect.all));
     Ok(if report.problems.is_empty() { 0 } else { EXIT_FAILED })
 }
 

@@ -9,7 +9,7 @@ mod raw;
 mod target;
 
 use crate::arguments::{Common, Create, Export, Format, Import};
-use crate::client::{Client, Interrupts, escape};
+use crate::client::{Client, Interrupts, volume_path};
 use crate::command::{client, create};
 use crate::nbd::{self, Breaker};
 use mark::Mark;
@@ -216,7 +216,7 @@ fn how_to_go_on(failure: Failure, format: Format) -> Failure {
 
 /// Makes the volume, or checks that it may be used. Returns whether it is known to be all zeros.
 fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<(Volume, bool)> {
-    let path = format!("/api/v1/volumes/{}", escape(&import.volume));
+    let path = volume_path(&import.volume, "");
     let found: Option<Volume> = match client.get(&path) {
         Ok(volume) => Some(volume),
         Err(failure) if failure.kind == Kind::NotFound.to_string() => None,
@@ -301,7 +301,7 @@ pub fn export(common: &Common, export: &Export) -> Outcome {
         return Err(Failure::usage("--skip-damaged is for raw files")
             .next("export it raw, then `qemu-img convert -f raw -O qcow2`"));
     }
-    let volume: Volume = client.get(&format!("/api/v1/volumes/{}", escape(&export.name)))?;
+    let volume: Volume = client.get(&volume_path(&export.name, ""))?;
     let place = endpoints::nbd(client.dir())?;
     let target = Target::open(&export.file, export.force)?;
     watch.begin(volume.size);

@@ -2,10 +2,9 @@
 
 use super::{LOOK, Watch, qcow2, unusable};
 use crate::arguments::Import;
-use crate::client::escape;
-use crate::command::up::nbd_uri;
 use rekindle_base::Kind;
 use rekindle_env::Address;
+use rekindle_front::uri;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
 use rustix::io::FdFlags;
@@ -47,7 +46,7 @@ pub fn import(
     fresh: bool,
     watch: &mut Watch<'_>,
 ) -> Outcome<u64> {
-    let uri = nbd_uri(place, &escape(&import.volume));
+    let uri = uri::nbd(place, &import.volume);
     let image = source(import)?;
     let mut words = ["convert", "-n", "-O", "raw"].map(OsStr::new).to_vec();
     if fresh {
@@ -80,8 +79,7 @@ pub fn export(place: &Address, name: &str, file: &File, watch: &mut Watch<'_>) -
     let failed = |error: rustix::io::Errno| Failure::new("cannot share a file").because(error);
     // By its descriptor: another file may have the name by now.
     rustix::io::fcntl_setfd(file, FdFlags::empty()).map_err(failed)?;
-    let (uri, path) =
-        (nbd_uri(place, &escape(name)), format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let (uri, path) = (uri::nbd(place, name), format!("/proc/self/fd/{}", file.as_raw_fd()));
     let words = ["convert", "-f", "raw", "-O", "qcow2", &uri, &path].map(OsStr::new);
     run(&words, Some(watch))
 }

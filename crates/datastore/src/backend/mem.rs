@@ -184,21 +184,6 @@ mod tests {
     use rekindle_env::sim::{Faults, World};
 
     #[test]
-    fn memory_keeps_all_rules() {
-        let world = World::new(1, Faults::none());
-        world.block_on(crate::conformance::run(&world.env(), &Mem::store())).unwrap();
-        world.block_on(crate::conformance::markers(&world.env(), &Mem::store())).unwrap();
-    }
-
-    #[test]
-    fn slow_memory_keeps_them_too() {
-        let world = World::new(2, Faults::none());
-        let (store, ..) =
-            crate::layer::usual(&world.env(), Mem::store(), "latency=5ms".parse().unwrap());
-        world.block_on(crate::conformance::run(&world.env(), &store)).unwrap();
-    }
-
-    #[test]
     fn no_object_lies_below_another() {
         let world = World::new(1, Faults::none());
         let store = Mem::store();

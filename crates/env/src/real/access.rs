@@ -4,7 +4,7 @@
 use rustix::fs::{AtFlags, Gid, Mode, OFlags};
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -86,7 +86,7 @@ pub(super) fn admit(path: &Path, mode: SocketMode) -> io::Result<()> {
 }
 
 /// The path under which this process finds an open file.
-pub(super) fn own_path(file: &OwnedFd) -> PathBuf {
+pub(super) fn own_path(file: &impl AsRawFd) -> PathBuf {
     Path::new(OWN_DESCRIPTORS).join(file.as_raw_fd().to_string())
 }
 

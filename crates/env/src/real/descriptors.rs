@@ -1,11 +1,9 @@
 //! File descriptors of this process: their limit and their number.
 
+use super::access::OWN_DESCRIPTORS;
 use crate::Descriptors;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::Path;
-
-/// Folder in which a process finds its open files.
-const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 
 /// Raises the soft limit to the hard one, for this process and for those that it starts from here
 /// on. The usual soft limit (1,024) is there for programs that cannot count further.

@@ -2,7 +2,7 @@
 //! (`device`).
 #![expect(clippy::disallowed_methods, reason = "this is what Env::memory is made of")]
 
-use super::access;
+use super::access::{self, OWN_DESCRIPTORS, own_path};
 use super::device::{self, Device};
 use super::disk::free_bytes;
 use crate::{Memory, Region};
@@ -11,7 +11,6 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,8 +20,6 @@ use std::time::{Duration, Instant};
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// The tmpfs that every Linux has.
 const SHARED_MEMORY_FOLDER: &str = "/dev/shm";
-/// Folder in which a process finds its open files.
-const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 /// Time that the kernel may take to end a process that has the file.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes that are looked at in one piece.
@@ -50,7 +47,7 @@ impl Region for RealRegion {
     }
 
     fn is_removed(&self) -> bool {
-        let name = Path::new(OWN_DESCRIPTORS).join(self.lock.as_raw_fd().to_string());
+        let name = own_path(&self.lock);
         std::fs::read_link(name).is_ok_and(|target| {
             let target = target.as_os_str().as_encoded_bytes();
             // Memory that never had a name looks removed from the first.
@@ -235,7 +232,7 @@ fn is_descriptor(path: &Path) -> bool {
 
 /// Opens the same file on its own; where that fails, duplicates the descriptor.
 fn opened_again(file: &std::fs::File) -> io::Result<std::fs::File> {
-    let path = Path::new(OWN_DESCRIPTORS).join(file.as_raw_fd().to_string());
+    let path = own_path(file);
     std::fs::File::open(path).or_else(|_| file.try_clone())
 }
 
@@ -354,14 +351,14 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert!(region.is_removed());
         drop(region);
-        let by_number = Path::new(OWN_DESCRIPTORS).join(held.as_raw_fd().to_string());
+        let by_number = own_path(&held);
         let region = RealMemory.map(&by_number, 4096).unwrap();
         // SAFETY: as above.
         assert_eq!(unsafe { region.base().read() }, 7);
         assert!(region.is_removed());
 
         let memory = rustix::fs::memfd_create("warm", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let by_number = Path::new(OWN_DESCRIPTORS).join(memory.as_raw_fd().to_string());
+        let by_number = own_path(&memory);
         assert!(!RealMemory.map(&by_number, 4096).unwrap().is_removed(), "it never had a name");
     }
 }

@@ -24,7 +24,6 @@ const MAIN_HOST: &str = "main";
 /// wants.
 pub struct World {
     main: Host,
-    run_time_max: Duration,
 }
 
 /// A host of a world: its disk and memory, and the process that runs on it. Clones mean the same
@@ -56,7 +55,7 @@ impl World {
         let host = HostState::new(MAIN_HOST, &faults);
         let shared = Arc::new(Shared::new(seed, faults));
         shared.lock().hosts.push(host);
-        Self { main: Host { shared, index: 0 }, run_time_max: RUN_TIME_MAX }
+        Self { main: Host { shared, index: 0 } }
     }
 
     /// The host of that name, made if there is none.
@@ -128,7 +127,7 @@ impl World {
         let mut bounds = Bounds {
             steps: state.executor.steps + RUN_STEPS_MAX,
             disk_operations: u64::MAX,
-            time: state.now + self.run_time_max,
+            time: state.now + RUN_TIME_MAX,
         };
         match stop {
             Stop::Never => {}
@@ -154,11 +153,6 @@ impl World {
             self.steps(),
             self.shared.waiting()
         );
-    }
-
-    /// Changes how much virtual time one run may take before it counts as stuck.
-    pub fn set_run_time_max(&mut self, limit: Duration) {
-        self.run_time_max = limit;
     }
 
     /// A hash of all events so far: the same for the same seed.

@@ -9,7 +9,7 @@ use rekindle_base::Kind;
 use rekindle_base::units::deserialize_size;
 use rekindle_env::BoxFuture;
 use rekindle_staging::{Ack, Backlog, Policy};
-use rekindle_volume::{Salvage, StopProgress};
+use rekindle_volume::{Account, Salvage, StopProgress};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -48,7 +48,7 @@ pub trait Api: kept::Keep {
     /// Cancels a salvage.
     fn cancel_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
     /// Lists the last salvages of a volume, or of all, oldest first within a volume.
-    fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<SalvageAccount>>;
+    fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<Account>>;
     /// Tells how full the log is.
     fn log_usage(&self) -> Answer<'_, LogUsage>;
     /// Returns the state of the datastore.
@@ -62,7 +62,7 @@ pub trait Api: kept::Keep {
     /// Returns the state of the sweep and the result of the last one.
     fn sweep(&self) -> Answer<'_, SweepStatus>;
     /// Starts a sweep.
-    fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job>;
+    fn start_sweep(&self) -> Answer<'_, Job>;
     /// Takes the user's word that another node of the store is gone for good: sweeps wait for it no
     /// longer.
     fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed>;
@@ -115,7 +115,7 @@ impl From<rekindle_volume::Error> for ApiError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// The kind, which tells what to do: `invalid`, `not-found`, `exists`, `conflict`, `fenced`,
-    /// `full`, `damaged`, `unavailable`, `unsupported` or `io`.
+    /// `full`, `damaged`, `unavailable`, `refused`, `unsupported` or `io`.
     pub error: String,
     /// The message for users.
     pub message: String,
@@ -178,11 +178,7 @@ fn size_schema() -> utoipa::openapi::Schema {
 /// The request for a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct StartSweep {
-    /// Only report what would be freed.
-    #[serde(default)]
-    pub dry_run: bool,
-}
+pub struct StartSweep {}
 
 /// The request to dismiss a node that will never come back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -234,9 +230,6 @@ pub struct StartVerify {
     /// Only this volume; all of them when absent.
     #[serde(default)]
     pub volume: Option<String>,
-    /// Read and hash every chunk, not only the trees.
-    #[serde(default)]
-    pub deep: bool,
     /// Ask for a salvage of each volume in which damage is found.
     #[serde(default)]
     pub salvage: bool,
@@ -306,7 +299,7 @@ pub struct Status {
     pub version: String,
     /// Number of the node's start.
     pub incarnation: u64,
-    /// `starting`, `serving` or `stopping`.
+    /// `starting`, `serving`, `stopping`, or `fenced`: another life of this node has taken over.
     pub state: String,
     pub uptime_ms: u64,
     pub store: String,
@@ -443,24 +436,6 @@ pub struct StartSalvage {
     /// keeps the rest as it is.
     #[serde(default)]
     pub accept_losses: bool,
-}
-
-/// One salvage of a volume: its findings and actions.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct SalvageAccount {
-    pub volume: String,
-    /// Number of the attempt, since the last good one or since a user asked.
-    pub attempt: u32,
-    pub reason: String,
-    /// The time of its start, microseconds since 1970.
-    pub began: u64,
-    pub ended: Option<u64>,
-    /// `running`, `sound`, `repaired`, `failed`, `cancelled`, `interrupted`.
-    pub outcome: String,
-    pub lines: Vec<String>,
-    /// Number of lines that were too many to keep.
-    pub lines_more: u64,
 }
 
 /// The usage of the log.

@@ -5,8 +5,8 @@ pub(super) mod kept;
 
 use super::api::{
     Api, ApiError, BootReport, CreateVolume, DismissNode, Dismissed, Event, Health, Job, LogUsage,
-    SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep, StartVerify,
-    Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep, StartVerify, Status, StoreInfo,
+    SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::metrics::Render;
@@ -17,7 +17,7 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post};
 use axum::{Json, Router};
 use rekindle_base::Kind;
-use rekindle_volume::{Salvage, StopProgress};
+use rekindle_volume::{Account, Salvage, StopProgress};
 use std::sync::Arc;
 
 /// The parts of the API. Clones are cheap.
@@ -195,11 +195,11 @@ pub(super) async fn history(State(app): State<App>, Piece(name): Piece) -> Answe
 /// Lists the last salvages of a volume, oldest first.
 #[utoipa::path(get, path = "/api/v1/volumes/{name}/salvage",
     params(("name" = String, Path, description = "Its name.")),
-    responses((status = 200, body = Vec<SalvageAccount>, description = "What was found and done.")))]
+    responses((status = 200, body = Vec<Account>, description = "What was found and done.")))]
 pub(super) async fn salvage_history(
     State(app): State<App>,
     Piece(name): Piece,
-) -> Answered<Vec<SalvageAccount>> {
+) -> Answered<Vec<Account>> {
     app.api.salvage_history(Some(&name)).await.map(Json)
 }
 
@@ -236,8 +236,8 @@ pub(super) async fn salvages(State(app): State<App>) -> Answered<Vec<Salvage>> {
 
 /// Lists the last salvages of all volumes, oldest first within a volume.
 #[utoipa::path(get, path = "/api/v1/salvages/history",
-    responses((status = 200, body = Vec<SalvageAccount>, description = "What was found and done.")))]
-pub(super) async fn all_salvages(State(app): State<App>) -> Answered<Vec<SalvageAccount>> {
+    responses((status = 200, body = Vec<Account>, description = "What was found and done.")))]
+pub(super) async fn all_salvages(State(app): State<App>) -> Answered<Vec<Account>> {
     app.api.salvage_history(None).await.map(Json)
 }
 
@@ -284,9 +284,9 @@ pub(super) async fn sweep(State(app): State<App>) -> Answered<SweepStatus> {
 ))]
 pub(super) async fn start_sweep(
     State(app): State<App>,
-    Body(request): Body<StartSweep>,
+    Body(StartSweep {}): Body<StartSweep>,
 ) -> Result<(StatusCode, Json<Job>), ApiError> {
-    Ok(begun(app.api.start_sweep(request).await?))
+    Ok(begun(app.api.start_sweep().await?))
 }
 
 /// Takes the user's word that another node of the store is gone for good: sweeps wait for it no

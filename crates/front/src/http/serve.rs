@@ -35,8 +35,8 @@ const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long a request may take. Longer work is a job.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Serves the API on `acceptor` until the connections are stopped. [`crate::conn::check_address`]
-/// has accepted the address.
+/// Serves the API on `acceptor` until the connections are stopped. `supervise::sockets` has refused
+/// an address that strangers reach, unless the user allows it.
 pub async fn serve(env: Env, acceptor: Box<dyn Acceptor>, app: App, connections: Connections) {
     let guard = match acceptor.address() {
         Address::Unix(_) => Guard::Unix,

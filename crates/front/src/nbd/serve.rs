@@ -9,8 +9,9 @@ use rekindle_env::{Acceptor, Address, BoxFuture, Env, Stream};
 use std::pin::pin;
 use std::sync::Arc;
 
-/// Serves NBD on `acceptor` until the connections are stopped. [`crate::conn::check_address`] has
-/// accepted the address. Each client gets a thread of its own.
+/// Serves NBD on `acceptor` until the connections are stopped. Each client gets a thread of its
+/// own. `supervise::sockets` has refused an address that strangers reach, unless the user allows
+/// it.
 pub async fn serve<E: Exports>(
     env: Env,
     acceptor: Box<dyn Acceptor>,

@@ -11,6 +11,7 @@ use rekindle_log::{Append, Change, Position};
 use rekindle_staging::Vault;
 use serde_json::json;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 

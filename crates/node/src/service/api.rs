@@ -8,10 +8,10 @@ use rekindle_base::Kind;
 use rekindle_datastore::Room;
 use rekindle_front::http::api::{
     Answer, Api, ApiError, BootReport, CreateVolume, Debug, DismissNode, Dismissed, Event, Health,
-    Job, LogUsage, SalvageAccount, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep,
-    StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    Job, LogUsage, Shutdown, StartAttach, StartSalvage, StartSpace, StartVerify, Status, StoreInfo,
+    SweepStatus, Volume, WarmDropped, WarmStatus,
 };
-use rekindle_volume::{Salvage, StopProgress};
+use rekindle_volume::{Account, Salvage, StopProgress};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -245,7 +245,7 @@ impl Api for Service {
         })
     }
 
-    fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<SalvageAccount>> {
+    fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<Account>> {
         Box::pin(async move {
             let node = self.node().await?;
             let find = async {
@@ -254,8 +254,7 @@ impl Api for Service {
                     None => node.volumes.salvage_histories().await,
                 }
             };
-            let found = self.while_it_answers(&node, find).await??;
-            Ok(found.into_iter().map(work::salvage_account).collect())
+            Ok(self.while_it_answers(&node, find).await??)
         })
     }
 
@@ -319,15 +318,11 @@ impl Api for Service {
         })
     }
 
-    fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job> {
+    fn start_sweep(&self) -> Answer<'_, Job> {
         Box::pin(async move {
             let node = self.node().await?;
-            let subject =
-                if request.dry_run { "the store (nothing is removed)" } else { "the store" };
-            Ok(self
-                .inner
-                .jobs
-                .begin("sweep", subject, "steps", |progress| work::sweep(node, request, progress)))
+            let work = |progress| work::sweep(node, progress);
+            Ok(self.inner.jobs.begin("sweep", "the store", "steps", work))
         })
     }
 

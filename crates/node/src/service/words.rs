@@ -2,6 +2,7 @@
 
 use rekindle_env::Address;
 use rekindle_front::http::api::{CreateVolume, Event, Volume};
+use rekindle_front::uri;
 use rekindle_staging::VaultBody;
 use rekindle_volume::Kinds;
 use std::time::Duration;
@@ -13,7 +14,7 @@ pub(super) fn volume(info: rekindle_volume::Info, nbd: &[Address]) -> Volume {
     let lost_bytes = vault.lost.iter().map(|lost| lost.span).sum();
     let is_served = vault.kind == rekindle_block::KIND;
     let nbd = nbd.iter().filter(|_| is_served);
-    let uris = nbd.map(|place| nbd_uri(place, &vault.name)).collect();
+    let uris = nbd.map(|place| uri::nbd(place, &vault.name)).collect();
     Volume {
         id: vault.id.to_string(),
         name: vault.name,
@@ -36,25 +37,6 @@ pub(super) fn volume(info: rekindle_volume::Info, nbd: &[Address]) -> Volume {
         backlog: info.backlog,
         uris,
     }
-}
-
-/// Returns the URI by which an NBD client names an export.
-pub(super) fn nbd_uri(place: &Address, name: &str) -> String {
-    let name = escape(name);
-    match place {
-        Address::Tcp(socket) => format!("nbd://{socket}/{name}"),
-        Address::Unix(path) => {
-            let path = escape(&path.display().to_string()).replace("%2F", "/");
-            format!("nbd+unix:///{name}?socket={path}")
-        }
-    }
-}
-
-fn escape(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
 }
 
 /// Translates a request for a volume. A request without a kind means the first one.
@@ -84,19 +66,4 @@ pub(super) fn event(change: rekindle_volume::machine::Change) -> Event {
 
 pub(super) fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uris_are_what_nbd_clients_write() {
-        let unix = Address::Unix("/srv/nbd.sock".into());
-        assert_eq!(nbd_uri(&unix, "vm1"), "nbd+unix:///vm1?socket=/srv/nbd.sock");
-        let strange = Address::Unix("/srv/a b&c/nbd.sock".into());
-        assert_eq!(nbd_uri(&strange, "vm1"), "nbd+unix:///vm1?socket=/srv/a%20b%26c/nbd.sock");
-        let tcp = Address::Tcp("127.0.0.1:10809".parse().expect("an address"));
-        assert_eq!(nbd_uri(&tcp, "mail store"), "nbd://127.0.0.1:10809/mail%20store");
-    }
 }

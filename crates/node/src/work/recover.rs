@@ -62,11 +62,8 @@ async fn look(node: &Arc<Node>) -> (usize, bool) {
 async fn see_to(node: &Arc<Node>, volumes: Vec<(VolumeId, Serial)>) -> usize {
     let mut left = 0;
     for (volume, serial) in volumes {
-        let in_service = node.staging.volumes().iter().any(|staged| staged.vault().id == volume);
-        if in_service {
-            continue;
-        }
-        left += usize::from(!bring(node, volume, serial).await);
+        let is_done = node.staging.find(volume).is_some() || bring(node, volume, serial).await;
+        left += usize::from(!is_done);
     }
     left
 }

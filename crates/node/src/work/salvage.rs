@@ -3,8 +3,8 @@
 use super::INTERVAL;
 use crate::assemble::Node;
 use crate::jobs::Progress;
-use rekindle_front::http::api::{ApiError, SalvageAccount};
-use rekindle_volume::{Account, Salvage};
+use rekindle_front::http::api::ApiError;
+use rekindle_volume::Salvage;
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -74,19 +74,4 @@ pub fn rows(node: &Node) -> Vec<Salvage> {
         });
     }
     rows
-}
-
-/// Translates a remembered salvage. Its record in the store has a format of its own, and the API
-/// has outcomes as text: an older command line reads those that a newer node has.
-pub fn account(found: Account) -> SalvageAccount {
-    SalvageAccount {
-        volume: found.volume,
-        attempt: found.attempt,
-        reason: found.reason,
-        began: found.began,
-        ended: found.ended,
-        outcome: found.outcome.as_str().to_owned(),
-        lines: found.lines,
-        lines_more: found.lines_more,
-    }
 }

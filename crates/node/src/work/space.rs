@@ -5,7 +5,6 @@
 //! a fair sample. The sample is bounded: when it is full, the limit halves. The sums over it are
 //! scaled up (the bottom-k sketch of Beyer et al., 2007).
 
-use super::verify::newest;
 use crate::assemble::Node;
 use crate::jobs::Progress;
 use crate::limits;
@@ -137,12 +136,9 @@ pub async fn space(
 ) -> Result<Value, ApiError> {
     // While the hold lives, no sweep deletes content that the roots below reach.
     let _hold = node.content.hold();
-    let infos = node.volumes.list().await?;
-    let vaults: Vec<_> = infos
-        .iter()
-        .filter(|info| info.vault.state == VaultState::Live)
-        .map(|info| newest(&node, info))
-        .collect();
+    let infos = node.volumes.list().await?.into_iter();
+    let vaults: Vec<_> =
+        infos.map(|info| info.vault).filter(|vault| vault.state == VaultState::Live).collect();
     let tell = Box::new(move |chunks| progress.set(chunks, None));
     let mut count = Count::new(vaults.len(), limits::SPACE_SAMPLE, tell);
     for (index, vault) in vaults.iter().enumerate() {

@@ -3,22 +3,13 @@
 use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
 use crate::limits;
-use rekindle_base::Kind;
 use rekindle_content::sweep::Phase;
-use rekindle_front::http::api::{ApiError, JobState, StartSweep, SweepStatus};
+use rekindle_front::http::api::{ApiError, JobState, SweepStatus};
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 
 /// Gives back the space that no volume reaches.
-pub async fn sweep(
-    node: Arc<Node>,
-    request: StartSweep,
-    progress: Progress,
-) -> Result<Value, ApiError> {
-    if request.dry_run {
-        let message = "a sweep cannot be tried without being done: ask without dry_run";
-        return Err(ApiError::new(Kind::Unsupported, message));
-    }
+pub async fn sweep(node: Arc<Node>, progress: Progress) -> Result<Value, ApiError> {
     let reaped = node.volumes.reap_orphans().await?;
     let mut swept = std::pin::pin!(node.sweeper.run());
     let status = loop {

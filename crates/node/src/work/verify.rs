@@ -96,8 +96,8 @@ async fn check(
             let reason = info.reason.clone().unwrap_or_default();
             findings.add(format!("volume '{}' cannot be served: {reason}", info.vault.name));
         } else if info.vault.state == VaultState::Live {
-            let vault = newest(node, &info);
-            vault.lost.iter().for_each(|lost| findings.add(quarantined(&vault.name, lost)));
+            let Vault { name, lost, .. } = &info.vault;
+            lost.iter().for_each(|lost| findings.add(quarantined(name, lost)));
             subjects.push(info);
         }
     }
@@ -115,7 +115,7 @@ async fn check(
             false => (None, budget),
         };
         let now = match pass {
-            0 => subjects.iter().map(|info| newest(node, info).root).collect(),
+            0 => subjects.iter().map(|info| info.vault.root).collect(),
             _ => roots_now(node, &subjects).await?,
         };
         let roots: Vec<_> = now.into_iter().zip(extents).collect();
@@ -164,19 +164,11 @@ const PASSES: usize = 3;
 
 /// Returns the present roots of volumes; none for a volume that is gone.
 async fn roots_now(node: &Node, subjects: &[Info]) -> Result<Vec<Root>, ApiError> {
-    let infos = node.volumes.list().await?;
-    let root = |subject: &Info| {
-        let now = infos.iter().find(|info| info.vault.id == subject.vault.id)?;
-        if now.vault.state == VaultState::Live { newest(node, now).root } else { None }
-    };
-    Ok(subjects.iter().map(root).collect())
-}
-
-/// Returns the newest vault: that of the volume in service, if it is in service.
-pub(super) fn newest(node: &Node, info: &Info) -> Vault {
-    let in_service =
-        node.staging.volumes().into_iter().find(|staged| staged.vault().id == info.vault.id);
-    in_service.map_or_else(|| info.vault.clone(), |staged| staged.vault())
+    let infos = node.volumes.list().await?.into_iter();
+    let now: BTreeMap<_, _> = infos.map(|info| (info.vault.id, info.vault)).collect();
+    let live =
+        |subject: &Info| now.get(&subject.vault.id).filter(|vault| vault.state == VaultState::Live);
+    Ok(subjects.iter().map(|subject| live(subject)?.root).collect())
 }
 
 /// Describes a lost stretch: the tree does not have it any more, and its content is lost all the

@@ -10,6 +10,7 @@ use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::Env;
 use rekindle_env::sim::{Faults, World};
 use rekindle_staging::{Ack, Error, Home, Policy, Vault, VaultState};
+use std::sync::Arc;
 
 fn run(policy: Policy, test: impl AsyncFnOnce(&Env, Node)) {
     let world = World::new(1, Faults::none());
@@ -97,6 +98,9 @@ fn a_volume_that_was_fenced_and_closed_comes_back_without_what_its_generation_ow
         done(&back, back.write(4096, &[2; 4096], false)).await.unwrap();
         volume.close().await.unwrap();
         assert_eq!(node.staging.volumes().len(), 1, "the one that is gone takes none with it");
+        let found = node.staging.find(node.setup.vault(1).id).expect("it is in service");
+        assert!(Arc::ptr_eq(&found, &back), "the look-up by id knows the one that came back");
+        assert!(node.staging.find(node.setup.vault(2).id).is_none(), "another id finds none");
         assert_eq!(back.drain().await.unwrap(), Serial(1));
         assert_eq!(read(&back, 4096, 4096).await, [2; 4096]);
     });

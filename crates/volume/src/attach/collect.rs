@@ -134,14 +134,11 @@ pub(crate) async fn take(inner: &Arc<Inner>, entry: &Arc<Entry>, idle: Duration)
         }
     };
     let closed = offline::close(&claimed).await;
-    let (event, cause) = match &closed {
-        Ok(()) => (Event::Collected, "collector".to_owned()),
-        Err(error) => {
-            tracing::warn!(volume = entry.name, "was collected, but not in good order: {error}");
-            (Event::OfflineFailed, error.to_string())
-        }
-    };
-    let reason = closed.as_ref().err().map(ToString::to_string);
-    let ended = claimed.end(event, &cause, |inside| inside.reason = reason);
-    if closed.is_ok() && ended.is_ok() { Outcome::Detached } else { Outcome::Failed }
+    if let Err(error) = &closed {
+        tracing::warn!(volume = entry.name, "was collected, but not in good order: {error}");
+    }
+    match claimed.finish(closed, (Event::Collected, Event::OfflineFailed), "collector") {
+        Ok(()) => Outcome::Detached,
+        Err(_) => Outcome::Failed,
+    }
 }

@@ -14,6 +14,8 @@ use rekindle_base::VolumeId;
 use rekindle_datastore::key;
 use rekindle_datastore::record::Body;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use utoipa::ToSchema;
 
 /// The remembered salvages of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,12 +42,13 @@ pub(crate) struct Fault {
     pub reason: String,
 }
 
-/// One salvage.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// One salvage of a volume: its findings and actions. The API speaks it, too.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = SalvageAccount)]
 pub struct Account {
     /// The volume's name at that time.
     pub volume: String,
-    /// Number of the attempt.
+    /// Number of the attempt, since the last good one or since a user asked.
     pub attempt: u32,
     pub reason: String,
     /// Beginning, microseconds since 1970.
@@ -59,10 +62,11 @@ pub struct Account {
 }
 
 /// The outcome of a salvage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// The salvage has not ended.
+    #[default]
     Running,
     /// The whole content is there.
     Sound,
@@ -77,23 +81,18 @@ pub enum Outcome {
     Cancelled,
     /// The process died or stopped before the salvage ended.
     Interrupted,
+    /// An outcome that only a newer binary knows. An older command line meets it.
+    #[serde(other)]
+    Unknown,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
 }
 
 impl Outcome {
-    /// Returns the word that users and `--json` see.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Outcome::Running => "running",
-            Outcome::Sound => "sound",
-            Outcome::Repaired => "repaired",
-            Outcome::Waiting => "waiting",
-            Outcome::Failed => "failed",
-            Outcome::Cancelled => "cancelled",
-            Outcome::Interrupted => "interrupted",
-        }
-    }
-
     /// Whether it leaves nothing to do.
     pub(crate) fn is_good(self) -> bool {
         matches!(self, Outcome::Sound | Outcome::Repaired)
@@ -150,6 +149,12 @@ mod tests {
         let memory: Memory = serde_json::from_str(GOLDEN).unwrap();
         assert_eq!(memory, example());
         assert_eq!(serde_json::to_string(&memory).unwrap(), GOLDEN.trim_end());
+    }
+
+    #[test]
+    fn an_outcome_is_one_word_and_that_of_a_newer_binary_is_unknown() {
+        assert_eq!(Outcome::Waiting.to_string(), "waiting");
+        assert_eq!(serde_json::from_str::<Outcome>("\"dreaming\"").unwrap(), Outcome::Unknown);
     }
 
     #[test]

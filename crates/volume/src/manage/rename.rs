@@ -157,10 +157,8 @@ pub(crate) async fn resize(
     if size < vault.size {
         let claimed = offline::claim(inner, name, false, "shrinking").await?;
         let done = shrink_to(&claimed, &vault, size, cut).await;
-        let why = done.as_ref().err().map(ToString::to_string);
-        let cause = why.clone().unwrap_or_else(|| format!("shrunk to {size} bytes"));
-        claimed.end(Event::OfflineDone, &cause, |inside| inside.reason = why)?;
-        done?;
+        let cause = format!("shrunk to {size} bytes");
+        claimed.finish(done, (Event::OfflineDone, Event::OfflineDone), &cause)?;
     } else {
         grow(inner, name, &vault, size).await?;
     }
@@ -218,14 +216,11 @@ async fn grow(inner: &Arc<Inner>, name: &str, vault: &Vault, size: u64) -> Resul
             Err(Error::Busy { .. }) => continue,
             claimed => claimed?,
         };
-        let closed = offline::close(&claimed).await;
-        let written = match closed {
+        let written = match offline::close(&claimed).await {
             Ok(()) => rest::rewrite(inner, name, vault.id, resized).await.map(drop),
             Err(error) => Err(error),
         };
-        let why = written.as_ref().err().map(ToString::to_string);
-        let cause = why.clone().unwrap_or_else(|| format!("grown to {size} bytes"));
-        claimed.end(Event::OfflineDone, &cause, |inside| inside.reason = why)?;
-        return written;
+        let cause = format!("grown to {size} bytes");
+        return claimed.finish(written, (Event::OfflineDone, Event::OfflineDone), &cause);
     }
 }

@@ -76,15 +76,11 @@ pub(crate) async fn rollback(
     is_readable(inner, &vault, &version).await?;
     let claimed = offline::claim(inner, name, false, "going back to an earlier version").await?;
     let outcome = go_back(&claimed, to, discard).await;
-    let why = outcome.as_ref().err().map(ToString::to_string);
-    let cause = why.clone().unwrap_or_else(|| format!("went back to version {to}"));
-    claimed.end(Event::OfflineDone, &cause, |inside| {
-        inside.reason = why;
-        if outcome.is_ok() {
-            inside.waits = None;
-        }
-    })?;
-    outcome?;
+    if outcome.is_ok() {
+        claimed.entry.inside.lock().waits = None;
+    }
+    let cause = format!("went back to version {to}");
+    claimed.finish(outcome, (Event::OfflineDone, Event::OfflineDone), &cause)?;
     list::show(inner, name).await
 }
 

@@ -335,6 +335,23 @@ impl Claim {
     }
 }
 
+impl Claim {
+    /// Leaves the state with the result of the task: by the first event after a success, by the
+    /// second after an error, which becomes the cause and the volume's reason.
+    pub fn finish<T>(
+        self,
+        done: Result<T, Error>,
+        (good, bad): (Event, Event),
+        cause: &str,
+    ) -> Result<T, Error> {
+        let why = done.as_ref().err().map(ToString::to_string);
+        let event = if why.is_none() { good } else { bad };
+        let cause = why.clone().unwrap_or_else(|| cause.to_owned());
+        self.end(event, &cause, |inside| inside.reason = why)?;
+        done
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
         if self.ended {

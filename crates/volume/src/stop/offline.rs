@@ -53,12 +53,6 @@ pub(crate) async fn detach(
     cause: &str,
 ) -> Result<(), Error> {
     let claimed = claim(inner, name, force, cause).await?;
-    match close(&claimed).await {
-        Ok(()) => claimed.end(Event::OfflineDone, cause, |inside| inside.reason = None),
-        Err(error) => {
-            let why = error.to_string();
-            claimed.end(Event::OfflineFailed, &why, |inside| inside.reason = Some(why.clone()))?;
-            Err(error)
-        }
-    }
+    let closed = close(&claimed).await;
+    claimed.finish(closed, (Event::OfflineDone, Event::OfflineFailed), cause)
 }

@@ -189,6 +189,11 @@ impl Bed {
         reap::reap_orphans(&self.volumes.inner, Duration::ZERO).await.unwrap()
     }
 
+    /// The roots from which a sweep marks.
+    pub async fn roots(&self) -> Result<Vec<rekindle_content::tree::Root>, Error> {
+        Ok(crate::manage::roots::roots(&self.volumes.inner).await?)
+    }
+
     /// Returns the outcome of a volume's last salvage, if it had one.
     pub async fn outcome_of_last(&self, name: &str) -> Option<Outcome> {
         let history = self.volumes.salvage_history(name).await.unwrap();

@@ -42,18 +42,14 @@ fn a_damaged_vault_affects_that_volume_only() {
         assert!(all[1].reason.as_deref().unwrap().contains("damaged"), "{:?}", all[1].reason);
         assert_eq!(bed.volumes.show("b").await.unwrap().state, State::Error);
         assert_eq!(bed.volumes.states()[&State::Error], 1);
-        assert_eq!(
-            kind(bed.volumes.roots().await),
-            Kind::Damaged,
-            "what it reaches must not be swept"
-        );
+        assert_eq!(kind(bed.roots().await), Kind::Damaged, "what it reaches must not be swept");
         assert_eq!(kind(bed.volumes.create(spec("b")).await), Kind::Exists);
 
         let refused = bed.volumes.remove("b", false).await.unwrap_err();
         assert!(refused.to_string().contains("--force"), "{refused}");
         bed.volumes.remove("b", true).await.unwrap();
         assert_eq!(bed.volumes.list().await.unwrap().len(), 2);
-        assert!(bed.volumes.roots().await.is_ok());
+        assert!(bed.roots().await.is_ok());
         bed.volumes.create(spec("b")).await.unwrap();
         drop(bed.volumes.attach("b").await.unwrap());
     });
@@ -111,6 +107,6 @@ fn strange_keys_are_no_reason_to_hide_a_volume() {
             [State::Error, State::Unattached]
         );
         damage(&bed, "volumes/what is this").await;
-        assert_eq!(kind(bed.volumes.roots().await), Kind::Damaged);
+        assert_eq!(kind(bed.roots().await), Kind::Damaged);
     });
 }

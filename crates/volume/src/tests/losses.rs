@@ -176,7 +176,7 @@ fn a_stray_file_among_the_vaults_hides_no_volume_and_lets_no_sweep_go_on() {
         store.create(&key, bytes::Bytes::from_static(b"a copy")).await.unwrap();
         assert_eq!(bed.volumes.list().await.unwrap().len(), 1);
         assert_eq!(bed.volumes.trashed().await.unwrap().len(), 0);
-        let refused = bed.volumes.roots().await.unwrap_err();
+        let refused = bed.roots().await.unwrap_err();
         assert!(refused.to_string().contains(&key), "{refused}");
     });
 }

@@ -285,7 +285,7 @@ fn roots_are_those_of_all_volumes_and_the_newest() {
         for name in ["a", "b", "c"] {
             expected.push(bed.vault(name).await.root);
         }
-        let roots = bed.volumes.roots().await.unwrap();
+        let roots = bed.roots().await.unwrap();
         assert!(expected.iter().all(|root| root.is_some() && roots.contains(root)));
         assert!(roots.iter().all(|root| expected.contains(root)));
     });
@@ -300,15 +300,15 @@ fn a_listing_that_leaves_out_the_vault_of_a_name_gives_no_roots() {
         for name in ["a", "b", "c"] {
             bed.volumes.create(spec(name)).await.unwrap();
         }
-        bed.volumes.roots().await.unwrap();
+        bed.roots().await.unwrap();
         *small.unindexed.lock() = Some(Vault::key(bed.vault("b").await.id));
-        let error = bed.volumes.roots().await.unwrap_err();
+        let error = bed.roots().await.unwrap_err();
         assert!(error.to_string().contains("the name b"), "{error}");
         assert_eq!(error.kind(), Kind::Unavailable);
         // A name that leads nowhere must not keep everything for ever.
         *small.unindexed.lock() = None;
         small.inner.delete(&Vault::key(bed.vault("b").await.id)).await.unwrap();
-        bed.volumes.roots().await.unwrap();
+        bed.roots().await.unwrap();
     });
 }
 

@@ -43,7 +43,7 @@ fn a_removed_volume_comes_back_out_of_the_trash_with_all_that_it_had() {
         assert!(bed.volumes.list().await.unwrap().is_empty());
         let row = bed.volumes.trashed().await.unwrap().remove(0);
         assert_eq!((row.name.as_str(), row.until - row.since), ("vm1", 7 * 24 * 3600 * 1_000_000));
-        let roots = bed.volumes.roots().await.unwrap();
+        let roots = bed.roots().await.unwrap();
         assert_eq!(roots.len(), 1, "the sweep leaves it what it has");
         assert_eq!(bed.reap_all().await, Reaped::default());
         // The name is free, and a new volume takes it.

@@ -53,7 +53,7 @@ fn a_volume_goes_back_to_an_earlier_content_and_from_there_back_again() {
         bed.volumes.rollback("vm1", &c, false).await.unwrap();
         assert_eq!(content(&bed).await, b"C");
         // The sweep keeps the content of all versions.
-        let roots = bed.volumes.roots().await.unwrap();
+        let roots = bed.roots().await.unwrap();
         let vault = bed.vault("vm1").await;
         assert!(vault.versions.iter().all(|version| roots.contains(&version.root)));
         assert!(vault.versions.len() >= 3);
@@ -87,7 +87,7 @@ fn versions_older_than_a_day_are_nobodys_any_more() {
                 bed.env.sleep(Duration::ZERO).await;
             }
             let (versions, reached) =
-                (bed.volumes.versions("vm1").await.unwrap(), bed.volumes.roots().await.unwrap());
+                (bed.volumes.versions("vm1").await.unwrap(), bed.roots().await.unwrap());
             assert_eq!((versions.len(), reached.len()), (listed, roots), "{hours}");
         }
         assert_eq!(kind(bed.volumes.rollback("vm1", &version, false).await), Kind::Invalid);
@@ -184,7 +184,7 @@ fn earlier_contents_do_not_keep_a_full_store_full() {
         bed.volumes.create(spec("busy")).await.unwrap();
         let busy = bed.volumes.attach("busy").await.unwrap();
         let kept = async || bed.volumes.versions("idle").await.unwrap().len();
-        let roots = async || bed.volumes.roots().await.unwrap().len();
+        let roots = async || bed.roots().await.unwrap().len();
         assert!(kept().await == 3 && roots().await > 3 && kept().await == 3, "there is room");
         small.fill(true);
         write(&busy, 0, b"x").await.unwrap();

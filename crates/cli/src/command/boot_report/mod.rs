@@ -22,11 +22,7 @@ pub fn run(common: &Common, arguments: &Arguments) -> Outcome {
                 .next("name another file with --svg")
         })?;
     }
-    if common.json {
-        output::json(&report);
-    } else {
-        show(&report);
-    }
+    common.shown(&report, || show(&report));
     Ok(())
 }
 

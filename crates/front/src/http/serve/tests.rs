@@ -4,7 +4,7 @@ use super::*;
 use crate::http::api::kept::{Keep, Rename, Resize, Restore, Rollback};
 use crate::http::api::*;
 use rekindle_env::sim::{Faults, World};
-use rekindle_volume::{Salvage, StopProgress, TrashedVolume, VolumeVersion};
+use rekindle_volume::{Account, Salvage, StopProgress, TrashedVolume, VolumeVersion};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -101,10 +101,10 @@ impl Api for Fake {
     fn cancel_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         Box::pin(async move { known(name).map(|_| ()) })
     }
-    fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<SalvageAccount>> {
+    fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<Account>> {
         Box::pin(async move {
             let volume = name.unwrap_or("all").to_owned();
-            Ok(vec![SalvageAccount { volume, ..SalvageAccount::default() }])
+            Ok(vec![Account { volume, ..Account::default() }])
         })
     }
     fn log_usage(&self) -> Answer<'_, LogUsage> {
@@ -130,8 +130,8 @@ impl Api for Fake {
     fn sweep(&self) -> Answer<'_, SweepStatus> {
         Box::pin(std::future::pending())
     }
-    fn start_sweep(&self, request: StartSweep) -> Answer<'_, Job> {
-        Box::pin(async move { Ok(job("sweep", format!("dry run: {}", request.dry_run))) })
+    fn start_sweep(&self) -> Answer<'_, Job> {
+        Box::pin(async { Ok(job("sweep", "the store".to_owned())) })
     }
     fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed> {
         Box::pin(async move { Ok(Dismissed { node: request.node, start: 4 }) })
@@ -240,8 +240,7 @@ fn every_question_has_its_answer() {
             ("GET /api/v1/warm", "", 200, json!({"slots": 24, "frames": null})),
             ("GET /api/v1/boot", "", 200, json!({"incarnation": 3, "phases": []})),
             ("DELETE /api/v1/warm/frames", "", 200, json!({"frames": 5})),
-            ("POST /api/v1/sweep", "", 202, json!({"subject": "dry run: false"})),
-            ("POST /api/v1/sweep", "{\"dry_run\": true}", 202, json!({"subject": "dry run: true"})),
+            ("POST /api/v1/sweep", "", 202, json!({"subject": "the store"})),
             (
                 "POST /api/v1/sweep/dismiss",
                 "{\"node\": \"a\"}",
@@ -312,6 +311,14 @@ fn what_cannot_be_is_a_problem_in_words() {
                 "a size: a number of bytes",
             ),
             ("POST /api/v1/volumes", "", 400, "invalid", "missing field `name`"),
+            (
+                "POST /api/v1/sweep",
+                "{\"dry_run\": true}",
+                400,
+                "invalid",
+                "unknown field `dry_run`",
+            ),
+            ("POST /api/v1/verify", "{\"deep\": true}", 400, "invalid", "unknown field `deep`"),
             ("POST /api/v1/volumes", &long, 413, "invalid", "length limit exceeded"),
             ("POST /api/v1/shutdown", "", 400, "invalid", "drain, please"),
         ] {

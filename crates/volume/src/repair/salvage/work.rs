@@ -117,7 +117,7 @@ async fn attempt(
         }
     };
     if let (Err(_), Some(say)) = (&outcome, claim)
-        && let Some(open) = inner.staging.volumes().into_iter().find(|open| open.vault().id == id)
+        && let Some(open) = inner.staging.find(id)
     {
         // The salvage ended early: close the volume that it opened.
         let _step = say.step("the volume to close");

@@ -1,13 +1,12 @@
-//! The suite that every backend must pass, races included. For tests, and for developers of another
-//! store.
+//! The suite that every backend must pass, races included.
 
-use crate::layer::marks;
-use crate::limits::{LIST_OBJECTS_MAX, MARKER_TRUST, SEGMENT_BYTES_MAX};
-use crate::record::Writer;
-use crate::{Error, Removal, Store, Version, identity, key};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use rekindle_base::NodeId;
+use rekindle_datastore::layer::marks;
+use rekindle_datastore::limits::{LIST_OBJECTS_MAX, MARKER_TRUST, SEGMENT_BYTES_MAX};
+use rekindle_datastore::record::Writer;
+use rekindle_datastore::{Error, Removal, Store, Version, identity, key};
 use rekindle_env::Env;
 
 /// Writers in the race to create.
