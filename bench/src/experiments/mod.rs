@@ -18,6 +18,7 @@ mod restart;
 mod stall;
 mod start;
 mod stop;
+mod tree;
 
 use crate::rounds::Bench;
 use crate::table::Row;
@@ -42,7 +43,14 @@ struct Suite {
 const SUITES: &[Suite] = &[
     Suite { name: "block", question: "how fast a virtual disk is", experiments: BLOCK },
     Suite { name: "restart", question: "how soon it is back", experiments: RESTART },
+    Suite { name: "store", question: "what the content store costs", experiments: STORE },
 ];
+
+const STORE: &[Experiment] = &[Experiment {
+    name: "tree",
+    question: "a tree's image into a folder store, and again with 5 % changed: borg, restic",
+    run: tree::run,
+}];
 
 const RESTART: &[Experiment] = &[
     Experiment {
