@@ -8,6 +8,7 @@ mod flush;
 mod ganesha;
 mod group_commit;
 mod idle;
+mod images;
 pub mod ingest;
 mod limits;
 mod many;
@@ -46,11 +47,18 @@ const SUITES: &[Suite] = &[
     Suite { name: "store", question: "what the content store costs", experiments: STORE },
 ];
 
-const STORE: &[Experiment] = &[Experiment {
-    name: "tree",
-    question: "a tree's image into a folder store, and again with 5 % changed: borg, restic",
-    run: tree::run,
-}];
+const STORE: &[Experiment] = &[
+    Experiment {
+        name: "tree",
+        question: "a tree's image into a folder store, and again with 5 % changed: borg, restic",
+        run: tree::run,
+    },
+    Experiment {
+        name: "images",
+        question: "duplicates found in a second image that shares most files: borg, restic",
+        run: images::run,
+    },
+];
 
 const RESTART: &[Experiment] = &[
     Experiment {
