@@ -12,6 +12,7 @@ mod experiments;
 mod fio;
 mod http;
 mod images;
+mod live;
 mod machine;
 mod nbd;
 mod rivals;

@@ -211,6 +211,11 @@ impl Rekindle {
         Ok(machine::cpu_seconds(supervisor)? + machine::cpu_seconds(worker)?)
     }
 
+    /// Returns the counters of the requests to the store.
+    pub fn requests(&self) -> Result<Requests> {
+        Ok(Requests(self.api("GET", "/api/v1/store", None)?["detail"].take()))
+    }
+
     /// Returns the folder of the store, when that is the default one.
     pub fn store(&self) -> PathBuf {
         self.dir.join("store")
@@ -287,6 +292,31 @@ impl Rekindle {
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         }
         Ok(())
+    }
+}
+
+/// The counters of a daemon's requests to its store, since its start.
+pub struct Requests(Value);
+
+impl Requests {
+    /// Parts of a store that volumes and sweeps use: not those that a node needs for itself.
+    pub const PARTS: [&str; 4] = ["data", "metadata", "records", "sweep"];
+    pub const PUTS: &[&str] = &["put", "create", "replace"];
+    pub const GETS: &[&str] = &["get", "get_range"];
+
+    /// Counts the requests of these kinds for a part of the store.
+    pub fn of(&self, part: &str, kinds: &[&str]) -> u64 {
+        kinds.iter().filter_map(|kind| self.0["requests"][part][kind].as_u64()).sum()
+    }
+
+    /// Counts the requests of these kinds for all [`Requests::PARTS`].
+    pub fn count(&self, kinds: &[&str]) -> u64 {
+        Self::PARTS.iter().map(|part| self.of(part, kinds)).sum()
+    }
+
+    /// Counts the bytes of these kinds of requests, for the whole store.
+    pub fn bytes(&self, kinds: &[&str]) -> u64 {
+        kinds.iter().filter_map(|kind| self.0["calls"][kind]["bytes"].as_u64()).sum()
     }
 }
 

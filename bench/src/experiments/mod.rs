@@ -14,6 +14,7 @@ mod limits;
 mod many;
 mod memory;
 mod overload;
+mod overwrites;
 mod redis;
 mod restart;
 mod stall;
@@ -57,6 +58,11 @@ const STORE: &[Experiment] = &[
         name: "images",
         question: "duplicates found in a second image that shares most files: borg, restic",
         run: images::run,
+    },
+    Experiment {
+        name: "overwrites",
+        question: "bytes into the store and its space for random 4 KiB writes, by compact_below",
+        run: overwrites::run,
     },
 ];
 
