@@ -1,6 +1,7 @@
 //! The experiments, one file a question.
 
 mod appliance;
+mod beside;
 mod burst;
 mod cold_attach;
 mod flash;
@@ -63,6 +64,11 @@ const STORE: &[Experiment] = &[
         name: "overwrites",
         question: "bytes into the store and its space for random 4 KiB writes, by compact_below",
         run: overwrites::run,
+    },
+    Experiment {
+        name: "beside",
+        question: "a quiet volume beside another's stream, against two plain files",
+        run: beside::run,
     },
 ];
 
