@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Context of every experiment.
+#[derive(Clone)]
 pub struct Bench {
     pub rounds: usize,
     pub seconds: u64,

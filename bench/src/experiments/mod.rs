@@ -4,6 +4,7 @@ mod appliance;
 mod beside;
 mod burst;
 mod cold_attach;
+mod cold_read;
 mod flash;
 mod flush;
 mod ganesha;
@@ -64,6 +65,11 @@ const STORE: &[Experiment] = &[
         name: "overwrites",
         question: "bytes into the store and its space for random 4 KiB writes, by compact_below",
         run: overwrites::run,
+    },
+    Experiment {
+        name: "cold-read",
+        question: "cold reads from a store of 20 ms, against that store without a volume",
+        run: cold_read::run,
     },
     Experiment {
         name: "beside",
