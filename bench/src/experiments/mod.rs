@@ -23,6 +23,7 @@ mod stall;
 mod start;
 mod stop;
 mod tree;
+mod trickle;
 
 use crate::rounds::Bench;
 use crate::table::Row;
@@ -65,6 +66,11 @@ const STORE: &[Experiment] = &[
         name: "overwrites",
         question: "bytes into the store and its space for random 4 KiB writes, by compact_below",
         run: overwrites::run,
+    },
+    Experiment {
+        name: "trickle",
+        question: "100 volumes that write 4 KiB every few seconds: requests and space",
+        run: trickle::run,
     },
     Experiment {
         name: "cold-read",
