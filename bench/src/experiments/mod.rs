@@ -10,6 +10,7 @@ mod flush;
 mod ganesha;
 mod group_commit;
 mod idle;
+mod idle_sweep;
 mod images;
 pub mod ingest;
 mod limits;
@@ -71,6 +72,11 @@ const STORE: &[Experiment] = &[
         name: "trickle",
         question: "100 volumes that write 4 KiB every few seconds: requests and space",
         run: trickle::run,
+    },
+    Experiment {
+        name: "idle-sweep",
+        question: "requests of a sweep when nothing has changed",
+        run: idle_sweep::run,
     },
     Experiment {
         name: "cold-read",
