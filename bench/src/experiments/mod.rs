@@ -14,6 +14,7 @@ mod idle_sweep;
 mod images;
 pub mod ingest;
 mod limits;
+mod list;
 mod many;
 mod memory;
 mod overload;
@@ -77,6 +78,11 @@ const STORE: &[Experiment] = &[
         name: "idle-sweep",
         question: "requests of a sweep when nothing has changed",
         run: idle_sweep::run,
+    },
+    Experiment {
+        name: "list",
+        question: "160,000 packs listed, 60,000 names listed, 10,000 volumes created",
+        run: list::run,
     },
     Experiment {
         name: "cold-read",
