@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn files_are_split_by_the_blocks_that_they_take() {
-        let four = files(&[1, 4096, 4097, 1]);
+        let four = files(&[1, 1, 1, 4096]);
         let (first, rest) = split(&four, 0.5);
         assert_eq!((first.len(), rest.len()), (2, 2));
         assert_eq!(split(&four, 1.0).1.len(), 0);
