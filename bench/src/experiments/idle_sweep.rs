@@ -42,7 +42,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     });
     let what = format!(
         "a sweep over {VOLUMES} volumes with {} MiB in which nothing has changed: GETs",
-        VOLUMES * size >> 20
+        (VOLUMES * size) >> 20
     );
     Ok(vec![
         Row::new(NAME, what)
