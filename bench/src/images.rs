@@ -121,7 +121,8 @@ impl Tree {
     }
 
     /// Gives files that have this share of the bytes other content of the same length, half text
-    /// and half noise.
+    /// and half noise. Blocks of zeros stay: mke2fs makes holes of them, and with fewer holes all
+    /// files behind would move.
     pub fn change(&self, random: &mut Random, share: f64) -> Result<()> {
         let mut copies = self.copies.clone();
         shuffle(random, &mut copies);
@@ -129,6 +130,12 @@ impl Tree {
             let half = copy.bytes as usize / 2;
             let mut content = data::text(random, half);
             content.extend(random.bytes(copy.bytes as usize - half));
+            let old = std::fs::read(&copy.path)?;
+            for (new, old) in content.chunks_mut(BLOCK as usize).zip(old.chunks(BLOCK as usize)) {
+                if is_zero(old) {
+                    new.fill(0);
+                }
+            }
             std::fs::write(&copy.path, content)?;
         }
         Ok(())
@@ -192,11 +199,15 @@ impl Image {
             file.read_exact(&mut buffer)?;
             buffer
                 .chunks(BLOCK as usize)
-                .filter(|block| block.iter().any(|&byte| byte != 0))
+                .filter(|block| !is_zero(block))
                 .for_each(|block| meet(*blake3::hash(block).as_bytes()));
         }
         Ok(())
     }
+}
+
+fn is_zero(block: &[u8]) -> bool {
+    block.iter().all(|&byte| byte == 0)
 }
 
 impl Drop for Image {

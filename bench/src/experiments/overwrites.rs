@@ -60,6 +60,11 @@ fn measure(bench: &Bench, below: u8) -> Result<Vec<Row>> {
     let made = |of: fn(&Requests) -> u64| of(&after) - of(&before);
     let written = made(|requests| requests.bytes(Requests::PUTS)) as f64 / client_bytes;
     let (kept, present) = space(&server.store())?;
+    let mut parts = Vec::new();
+    for part in ["packs/data", "packs/meta", "moved"] {
+        let bytes = folder_bytes(&server.store().join(part))?;
+        parts.push(format!("{part} {} MiB", short(bytes as f64 / (1 << 20) as f64)));
+    }
     let what =
         format!("random 4 KiB overwrites of {TIMES} x {} MiB, compact_below = {below}", size >> 20);
     let bytes = Row::new(NAME, format!("{what}: bytes into the store for a byte of the client"))
@@ -73,7 +78,8 @@ fn measure(bench: &Bench, below: u8) -> Result<Vec<Row>> {
     let space = Row::new(NAME, format!("{what}: space against present and kept earlier contents"))
         .ours(format!("{}; against the present contents alone {}", times(kept), times(present)))
         .value(kept, "x")
-        .note(format!("after each {SWEEPS_A_LOOK}th sweep: {}", ratios.join(" ")));
+        .note(format!("after each {SWEEPS_A_LOOK}th sweep: {}", ratios.join(" ")))
+        .note(format!("in the end: {}", parts.join(", ")));
     Ok(if below == COMPACT_BELOW[0] {
         vec![bytes.wanted(Wanted::AtMost(6.0)), space.wanted(Wanted::AtMost(1.2))]
     } else {
