@@ -1,7 +1,11 @@
 //! The command line.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use rekindle_base::units::{GIB, MIB, parse_size};
 use std::time::Duration;
+
+/// Least data of a store: with less, the rows say nothing.
+const SIZE_MIN: u64 = 64 * MIB;
 
 /// Help, but for the list of the suites.
 pub const HELP: &str = "\
@@ -10,6 +14,7 @@ cargo x bench SUITE [OPTIONS]
   --only NAME        only this experiment; repeatable; docs/benchmarks.md stays as it is
   --rounds N         rounds a side, of which the middle one counts (5)
   --seconds S        length of one run (3)
+  --size SIZE        data of the experiments of `store` (1G)
   --pin CLIENT:SERVER  cores of clients and of servers, the same for all sides (0:0,1)
   --patience S       how long a run waits for others to leave the machine alone (20)
   --json             print the rows as JSON
@@ -32,6 +37,8 @@ pub struct Arguments {
     pub only: Vec<String>,
     pub rounds: usize,
     pub seconds: u64,
+    /// Size of the data of a store, bytes.
+    pub size: u64,
     pub layout: Layout,
     pub patience: Duration,
     pub json: bool,
@@ -63,6 +70,7 @@ pub fn parse(words: &[String]) -> Result<Option<Arguments>> {
         only: Vec::new(),
         rounds: 5,
         seconds: 3,
+        size: GIB,
         layout: Layout { client: "0".into(), server: "0,1".into() },
         patience: Duration::from_secs(20),
         json: false,
@@ -79,6 +87,7 @@ pub fn parse(words: &[String]) -> Result<Option<Arguments>> {
             "--only" => arguments.only.push(value()?.clone()),
             "--rounds" => arguments.rounds = number(value()?)?,
             "--seconds" => arguments.seconds = number(value()?)? as u64,
+            "--size" => arguments.size = size(value()?)?,
             "--pin" => arguments.layout = layout(value()?)?,
             "--patience" => {
                 arguments.patience = Duration::from_secs(value()?.parse().context("--patience")?);
@@ -94,6 +103,12 @@ pub fn parse(words: &[String]) -> Result<Option<Arguments>> {
 
 fn number(text: &str) -> Result<usize> {
     text.parse().ok().filter(|&number| number > 0).with_context(|| format!("'{text}' is no number"))
+}
+
+fn size(text: &str) -> Result<u64> {
+    let bytes = parse_size(text)?;
+    ensure!(bytes >= SIZE_MIN, "--size {text} is too small: 64M at least");
+    Ok(bytes / MIB * MIB)
 }
 
 fn layout(text: &str) -> Result<Layout> {
@@ -120,6 +135,7 @@ mod tests {
             ("block --rounds 0", "'0'"),
             ("block --rounds", "--rounds"),
             ("block --rond 1", "--rond"),
+            ("store --size 1M", "64M"),
         ] {
             let error = parse(&words(wrong)).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");

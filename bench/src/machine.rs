@@ -3,6 +3,8 @@
 use anyhow::{Context, Result};
 use std::collections::HashMap;
 use std::fs::read_to_string;
+use std::ops::Range;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -91,6 +93,38 @@ fn used() -> f64 {
     (get(0) + get(1) + get(2) + get(7)) / TICKS
 }
 
+/// Returns the CPU seconds, user and system, that a process has used without its children.
+pub fn cpu_seconds(pid: u32) -> Result<f64> {
+    times_of(&format!("/proc/{pid}/stat"), 11..13)
+}
+
+/// Returns the CPU seconds, user and system, of the children of this process that have ended.
+pub fn cpu_seconds_of_children() -> Result<f64> {
+    times_of("/proc/self/stat", 13..15)
+}
+
+fn times_of(stat: &str, fields: Range<usize>) -> Result<f64> {
+    let text = read_to_string(stat).with_context(|| stat.to_owned())?;
+    let (_, rest) = text.rsplit_once(')').context("a process has a name")?;
+    let ticks = rest.split_whitespace().skip(fields.start).take(fields.len());
+    Ok(ticks.map(|ticks| ticks.parse::<f64>().unwrap_or(0.0)).sum::<f64>() / TICKS)
+}
+
+/// Adds up the lengths of the files in a folder and below. Hidden files are left out: they are a
+/// store's own reserve and locks.
+pub fn folder_bytes(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let metadata = entry.metadata()?;
+        bytes += if metadata.is_dir() { folder_bytes(&entry.path())? } else { metadata.len() };
+    }
+    Ok(bytes)
+}
+
 /// Counts the seconds that this process, its descendants and the kernel's threads used.
 fn ours() -> f64 {
     let own = std::process::id();
@@ -139,4 +173,19 @@ pub fn pin_this_thread(cores: &str) -> Result<()> {
     let output = Command::new("taskset").arg("-cp").arg(cores).arg(id).output()?;
     anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_counts_with_what_is_below_and_without_hidden_files() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("packs")).unwrap();
+        for (name, bytes) in [("packs/one", 3), ("two", 4), (".reserve", 100)] {
+            std::fs::write(folder.path().join(name), vec![0; bytes]).unwrap();
+        }
+        assert_eq!(folder_bytes(folder.path()).unwrap(), 7);
+    }
 }

@@ -82,6 +82,27 @@ impl Client {
         Ok(())
     }
 
+    /// Fills the export from begin to end with noise, no two blocks of which are alike.
+    pub fn fill(&mut self, bytes: u64, seed: u64) -> Result<()> {
+        const PIECE: usize = 256 << 10;
+        const AT_A_TIME: usize = 8;
+        let mut random = Random::new(seed);
+        let offsets: Vec<u64> = (0..bytes).step_by(PIECE).collect();
+        for part in offsets.chunks(AT_A_TIME) {
+            for &offset in part {
+                let noise = random.bytes(PIECE.min((bytes - offset) as usize));
+                let length = noise.len() as u32;
+                self.nbd.request(command::WRITE, 0, 0, offset, length, &noise);
+            }
+            self.nbd.send()?;
+            for _ in part {
+                let error = self.nbd.reply()?.error;
+                ensure!(error == 0, "the server answers error {error}");
+            }
+        }
+        Ok(())
+    }
+
     /// Writes blocks at random places, `depth` at a time, and returns the time of each reply.
     pub fn write_randomly(
         &mut self,

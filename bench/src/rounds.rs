@@ -8,9 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Context of every experiment.
+#[derive(Clone)]
 pub struct Bench {
     pub rounds: usize,
     pub seconds: u64,
+    /// Size of the data of a store, bytes.
+    pub size: u64,
     pub layout: Layout,
     /// Longest wait of a run for other processes to leave the machine alone.
     pub patience: Duration,
@@ -52,6 +55,7 @@ impl Bench {
         Ok(Self {
             rounds: arguments.rounds,
             seconds: arguments.seconds,
+            size: arguments.size,
             layout: arguments.layout.clone(),
             patience: arguments.patience,
             scratch,

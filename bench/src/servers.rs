@@ -2,7 +2,7 @@
 //! drop.
 
 use crate::http;
-use crate::machine::pinned;
+use crate::machine::{self, pinned};
 use crate::nbd::Client;
 use crate::rounds::Bench;
 use anyhow::{Context, Result, bail};
@@ -128,6 +128,15 @@ impl Rekindle {
         Ok(server)
     }
 
+    /// Starts a daemon in a fresh folder, with settings as they stand in its file.
+    pub fn start_with(bench: &Bench, name: &str, settings: &str, more: &[&str]) -> Result<Self> {
+        let file = bench.scratch.join(format!("{name}.toml"));
+        std::fs::write(&file, settings)?;
+        let mut arguments = vec!["--config", file.to_str().context("a path that is text")?];
+        arguments.extend(more);
+        Self::start(bench, name, &arguments)
+    }
+
     /// Runs `up` (again) and does not wait.
     pub fn up(&mut self) -> Result<()> {
         let trace = std::fs::File::options().create(true).append(true).open(self.trace())?;
@@ -178,16 +187,38 @@ impl Rekindle {
 
     /// Drains a volume.
     pub fn drain(&self, name: &str) -> Result<()> {
-        let job = self.api("POST", &format!("/api/v1/volumes/{name}/drain"), Some(&json!({})))?;
+        self.finish(&format!("/api/v1/volumes/{name}/drain")).map(drop)
+    }
+
+    /// Begins a job and waits for its end; returns its result.
+    pub fn finish(&self, begin: &str) -> Result<Value> {
+        let job = self.api("POST", begin, Some(&json!({})))?;
         let path = format!("/api/v1/jobs/{}", job["id"].as_str().context("a job has an id")?);
         loop {
-            let job = self.api("GET", &path, None)?;
+            let mut job = self.api("GET", &path, None)?;
             match job["state"].as_str() {
                 Some("running") => std::thread::sleep(Duration::from_millis(20)),
-                Some("done") => return Ok(()),
-                _ => bail!("the drain of {name} failed: {job}"),
+                Some("done") => return Ok(job["result"].take()),
+                _ => bail!("{begin} failed: {job}"),
             }
         }
+    }
+
+    /// Returns the CPU seconds that supervisor and worker have used.
+    pub fn cpu_seconds(&self) -> Result<f64> {
+        let supervisor = self.child.as_ref().context("the daemon runs")?.id();
+        let worker = self.worker()?.as_raw_nonzero().get().cast_unsigned();
+        Ok(machine::cpu_seconds(supervisor)? + machine::cpu_seconds(worker)?)
+    }
+
+    /// Returns the counters of the requests to the store.
+    pub fn requests(&self) -> Result<Requests> {
+        Ok(Requests(self.api("GET", "/api/v1/store", None)?["detail"].take()))
+    }
+
+    /// Returns the folder of the store, when that is the default one.
+    pub fn store(&self) -> PathBuf {
+        self.dir.join("store")
     }
 
     /// Fills a volume from begin to end, so that both sides work on memory that was touched, and
@@ -261,6 +292,31 @@ impl Rekindle {
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         }
         Ok(())
+    }
+}
+
+/// The counters of a daemon's requests to its store, since its start.
+pub struct Requests(Value);
+
+impl Requests {
+    /// Parts of a store that volumes and sweeps use: not those that a node needs for itself.
+    pub const PARTS: [&str; 4] = ["data", "metadata", "records", "sweep"];
+    pub const PUTS: &[&str] = &["put", "create", "replace"];
+    pub const GETS: &[&str] = &["get", "get_range"];
+
+    /// Counts the requests of these kinds for a part of the store.
+    pub fn of(&self, part: &str, kinds: &[&str]) -> u64 {
+        kinds.iter().filter_map(|kind| self.0["requests"][part][kind].as_u64()).sum()
+    }
+
+    /// Counts the requests of these kinds for all [`Requests::PARTS`].
+    pub fn count(&self, kinds: &[&str]) -> u64 {
+        Self::PARTS.iter().map(|part| self.of(part, kinds)).sum()
+    }
+
+    /// Counts the bytes of these kinds of requests, for the whole store.
+    pub fn bytes(&self, kinds: &[&str]) -> u64 {
+        kinds.iter().filter_map(|kind| self.0["calls"][kind]["bytes"].as_u64()).sum()
     }
 }
 

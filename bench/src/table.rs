@@ -64,6 +64,13 @@ impl Row {
         Self::new(experiment, format!("FAILED: {first}"))
     }
 
+    /// Notes the rivals that are not installed.
+    pub fn skipped(self, rivals: &[&str]) -> Self {
+        rivals
+            .iter()
+            .fold(self, |row, rival| row.note(format!("{rival}: SKIPPED, it is not installed")))
+    }
+
     pub fn ours(mut self, text: impl Into<String>) -> Self {
         self.ours = text.into();
         self

@@ -20,7 +20,7 @@ cargo x TASK
   e2e [FILTER]     stories through the released binary only
   mutants [NAME]   puts kept faults into a copy: a suite must see each. A tenth a day, or --all, or those of that name
   fuzz [SECONDS]   every fuzz target for that long (60), with libFuzzer
-  bench SUITE      benchmarks; writes the tables of docs/benchmarks.md (block, restart)
+  bench SUITE      benchmarks; writes the tables of docs/benchmarks.md (block, restart, store)
   tidy             layers, sizes, documents against code
   tools            installs what the tests need and says what is missing
 ";
@@ -170,6 +170,9 @@ fn fuzz(seconds: &str) -> Result<()> {
 
 fn bench(names: &[String]) -> Result<()> {
     let tools = tools::install()?;
+    if names.first().is_some_and(|suite| suite == "store") {
+        tools::install_rivals();
+    }
     cargo(&["build", "--release", "--package", "rekindle", "--package", "bench"])?;
     let mut arguments = vec!["run", "--release", "--package", "bench", "--"];
     arguments.extend(names.iter().map(String::as_str));

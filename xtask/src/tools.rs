@@ -33,6 +33,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     // libFuzzer.
     ("c++", "g++"),
 ];
+/// Programs with which benches compare, and their Debian packages. No test needs one of them.
+const RIVALS: &[(&str, &str)] = &[("borg", "borgbackup"), ("restic", "restic")];
 /// The Go that builds the S3 server when the machine's own is too old to fetch a newer one by
 /// itself.
 const GO: &str = "golang.org/toolchain@v0.0.1-go1.24.4.linux-amd64";
@@ -64,19 +66,7 @@ impl Tools {
 pub fn install() -> Result<Tools> {
     let tools = Tools { folder: root().join("target/tools") };
     std::fs::create_dir_all(tools.folder.join("bin"))?;
-    let wanted: Vec<_> = PROGRAMS.iter().filter(|(program, _)| !has(program)).collect();
-    if !wanted.is_empty() {
-        let mut packages: Vec<_> = wanted.iter().map(|(_, package)| *package).collect();
-        packages.sort_unstable();
-        packages.dedup();
-        if may_install() {
-            step(&format!("installing {}", packages.join(" ")));
-            apt_install(&packages)?;
-        } else {
-            missing("programs: the stories that need them will say SKIPPED")?;
-            println!("  as root: apt-get install --no-install-recommends {}", packages.join(" "));
-        }
-    }
+    packages(PROGRAMS, "stories")?;
     s3_server(&tools.folder)?;
     promtool(&tools.folder)?;
     let guests = "stories with a guest kernel";
@@ -86,6 +76,32 @@ pub fn install() -> Result<Tools> {
         None => missing("guest kernel: no linux-image-cloud-amd64 in the package lists")?,
     }
     Ok(tools)
+}
+
+/// Installs the programs with which benches compare, if that is allowed. A bench goes on without
+/// them, and its rows say so.
+pub fn install_rivals() {
+    if let Err(error) = packages(RIVALS, "rows") {
+        println!("MISSING {error:#}");
+    }
+}
+
+/// Installs the packages of the missing ones of these programs if that is allowed.
+fn packages(programs: &[(&str, &str)], wanted_by: &str) -> Result<()> {
+    let wanted = programs.iter().filter(|(program, _)| !has(program));
+    let mut packages: Vec<_> = wanted.map(|(_, package)| *package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    if may_install() {
+        step(&format!("installing {}", packages.join(" ")));
+        return apt_install(&packages);
+    }
+    missing(&format!("programs: the {wanted_by} that need them will say SKIPPED"))?;
+    println!("  as root: apt-get install --no-install-recommends {}", packages.join(" "));
+    Ok(())
 }
 
 /// Prints what is missing. In CI that is an error.

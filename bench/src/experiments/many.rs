@@ -40,7 +40,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
 /// Starts a node whose store has that many volumes. Their records are written into the store
 /// directly, all with the content of the first: creating them one by one through the API would take
 /// minutes.
-fn populated(bench: &Bench, count: u64) -> Result<Rekindle> {
+pub fn populated(bench: &Bench, count: u64) -> Result<Rekindle> {
     let name = format!("{NAME}{count}");
     let mut server = Rekindle::start(bench, &name, &[])?;
     server.create("volume-0", 64, "flash")?;

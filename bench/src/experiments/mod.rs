@@ -1,23 +1,31 @@
 //! The experiments, one file a question.
 
 mod appliance;
+mod beside;
 mod burst;
 mod cold_attach;
+mod cold_read;
 mod flash;
 mod flush;
 mod ganesha;
 mod group_commit;
 mod idle;
+mod idle_sweep;
+mod images;
 pub mod ingest;
 mod limits;
+mod list;
 mod many;
 mod memory;
 mod overload;
+mod overwrites;
 mod redis;
 mod restart;
 mod stall;
 mod start;
 mod stop;
+mod tree;
+mod trickle;
 
 use crate::rounds::Bench;
 use crate::table::Row;
@@ -42,6 +50,50 @@ struct Suite {
 const SUITES: &[Suite] = &[
     Suite { name: "block", question: "how fast a virtual disk is", experiments: BLOCK },
     Suite { name: "restart", question: "how soon it is back", experiments: RESTART },
+    Suite { name: "store", question: "what the content store costs", experiments: STORE },
+];
+
+const STORE: &[Experiment] = &[
+    Experiment {
+        name: "tree",
+        question: "a tree's image into a folder store, and again with 5 % changed: borg, restic",
+        run: tree::run,
+    },
+    Experiment {
+        name: "images",
+        question: "duplicates found in a second image that shares most files: borg, restic",
+        run: images::run,
+    },
+    Experiment {
+        name: "overwrites",
+        question: "bytes into the store and its space for random 4 KiB writes, by compact_below",
+        run: overwrites::run,
+    },
+    Experiment {
+        name: "trickle",
+        question: "100 volumes that write 4 KiB every few seconds: requests and space",
+        run: trickle::run,
+    },
+    Experiment {
+        name: "idle-sweep",
+        question: "requests of a sweep when nothing has changed",
+        run: idle_sweep::run,
+    },
+    Experiment {
+        name: "list",
+        question: "160,000 packs listed, 60,000 names listed, 10,000 volumes created",
+        run: list::run,
+    },
+    Experiment {
+        name: "cold-read",
+        question: "cold reads from a store of 20 ms, against that store without a volume",
+        run: cold_read::run,
+    },
+    Experiment {
+        name: "beside",
+        question: "a quiet volume beside another's stream, against two plain files",
+        run: beside::run,
+    },
 ];
 
 const RESTART: &[Experiment] = &[
