@@ -9,13 +9,16 @@ use std::cell::RefCell;
 pub struct Compressor {
     compression: Compression,
     zstd: Option<zstd::bulk::Compressor<'static>>,
+    /// Whether the last chunk did not compress. Such chunks come together, so only then a sample is
+    /// likely to spare more than it costs.
+    is_doubtful: bool,
 }
 
 impl Compressor {
     /// Creates a compressor. Its tables come with the first chunk.
     #[must_use]
     pub fn new(compression: Compression) -> Self {
-        Self { compression, zstd: None }
+        Self { compression, zstd: None, is_doubtful: false }
     }
 
     /// Bytes that [`Compressor::compress`] may write for a body of `length` bytes.
@@ -35,13 +38,16 @@ impl Compressor {
         let (codec, compressed) = match self.compression {
             _ if body.len() < limits::COMPRESS_BYTES_MIN => (Codec::None, None),
             Compression::None => (Codec::None, None),
+            _ if self.is_doubtful && is_noise(body) => (Codec::None, None),
             Compression::Lz4 => (Codec::Lz4, lz4_flex::block::compress_into(body, target).ok()),
             // A target that is too short makes zstd give up early.
             Compression::Zstd => (Codec::Zstd, self.zstd(body, &mut target[..most])),
         };
+        let compressed = compressed.filter(|length| *length <= most);
+        self.is_doubtful = compressed.is_none();
         match compressed {
-            Some(length) if length <= most => (codec, length),
-            _ => {
+            Some(length) => (codec, length),
+            None => {
                 target[..body.len()].copy_from_slice(body);
                 (Codec::None, body.len())
             }
@@ -54,6 +60,29 @@ impl Compressor {
         }
         self.zstd.as_mut()?.compress_to_buffer(body, target).ok()
     }
+}
+
+/// Whether a sample of a body looks like random bytes: encrypted, or compressed already. Of random
+/// bytes each value is as frequent as the others, and the sum of the squares of the frequencies is
+/// least. A chunk that repeats noise looks like noise too, and is then stored as it is.
+fn is_noise(body: &[u8]) -> bool {
+    const PIECES: usize = 64;
+    const PIECE: usize = 16;
+    let Some(stride) = (body.len() / PIECES).checked_sub(PIECE).filter(|stride| *stride > 0) else {
+        return false;
+    };
+    let mut frequencies = [0_u32; 256];
+    for piece in 0..PIECES {
+        // At no fixed distance: the beginning of each sector may be unlike the rest.
+        let start = piece * (stride + PIECE) + piece * 37 % stride;
+        for byte in &body[start..start + PIECE] {
+            frequencies[usize::from(*byte)] += 1;
+        }
+    }
+    let squares: u32 = frequencies.iter().map(|count| count * count).sum();
+    let (count, values) = ((PIECES * PIECE) as u32, 256);
+    let random = count + count * count / values;
+    squares <= random + random / 10
 }
 
 thread_local! {
@@ -148,6 +177,31 @@ mod tests {
             assert_eq!(compress(&mut compressor, &random), (Codec::None, random.to_vec()));
             assert_eq!(compress(&mut compressor, &text(100)), (Codec::None, text(100)));
         }
+    }
+
+    #[test]
+    fn a_sample_spares_noise_only_and_only_after_noise() {
+        let mut random = [0; 64 << 10];
+        blake3::Hasher::new().finalize_xof().fill(&mut random);
+        for length in [4096, 16_384, 65_536] {
+            assert!(is_noise(&random[..length]));
+            let sparse: Vec<u8> = random[..length].iter().map(|byte| byte & 0x7f).collect();
+            // A tenth of each sector is zeros.
+            let mut holes = random[..length].to_vec();
+            holes.chunks_mut(512).for_each(|sector| sector[..51].fill(0));
+            for body in [&text(length), &sparse, &holes] {
+                assert!(!is_noise(body), "{length}");
+            }
+            // Noise that is repeated compresses, which no sample tells.
+            let twice = [&random[..length / 2], &random[..length / 2]].concat();
+            let mut compressor = Compressor::new(Compression::Zstd);
+            assert_eq!(compress(&mut compressor, &twice).0, Codec::Zstd);
+            assert_eq!(compress(&mut compressor, &random[..length]).0, Codec::None);
+            assert_eq!(compress(&mut compressor, &twice).0, Codec::None, "sampled");
+            assert_eq!(compress(&mut compressor, &text(length)).0, Codec::Zstd);
+            assert_eq!(compress(&mut compressor, &twice).0, Codec::Zstd);
+        }
+        assert!(!is_noise(&random[..1024]) && !is_noise(&[]));
     }
 
     proptest! {

@@ -52,3 +52,7 @@ pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long a folder's marker vouches for the folder, where an error would be harmless. Also how
 /// long a store is taken to have no marker.
 pub const MARKER_TRUST: Duration = Duration::from_secs(1);
+/// Shortest file that a folder store writes past the page cache, bytes.
+pub const DIRECT_FILE_BYTES_MIN: usize = 256 << 10;
+/// Bytes that it writes there with one call.
+pub const DIRECT_PIECE_BYTES: usize = 1 << 20;

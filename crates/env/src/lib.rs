@@ -12,6 +12,7 @@
 //! may block for long (object stores, folders) goes through [`Env::spawn`] or [`Env::blocking`].
 
 mod address;
+mod aligned;
 pub mod boot;
 pub mod limits;
 pub mod real;
@@ -22,6 +23,7 @@ mod tests;
 mod traits;
 
 pub use address::BadAddress;
+pub use aligned::{Aligned, DIRECT_BYTES};
 pub use switch::Switch;
 pub use traits::{
     Accepted, Acceptor, Address, BoxFuture, Clock, Descriptors, Disk, File, FileKind, Memory,

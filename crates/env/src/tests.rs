@@ -1,7 +1,7 @@
 //! The contract of every environment, checked on the real machine and on simulated ones.
 
 use crate::sim::{Faults, World};
-use crate::{Address, Env, FileKind, Open, TaskHandle, real};
+use crate::{Address, Aligned, Env, FileKind, Open, TaskHandle, real};
 use futures_util::future::join_all;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -113,8 +113,20 @@ async fn direct_writes(env: &Env, folder: &Path) {
         expected[place.clone()].copy_from_slice(data);
         let mut found = vec![0; place.len()];
         file.read_at(&mut found, offset).await.unwrap();
-        assert_eq!(found, expected[place]);
+        assert_eq!(found, expected[place.clone()]);
+        let length = place.len();
+        let mut found = Aligned::zeroed(length + unit as usize);
+        let found = &mut found[if suits { 0..length } else { 1..length + 1 }];
+        file.read_direct(found, offset).await.unwrap();
+        assert_eq!(found, &expected[place]);
     }
+    // The end of a file need not be a sector's.
+    file.set_length((1 << 20) - 100).await.unwrap();
+    let mut found = Aligned::zeroed(4096);
+    let short = file.read_direct(&mut found, (1 << 20) - 4096).await.unwrap_err();
+    assert_eq!(short.kind(), std::io::ErrorKind::UnexpectedEof);
+    file.set_length(1 << 20).await.unwrap();
+    expected[(1 << 20) - 100..].fill(0);
     file.read_ahead(0, 1 << 20).await.unwrap();
     let mut found = vec![1; 1 << 20];
     file.read_at(&mut found, 0).await.unwrap();

@@ -127,6 +127,16 @@ pub trait File: Send + Sync {
     fn write_direct<'a>(&'a self, data: &'a [u8], offset: u64) -> BoxFuture<'a, io::Result<()>> {
         self.write_durable(data, offset)
     }
+    /// As [`File::read_at`], past the page cache where the file system and the alignment allow it
+    /// (512 bytes, of the memory too). That spares the processor a copy, and keeps nothing in
+    /// memory.
+    fn read_direct<'a>(
+        &'a self,
+        buffer: &'a mut [u8],
+        offset: u64,
+    ) -> BoxFuture<'a, io::Result<()>> {
+        self.read_at(buffer, offset)
+    }
     /// Brings a range into memory, because much of it will be read soon in another order. A hint.
     fn read_ahead(&self, _offset: u64, _length: u64) -> BoxFuture<'_, io::Result<()>> {
         Box::pin(async { Ok(()) })

@@ -25,10 +25,12 @@
 //! | `group` | checks an append before anything is copied | none |
 //! | `heads` | how one head follows another | `head` (how its bytes lie) |
 //! | `segment` | serves reads of places, from memory or flash | `segment_pool` |
+//! | `along` | serves reads of many places in a known order | `segment` |
 //! | `replica` | copies segments to holders elsewhere | `segment` |
 //! | `segment_pool` | keeps free files and slots, and opens files | none |
 
 mod admit;
+mod along;
 mod descriptors;
 mod driver;
 mod error;
@@ -55,6 +57,7 @@ mod tests;
 mod view;
 mod walk;
 
+pub use along::{Along, along};
 pub use error::Error;
 pub use progress::{Copied, Media, Progress};
 pub use replica::{NewSegment, Replica};

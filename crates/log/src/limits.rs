@@ -34,6 +34,11 @@ pub const FLUSH_AHEAD_BYTES: u64 = 1 << 20;
 /// Largest gap between two wanted ranges that is read ahead with them, bytes: one longer read is
 /// cheaper than two.
 pub const READ_AHEAD_GAP: u32 = 32 << 10;
+/// Longest run of neighbouring entries that is read at once, bytes.
+pub const RUN_BYTES_MAX: u32 = (1 << 20) + (64 << 10);
+/// Runs that one batch of the destager keeps in memory, at most; beside them, the one that is read
+/// ahead.
+pub const RUNS_KEPT_MAX: usize = 8;
 /// Most segments of a log: their digest takes 2 MiB then.
 pub const SEGMENTS_MAX: u64 = 65_536;
 /// Most volumes named in the statistics of a head; with more, a lost segment is taken to concern

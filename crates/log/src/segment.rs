@@ -170,7 +170,7 @@ impl Segment {
 
     /// Checks an entry that lies whole in `bytes` (header, payload): its place and its checksums
     /// must match.
-    fn check(&self, place: &Place, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn check(&self, place: &Place, bytes: &[u8]) -> Result<(), Error> {
         let header = EntryHeader::decode(bytes, self.header.key())
             .map_err(|reason| self.damaged(place.offset, reason))?;
         if header.offset != place.offset || header.length != place.length {

@@ -185,7 +185,8 @@ impl<'a> Portion<'a> {
     ) -> Result<Portion<'a>, Error> {
         match home {
             Home::Range(home) => {
-                let folds = coalesce(changes);
+                let mut folds = coalesce(changes);
+                home::read_along(&mut folds);
                 // The fold reads by position in the volume, which is any order in the log.
                 rekindle_log::read_ahead(folds.iter().filter_map(|fold| fold.source.place())).await;
                 Ok(Portion::Range(&**home, folds))

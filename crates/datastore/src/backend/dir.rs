@@ -8,6 +8,7 @@
 //! A visible object is not always durable: see `doubts`. A little room is kept for removals: see
 //! `reserve`.
 
+mod direct;
 mod doubts;
 mod folder;
 mod listing;

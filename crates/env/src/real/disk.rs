@@ -30,6 +30,8 @@ pub(super) struct RealDisk;
 
 pub(super) struct RealFile {
     file: std::fs::File,
+    /// Whether the file is open for writing too.
+    is_writable: bool,
     /// The same file, opened for direct I/O at the first need; `None` where the open failed.
     direct: OnceLock<Option<std::fs::File>>,
     /// Whether direct I/O was refused once.
@@ -54,7 +56,7 @@ impl Disk for RealDisk {
                 // Any process that can open a file can hold its lock.
                 access::close_file(&file);
             }
-            Ok(Arc::new(RealFile::new(file)) as Arc<dyn File>)
+            Ok(Arc::new(RealFile::new(file, how != Open::Read)) as Arc<dyn File>)
         })
     }
 
@@ -167,35 +169,32 @@ pub(super) fn free_bytes(path: &Path) -> io::Result<u64> {
 const UNKNOWN_SECTOR_BYTES: u32 = 4096;
 
 impl RealFile {
-    fn new(file: std::fs::File) -> RealFile {
+    fn new(file: std::fs::File, is_writable: bool) -> RealFile {
         RealFile {
             file,
+            is_writable,
             direct: OnceLock::new(),
             no_direct: AtomicBool::new(false),
             no_durable_write: AtomicBool::new(false),
         }
     }
 
-    fn read(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
-        while !buffer.is_empty() {
-            match rustix::io::pread(&self.file, &mut *buffer, offset) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => {
-                    buffer = &mut buffer[count..];
-                    offset += count as u64;
-                }
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+    fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        read_all(&self.file, buffer, offset)
+    }
+
+    fn read_direct(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let direct = self.direct(buffer, offset);
+        // A file that ends off a sector reads short, and the rest is no aligned read any more.
+        let read = direct.is_some_and(|direct| read_all(direct, buffer, offset).is_ok());
+        if read { Ok(()) } else { self.read(buffer, offset) }
     }
 
     fn write(&self, data: &[u8], offset: u64) -> io::Result<()> {
         write_all(data, offset, |data, offset| rustix::io::pwrite(&self.file, data, offset))
     }
 
-    /// The file for direct I/O, if these bytes are aligned for it and no direct write was refused.
+    /// The file for direct I/O, if these bytes are aligned for it and no direct call was refused.
     fn direct(&self, data: &[u8], offset: u64) -> Option<&std::fs::File> {
         let sector = SECTOR_BYTES as u64;
         let aligned = data.as_ptr().addr().is_multiple_of(SECTOR_BYTES)
@@ -208,7 +207,8 @@ impl RealFile {
             // Opened by its descriptor: the name may mean another file by now.
             let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             let flags = OFlags::DIRECT.bits().cast_signed();
-            OpenOptions::new().write(true).custom_flags(flags).open(path).ok()
+            let mut options = OpenOptions::new();
+            options.read(true).write(self.is_writable).custom_flags(flags).open(path).ok()
         };
         self.direct.get_or_init(open).as_ref()
     }
@@ -315,6 +315,21 @@ impl RealFile {
     }
 }
 
+fn read_all(file: &std::fs::File, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !buffer.is_empty() {
+        match rustix::io::pread(file, &mut *buffer, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                buffer = &mut buffer[count..];
+                offset += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
 /// A write call that returns when the bytes are on the device.
 fn durably(file: &std::fs::File) -> impl Fn(&[u8], u64) -> rustix::io::Result<usize> + '_ {
     move |data, offset| {
@@ -363,6 +378,14 @@ impl File for RealFile {
 
     fn write_direct<'a>(&'a self, data: &'a [u8], offset: u64) -> BoxFuture<'a, io::Result<()>> {
         Box::pin(async move { self.write_direct(data, offset) })
+    }
+
+    fn read_direct<'a>(
+        &'a self,
+        buffer: &'a mut [u8],
+        offset: u64,
+    ) -> BoxFuture<'a, io::Result<()>> {
+        Box::pin(async move { self.read_direct(buffer, offset) })
     }
 
     fn read_ahead(&self, offset: u64, length: u64) -> BoxFuture<'_, io::Result<()>> {

@@ -1,6 +1,7 @@
 //! Tests of the whole log: by hand, and by crashing it at random.
 
 mod absent;
+mod along;
 mod crash;
 mod cut;
 mod damage;

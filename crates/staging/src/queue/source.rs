@@ -2,7 +2,7 @@
 
 use crate::Error;
 use bytes::Bytes;
-use rekindle_log::Place;
+use rekindle_log::{Along, Place};
 
 /// The place of a change's bytes.
 #[derive(Clone)]
@@ -11,16 +11,18 @@ pub enum Source {
     Zero,
     /// In the log, from this byte of the payload.
     Log(Place, u32),
+    /// The same, for a reader that comes to its neighbours too.
+    Along(Along, u32),
     /// In memory.
     Memory(Bytes),
 }
 
 impl Source {
-    /// The place in the log, if the bytes are there.
+    /// The place in the log, if the bytes are there and are read one by one.
     pub(crate) fn place(&self) -> Option<&Place> {
         match self {
             Source::Log(place, _) => Some(place),
-            Source::Zero | Source::Memory(_) => None,
+            Source::Along(..) | Source::Zero | Source::Memory(_) => None,
         }
     }
 
@@ -29,6 +31,9 @@ impl Source {
         match self {
             Source::Log(place, first) => {
                 Ok(place.read(payload_offset(*first, start)?, out).await?)
+            }
+            Source::Along(along, first) => {
+                Ok(along.read(payload_offset(*first, start)?, out).await?)
             }
             Source::Zero | Source::Memory(_) => self.read_now(start, out).map(|_| ()),
         }
@@ -41,6 +46,9 @@ impl Source {
             Source::Zero => out.fill(0),
             Source::Log(place, first) => {
                 return Ok(place.read_now(payload_offset(*first, start)?, out)?);
+            }
+            Source::Along(along, first) => {
+                return Ok(along.place().read_now(payload_offset(*first, start)?, out)?);
             }
             Source::Memory(bytes) => {
                 let piece = usize::try_from(start)

@@ -54,6 +54,20 @@ pub trait RangeHome: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Vec<Extent>, Error>>;
 }
 
+/// Joins the places of pieces that are read in this order to runs, as far as they suit.
+pub(crate) fn read_along(folds: &mut [Fold]) {
+    let wanted: Vec<_> =
+        folds.iter().filter_map(|fold| Some((fold.source.place()?, fold.span))).collect();
+    let mut joined = rekindle_log::along(&wanted).into_iter();
+    for fold in folds {
+        if let Source::Log(_, first) = fold.source
+            && let Some(along) = joined.next().flatten()
+        {
+            fold.source = Source::Along(along, first);
+        }
+    }
+}
+
 /// The error of a call for byte ranges to a volume of records.
 pub(crate) fn none() -> Error {
     Error::Invalid("the volume holds records, no byte ranges".to_owned())

@@ -5,6 +5,7 @@
     reason = "the folder is a store for all nodes, not this machine's own disk"
 )]
 
+use super::direct;
 use super::doubts::Doubts;
 use super::listing::{Listings, Walk};
 use super::packs::{OpenPacks, read_range};
@@ -17,7 +18,7 @@ use parking_lot::Mutex;
 use rekindle_env::Timestamp;
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -347,10 +348,9 @@ impl Folder {
         let path = self.root.join(TEMPORARY).join(name);
         let create = || OpenOptions::new().create_new(true).write(true).open(&path);
         let file = create().or_else(|error| self.after_mending(TEMPORARY, error, create));
-        let mut file = file.map_err(|error| failed("make a file", &path, &error))?;
+        let file = file.map_err(|error| failed("make a file", &path, &error))?;
         let temporary = Temporary { path };
-        let write = file.write_all(data).and_then(|()| file.sync_all());
-        write.map_err(|error| failed("write", &temporary.path, &error))?;
+        direct::write(&file, data).map_err(|error| failed("write", &temporary.path, &error))?;
         Ok(temporary)
     }
 
