@@ -7,9 +7,11 @@ use crate::{
     DESCRIPTION, DISK, Description, INITRAMFS, KERNEL, Memory, MemoryKind, NAME_SERVER, VERSION,
     libraries,
 };
+use clap::Args;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::words::size;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -25,20 +27,37 @@ const FOLDERS: [&str; 7] = ["proc", "sys", "dev", "run", "tmp", "data", "warm"];
 /// The memory of a PCI device is a power of two, and holds four segments of the log at least.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
-/// The appliance that a user wants.
-#[derive(Debug, Clone)]
+// The appliance that a user wants: the comments are its help.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle appliance build --out /srv/appliance
+  rekindle appliance build --out /srv/appliance --memory 1G --disk 100G
+  dpkg -x linux-image-6.1.0-*-cloud-amd64_*.deb kernel
+  rekindle appliance build --out /srv/appliance --kernel kernel
+      not installed, only unpacked
+
+In a folder that holds an appliance the kernel and the binary are replaced;
+disk and memory stay. Wants mkfs.ext4 (package e2fsprogs).")]
 pub struct Build {
-    /// A new folder, or one that holds an appliance: that keeps its disk and its memory.
+    /// Where: a new folder, or one that holds an appliance
+    #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// A kernel image, or a folder into which a package was unpacked; else the newest in `/boot`.
+    /// A kernel image, or a folder into which a kernel package was unpacked [default: the newest in
+    /// /boot]
+    #[arg(long, value_name = "PATH")]
     pub kernel: Option<PathBuf>,
-    /// The folder of its modules, if that is not where the kernel's package puts it.
+    /// The folder of its modules [default: lib/modules/VERSION beside it]
+    #[arg(long, value_name = "DIR")]
     pub modules: Option<PathBuf>,
-    /// Bytes of the host's RAM that outlive the guest; a power of two.
+    /// RAM of this host that outlives the guest; a power of two
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "256M")]
     pub memory: u64,
-    /// The device through which the guest sees that RAM.
+    /// How the guest sees that RAM
+    #[arg(long, value_name = "KIND", default_value = "ivshmem")]
     pub memory_kind: MemoryKind,
-    /// Bytes of the data disk.
+    /// The disk of the log and of the folder store; takes space as it is written
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "8G")]
     pub disk: u64,
 }
 

@@ -21,11 +21,10 @@ mod run;
 
 pub use build::{Build, Built, build};
 pub use qemu::Accelerator;
-pub use run::run;
+pub use run::{Run, run};
 
 use rekindle_base::Kind;
 use rekindle_supervise::endpoints;
-use rekindle_supervise::sockets::WantedSockets;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -85,27 +84,6 @@ pub enum MemoryKind {
     Ivshmem,
     /// Persistent memory with a file system on it (virtio-pmem)
     Pmem,
-}
-
-/// The way in which a user wants an appliance run.
-#[derive(Debug, Clone)]
-pub struct Run {
-    /// The appliance.
-    pub folder: PathBuf,
-    /// The sockets on the host, through which clients come.
-    pub sockets: WantedSockets,
-    /// URL of the store; else the data disk.
-    pub store: Option<String>,
-    /// Bytes of the guest's own RAM.
-    pub ram: u64,
-    /// The guest's processors.
-    pub cpus: u16,
-    /// The executor of the guest's code.
-    pub accelerator: Accelerator,
-    /// A command for the guest to run once, when it serves.
-    pub then: Option<String>,
-    /// Further arguments of `rekindle up` in the guest.
-    pub up: Vec<String>,
 }
 
 /// The settings that the guest gets at each start.

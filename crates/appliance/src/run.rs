@@ -4,15 +4,18 @@
 
 use crate::forward::{Gate, Way};
 use crate::monitor::{Event, Monitor};
-use crate::qemu;
-use crate::{CONSOLE, Description, PANIC, RESET, Run, SAID, SERVES};
+use crate::qemu::{self, Accelerator};
+use crate::{CONSOLE, Description, PANIC, RESET, SAID, SERVES};
+use clap::Args;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
+use rekindle_supervise::access;
 use rekindle_supervise::endpoints::{Endpoints, Lock};
 use rekindle_supervise::signals::{StopSignals, until};
-use rekindle_supervise::sockets::{Listening, Role};
+use rekindle_supervise::sockets::{Listening, Role, WantedSockets};
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
+use rekindle_terminal::words::{Place, address, size};
 use serde_json::{Value, json};
 use std::io;
 use std::net::SocketAddr;
@@ -34,6 +37,71 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// Lines of the console that are shown when the guest gives up.
 const CONSOLE_LINES: usize = 15;
 
+// The way in which a user wants an appliance run: the comments are its help.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle appliance run /srv/appliance
+  rekindle appliance run /srv/appliance --store s3://bucket/prefix --ram 2G
+  rekindle appliance run /srv/appliance -- --cache 512M --flash-budget 4G
+
+A panic or a reset of the guest, and the death of QEMU, start it again: warm,
+because its memory is a file in this host's /dev/shm. That file stays after
+the end; remove it to start without it (then only what was acknowledged from
+flash or flushed is there). AWS_* variables are passed on. Ctrl-C or SIGTERM
+switches the guest off; a second one does not wait. Its console is in
+DIR/console.log. Nobody reaches the guest but through the sockets printed
+here.")]
+pub struct Run {
+    /// The appliance
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Serve NBD here besides DIR/nbd.sock: unix:PATH or HOST:PORT; repeatable
+    #[arg(long, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
+    pub nbd: Vec<Place>,
+    /// Serve the JSON API here besides DIR/rekindle.sock: unix:PATH or HOST:PORT; repeatable
+    #[arg(long, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
+    pub http: Vec<Place>,
+    /// Allow TCP addresses that other machines reach: clients are not authenticated, and nothing is
+    /// encrypted
+    #[arg(long)]
+    pub insecure: bool,
+    /// Let this group use the NBD sockets too [default: only the user who runs the appliance]
+    #[arg(long, value_name = "GROUP", value_parser = access::group)]
+    pub socket_group: Option<u32>,
+    /// Where the bulk lies: s3://BUCKET/PREFIX [default: the data disk]
+    #[arg(long, env = "REKINDLE_STORE", hide_env_values = true, value_name = "URL")]
+    pub store: Option<String>,
+    /// The guest's own RAM
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1G")]
+    pub ram: u64,
+    /// The guest's processors
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub cpus: u16,
+    /// Who runs the guest's code: the processor (kvm), or QEMU itself (tcg)
+    #[arg(long, value_name = "WHICH", default_value = "auto")]
+    pub accelerator: Accelerator,
+    /// A command for the guest to run once, when it serves, with its output on the console
+    #[arg(long, hide = true)]
+    pub then: Option<String>,
+    /// Further arguments of `rekindle up` in the guest
+    #[arg(last = true, value_name = "UP ARGUMENTS")]
+    pub up: Vec<String>,
+}
+
+impl Run {
+    fn sockets(&self) -> WantedSockets {
+        let asked = |places: &[Place]| places.iter().flatten().cloned().collect();
+        WantedSockets {
+            nbd: asked(&self.nbd),
+            http: asked(&self.http),
+            group: self.socket_group,
+            http_group: None,
+            insecure: self.insecure,
+        }
+    }
+}
+
 /// Keeps an appliance alive until the guest is off or cannot be started; returns the exit code.
 /// Prints its events, as JSON with `json`.
 pub fn run(run: &Run, json: bool) -> Outcome<u8> {
@@ -42,7 +110,7 @@ pub fn run(run: &Run, json: bool) -> Outcome<u8> {
     let folder = run.folder.canonicalize()?;
     let _lock = Lock::take(&folder)?;
     let mut notes = Vec::new();
-    let sockets = run.sockets.open(&folder, &mut notes)?;
+    let sockets = run.sockets().open(&folder, &mut notes)?;
     let endpoints = Endpoints { guest: true, ..Endpoints::of(&sockets, 0) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

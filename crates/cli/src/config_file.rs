@@ -5,7 +5,7 @@
 //! the setting is needed.
 
 use crate::nearest::nearest;
-use crate::parse::{self, Place};
+use crate::parse;
 use rekindle_base::Kind;
 use rekindle_content::Compression;
 use rekindle_env::Address;
@@ -14,6 +14,7 @@ use rekindle_node::prices::Price;
 use rekindle_supervise::access;
 use rekindle_supervise::sockets::WantedSockets;
 use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::words::{Place, address};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -137,7 +138,7 @@ impl Reader {
             Some(Value::Array(values)) => values,
             Some(value) => vec![value],
         };
-        let read = values.iter().map(|value| read_value(key, value, parse::address));
+        let read = values.iter().map(|value| read_value(key, value, address));
         *places = read.collect::<Result<Vec<Place>, _>>()?.into_iter().flatten().collect();
         Ok(())
     }

@@ -84,7 +84,7 @@ mod tests {
     use rekindle_base::{NodeId, StoreId};
     use rekindle_datastore::Store;
     use rekindle_env::sim::{Faults, World};
-    use rekindle_warm::{Arena, Beginning, Frames, FramesShape, Shape};
+    use rekindle_warm::{Arena, Beginning, Frames, FramesShape, Miss, Shape};
     use std::path::Path;
     use std::sync::Arc;
 
@@ -194,19 +194,19 @@ mod tests {
             let damaged = frames(&world, 16);
             all(&damaged).await;
             let stats = damaged.stats();
-            assert!(stats.damaged > 0, "{stats:?}");
-            assert_eq!(stats.misses(), stats.damaged + stats.absent + stats.evicted);
+            assert!(stats.missed(Miss::Damaged) > 0, "{stats:?}");
+            assert_eq!(stats.missed(Miss::Cold) + stats.missed(Miss::OtherLayout), 0);
             drop(damaged);
             let again = frames(&world, 16);
             all(&again).await;
             assert_eq!((again.stats().began, again.stats().misses()), (Beginning::Kept, 0));
             again.drop_all();
             all(&again).await;
-            assert!(again.stats().absent > 0);
+            assert!(again.stats().missed(Miss::Absent) > 0);
             drop(again);
             let resized = frames(&world, 8);
             all(&resized).await;
-            assert!(resized.stats().cold > 0, "{:?}", resized.stats());
+            assert!(resized.stats().missed(Miss::Cold) > 0, "{:?}", resized.stats());
         });
     }
 

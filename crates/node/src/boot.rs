@@ -5,7 +5,7 @@ use crate::assemble::Node;
 use crate::warm_status;
 use rekindle_env::Moment;
 use rekindle_env::boot::Boot;
-use rekindle_front::http::api::{BootFetch, BootFetched, BootPhase, BootReport, WarmMisses};
+use rekindle_front::http::api::{BootFetch, BootFetched, BootPhase, BootReport};
 use std::time::Duration;
 
 /// Reports the start of this process.
@@ -81,6 +81,10 @@ fn told(boot: Boot) -> BootReport {
         .collect();
     fetches.sort_by_key(|fetch| fetch.began_us);
     let [ram, warm, store] = boot.fetched;
+    let missed = |cause: rekindle_warm::Miss| {
+        let counted = boot.missed.iter().find(|(known, _)| *known == cause.as_str());
+        counted.map_or(0, |(_, count)| *count)
+    };
     BootReport {
         born_by: boot.before.map(|(_, by)| by.to_owned()),
         listening_us,
@@ -89,21 +93,8 @@ fn told(boot: Boot) -> BootReport {
         phases_left_out: boot.phases_left_out,
         fetches,
         fetched: BootFetched { ram, warm, store },
-        misses: misses(&boot.missed),
+        misses: warm_status::misses(missed),
         ..BootReport::default()
-    }
-}
-
-fn misses(missed: &[(&str, u64)]) -> WarmMisses {
-    let of = |cause: rekindle_warm::Miss| {
-        missed.iter().find(|(known, _)| *known == cause.as_str()).map_or(0, |(_, count)| *count)
-    };
-    WarmMisses {
-        absent: of(rekindle_warm::Miss::Absent),
-        evicted: of(rekindle_warm::Miss::Evicted),
-        damaged: of(rekindle_warm::Miss::Damaged),
-        cold: of(rekindle_warm::Miss::Cold),
-        other_layout: of(rekindle_warm::Miss::OtherLayout),
     }
 }
 

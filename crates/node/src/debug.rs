@@ -112,7 +112,7 @@ async fn warm(node: &Node) -> Value {
                 "hits": stats.hits,
                 "misses": stats.misses(),
                 "evictions": stats.evictions,
-                "damaged": stats.damaged,
+                "damaged": stats.missed(rekindle_warm::Miss::Damaged),
             })
         }
     };

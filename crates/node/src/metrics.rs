@@ -379,15 +379,9 @@ fn warm_frames(node: &Node) {
     count("rekindle_warm_frame_hits_total", stats.hits);
     count("rekindle_warm_frame_insertions_total", stats.insertions);
     count("rekindle_warm_frame_evictions_total", stats.evictions);
-    let causes = [
-        ("absent", stats.absent),
-        ("evicted", stats.evicted),
-        ("damaged", stats.damaged),
-        ("cold", stats.cold),
-        ("other-layout", stats.other_layout),
-    ];
-    for (cause, misses) in causes {
-        counter!("rekindle_warm_frame_misses_total", "cause" => cause).absolute(misses);
+    for cause in rekindle_warm::Miss::ALL {
+        let counter = counter!("rekindle_warm_frame_misses_total", "cause" => cause.as_str());
+        counter.absolute(stats.missed(cause));
     }
 }
 

@@ -4,7 +4,7 @@ use crate::assemble::Node;
 use rekindle_base::Kind;
 use rekindle_base::limits::SEGMENT_BYTES;
 use rekindle_front::http::api::{ApiError, WarmDropped, WarmFrames, WarmMisses, WarmStatus};
-use rekindle_warm::Frames;
+use rekindle_warm::{Frames, Miss};
 
 /// Describes the warm memory for users and programs.
 pub(crate) async fn status(node: &Node) -> WarmStatus {
@@ -45,17 +45,22 @@ pub(crate) fn frames(frames: &Frames) -> WarmFrames {
         frames_large_max: usage.frames_max[1],
         in_use: usage.verified,
         hits: stats.hits,
-        misses: WarmMisses {
-            absent: stats.absent,
-            evicted: stats.evicted,
-            damaged: stats.damaged,
-            cold: stats.cold,
-            other_layout: stats.other_layout,
-        },
+        misses: misses(|cause| stats.missed(cause)),
         insertions: stats.insertions,
         evictions: stats.evictions,
         verifications: stats.verifications,
         too_long: stats.too_long,
+    }
+}
+
+/// Gives the misses of each cause their names in the API.
+pub(crate) fn misses(of: impl Fn(Miss) -> u64) -> WarmMisses {
+    WarmMisses {
+        absent: of(Miss::Absent),
+        evicted: of(Miss::Evicted),
+        damaged: of(Miss::Damaged),
+        cold: of(Miss::Cold),
+        other_layout: of(Miss::OtherLayout),
     }
 }
 

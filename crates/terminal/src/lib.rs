@@ -1,5 +1,6 @@
 //! What a user of the command line is told: [`output`] prints results, tables and progress,
-//! [`failure`] says what failed, why, and what to do next. Both speak JSON to programs.
+//! [`failure`] says what failed, why, and what to do next. Both speak JSON to programs. [`words`]
+//! reads what the user says.
 //!
 //! Commands, the supervisor and the appliance all speak through this crate, and so in one way.
 
@@ -7,3 +8,4 @@
 
 pub mod failure;
 pub mod output;
+pub mod words;

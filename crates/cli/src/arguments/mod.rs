@@ -9,7 +9,7 @@ mod transfer;
 mod up;
 mod volume;
 
-pub use appliance::{Appliance, ApplianceBuild, ApplianceRun};
+pub use appliance::Appliance;
 use clap::{Args, Parser, Subcommand};
 pub use drill::{Attach, Drill, Restart};
 pub use kept::{Purge, Rename, Resize, Restore, Rollback};

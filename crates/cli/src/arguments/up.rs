@@ -1,8 +1,9 @@
 //! `up`, `upgrade` and `stop`: the life of a daemon.
 
-use crate::parse::{self, ParityChoice, Place};
+use crate::parse::{self, ParityChoice};
 use clap::Args;
 use rekindle_supervise::worker::LogFormat;
+use rekindle_terminal::words::{Place, address};
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -38,12 +39,12 @@ pub struct Up {
         env = "REKINDLE_NBD",
         hide_env_values = true,
         value_name = "ADDR",
-        value_parser = parse::address,
+        value_parser = address,
         value_delimiter = ','
     )]
     pub nbd: Vec<Place>,
     /// Serve the JSON API here besides DIR/rekindle.sock: unix:PATH or HOST:PORT; repeatable
-    #[arg(long, env = "REKINDLE_HTTP", hide_env_values = true, value_name = "ADDR", value_parser = parse::address, value_delimiter = ',')]
+    #[arg(long, env = "REKINDLE_HTTP", hide_env_values = true, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
     pub http: Vec<Place>,
     /// Allow TCP addresses that other machines reach: clients are not authenticated, and nothing is
     /// encrypted

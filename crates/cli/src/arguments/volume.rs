@@ -1,9 +1,10 @@
 //! `volume` and `map`: disks.
 
 use super::{Export, Import, Purge, Rename, Resize, Restore, Rollback};
-use crate::parse::{self, Place};
+use crate::parse;
 use clap::{Args, Subcommand};
 use rekindle_staging::{Ack, Policy};
+use rekindle_terminal::words::{Place, address};
 use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
@@ -138,7 +139,7 @@ pub struct Map {
     #[arg(long, value_name = "PATH", value_parser = parse::nbd_device)]
     pub device: Option<u32>,
     /// Where NBD is served: HOST:PORT or unix:PATH [default: where the daemon of --dir says]
-    #[arg(long, value_name = "ADDR", value_parser = parse::address)]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub nbd: Option<Place>,
     /// Connections; the kernel spreads requests over them
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]

@@ -1,9 +1,8 @@
 //! `rekindle appliance`: build one, run it, reset it.
 
-use crate::arguments::{Appliance, ApplianceBuild, ApplianceRun, Common};
-use rekindle_appliance::{Build, Run};
+use crate::arguments::{Appliance, Common};
+use rekindle_appliance::Build;
 use rekindle_base::units::format_size;
-use rekindle_supervise::sockets::WantedSockets;
 use rekindle_terminal::failure::Outcome;
 use rekindle_terminal::output;
 use serde_json::json;
@@ -12,7 +11,7 @@ use serde_json::json;
 pub fn run(common: &Common, command: &Appliance) -> Outcome<u8> {
     match command {
         Appliance::Build(wanted) => build(common, wanted).map(|()| 0),
-        Appliance::Run(wanted) => keep(common, wanted),
+        Appliance::Run(wanted) => rekindle_appliance::run(wanted, common.json),
         Appliance::Reset(reset) => {
             rekindle_appliance::reset(&reset.folder, reset.panic)?;
             common.told(&json!({ "reset": true, "panic": reset.panic }), "the guest starts again");
@@ -21,15 +20,8 @@ pub fn run(common: &Common, command: &Appliance) -> Outcome<u8> {
     }
 }
 
-fn build(common: &Common, wanted: &ApplianceBuild) -> Outcome {
-    let built = rekindle_appliance::build(&Build {
-        out: wanted.out.clone(),
-        kernel: wanted.kernel.clone(),
-        modules: wanted.modules.clone(),
-        memory: wanted.memory,
-        memory_kind: wanted.memory_kind,
-        disk: wanted.disk,
-    })?;
+fn build(common: &Common, wanted: &Build) -> Outcome {
+    let built = rekindle_appliance::build(wanted)?;
     if common.json {
         output::json(&json!({
             "folder": built.folder, "kernel": built.kernel, "modules": built.modules,
@@ -51,24 +43,4 @@ fn build(common: &Common, wanted: &ApplianceBuild) -> Outcome {
     output::line("Next:");
     output::line(&format!("  rekindle appliance run {}", built.folder.display()));
     Ok(())
-}
-
-fn keep(common: &Common, wanted: &ApplianceRun) -> Outcome<u8> {
-    let run = Run {
-        folder: wanted.folder.clone(),
-        sockets: WantedSockets {
-            nbd: wanted.nbd.iter().flatten().cloned().collect(),
-            http: wanted.http.iter().flatten().cloned().collect(),
-            group: wanted.socket_group,
-            http_group: None,
-            insecure: wanted.insecure,
-        },
-        store: wanted.store.clone(),
-        ram: wanted.ram,
-        cpus: wanted.cpus,
-        accelerator: wanted.accelerator,
-        then: wanted.then.clone(),
-        up: wanted.up.clone(),
-    };
-    rekindle_appliance::run(&run, common.json)
 }

@@ -1,5 +1,6 @@
 //! Long work of the daemon, as the command line follows it.
 
+use crate::arguments::Common;
 use crate::client::Client;
 use indicatif::ProgressBar;
 use rekindle_base::Kind;
@@ -51,15 +52,12 @@ pub fn follow(client: &Client, job: Job, what: &'static str) -> Outcome<Job> {
 }
 
 /// Prints that a job has begun, for a user who does not wait.
-pub fn begun(job: &Job, json: bool) {
-    if json {
-        output::json(job);
-    } else {
-        output::line(&format!(
-            "job {} has begun: `rekindle jobs ls` shows it, `rekindle jobs cancel {}` ends it",
-            job.id, job.id
-        ));
-    }
+pub fn begun(common: &Common, job: &Job) {
+    let id = &job.id;
+    let words = format!(
+        "job {id} has begun: `rekindle jobs ls` shows it, `rekindle jobs cancel {id}` ends it"
+    );
+    common.told(job, &words);
 }
 
 fn goes_on(job: &Job, what: &str) -> Failure {

@@ -45,16 +45,12 @@ fn begin(common: &Common, run: &SalvageRun) -> Outcome {
     let begun: Job = client
         .post(&volume_path(&run.name, "/salvage"), &json!({"accept_losses": run.accept_losses}))?;
     if run.detach {
-        job::begun(&begun, common.json);
+        job::begun(common, &begun);
         return Ok(());
     }
     let done = job::follow(&client, begun, "salvage")?;
-    if common.json {
-        output::json(&done);
-    } else {
-        let what = done.result["done"].as_str().unwrap_or_default();
-        output::line(&format!("volume '{}': {what}", run.name));
-    }
+    let what = done.result["done"].as_str().unwrap_or_default();
+    common.told(&done, &format!("volume '{}': {what}", run.name));
     Ok(())
 }
 

@@ -28,16 +28,14 @@ pub fn run(common: &Common, sweep: &Sweep) -> Outcome<u8> {
         Sweep::Run(run) => {
             let begun: Job = client.post("/api/v1/sweep", &json!({}))?;
             if run.detach {
-                job::begun(&begun, common.json);
+                job::begun(common, &begun);
                 return Ok(0);
             }
             let done = job::follow(&client, begun, "sweep")?;
-            if common.json {
-                output::json(&done);
-            } else {
+            common.shown(&done, || {
                 output::line("swept");
                 print_counters(&done.result);
-            }
+            });
         }
         Sweep::Dismiss(gone) => {
             let request = json!({ "node": gone.node.to_string() });

@@ -19,7 +19,7 @@ pub fn run(common: &Common, verify: &Verify) -> Outcome<u8> {
     });
     let begun: Job = client.post("/api/v1/verify", &request)?;
     if verify.no_wait && !verify.wait {
-        job::begun(&begun, common.json);
+        job::begun(common, &begun);
         return Ok(0);
     }
     let done = job::follow(&client, begun, "verify")?;

@@ -62,6 +62,10 @@ pub enum Miss {
 }
 
 impl Miss {
+    /// Every cause.
+    pub const ALL: [Miss; 5] =
+        [Miss::Absent, Miss::Evicted, Miss::Damaged, Miss::Cold, Miss::OtherLayout];
+
     /// One word for display and for programs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -80,11 +84,8 @@ impl Miss {
 pub struct Stats {
     pub began: Beginning,
     pub hits: u64,
-    pub absent: u64,
-    pub evicted: u64,
-    pub damaged: u64,
-    pub cold: u64,
-    pub other_layout: u64,
+    /// By cause, in the order of [`Miss::ALL`].
+    misses: [u64; 5],
     /// Values put in.
     pub insertions: u64,
     /// Values that made room for others.
@@ -99,7 +100,13 @@ impl Stats {
     /// Misses of any cause.
     #[must_use]
     pub fn misses(&self) -> u64 {
-        self.absent + self.evicted + self.damaged + self.cold + self.other_layout
+        self.misses.iter().sum()
+    }
+
+    /// Misses of one cause.
+    #[must_use]
+    pub fn missed(&self, cause: Miss) -> u64 {
+        self.misses[cause as usize]
     }
 }
 
@@ -139,15 +146,10 @@ impl Counters {
 
     pub(super) fn stats(&self, began: Beginning) -> Stats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let misses = |miss: Miss| get(&self.misses[miss as usize]);
         Stats {
             began,
             hits: get(&self.hits),
-            absent: misses(Miss::Absent),
-            evicted: misses(Miss::Evicted),
-            damaged: misses(Miss::Damaged),
-            cold: misses(Miss::Cold),
-            other_layout: misses(Miss::OtherLayout),
+            misses: self.misses.each_ref().map(get),
             insertions: get(&self.insertions),
             evictions: get(&self.evictions),
             verifications: get(&self.verifications),

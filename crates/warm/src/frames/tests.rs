@@ -356,7 +356,7 @@ fn threads_never_see_a_mixture() {
         }
     });
     assert!(frames.usage().frames.iter().all(|frames| *frames <= 8));
-    assert_eq!(frames.stats().damaged, 0);
+    assert_eq!(frames.stats().missed(Miss::Damaged), 0);
 }
 
 proptest! {
