@@ -1,5 +1,6 @@
 //! The content store of a node: its parts. Reads are in `read`, writes in `batch`.
 
+use crate::batch::shared::Shared;
 use crate::cache::Cache;
 use crate::index::Index;
 use crate::live::{Hold, Live};
@@ -54,6 +55,8 @@ pub(crate) struct Inner {
     pub(crate) moved: MovedNotes,
     pub(crate) pool: Arc<Pool>,
     pub(crate) uploads: Arc<Semaphore>,
+    /// The packs that small batches share: data, metadata.
+    pub(crate) shared: [Shared; 2],
     pub(crate) counters: Counters,
     /// Whether the store had no room for the last pack.
     pub(crate) full: AtomicBool,
@@ -125,6 +128,7 @@ impl Content {
             moved: MovedNotes::default(),
             pool: Pool::new(config.uploads.min(4) + 1),
             uploads: Arc::new(Semaphore::new(config.uploads)),
+            shared: Default::default(),
             counters: Counters::default(),
             full: AtomicBool::new(false),
             prefetches: Arc::new(Semaphore::new(limits::PREFETCH_MAX)),

@@ -32,6 +32,11 @@ pub const PARITY_DATA_MAX: u8 = 64;
 pub const PARITY_PARITY_MAX: u8 = 8;
 /// A buffer that a pack begins with, bytes; it grows without copying.
 pub const PACK_BUFFER_BYTES: usize = 256 << 10;
+/// Bytes of a class that a batch puts into the pack that it shares with other batches, at most, and
+/// at most a quarter of a pack; the rest goes into packs of its own.
+pub const SHARED_BYTES_MAX: u64 = 4 << 20;
+/// Longest wait for the upload of another shared pack, during which chunks of more batches gather.
+pub const SHARED_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 /// Content shorter than this is not worth compressing, bytes.
 pub const COMPRESS_BYTES_MIN: usize = 128;
 /// A compressed chunk is kept when it saves this share (1/16) of its length.

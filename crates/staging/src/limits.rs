@@ -12,6 +12,13 @@ pub(crate) const BATCH_CHANGES_MAX: usize = 128 * 1024;
 /// Least number of batches that make up a volume's share: a commit then frees small portions, and
 /// flow control can follow.
 pub(crate) const BATCHES_IN_SHARE_MIN: u64 = 8;
+/// Most volumes that a worker of the destager takes at once: their batches share packs.
+pub(crate) const COMPANY_VOLUMES_MAX: usize = 64;
+/// Unfinished bytes of these volumes together; a volume with more is taken alone.
+pub(crate) const COMPANY_BYTES_MAX: u64 = 4 << 20;
+/// A volume goes along with another that is due if it would be due within this part (a divisor) of
+/// the destage age. A larger part would make more commits of the same writes.
+pub(crate) const COMPANY_EARLY_PART: u32 = 4;
 /// Changes handled under one hold of a volume's lock.
 pub(crate) const SLICE_CHANGES: usize = 256;
 /// Latency of the store before the first measurement.

@@ -1,9 +1,12 @@
 //! A batch: new chunks on their way into packs.
 //!
 //! Each chunk costs one hash, a lookup in the batch's own names and in the index, and compression
-//! straight into the pack's buffer. Full packs are uploaded in the background. A pack belongs to
-//! one batch and enters the index when its upload is done, so that a batch finds only durable
-//! chunks in the index.
+//! straight into the pack's buffer. Full packs are uploaded in the background. What little a batch
+//! has goes into a pack that it shares with others: see [`shared`]. A pack enters the index when
+//! its upload is done, so that a batch finds only durable chunks in the index.
+
+pub(crate) mod shared;
+mod upload;
 
 use crate::compression::Compressor;
 use crate::content::{Inner, add};
@@ -12,30 +15,34 @@ use crate::live::Hold;
 use crate::moved::MovedNotes;
 use crate::name::{Name, NameMap};
 use crate::pack::reader::{self, Body};
-use crate::pack::writer::{Sealed, Writer};
+use crate::pack::writer::{Writer, blob_room, encode_blob};
 use crate::read::Keep;
 use crate::{Class, Content, Error, POINTER_BYTES, Pointer, limits, pack};
 use bytes::Bytes;
+use futures_util::future::join_all;
 use rekindle_base::PackId;
+use shared::{Upload, slot};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use upload::granted;
 
 /// One batch of new chunks. See the crate's page.
 pub struct Batch {
     inner: Arc<Inner>,
-    /// Shared with the uploads: an upload that outlives its batch still writes a pack, and puts it
-    /// into the index.
-    hold: Arc<Hold>,
+    hold: Hold,
     compressor: Compressor,
     is_cached: bool,
     /// Whether duplicates are found among this batch's own chunks only.
     is_anew: bool,
     /// Chunks of this batch that are not durable yet, by name.
     own: NameMap<Pointer>,
-    /// The packs being filled: data, metadata.
+    /// The packs of its own that are being filled: data, metadata.
     open: [Option<Writer>; 2],
-    uploads: Vec<Upload>,
+    /// Bytes of each class that may still go into shared packs.
+    shared_left: [u64; 2],
+    /// A blob on its way into a shared pack, then bytes of the blobs before it.
+    blob: Vec<u8>,
+    /// Packs that are not known to be durable: own ones that are complete, and all shared ones.
+    uploads: Vec<Arc<Upload>>,
     /// Footers are loaded for duplicates only as long as they give some: each load costs
     /// [`FOOTER_COST`], each duplicate gives 1.
     footer_credit: u32,
@@ -43,16 +50,6 @@ pub struct Batch {
 
 const FOOTER_COST: u32 = 8;
 const FOOTER_CREDIT_MAX: u32 = 256;
-
-struct Upload {
-    pack: Arc<Sealed>,
-    state: State,
-}
-
-enum State {
-    Running(oneshot::Receiver<Result<(), rekindle_datastore::Error>>),
-    Failed(rekindle_datastore::Error),
-}
 
 impl Content {
     /// Begins a batch.
@@ -65,12 +62,14 @@ impl Content {
 impl Batch {
     fn new(inner: Arc<Inner>) -> Self {
         Self {
-            hold: Arc::new(inner.live.hold()),
+            hold: inner.live.hold(),
             compressor: Compressor::new(inner.config.compression),
             is_cached: true,
             is_anew: false,
             own: NameMap::default(),
             open: [None, None],
+            shared_left: [limits::SHARED_BYTES_MAX.min(inner.config.pack_bytes / 4); 2],
+            blob: Vec::new(),
             uploads: Vec::new(),
             footer_credit: FOOTER_CREDIT_MAX,
             inner,
@@ -87,6 +86,15 @@ impl Batch {
     /// the store's copy of the same bytes.
     pub fn set_anew(&mut self) {
         self.is_anew = true;
+    }
+
+    /// Tells how many bytes of data will come: much of it goes into packs of the batch's own from
+    /// the beginning.
+    pub fn expect(&mut self, bytes: u64) {
+        let left = &mut self.shared_left[slot(Class::Data)];
+        if bytes > *left {
+            *left = 0;
+        }
     }
 
     /// Adds a chunk: names it, looks for a duplicate, compresses, packs. Starts uploads of full
@@ -173,11 +181,63 @@ impl Batch {
     }
 
     async fn append(&mut self, class: Class, name: Name, body: &Body) -> Result<Pointer, Error> {
-        self.make_room(class, body.bytes.len()).await?;
-        let writer = self.writer(class);
-        let pointer = writer.0.append(name, body.children, &body.bytes, writer.1);
+        let length = body.bytes.len() as u64;
+        let pointer = match self.shared_left[slot(class)].checked_sub(length) {
+            Some(left) => {
+                self.shared_left[slot(class)] = left;
+                self.append_shared(class, name, body).await?
+            }
+            None => {
+                self.shared_left[slot(class)] = 0;
+                self.make_room(class, body.bytes.len()).await?;
+                let writer = self.writer(class);
+                writer.0.append(name, body.children, &body.bytes, writer.1)
+            }
+        };
         self.own.insert(name, pointer);
         Ok(pointer)
+    }
+
+    /// Adds a chunk to the pack that batches share. The chunk is compressed before, because the
+    /// others wait for the pack.
+    async fn append_shared(
+        &mut self,
+        class: Class,
+        name: Name,
+        body: &Body,
+    ) -> Result<Pointer, Error> {
+        let length = body.bytes.len();
+        let room = blob_room(&self.compressor, length);
+        if self.blob.len() < room {
+            self.blob.resize(room, 0);
+        }
+        let stored = encode_blob(
+            (class, name, body.children),
+            &body.bytes,
+            &mut self.compressor,
+            &mut self.blob,
+        );
+        loop {
+            let Self { inner, hold, blob, uploads, .. } = self;
+            let new = || Writer::new(pack::new_id(&inner.env, class), class, inner.pool.take());
+            let result = inner.shared[slot(class)].append(new, |writer, upload| {
+                if !writer.fits(length, inner.config.pack_bytes) {
+                    return None;
+                }
+                if !uploads.iter().any(|known| Arc::ptr_eq(known, upload)) {
+                    hold.wrote(upload.id);
+                    uploads.push(upload.clone());
+                }
+                Some(writer.append_blob(name, length, &blob[..stored]))
+            });
+            match result {
+                Ok(pointer) => return Ok(pointer),
+                Err(full) => {
+                    self.reap()?;
+                    full.begin(&self.inner, granted(&self.inner.uploads).await);
+                }
+            }
+        }
     }
 
     /// Adds a verified blob as another pack stores it; for compaction.
@@ -239,69 +299,43 @@ impl Batch {
         }
         // First the permit, then the pack: a caller that drops this future in between loses
         // nothing.
-        let permit = self.inner.upload_permit().await;
+        let permit = granted(&self.inner.uploads).await;
         let Some(writer) = self.open[slot(class)].take() else { return };
-        let pack = Arc::new(writer.seal(self.inner.config.parity, &self.inner.pool));
-        self.inner.publish(&pack);
-        let state = State::Running(upload(&self.inner, &self.hold, &pack, permit));
-        self.uploads.push(Upload { pack, state });
+        let upload = Upload::new(writer);
+        self.uploads.push(upload.clone());
+        upload.begin(&self.inner, permit);
     }
 
-    /// Removes the uploads that have succeeded and returns the first error. Packs whose uploads
-    /// failed are kept, so that `flush` can try again.
+    /// Removes the packs that are durable and returns the first error. Packs whose uploads failed
+    /// are kept, so that `flush` can try again.
     fn reap(&mut self) -> Result<(), Error> {
         let mut failed = None;
         let own = &mut self.own;
-        self.uploads.retain_mut(|upload| {
-            let result = match &mut upload.state {
-                State::Running(receiver) => match receiver.try_recv() {
-                    Ok(result) => result,
-                    Err(oneshot::error::TryRecvError::Empty) => return true,
-                    Err(oneshot::error::TryRecvError::Closed) => Err(lost()),
-                },
-                State::Failed(error) => Err(error.clone()),
-            };
-            match result {
-                Ok(()) => {
-                    upload.pack.entries.iter().for_each(|entry| {
-                        own.remove(&entry.name);
-                    });
-                    false
-                }
-                Err(error) => {
-                    upload.state = State::Failed(error.clone());
-                    failed.get_or_insert(error);
-                    true
-                }
+        self.uploads.retain(|upload| match upload.outcome() {
+            None => true,
+            Some(Ok(())) => {
+                let pack = upload.sealed();
+                let entries = pack.iter().flat_map(|pack| &pack.entries);
+                entries.for_each(|entry| {
+                    own.remove(&entry.name);
+                });
+                false
+            }
+            Some(Err(error)) => {
+                failed.get_or_insert(error);
+                true
             }
         });
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Makes everything added so far durable in the store. After an error the call may be repeated:
-    /// packs whose uploads failed are uploaded once more.
+    /// packs whose uploads failed are uploaded once more. A shared pack that could not be uploaded
+    /// is an error of each batch in it, and one attempt serves all of them.
     pub async fn flush(&mut self) -> Result<(), Error> {
         self.seal(Class::Data).await;
         self.seal(Class::Metadata).await;
-        for at in 0..self.uploads.len() {
-            if matches!(self.uploads[at].state, State::Failed(_)) {
-                let permit = self.inner.upload_permit().await;
-                let upload_again = &mut self.uploads[at];
-                upload_again.state =
-                    State::Running(upload(&self.inner, &self.hold, &upload_again.pack, permit));
-            }
-        }
-        for upload in &mut self.uploads {
-            if let State::Running(receiver) = &mut upload.state {
-                // The result is put back, so that `reap` finds it even if this future is dropped
-                // while it waits for the next upload.
-                let result = receiver.await.unwrap_or_else(|_| Err(lost()));
-                upload.state = match result {
-                    Ok(()) => State::Running(done()),
-                    Err(error) => State::Failed(error),
-                };
-            }
-        }
+        join_all(self.uploads.iter().map(|upload| upload.end(&self.inner))).await;
         self.reap()
     }
 
@@ -317,11 +351,17 @@ impl Batch {
     /// Reads a chunk from this batch's packs (which may not be in the store yet), the cache or the
     /// store.
     pub(crate) async fn read(&self, pointer: &Pointer, class: Class) -> Result<Body, Error> {
-        let open = self.open.iter().flatten().find(|writer| writer.id() == pointer.pack);
-        if let (None, Some(blob)) =
-            (self.inner.cache.get(&pointer.name), open.and_then(|writer| writer.blob(pointer)))
-        {
-            return reader::open_within(&self.inner.namer, pointer, blob);
+        if self.inner.cache.get(&pointer.name).is_none() {
+            let open = |blob: &[u8]| reader::open_within(&self.inner.namer, pointer, blob);
+            let own = self.open.iter().flatten().find(|writer| writer.id() == pointer.pack);
+            let shared = || self.uploads.iter().find(|upload| upload.id == pointer.pack);
+            let found = match own {
+                Some(writer) => writer.blob(pointer).map(open),
+                None => shared().and_then(|upload| upload.look(pointer, open)),
+            };
+            if let Some(found) = found {
+                return found;
+            }
         }
         self.inner.read(pointer, class, Keep::Yes).await
     }
@@ -329,61 +369,6 @@ impl Batch {
     /// The notes of where compaction has moved chunks.
     pub(crate) fn moved(&self) -> &MovedNotes {
         &self.inner.moved
-    }
-}
-
-fn slot(class: Class) -> usize {
-    match class {
-        Class::Data => 0,
-        Class::Metadata => 1,
-    }
-}
-
-fn lost() -> rekindle_datastore::Error {
-    rekindle_datastore::Error::Unavailable("the upload was broken off".into())
-}
-
-fn done() -> oneshot::Receiver<Result<(), rekindle_datastore::Error>> {
-    let (sender, receiver) = oneshot::channel();
-    let _ = sender.send(Ok(()));
-    receiver
-}
-
-fn upload(
-    inner: &Arc<Inner>,
-    hold: &Arc<Hold>,
-    pack: &Arc<Sealed>,
-    permit: OwnedSemaphorePermit,
-) -> oneshot::Receiver<Result<(), rekindle_datastore::Error>> {
-    let (sender, receiver) = oneshot::channel();
-    let (inner, pack, hold) = (inner.clone(), pack.clone(), hold.clone());
-    inner.env.clone().spawn("content-upload", async move {
-        let result = inner.store.put(&pack::key(pack.id), pack.object.clone()).await;
-        match &result {
-            Ok(()) => inner.full.store(false, Ordering::Relaxed),
-            Err(error) if error.kind() == rekindle_base::Kind::Full => {
-                inner.full.store(true, Ordering::Relaxed);
-            }
-            // Any other error says nothing about room.
-            Err(_) => {}
-        }
-        if result.is_ok() {
-            add(&inner.counters.packs_written, 1);
-            add(&inner.counters.bytes_stored, pack.object.len() as u64);
-            inner.index.add(pack.id, pack.object.len() as u64, &pack.entries);
-        }
-        drop(permit);
-        drop(pack);
-        // The task that waits for the result may end the batch at once, so the hold ends before.
-        drop(hold);
-        let _ = sender.send(result);
-    });
-    receiver
-}
-
-impl Inner {
-    async fn upload_permit(&self) -> OwnedSemaphorePermit {
-        self.uploads.clone().acquire_owned().await.expect("nobody closes the semaphore of uploads")
     }
 }
 

@@ -1,6 +1,8 @@
 //! Writing and reading back, duplicates, failing and damaged stores; and a measurement of the
 //! ingest rate.
 
+mod shared;
+
 use crate::testing::{Broken, config, random, run};
 use crate::{Class, Compression, Config, Content, Error, Pointer};
 use bytes::Bytes;

@@ -76,22 +76,13 @@ impl Writer {
     ) -> Pointer {
         let offset = self.length;
         let class = self.class;
-        let room = self.room(blob::BYTES + compressor.room(body.len()));
-        let (header, target) = room.split_at_mut(blob::BYTES);
-        let (codec, payload) = compressor.compress(body, target);
-        header.copy_from_slice(&blob::encode(&blob::Blob {
-            codec,
-            class,
-            length: narrow(body.len()),
-            payload: narrow(payload),
-            children,
-            name,
-        }));
-        self.length += blob::BYTES + payload;
+        let room = self.room(blob_room(compressor, body.len()));
+        self.length += encode_blob((class, name, children), body, compressor, room);
         self.enter(name, offset, body.len())
     }
 
-    /// Adds a blob as another pack holds it; the caller has verified it.
+    /// Adds a blob that [`encode_blob`] has made, or as another pack holds it; that one the caller
+    /// has verified.
     pub(crate) fn append_blob(&mut self, name: Name, length: usize, stored: &[u8]) -> Pointer {
         let offset = self.length;
         self.put(stored);
@@ -115,24 +106,52 @@ impl Writer {
         self.buffer[..self.length].get(begin..begin + pointer.stored as usize)
     }
 
-    /// Writes parity, if the setting asks for it, and the footer. `pool` gets the buffer back when
-    /// the upload has let go of it.
-    pub(crate) fn seal(mut self, parity: Option<Parity>, pool: &Arc<Pool>) -> Sealed {
-        self.buffer.truncate(self.length);
+    /// Completes the pack: writes parity, if the setting asks for it, and the footer. `pool` gets
+    /// the buffer back when the upload has let go of it.
+    pub(crate) fn seal(&mut self, parity: Option<Parity>, pool: &Arc<Pool>) -> Sealed {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let entries = std::mem::take(&mut self.entries);
+        buffer.truncate(self.length);
         if let Some(parity) = parity {
-            parity::append(self.id, parity, &mut self.buffer);
+            parity::append(self.id, parity, &mut buffer);
         }
-        footer::append(&self.entries, &mut self.buffer);
+        footer::append(&entries, &mut buffer);
         // A short pack would pin a long buffer for as long as the store keeps the object in RAM.
-        let object = if self.buffer.len() < self.buffer.capacity() / 8 {
-            let object = Bytes::copy_from_slice(&self.buffer);
-            pool.give(self.buffer);
+        let object = if buffer.len() < buffer.capacity() / 8 {
+            let object = Bytes::copy_from_slice(&buffer);
+            pool.give(buffer);
             object
         } else {
-            Bytes::from_owner(Lent { buffer: self.buffer, pool: pool.clone() })
+            Bytes::from_owner(Lent { buffer, pool: pool.clone() })
         };
-        Sealed { id: self.id, object, entries: self.entries }
+        Sealed { id: self.id, object, entries }
     }
+}
+
+/// Bytes that [`encode_blob`] may write for a body of `length` bytes.
+pub(crate) fn blob_room(compressor: &Compressor, length: usize) -> usize {
+    blob::BYTES + compressor.room(length)
+}
+
+/// Writes a chunk, compressed, to the begin of `room`: the blob that a pack holds. Returns its
+/// length.
+pub(crate) fn encode_blob(
+    (class, name, children): (Class, Name, u32),
+    body: &[u8],
+    compressor: &mut Compressor,
+    room: &mut [u8],
+) -> usize {
+    let (header, target) = room.split_at_mut(blob::BYTES);
+    let (codec, payload) = compressor.compress(body, target);
+    header.copy_from_slice(&blob::encode(&blob::Blob {
+        codec,
+        class,
+        length: narrow(body.len()),
+        payload: narrow(payload),
+        children,
+        name,
+    }));
+    blob::BYTES + payload
 }
 
 /// The pointer to an entry of a pack.

@@ -70,6 +70,7 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
     };
     let mut batch = inner.content.batch();
     batch.set_cached(volume.mode != Mode::Store { keep: false });
+    batch.expect(bytes);
     let root = match portion.fold(&mut batch, &prefix.root).await {
         Ok(root) => root,
         Err(error) => return Err(failed_by(volume, &prefix, error).await),

@@ -1,5 +1,7 @@
 //! The destager: workers that take volumes from a ring, one batch each, so that no volume waits for
-//! another's backlog.
+//! another's backlog. Volumes with little to destage are taken together, those that are nearly due
+//! with one that is due: their batches run at once and share packs, so that many small commits cost
+//! few requests.
 //!
 //! A volume is in the ring while it has unfinished changes and no batch in hand; the ring is idle
 //! while no change is unfinished. [`crate::destage::plan`] decides what is due;
@@ -10,7 +12,7 @@ use crate::ack::staged::{Staged, notify};
 use crate::destage::batch;
 use crate::destage::plan::{Due, Facts, due};
 use crate::{Error, Inner, limits};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join_all, select};
 use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_env::Switch;
@@ -30,7 +32,7 @@ pub(crate) struct Destager {
 
 /// The next step of a worker.
 enum Turn {
-    Destage(Arc<Staged>),
+    Destage(Vec<Arc<Staged>>),
     Wait(Option<Duration>),
 }
 
@@ -89,12 +91,15 @@ async fn work(inner: &Arc<Inner>) {
     let destager = &inner.destager;
     while !destager.stopping.is_on() {
         match next(inner) {
-            Turn::Destage(volume) => {
+            Turn::Destage(volumes) => {
                 // Another worker watches the rest of the ring meanwhile.
                 destager.wake();
-                destage(&volume).await;
-                volume.busy.send_replace(false);
-                destager.ring.lock().push_back(volume);
+                let each = volumes.into_iter().map(|volume| async move {
+                    destage(&volume).await;
+                    volume.busy.send_replace(false);
+                    destager.ring.lock().push_back(volume);
+                });
+                join_all(each).await;
             }
             Turn::Wait(wait) => {
                 let told = pin!(destager.wake.notified());
@@ -111,25 +116,46 @@ async fn work(inner: &Arc<Inner>) {
     }
 }
 
-/// Turns the ring once: returns the first volume that is due, or the time until one is.
+/// Turns the ring once: returns the first volume that is due, with those that go along, or the time
+/// until one is.
 fn next(inner: &Arc<Inner>) -> Turn {
     let ring = &inner.destager.ring;
     let mut wait = inner.release_old_previous();
     // After releasing the previous roots: room that only they held is no reason to destage.
     let scarce = inner.is_scarce();
-    let rounds = ring.lock().len();
-    for _ in 0..rounds {
+    let mut company = Vec::new();
+    let mut bytes = 0;
+    let mut rounds = ring.lock().len();
+    while rounds > 0 && company.len() < limits::COMPANY_VOLUMES_MAX {
+        rounds -= 1;
         let Some(volume) = ring.lock().pop_front() else { break };
-        match volume.due(scarce) {
-            Due::Now => return Turn::Destage(volume),
-            Due::In(time) => {
+        let bytes_max = match company.is_empty() {
+            true => None,
+            false => Some(limits::COMPANY_BYTES_MAX - bytes),
+        };
+        match volume.due(scarce, bytes_max) {
+            (Due::Now, its_bytes) => {
+                if company.is_empty() {
+                    // Those that were not due before may go along.
+                    rounds = ring.lock().len();
+                }
+                company.push(volume);
+                bytes += its_bytes;
+                if bytes >= limits::COMPANY_BYTES_MAX {
+                    break;
+                }
+            }
+            (Due::In(time), _) => {
                 wait = Some(wait.map_or(time, |wait: Duration| wait.min(time)));
                 ring.lock().push_back(volume);
             }
-            Due::Never => {}
+            (Due::Never, _) => {}
         }
     }
-    Turn::Wait(wait)
+    match company.is_empty() {
+        true => Turn::Wait(wait),
+        false => Turn::Destage(company),
+    }
 }
 
 /// Destages one batch of a volume and records the outcome.
@@ -193,14 +219,16 @@ fn failed(volume: &Arc<Staged>, error: Error) {
 }
 
 impl Staged {
-    /// Decides whether a batch is due. `scarce`: the log's flash is scarce.
-    fn due(&self, scarce: bool) -> Due {
+    /// Decides whether a batch is due; returns the bytes of the unfinished changes, too. `scarce`:
+    /// the log's flash is scarce. `along`: another volume is due, and this one may go along if it
+    /// has no more than so many bytes.
+    fn due(&self, scarce: bool, along: Option<u64>) -> (Due, u64) {
         let now = self.inner.env.now();
         let shown = self.mode.shows(&self.inner.log.progress());
         let mut gate = self.gate.lock();
         if *self.busy.borrow() {
             // A salvage has taken the destager's place for a commit.
-            return Due::In(limits::PENDING_CHECK);
+            return (Due::In(limits::PENDING_CHECK), 0);
         }
         if gate.changes.pending() > 0 {
             // The callers that waited for these changes may be gone.
@@ -220,12 +248,18 @@ impl Staged {
             pause: gate.destaging.pause(now),
         };
         let config = &self.inner.config;
-        let due = due(&facts, config.destage_age, config.destage_bytes);
+        let age = config.destage_age;
+        let age = along.map_or(age, |_| age - age / limits::COMPANY_EARLY_PART);
+        let due = match due(&facts, age, config.destage_bytes) {
+            // Its own turn comes when the company is on its way.
+            Due::Now if along.is_some_and(|most| facts.bytes > most) => Due::In(Duration::ZERO),
+            due => due,
+        };
         gate.destaging.looked(due);
         if due == Due::Now {
             self.busy.send_replace(true);
         }
-        due
+        (due, facts.bytes)
     }
 
     /// Waits until the volume closes or staging stops.

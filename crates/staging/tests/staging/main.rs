@@ -22,3 +22,4 @@ mod record_crash;
 mod records;
 mod salvage;
 mod store;
+mod trickle;

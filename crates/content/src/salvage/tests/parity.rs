@@ -24,7 +24,8 @@ fn parity_gives_back_data_and_nodes_and_makes_their_packs_whole() {
             content.read_with_children(&root.unwrap(), Class::Metadata).await.unwrap();
         drop(content);
         let content = Content::open(env.clone(), store.clone(), config());
-        let hurt = [changes[7].1.unwrap(), leaves[1], root.unwrap()];
+        let beside = leaves.iter().find(|leaf| leaf.pack == root.unwrap().pack);
+        let hurt = [changes[7].1.unwrap(), *beside.unwrap(), root.unwrap()];
         let before = [object(&store, hurt[0].pack).await, object(&store, hurt[1].pack).await];
         for pointer in &hurt {
             damage(&store, pointer.pack, &[within(pointer)]).await;
@@ -47,7 +48,8 @@ fn what_is_beyond_parity_is_given_up_and_the_rest_comes_back() {
     run(async |env| {
         let store = Arc::new(Broken::new());
         let (content, root, changes) = planted_with(with_parity("4+1"), &env, &store).await;
-        let pack = changes[0].1.unwrap().pack;
+        // A pack that is full.
+        let pack = changes[500].1.unwrap().pack;
         let layout = crate::pack::parity::find(Some(pack), &object(&store, pack).await).unwrap();
         let chunk_at = |at: usize| {
             let mut of_pack = changes.iter().filter(|(_, chunk)| chunk.unwrap().pack == pack);

@@ -68,6 +68,28 @@ fn of_its_own_packs_a_life_leaves_those_alone_of_which_it_does_not_know_what_bec
 }
 
 #[test]
+fn a_shared_pack_is_left_alone_until_the_outcome_of_all_its_batches_is_known() {
+    in_a_world(async |env, store| {
+        let vaults = Arc::new(Vaults::default());
+        let content = Content::open(env.clone(), store.clone(), small());
+        let sweeper = careful(&env, &content, &vaults);
+        let (mut known, mut open) = (content.batch(), content.batch());
+        let one = known.write(Class::Data, random(1, 500), &[]).await.unwrap();
+        let other = open.write(Class::Data, random(2, 2500), &[]).await.unwrap();
+        assert_eq!(one.pack, other.pack);
+        known.flush().await.unwrap();
+        known.committed();
+        assert_eq!(sweeper.run().await.unwrap().packs_condemned, 0, "a batch in it lives");
+        // Its commit may still be on its way.
+        open.flush().await.unwrap();
+        drop(open);
+        assert_eq!(sweeper.run().await.unwrap().packs_condemned, 0);
+        env.sleep(Duration::from_secs(601)).await;
+        assert_eq!(sweeper.run().await.unwrap().packs_deleted, 1);
+    });
+}
+
+#[test]
 fn a_root_that_landed_late_is_gone_on_from_only_if_all_it_leads_to_is_there_and_stays() {
     in_a_world(async |env, store| {
         let content = Content::open(env.clone(), store.clone(), small());
