@@ -27,7 +27,6 @@ pub async fn scrub(node: Arc<Node>, rate: u64, progress: Progress) -> Result<Val
             volume: Some(info.vault.name.clone()),
             salvage: true,
             bytes_per_second: Some(rate),
-            ..StartVerify::default()
         };
         let before = chunks;
         let mut tell = |done: u64| progress.set(before + done, None);
