@@ -1,8 +1,8 @@
 //! The daemons that run on this machine.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
+use rekindle_env::real::net::knock;
 use rekindle_supervise::sockets::HTTP_SOCKET;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// The kernel's list of Unix sockets.
@@ -13,10 +13,14 @@ const MANY: usize = 5;
 /// Returns the folders of daemons that this user can talk to, a few of them.
 pub fn folders() -> Vec<PathBuf> {
     let text = std::fs::read(SOCKETS).unwrap_or_default();
-    let mut found = listed(&String::from_utf8_lossy(&text));
-    found.retain(|dir| UnixStream::connect(dir.join(HTTP_SOCKET)).is_ok());
-    found.truncate(MANY);
-    found
+    let found = listed(&String::from_utf8_lossy(&text)).into_iter();
+    found.filter(|dir| answers(dir)).take(MANY).collect()
+}
+
+/// Whether a daemon takes clients there. Any user may listen at a socket of that name and take
+/// none: then its queue is full, and a connect would wait.
+fn answers(dir: &Path) -> bool {
+    knock(&dir.join(HTTP_SOCKET)).is_ok()
 }
 
 /// Returns the folders in which a process listens at a socket named [`HTTP_SOCKET`].
@@ -37,6 +41,22 @@ fn listed(text: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rekindle_env::real::access::SocketMode;
+    use rekindle_env::real::net::bind_unix;
+
+    #[test]
+    fn a_socket_that_takes_no_clients_makes_nothing_wait() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(HTTP_SOCKET);
+        let listener = bind_unix(&path, SocketMode::default(), 0).expect("a socket");
+        let (sender, full) = std::sync::mpsc::channel();
+        let dir = folder.path().to_owned();
+        // Nothing is ever accepted: the queue fills up.
+        std::thread::spawn(move || sender.send((0..5).any(|_| !answers(&dir))));
+        assert!(full.recv_timeout(std::time::Duration::from_secs(10)).expect("no wait"));
+        drop(listener);
+        assert!(!answers(folder.path()));
+    }
 
     #[test]
     fn daemons_are_found_by_the_sockets_at_which_they_listen() {

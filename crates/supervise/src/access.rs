@@ -9,9 +9,12 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+/// Name of the folder in which imports leave their marks.
+pub const IMPORTS: &str = "imports";
+
 /// Names of a daemon's or an appliance's files. A folder that holds any other name also serves its
 /// owner for other things: it is not ours to close.
-const OURS: [&str; 20] = [
+const OURS: [&str; 21] = [
     "rekindle.pid",
     "endpoints.json",
     "endpoints.json.new",
@@ -23,6 +26,7 @@ const OURS: [&str; 20] = [
     "node.json",
     "node.json.new",
     "node.lock",
+    IMPORTS,
     "flash",
     "store",
     "nbd.sock",
@@ -34,7 +38,9 @@ const OURS: [&str; 20] = [
     "run",
 ];
 
-fn is_ours(name: &std::ffi::OsStr) -> bool {
+/// Whether a name in a daemon's folder is one that the daemon, an appliance or a command gives.
+#[must_use]
+pub fn is_ours(name: &std::ffi::OsStr) -> bool {
     let name = name.to_string_lossy();
     // Logs of the console and of QEMU; entries that an administrator or a file system puts beside.
     OURS.contains(&name.as_ref()) || name.ends_with(".log") || name == "lost+found"

@@ -2,6 +2,8 @@
 
 use comfy_table::{Table, presets};
 use serde::Serialize;
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
@@ -14,14 +16,33 @@ pub fn json(value: &impl Serialize) {
 
 /// Prints a line. A reader that went away (`| head`) is no failure.
 pub fn line(text: &str) {
-    let _ = writeln!(io::stdout().lock(), "{text}");
+    let _ = writeln!(io::stdout().lock(), "{}", escaped(text, &['\n', '\t']));
 }
 
 /// Prints a line for the user on standard error. A failure to write (a full disk behind standard
 /// error, a terminal that is gone) is ignored: the supervisor keeps other processes alive and must
 /// not die of a message.
 pub fn tell(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", escaped(text, &['\n', '\t']));
+}
+
+/// Escapes control characters, apart from those in `kept`: names of files and folders may be
+/// another user's words, and a terminal would obey them. JSON has such characters in strings only,
+/// and these mean the same when they are escaped so.
+fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
+    let obeyed = |c: char| c.is_control() && !kept.contains(&c);
+    if !text.contains(obeyed) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if obeyed(c) {
+            let _ = write!(shown, "\\u{:04x}", u32::from(c));
+        } else {
+            shown.push(c);
+        }
+    }
+    shown.into()
 }
 
 /// A writer to standard error for diagnostics. As in [`tell`], failures to write are ignored.
@@ -49,9 +70,22 @@ pub fn table<const N: usize>(head: [&str; N]) -> Table {
 
 /// Prints a table.
 pub fn rows(table: &Table) {
-    for row in table.to_string().lines() {
+    for row in plain(table).to_string().lines() {
         line(row.trim_end());
     }
+}
+
+/// The same table with one line for each row, whatever is in its cells.
+fn plain(table: &Table) -> Table {
+    let mut plain = Table::new();
+    plain.load_style(presets::NOTHING);
+    if let Some(head) = table.header() {
+        plain.set_header(head.clone());
+    }
+    for row in table.row_iter() {
+        plain.add_row(row.cell_iter().map(|cell| escaped(&cell.content(), &[]).into_owned()));
+    }
+    plain
 }
 
 /// Prints pairs of a name and a value, aligned.
@@ -148,6 +182,20 @@ mod tests {
         assert_eq!(quoted(Path::new("/srv/x-1")), "/srv/x-1");
         assert_eq!(quoted(Path::new("/srv/a b's")), r"'/srv/a b'\''s'");
         assert_eq!(quoted("$(rm x)"), "'$(rm x)'");
+    }
+
+    #[test]
+    fn another_users_words_are_shown_and_not_obeyed() {
+        let name = "a\u{1b}[2J\u{9b}1m\r\u{7f}\tß\n";
+        assert_eq!(escaped(name, &['\n']), "a\\u001b[2J\\u009b1m\\u000d\\u007f\\u0009ß\n");
+        assert!(matches!(escaped("größe", &[]), Cow::Borrowed("größe")));
+        let json = serde_json::to_string_pretty(&[name]).expect("plain data");
+        let back: Vec<String> = serde_json::from_str(&escaped(&json, &['\n'])).expect("JSON");
+        assert_eq!(back, [name]);
+        let mut table = table(["FILE"]);
+        table.add_row(["a\nb\u{1b}"]);
+        let shown: Vec<String> = plain(&table).lines().map(|row| row.trim().to_owned()).collect();
+        assert_eq!(shown, ["FILE", "a\\u000ab\\u001b"]);
     }
 
     #[test]

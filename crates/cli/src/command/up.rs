@@ -25,7 +25,13 @@ pub fn run(common: &Common, up: &Up) -> Outcome<u8> {
         .diagnostics(up.verbose, up.log_format);
     let (places, json) = (service.places(), common.json);
     service.run(move |ready: &Ready, supervised: bool| {
-        Banner { dir: &dir, ready, places: &places, notes: &notes, supervised }.print(json);
+        let ready = ready.clone();
+        let print = move || {
+            Banner { dir: &dir, ready: &ready, places: &places, notes: &notes, supervised }
+                .print(json);
+        };
+        // The supervisor waits for no reader of the output, and for no disk that the search meets.
+        let _ = std::thread::Builder::new().name("banner".to_owned()).spawn(print);
     })
 }
 

@@ -3,16 +3,15 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::unusable;
+use rekindle_env::real::folder::Folder;
+use rekindle_supervise::access::IMPORTS;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// Name of the folder of marks in the daemon's folder: one file for each volume, named by its id.
-const FOLDER: &str = "imports";
 
 /// The identity of an image: changed since, it is another image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,9 +34,10 @@ impl Image {
     }
 }
 
-/// The mark of one volume.
+/// The mark of one volume: a file in the folder [`IMPORTS`], named by the volume's id.
 pub struct Mark {
-    path: PathBuf,
+    dir: PathBuf,
+    name: String,
     image: Image,
 }
 
@@ -46,20 +46,20 @@ impl Mark {
     pub fn new(dir: &Path, id: &str, file: &Path) -> Outcome<Self> {
         let image = Image::of(file).map_err(|error| unusable(file, &error))?;
         let name: String = id.chars().filter(char::is_ascii_alphanumeric).collect();
-        Ok(Self { path: dir.join(FOLDER).join(name), image })
+        Ok(Self { dir: dir.to_owned(), name, image })
     }
 
     /// Refuses to go on with an import that was not begun, or with another image.
     pub fn check(&self, volume: &str) -> Outcome {
         let anew =
             format!("--overwrite imports it from the start: the content of '{volume}' is lost");
-        let text = match std::fs::read(&self.path) {
+        let text = match self.folder().and_then(|folder| folder.read(&self.name)) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let what = format!("no import into volume '{volume}' broke off here");
                 return Err(Failure::usage(what).next(anew));
             }
-            Err(error) => return Err(unusable(&self.path, &error)),
+            Err(error) => return Err(unusable(&self.path(), &error)),
         };
         match serde_json::from_slice::<Image>(&text) {
             Ok(image) if image == self.image => Ok(()),
@@ -75,9 +75,9 @@ impl Mark {
     /// Writes the mark: the import begins.
     pub fn set(&self) {
         if let Err(error) = self.write() {
-            let path = self.path.display();
             output::tell(&format!(
-                "rekindle: cannot note in {path} that the import has begun: {error}; if it breaks off, --resume cannot go on with it"
+                "rekindle: cannot note in {} that the import has begun: {error}; if it breaks off, --resume cannot go on with it",
+                self.path().display()
             ));
         }
     }
@@ -85,28 +85,32 @@ impl Mark {
     /// Removes the mark: the import is whole.
     pub fn remove(&self) {
         // A mark that stays does harm only when the user goes on with the same image.
-        let _ = std::fs::remove_file(&self.path);
+        let _ = self.folder().and_then(|folder| folder.remove(&self.name));
     }
 
     fn write(&self) -> io::Result<()> {
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        match std::fs::DirBuilder::new().mode(0o700).create(folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-        let new = self.path.with_extension("new");
-        let mut file =
-            File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&serde_json::to_vec(&self.image)?)?;
-        file.sync_all()?;
-        std::fs::rename(&new, &self.path)?;
-        File::open(folder)?.sync_all()
+        let folder = self.folder()?;
+        let text = serde_json::to_vec(&self.image)?;
+        folder.write(&self.name, &format!("{}.new", self.name), &text)?;
+        folder.sync(&self.name)
+    }
+
+    /// Opens the folder of marks. The daemon may be another user's, and that user may have put
+    /// anything into its folder: then there are no marks.
+    fn folder(&self) -> io::Result<Folder> {
+        Folder::open_own(&self.dir)?.own_folder(IMPORTS)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.join(IMPORTS).join(&self.name)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rekindle_supervise::access::is_ours;
+    use std::os::unix::fs::{chown, symlink};
 
     #[test]
     fn only_what_was_begun_with_the_same_image_goes_on() {
@@ -124,5 +128,33 @@ mod tests {
         mark("17").set();
         mark("17").remove();
         assert!(refused("17").contains("no import"));
+        let made = std::fs::read_dir(folder.path()).expect("ours").flatten();
+        let other = |entry: &std::fs::DirEntry| entry.file_name() != "disk.img";
+        for entry in made.filter(other) {
+            assert!(is_ours(&entry.file_name()), "a daemon would not close the folder: {entry:?}");
+        }
+    }
+
+    #[test]
+    fn a_link_is_not_written_through_and_no_mark_goes_into_another_users_folder() {
+        let place = tempfile::tempdir().expect("a folder");
+        let dir = place.path().join("d");
+        let (file, victim) = (place.path().join("disk.img"), place.path().join("victim"));
+        std::fs::write(&file, b"disk").expect("a file");
+        std::fs::write(&victim, b"precious").expect("a file");
+        std::fs::create_dir_all(dir.join(IMPORTS)).expect("a folder");
+        let mark = Mark::new(&dir, "17", &file).expect("an image");
+        symlink(&victim, dir.join(IMPORTS).join("17.new")).expect("a link");
+        mark.set();
+        mark.check("vm1").expect("it was begun");
+        if rustix::process::geteuid().is_root() {
+            chown(&dir, Some(65534), None).expect("root may");
+            assert!(mark.check("vm1").expect_err("refused").cause.is_some());
+            mark.remove();
+            mark.set();
+            chown(&dir, Some(0), None).expect("root may");
+            mark.check("vm1").expect("nothing was removed");
+        }
+        assert_eq!(std::fs::read(&victim).expect("there"), b"precious");
     }
 }

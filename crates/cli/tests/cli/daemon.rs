@@ -328,6 +328,14 @@ fn everything_is_private_whatever_the_umask_and_a_group_gets_in_to_the_sockets_o
     wait_until("the daemon serves", || daemon.cli(&["status"]).1["state"] == "serving");
     daemon.ask(&["volume", "create", "vm1", "--size", "64M"]);
     daemon.ask(&["drill", "restart", "--rounds", "1", "--seconds", "1"]);
+    let image = daemon.folder.path().join("image");
+    std::fs::write(&image, vec![7; 1 << 20]).expect("a file");
+    daemon.ask(&["volume", "import", image.to_str().expect("text"), "vm2"]);
+    daemon.ask(&["upgrade"]);
+    for entry in std::fs::read_dir(daemon.dir()).expect("a folder").flatten() {
+        let name = entry.file_name();
+        assert!(rekindle_supervise::access::is_ours(&name), "the folder stays closed: {name:?}");
+    }
     let mut folders = vec![daemon.dir()];
     let mut open = Vec::new();
     while let Some(folder) = folders.pop() {

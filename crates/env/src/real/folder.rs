@@ -2,8 +2,10 @@
 //! So a folder that takes the name later is not used, no link in the folder is followed, and only
 //! plain files of its owner are believed.
 
-use super::access::{FILE_MODE, OWN_DESCRIPTORS};
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, openat};
+use super::access::{FILE_MODE, FOLDER_MODE, OWN_DESCRIPTORS};
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, fsync, mkdirat, openat,
+};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::File;
@@ -26,21 +28,33 @@ pub struct Folder {
 impl Folder {
     /// Opens a folder of any user, to read what its owner says there.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::open_as(path, OFlags::empty())
+        Self::open_at(CWD, path, path, OFlags::empty())
     }
 
     /// Opens a folder to serve from. The folder belongs to this very user, also when that is root;
     /// not every user may put files into it; and its name is no link.
     pub fn open_own(path: &Path) -> io::Result<Self> {
-        let found = Self::open_as(path, OFlags::NOFOLLOW)?;
+        let found = Self::open_at(CWD, path, path, OFlags::NOFOLLOW)?;
         found.check_own()?;
         Ok(found)
     }
 
-    fn open_as(path: &Path, flags: OFlags) -> io::Result<Self> {
+    /// Opens a folder in this one, as [`Folder::open_own`] does; makes it if it is absent.
+    pub fn own_folder(&self, name: &str) -> io::Result<Self> {
+        match mkdirat(&self.folder, name, Mode::from_raw_mode(FOLDER_MODE)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let path = self.path.join(name);
+        let found = Self::open_at(&self.folder, Path::new(name), &path, OFlags::NOFOLLOW)?;
+        found.check_own()?;
+        Ok(found)
+    }
+
+    fn open_at(at: impl AsFd, name: &Path, path: &Path, flags: OFlags) -> io::Result<Self> {
         // Opened as a place only: that tells the owner of a folder that cannot be read, too.
         let flags = flags | OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = openat(CWD, path, flags, Mode::empty())?;
+        let folder = openat(at, name, flags, Mode::empty())?;
         let owner = fstat(&folder)?.st_uid;
         Ok(Self { folder, path: path.to_owned(), owner })
     }
@@ -89,6 +103,13 @@ impl Folder {
         let mut file = self.file(temporary, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
         file.write_all(bytes)?;
         Ok(rustix::fs::renameat(&self.folder, temporary, &self.folder, name)?)
+    }
+
+    /// Makes a file durable, with its name.
+    pub fn sync(&self, name: &str) -> io::Result<()> {
+        self.file(name, OFlags::RDONLY)?.sync_all()?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(fsync(openat(&self.folder, ".", flags, Mode::empty())?)?)
     }
 
     /// Removes a file; no error when it is absent.
@@ -245,6 +266,23 @@ mod tests {
         // A user that may read the file may lock it.
         let mode = folder.lock_file("turn").unwrap().metadata().unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_folder_in_our_folder_is_made_once_and_is_ours_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::open_own(place.path()).unwrap();
+        let inner = folder.own_folder("d").unwrap();
+        inner.write("said", "said.new", b"ours").unwrap();
+        inner.sync("said").unwrap();
+        assert_eq!(folder.own_folder("d").unwrap().read("said").unwrap(), b"ours");
+        assert_eq!(std::fs::read(place.path().join("d/said")).unwrap(), b"ours");
+        symlink(place.path().join("d"), place.path().join("link")).unwrap();
+        assert!(folder.own_folder("link").is_err(), "by a link");
+        if rustix::process::geteuid().is_root() {
+            chown(place.path().join("d"), Some(65534), None).unwrap();
+            assert!(error(folder.own_folder("d")).contains("belongs to user 65534"));
+        }
     }
 
     #[test]

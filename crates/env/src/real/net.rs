@@ -185,6 +185,14 @@ fn listen_unix(path: &Path) -> io::Result<UnixAcceptor> {
 }
 
 /// Removes a socket file at which no process listens.
+/// Connects to a Unix socket and hangs up, without waiting: a live server may be too busy to
+/// accept, and its queue full (`AGAIN`).
+pub fn knock(path: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&probe, &SocketAddrUnix::new(path)?)
+}
+
 fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -198,14 +206,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         }
         Ok(_) => {}
     }
-    // Without waiting: a live server may be too busy to accept.
-    let probe = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
-        None,
-    )?;
-    match rustix::net::connect(&probe, &SocketAddrUnix::new(path)?) {
+    match knock(path) {
         Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS) => {
             Err(io::Error::new(io::ErrorKind::AddrInUse, "another process already listens there"))
         }

@@ -36,8 +36,10 @@ pub const CACHE_BYTES_MAX: u32 = 32 * MIB as u32;
 pub const CACHE_STEP_BYTES: u32 = BUFFER_BYTES as u32;
 /// Longest range that one BLOCK_STATUS covers, bytes; the client asks again for the rest.
 pub const STATUS_BYTES_MAX: u32 = 1024 * MIB as u32;
-/// Most extents in one answer to BLOCK_STATUS.
-pub const EXTENTS_MAX: usize = 16 * 1024;
+/// Most extents in one answer to BLOCK_STATUS; the client asks again for the rest.
+pub const EXTENTS_MAX: usize = 4 * 1024;
+/// Bytes that a BLOCK_STATUS holds while its answer is made.
+pub const STATUS_HELD_BYTES: usize = BUFFER_BYTES;
 
 /// A session's own share: a buffer in each direction, and as much for waiting requests, bytes. All
 /// memory beyond is leased from the budget of all sessions, so requests up to this length never

@@ -96,6 +96,7 @@ enum Finished {
     Status {
         request: Request,
         result: Result<Vec<Extent>, Error>,
+        _lease: Option<Lease>,
     },
     Covered {
         batch: Batch,
@@ -413,7 +414,7 @@ impl<D: Target> Session<D> {
                 Err(error) => self.fail(cookie, &error),
             },
             Finished::Plain { cookie, result, .. } => self.settle(cookie, &result),
-            Finished::Status { request, result } => self.tell_status(request, result),
+            Finished::Status { request, result, .. } => self.tell_status(request, result),
             Finished::Covered { mut batch, synced, flushed } => {
                 let now = self.env.now();
                 let replies = batch.writes.drain(..).map(|write| (write, &synced));

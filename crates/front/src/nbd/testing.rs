@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) gate: Semaphore,
     /// Syncs and flushes are slow.
     pub(crate) slow_syncs: AtomicBool,
+    /// Questions for extents are slow.
+    pub(crate) slow_extents: AtomicBool,
     /// Syncs and flushes fail.
     pub(crate) failing_syncs: AtomicBool,
     pub(crate) syncs: AtomicUsize,
@@ -71,6 +73,7 @@ impl Memory {
             broken: AtomicBool::new(false),
             gate: Semaphore::new(1_000_000),
             slow_syncs: AtomicBool::new(false),
+            slow_extents: AtomicBool::new(false),
             failing_syncs: AtomicBool::new(false),
             syncs: AtomicUsize::new(0),
             flushes: AtomicUsize::new(0),
@@ -177,6 +180,9 @@ impl Target for Memory {
     }
     async fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
         self.check()?;
+        if self.slow_extents.load(Ordering::Relaxed) {
+            self.gate.acquire().await.unwrap().forget();
+        }
         let bytes = self.bytes.lock();
         let pages = (offset / 4096)..(offset + length).div_ceil(4096);
         let extents = pages.map(|page| {

@@ -7,13 +7,14 @@
 
 use crate::arguments::Common;
 use rekindle_base::units::format_size;
+use rekindle_env::real::folder::Folder;
 use rekindle_terminal::failure::Outcome;
 use rekindle_terminal::output;
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Default folder of warm memory.
@@ -127,9 +128,15 @@ fn find(folder: &Path) -> Vec<Found> {
 }
 
 fn look(path: PathBuf) -> io::Result<Found> {
-    let file = File::open(&path)?;
+    // Every user may put a link or a pipe there. Without `NONBLOCK`, the open of a pipe would wait.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(&path)?;
+    let (about, user) = (file.metadata()?, rustix::process::geteuid());
+    if !about.is_file() || !(user.is_root() || about.uid() == user.as_raw()) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
     // The file is sparse: it takes less than its length.
-    let bytes = file.metadata()?.blocks() * 512;
+    let bytes = about.blocks() * 512;
     let mut head = Vec::new();
     Read::by_ref(&mut &file)
         .take(rekindle_warm::inspect::BYTES_WANTED as u64)
@@ -155,10 +162,9 @@ fn look(path: PathBuf) -> io::Result<Found> {
 
 /// Whether the folder exists and belongs to that node.
 fn belongs(folder: &Path, node: &str) -> bool {
-    let path = rekindle_node::node_file::NodeFile::path(folder);
     // A folder that cannot be read may well belong to it: only "not there" and "another node's" are
-    // answers.
-    match fs::read(&path) {
+    // answers. The arena may be another user's, and so may name any folder.
+    match Folder::open(folder).and_then(|folder| folder.read("node.json")) {
         Err(error) => error.kind() != io::ErrorKind::NotFound,
         Ok(text) => serde_json::from_slice::<serde_json::Value>(&text)
             .map_or(true, |home| home["node"].as_str() == Some(node)),
@@ -176,6 +182,25 @@ mod tests {
         let arena = rekindle_warm::Arena::open(&env, &path, node, 1).expect("an arena");
         arena.note_home(&home.display().to_string());
         path
+    }
+
+    #[test]
+    fn what_another_user_has_put_there_is_no_arena_and_makes_nothing_wait() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let pipe = |path: &Path| mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
+        let scratch = tempfile::tempdir().expect("a folder");
+        let (shared, home) = (scratch.path().join("shm"), scratch.path().join("home"));
+        fs::create_dir(&shared).expect("a folder");
+        fs::create_dir(&home).expect("a folder");
+        let path = arena(&shared, NodeId([7; 16]), &home);
+        pipe(&home.join("node.json"));
+        pipe(&shared.join("rekindle-x.warm"));
+        std::os::unix::fs::symlink(&path, shared.join("rekindle-y.warm")).expect("a link");
+        let (sender, found) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(find(&shared)));
+        let found = found.recv_timeout(std::time::Duration::from_secs(10)).expect("no wait");
+        let found: Vec<_> = found.iter().map(|arena| (&arena.path, arena.state)).collect();
+        assert_eq!(found, [(&path, "kept")]);
     }
 
     #[test]

@@ -195,10 +195,11 @@ impl<D: Target> Session<D> {
             );
         }
         let device = self.device.clone();
-        self.defer(Held::default(), async move {
+        let (held, lease) = self.hold_short(limits::STATUS_HELD_BYTES);
+        self.defer(held, async move {
             let length = request.length.min(limits::STATUS_BYTES_MAX);
             let result = device.extents(request.offset, u64::from(length)).await;
-            Finished::Status { request: Request { length, ..request }, result }
+            Finished::Status { request: Request { length, ..request }, result, _lease: lease }
         });
     }
 
