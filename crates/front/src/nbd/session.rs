@@ -290,10 +290,12 @@ impl<D: Target> Session<D> {
         }
     }
 
-    /// Whether the node stops, all requests are done, and the client has taken no reply for a
-    /// moment. Nothing waits for such a client.
+    /// Whether the node stops, all changes are done, and the client has taken no reply for a
+    /// moment. Nothing waits for such a client; its reads may wait for memory that other such
+    /// clients hold.
     fn is_out_of_patience(&mut self, context: &mut Context<'_>) -> bool {
-        if !self.is_stopping || self.slow.count > 0 {
+        if !self.is_stopping || self.slow.changes > 0 || self.output.is_empty() {
+            self.patience = None;
             return false;
         }
         let patience = self.patience.get_or_insert_with(|| self.env.sleep(limits::STOP_PATIENCE));
@@ -383,7 +385,7 @@ impl<D: Target> Session<D> {
             Box::pin(cover(self.device.clone(), batch));
         match covering.as_mut().poll(context) {
             Poll::Ready(finished) => self.finish(finished),
-            Poll::Pending => self.slow.push(Held::default(), None, covering),
+            Poll::Pending => self.slow.push(Held::default().of_change(), None, covering),
         }
         Ok(())
     }
