@@ -218,6 +218,10 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
     fn linger(&mut self) -> bool {
         false
     }
+
+    /// Whether the connection is over in both directions, as far as this end can know: a TCP client
+    /// that closes its socket looks like one that only sends no more.
+    fn is_closed(&self) -> bool;
 }
 
 /// A connection that no task uses yet. The task that will use the connection calls the closure,

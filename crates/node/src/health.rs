@@ -87,7 +87,7 @@ pub(crate) fn judge(facts: &Facts) -> Health {
         let waits = facts.volumes.iter().any(|volume| volume.clients_wait.is_some());
         let safe = match (facts.backlog, waits) {
             (0, true) => "clients wait for it".to_owned(),
-            (0, false) => "nothing waits for it".to_owned(),
+            (0, false) => "no write waits for it".to_owned(),
             (bytes, _) => format!("{} wait safely on flash", format_size(bytes)),
         };
         // "Other": the writes that the store acknowledges do not go on.

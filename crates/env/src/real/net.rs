@@ -4,6 +4,7 @@
 use super::access::{self, SocketMode};
 use super::descriptors;
 use crate::{Accepted, Acceptor, Address, BoxFuture, Descriptors, Net, Stream};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -184,7 +185,6 @@ fn listen_unix(path: &Path) -> io::Result<UnixAcceptor> {
     Ok(UnixAcceptor { inner, path: path.to_owned(), bound })
 }
 
-/// Removes a socket file at which no process listens.
 /// Connects to a Unix socket and hangs up, without waiting: a live server may be too busy to
 /// accept, and its queue full (`AGAIN`).
 pub fn knock(path: &Path) -> Result<(), Errno> {
@@ -193,6 +193,7 @@ pub fn knock(path: &Path) -> Result<(), Errno> {
     rustix::net::connect(&probe, &SocketAddrUnix::new(path)?)
 }
 
+/// Removes a socket file at which no process listens.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -280,6 +281,14 @@ impl<S> Socket<S> {
 impl<S: AsyncRead + AsyncWrite + AsFd + Send + Unpin> Stream for Socket<S> {
     fn peer(&self) -> String {
         self.peer.clone()
+    }
+
+    fn is_closed(&self) -> bool {
+        // `HUP` and `ERR` are told without being asked for.
+        let mut asked = [PollFd::new(&self.inner, PollFlags::empty())];
+        let over = PollFlags::HUP | PollFlags::ERR;
+        rustix::event::poll(&mut asked, Some(&Timespec::default())).is_ok()
+            && asked[0].revents().intersects(over)
     }
 
     fn linger(&mut self) -> bool {

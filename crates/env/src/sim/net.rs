@@ -312,6 +312,10 @@ impl Stream for SimStream {
     fn peer(&self) -> String {
         self.peer.clone()
     }
+
+    fn is_closed(&self) -> bool {
+        self.incoming.lock().is_closed && self.outgoing.lock().reader_is_gone
+    }
 }
 
 impl AsyncRead for SimStream {

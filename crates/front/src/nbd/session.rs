@@ -130,6 +130,10 @@ pub(super) struct Session<D> {
     /// The timer of a stopping node that waits for the client to take its replies.
     patience: Option<BoxFuture<'static, ()>>,
     is_stopping: bool,
+    /// The timer of the next look at a client that does not read or has said goodbye.
+    look: Option<BoxFuture<'static, ()>>,
+    /// Whether the client has hung up in both directions.
+    is_gone: bool,
     env: Env,
     /// The reason to end; set once no more requests are taken.
     end: Option<End>,
@@ -166,6 +170,8 @@ pub(super) async fn run<D: Target>(
         behind: 0,
         patience: None,
         is_stopping: false,
+        look: None,
+        is_gone: false,
         env: env.clone(),
         end: None,
         stop,
@@ -216,7 +222,9 @@ impl<D: Target> Session<D> {
             if self.tidy(context) {
                 return Poll::Ready(End::Stalled);
             }
-            if (self.is_quiet() || self.is_out_of_patience(context))
+            self.notice_hangup(context);
+            let is_over = self.is_quiet() || (self.is_gone && self.slow.changes == 0);
+            if (is_over || self.is_out_of_patience(context))
                 && let Some(end) = self.end.take()
             {
                 return Poll::Ready(end);
@@ -290,14 +298,33 @@ impl<D: Target> Session<D> {
         }
     }
 
-    /// Whether the node stops, all requests are done, and the client has taken no reply for a
-    /// moment. Nothing waits for such a client.
+    /// Whether the node stops, all changes are done, and the client has taken no reply for a
+    /// moment. Nothing waits for such a client; its reads may wait for memory that other such
+    /// clients hold.
     fn is_out_of_patience(&mut self, context: &mut Context<'_>) -> bool {
-        if !self.is_stopping || self.slow.count > 0 {
+        if !self.is_stopping || self.slow.changes > 0 || self.output.is_empty() {
+            self.patience = None;
             return false;
         }
         let patience = self.patience.get_or_insert_with(|| self.env.sleep(limits::STOP_PATIENCE));
         patience.as_mut().poll(context).is_ready()
+    }
+
+    /// Looks each second whether a client that is waited for has hung up for good. No reply reaches
+    /// it, so only its changes go on: a read may wait for the store for ever.
+    fn notice_hangup(&mut self, context: &mut Context<'_>) {
+        while !self.is_gone && self.slow.count > 0 && (self.end.is_some() || !self.has_room()) {
+            let look = self.look.get_or_insert_with(|| self.env.sleep(limits::TIDY_INTERVAL));
+            if look.as_mut().poll(context).is_pending() {
+                return;
+            }
+            self.look = None;
+            if self.stream.is_closed() {
+                self.is_gone = true;
+                self.end.get_or_insert(End::Client);
+            }
+        }
+        self.look = None;
     }
 
     /// Reads once; returns whether there is news: bytes, or an end.
@@ -383,7 +410,7 @@ impl<D: Target> Session<D> {
             Box::pin(cover(self.device.clone(), batch));
         match covering.as_mut().poll(context) {
             Poll::Ready(finished) => self.finish(finished),
-            Poll::Pending => self.slow.push(Held::default(), None, covering),
+            Poll::Pending => self.slow.push(Held::default().of_change(), None, covering),
         }
         Ok(())
     }

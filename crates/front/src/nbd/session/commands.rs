@@ -152,7 +152,7 @@ impl<D: Target> Session<D> {
                     Some(lease) => (Held::leased(held), Some(lease)),
                     None => self.hold_short(held),
                 };
-                self.defer(held, async move {
+                self.defer(held.of_change(), async move {
                     let result = later.await.map_err(Error::from);
                     Finished::Plain { cookie, result, _lease: lease }
                 });
@@ -234,7 +234,7 @@ impl<D: Target> Session<D> {
         let is_beyond = self.slow.own + bytes > limits::BUFFER_BYTES;
         match is_beyond.then(|| self.budget.try_lease(bytes)).flatten() {
             Some(lease) => (Held::leased(bytes), Some(lease)),
-            None => (Held { bytes, own: bytes }, None),
+            None => (Held::own(bytes), None),
         }
     }
 

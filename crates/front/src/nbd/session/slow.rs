@@ -12,11 +12,21 @@ pub(super) struct Held {
     pub(super) bytes: usize,
     /// Bytes of the session's own share; the rest is leased.
     pub(super) own: usize,
+    /// Whether the request is a write or a flush: it goes on without its client.
+    is_change: bool,
 }
 
 impl Held {
     pub(super) fn leased(bytes: usize) -> Self {
-        Self { bytes, own: 0 }
+        Self { bytes, ..Self::default() }
+    }
+
+    pub(super) fn own(bytes: usize) -> Self {
+        Self { bytes, own: bytes, ..Self::default() }
+    }
+
+    pub(super) fn of_change(self) -> Self {
+        Self { is_change: true, ..self }
     }
 }
 
@@ -25,6 +35,8 @@ impl Held {
 pub(super) struct Slow {
     requests: FuturesUnordered<BoxFuture<'static, (Held, Option<Asked>, Finished)>>,
     pub(super) count: usize,
+    /// Writes and flushes among them.
+    pub(super) changes: usize,
     /// Bytes that the requests hold.
     pub(super) bytes: usize,
     /// Those of them that are of the session's own share.
@@ -39,6 +51,7 @@ impl Slow {
         work: impl Future<Output = Finished> + Send + 'static,
     ) {
         self.count += 1;
+        self.changes += usize::from(held.is_change);
         self.bytes += held.bytes;
         self.own += held.own;
         self.requests.push(Box::pin(async move { (held, asked, work.await) }));
@@ -58,6 +71,7 @@ impl Slow {
             return None;
         };
         self.count -= 1;
+        self.changes -= usize::from(held.is_change);
         self.bytes -= held.bytes;
         self.own -= held.own;
         Some((asked, finished))

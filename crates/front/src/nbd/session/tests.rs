@@ -344,6 +344,42 @@ fn goodbye_waits_for_what_was_asked_before() {
 }
 
 #[test]
+fn a_client_that_is_gone_leaves_with_its_reads_and_its_writes_go_on() {
+    let memory = Memory::new(MIB);
+    let shelf = Shelf::of(&[("a", &memory)]);
+    let story = async |server: &Server| {
+        memory.close_gate();
+        memory.cold.store(true, Ordering::Relaxed);
+        // One hangs up, one says goodbye first, and one has asked for more than is taken.
+        for (reads, goodbye) in [(1, false), (1, true), (300, false)] {
+            let mut client = Client::open(&server.env, &server.address, "a").await;
+            for _ in 0..reads {
+                client.request(command::READ, 0, 0, 16, &[]).await;
+            }
+            if goodbye {
+                client.request(command::DISC, 0, 0, 0, &[]).await;
+            }
+            server.env.sleep(Duration::from_millis(100)).await;
+            drop(client);
+            server.env.sleep(Duration::from_millis(2500)).await;
+            assert_eq!(server.connections.live(), 0, "{reads} {goodbye}");
+        }
+        *memory.whim.lock() = Whim::Pending;
+        let mut client = Client::open(&server.env, &server.address, "a").await;
+        client.request(command::WRITE, 0, 0, 4, &[7; 4]).await;
+        server.env.sleep(Duration::from_millis(100)).await;
+        drop(client);
+        server.env.sleep(Duration::from_millis(2500)).await;
+        assert_eq!(server.connections.live(), 1, "a write is not given up");
+        memory.gate.add_permits(1);
+        server.env.sleep(Duration::from_millis(500)).await;
+        assert_eq!(server.connections.live(), 0);
+    };
+    with_simulated_server(1, &shelf, story);
+    with_server(&shelf, story);
+}
+
+#[test]
 fn a_client_that_closes_its_side_gets_an_answer_to_all_that_it_asked() {
     let memory = Memory::new(4 * MIB);
     let shelf = Shelf::of(&[("a", &memory)]);

@@ -105,6 +105,43 @@ fn clients_that_never_read_share_one_budget_and_make_room_when_others_wait() {
 }
 
 #[test]
+fn a_stop_waits_for_no_client_whose_reads_wait_for_memory_of_others_that_do_not_read() {
+    let memory = Memory::new(8 * MIB);
+    for cold in [false, true] {
+        memory.cold.store(cold, Ordering::Relaxed);
+        with_budget(2, 5 * MIB, &Shelf::of(&[("a", &memory)]), async |server| {
+            let _silent = hold_all(server, &server.address).await;
+            assert!(server.connections.budget().is_wanted());
+            let before = server.env.now();
+            assert_eq!(server.connections.stop(&server.env, Duration::from_secs(5)).await, 0);
+            let took = server.env.now().since(before);
+            assert!(took < Duration::from_secs(2), "{took:?}");
+        });
+    }
+}
+
+#[test]
+fn questions_for_extents_hold_memory_of_the_budget() {
+    let memory = Memory::new(8 * MIB);
+    with_budget(5, 5 * MIB, &Shelf::of(&[("a", &memory)]), async |server| {
+        memory.close_gate();
+        memory.slow_extents.store(true, Ordering::Relaxed);
+        let mut client = Client::open(&server.env, &server.address, "a").await;
+        for cookie in 0..200 {
+            client.send(&[&header(command::BLOCK_STATUS, 0, cookie, 0, LONG)]).await;
+        }
+        server.env.sleep(Duration::from_secs(1)).await;
+        assert!(server.connections.budget().used() > 4 * MIB);
+        memory.gate.add_permits(200);
+        for _ in 0..200 {
+            assert_eq!(client.reply(0).await.errno, 0);
+        }
+        server.env.sleep(Duration::from_secs(5)).await;
+        assert_eq!(server.connections.budget().used(), 0);
+    });
+}
+
+#[test]
 fn a_client_that_pauses_is_kept_while_nobody_wants_its_memory() {
     let memory = Memory::new(8 * MIB);
     with_budget(3, 16 * MIB, &Shelf::of(&[("a", &memory)]), async |server| {
