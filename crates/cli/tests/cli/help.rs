@@ -105,7 +105,7 @@ fn man_pages_say_what_the_help_says() {
     assert_eq!(code, Some(0), "{error}");
     let page = std::fs::read_to_string(folder.path().join("rekindle-volume-create.1"));
     let page = page.expect("a page");
-    for word in ["rekindle volume create", "Examples", "Unit of deduplication"] {
+    for word in ["rekindle volume create", "Examples", "Gives all chunks"] {
         assert!(page.contains(word), "{word}: {page}");
     }
     assert!(!folder.path().join("rekindle-worker.1").exists(), "nobody's business");

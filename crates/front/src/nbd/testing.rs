@@ -49,6 +49,8 @@ pub(crate) struct State {
     pub(crate) slow_extents: AtomicBool,
     /// Syncs and flushes fail.
     pub(crate) failing_syncs: AtomicBool,
+    /// Slow reads, and writes, that have begun.
+    begun: AtomicUsize,
     pub(crate) syncs: AtomicUsize,
     pub(crate) flushes: AtomicUsize,
     pub(crate) durable: AtomicUsize,
@@ -75,6 +77,7 @@ impl Memory {
             slow_syncs: AtomicBool::new(false),
             slow_extents: AtomicBool::new(false),
             failing_syncs: AtomicBool::new(false),
+            begun: AtomicUsize::new(0),
             syncs: AtomicUsize::new(0),
             flushes: AtomicUsize::new(0),
             durable: AtomicUsize::new(0),
@@ -91,6 +94,13 @@ impl Memory {
     /// Makes slow calls wait for permits that the test adds.
     pub(crate) fn close_gate(&self) {
         self.gate.forget_permits(usize::MAX >> 4);
+    }
+
+    /// Waits until so many slow reads and writes have begun.
+    pub(crate) async fn has_begun(&self, env: &Env, count: usize) {
+        while self.begun.load(Ordering::Relaxed) < count {
+            env.sleep(Duration::from_millis(1)).await;
+        }
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -153,12 +163,14 @@ impl Target for Memory {
         Ok(true)
     }
     async fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        self.begun.fetch_add(1, Ordering::Relaxed);
         self.gate.acquire().await.unwrap().forget();
         let start = usize::try_from(offset).unwrap();
         out.copy_from_slice(&self.bytes.lock()[start..start + out.len()]);
         Ok(())
     }
     fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<Written, Error> {
+        self.begun.fetch_add(1, Ordering::Relaxed);
         self.put(offset, data.iter().copied(), durable)
     }
     fn clear(

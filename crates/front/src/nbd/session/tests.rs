@@ -183,10 +183,10 @@ fn what_is_slow_holds_up_nothing_else() {
         memory.close_gate();
         memory.cold.store(true, Ordering::Relaxed);
         let miss = client.request(command::READ, 0, 0, 4096, &[]).await;
-        server.env.sleep(Duration::from_millis(30)).await;
+        memory.has_begun(&server.env, 1).await;
         *memory.whim.lock() = Whim::Pending;
         let late = client.request(command::WRITE, 0, 8192, 4, &[7; 4]).await;
-        server.env.sleep(Duration::from_millis(30)).await;
+        memory.has_begun(&server.env, 2).await;
         memory.cold.store(false, Ordering::Relaxed);
         *memory.whim.lock() = Whim::NeedsSync;
         assert_eq!(client.call(command::READ, 0, 8192, 4, &[]).await.data, [7; 4]);
