@@ -75,8 +75,10 @@ fn fill(daemon: &Daemon, name: &str, image: u64) -> Result<()> {
     daemon.drain(name)
 }
 
-/// Builds an incompressible block; one block in five differs between the images.
+/// Builds an incompressible block; one file in five, of half a mebibyte, differs between the
+/// images.
 fn image_block(image: u64, block: u64) -> Vec<u8> {
-    let seed = if block.is_multiple_of(5) { image << 32 | block } else { block };
+    let file = block / 8;
+    let seed = if file.is_multiple_of(5) { image << 32 | block } else { block };
     Random::new(seed).bytes(BLOCK)
 }

@@ -186,6 +186,10 @@ mod tests {
         Part { change, start, at, length }
     }
 
+    fn one(pages: Range<u64>) -> Vec<Range<u64>> {
+        std::iter::once(pages).collect()
+    }
+
     fn steps(changes: &[Fold], wide: Vec<Range<u64>>) -> Vec<Step> {
         Plan::new(changes, 100, PAGE, wide).collect()
     }
@@ -204,7 +208,7 @@ mod tests {
         let (edge, end) = (vec![part(0, 0, 8, 8)], vec![part(0, 0, 0, 4)]);
         assert_eq!(
             steps(&[fold(8, 92, true)], vec![]),
-            [Step::Assemble { pages: 0..1, parts: edge, old: vec![0..1] }, Step::Clear(1..7)]
+            [Step::Assemble { pages: 0..1, parts: edge, old: one(0..1) }, Step::Clear(1..7)]
         );
         assert_eq!(
             steps(&[fold(96, 4, false)], vec![]),
@@ -216,7 +220,7 @@ mod tests {
     fn pages_that_are_written_anew_join_the_changes_beside_them() {
         let changes = [fold(32, 16, false), fold(64, 36, true)];
         assert_eq!(
-            steps(&changes, vec![1..5]),
+            steps(&changes, one(1..5)),
             [
                 Step::Assemble {
                     pages: 1..5,
