@@ -50,7 +50,7 @@ because its memory is a file in this host's /dev/shm. That file stays after
 the end; remove it to start without it (then only what was acknowledged from
 flash or flushed is there). AWS_* variables are passed on. Ctrl-C or SIGTERM
 switches the guest off; a second one does not wait. Its console is in
-DIR/console.log. Nobody reaches the guest but through the sockets printed
+DIR/console.log. Clients reach the guest only through the sockets printed
 here.")]
 pub struct Run {
     /// The appliance

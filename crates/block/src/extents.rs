@@ -75,19 +75,29 @@ impl Extents {
 
     /// Returns the runs that show pages of a range, ascending. The first and the last one may reach
     /// beyond it.
-    pub(crate) async fn runs(
+    pub(crate) async fn whole_runs(
         &self,
         root: &Root,
-        pages: Range<u64>,
+        pages: &Range<u64>,
     ) -> Result<Vec<(Run, Pointer)>, rekindle_content::Error> {
-        let keys = self.layout.keys(&pages);
+        let keys = self.layout.keys(pages);
         let mut entries = Vec::new();
         if let (Layout::ByContent { .. }, Some(before)) = (self.layout, keys.start.checked_sub(1)) {
             entries.extend(tree::floor(&self.content, root, before).await?);
         }
         entries.extend(tree::range(&self.content, root, keys).await?);
         let runs = entries.into_iter().map(|(key, pointer)| (self.layout.run(key), pointer));
-        Ok(runs.filter(|(run, _)| run.within(&pages).is_some()).collect())
+        Ok(runs.filter(|(run, _)| run.within(pages).is_some()).collect())
+    }
+
+    /// Returns what runs show of a range, ascending.
+    pub(crate) async fn runs(
+        &self,
+        root: &Root,
+        pages: Range<u64>,
+    ) -> Result<Vec<(Run, Pointer)>, rekindle_content::Error> {
+        let runs = self.whole_runs(root, &pages).await?.into_iter();
+        Ok(runs.filter_map(|(run, pointer)| Some((run.within(&pages)?, pointer))).collect())
     }
 
     /// Fills `out` from a chunk, from its byte `at`.
@@ -241,8 +251,7 @@ impl Extents {
         while from < pages.end {
             let stretch = from..pages.end.min(from + limits::STRETCH_PAGES_MAX);
             from = stretch.end;
-            for (run, _) in self.runs(root, stretch.clone()).await? {
-                let Some(run) = run.within(&stretch) else { continue };
+            for (run, _) in self.runs(root, stretch).await? {
                 if self.byte(run.page) > position {
                     add(self.byte(run.page), false);
                 }

@@ -83,18 +83,15 @@ impl Extents {
             let after = touched.end..pages_end.min(touched.end + REACH_PAGES);
             let mut outside = Vec::new();
             for pages in [before, after] {
-                let runs = self.runs(root, pages.clone()).await?;
-                outside
-                    .extend(runs.iter().filter_map(|(run, at)| Some((run.within(&pages)?, *at))));
+                outside.extend(self.runs(root, pages).await?);
             }
             let wide = widen(&touched, &outside, self.page_bytes);
             Ok::<_, Error>((wide != touched).then_some(wide))
         };
-        let touched = joined(touched.filter(|pages| !pages.is_empty()));
+        let touched = tree::joined(touched.filter(|pages| !pages.is_empty()));
         let wide = stream::iter(touched).map(look).buffered(limits::ASSEMBLED_MAX);
-        let mut wide: Vec<_> = wide.try_filter_map(future::ok).try_collect().await?;
-        wide.sort_by_key(|pages| pages.start);
-        Ok(joined(wide.into_iter()))
+        let wide: Vec<_> = wide.try_filter_map(future::ok).try_collect().await?;
+        Ok(tree::joined(wide))
     }
 
     /// Takes the steps that fit into one window.
@@ -127,8 +124,7 @@ impl Extents {
             let Step::Assemble { old: pages, .. } = step else { return Ok(Vec::new()) };
             let mut old = Old::new();
             for pages in pages {
-                let runs = self.runs(root, pages.clone()).await?;
-                old.extend(runs.iter().filter_map(|(run, at)| Some((run.within(pages)?, *at))));
+                old.extend(self.runs(root, pages.clone()).await?);
             }
             Ok::<_, Error>(old)
         };
@@ -213,12 +209,7 @@ impl Extents {
         for (number, page) in (first..).zip(data.chunks_exact(page_bytes)) {
             if is_zero(page) {
                 self.end_chunk(batch, growing).await?;
-                match self.layout {
-                    Layout::Fixed { .. } => drop(growing.changes.insert(number, None)),
-                    Layout::ByContent { .. } => {
-                        self.vacate(growing, number..number + 1).await.map(drop)?
-                    }
-                }
+                self.replace(growing, Run { page: number, from: 0, count: 1 }, None).await?;
                 continue;
             }
             growing.chunk.extend_from_slice(page);
@@ -244,11 +235,25 @@ impl Extents {
         let data = Bytes::copy_from_slice(&growing.chunk);
         let pointer = batch.write(Class::Data, data, &[]).await?;
         growing.chunk.clear();
-        // In a fixed layout the new entry has the key of the old one.
-        if matches!(self.layout, Layout::ByContent { .. }) {
-            self.vacate(growing, run.pages()).await?;
+        Ok(self.replace(growing, run, Some(pointer)).await?)
+    }
+
+    /// Has the pages of a run show a chunk, or nothing. Calls ascend.
+    async fn replace(
+        &self,
+        growing: &mut Growing,
+        run: Run,
+        chunk: Option<Pointer>,
+    ) -> Result<(), Error> {
+        let key = self.layout.key(&run);
+        match self.layout {
+            // The new entry has the key of the old one.
+            Layout::Fixed { .. } => drop(growing.changes.insert(key, chunk)),
+            Layout::ByContent { .. } => {
+                self.vacate(growing, run.pages()).await?;
+                growing.changes.extend(chunk.map(|chunk| (key, Some(chunk))));
+            }
         }
-        growing.changes.insert(self.layout.key(&run), Some(pointer));
         Ok(())
     }
 
@@ -256,7 +261,7 @@ impl Extents {
     async fn vacate(&self, growing: &mut Growing, pages: Range<u64>) -> Result<usize, Error> {
         // A run that has lost pages already is not what the tree says any more.
         let rest = growing.rest.take();
-        let mut found: Vec<_> = self.runs(&growing.root, pages.clone()).await?;
+        let mut found = self.whole_runs(&growing.root, &pages).await?;
         found.retain(|(run, _)| Some(self.layout.key(run)) != growing.cut);
         for (run, _) in &found {
             let key = self.layout.key(run);
@@ -313,18 +318,6 @@ impl Extents {
         }
         Ok(())
     }
-}
-
-/// Joins ranges that ascend by their starts and touch one another.
-fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
-    let mut joined: Vec<Range<u64>> = Vec::new();
-    for range in ranges {
-        match joined.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => joined.push(range),
-        }
-    }
-    joined
 }
 
 /// Whether all bytes are zero.

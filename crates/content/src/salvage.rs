@@ -16,8 +16,8 @@ pub use mend::mend_packs;
 use crate::name::NameMap;
 use crate::pack::reader::Body;
 use crate::sweep::condemned::{self, State};
-use crate::tree::Root;
 use crate::tree::prune::{Fate, Fates, prune};
+use crate::tree::{Root, joined};
 use crate::verify::{Damage, Progress, verify};
 use crate::{Batch, Class, Content, Error, Hold, Missing, Pointer, limits, pack};
 use copies::Copies;
@@ -183,13 +183,13 @@ pub async fn repair(
             torn.extend((fate == Fate::Lost).then(|| outermost(damage)));
         }
     }
-    (fates.hurt, fates.torn) = (merged(hurt), merged(torn));
+    (fates.hurt, fates.torn) = (joined(hurt), joined(torn));
     let pruned = prune(batch, root, &fates).await?;
     repaired.root = pruned.root;
-    repaired.lost = merged(pruned.gone);
+    repaired.lost = joined(pruned.gone);
     let of = |missing| {
         let kept = pruned.kept.iter().filter(move |(_, why)| *why == missing);
-        merged(kept.map(|(keys, _)| keys.clone()))
+        joined(kept.map(|(keys, _)| keys.clone()))
     };
     (repaired.kept_absent, repaired.kept_damaged) = (of(Missing::Absent), of(Missing::Damaged));
     batch.flush().await?;
@@ -277,20 +277,6 @@ fn cached(content: &Content, pointer: &Pointer, class: Class) -> Option<Body> {
     let is_it = |body: &Body| inner.namer.name(class, body.children, &body.bytes) == pointer.name;
     let cached = inner.cache.get(&pointer.name).filter(is_it);
     cached.or_else(|| inner.warm.get(&inner.namer, pointer).ok())
-}
-
-/// Sorts ranges, and joins those that overlap or touch.
-fn merged(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
-    let mut ranges: Vec<Range<u64>> = ranges.into_iter().collect();
-    ranges.sort_unstable_by_key(|range| (range.start, range.end));
-    let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        match merged.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => merged.push(range),
-        }
-    }
-    merged
 }
 
 #[cfg(test)]

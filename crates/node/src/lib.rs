@@ -44,8 +44,10 @@ use rekindle_datastore::record::Body;
 /// Lists the newest version of each format that this binary knows, by name: the node's own two, and
 /// those of every crate below.
 pub fn formats() -> impl Iterator<Item = (&'static str, u32)> {
-    let own =
-        [("node.json", node_file::FORMAT), (record::NodeRecord::WHAT, record::NodeRecord::FORMAT)];
+    let own = [
+        (node_file::NAME, node_file::FORMAT),
+        (record::NodeRecord::WHAT, record::NodeRecord::FORMAT),
+    ];
     let below = [rekindle_datastore::FORMATS, rekindle_staging::FORMATS, rekindle_log::FORMATS]
         .into_iter()
         .flatten();

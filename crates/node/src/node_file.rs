@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Name of the file in the daemon's folder.
+pub const NAME: &str = "node.json";
 /// Newest format version.
 pub(crate) const FORMAT: u32 = 2;
 /// Longest accepted file, bytes.
@@ -109,7 +111,7 @@ impl NodeFile {
     /// Returns the file's path.
     #[must_use]
     pub fn path(dir: &Path) -> PathBuf {
-        dir.join("node.json")
+        dir.join(NAME)
     }
 
     /// Reads the file; `None` if the folder is new.

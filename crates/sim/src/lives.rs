@@ -28,6 +28,7 @@ use rekindle_volume::Error;
 use rekindle_volume::collector::Settings;
 use rekindle_volume::machine::TABLE;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -423,13 +424,11 @@ impl Life {
         // A tree that cannot be walked any more is damaged enough.
         let Ok(entries) = tree::range(&eyes, &Some(root), blocks.clone()).await else { return };
         let whole = dice.below(4) == 0;
-        let (victim, below): (Pointer, Vec<u64>) = if dice.below(4) == 0 || entries.is_empty() {
-            (root, blocks.collect())
+        let (victim, below): (Pointer, Range<u64>) = if dice.below(4) == 0 || entries.is_empty() {
+            (root, blocks)
         } else {
             let (key, chunk) = entries[dice.below(entries.len() as u64) as usize];
-            let with_it = |(_, other): &&(u64, Pointer)| whole && other.pack == chunk.pack;
-            let keys = entries.iter().filter(with_it).map(|(key, _)| *key);
-            (chunk, keys.chain([key]).collect())
+            (chunk, key..key + 1)
         };
         // Previous roots may have chunks in this pack, too. None of these comes back as a
         // duplicate, since all bytes differ.

@@ -7,11 +7,12 @@
 //! and opens it anew, so that the lock on it is the worker's own.
 
 use crate::sockets;
+use rekindle_env::real::access::own_path;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::fs::MemfdFlags;
 use sd_notify::NotifyState;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Value of `--warm` that asks for this memory.
@@ -26,7 +27,7 @@ pub fn hold(warm: &mut Option<PathBuf>, under_systemd: bool) -> Outcome<Option<O
         return Ok(None);
     }
     let memory = if under_systemd { of_systemd()? } else { make(MemfdFlags::empty())? };
-    *warm = Some(PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd())));
+    *warm = Some(own_path(&memory));
     Ok(Some(memory))
 }
 

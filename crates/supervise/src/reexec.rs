@@ -13,6 +13,7 @@ use crate::sockets::{self, Listening, Role};
 use crate::supervisor::Supervisor;
 use crate::upgrade::{Arrival, Back, Change, VARIABLE};
 use crate::worker::Handover;
+use rekindle_env::real::access;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
@@ -72,7 +73,7 @@ impl Supervisor {
     /// Goes back to the previous binary, whose workers did serve; returns only when that fails.
     pub fn go_back(&self, back: &Back, change: &Change, why: String) -> Failure {
         let change = Change { previous: None, failed: Some(why), ..change.clone() };
-        let image = PathBuf::from(format!("/proc/self/fd/{}", back.image.as_raw_fd()));
+        let image = access::own_path(&back.image);
         let attempt = || {
             let change = Change { previous_program: back.program.clone(), ..change };
             self.exec(&image, None, change)
@@ -152,7 +153,7 @@ fn turn_back(text: &str, why: &str) -> Failure {
     let Some(Ok(image)) = image.map(sockets::take) else { return lost };
     change["failed"] = why.into();
     let mut words = std::env::args_os();
-    let error = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()))
+    let error = Command::new(access::own_path(&image))
         .arg0(words.next().unwrap_or_default())
         .args(words)
         .env(VARIABLE, state.to_string())
@@ -161,7 +162,7 @@ fn turn_back(text: &str, why: &str) -> Failure {
 }
 
 fn take_over(state: ExecState) -> Outcome<Supervisor> {
-    rekindle_env::real::access::keep_private();
+    access::keep_private();
     let ExecState { dir, handover, sockets: passed, lock, memory, worker, change, .. } = state;
     let mut sockets = Vec::new();
     for Socket { role, address, descriptor, file } in passed {

@@ -2,6 +2,7 @@
 
 use super::report::Report;
 use super::{read, record, segment};
+use rekindle_node::node_file;
 use rekindle_terminal::failure::{Failure, Outcome};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ pub fn report(subject: &str, path: &Path) -> Outcome<Report> {
     if path.join("rekindle.json").is_file() {
         return store(subject, path);
     }
-    if path.join("node.json").is_file() {
+    if path.join(node_file::NAME).is_file() {
         return daemon(subject, path);
     }
     let files = list(path)?;

@@ -4,6 +4,7 @@ use super::{LOOK, Watch, qcow2, unusable};
 use crate::arguments::Import;
 use rekindle_base::Kind;
 use rekindle_env::Address;
+use rekindle_env::real::access::own_path;
 use rekindle_front::uri;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
@@ -11,7 +12,6 @@ use rustix::io::FdFlags;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::process::{Child, Command, Stdio};
 
@@ -79,9 +79,9 @@ pub fn export(place: &Address, name: &str, file: &File, watch: &mut Watch<'_>) -
     let failed = |error: rustix::io::Errno| Failure::new("cannot share a file").because(error);
     // By its descriptor: another file may have the name by now.
     rustix::io::fcntl_setfd(file, FdFlags::empty()).map_err(failed)?;
-    let (uri, path) = (uri::nbd(place, name), format!("/proc/self/fd/{}", file.as_raw_fd()));
-    let words = ["convert", "-f", "raw", "-O", "qcow2", &uri, &path].map(OsStr::new);
-    run(&words, Some(watch))
+    let (uri, path) = (uri::nbd(place, name), own_path(file));
+    let words = ["convert", "-f", "raw", "-O", "qcow2", &uri].map(OsStr::new);
+    run(&[&words[..], &[path.as_os_str()]].concat(), Some(watch))
 }
 
 /// Runs `qemu-img`, with its own progress for a user who watches, until it ends or the user ends

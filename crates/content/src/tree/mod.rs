@@ -16,6 +16,7 @@ pub(crate) use walk::walk_at;
 pub use walk::{Visitor, walk};
 
 use crate::Pointer;
+use std::ops::Range;
 
 /// Root of a tree; `None` is the empty tree.
 pub type Root = Option<Pointer>;
@@ -29,6 +30,21 @@ pub enum Lookup {
     Absent,
     /// A node on the way is not in the cache.
     Unknown,
+}
+
+/// Sorts ranges, and joins those that overlap or touch.
+#[must_use]
+pub fn joined(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = ranges.into_iter().collect();
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
 }
 
 #[cfg(test)]

@@ -86,7 +86,8 @@ pub(super) fn admit(path: &Path, mode: SocketMode) -> io::Result<()> {
 }
 
 /// The path under which this process finds an open file.
-pub(super) fn own_path(file: &impl AsRawFd) -> PathBuf {
+#[must_use]
+pub fn own_path(file: &impl AsRawFd) -> PathBuf {
     Path::new(OWN_DESCRIPTORS).join(file.as_raw_fd().to_string())
 }
 

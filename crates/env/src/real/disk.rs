@@ -9,7 +9,6 @@ use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -205,10 +204,14 @@ impl RealFile {
         }
         let open = || {
             // Opened by its descriptor: the name may mean another file by now.
-            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             let flags = OFlags::DIRECT.bits().cast_signed();
             let mut options = OpenOptions::new();
-            options.read(true).write(self.is_writable).custom_flags(flags).open(path).ok()
+            options
+                .read(true)
+                .write(self.is_writable)
+                .custom_flags(flags)
+                .open(access::own_path(&self.file))
+                .ok()
         };
         self.direct.get_or_init(open).as_ref()
     }

@@ -8,6 +8,7 @@
 use crate::arguments::Common;
 use rekindle_base::units::format_size;
 use rekindle_env::real::folder::Folder;
+use rekindle_node::node_file;
 use rekindle_terminal::failure::Outcome;
 use rekindle_terminal::output;
 use rustix::fs::{FlockOperation, OFlags};
@@ -164,7 +165,7 @@ fn look(path: PathBuf) -> io::Result<Found> {
 fn belongs(folder: &Path, node: &str) -> bool {
     // A folder that cannot be read may well belong to it: only "not there" and "another node's" are
     // answers. The arena may be another user's, and so may name any folder.
-    match Folder::open(folder).and_then(|folder| folder.read("node.json")) {
+    match Folder::open(folder).and_then(|folder| folder.read(node_file::NAME)) {
         Err(error) => error.kind() != io::ErrorKind::NotFound,
         Ok(text) => serde_json::from_slice::<serde_json::Value>(&text)
             .map_or(true, |home| home["node"].as_str() == Some(node)),

@@ -165,9 +165,9 @@ proptest! {
                     absent.push(keys);
                 }
             }
-            assert_eq!(repaired.lost, merged(lost));
-            assert_eq!(repaired.kept_absent, merged(absent));
-            assert_eq!(repaired.kept_damaged, merged(hurt));
+            assert_eq!(repaired.lost, joined(lost));
+            assert_eq!(repaired.kept_absent, joined(absent));
+            assert_eq!(repaired.kept_damaged, joined(hurt));
 
         });
     }

@@ -7,11 +7,11 @@
 )]
 
 use crate::limits::{DIRECT_FILE_BYTES_MIN, DIRECT_PIECE_BYTES};
+use rekindle_env::real::access::own_path;
 use rekindle_env::{Aligned, DIRECT_BYTES};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 /// Fills an empty file; durable on return.
@@ -25,8 +25,8 @@ pub(super) fn write(file: &File, data: &[u8]) -> io::Result<()> {
 /// that were written: the rest meets any error again.
 fn write_direct(file: &File, data: &[u8]) -> usize {
     let flags = OFlags::DIRECT.bits().cast_signed();
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let Ok(direct) = OpenOptions::new().write(true).custom_flags(flags).open(path) else {
+    let mut options = OpenOptions::new();
+    let Ok(direct) = options.write(true).custom_flags(flags).open(own_path(file)) else {
         return 0;
     };
     let whole = data.len() - data.len() % DIRECT_BYTES;
