@@ -8,8 +8,10 @@
 //! Measured on two images of /usr/lib that share 84 percent of their files' bytes: docs/decisions/
 //! 2026-11-23-chunks-by-content.md.
 
-use crate::layout::{CHUNK_PAGES_MAX, Layout};
+use crate::layout::{CHUNK_PAGES_MAX, Layout, Run};
+use bytes::Bytes;
 use rekindle_base::checksum::crc32c_seeded;
+use std::ops::Range;
 
 /// Least count of pages before the hash ends a chunk.
 const PAGES_MIN: u64 = 4;
@@ -47,6 +49,86 @@ impl Cutter {
         let hash = u64::from(crc32c_seeded(self.key, page)).wrapping_mul(self.key | 1);
         (hash >> 32).is_multiple_of(MEAN_PAGES)
     }
+}
+
+/// Pages on their way into chunks. Calls ascend.
+pub(crate) struct Cutting {
+    cutter: Cutter,
+    page_bytes: usize,
+    /// The chunk that is not complete, and the page behind it.
+    chunk: Vec<u8>,
+    end: u64,
+    cut: Cut,
+}
+
+/// Pages of the volume, in their order, and the new chunks that some of them show.
+#[derive(Default)]
+pub(crate) struct Cut {
+    pub pieces: Vec<Piece>,
+    pub chunks: Vec<Bytes>,
+}
+
+pub(crate) enum Piece {
+    /// These pages show the next chunk.
+    Chunk(Run),
+    /// This page has new bytes, which are zeros.
+    Zeros(u64),
+    /// These pages become holes.
+    Clear(Range<u64>),
+}
+
+impl Cutting {
+    pub fn new(cutter: Cutter, page_bytes: u64) -> Self {
+        let page_bytes = usize::try_from(page_bytes).expect("a page is small");
+        Self { cutter, page_bytes, chunk: Vec::new(), end: 0, cut: Cut::default() }
+    }
+
+    /// Cuts pages from `first` on. Those behind the last cut wait for the pages that follow.
+    pub fn pages(&mut self, first: u64, data: &[u8]) {
+        if self.end != first {
+            self.end_chunk();
+        }
+        for (number, page) in (first..).zip(data.chunks_exact(self.page_bytes)) {
+            if is_zero(page) {
+                self.end_chunk();
+                self.cut.pieces.push(Piece::Zeros(number));
+                continue;
+            }
+            self.chunk.extend_from_slice(page);
+            self.end = number + 1;
+            if self.cutter.ends((self.chunk.len() / self.page_bytes) as u64, page) {
+                self.end_chunk();
+            }
+        }
+    }
+
+    pub fn clear(&mut self, pages: Range<u64>) {
+        self.end_chunk();
+        self.cut.pieces.push(Piece::Clear(pages));
+    }
+
+    /// Ends the chunk that is not complete, if there is one.
+    pub fn end_chunk(&mut self) {
+        let count = (self.chunk.len() / self.page_bytes) as u64;
+        if count > 0 {
+            self.cut.pieces.push(Piece::Chunk(Run { page: self.end - count, from: 0, count }));
+            // A copy has no more memory than its bytes; it may stay in the cache.
+            self.cut.chunks.push(Bytes::copy_from_slice(&self.chunk));
+            self.chunk.clear();
+        }
+    }
+
+    /// Returns the pages that were cut since the last call.
+    pub fn take(&mut self) -> Cut {
+        std::mem::take(&mut self.cut)
+    }
+}
+
+/// Whether all bytes are zero.
+fn is_zero(data: &[u8]) -> bool {
+    let mut pieces = data.chunks_exact(64);
+    pieces.all(|piece| piece.iter().fold(0, |all, byte| all | byte) == 0)
+        && pieces.remainder().iter().all(|byte| *byte == 0)
 }
 
 #[cfg(test)]

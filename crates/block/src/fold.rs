@@ -3,6 +3,7 @@
 //! A fold goes in windows: while one is cut into chunks and written, the pages of the next are
 //! assembled; what remains of their old bytes is fetched concurrently.
 
+use crate::cut::{Cut, Cutting, Piece};
 use crate::extents::Extents;
 use crate::layout::{Layout, Run};
 use crate::limits;
@@ -31,9 +32,6 @@ struct Growing {
     root: Root,
     /// Changes of the tree that are not in `root` yet.
     changes: BTreeMap<u64, Option<Pointer>>,
-    /// The chunk that is not complete, and the page behind it.
-    chunk: Vec<u8>,
-    end: u64,
     /// The key of the last run of `root` of which pages were taken, and what it shows behind them.
     cut: Option<u64>,
     rest: Option<(Run, Pointer)>,
@@ -41,8 +39,7 @@ struct Growing {
 
 impl Growing {
     fn new(root: Root) -> Self {
-        let (changes, chunk) = (BTreeMap::new(), Vec::new());
-        Self { root, changes, chunk, end: 0, cut: None, rest: None }
+        Self { root, changes: BTreeMap::new(), cut: None, rest: None }
     }
 }
 
@@ -56,14 +53,22 @@ impl Extents {
         let wide = self.widened(root, changes).await?;
         let mut plan = Plan::new(changes, self.size(), self.page_bytes, wide);
         let mut growing = Growing::new(*root);
+        let mut cutting = Cutting::new(self.cutter, self.page_bytes);
         let mut ready = self.prepare(root, changes, self.window(&mut plan)).await?;
         while !ready.is_empty() {
+            for step in ready {
+                match step {
+                    Ready::Pages(first, data) => cutting.pages(first, &data),
+                    Ready::Clear(pages) => cutting.clear(pages),
+                }
+            }
             let window = self.window(&mut plan);
+            let written = self.write_cut(batch, &mut growing, cutting.take());
             let next = self.prepare(root, changes, window);
-            let written = self.write_window(batch, &mut growing, ready);
-            (ready, _) = future::try_join(next, written).await?;
+            (_, ready) = future::try_join(written, next).await?;
         }
-        self.end_chunk(batch, &mut growing).await?;
+        cutting.end_chunk();
+        self.write_cut(batch, &mut growing, cutting.take()).await?;
         self.apply(batch, &mut growing).await?;
         Ok(growing.root)
     }
@@ -171,19 +176,21 @@ impl Extents {
         Ok(data)
     }
 
-    async fn write_window(
+    /// Writes the chunks that were cut, and notes what the tree is to show.
+    async fn write_cut(
         &self,
         batch: &mut Batch,
         growing: &mut Growing,
-        ready: Vec<Ready>,
+        Cut { pieces, chunks }: Cut,
     ) -> Result<(), StagingError> {
-        for step in ready {
-            match step {
-                Ready::Pages(first, data) => self.write_pages(batch, growing, first, &data).await?,
-                Ready::Clear(pages) => {
-                    self.end_chunk(batch, growing).await?;
-                    self.clear(batch, growing, pages).await?;
+        let mut chunks = batch.write_many(chunks).await?.into_iter();
+        for piece in pieces {
+            match piece {
+                Piece::Chunk(run) => self.replace(growing, run, chunks.next()).await?,
+                Piece::Zeros(page) => {
+                    self.replace(growing, Run { page, from: 0, count: 1 }, None).await?
                 }
+                Piece::Clear(pages) => self.clear(batch, growing, pages).await?,
             }
             if growing.changes.len() >= limits::CHANGES_MAX {
                 self.apply(batch, growing).await?;
@@ -192,50 +199,6 @@ impl Extents {
             }
         }
         Ok(())
-    }
-
-    /// Cuts pages into chunks. Those behind the last cut are kept for the pages that follow.
-    async fn write_pages(
-        &self,
-        batch: &mut Batch,
-        growing: &mut Growing,
-        first: u64,
-        data: &[u8],
-    ) -> Result<(), StagingError> {
-        if growing.end != first {
-            self.end_chunk(batch, growing).await?;
-        }
-        let page_bytes = usize::try_from(self.page_bytes).expect("a page is small");
-        for (number, page) in (first..).zip(data.chunks_exact(page_bytes)) {
-            if is_zero(page) {
-                self.end_chunk(batch, growing).await?;
-                self.replace(growing, Run { page: number, from: 0, count: 1 }, None).await?;
-                continue;
-            }
-            growing.chunk.extend_from_slice(page);
-            growing.end = number + 1;
-            if self.cutter.ends((growing.chunk.len() / page_bytes) as u64, page) {
-                self.end_chunk(batch, growing).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the chunk that is not complete, if there is one.
-    async fn end_chunk(
-        &self,
-        batch: &mut Batch,
-        growing: &mut Growing,
-    ) -> Result<(), StagingError> {
-        if growing.chunk.is_empty() {
-            return Ok(());
-        }
-        let count = growing.chunk.len() as u64 / self.page_bytes;
-        let run = Run { page: growing.end - count, from: 0, count };
-        let data = Bytes::copy_from_slice(&growing.chunk);
-        let pointer = batch.write(Class::Data, data, &[]).await?;
-        growing.chunk.clear();
-        Ok(self.replace(growing, run, Some(pointer)).await?)
     }
 
     /// Has the pages of a run show a chunk, or nothing. Calls ascend.
@@ -318,11 +281,4 @@ impl Extents {
         }
         Ok(())
     }
-}
-
-/// Whether all bytes are zero.
-fn is_zero(data: &[u8]) -> bool {
-    let mut pieces = data.chunks_exact(64);
-    pieces.all(|piece| piece.iter().fold(0, |all, byte| all | byte) == 0)
-        && pieces.remainder().iter().all(|byte| *byte == 0)
 }

@@ -2,6 +2,7 @@
 
 use crate::batch::shared::Shared;
 use crate::cache::Cache;
+use crate::compression::Compressor;
 use crate::index::Index;
 use crate::live::{Hold, Live};
 use crate::moved::MovedNotes;
@@ -54,6 +55,8 @@ pub(crate) struct Inner {
     pub(crate) live: Arc<Live>,
     pub(crate) moved: MovedNotes,
     pub(crate) pool: Arc<Pool>,
+    /// Compressors that no task uses.
+    pub(crate) compressors: Mutex<Vec<Compressor>>,
     pub(crate) uploads: Arc<Semaphore>,
     /// The packs that small batches share: data, metadata.
     pub(crate) shared: [Shared; 2],
@@ -127,6 +130,7 @@ impl Content {
             live: Arc::default(),
             moved: MovedNotes::default(),
             pool: Pool::new(config.uploads.min(4) + 1),
+            compressors: Mutex::default(),
             uploads: Arc::new(Semaphore::new(config.uploads)),
             shared: Default::default(),
             counters: Counters::default(),
@@ -191,5 +195,10 @@ impl Inner {
         let mut sealed = self.sealed.lock();
         sealed.retain(|_, pack| pack.strong_count() > 0);
         sealed.insert(pack.id, Arc::downgrade(pack));
+    }
+
+    /// Has a pack read from the store from now on.
+    pub(crate) fn unpublish(&self, pack: PackId) {
+        self.sealed.lock().remove(&pack);
     }
 }

@@ -183,6 +183,10 @@ mod tests {
             drop(content);
             let all = async |frames: &Frames| {
                 let content = open(Some(frames.clone()));
+                // A range looks for the root in the frames, and fetches all below it together.
+                for key in (0..5_000).step_by(50) {
+                    assert!(tree::get(&content, &root, key).await.unwrap().is_some());
+                }
                 let found = tree::range(&content, &root, 0..5_000).await.unwrap();
                 assert_eq!(found.len(), 5_000);
             };

@@ -205,10 +205,19 @@ impl Env {
         name: &'static str,
         task: impl Future<Output = T> + Send + 'static,
     ) -> T {
+        self.start(name, task).await
+    }
+
+    /// Starts `task` as a background task at once; the future gives its result.
+    pub fn start<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> impl Future<Output = T> + Send + 'static {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         self.spawn(name, async move {
             let _ = sender.send(task.await);
         });
-        receiver.await.expect("background task panicked")
+        async { receiver.await.expect("background task panicked") }
     }
 }

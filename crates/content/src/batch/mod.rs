@@ -1,10 +1,12 @@
 //! A batch: new chunks on their way into packs.
 //!
-//! Each chunk costs one hash, a lookup in the batch's own names and in the index, and compression
-//! straight into the pack's buffer. Full packs are uploaded in the background. What little a batch
-//! has goes into a pack that it shares with others: see [`shared`]. A pack enters the index when
-//! its upload is done, so that a batch finds only durable chunks in the index.
+//! Each chunk costs one hash, a lookup in the batch's own names and in the index, and compression;
+//! of much data at once several cores share the cost: see [`ahead`]. Full packs are uploaded in the
+//! background. What little a batch has goes into a pack that it shares with others: see [`shared`].
+//! A pack enters the index when its upload is done, so that a batch finds only durable chunks in
+//! the index.
 
+mod ahead;
 pub(crate) mod shared;
 mod upload;
 
@@ -39,8 +41,9 @@ pub struct Batch {
     open: [Option<Writer>; 2],
     /// Bytes of each class that may still go into shared packs.
     shared_left: [u64; 2],
-    /// A blob on its way into a shared pack, then bytes of the blobs before it.
+    /// A blob on its way into a pack, then bytes of the blobs before it.
     blob: Vec<u8>,
+    begun: ahead::Begun,
     /// Packs that are not known to be durable: own ones that are complete, and all shared ones.
     uploads: Vec<Arc<Upload>>,
     /// Footers are loaded for duplicates only as long as they give some: each load costs
@@ -70,6 +73,7 @@ impl Batch {
             open: [None, None],
             shared_left: [limits::SHARED_BYTES_MAX.min(inner.config.pack_bytes / 4); 2],
             blob: Vec::new(),
+            begun: ahead::Begun::default(),
             uploads: Vec::new(),
             footer_credit: FOOTER_CREDIT_MAX,
             inner,
@@ -125,11 +129,22 @@ impl Batch {
     }
 
     pub(crate) async fn write_body(&mut self, class: Class, body: Body) -> Result<Pointer, Error> {
+        let name = self.inner.namer.name(class, body.children, &body.bytes);
+        self.write_named(class, name, body, None).await
+    }
+
+    /// Adds a chunk whose name is known, and maybe its blob.
+    async fn write_named(
+        &mut self,
+        class: Class,
+        name: Name,
+        body: Body,
+        blob: Option<&[u8]>,
+    ) -> Result<Pointer, Error> {
         let length = body.bytes.len();
         if length > limits::CHUNK_BYTES_MAX {
             return Err(Error::Invalid(format!("a chunk cannot have {length} bytes")));
         }
-        let name = self.inner.namer.name(class, body.children, &body.bytes);
         let counters = &self.inner.counters;
         add(&counters.chunks_written, 1);
         add(&counters.bytes_in, length as u64);
@@ -145,7 +160,7 @@ impl Batch {
                 self.footer_credit = (self.footer_credit + 1).min(FOOTER_CREDIT_MAX);
                 pointer
             }
-            None => self.append(class, name, &body).await?,
+            None => self.append(class, name, &body, blob).await?,
         };
         // A duplicate that the cache has already is made the newest there, no more.
         let is_wanted = class == Class::Metadata || self.is_cached;
@@ -180,45 +195,48 @@ impl Batch {
         self.inner.index.lookup_recent(name)
     }
 
-    async fn append(&mut self, class: Class, name: Name, body: &Body) -> Result<Pointer, Error> {
-        let length = body.bytes.len() as u64;
-        let pointer = match self.shared_left[slot(class)].checked_sub(length) {
-            Some(left) => {
-                self.shared_left[slot(class)] = left;
-                self.append_shared(class, name, body).await?
-            }
-            None => {
-                self.shared_left[slot(class)] = 0;
-                self.make_room(class, body.bytes.len()).await?;
-                let writer = self.writer(class);
-                writer.0.append(name, body.children, &body.bytes, writer.1)
-            }
-        };
-        self.own.insert(name, pointer);
-        Ok(pointer)
-    }
-
-    /// Adds a chunk to the pack that batches share. The chunk is compressed before, because the
-    /// others wait for the pack.
-    async fn append_shared(
+    async fn append(
         &mut self,
         class: Class,
         name: Name,
         body: &Body,
+        blob: Option<&[u8]>,
     ) -> Result<Pointer, Error> {
         let length = body.bytes.len();
-        let room = blob_room(&self.compressor, length);
-        if self.blob.len() < room {
-            self.blob.resize(room, 0);
-        }
-        let stored = encode_blob(
-            (class, name, body.children),
-            &body.bytes,
-            &mut self.compressor,
-            &mut self.blob,
-        );
+        let mut made = std::mem::take(&mut self.blob);
+        let blob = blob.unwrap_or_else(|| {
+            made.resize(made.len().max(blob_room(&self.compressor, length)), 0);
+            let header = (class, name, body.children);
+            let length = encode_blob(header, &body.bytes, &mut self.compressor, &mut made);
+            &made[..length]
+        });
+        let left = &mut self.shared_left[slot(class)];
+        let pointer = match left.checked_sub(length as u64) {
+            Some(rest) => {
+                *left = rest;
+                self.append_shared(class, name, length, blob).await?
+            }
+            None => {
+                *left = 0;
+                self.make_room(class, length).await?;
+                self.writer(class).append_blob(name, length, blob)
+            }
+        };
+        self.blob = made;
+        self.own.insert(name, pointer);
+        Ok(pointer)
+    }
+
+    /// Adds a blob to the pack that batches share.
+    async fn append_shared(
+        &mut self,
+        class: Class,
+        name: Name,
+        length: usize,
+        blob: &[u8],
+    ) -> Result<Pointer, Error> {
         loop {
-            let Self { inner, hold, blob, uploads, .. } = self;
+            let Self { inner, hold, uploads, .. } = self;
             let new = || Writer::new(pack::new_id(&inner.env, class), class, inner.pool.take());
             let result = inner.shared[slot(class)].append(new, |writer, upload| {
                 if !writer.fits(length, inner.config.pack_bytes) {
@@ -228,7 +246,7 @@ impl Batch {
                     hold.wrote(upload.id);
                     uploads.push(upload.clone());
                 }
-                Some(writer.append_blob(name, length, &blob[..stored]))
+                Some(writer.append_blob(name, length, blob))
             });
             match result {
                 Ok(pointer) => return Ok(pointer),
@@ -251,7 +269,7 @@ impl Batch {
         }
         let class = pack::class(from.pack);
         self.make_room(class, stored.len()).await?;
-        let pointer = self.writer(class).0.append_blob(from.name, from.length as usize, stored);
+        let pointer = self.writer(class).append_blob(from.name, from.length as usize, stored);
         self.own.insert(from.name, pointer);
         Ok(pointer)
     }
@@ -265,19 +283,18 @@ impl Batch {
     ) -> Result<Pointer, Error> {
         let pointer = match self.own.get(&name) {
             Some(pointer) => *pointer,
-            None => self.append(class, name, &body).await?,
+            None => self.append(class, name, &body, None).await?,
         };
         self.inner.cache.insert(name, class, body);
         Ok(pointer)
     }
 
-    fn writer(&mut self, class: Class) -> (&mut Writer, &mut Compressor) {
-        let writer = self.open[slot(class)].get_or_insert_with(|| {
+    fn writer(&mut self, class: Class) -> &mut Writer {
+        self.open[slot(class)].get_or_insert_with(|| {
             let id = pack::new_id(&self.inner.env, class);
             self.hold.wrote(id);
             Writer::new(id, class, self.inner.pool.take())
-        });
-        (writer, &mut self.compressor)
+        })
     }
 
     async fn make_room(&mut self, class: Class, length: usize) -> Result<(), Error> {

@@ -78,6 +78,70 @@ fn the_same_bytes_are_stored_once() {
     });
 }
 
+/// Chunks of many lengths, noise and text; some of them twice, next to one another or far apart.
+fn mixed(count: u64) -> Vec<Bytes> {
+    let chunk = |at: u64| {
+        let seed = if at % 5 == 4 { at / 2 } else { at };
+        let length = usize::try_from(seed * 7919 % 90_000).unwrap();
+        match seed % 3 {
+            0 => random(seed, length),
+            _ => vec![seed as u8; length].into(),
+        }
+    };
+    (0..count).map(chunk).collect()
+}
+
+#[test]
+fn many_chunks_at_once_are_written_as_one_by_one() {
+    run(async |env| {
+        for (is_anew, calls) in
+            [(false, vec![300]), (true, vec![300]), (false, vec![1, 7, 92, 200])]
+        {
+            let stores = [Mem::store(), Mem::store()];
+            // No pack is full before the end: which duplicates are found depends on no upload.
+            let config = Config { pack_bytes: 1 << 30, ..config() };
+            let open = |store| Content::open(env.clone(), store, config.clone());
+            let contents = stores.clone().map(open);
+            let mut pointers = [Vec::new(), Vec::new()];
+            // The second batch finds what the first one has written.
+            for count in [150, 300] {
+                let mut batches = contents.each_ref().map(Content::batch);
+                if is_anew {
+                    batches.iter_mut().for_each(|batch| batch.set_anew());
+                }
+                let mut chunks = mixed(count).into_iter();
+                for few in &calls {
+                    let few: Vec<_> = chunks.by_ref().take(*few).collect();
+                    for data in few.clone() {
+                        pointers[0].push(batches[0].write(Class::Data, data, &[]).await.unwrap());
+                    }
+                    pointers[1].extend(batches[1].write_many(few).await.unwrap());
+                }
+                for mut batch in batches {
+                    batch.flush().await.unwrap();
+                    batch.committed();
+                }
+            }
+            let of = |pointers: &[Pointer]| -> Vec<_> {
+                pointers.iter().map(|at| (at.name, at.offset, at.stored, at.length)).collect()
+            };
+            let differ = of(&pointers[0]).into_iter().zip(of(&pointers[1])).find(|(a, b)| a != b);
+            assert_eq!(differ, None);
+            let counted = contents.each_ref().map(|content| {
+                let stats = content.stats();
+                (stats.chunks_deduplicated, stats.bytes_deduplicated, stats.bytes_stored)
+            });
+            assert_eq!(counted[0], counted[1]);
+            let cold = open(stores[1].clone());
+            for (data, pointer) in mixed(150).into_iter().chain(mixed(300)).zip(&pointers[1]) {
+                assert_eq!(cold.read(pointer, Class::Data).await.unwrap(), data);
+            }
+            let mut batch = contents[1].batch();
+            assert!(batch.write_many(vec![vec![0; (8 << 20) + 1].into()]).await.is_err());
+        }
+    });
+}
+
 #[test]
 fn who_mistrusts_the_store_finds_no_duplicates_there() {
     run(async |env| {

@@ -66,6 +66,7 @@ impl Upload {
                     add(&inner.counters.packs_written, 1);
                     add(&inner.counters.bytes_stored, pack.object.len() as u64);
                     inner.index.add(pack.id, pack.object.len() as u64, &pack.entries);
+                    inner.unpublish(pack.id);
                 }
                 Err(error) if error.kind() == Kind::Full => {
                     inner.full.store(true, Ordering::Relaxed);

@@ -172,7 +172,7 @@ mod tests {
         let mut compressor = Compressor::new(Compression::Zstd);
         let mut writer = Writer::new(PackId([2; 16]), Class::Data, Vec::new());
         for body in bodies {
-            writer.append(namer.name(Class::Data, 0, body), 0, body, &mut compressor);
+            writer.append(namer.name(Class::Data, 0, body), body, &mut compressor);
         }
         writer.seal(None, &Pool::new(1))
     }
@@ -215,7 +215,7 @@ mod tests {
         let mut compressor = Compressor::new(Compression::None);
         let mut writer = Writer::new(PackId([2; 16]), Class::Data, Vec::new());
         for body in [&b"one"[..], b"three"] {
-            writer.append(namer.name(Class::Data, 0, body), 0, body, &mut compressor);
+            writer.append(namer.name(Class::Data, 0, body), body, &mut compressor);
         }
         crate::format::check_golden("pack.bin", &writer.seal(None, &Pool::new(1)).object);
     }

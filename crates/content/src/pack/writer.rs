@@ -13,7 +13,6 @@ use std::sync::Arc;
 /// A pack that is being filled.
 pub(crate) struct Writer {
     id: PackId,
-    class: Class,
     /// The pack so far, then bytes that the pack before it left in this buffer: bytes that will be
     /// overwritten need not be zeroed before.
     buffer: Vec<u8>,
@@ -31,23 +30,18 @@ pub(crate) struct Sealed {
 impl Writer {
     /// Begins a pack in a buffer, whose content does not matter.
     pub(crate) fn new(id: PackId, class: Class, buffer: Vec<u8>) -> Self {
-        let mut writer = Self { id, class, buffer, length: 0, entries: Vec::new() };
+        let mut writer = Self { id, buffer, length: 0, entries: Vec::new() };
         writer.put(&pack::encode(class, id));
         writer
     }
 
-    /// Makes the buffer long enough for `bytes` more; returns all of it that is free.
-    fn room(&mut self, bytes: usize) -> &mut [u8] {
-        let end = self.length + bytes;
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.length + bytes.len();
         if self.buffer.len() < end {
             self.buffer.resize(end, 0);
         }
-        &mut self.buffer[self.length..]
-    }
-
-    fn put(&mut self, bytes: &[u8]) {
-        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
-        self.length += bytes.len();
+        self.buffer[self.length..end].copy_from_slice(bytes);
+        self.length = end;
     }
 
     pub(crate) fn id(&self) -> PackId {
@@ -66,27 +60,20 @@ impl Writer {
             || (after as u64 <= bytes_max && self.entries.len() < limits::PACK_CHUNKS_MAX)
     }
 
-    /// Adds a chunk: compresses `body` (bounded by `CHUNK_BYTES_MAX`) and appends it.
-    pub(crate) fn append(
-        &mut self,
-        name: Name,
-        children: u32,
-        body: &[u8],
-        compressor: &mut Compressor,
-    ) -> Pointer {
-        let offset = self.length;
-        let class = self.class;
-        let room = self.room(blob_room(compressor, body.len()));
-        self.length += encode_blob((class, name, children), body, compressor, room);
-        self.enter(name, offset, body.len())
-    }
-
     /// Adds a blob that [`encode_blob`] has made, or as another pack holds it; that one the caller
     /// has verified.
     pub(crate) fn append_blob(&mut self, name: Name, length: usize, stored: &[u8]) -> Pointer {
         let offset = self.length;
         self.put(stored);
         self.enter(name, offset, length)
+    }
+
+    /// Adds a chunk of data.
+    #[cfg(test)]
+    pub(crate) fn append(&mut self, name: Name, body: &[u8], compressor: &mut Compressor) {
+        let mut blob = vec![0; blob_room(compressor, body.len())];
+        let stored = encode_blob((Class::Data, name, 0), body, compressor, &mut blob);
+        self.append_blob(name, body.len(), &blob[..stored]);
     }
 
     fn enter(&mut self, name: Name, offset: usize, length: usize) -> Pointer {

@@ -172,3 +172,21 @@ fn a_batch_reads_its_chunks_while_others_fill_and_upload_the_pack() {
         assert!(content.stats().packs_written >= 4, "250 kB, 64 KiB a pack");
     });
 }
+
+#[test]
+fn a_pack_that_is_in_the_store_is_read_from_there() {
+    run(async |env| {
+        let content = Content::open(env, Mem::store(), config());
+        let mut batches = [content.batch(), content.batch()];
+        let mut pack = None;
+        for (seed, batch) in (0..).zip(&mut batches) {
+            let pointer = batch.write(Class::Data, random(seed, 5000), &[]).await.unwrap();
+            assert_eq!(pointer.pack, *pack.get_or_insert(pointer.pack));
+        }
+        let [first, second] = &mut batches;
+        first.flush().await.unwrap();
+        // The second batch still has the pack in hand.
+        assert!(content.inner.sealed(pack.unwrap()).is_none());
+        second.flush().await.unwrap();
+    });
+}

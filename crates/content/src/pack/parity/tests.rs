@@ -18,7 +18,7 @@ fn sealed(shape: &str, bodies: &[Vec<u8>]) -> Sealed {
     let mut compressor = Compressor::new(Compression::None);
     let mut writer = Writer::new(ID, Class::Data, Vec::new());
     for body in bodies {
-        writer.append(namer.name(Class::Data, 0, body), 0, body, &mut compressor);
+        writer.append(namer.name(Class::Data, 0, body), body, &mut compressor);
     }
     writer.seal(Some(shape.parse().unwrap()), &Pool::new(1))
 }
