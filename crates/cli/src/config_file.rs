@@ -98,6 +98,7 @@ impl Reader {
         self.take("stuck_after", parse::duration, &mut config.stuck_after)?;
         self.take("stop_parallel", workers, &mut config.stop_parallel)?;
         self.take("destage.age", parse::duration, &mut config.destage.age)?;
+        self.take("destage.writes_per_minute", number, &mut config.destage.writes_per_minute)?;
         self.take("destage.bytes", parse::budget, &mut config.destage.bytes)?;
         self.take("destage.batch", parse::budget, &mut config.destage.batch_bytes)?;
         self.take("destage.workers", workers, &mut config.destage.workers)?;
@@ -206,6 +207,10 @@ fn workers(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("'{text}' is not from 1 to 64"))
 }
 
+fn number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("'{text}' is not a number"))
+}
+
 fn batch(text: &str) -> Result<u64, String> {
     text.parse()
         .ok()
@@ -246,7 +251,7 @@ fn pause(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rekindle_node::config::Sweep;
+    use rekindle_node::config::{Destage, Sweep};
 
     #[test]
     fn an_interval_of_nothing_and_a_size_without_a_unit_are_refused() {
@@ -281,6 +286,7 @@ mod tests {
             [destage]
             age = "2s"
             workers = 4
+            writes_per_minute = 0
             [sweep]
             interval = "off"
             percent = 50
@@ -305,7 +311,8 @@ mod tests {
         assert_eq!(config.parity.map(|parity| parity.to_string()), Some("16+1".into()));
         assert_eq!(parse("parity = 'off'").expect("good").config.parity, None);
         assert_eq!((config.read_ahead, config.direct_path), (true, false));
-        assert_eq!((config.destage.age, config.destage.workers), (Duration::from_secs(2), 4));
+        let Destage { age, workers, writes_per_minute, .. } = config.destage;
+        assert_eq!((age, workers, writes_per_minute), (Duration::from_secs(2), 4, 0));
         assert_eq!((config.stuck_after, config.stop_parallel), (Duration::from_secs(3), 8));
         let Sweep { interval, percent, compact_below, .. } = config.sweep;
         assert_eq!((interval, percent, compact_below), (None, 50, 60));

@@ -18,6 +18,9 @@ use std::time::Duration;
 pub struct Destage {
     /// Age at which a change is destaged, if nothing triggers earlier.
     pub age: Duration,
+    /// Writes into the store a minute that commits by age alone may cost; 0: no bound. A change
+    /// waits for this pace three quarters of `deadline` at most.
+    pub writes_per_minute: u32,
     /// Unfinished bytes of a volume that trigger earlier.
     pub bytes: u64,
     /// Most bytes in one batch.
@@ -32,6 +35,7 @@ impl Default for Destage {
     fn default() -> Self {
         Self {
             age: Duration::from_secs(5),
+            writes_per_minute: 60,
             bytes: limits::DESTAGE_BYTES_DEFAULT,
             batch_bytes: limits::BATCH_BYTES_DEFAULT,
             workers: limits::DESTAGERS_DEFAULT,

@@ -114,6 +114,7 @@ fn staging_config(
         flash_bytes: sizes.flash_bytes,
         memory_bytes: config.held_bytes,
         destage_age: destage.age,
+        destage_writes_per_minute: destage.writes_per_minute,
         destage_bytes: destage.bytes,
         batch_bytes: destage.batch_bytes,
         destagers: destage.workers,

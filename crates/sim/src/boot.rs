@@ -112,6 +112,8 @@ impl Setup {
             parity,
             destage: Destage {
                 age: self.destage_age,
+                // The runs are short: commits by age pause for some tens of milliseconds.
+                writes_per_minute: 6000,
                 bytes: self.batch_bytes,
                 batch_bytes: self.batch_bytes,
                 workers: 2,

@@ -78,6 +78,10 @@ pub struct Config {
     pub memory_bytes: u64,
     /// Age at which a change is destaged, if nothing else triggers earlier.
     pub destage_age: Duration,
+    /// Writes into the store a minute that commits by age alone may cost; 0: no bound. With many
+    /// volumes that write little, each waits for its turn beyond `destage_age`, but not until it
+    /// is late (`age_deadline`).
+    pub destage_writes_per_minute: u32,
     /// Unfinished bytes of a volume at which it is destaged before `destage_age`.
     pub destage_bytes: u64,
     /// Most bytes in one destage batch.

@@ -60,6 +60,7 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
         destagers: 2,
         index_at_once: 4,
         age_deadline: Duration::from_secs(60),
+        destage_writes_per_minute: 0,
         memory_outlives_process: true,
     };
     let staging = Staging::start(env.clone(), log, content.clone(), writer.clone(), config);

@@ -1,7 +1,8 @@
 //! The destager: workers that take volumes from a ring, one batch each, so that no volume waits for
 //! another's backlog. Volumes with little to destage are taken together, those that are nearly due
 //! with one that is due: their batches run at once and share packs, so that many small commits cost
-//! few requests.
+//! few requests. Commits for which nothing but age is a reason keep a pace: the longer they pause,
+//! the more volumes go together.
 //!
 //! A volume is in the ring while it has unfinished changes and no batch in hand; the ring is idle
 //! while no change is unfinished. [`crate::destage::plan`] decides what is due;
@@ -10,12 +11,12 @@
 use crate::ack::policy::Mode;
 use crate::ack::staged::{Staged, notify};
 use crate::destage::batch;
-use crate::destage::plan::{Due, Facts, due};
+use crate::destage::plan::{Due, Facts, age_due, due, pause_after};
 use crate::{Error, Inner, limits};
 use futures_util::future::{Either, join_all, select};
 use parking_lot::Mutex;
 use rekindle_base::Kind;
-use rekindle_env::Switch;
+use rekindle_env::{Moment, Switch};
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ use tokio::sync::{Notify, watch};
 /// The ring of volumes that wait for their turn, and the signals to the workers.
 pub(crate) struct Destager {
     ring: Mutex<VecDeque<Arc<Staged>>>,
+    /// The end of the pause of commits by age.
+    paced: Mutex<Moment>,
     wake: Notify,
     pub(crate) stopping: Switch,
     pub(crate) workers: watch::Sender<usize>,
@@ -40,6 +43,7 @@ impl Destager {
     pub(crate) fn new() -> Self {
         Self {
             ring: Mutex::new(VecDeque::new()),
+            paced: Mutex::default(),
             wake: Notify::new(),
             stopping: Switch::default(),
             workers: watch::Sender::new(0),
@@ -123,8 +127,8 @@ fn next(inner: &Arc<Inner>) -> Turn {
     let mut wait = inner.release_old_previous();
     // After releasing the previous roots: room that only they held is no reason to destage.
     let scarce = inner.is_scarce();
-    let mut company = Vec::new();
-    let mut bytes = 0;
+    let pause = inner.destager.paced.lock().since(inner.env.now());
+    let (mut company, mut bytes, mut by_age) = (Vec::new(), 0, 0);
     let mut rounds = ring.lock().len();
     while rounds > 0 && company.len() < limits::COMPANY_VOLUMES_MAX {
         rounds -= 1;
@@ -133,13 +137,14 @@ fn next(inner: &Arc<Inner>) -> Turn {
             true => None,
             false => Some(limits::COMPANY_BYTES_MAX - bytes),
         };
-        match volume.due(scarce, bytes_max) {
-            (Due::Now, its_bytes) => {
+        match volume.due(scarce, pause, bytes_max) {
+            (due @ (Due::Now | Due::ByAge), its_bytes) => {
                 if company.is_empty() {
                     // Those that were not due before may go along.
                     rounds = ring.lock().len();
                 }
                 company.push(volume);
+                by_age += usize::from(due == Due::ByAge);
                 bytes += its_bytes;
                 if bytes >= limits::COMPANY_BYTES_MAX {
                     break;
@@ -152,10 +157,14 @@ fn next(inner: &Arc<Inner>) -> Turn {
             (Due::Never, _) => {}
         }
     }
-    match company.is_empty() {
-        true => Turn::Wait(wait),
-        false => Turn::Destage(company),
+    if company.is_empty() {
+        return Turn::Wait(wait);
     }
+    if by_age > 0 {
+        let pause = pause_after(by_age, inner.config.destage_writes_per_minute);
+        *inner.destager.paced.lock() = inner.env.now() + pause;
+    }
+    Turn::Destage(company)
 }
 
 /// Destages one batch of a volume and records the outcome.
@@ -220,9 +229,9 @@ fn failed(volume: &Arc<Staged>, error: Error) {
 
 impl Staged {
     /// Decides whether a batch is due; returns the bytes of the unfinished changes, too. `scarce`:
-    /// the log's flash is scarce. `along`: another volume is due, and this one may go along if it
-    /// has no more than so many bytes.
-    fn due(&self, scarce: bool, along: Option<u64>) -> (Due, u64) {
+    /// the log's flash is scarce. `pause`: commits by age have to wait. `along`: another volume is
+    /// due, and this one may go along if it has no more than so many bytes.
+    fn due(&self, scarce: bool, pause: Duration, along: Option<u64>) -> (Due, u64) {
         let now = self.inner.env.now();
         let shown = self.mode.shows(&self.inner.log.progress());
         let mut gate = self.gate.lock();
@@ -248,15 +257,18 @@ impl Staged {
             pause: gate.destaging.pause(now),
         };
         let config = &self.inner.config;
-        let age = config.destage_age;
-        let age = along.map_or(age, |_| age - age / limits::COMPANY_EARLY_PART);
+        let early = |age| along.map_or(age, |_| age - age / limits::COMPANY_EARLY_PART);
+        let latest = config.age_deadline * limits::PACED_PERCENT / 100;
+        let age = age_due(facts.age, early(config.destage_age), pause, early(latest));
         let due = match due(&facts, age, config.destage_bytes) {
-            // Its own turn comes when the company is on its way.
-            Due::Now if along.is_some_and(|most| facts.bytes > most) => Due::In(Duration::ZERO),
+            Due::Now | Due::ByAge if along.is_some_and(|most| facts.bytes > most) => {
+                // Its own turn comes when the company is on its way.
+                Due::In(Duration::ZERO)
+            }
             due => due,
         };
         gate.destaging.looked(due);
-        if due == Due::Now {
+        if matches!(due, Due::Now | Due::ByAge) {
             self.busy.send_replace(true);
         }
         (due, facts.bytes)

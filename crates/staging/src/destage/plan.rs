@@ -32,6 +32,8 @@ pub(crate) struct Facts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     Now,
+    /// Now, because it is old enough and for no other reason.
+    ByAge,
     /// Look again after this.
     In(Duration),
     /// Not before a write.
@@ -49,12 +51,36 @@ pub(crate) fn due(facts: &Facts, age_max: Duration, bytes_max: u64) -> Due {
         Due::In(limits::PENDING_CHECK)
     } else if facts.pause > Duration::ZERO {
         look_again(facts.pause)
-    } else if facts.awaited || facts.pressed || facts.bytes >= bytes_max || facts.age >= age_max {
+    } else if facts.awaited || facts.pressed || facts.bytes >= bytes_max {
         Due::Now
+    } else if facts.age >= age_max {
+        Due::ByAge
     } else {
         look_again(age_max - facts.age)
     }
 }
+
+/// The age from which a volume is due by it alone: `age_max`, or later when commits by age have
+/// to wait for `pause`, but never later than `latest`.
+pub(crate) fn age_due(
+    age: Duration,
+    age_max: Duration,
+    pause: Duration,
+    latest: Duration,
+) -> Duration {
+    age_max.max(if pause.is_zero() { age_max } else { (age + pause).min(latest) })
+}
+
+/// The pause of commits by age after a company of so many volumes. Each costs the write of a vault,
+/// and all together cost a pack of each class.
+pub(crate) fn pause_after(volumes: usize, writes_per_minute: u32) -> Duration {
+    match u32::try_from(volumes + 2) {
+        Ok(writes) if writes_per_minute > 0 => MINUTE * writes / writes_per_minute,
+        _ => Duration::ZERO,
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// Count of the first `ready` changes that go into one batch: whole groups, at least one, else no
 /// more than `bytes_max`. A batch commits as a whole, and so does a group.

@@ -55,7 +55,7 @@ impl Destaging {
 
     /// Notes what the destager has decided: it knows of all changes so far.
     pub(crate) fn looked(&mut self, due: Due) {
-        self.told = due == Due::Now;
+        self.told = matches!(due, Due::Now | Due::ByAge);
         self.ringed = due != Due::Never;
     }
 

@@ -53,6 +53,7 @@ impl Setup {
                 destagers: 2,
                 index_at_once: 4,
                 age_deadline: Duration::from_secs(60),
+                destage_writes_per_minute: 0,
                 memory_outlives_process: true,
             },
             log_bytes: 512 * MIB,

@@ -30,13 +30,13 @@ fn zero(position: u64, span: u64) -> Change {
 fn each_trigger_makes_a_volume_due() {
     let due = |facts| due(&facts, AGE, 100);
     assert_eq!(due(CALM), Due::In(AGE));
-    for facts in [
-        Facts { awaited: true, ..CALM },
-        Facts { pressed: true, ..CALM },
-        Facts { bytes: 100, ..CALM },
-        Facts { age: AGE, ..CALM },
+    for (facts, now) in [
+        (Facts { awaited: true, ..CALM }, Due::Now),
+        (Facts { pressed: true, ..CALM }, Due::Now),
+        (Facts { bytes: 100, age: AGE, ..CALM }, Due::Now),
+        (Facts { age: AGE, ..CALM }, Due::ByAge),
     ] {
-        assert_eq!(due(facts), Due::Now, "{facts:?}");
+        assert_eq!(due(facts), now, "{facts:?}");
         let pause = Duration::from_secs(2);
         assert_eq!(due(Facts { pause, ..facts }), Due::In(pause), "after an error it pauses");
         assert_eq!(due(Facts { ended: true, ..facts }), Due::Never);
@@ -48,6 +48,22 @@ fn each_trigger_makes_a_volume_due() {
             "nobody may be waiting for its commit"
         );
     }
+}
+
+#[test]
+fn commits_by_age_keep_a_pace_and_no_volume_waits_until_it_is_late() {
+    let second = Duration::from_secs(1);
+    assert_eq!(pause_after(1, 60), second * 3);
+    assert_eq!(pause_after(64, 60), second * 66);
+    assert_eq!(pause_after(64, 0), Duration::ZERO);
+    // By the pause that is left; the age at which the volume is due.
+    for (age, pause, wanted) in
+        [(0, 0, 5), (9, 0, 5), (0, 3, 5), (4, 3, 7), (9, 3, 12), (40, 66, 45)]
+    {
+        let found = age_due(second * age, AGE, second * pause, second * 45);
+        assert_eq!(found, second * wanted, "{age} {pause}");
+    }
+    assert_eq!(age_due(second, AGE, second * 66, second), AGE, "never before its time");
 }
 
 #[test]
