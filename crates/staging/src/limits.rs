@@ -14,13 +14,13 @@ pub(crate) const BATCH_CHANGES_MAX: usize = 128 * 1024;
 pub(crate) const BATCHES_IN_SHARE_MIN: u64 = 8;
 /// Most volumes that a worker of the destager takes at once: their batches share packs.
 pub(crate) const COMPANY_VOLUMES_MAX: usize = 64;
-/// Percent of the deadline up to which a volume waits for the pace of commits by age.
-pub(crate) const PACED_PERCENT: u32 = 75;
 /// Unfinished bytes of these volumes together; a volume with more is taken alone.
 pub(crate) const COMPANY_BYTES_MAX: u64 = 4 << 20;
 /// A volume goes along with another that is due if it would be due within this part (a divisor) of
 /// the destage age. A larger part would make more commits of the same writes.
 pub(crate) const COMPANY_EARLY_PART: u32 = 4;
+/// Percent of the deadline up to which a volume waits for the pace of commits by age.
+pub(crate) const PACED_PERCENT: u32 = 75;
 /// Changes handled under one hold of a volume's lock.
 pub(crate) const SLICE_CHANGES: usize = 256;
 /// Latency of the store before the first measurement.
