@@ -16,7 +16,7 @@ use std::path::Path;
 
 const NAME: &str = "overwrites";
 /// The default of `[sweep] compact_below`, and two other values of it.
-const COMPACT_BELOW: [u8; 3] = [84, 50, 95];
+const COMPACT_BELOW: [u8; 3] = [67, 50, 84];
 /// Batches, each with a sweep behind it, until a size of the volume is written over.
 const BATCHES: u64 = 32;
 /// Sweeps between two looks at the space.
