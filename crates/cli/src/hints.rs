@@ -62,9 +62,30 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
     let word = word.clone();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let hint = meant(&word, &known(&words, &word)).map(str::to_owned);
-    let hint = hint.map_or(ContextValue::None, |hint| ContextValue::Strings(vec![hint]));
-    error.insert(ContextKind::SuggestedSubcommand, hint);
+    let hint = hint.or_else(|| below(&words, &word));
+    match hint {
+        Some(hint) => {
+            let hint = ContextValue::Strings(vec![hint]);
+            error.insert(ContextKind::SuggestedSubcommand, hint);
+        }
+        None => drop(error.remove(ContextKind::SuggestedSubcommand)),
+    }
     error
+}
+
+/// Returns the command that has the name of `wrong` but stands below another one.
+fn below(words: &[String], wrong: &str) -> Option<String> {
+    let all = Cli::command();
+    if words
+        .iter()
+        .take_while(|word| *word != wrong)
+        .any(|word| all.find_subcommand(word).is_some())
+    {
+        return None;
+    }
+    let mut groups = all.get_subcommands().filter(|group| !group.is_hide_set());
+    let group = groups.find(|group| group.find_subcommand(wrong).is_some())?;
+    Some(format!("{} {wrong}", group.get_name()))
 }
 
 /// Returns the commands that could stand where `wrong` stands.
@@ -124,6 +145,10 @@ mod tests {
         let slip = told(&["rekindle", "status", "--wach"]);
         assert!(slip.next.is_some_and(|tip| tip.contains("--watch")));
         assert!(told(&["rekindle", "volume"]).error.contains("missing"));
+        let below = told(&["rekindle", "trash"]);
+        assert!(below.next.is_some_and(|tip| tip.contains("'volume trash'")));
+        let unknown = told(&["rekindle", "xyzzy"]);
+        assert_eq!(unknown.next.as_deref(), Some("`--help` shows how it is used"));
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Node {
                 );
                 let keeper = Keeper::new(env, &config.dir, home.clone());
                 let note = keeper.change(|home| home.starts = starts);
-                let store = join(env, &config, id, sizes, Ok(home), open);
+                let store = join(env, &config, id, chosen, Ok(home), open);
                 let (known, warm, noted) = futures_util::join!(store, warm, note);
                 noted?;
                 if known.is_err() || warm.is_err() {
@@ -151,7 +151,7 @@ impl Node {
             // The store first: if it refuses us, the warm memory of a node that never existed must
             // not stay behind.
             None => {
-                let known = join(env, &config, id, sizes, Err(starts), open).await?;
+                let known = join(env, &config, id, chosen, Err(starts), open).await?;
                 let store = known.identity.store;
                 let keeper = Keeper::new(env, &config.dir, known.home.clone());
                 let habits = (&config, &scale);
@@ -343,7 +343,7 @@ async fn join(
     env: &Env,
     config: &Config,
     node: NodeId,
-    sizes: Sizes,
+    chosen: Sizes,
     home: Result<NodeFile, Starts>,
     open: impl AsyncFnOnce(bool) -> Result<OpenStore, Error>,
 ) -> Result<Known, Error> {
@@ -359,7 +359,8 @@ async fn join(
             let identity = identity::open_or_create(&writer).await.map_err(failed)?;
             rekindle_datastore::probe(env, &open.store).await.map_err(failed)?;
             let now = env.wall_clock().0;
-            let home = NodeFile::new(node, identity.store, now, sizes, starts);
+            // Not what was asked for: that counts for this start only.
+            let home = NodeFile::new(node, identity.store, now, chosen, starts);
             home.write_first(env, &config.dir).await?;
             return Ok(Known { open, identity, writer, record: None, home });
         }

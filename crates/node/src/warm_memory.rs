@@ -110,7 +110,9 @@ pub(crate) async fn open(
         (path, name) = (instead, Some(other));
         arena = map(&path, split.slots, split.frames_bytes).await;
     }
-    if let (Err(error), true) = (&arena, split.frames_bytes > 0) {
+    if let (Err(error), true) = (&arena, split.frames_bytes > 0)
+        && !is_strange(error)
+    {
         // Frames only make the node faster. In an arena of an older binary, slots may have taken
         // their room.
         tracing::warn!(path = %path.display(), %error, "no room for block frames: serving without them");

@@ -114,7 +114,7 @@ fn open(wanted: &Wanted<'_>, notes: &mut Vec<String>) -> Outcome<Vec<Listening>>
         places.push(Address::Unix(wanted.own.to_owned()));
     } else {
         notes.push(format!(
-            "{} is too long a path for a Unix socket ({PATH_BYTES_MAX} bytes at most): serving without it",
+            "{} is too long a path for a Unix socket ({PATH_BYTES_MAX} bytes at most): there is none",
             wanted.own.display()
         ));
     }

@@ -43,7 +43,9 @@ pub struct Attach {
 Writes self-describing 4 KiB blocks through a client of its own, kills the
 worker, lets the supervisor start another, reconnects, sends again what was
 not acknowledged, and at the end reads back every block that was ever
-acknowledged. Reads in between are judged in the same way.
+acknowledged. Reads in between are judged in the same way. Other clients of
+the daemon lose their connections as well: those that do not reconnect see
+errors. So a daemon with clients is killed with --force only.
 
 Examples:
   rekindle drill restart
@@ -74,4 +76,7 @@ pub struct Restart {
     /// The content of --volume may be overwritten
     #[arg(long)]
     pub overwrite: bool,
+    /// Also while other clients are connected
+    #[arg(long)]
+    pub force: bool,
 }

@@ -26,8 +26,9 @@ What the command line does not say comes from the environment (REKINDLE_STORE,
 ...), then from --config, then from the defaults.
 
 Ctrl-C or SIGTERM is a quick stop: it does not wait for the store, and nothing
-acknowledged is lost. A second one stops at once. A worker that dies is
-started again; its clients wait meanwhile.")]
+acknowledged is lost. A second one stops at once. A hangup (SIGHUP, a terminal
+that is closed) is a quick stop too, unless `nohup` started it. A worker that
+dies is started again; its clients wait meanwhile.")]
 pub struct Up {
     /// Where the bulk lies: file:///FOLDER or s3://BUCKET/PREFIX [default: DIR/store]
     #[arg(long, env = "REKINDLE_STORE", hide_env_values = true, value_name = "URL")]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 pub fn run(common: &Common, space: &Space) -> Outcome<u8> {
     let client = client(common)?;
     let begun: Job = client.post("/api/v1/space", &json!({ "volume": space.name }))?;
-    let done = job::follow(&client, begun, "count what volumes take")?;
+    let done = job::follow(&client, begun, "count of what volumes take")?;
     common.shown(&done.result, || print(&done.result));
     Ok(0)
 }
@@ -53,7 +53,8 @@ fn ratio(large: u64, small: u64) -> String {
     match small {
         0 => "-".to_owned(),
         _ => {
-            let tenths = u128::from(large) * 10 / u128::from(small);
+            let (large, small) = (u128::from(large), u128::from(small));
+            let tenths = (large * 10 + small / 2) / small;
             format!("{}.{}x", tenths / 10, tenths % 10)
         }
     }
@@ -66,5 +67,6 @@ mod tests {
     #[test]
     fn ratios_never_divide_by_nothing() {
         assert_eq!([ratio(0, 0), ratio(30, 10), ratio(25, 10)], ["-", "3.0x", "2.5x"]);
+        assert_eq!([ratio(999, 1000), ratio(94, 100), ratio(u64::MAX, 1)][..2], ["1.0x", "0.9x"]);
     }
 }

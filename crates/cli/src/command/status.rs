@@ -1,6 +1,6 @@
 //! `rekindle status`: the daemon at a glance.
 
-use super::client;
+use super::{client, job};
 use crate::arguments::{Common, Status};
 use crate::client::Client;
 use rekindle_base::units::format_size;
@@ -87,11 +87,7 @@ impl Found {
             pairs.push((endpoint.protocol.as_str(), endpoint.uri.clone()));
         }
         for job in self.jobs.iter().filter(|job| job.state == JobState::Running) {
-            let total = job.total.map(|total| format!(" of {total}")).unwrap_or_default();
-            pairs.push((
-                "job",
-                format!("{} {}: {}{total} {}", job.kind, job.subject, job.done, job.unit),
-            ));
+            pairs.push(("job", job::line(job, &format!("{} {}", job.kind, job.subject))));
         }
         output::pairs(&pairs);
         let volumes: Vec<Volume> =

@@ -87,7 +87,7 @@ pub fn print_list(volumes: &[Volume]) {
             volume.kind.clone(),
             format_size(volume.size),
             word(volume.policy),
-            if volume.policy == Policy::Back { word(volume.ack) } else { "-".to_owned() },
+            acknowledged(volume).unwrap_or_else(|| "-".to_owned()),
             format!("{}{}", volume.state, mark(volume)),
             volume.clients.to_string(),
             format_size(backlog.bytes),
@@ -95,6 +95,11 @@ pub fn print_list(volumes: &[Volume]) {
         ]);
     }
     output::rows(&table);
+}
+
+/// Returns what acknowledges a write, for the policy that leaves the choice.
+fn acknowledged(volume: &Volume) -> Option<String> {
+    (volume.policy == Policy::Back).then(|| word(volume.ack))
 }
 
 /// Returns the mark of a volume that is not whole.
@@ -114,12 +119,13 @@ fn show(common: &Common, named: &Named) -> Outcome {
         return Ok(());
     }
     let reason = volume.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let ack = acknowledged(&volume).map(|ack| format!(", ack {ack}")).unwrap_or_default();
     let mut pairs = vec![
         ("name", volume.name.clone()),
         ("id", volume.id.clone()),
         ("size", format!("{} ({} bytes)", format_size(volume.size), volume.size)),
         ("kind", kind(&volume)),
-        ("policy", format!("{}, ack {}", word(volume.policy), word(volume.ack))),
+        ("policy", format!("{}{ack}", word(volume.policy))),
         ("state", format!("{}{reason}", volume.state)),
         ("created", output::moment(volume.created)),
         ("owner", volume.owner.clone().unwrap_or_else(|| "none yet".to_owned())),
@@ -176,7 +182,7 @@ fn backlog(volume: &Volume) -> Vec<(&'static str, String)> {
             format!("{bytes} in {} changes, {age} old{late}{eta}", backlog.changes),
         ));
     }
-    if backlog.delay_ms > 0 {
+    if backlog.delay_ms > 0 && backlog.stalled.is_none() {
         pairs.push((
             "delayed",
             format!("writes wait {} (flow control)", output::time(backlog.delay_ms)),

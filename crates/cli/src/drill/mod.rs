@@ -43,6 +43,14 @@ struct Report {
 pub fn run(common: &Common, restart: &Restart) -> Outcome<u8> {
     let client = command::client(common)?;
     let status: Status = client.get("/api/v1/status")?;
+    let served: Vec<Volume> =
+        serde_json::from_value(status.detail["volumes"].clone()).unwrap_or_default();
+    let clients: u64 = served.iter().map(|volume| volume.clients).sum();
+    if clients > 0 && !restart.force {
+        let what = format!("{clients} client(s) of this daemon would lose their connections");
+        let next = "disconnect them first, or --force if they reconnect by themselves";
+        return Err(Failure::new(what).kind(Kind::Conflict).next(next));
+    }
     let address = endpoints::nbd(client.dir())?;
     // Signals are caught before the scratch volume is made, so that it is removed again.
     let mut interrupts = client.interrupts()?;

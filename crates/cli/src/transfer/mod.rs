@@ -190,17 +190,45 @@ fn format_of(file: &Path) -> Format {
     if ends_so { Format::Qcow2 } else { Format::Raw }
 }
 
+/// A kind of file that is no raw image, by bytes at its beginning.
+struct FileKind {
+    name: &'static str,
+    at: usize,
+    magic: &'static [u8],
+    mend: &'static str,
+}
+
+const UNPACK: &str = "if it is one, unpack it first";
+const CONVERT: &str =
+    "if it is one that you trust, make a raw image of it first: qemu-img convert -O raw";
+const QCOW2: &str = "if it is one that you trust, import it with --format qcow2";
+
+const KINDS: [FileKind; 8] = [
+    FileKind { name: "a qcow2 image", at: 0, magic: b"QFI\xfb", mend: QCOW2 },
+    FileKind { name: "a VMDK image", at: 0, magic: b"KDMV", mend: CONVERT },
+    FileKind { name: "a VHDX image", at: 0, magic: b"vhdxfile", mend: CONVERT },
+    FileKind { name: "a VDI image", at: 64, magic: b"\x7f\x10\xda\xbe", mend: CONVERT },
+    FileKind { name: "a gzip file", at: 0, magic: b"\x1f\x8b\x08", mend: UNPACK },
+    FileKind { name: "an xz file", at: 0, magic: b"\xfd7zXZ\0", mend: UNPACK },
+    FileKind { name: "a zstd file", at: 0, magic: b"\x28\xb5\x2f\xfd", mend: UNPACK },
+    FileKind { name: "a bzip2 file", at: 0, magic: b"BZh", mend: UNPACK },
+];
+
 /// Returns a note on a choice that the user may not have meant.
 fn note(import: &Import) -> Outcome<Option<String>> {
     let file = &import.file;
-    let seems = qcow2::seems(file).map_err(|error| unusable(file, &error))?;
-    let note = || {
+    let head = qcow2::begin(file).map_err(|error| unusable(file, &error))?;
+    let known = KINDS
+        .iter()
+        .find(|kind| head.get(kind.at..).is_some_and(|head| head.starts_with(kind.magic)));
+    let note = |kind: &FileKind| {
+        let FileKind { name, mend, .. } = kind;
         format!(
-            "{} begins as a qcow2 image does, and was taken as a raw one, byte by byte; if it is one that you trust, import it with --format qcow2",
+            "{} begins as {name} does, and was taken as a raw image, byte by byte; {mend}",
             file.display()
         )
     };
-    Ok((seems && import.format.is_none()).then(note))
+    Ok(known.filter(|_| import.format.is_none()).map(note))
 }
 
 fn how_to_go_on(failure: Failure, format: Format) -> Failure {

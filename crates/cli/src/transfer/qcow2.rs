@@ -27,17 +27,13 @@ pub struct Head {
     pub data_elsewhere: bool,
 }
 
-/// Whether a file begins as a qcow2 image.
-pub fn seems(file: &Path) -> io::Result<bool> {
-    begin(file).map(|head| head.starts_with(&MAGIC))
-}
-
 /// Reads the head; `None` when the file has none.
 pub fn read(file: &Path) -> io::Result<Option<Head>> {
     begin(file).map(|head| parse(&head))
 }
 
-fn begin(file: &Path) -> io::Result<Vec<u8>> {
+/// Reads the beginning of a file.
+pub fn begin(file: &Path) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     File::open(file)?.take(HEAD).read_to_end(&mut head)?;
     Ok(head)

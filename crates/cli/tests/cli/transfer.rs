@@ -111,8 +111,33 @@ fn the_content_of_a_volume_does_not_change_under_its_clients_unless_somebody_ins
     assert!(error.contains("client(s)") && !error.contains("--force"), "{error}");
     let (_, _, error) = daemon.cli(&["volume", "rm", "vm1"]);
     assert!(error.contains("client(s)") && error.contains("--force"), "{error}");
+    let (code, _, error) = daemon.cli(&["drill", "restart", "--rounds", "1", "--seconds", "1"]);
+    assert_eq!(code, Some(1), "a drill would cut the client off");
+    assert!(error.contains("1 client(s)") && error.contains("--force"), "{error}");
     daemon.ask(&["volume", "import", &image, "vm1", "--overwrite", "--force"]);
     drop(held);
+}
+
+#[test]
+fn what_is_no_raw_image_is_told_when_it_is_taken_as_one() {
+    let daemon = Daemon::start();
+    let file = daemon.folder.path().join("disk.img");
+    let mut vdi = vec![0; 64];
+    vdi.extend_from_slice(b"\x7f\x10\xda\xbe");
+    let heads: [(&[u8], &str); 4] = [
+        (b"\x1f\x8b\x08 and more", "a gzip file"),
+        (b"KDMV and more", "a VMDK image"),
+        (&vdi, "a VDI image"),
+        (b"QFI\xfb and more", "--format qcow2"),
+    ];
+    for (head, words) in heads {
+        std::fs::write(&file, head).expect("a file");
+        let image = file.display().to_string();
+        let told = daemon.ask(&["volume", "import", &image, "vm1", "--overwrite"]);
+        assert!(told["note"].as_str().is_some_and(|note| note.contains(words)), "{told}");
+        let how = ["volume", "import", &image, "vm1", "--overwrite", "--format", "raw"];
+        assert_eq!(daemon.ask(&how)["note"], serde_json::Value::Null);
+    }
 }
 
 #[test]

@@ -61,6 +61,20 @@ async fn clear_flash(env: &Env) {
 }
 
 #[test]
+fn what_a_start_asks_for_counts_for_that_start_only() {
+    let world = World::new(1, Faults::none());
+    let store = TempDir::new().expect("a folder");
+    let env = world.env();
+    world.block_on(async {
+        let chosen = choose(&env, &Config::new(DIR.into())).await;
+        let node = start(&env, &store).await;
+        assert_ne!(chosen.flash_bytes, 64 << 20);
+        assert_eq!(node.log.usage().flash_bytes_max, 64 << 20);
+        assert_eq!(home(&env).await.sizes, chosen);
+    });
+}
+
+#[test]
 fn a_node_whose_log_is_gone_misses_it_until_somebody_goes_on() {
     let world = World::new(1, Faults::none());
     let store = TempDir::new().expect("a folder");

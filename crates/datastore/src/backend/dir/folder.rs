@@ -85,7 +85,7 @@ impl Folder {
         };
         let folder = open().map_err(|error| match error.kind() {
             ErrorKind::NotFound if !make => Error::Unavailable(format!(
-                "the folder {} is not there: is it mounted?",
+                "the folder {} is not there: is it mounted, and is it the store of the starts before (--store)?",
                 path.display()
             )),
             ErrorKind::AlreadyExists | ErrorKind::NotADirectory => Error::Refused(format!(
