@@ -5,6 +5,7 @@ use crate::rounds::Bench;
 use crate::servers::{Rekindle, Requests};
 use crate::table::{Row, Wanted};
 use anyhow::{Result, ensure};
+use rekindle_datastore::limits::TAG_AGE_MIN;
 
 const NAME: &str = "idle-sweep";
 const VOLUMES: u64 = 100;
@@ -28,6 +29,8 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
         Ok(server.finish("/api/v1/sweep")?["packs_deleted"] == 0
             && server.finish("/api/v1/sweep")?["is_unchanged"] == true)
     };
+    // A folder tells by its list that a record has not changed once the record has some age.
+    std::thread::sleep(TAG_AGE_MIN);
     let mut is_settled = false;
     for _ in 0..SWEEPS_MAX {
         is_settled = is_settled || settle()?;
@@ -37,11 +40,13 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     server.finish("/api/v1/sweep")?;
     let after = server.requests()?;
     let made = |kinds: &[&str]| after.count(kinds) - before.count(kinds);
+    // The sweep's own records are its lease, and what is condemned.
+    let own = after.of("sweep", Requests::GETS) - before.of("sweep", Requests::GETS);
     let parts = Requests::PARTS.map(|part| {
         format!("{part} {}", after.of(part, Requests::GETS) - before.of(part, Requests::GETS))
     });
     let what = format!(
-        "a sweep over {VOLUMES} volumes with {} MiB in which nothing has changed: GETs",
+        "a sweep over {VOLUMES} volumes with {} MiB in which nothing has changed: GETs of volumes and packs",
         (VOLUMES * size) >> 20
     );
     Ok(vec![
@@ -52,7 +57,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
                 made(&["list"]),
                 made(Requests::PUTS)
             ))
-            .value(made(Requests::GETS) as f64, "GETs")
+            .value((made(Requests::GETS) - own) as f64, "GETs")
             .wanted(Wanted::AtMost(0.0))
             .note(format!("GETs by part: {}", parts.join(", "))),
     ])

@@ -10,6 +10,18 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(pub String);
 
+/// A mark of an object's content in a listing: equal tags of one key mean equal content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tag(pub [u8; 16]);
+
+impl Tag {
+    /// Makes a tag of bytes that change with the content, such as an ETag.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        let hash = blake3::hash(bytes);
+        Self(std::array::from_fn(|index| hash.as_bytes()[index]))
+    }
+}
+
 /// One object of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
@@ -17,6 +29,9 @@ pub struct Listed {
     pub key: String,
     /// The object's length, bytes.
     pub length: u64,
+    /// The tag of the content; `None` where the store cannot tell. A listing may be stale, and its
+    /// tags with it, so a tag may spare work that can wait. It never proves what an object holds.
+    pub tag: Option<Tag>,
 }
 
 /// The outcome of a conditional removal that did not fail.

@@ -20,6 +20,9 @@ pub const RECORD_BYTES_MAX: usize = 4 << 20;
 pub const RECORD_HISTORY_MAX: usize = 32;
 /// Open pack files that the folder backend keeps.
 pub const OPEN_PACKS_MAX: usize = 64;
+/// Age from which the folder backend gives a file a tag: longer than the steps of any file system's
+/// clock. A younger file may be replaced within the step, under its old inode number.
+pub const TAG_AGE_MIN: Duration = Duration::from_secs(3);
 /// Listings that the folder backend keeps for their next page.
 pub const LISTINGS_MAX: usize = 8;
 /// Folders that the folder backend remembers as durable.

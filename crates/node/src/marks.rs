@@ -27,7 +27,7 @@ pub(crate) fn begin(env: &Env, core: &Core, identity: &Identity) {
 
 /// Whether some content can be read with the store's secret, or the store is empty.
 async fn is_sound(core: &Core) -> Result<bool, rekindle_content::Error> {
-    let roots = Roots::roots(&core.volumes).await?;
+    let roots = Roots::roots(&core.volumes).await?.roots;
     for root in roots.iter().filter(|root| root.is_some()) {
         if rekindle_content::tree::get(&core.content, root, 0).await.is_ok() {
             return Ok(true);

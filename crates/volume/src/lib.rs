@@ -51,8 +51,7 @@ use registry::machine::{Change, State};
 use registry::transitional;
 use registry::view;
 use rekindle_content::Content;
-use rekindle_content::sweep::Roots;
-use rekindle_content::tree::Root;
+use rekindle_content::sweep::{RootSet, Roots};
 use rekindle_datastore::record::Writer;
 use rekindle_env::{BoxFuture, Env};
 use rekindle_staging::{Ack, Policy, Staging, VaultBody};
@@ -438,11 +437,18 @@ impl Volumes {
 impl Roots for Volumes {
     /// Returns the roots of all volumes, stored and live: the sweep of content marks from these. An
     /// unreadable vault is an error.
-    fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, rekindle_content::Error>> {
+    fn roots(&self) -> BoxFuture<'_, Result<RootSet, rekindle_content::Error>> {
         Box::pin(async move {
             let roots =
                 self.run("volume-roots", |inner| async move { roots::roots(&inner).await }).await;
             Ok(roots?)
+        })
+    }
+
+    fn fingerprint(&self) -> BoxFuture<'_, Result<Option<[u8; 32]>, rekindle_content::Error>> {
+        Box::pin(async move {
+            let work = |inner| async move { roots::fingerprint(&inner).await };
+            Ok(self.run("volume-fingerprint", work).await?)
         })
     }
 }

@@ -20,6 +20,9 @@ pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(600);
 pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
 /// Age from which a vault without a name is taken for the rest of a failed creation.
 pub const ORPHAN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Volumes of which a reaping remembers that there was nothing to do. The records of more are read
+/// by each reaping.
+pub const RESTED_MAX: usize = 1 << 20;
 /// Time that a removed volume is kept in the trash.
 pub const TRASH_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Longest wait for a volume's backlog to reach the store, before the volume goes to the trash,

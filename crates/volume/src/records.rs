@@ -4,8 +4,8 @@ use crate::format::Name;
 use crate::{Error, limits};
 use futures_util::{StreamExt, stream};
 use rekindle_base::{Kind, VolumeId};
-use rekindle_datastore::key;
 use rekindle_datastore::record::{Held, Writer};
+use rekindle_datastore::{Listed, Tag, key};
 use rekindle_staging::{Vault, VaultState};
 use std::future::Future;
 
@@ -173,19 +173,28 @@ pub(crate) async fn free_stale(writer: &Writer, of: &str) -> Result<bool, Error>
     }
 }
 
+/// Lists all objects below a prefix.
+pub(crate) async fn list(
+    writer: &Writer,
+    prefix: &str,
+) -> Result<Vec<Listed>, rekindle_datastore::Error> {
+    let mut all: Vec<Listed> = Vec::new();
+    loop {
+        let last = all.last().map(|listed| listed.key.as_str());
+        let page = writer.store.list(prefix, last).await?;
+        if page.is_empty() {
+            return Ok(all);
+        }
+        all.extend(page);
+    }
+}
+
 /// Lists all keys below a prefix.
 pub(crate) async fn keys(
     writer: &Writer,
     prefix: &str,
 ) -> Result<Vec<String>, rekindle_datastore::Error> {
-    let mut keys: Vec<String> = Vec::new();
-    loop {
-        let page = writer.store.list(prefix, keys.last().map(String::as_str)).await?;
-        if page.is_empty() {
-            return Ok(keys);
-        }
-        keys.extend(page.into_iter().map(|listed| listed.key));
-    }
+    Ok(list(writer, prefix).await?.into_iter().map(|listed| listed.key).collect())
 }
 
 /// Lists the ids of all vaults, whatever their state. A foreign key is an error: it may hide a
@@ -201,21 +210,29 @@ pub(crate) async fn vault_ids(writer: &Writer) -> Result<Vec<VolumeId>, rekindle
     keys(writer, key::VOLUMES).await?.into_iter().map(id_of).collect()
 }
 
-/// Lists the ids of all vaults, for callers that tolerate a foreign key: it is logged and skipped.
-pub(crate) async fn known_vault_ids(
+/// Lists the ids and tags of all vaults, for callers that tolerate a foreign key: it is logged and
+/// skipped.
+pub(crate) async fn known_vaults(
     writer: &Writer,
-) -> Result<Vec<VolumeId>, rekindle_datastore::Error> {
-    let mut ids = Vec::new();
-    for key in keys(writer, key::VOLUMES).await? {
+) -> Result<Vec<(VolumeId, Option<Tag>)>, rekindle_datastore::Error> {
+    let mut vaults = Vec::new();
+    for Listed { key, tag, .. } in list(writer, key::VOLUMES).await? {
         match key.strip_prefix(key::VOLUMES).and_then(|id| id.parse().ok()) {
-            Some(id) => ids.push(id),
+            Some(id) => vaults.push((id, tag)),
             None => tracing::warn!(
                 key,
                 "is not the key of a vault, and no sweep goes on while it is there"
             ),
         }
     }
-    Ok(ids)
+    Ok(vaults)
+}
+
+/// Lists the ids of these vaults.
+pub(crate) async fn known_vault_ids(
+    writer: &Writer,
+) -> Result<Vec<VolumeId>, rekindle_datastore::Error> {
+    Ok(known_vaults(writer).await?.into_iter().map(|(id, _)| id).collect())
 }
 
 /// Runs `work` on all items, several at once, and returns the results in any order.

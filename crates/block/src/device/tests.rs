@@ -1,5 +1,7 @@
 //! A device against a model of plain bytes, through staging, log, content and store, over restarts.
 
+mod sweeping;
+
 use super::*;
 use crate::{Block, Extents, KIND, Layout};
 use proptest::prelude::*;

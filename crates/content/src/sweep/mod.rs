@@ -49,21 +49,36 @@ use pace::Pace;
 use parking_lot::Mutex;
 use rekindle_base::{Incarnation, Kind, NodeId, PackId};
 use rekindle_datastore::record::{Held, Writer};
-use rekindle_env::BoxFuture;
+use rekindle_env::{BoxFuture, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// The roots of everything that must stay.
+#[derive(Debug, Clone, Default)]
+pub struct RootSet {
+    /// As many of each volume as it has: the present one, earlier versions, those in the trash.
+    pub roots: Vec<Root>,
+    /// The moment of the aging clock behind which some of them need not stay; `None` without one.
+    pub until: Option<Timestamp>,
+}
+
 /// The source of all roots.
 pub trait Roots: Send + Sync {
-    /// Returns the roots of everything that must stay, as many of each volume as it has: the
-    /// present one, earlier versions, those in the trash. An error ends the sweep: a root that
-    /// cannot be read is never an empty one.
+    /// Returns the roots of everything that must stay. An error ends the sweep: a root that cannot
+    /// be read is never an empty one.
     ///
     /// A root that exists during the whole call must be in the answer, even when it goes from one
     /// record to another meanwhile. So a task that moves roots keeps a [`crate::Hold`] while doing
     /// so, and a task that lists records looks again when a listed record has vanished.
-    fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, Error>>;
+    fn roots(&self) -> BoxFuture<'_, Result<RootSet, Error>>;
+
+    /// Returns a fingerprint of all but the time that decides the roots, from lists and memory;
+    /// `None` where records must be read. An equal one spares a sweep. A sweep that marks reads the
+    /// records all the same, because a list may be older than they are.
+    fn fingerprint(&self) -> BoxFuture<'_, Result<Option<[u8; 32]>, Error>> {
+        Box::pin(async { Ok(None) })
+    }
 }
 
 /// The options of a sweep.
@@ -115,13 +130,27 @@ pub struct Sweeper {
     /// footers say. By their lengths alone, parity (and in small packs header and footer) would
     /// make them candidates of each sweep.
     blob_bytes: Mutex<PackMap<u64>>,
-    /// The [`fingerprint`] of a store in which this sweeper has found nothing to do.
-    at_rest: Mutex<Option<[u8; 32]>>,
+    /// The last sweep's sight of the store, if it found nothing to do.
+    at_rest: Mutex<Option<Sight>>,
     /// Another node's lease, as it was seen last.
     seen: Seen,
     /// One sweep at a time.
     turn: tokio::sync::Mutex<()>,
     left: acks::Left,
+}
+
+/// All that decides what a sweep finds. Trees and packs are immutable: with the same packs, notes
+/// and roots as before, the same is alive.
+#[derive(Debug, Clone, Copy)]
+struct Sight {
+    /// The [`fingerprint`] of the packs and notes.
+    stored: [u8; 32],
+    /// The fingerprint of [`Roots::fingerprint`], taken before the roots were read.
+    listed: Option<[u8; 32]>,
+    /// The [`fingerprint_of_roots`].
+    roots: [u8; 32],
+    /// The moment behind which there may be fewer roots.
+    until: Option<Timestamp>,
 }
 
 /// The proposal of a mark.
@@ -285,17 +314,21 @@ impl Sweeper {
         let packs = list_packs(content).await?;
         let unfinished: PackSet = content.inner.live.packs().into_iter().collect();
         let notes = list_notes(content).await?;
-        let roots = self.read_roots().await?;
         let bytes_total = packs.values().sum();
         self.count(|status| status.bytes_total = bytes_total);
-        let seen = fingerprint(&packs, &notes, &roots);
-        if *self.at_rest.lock() == Some(seen) {
-            // All packs are alive, or there would have been something to do.
-            let live = packs.len() as u64;
-            self.count(|status| {
-                (status.packs_total, status.packs_live, status.is_unchanged) = (live, live, true);
-            });
-            self.step(Event::Nothing);
+        let stored = fingerprint(&packs, &notes);
+        let listed = self.roots.fingerprint().await?;
+        let now = self.writer.env.aging_clock();
+        let known = self.at_rest.lock().filter(|known| known.stored == stored);
+        if known.is_some_and(|known| known.has_lists(listed, now)) {
+            self.rest(&packs);
+            return Ok(());
+        }
+        let (roots, until) = self.read_roots().await?;
+        let sight = Sight { stored, listed, roots: fingerprint_of_roots(&roots), until };
+        if known.is_some_and(|known| known.roots == sight.roots) {
+            *self.at_rest.lock() = Some(sight);
+            self.rest(&packs);
             return Ok(());
         }
         let mut marks = Marks::new(&notes, &packs);
@@ -321,7 +354,7 @@ impl Sweeper {
         *self.blob_bytes.lock() = blob_bytes;
         let waits = !self.plan(&excluded, &verdict).is_empty();
         let is_at_rest = plan.is_empty() && is_read && !waits;
-        *self.at_rest.lock() = is_at_rest.then_some(seen);
+        *self.at_rest.lock() = is_at_rest.then_some(sight);
         let live = packs.keys().filter(|pack| verdict.is_alive(pack)).count() as u64;
         self.count(|status| (status.packs_total, status.packs_live) = (packs.len() as u64, live));
         let mut groups = plan.into_groups(self.options.condemned_max).into_iter();
@@ -339,6 +372,16 @@ impl Sweeper {
             held = self.reclaim(held, group, &packs, &mut marks, &pace, tenure).await?;
         }
         Ok(())
+    }
+
+    /// Ends a sweep of a store that has not changed. All packs are alive, or there would have been
+    /// something to do.
+    fn rest(&self, packs: &PackMap<u64>) {
+        let live = packs.len() as u64;
+        self.count(|status| {
+            (status.packs_total, status.packs_live, status.is_unchanged) = (live, live, true);
+        });
+        self.step(Event::Nothing);
     }
 
     /// Reclaims one group of a plan: as many packs as the record names at once. All groups add to
@@ -364,7 +407,8 @@ impl Sweeper {
         if !marks.knows_leftovers(&notes_now, &packs_now) {
             return Err(Error::Stopped("another sweeper compacts at the same time".into()));
         }
-        walk_at(content, &self.read_roots().await?, marks, Some(pace)).await?;
+        let (roots, _) = self.read_roots().await?;
+        walk_at(content, &roots, marks, Some(pace)).await?;
         let verdict = marks.judge(content, &notes_now, &packs_now).await?;
         let plan = self.confirm(plan, packs, &verdict);
         if plan.is_empty() {
@@ -462,13 +506,14 @@ impl Sweeper {
         }
     }
 
-    async fn read_roots(&self) -> Result<Vec<Pointer>, Error> {
-        let roots: Vec<Pointer> = self.roots.roots().await?.into_iter().flatten().collect();
+    async fn read_roots(&self) -> Result<(Vec<Pointer>, Option<Timestamp>), Error> {
+        let RootSet { roots, until } = self.roots.roots().await?;
+        let roots: Vec<Pointer> = roots.into_iter().flatten().collect();
         // A root of the wrong class would be walked as data, which has no children.
         if let Some(root) = roots.iter().find(|root| pack::class(root.pack) != Class::Metadata) {
             return Err(Error::damaged(root, "it is said to be a root, and lies with the data"));
         }
-        Ok(roots)
+        Ok((roots, until))
     }
 
     fn plan(&self, candidates: &PackMap<u64>, verdict: &Verdict<'_>) -> Plan {
@@ -682,15 +727,19 @@ impl Plan {
     }
 }
 
-/// Returns a number of all that decides what a sweep finds. Trees and packs are immutable: with the
-/// same roots, packs and notes as before, the same is alive.
-fn fingerprint(packs: &PackMap<u64>, notes: &PackSet, roots: &[Pointer]) -> [u8; 32] {
+impl Sight {
+    /// Whether the lists say that the roots are as they were.
+    fn has_lists(&self, listed: Option<[u8; 32]>, now: Timestamp) -> bool {
+        listed.is_some() && self.listed == listed && self.until.is_none_or(|until| now <= until)
+    }
+}
+
+/// Returns a number of the packs and notes in the store.
+fn fingerprint(packs: &PackMap<u64>, notes: &PackSet) -> [u8; 32] {
     let mut packs: Vec<_> = packs.keys().collect();
     let mut notes: Vec<_> = notes.iter().collect();
-    let mut roots: Vec<_> = roots.iter().map(|root| (root.pack, root.offset)).collect();
     packs.sort_unstable();
     notes.sort_unstable();
-    roots.sort_unstable();
     let mut hasher = blake3::Hasher::new();
     for list in [packs, notes] {
         hasher.update(&(list.len() as u64).to_le_bytes());
@@ -698,6 +747,14 @@ fn fingerprint(packs: &PackMap<u64>, notes: &PackSet, roots: &[Pointer]) -> [u8;
             hasher.update(&pack.0);
         }
     }
+    hasher.finalize().into()
+}
+
+/// Returns a number of the places of roots.
+pub fn fingerprint_of_roots<'a>(roots: impl IntoIterator<Item = &'a Pointer>) -> [u8; 32] {
+    let mut roots: Vec<_> = roots.into_iter().map(|root| (root.pack, root.offset)).collect();
+    roots.sort_unstable();
+    let mut hasher = blake3::Hasher::new();
     for (pack, offset) in roots {
         hasher.update(&pack.0).update(&offset.to_le_bytes());
     }

@@ -48,7 +48,7 @@ struct SlowRoots {
 }
 
 impl Roots for SlowRoots {
-    fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, Error>> {
+    fn roots(&self) -> BoxFuture<'_, Result<RootSet, Error>> {
         Box::pin(async move {
             let volumes: Vec<u64> = self.vaults.volumes.lock().keys().copied().collect();
             let mut roots = Vec::new();
@@ -56,7 +56,7 @@ impl Roots for SlowRoots {
                 self.env.sleep(Duration::from_micros(self.env.random_u64() % 3000)).await;
                 roots.push(self.vaults.volumes.lock()[&volume].0);
             }
-            Ok(roots)
+            Ok(RootSet { roots, until: None })
         })
     }
 }
@@ -386,7 +386,7 @@ fn a_stop_ends_a_sweep_of_many_groups_before_its_next_group() {
 fn a_root_that_cannot_be_read_ends_the_sweep() {
     struct Unreadable;
     impl Roots for Unreadable {
-        fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, Error>> {
+        fn roots(&self) -> BoxFuture<'_, Result<RootSet, Error>> {
             Box::pin(async { Err(rekindle_datastore::Error::Unavailable("a vault".into()).into()) })
         }
     }

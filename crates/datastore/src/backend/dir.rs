@@ -108,7 +108,8 @@ impl Datastore for Dir {
             key::check_prefix(prefix)?;
             let (folder, prefix, after) =
                 (self.folder.clone(), prefix.to_owned(), after.map(str::to_owned));
-            self.env.blocking(move || folder.list(&prefix, after.as_deref())).await
+            let now = self.env.wall_clock();
+            self.env.blocking(move || folder.list(&prefix, after.as_deref(), now)).await
         })
     }
 

@@ -5,7 +5,7 @@
 //! old bytes returns to the old version.
 
 use crate::limits::LIST_OBJECTS_MAX;
-use crate::{Datastore, Error, Listed, Removal, Store, Version, key};
+use crate::{Datastore, Error, Listed, Removal, Store, Tag, Version, key};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_env::BoxFuture;
@@ -13,10 +13,12 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
+type Object = (Bytes, Version);
+
 /// Objects in memory. Every call is done when its future is first polled.
 #[derive(Default)]
 pub struct Mem {
-    objects: Mutex<BTreeMap<String, Bytes>>,
+    objects: Mutex<BTreeMap<String, Object>>,
     is_bucket: bool,
 }
 
@@ -37,7 +39,7 @@ impl Mem {
         &self,
         key: &str,
         data: Bytes,
-        may: impl FnOnce(Option<&Bytes>) -> Result<(), Error>,
+        may: impl FnOnce(Option<&Object>) -> Result<(), Error>,
     ) -> Result<Version, Error> {
         key::check(key)?;
         let mut objects = self.objects.lock();
@@ -58,11 +60,11 @@ impl Mem {
             )));
         }
         let version = version_of(&data);
-        objects.insert(key.to_owned(), data);
+        objects.insert(key.to_owned(), (data, version.clone()));
         Ok(version)
     }
 
-    fn read(&self, key: &str) -> Result<Bytes, Error> {
+    fn read(&self, key: &str) -> Result<Object, Error> {
         key::check(key)?;
         self.objects.lock().get(key).cloned().ok_or_else(|| Error::NotFound(key.to_owned()))
     }
@@ -80,7 +82,11 @@ impl Mem {
         Ok(listed
             .filter(|(key, _)| !key::is_marker(key))
             .take(LIST_OBJECTS_MAX)
-            .map(|(key, data)| Listed { key: key.clone(), length: data.len() as u64 })
+            .map(|(key, (data, version))| Listed {
+                key: key.clone(),
+                length: data.len() as u64,
+                tag: Some(Tag::of(version.0.as_bytes())),
+            })
             .collect())
     }
 }
@@ -96,7 +102,7 @@ impl Datastore for Mem {
     }
 
     fn create<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<Version, Error>> {
-        let may = |old: Option<&Bytes>| old.map_or(Ok(()), |_| Err(Error::Exists(key.to_owned())));
+        let may = |old: Option<&Object>| old.map_or(Ok(()), |_| Err(Error::Exists(key.to_owned())));
         Box::pin(async move { self.write(key, data, may) })
     }
 
@@ -106,19 +112,15 @@ impl Datastore for Mem {
         data: Bytes,
         version: &'a Version,
     ) -> BoxFuture<'a, Result<Version, Error>> {
-        let may = |old: Option<&Bytes>| match old {
-            Some(old) if version_of(old) == *version => Ok(()),
+        let may = move |old: Option<&Object>| match old {
+            Some((_, old)) if old == version => Ok(()),
             _ => Err(Error::Conflict(key.to_owned())),
         };
         Box::pin(async move { self.write(key, data, may) })
     }
 
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
-        Box::pin(async move {
-            let data = self.read(key)?;
-            let version = version_of(&data);
-            Ok((data, version))
-        })
+        Box::pin(async move { self.read(key) })
     }
 
     fn get_range<'a>(
@@ -130,7 +132,7 @@ impl Datastore for Mem {
             if !key::check_range(&range)? {
                 return Ok(Bytes::new());
             }
-            let data = self.read(key)?;
+            let (data, _) = self.read(key)?;
             let clip = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(data.len());
             // A copy: a slice would keep the whole object alive.
             Ok(Bytes::copy_from_slice(&data[clip(range.start)..clip(range.end)]))
@@ -161,7 +163,7 @@ impl Datastore for Mem {
         Box::pin(async move {
             key::check(key)?;
             let mut objects = self.objects.lock();
-            if objects.get(key).is_some_and(|data| version_of(data) != *version) {
+            if objects.get(key).is_some_and(|(_, found)| found != version) {
                 return Err(Error::Conflict(key.to_owned()));
             }
             objects.remove(key);

@@ -11,7 +11,7 @@ mod upload;
 use crate::limits::{
     LIST_EMPTY_PAGES_MAX, LIST_OBJECTS_MAX, PREFIX_BYTES_MAX, READ_AT_ONCE_BYTES, REQUEST_TIME_MAX,
 };
-use crate::{Datastore, Error, Listed, Store, Version, key};
+use crate::{Datastore, Error, Listed, Store, Tag, Version, key};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
@@ -215,7 +215,8 @@ impl S3 {
             let listed: Vec<_> = objects
                 .iter()
                 .filter_map(|object| {
-                    Some(Listed { key: ours(object.location.as_ref())?, length: object.size })
+                    let tag = object.e_tag.as_ref().map(|tag| Tag::of(tag.as_bytes()));
+                    Some(Listed { key: ours(object.location.as_ref())?, length: object.size, tag })
                 })
                 .collect();
             // A page without any key of ours is not the end, nor is an empty page: the end is a

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use rekindle_base::NodeId;
 use rekindle_datastore::layer::marks;
-use rekindle_datastore::limits::{LIST_OBJECTS_MAX, MARKER_TRUST, SEGMENT_BYTES_MAX};
+use rekindle_datastore::limits::{LIST_OBJECTS_MAX, MARKER_TRUST, SEGMENT_BYTES_MAX, TAG_AGE_MIN};
 use rekindle_datastore::record::Writer;
-use rekindle_datastore::{Error, Removal, Store, Version, identity, key};
+use rekindle_datastore::{Error, Listed, Removal, Store, Tag, Version, identity, key};
 use rekindle_env::Env;
 
 /// Writers in the race to create.
@@ -48,6 +48,7 @@ pub async fn run(env: &Env, store: &Store) -> Outcome {
     check("no update is lost").counter().await?;
     check("readers see all of a write or nothing").atomic_puts().await?;
     check("a listing").listing().await?;
+    check("tags of a listing").tags(env).await?;
     check("long listings").paging().await?;
     check("unusual keys").keys().await?;
     check("a large object").large().await?;
@@ -374,6 +375,34 @@ impl Check<'_> {
         self.good(self.store.delete(&key).await)
     }
 
+    /// Lists a page without the tags: a folder gives them to old files only.
+    async fn page(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Failure> {
+        let page = self.good(self.store.list(prefix, after).await)?;
+        Ok(page.into_iter().map(|listed| Listed { tag: None, ..listed }).collect())
+    }
+
+    async fn tags(&self, env: &Env) -> Outcome {
+        let folder = self.key("tags/");
+        let list = async || {
+            let page = self.good(self.store.list(&folder, None).await)?;
+            let tags: Option<Vec<Tag>> = page.into_iter().map(|listed| listed.tag).collect();
+            tags.map_or_else(|| self.fail("an object has no tag"), Ok)
+        };
+        let (one, other) = (self.key("tags/one"), self.key("tags/other"));
+        let version = self.good(self.store.create(&one, Bytes::from_static(b"first")).await)?;
+        self.put(&other, "other").await?;
+        env.sleep(TAG_AGE_MIN).await;
+        let before = list().await?;
+        self.ensure(list().await? == before, "a tag changes though the content does not")?;
+        self.good(self.store.replace(&one, Bytes::from_static(b"later"), &version).await)?;
+        env.sleep(TAG_AGE_MIN).await;
+        let after = list().await?;
+        let is_right = after.len() == 2 && after[0] != before[0] && after[1] == before[1];
+        self.ensure(is_right, format!("after a write of the same length: {before:?}, {after:?}"))?;
+        self.good(self.store.delete(&one).await)?;
+        self.good(self.store.delete(&other).await)
+    }
+
     async fn listing(&self) -> Outcome {
         // The expected order: '-' and '.' sort before the '/' of a folder of the same name.
         let names = ["a-b", "a.b", "a/1", "a/2/x", "a/3", "a0", "b"];
@@ -381,7 +410,7 @@ impl Check<'_> {
             self.put(&self.key(&format!("list/{name}")), name).await?;
         }
         let prefix = self.key("list/");
-        let listed = self.good(self.store.list(&prefix, None).await)?;
+        let listed = self.page(&prefix, None).await?;
         let keys: Vec<_> =
             listed.iter().filter_map(|object| object.key.strip_prefix(&prefix)).collect();
         self.ensure(keys == names, format!("the order is {keys:?}"))?;
@@ -389,18 +418,17 @@ impl Check<'_> {
             listed.iter().all(|object| object.key.len() - prefix.len() == object.length as usize);
         self.ensure(lengths, "lengths are wrong")?;
         for (index, name) in names.iter().enumerate() {
-            let rest =
-                self.good(self.store.list(&prefix, Some(&format!("{prefix}{name}"))).await)?;
+            let rest = self.page(&prefix, Some(&format!("{prefix}{name}"))).await?;
             self.ensure(rest == listed[index + 1..], format!("after {name} come {rest:?}"))?;
         }
-        let between = self.good(self.store.list(&prefix, Some(&format!("{prefix}a/2"))).await)?;
+        let between = self.page(&prefix, Some(&format!("{prefix}a/2"))).await?;
         self.ensure(
             between == listed[3..],
             format!("after a/2, which is no object, come {between:?}"),
         )?;
-        let inner = self.good(self.store.list(&format!("{prefix}a/"), None).await)?;
+        let inner = self.page(&format!("{prefix}a/"), None).await?;
         self.ensure(inner == listed[2..5], format!("in a/ there are {inner:?}"))?;
-        let none = self.good(self.store.list(&self.key("nothing/"), None).await)?;
+        let none = self.page(&self.key("nothing/"), None).await?;
         self.ensure(none.is_empty(), "an absent folder holds something")?;
         for name in names {
             self.good(self.store.delete(&self.key(&format!("list/{name}"))).await)?;

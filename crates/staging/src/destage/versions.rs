@@ -129,12 +129,17 @@ pub fn is_kept(version: &Version, now: u64) -> bool {
     now.saturating_sub(version.committed) <= micros(limits::VERSION_AGE_MAX)
 }
 
-/// Whether the sweep must not take the chunks that a version reaches: for a while longer than the
-/// version is kept, so that no user goes back to one that is being taken.
+/// Whether the sweep must not take the chunks that a version reaches.
 #[must_use]
 pub fn is_reached(version: &Version, now: u64) -> bool {
-    let longest = micros(limits::VERSION_AGE_MAX + limits::VERSION_GRACE);
-    now.saturating_sub(version.committed) <= longest
+    now <= reached_until(version)
+}
+
+/// Returns the last moment at which a version is reached: for a while longer than the version is
+/// kept, so that no user goes back to one that is being taken.
+#[must_use]
+pub fn reached_until(version: &Version) -> u64 {
+    version.committed.saturating_add(micros(limits::VERSION_AGE_MAX + limits::VERSION_GRACE))
 }
 
 /// Most bytes that the versions of a volume of `size` may keep in the store, the last ones

@@ -5,7 +5,7 @@ use crate::bed::{NODE, Node, Setup, done};
 use crate::blocks::Blocks;
 use futures_util::future::join;
 use rekindle_base::VolumeId;
-use rekindle_content::sweep::{Budget, Options, Roots, Sweeper};
+use rekindle_content::sweep::{Budget, Options, RootSet, Roots, Sweeper};
 use rekindle_content::tree::Root;
 use rekindle_content::{Batch, Content};
 use rekindle_datastore::backend::mem::Mem;
@@ -83,10 +83,11 @@ fn cold(env: &Env, setup: &Setup, store: &Store) -> Content {
 struct Present(Writer);
 
 impl Roots for Present {
-    fn roots(&self) -> BoxFuture<'_, Result<Vec<Root>, rekindle_content::Error>> {
+    fn roots(&self) -> BoxFuture<'_, Result<RootSet, rekindle_content::Error>> {
         Box::pin(async move {
             let held = self.0.read::<Vault>(&Vault::key(VolumeId([1; 16]))).await?;
-            Ok(held.into_iter().map(|held| held.value.root).collect())
+            let roots = held.into_iter().map(|held| held.value.root).collect();
+            Ok(RootSet { roots, until: None })
         })
     }
 }

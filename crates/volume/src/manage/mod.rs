@@ -9,6 +9,7 @@ pub(crate) mod reap;
 pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod rest;
+pub(crate) mod rested;
 pub(crate) mod roots;
 pub(crate) mod trash;
 pub(crate) mod versions;

@@ -5,12 +5,13 @@
 
 use crate::format::Name;
 use crate::manage::remove::clear_away;
+use crate::manage::rested::{Names, Rest, Rested};
 use crate::manage::{rename, trash};
 use crate::registry::Inner;
 use crate::{Error, limits, records};
 use rekindle_base::VolumeId;
-use rekindle_datastore::key;
 use rekindle_datastore::record::Held;
+use rekindle_datastore::{Tag, key};
 use rekindle_staging::versions::CLOCK_SURE;
 use rekindle_staging::{Vault, VaultState};
 use serde::Serialize;
@@ -34,32 +35,42 @@ pub struct Reaped {
 }
 
 /// Finishes removals that a crash interrupted, deletes failed creations of at least this age, and
-/// gives lost names back.
+/// gives lost names back. Reads only records that have changed since it last looked, by the tags of
+/// the lists, or whose time has come.
 pub(crate) async fn reap_orphans(inner: &Arc<Inner>, age: Duration) -> Result<Reaped, Error> {
     let mut reaped = Reaped::default();
     let mut owners = HashSet::new();
-    let outcomes =
-        records::each(records::known_vault_ids(&inner.writer).await?, |id| reap(inner, id, age))
-            .await;
-    for outcome in outcomes {
+    // Before the vaults, because a vault is older than its name. Tags before what they stand for.
+    let names = records::list(&inner.writer, key::NAMES).await?;
+    let names = names.into_iter().filter_map(|one| Some((key::name_of_key(&one.key)?, one.tag)));
+    let names: Names = names.collect();
+    let vaults = records::known_vaults(&inner.writer).await?;
+    let before = std::mem::take(&mut *inner.rested.lock());
+    let mut rested = Rested::default();
+    let look = async |(id, tag)| (id, tag, look(inner, (id, tag), &before, &names, age).await);
+    for (id, tag, outcome) in records::each(vaults, look).await {
         match outcome {
             Ok(Some(Reap::Removed)) => reaped.removed += 1,
             Ok(Some(Reap::Orphan)) => reaped.orphans += 1,
             Ok(Some(Reap::Renamed)) => reaped.renamed += 1,
             Ok(Some(Reap::Purged)) => reaped.purged += 1,
             Ok(Some(Reap::Name)) => reaped.names += 1,
-            Ok(Some(Reap::Lives(name))) => drop(owners.insert(name)),
+            Ok(Some(Reap::Rests(name, is_live, until))) => {
+                owners.extend(is_live.then(|| name.clone()));
+                let rest = Rest::new((name, is_live, until), tag, &names);
+                let room = limits::RESTED_MAX - rested.len();
+                rested.extend(rest.map(|rest| (id, rest)).into_iter().take(room));
+            }
             Ok(None) => {}
             // One volume's damage must not stop the others; the next round looks again.
             Err(error) => tracing::warn!("a vault could not be looked at for reaping: {error}"),
         }
     }
+    *inner.rested.lock() = rested;
     // Names that no vault claims: few, left from interrupted renamings.
-    let names = records::keys(&inner.writer, key::NAMES).await?;
-    let names = names.iter().filter_map(|key| key::name_of_key(key));
-    for name in names.filter(|name| !owners.contains(name)).collect::<Vec<_>>() {
-        let _lock = inner.name_locks.take(&name).await;
-        match records::free_stale(&inner.writer, &name).await {
+    for name in names.keys().filter(|name| !owners.contains(*name)) {
+        let _lock = inner.name_locks.take(name).await;
+        match records::free_stale(&inner.writer, name).await {
             Ok(freed) => reaped.names += u64::from(freed),
             Err(error) => tracing::warn!(name, "a name could not be looked at: {error}"),
         }
@@ -74,8 +85,23 @@ enum Reap {
     Purged,
     /// A stale name of it was freed.
     Name,
-    /// Nothing to do: the volume has this name.
-    Lives(String),
+    /// Nothing to do before a time: the volume's name, whether it lives, and the time.
+    Rests(String, bool, u64),
+}
+
+/// Reaps a volume that is not as it was when there was nothing to do for it.
+async fn look(
+    inner: &Arc<Inner>,
+    (id, tag): (VolumeId, Option<Tag>),
+    before: &Rested,
+    names: &Names,
+    age: Duration,
+) -> Result<Option<Reap>, Error> {
+    let now = inner.env.wall_clock().0;
+    match before.get(&id).filter(|rest| rest.lasts(tag, names, now)) {
+        Some(rest) => Ok(Some(Reap::Rests(rest.name.clone(), rest.is_live, rest.until))),
+        None => reap(inner, id, age).await,
+    }
 }
 
 async fn reap(inner: &Arc<Inner>, id: VolumeId, age: Duration) -> Result<Option<Reap>, Error> {
@@ -99,12 +125,17 @@ async fn reap(inner: &Arc<Inner>, id: VolumeId, age: Duration) -> Result<Option<
                 drop(lock);
                 return Ok(trash::expunge(inner, &held).await?.then_some(Reap::Purged));
             }
-            return Ok(records::free_name(&inner.writer, &name, id).await?.then_some(Reap::Name));
+            if records::free_name(&inner.writer, &name, id).await? {
+                return Ok(Some(Reap::Name));
+            }
+            // Only the owner purges it, and not before the owner's clock is sure.
+            let due = since.saturating_add(micros(limits::TRASH_AGE));
+            return Ok(Some(Reap::Rests(name, false, if is_for_us { due } else { u64::MAX })));
         }
     }
-    let age_us = inner.env.wall_clock().0.saturating_sub(held.value.created);
-    if u128::from(age_us) < age.as_micros() {
-        return Ok(Some(Reap::Lives(name)));
+    let old = held.value.created.saturating_add(micros(age));
+    if inner.env.wall_clock().0 < old {
+        return Ok(Some(Reap::Rests(name, true, old)));
     }
     if let Some(also) = held.value.also.clone().filter(|_| is_for_us) {
         drop(lock);
@@ -113,7 +144,7 @@ async fn reap(inner: &Arc<Inner>, id: VolumeId, age: Duration) -> Result<Option<
         return Ok(Some(Reap::Name));
     }
     match records::name(&inner.writer, &name).await? {
-        Some(record) if record.value.id == id => Ok(Some(Reap::Lives(name))),
+        Some(record) if record.value.id == id => Ok(Some(Reap::Rests(name, true, u64::MAX))),
         taken => reap_nameless(inner, held, taken.is_some()).await,
     }
 }
@@ -140,4 +171,8 @@ async fn reap_nameless(
     inner.writer.create(&key::name_key(&vault.name), record).await?;
     tracing::warn!(volume = vault.name, id = %vault.id, "had lost its name and has it again");
     Ok(Some(Reap::Renamed))
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

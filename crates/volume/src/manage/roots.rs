@@ -4,9 +4,11 @@ use crate::manage::list::is_its_own;
 use crate::manage::versions::shed;
 use crate::records;
 use crate::registry::Inner;
+use crate::registry::entry::Entry;
 use rekindle_base::{Serial, VolumeId};
-use rekindle_content::tree::Root;
+use rekindle_content::sweep::{RootSet, fingerprint_of_roots};
 use rekindle_datastore::key;
+use rekindle_env::Timestamp;
 use rekindle_staging::versions::CLOCK_SURE;
 use rekindle_staging::{Vault, VaultState, Version, versions};
 use std::collections::{BTreeMap, HashSet};
@@ -18,8 +20,8 @@ use std::sync::Arc;
 /// A vault that cannot be read is an error: the content that it reaches must not seem to be
 /// garbage. While the store is full, each volume first drops the older half of its earlier
 /// contents.
-pub(crate) async fn roots(inner: &Arc<Inner>) -> Result<Vec<Root>, rekindle_datastore::Error> {
-    let mut roots = Vec::new();
+pub(crate) async fn roots(inner: &Arc<Inner>) -> Result<RootSet, rekindle_datastore::Error> {
+    let mut roots = RootSet::default();
     // A node that has just started cannot tell the age of anything.
     let is_sure = inner.env.uptime() >= CLOCK_SURE;
     let now = if is_sure { inner.env.aging_clock().0 } else { 0 };
@@ -55,12 +57,42 @@ pub(crate) async fn roots(inner: &Arc<Inner>) -> Result<Vec<Root>, rekindle_data
             )));
         }
     }
-    for live in inner.all().into_iter().filter_map(|entry| entry.inside.lock().live.clone()) {
-        let vault = live.staged.vault();
+    for vault in in_service(inner) {
         let from = told.get(&vault.id).copied().unwrap_or_default();
         add_roots(&mut roots, &vault, from, now);
     }
     Ok(roots)
+}
+
+/// Returns a fingerprint of all but the time that decides [`roots`]: names and vaults as the store
+/// lists them, and the roots of volumes in service. `None` where the store gives no tags, and while
+/// it is full: then [`roots`] changes the vaults.
+pub(crate) async fn fingerprint(
+    inner: &Arc<Inner>,
+) -> Result<Option<[u8; 32]>, rekindle_datastore::Error> {
+    if inner.staging.is_store_full() {
+        return Ok(None);
+    }
+    let mut hasher = blake3::Hasher::new();
+    for prefix in [key::NAMES, key::VOLUMES] {
+        for listed in records::list(&inner.writer, prefix).await? {
+            let Some(tag) = listed.tag else { return Ok(None) };
+            // A key has no zero byte.
+            hasher.update(listed.key.as_bytes()).update(&[0]).update(&tag.0);
+        }
+    }
+    let mut live = RootSet::default();
+    for vault in in_service(inner) {
+        add_roots(&mut live, &vault, Serial(0), 0);
+    }
+    hasher.update(&fingerprint_of_roots(live.roots.iter().flatten()));
+    Ok(Some(hasher.finalize().into()))
+}
+
+/// Returns the vaults of the volumes in service, as they are now.
+fn in_service(inner: &Inner) -> impl Iterator<Item = Vault> {
+    let live = |entry: Arc<Entry>| entry.inside.lock().live.clone();
+    inner.all().into_iter().filter_map(live).map(|live| live.staged.vault())
 }
 
 /// Returns the name if it leads to an existing vault that was not listed.
@@ -82,10 +114,13 @@ async fn is_lost(
 
 /// Adds the root of the content, and of the kept earlier contents from a checkpoint on. A volume in
 /// the trash keeps its own.
-fn add_roots(roots: &mut Vec<Root>, vault: &Vault, from: Serial, now: u64) {
+fn add_roots(set: &mut RootSet, vault: &Vault, from: Serial, now: u64) {
+    set.roots.extend(vault.root.is_some().then_some(vault.root));
     let is_kept =
         |version: &&Version| version.checkpoint >= from && versions::is_reached(version, now);
-    let versions = vault.versions.iter().filter(is_kept);
-    let all = std::iter::once(vault.root).chain(versions.map(|version| version.root));
-    roots.extend(all.filter(Option::is_some));
+    for version in vault.versions.iter().filter(is_kept).filter(|one| one.root.is_some()) {
+        set.roots.push(version.root);
+        let until = Timestamp(versions::reached_until(version));
+        set.until = Some(set.until.map_or(until, |earliest| earliest.min(until)));
+    }
 }

@@ -9,6 +9,7 @@ pub(crate) mod transitional;
 pub(crate) mod view;
 
 use crate::attach::collector::Collected;
+use crate::manage::rested::Rested;
 use crate::registry::active_volumes::ActiveVolumes;
 use crate::registry::entry::{Entry, Inside, Live, Step};
 use crate::registry::machine::{Change, Event, State, TABLE};
@@ -68,6 +69,8 @@ pub(crate) struct Inner {
     pub stuck: Mutex<Stuck>,
     pub collected: Mutex<Collected>,
     pub salvager: Salvager,
+    /// The volumes for which the last reaping had nothing to do.
+    pub rested: Mutex<Rested>,
     pub active_volumes: Arc<ActiveVolumes>,
     /// The beginning of this life.
     began: Moment,
@@ -104,6 +107,7 @@ impl Inner {
             stuck: Mutex::default(),
             collected: Mutex::default(),
             salvager: Salvager::default(),
+            rested: Mutex::default(),
             events: broadcast::Sender::new(limits::EVENTS_MAX),
         }
     }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_base::units::MIB;
 use rekindle_base::{Incarnation, Kind, NodeId};
+use rekindle_content::tree::Root;
 use rekindle_content::{Batch, Class, Compression, Content};
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::{self, Plan};
@@ -187,12 +188,13 @@ impl Bed {
 
     /// Reaps as if a day had passed.
     pub async fn reap_all(&self) -> Reaped {
+        self.volumes.inner.rested.lock().clear();
         reap::reap_orphans(&self.volumes.inner, Duration::ZERO).await.unwrap()
     }
 
     /// The roots from which a sweep marks.
-    pub async fn roots(&self) -> Result<Vec<rekindle_content::tree::Root>, Error> {
-        Ok(crate::manage::roots::roots(&self.volumes.inner).await?)
+    pub async fn roots(&self) -> Result<Vec<Root>, Error> {
+        Ok(crate::manage::roots::roots(&self.volumes.inner).await?.roots)
     }
 
     /// Returns the outcome of a volume's last salvage, if it had one.

@@ -15,6 +15,7 @@ mod record_cache;
 mod resizing;
 mod salvaging;
 mod stopping;
+mod sweeping;
 mod trash;
 mod versions;
 mod watching;

@@ -11,8 +11,10 @@ use super::listing::{Listings, Walk};
 use super::packs::{OpenPacks, read_range};
 use super::reserve;
 use crate::backend::mem::version_of;
-use crate::limits::{DURABLE_FOLDERS_MAX, LIST_OBJECTS_MAX, LOCK_FILES, TEMPORARY_AGE_MAX};
-use crate::{Error, Listed, Room, Version, key};
+use crate::limits::{
+    DURABLE_FOLDERS_MAX, LIST_OBJECTS_MAX, LOCK_FILES, TAG_AGE_MIN, TEMPORARY_AGE_MAX,
+};
+use crate::{Error, Listed, Room, Tag, Version, key};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_env::Timestamp;
@@ -282,7 +284,12 @@ impl Folder {
         Ok(())
     }
 
-    pub(super) fn list(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Error> {
+    pub(super) fn list(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Vec<Listed>, Error> {
         let not_listed = |error: io::Error| failed("list", &self.root.join(prefix), &error);
         let mut open = after.and_then(|after| self.listings.take(prefix, after));
         let mut found: Vec<Listed> = Vec::new();
@@ -294,7 +301,10 @@ impl Folder {
             };
             while let Some(key) = walk.next(&self.root).map_err(not_listed)? {
                 match fs::metadata(self.path(&key)) {
-                    Ok(meta) => found.push(Listed { key, length: meta.len() }),
+                    Ok(meta) => {
+                        let (length, tag) = (meta.len(), tag_of(&meta, now));
+                        found.push(Listed { key, length, tag });
+                    }
                     Err(error) if error.kind() == ErrorKind::NotFound => walk.has_gaps = true,
                     Err(error) => return Err(failed("look at", &self.path(&key), &error)),
                 }
@@ -503,6 +513,17 @@ impl Folder {
             }
         }
     }
+}
+
+/// Returns the tag of a file as it is at `now`; `None` while a replacement might have the same one.
+fn tag_of(meta: &fs::Metadata, now: Timestamp) -> Option<Tag> {
+    let written = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
+    let age = i128::from(now.0) * 1000 - written;
+    if age < i128::try_from(TAG_AGE_MIN.as_nanos()).unwrap_or(i128::MAX) {
+        return None;
+    }
+    let parts = [written, i128::from(meta.ino()), i128::from(meta.len())];
+    Some(Tag::of(parts.map(i128::to_le_bytes).as_flattened()))
 }
 
 fn sync_folder(folder: &Path) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::limits::LISTINGS_MAX;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Serializes the tests: they share the statics that stand for the disk.
 static TURN: Mutex<()> = Mutex::new(());
@@ -127,19 +128,19 @@ fn a_listing_reads_each_folder_once_and_shows_all_that_was_there_when_it_began()
         }
     }
     expected.sort();
-    let first = folder.list("packs/", None).unwrap();
+    let first = folder.list("packs/", None, Timestamp(0)).unwrap();
     assert_eq!(keys(&first), expected[..1000]);
     // Behind the first page: the listing has read this folder already, and does not read it again.
     let late = "packs/b.c/0950";
     fs::write(folder.root().join(late), b"1").unwrap();
     fs::remove_file(folder.root().join("packs/b.c/0500")).unwrap();
     // Another listing begins, and stands at the same key.
-    let other = folder.list("packs/", None).unwrap();
+    let other = folder.list("packs/", None, Timestamp(0)).unwrap();
     let last = other.last().map(|one| one.key.clone());
     let rest = |mut last: Option<String>| {
         let mut all = Vec::new();
         loop {
-            let page = folder.list("packs/", last.as_deref()).unwrap();
+            let page = folder.list("packs/", last.as_deref(), Timestamp(0)).unwrap();
             let Some(end) = page.last() else { return all };
             last = Some(end.key.clone());
             all.extend(keys(&page));
@@ -159,17 +160,19 @@ fn a_page_never_comes_from_a_listing_that_began_before_its_own() {
     let nodes = folder.root().join("nodes");
     fs::create_dir_all(&nodes).unwrap();
     (0..2500).for_each(|number| fs::write(nodes.join(format!("{number:04}")), b"1").unwrap());
-    let older = folder.list("nodes/", None).unwrap();
-    let second = folder.list("nodes/", older.last().map(|one| one.key.as_str())).unwrap();
+    let older = folder.list("nodes/", None, Timestamp(0)).unwrap();
+    let second =
+        folder.list("nodes/", older.last().map(|one| one.key.as_str()), Timestamp(0)).unwrap();
     let key = second.last().unwrap().key.clone();
     fs::write(nodes.join("2600"), b"1").unwrap();
     let old_walk = folder.listings.take("nodes/", &key).unwrap();
-    let newer = folder.list("nodes/", None).unwrap();
-    let newer = folder.list("nodes/", newer.last().map(|one| one.key.as_str())).unwrap();
+    let newer = folder.list("nodes/", None, Timestamp(0)).unwrap();
+    let newer =
+        folder.list("nodes/", newer.last().map(|one| one.key.as_str()), Timestamp(0)).unwrap();
     assert_eq!(newer.last().unwrap().key, key, "both stand at one key");
     // The older listing comes to that key last.
     folder.listings.keep("nodes/", &key, old_walk);
-    let page = folder.list("nodes/", Some(&key)).unwrap();
+    let page = folder.list("nodes/", Some(&key), Timestamp(0)).unwrap();
     assert_eq!(page.last().unwrap().key, "nodes/2600");
 }
 
@@ -194,7 +197,7 @@ fn a_walk_that_another_listing_has_taken_is_not_replaced_by_one_that_began_earli
     listings.keep("nodes/", "nodes/1", third);
     assert!(listings.take("nodes/", "nodes/1").is_some());
     listings.keep("nodes/", "nodes/1", second);
-    let page = folder.list("nodes/", Some("nodes/1")).unwrap();
+    let page = folder.list("nodes/", Some("nodes/1"), Timestamp(0)).unwrap();
     assert_eq!(keys(&page), ["nodes/2"], "it was there when the third listing began");
     // Nor by one for which room was made.
     let (early, late) = (walk(), walk());
@@ -215,25 +218,49 @@ fn what_is_away_for_one_page_is_shown_by_the_next() {
         (0..900).for_each(|it| fs::write(packs.join(format!("{part}/{it:04}")), b"1").unwrap());
     }
     let last = |page: &[Listed]| page.last().map(|one| one.key.clone());
-    let first = folder.list("packs/", None).unwrap();
+    let first = folder.list("packs/", None, Timestamp(0)).unwrap();
     // A folder that is a mount of its own goes away, and comes back.
     fs::rename(packs.join("c"), place.path().join("away")).unwrap();
-    let second = folder.list("packs/", last(&first).as_deref()).unwrap();
+    let second = folder.list("packs/", last(&first).as_deref(), Timestamp(0)).unwrap();
     assert_eq!((first.len(), second.len()), (1000, 800));
     fs::rename(place.path().join("away"), packs.join("c")).unwrap();
-    let third = folder.list("packs/", last(&second).as_deref()).unwrap();
+    let third = folder.list("packs/", last(&second).as_deref(), Timestamp(0)).unwrap();
     assert_eq!(third.len(), 900, "it was there when the listing began, and is there now");
     // The same while its objects are looked at.
-    let first = folder.list("packs/", None).unwrap();
-    let first = folder.list("packs/", last(&first).as_deref()).unwrap();
+    let first = folder.list("packs/", None, Timestamp(0)).unwrap();
+    let first = folder.list("packs/", last(&first).as_deref(), Timestamp(0)).unwrap();
     assert_eq!(last(&first).as_deref(), Some("packs/c/0199"));
     fs::rename(packs.join("c"), place.path().join("away")).unwrap();
     fs::create_dir(packs.join("c")).unwrap();
     (0..500).for_each(|it| fs::write(packs.join(format!("c/{it:04}")), b"1").unwrap());
-    let second = folder.list("packs/", last(&first).as_deref()).unwrap();
+    let second = folder.list("packs/", last(&first).as_deref(), Timestamp(0)).unwrap();
     assert_eq!(second.len(), 300);
     fs::remove_dir_all(packs.join("c")).unwrap();
     fs::rename(place.path().join("away"), packs.join("c")).unwrap();
-    let third = folder.list("packs/", last(&second).as_deref()).unwrap();
+    let third = folder.list("packs/", last(&second).as_deref(), Timestamp(0)).unwrap();
     assert_eq!(third.len(), 400);
+}
+
+#[test]
+fn a_file_that_may_be_replaced_within_a_step_of_the_clock_has_no_tag() {
+    let _turn = TURN.lock();
+    let place = tempfile::tempdir().unwrap();
+    let folder = open(place.path());
+    folder.create("volumes/a", b"1", tag(1)).unwrap();
+    let path = folder.root().join("volumes/a");
+    let written = fs::metadata(&path).unwrap().modified().unwrap();
+    let since = written.duration_since(UNIX_EPOCH).unwrap().as_micros();
+    let tag_at = |age: Duration| {
+        let now = u64::try_from(since + 1 + age.as_micros()).unwrap();
+        folder.list("volumes/", None, Timestamp(now)).unwrap()[0].tag
+    };
+    assert_eq!(tag_at(TAG_AGE_MIN - Duration::from_millis(1)), None);
+    let first = tag_at(TAG_AGE_MIN);
+    assert!(first.is_some() && tag_at(TAG_AGE_MIN * 2) == first);
+    // Another file with the same length and time, as a restored copy has.
+    fs::write(folder.root().join("copy"), b"2").unwrap();
+    let copy = File::options().write(true).open(folder.root().join("copy")).unwrap();
+    copy.set_modified(written).unwrap();
+    fs::rename(folder.root().join("copy"), &path).unwrap();
+    assert_ne!(tag_at(TAG_AGE_MIN), first);
 }
