@@ -80,8 +80,13 @@ mod tests {
         rustix::fs::fcntl_setfl(&full, OFlags::NONBLOCK).unwrap();
         while full.write(&[b'.'; 4096]).is_ok() {}
         rustix::fs::fcntl_setfl(&full, OFlags::empty()).unwrap();
-        let ended = command("background").stdout(Stdio::null()).stderr(full).status().unwrap();
-        assert_eq!(ended.signal(), Some(6), "its words are not read: {ended:?}");
+        let mut unread = command("background").stdout(Stdio::null()).stderr(full).spawn().unwrap();
+        let ended = (0..2000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            unread.try_wait().unwrap()
+        });
+        let _ = unread.kill();
+        assert_eq!(ended.and_then(|status| status.signal()), Some(6), "its words are waited for");
         for kind in ["background", "session", "blocking"] {
             let ended = command(kind).output().unwrap();
             assert_eq!(ended.status.signal(), Some(6), "{kind}: {:?}", ended.status);
