@@ -254,6 +254,25 @@ fn a_list_of_extents_ends_early_and_goes_on_where_it_ended() {
     }
 }
 
+#[test]
+fn a_list_of_extents_looks_at_as_many_changes_as_an_answer_has_extents() {
+    let mut setup = Setup::new(Policy::Back, Ack::Memory);
+    setup.config.destage_age = Duration::from_secs(3600);
+    setup.size = 5000 * 256;
+    run(&setup, async |_, node| {
+        let volume = node.open(1).await.unwrap();
+        for position in (0..setup.size).step_by(256) {
+            done(&volume, volume.write(position, &[1; 256], false)).await.unwrap();
+        }
+        // Neighbours are one extent, of no more changes than that.
+        let (first, rest) = (4096 * 256, 904 * 256);
+        let found = volume.extents(0, setup.size).await.unwrap();
+        assert_eq!(found, [Extent { position: 0, span: first, data: true }]);
+        let found = volume.extents(first, rest).await.unwrap();
+        assert_eq!(found, [Extent { position: first, span: rest, data: true }]);
+    });
+}
+
 fn setup_size() -> u64 {
     256 * 1024
 }
