@@ -135,7 +135,7 @@ impl Device {
         Ok(self.staged.flush().await?)
     }
 
-    /// Returns the data and holes of a range.
+    /// Returns the data and holes of a range, from its beginning, maybe not to its end.
     pub async fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
         self.check("a query of extents", offset, length)?;
         if length == 0 {

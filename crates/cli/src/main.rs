@@ -17,9 +17,11 @@ mod running;
 mod transfer;
 
 use arguments::{Cli, Command};
+use rekindle_env::real::standard_error;
 use rekindle_supervise::{resume_after_exec, worker};
 use rekindle_terminal::failure::Outcome;
 use std::process::ExitCode;
+use std::time::Duration;
 
 fn main() -> ExitCode {
     rekindle_env::real::first_instruction();
@@ -36,14 +38,16 @@ fn main() -> ExitCode {
     exit(run(&cli), cli.common.json)
 }
 
+/// Time that a daemon's last messages get to be read.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 fn exit(ended: Outcome<u8>, json: bool) -> ExitCode {
-    match ended {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => {
-            failure.print(json);
-            ExitCode::from(failure.exit)
-        }
-    }
+    let code = ended.unwrap_or_else(|failure| {
+        failure.print(json);
+        failure.exit
+    });
+    standard_error::flush(LAST_WORDS);
+    ExitCode::from(code)
 }
 
 fn run(cli: &Cli) -> Outcome<u8> {

@@ -219,8 +219,9 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
         false
     }
 
-    /// Whether the connection is over in both directions, as far as this end can know: a TCP client
-    /// that closes its socket looks like one that only sends no more.
+    /// Whether the connection is over in both directions, as far as this end can know. A TCP client
+    /// that closes its socket looks like one that only sends no more, at first: after a call, its
+    /// kernel is asked, and a later call tells.
     fn is_closed(&self) -> bool;
 }
 

@@ -49,6 +49,12 @@ pub(crate) const SHARED_PERCENT: u64 = 95;
 pub(crate) const PRESSURE_PERCENT: u64 = 50;
 /// Longest read that is copied while the volume's lock is held, bytes.
 pub(crate) const COPY_UNDER_LOCK_BYTES_MAX: usize = 64 * 1024;
+/// Extents after which a list of them ends: an answer to a client carries no more. It bounds the
+/// time for which the volume's lock is held, too.
+pub(crate) const EXTENTS_MAX: usize = 4096;
+/// Bytes whose extents the home is asked for at once. It bounds what a home of small pieces finds
+/// beyond [`EXTENTS_MAX`].
+pub(crate) const EXTENTS_STEP_BYTES: u64 = 64 << 20;
 /// Most runs of unfinished changes whose lives a vault names; the oldest ones beyond are not told
 /// apart.
 pub(crate) const LOGGED_MAX: usize = 1024;

@@ -13,7 +13,7 @@ use crate::sockets::{self, Listening, Role};
 use crate::supervisor::Supervisor;
 use crate::upgrade::{Arrival, Back, Change, VARIABLE};
 use crate::worker::Handover;
-use rekindle_env::real::access;
+use rekindle_env::real::{access, standard_error};
 use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::io::FdFlags;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,10 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
+
+/// Time that messages get to be read before an `exec`, while the sockets are open already or still.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// The state that a supervisor hands to the binary that it goes on as.
 #[derive(Debug, Serialize, Deserialize)]
@@ -108,6 +112,7 @@ impl Supervisor {
         // The words with which this process was started, so that tools that look for the process
         // find it.
         let mut words = std::env::args_os();
+        standard_error::flush(LAST_WORDS);
         let error = Command::new(image)
             .arg0(words.next().unwrap_or_default())
             .args(words)

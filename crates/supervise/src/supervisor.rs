@@ -2,9 +2,9 @@
 //! goes on as another binary when asked to (`reexec`).
 //!
 //! The supervisor does nothing that could fail under load: it holds no data, reads no store, and
-//! has one thread. The work that may fail is in the worker. The sockets, and warm memory without a
-//! file, end with the supervisor: so only a signal ends it, or a worker that was told to end or
-//! never served. Any other failure is printed, and the attempt repeated.
+//! waits for no reader of its messages. The work that may fail is in the worker. The sockets, and
+//! warm memory without a file, end with the supervisor: so only a signal ends it, or a worker that
+//! was told to end or never served. Any other failure is printed, and the attempt repeated.
 #![expect(
     clippy::disallowed_methods,
     reason = "the supervisor outlives every process that has an Env"
@@ -17,6 +17,7 @@ use crate::signals::{StopSignals, until};
 use crate::sockets::Listening;
 use crate::upgrade::{self, Answer, Arrival};
 use crate::worker::{Handover, Ready};
+use rekindle_env::real::standard_error;
 use rekindle_terminal::failure::{EXIT_FENCED, Failure, Outcome};
 use rekindle_terminal::output::tell;
 use rustix::process::Signal;
@@ -98,6 +99,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 impl Supervisor {
     /// Supervises until the worker is told to stop. Returns the exit code.
     pub fn run(mut self) -> Outcome<u8> {
+        standard_error::never_wait();
         let build = || tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = self.insist(|| build().map_err(Failure::from))?;
         let ended = runtime.block_on(async {

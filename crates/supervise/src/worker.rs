@@ -4,6 +4,7 @@
 use crate::memory_holder;
 use crate::sockets::{self, Listening, Passed, Role};
 use rekindle_base::Kind;
+use rekindle_env::real::standard_error;
 use rekindle_terminal::failure::{EXIT_FENCED, EXIT_USAGE, Failure, Outcome};
 use rekindle_terminal::output;
 use rustix::process::{Pid, Signal, getpgid, getpgrp, getppid, set_parent_process_death_signal};
@@ -231,6 +232,7 @@ fn trace(handover: &Handover) -> Outcome {
         })?,
         None => EnvFilter::new(default),
     };
+    standard_error::never_wait();
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| output::Forgiving);
     match handover.log_format {

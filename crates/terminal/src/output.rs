@@ -1,6 +1,7 @@
 //! The output of commands: tables for users, JSON for programs, progress for terminals.
 
 use comfy_table::{Table, presets};
+use rekindle_env::real::standard_error;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -19,11 +20,9 @@ pub fn line(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{}", escaped(text, &['\n', '\t']));
 }
 
-/// Prints a line for the user on standard error. A failure to write (a full disk behind standard
-/// error, a terminal that is gone) is ignored: the supervisor keeps other processes alive and must
-/// not die of a message.
+/// Prints a line for the user on standard error.
 pub fn tell(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", escaped(text, &['\n', '\t']));
+    standard_error::write(format!("{}\n", escaped(text, &['\n', '\t'])).as_bytes());
 }
 
 /// Escapes control characters, apart from those in `kept`: names of files and folders may be
@@ -51,7 +50,7 @@ pub struct Forgiving;
 
 impl Write for Forgiving {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let _ = io::stderr().lock().write_all(bytes);
+        standard_error::write(bytes);
         Ok(bytes.len())
     }
 

@@ -278,6 +278,30 @@ fn what_is_out_of_bounds_is_refused_with_numbers() {
 }
 
 #[test]
+fn extents_of_many_small_writes_are_told_in_parts() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    world.block_on(async {
+        let (volumes, _faults) = start(&world.env(), &store).await;
+        volumes.create(spec(Policy::Back, Ack::Memory)).await.unwrap();
+        let device = Device::attach(&volumes, "vm1").await.unwrap();
+        for at in (0..10_000).step_by(2) {
+            done(&device, device.write(at, &[1], false)).await;
+        }
+        let (mut at, mut asked) = (0, 0);
+        while at < SIZE {
+            let found = device.extents(at, SIZE - at).await.unwrap();
+            assert!(found.len() <= 4097, "{} at once", found.len());
+            for extent in found {
+                assert_eq!((extent.position, extent.data), (at, at < 10_000 && at % 2 == 0));
+                at += extent.span;
+            }
+            asked += 1;
+        }
+        assert_eq!((at, asked), (SIZE, 3));
+    });
+}
+
+#[test]
 fn one_outcome_of_many_changes() {
     let (world, store) = (World::new(2, Faults::none()), Mem::store());
     world.block_on(async {

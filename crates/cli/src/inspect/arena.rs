@@ -1,5 +1,4 @@
 //! Warm memory: the header, the certificates, the segments in its slots, and its block frames.
-#![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::report::Report;
 use rekindle_terminal::failure::Outcome;
@@ -12,7 +11,7 @@ use std::path::Path;
 /// Decodes the file of an arena without reading the slots that hold nothing.
 pub fn report(subject: &str, path: &Path) -> Outcome<Report> {
     let mut report = Report::new(subject, "warm memory");
-    let mut file = File::open(path)?;
+    let mut file = super::open(path)?;
     let mut head = Vec::new();
     file.by_ref().take(rekindle_warm::inspect::BYTES_WANTED as u64).read_to_end(&mut head)?;
     let found = match rekindle_warm::inspect::arena(&head) {

@@ -14,7 +14,9 @@ use crate::arguments::{Common, Inspect};
 use rekindle_base::Kind;
 use rekindle_terminal::failure::{EXIT_FAILED, Failure, Outcome};
 use report::Report;
+use rustix::fs::OFlags;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Longest object that is read whole, bytes: the longest pack.
@@ -98,9 +100,11 @@ fn of_bytes(subject: &str, bytes: &[u8]) -> Report {
     }
 }
 
+/// Opens a file. Another user may have put a pipe there: without `NONBLOCK`, the open would wait.
 #[expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 fn open(path: &Path) -> std::io::Result<std::fs::File> {
-    std::fs::File::open(path)
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    std::fs::File::options().read(true).custom_flags(flags).open(path)
 }
 
 /// Reads a file, at most [`BYTES_MAX`].

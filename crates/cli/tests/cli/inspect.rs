@@ -30,6 +30,15 @@ fn write_and_drain(daemon: &Daemon) {
 }
 
 #[test]
+fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+    let path = folder.path().join("rekindle-1.warm");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).expect("a pipe");
+    assert_eq!(inspect(&path).1["problems"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
 fn everything_that_a_daemon_leaves_can_be_read() {
     let mut daemon = Daemon::start();
     daemon.ask(&["drill", "restart", "--rounds", "1", "--seconds", "1"]);

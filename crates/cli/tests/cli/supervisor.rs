@@ -1,6 +1,8 @@
 //! The supervisor, and with it the sockets, must not end for anything that is not essential.
 
 use crate::{Daemon, is_alive, kill, rekindle, wait_until};
+use rustix::fs::OFlags;
+use std::io::Write;
 
 fn serves_again(daemon: &Daemon, before: i32) {
     wait_until("another worker serves", || {
@@ -46,6 +48,27 @@ fn what_cannot_be_said_on_a_full_disk_ends_nobody() {
     }
     let supervisor = daemon.process.as_ref().expect("it runs").id();
     assert!(is_alive(i32::try_from(supervisor).expect("a pid")));
+}
+
+#[test]
+fn a_standard_error_that_is_not_read_stops_nothing() {
+    let mut daemon = Daemon { folder: tempfile::tempdir().expect("a folder"), process: None };
+    let (_reader, mut full) = std::io::pipe().expect("a pipe");
+    rustix::fs::fcntl_setfl(&full, OFlags::NONBLOCK).expect("a pipe");
+    while full.write(&[b'.'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&full, OFlags::empty()).expect("a pipe");
+    let mut command = rekindle();
+    command.arg("up").arg("--dir").arg(daemon.dir()).arg("--warm").arg(daemon.warm());
+    command.args(["--nbd", "off", "--http", "off", "--warm-size", "64M"]).env("RUST_LOG", "trace");
+    command.stdout(std::process::Stdio::null()).stderr(full);
+    daemon.process = Some(command.spawn().expect("the binary starts"));
+    wait_until("the daemon serves", || daemon.cli(&["status"]).1["state"] == "serving");
+    daemon.ask(&["volume", "create", "vm1", "--size", "64M"]);
+    let worker = daemon.worker();
+    kill(worker);
+    serves_again(&daemon, worker);
+    daemon.ask(&["stop"]);
+    assert_eq!(daemon.wait(), Some(0));
 }
 
 #[test]

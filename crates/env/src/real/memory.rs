@@ -77,16 +77,7 @@ impl Memory for RealMemory {
     }
 
     fn head(&self, path: &Path, bytes: usize) -> io::Result<Option<Vec<u8>>> {
-        let mut options = OpenOptions::new();
-        options.read(true);
-        if !is_descriptor(path) {
-            // Without `NONBLOCK`, the open of a pipe would wait.
-            options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
-        }
-        let file = match options.open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            other => other.map_err(|error| not_ours(path, error))?,
-        };
+        let Some(file) = open_to_look(path)? else { return Ok(None) };
         match device::of(&file, path)? {
             Some(device) => head_of_device(&file, device, bytes),
             None => head_of_file(&file, bytes),
@@ -121,11 +112,22 @@ impl Memory for RealMemory {
     }
 
     fn device_bytes(&self, path: &Path) -> io::Result<Option<u64>> {
-        match std::fs::File::open(path) {
-            Ok(file) => Ok(device::of(&file, path)?.map(Device::bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let Some(file) = open_to_look(path)? else { return Ok(None) };
+        Ok(device::of(&file, path)?.map(Device::bytes))
+    }
+}
+
+/// Opens what lies at a path, if anything does. Any user may have put it there.
+fn open_to_look(path: &Path) -> io::Result<Option<std::fs::File>> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    if !is_descriptor(path) {
+        // Without `NONBLOCK`, the open of a pipe would wait.
+        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+    }
+    match options.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some).map_err(|error| not_ours(path, error)),
     }
 }
 
@@ -316,6 +318,22 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         RealMemory.map(&path, 4096).expect("our own of an earlier life");
         assert_eq!(mode(), 0o600, "closed");
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_warm_memory_holds_up_no_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("warm");
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let looked = (RealMemory.device_bytes(&path), RealMemory.head(&path, 16));
+            let refused = RealMemory.map(&path, 4096).is_err();
+            done.send((looked.0.unwrap(), looked.1.unwrap(), refused)).unwrap();
+        });
+        let found = is_done.recv_timeout(Duration::from_secs(20)).expect("no open waits");
+        assert_eq!(found, (None, None, true));
     }
 
     #[test]

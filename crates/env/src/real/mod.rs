@@ -15,6 +15,7 @@ pub mod net;
 pub mod netlink;
 pub mod panics;
 mod random;
+pub mod standard_error;
 mod tasks;
 
 pub use clock::{before_first_instruction, first_instruction, since_boot};

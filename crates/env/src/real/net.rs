@@ -25,6 +25,11 @@ const LINGER: Duration = Duration::from_micros(100);
 /// Bound of the pause after failures: at worst one in `2^this` waits is tried.
 const LINGER_PAUSE_BITS: u32 = 10;
 
+/// Interval of the probes to a TCP client that sends no more.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// Probes without an answer after which such a client is taken for gone.
+const PROBES_MAX: u32 = 12;
+
 /// Connections that may wait in the queue of a Unix socket.
 const QUEUE: i32 = 1024;
 
@@ -285,10 +290,15 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Send + Unpin> Stream for Socket<S> {
 
     fn is_closed(&self) -> bool {
         // `HUP` and `ERR` are told without being asked for.
-        let mut asked = [PollFd::new(&self.inner, PollFlags::empty())];
-        let over = PollFlags::HUP | PollFlags::ERR;
-        rustix::event::poll(&mut asked, Some(&Timespec::default())).is_ok()
-            && asked[0].revents().intersects(over)
+        let mut asked = [PollFd::new(&self.inner, PollFlags::RDHUP)];
+        if rustix::event::poll(&mut asked, Some(&Timespec::default())).is_err() {
+            return false;
+        }
+        let told = asked[0].revents();
+        if told.contains(PollFlags::RDHUP) {
+            probe(&self.inner);
+        }
+        told.intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
     fn linger(&mut self) -> bool {
@@ -308,6 +318,20 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Send + Unpin> Stream for Socket<S> {
             std::hint::spin_loop();
         }
     }
+}
+
+/// Has the kernel ask a TCP client that sends no more whether it still reads; for other sockets
+/// nothing. A client that has shut down its writing answers, and may wait for replies as long as it
+/// likes. One that has closed its socket looks the same, until its kernel has forgotten the socket
+/// (after a minute, on Linux): it then resets the connection. A time-out of our own could not tell
+/// the two apart.
+fn probe(socket: &impl AsFd) {
+    use rustix::net::sockopt;
+    // Each of these may be set again and again; no probe is sent sooner or later for that.
+    let _ = sockopt::set_tcp_keepidle(socket, PROBE_INTERVAL)
+        .and_then(|()| sockopt::set_tcp_keepintvl(socket, PROBE_INTERVAL))
+        .and_then(|()| sockopt::set_tcp_keepcnt(socket, PROBES_MAX))
+        .and_then(|()| sockopt::set_socket_keepalive(socket, true));
 }
 
 /// The decision whether to linger: yes while it succeeds. A failure skips the next waits, and each
@@ -388,6 +412,49 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         std::fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_tcp_client_that_has_closed_is_told_from_one_that_still_reads() {
+        let (env, runtime) = crate::real::env().unwrap();
+        runtime.block_on(async {
+            let address = Address::Tcp("127.0.0.1:0".parse().unwrap());
+            let acceptor = env.net().listen(&address).await.unwrap();
+            let Address::Tcp(address) = acceptor.address() else { panic!("TCP") };
+            let mut streams = Vec::new();
+            let mut clients = Vec::new();
+            for _ in 0..2 {
+                clients.push(std::net::TcpStream::connect(address).unwrap());
+                streams.push(acceptor.accept().await.unwrap()().unwrap());
+            }
+            assert!(!streams.iter().any(|stream| stream.is_closed()));
+            let closing = clients.pop().unwrap();
+            // The client's kernel shall forget the socket after a second, not after a minute.
+            let one = 1i32;
+            // SAFETY: the option is an `int`, which lives for the call.
+            let set = unsafe {
+                libc::setsockopt(
+                    std::os::fd::AsRawFd::as_raw_fd(&closing),
+                    libc::IPPROTO_TCP,
+                    libc::TCP_LINGER2,
+                    (&raw const one).cast(),
+                    4,
+                )
+            };
+            assert_eq!(set, 0);
+            drop(closing);
+            clients[0].shutdown(std::net::Shutdown::Write).unwrap();
+            let began = Instant::now();
+            while !streams[1].is_closed() {
+                assert!(began.elapsed() < 12 * PROBE_INTERVAL, "it is not noticed");
+                assert!(!streams[0].is_closed(), "it reads");
+                env.sleep(Duration::from_millis(100)).await;
+            }
+            // The other one has been asked meanwhile, and has answered.
+            assert!(began.elapsed() >= PROBE_INTERVAL - Duration::from_secs(1));
+            env.sleep(PROBE_INTERVAL).await;
+            assert!(!streams[0].is_closed(), "it reads");
+        });
     }
 
     #[test]

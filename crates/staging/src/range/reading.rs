@@ -11,12 +11,11 @@ use rekindle_content::tree::Root;
 
 /// The parts of a range at one moment. The sources hold their bytes, so the picture stays true.
 struct Picture {
-    /// From, to, and the source of the bytes.
-    pieces: Vec<(u64, u64, Source)>,
-    /// From, to.
-    gaps: Vec<(u64, u64)>,
+    /// From, to, and the source of the bytes if the overlay has them. Ascending, without a break.
+    parts: Vec<(u64, u64, Option<Source>)>,
+    /// The home's root, with the parts that have no source.
     root: Root,
-    /// The lost stretches of the gaps.
+    /// The lost stretches of the range under that root.
     lost: Vec<Lost>,
 }
 
@@ -84,13 +83,13 @@ impl Staged {
             return Ok(false);
         }
         let picture = self.readable(position, end_of(position, out.len())?)?;
-        for (start, stop, source) in &picture.pieces {
-            if !source.read_now(0, part(out, position, *start, *stop))? {
-                return Ok(false);
-            }
-        }
-        for (start, stop) in picture.gaps {
-            if !home.read_now(&picture.root, start, part(out, position, start, stop))? {
+        for (start, stop, source) in picture.parts {
+            let out = part(out, position, start, stop);
+            let is_read = match source {
+                Some(source) => source.read_now(0, out)?,
+                None => home.read_now(&picture.root, start, out)?,
+            };
+            if !is_read {
                 return Ok(false);
             }
         }
@@ -105,44 +104,54 @@ impl Staged {
         // do not reach it.
         let _hold = self.inner.content.hold();
         let picture = self.readable(position, end_of(position, out.len())?)?;
-        for (start, stop, source) in &picture.pieces {
-            source.read(0, part(out, position, *start, *stop)).await?;
-        }
         let keep = self.mode != Mode::Store { keep: false };
-        for (start, stop) in picture.gaps {
+        for (start, stop, source) in picture.parts {
             let out = part(out, position, start, stop);
-            let read = home.read(&picture.root, start, out, keep).await;
-            read.inspect_err(|error| self.notice(error))?;
+            match source {
+                Some(source) => source.read(0, out).await?,
+                None => {
+                    let read = home.read(&picture.root, start, out, keep).await;
+                    read.inspect_err(|error| self.notice(error))?;
+                }
+            }
         }
         Ok(())
     }
 
-    /// Data and holes of a range, adjacent equals merged, covering it exactly.
+    /// Data and holes of a range from its beginning on, adjacent equals merged. They end before the
+    /// range does when these are many: the caller asks again for the rest.
     pub async fn extents(&self, position: u64, span: u64) -> Result<Vec<Extent>, Error> {
         let home = self.range_home()?;
         let end = position.checked_add(span).ok_or_else(beyond)?;
         self.listed().await?;
         let _hold = self.inner.content.hold();
-        let picture = self.picture(position, end)?;
-        let mut extents: Vec<Extent> = picture
-            .pieces
-            .iter()
-            .map(|(start, stop, source)| {
-                let data = !matches!(source, Source::Zero);
-                Extent { position: *start, span: stop - start, data }
-            })
-            .collect();
-        for (start, stop) in picture.gaps {
-            extents.extend(home.extents(&picture.root, start, stop - start).await?);
+        let picture = self.picture(position, end, limits::EXTENTS_MAX)?;
+        let mut found = Vec::new();
+        for (mut start, stop, source) in picture.parts {
+            while start < stop {
+                if found.len() >= limits::EXTENTS_MAX {
+                    return Ok(found);
+                }
+                let upto = stop.min(start.saturating_add(limits::EXTENTS_STEP_BYTES));
+                let known = match &source {
+                    Some(source) => {
+                        let data = !matches!(source, Source::Zero);
+                        vec![Extent { position: start, span: upto - start, data }]
+                    }
+                    None => home.extents(&picture.root, start, upto - start).await?,
+                };
+                join(&mut found, quarantine::as_data(known, &picture.lost));
+                start = upto;
+            }
         }
-        extents.sort_unstable_by_key(|extent| extent.position);
-        Ok(merged(quarantine::as_data(extents, &picture.lost)))
+        Ok(found)
     }
 
     /// The picture of a range; an error if some of it is lost.
     fn readable(&self, position: u64, end: u64) -> Result<Picture, Error> {
-        let picture = self.picture(position, end)?;
-        self.refuse_lost(&picture.lost, picture.gaps.iter().copied())?;
+        let picture = self.picture(position, end, usize::MAX)?;
+        let missing = picture.parts.iter().filter(|(_, _, source)| source.is_none());
+        self.refuse_lost(&picture.lost, missing.map(|(start, stop, _)| (*start, *stop)))?;
         Ok(picture)
     }
 
@@ -165,22 +174,26 @@ impl Staged {
         Err(Error::Quarantined { volume: self.name.clone(), lost })
     }
 
-    fn picture(&self, position: u64, end: u64) -> Result<Picture, Error> {
+    /// The picture of a range, or of its beginning, if that has `parts_max` parts already.
+    fn picture(&self, position: u64, end: u64, parts_max: usize) -> Result<Picture, Error> {
         let gate = self.gate.lock();
         gate.in_service()?;
         let vault = gate.vault();
         let lost = quarantine::meeting(&vault.lost, position, end).to_vec();
-        let mut picture = Picture { pieces: Vec::new(), gaps: Vec::new(), root: vault.root, lost };
+        let mut picture = Picture { parts: Vec::new(), root: vault.root, lost };
         let mut next = position;
         for (start, stop, change) in gate.changes.meeting(position, end)? {
-            if start > next {
-                picture.gaps.push((next, start));
+            if picture.parts.len() >= parts_max {
+                return Ok(picture);
             }
-            picture.pieces.push((start, stop, change.source(start - change.position)));
+            if start > next {
+                picture.parts.push((next, start, None));
+            }
+            picture.parts.push((start, stop, Some(change.source(start - change.position))));
             next = stop;
         }
         if next < end {
-            picture.gaps.push((next, end));
+            picture.parts.push((next, end, None));
         }
         Ok(picture)
     }
@@ -200,17 +213,16 @@ fn beyond() -> Error {
     Error::Invalid("a range ends beyond 2^64".to_owned())
 }
 
-fn merged(extents: Vec<Extent>) -> Vec<Extent> {
-    let mut merged: Vec<Extent> = Vec::with_capacity(extents.len());
-    for extent in extents {
-        match merged.last_mut() {
+/// Appends extents, merging adjacent equals.
+fn join(found: &mut Vec<Extent>, more: Vec<Extent>) {
+    for extent in more {
+        match found.last_mut() {
             Some(last)
                 if last.data == extent.data && last.position + last.span == extent.position =>
             {
                 last.span += extent.span;
             }
-            _ => merged.push(extent),
+            _ => found.push(extent),
         }
     }
-    merged
 }

@@ -221,6 +221,58 @@ fn extents_join_what_is_unfinished_and_what_is_home() {
     });
 }
 
+#[test]
+fn a_list_of_extents_ends_early_and_goes_on_where_it_ended() {
+    const BLOCK: u64 = 4096;
+    const BLOCKS: u64 = 16 * 1024;
+    let mut setup = Setup::new(Policy::Back, Ack::Memory);
+    setup.config.destage_age = Duration::from_secs(3600);
+    setup.size = 2 * BLOCKS * BLOCK;
+    // A part of each second block is written, and is unfinished first, then home.
+    for (home, most) in [(false, 4096), (true, 16 * 1024)] {
+        run(&setup, async |_, node| {
+            let volume = node.open(1).await.unwrap();
+            for block in 0..BLOCKS {
+                let written = volume.write(2 * block * BLOCK, &[1; 256], false);
+                done(&volume, written).await.unwrap();
+            }
+            if home {
+                volume.drain().await.unwrap();
+            }
+            let (mut at, mut asked) = (0, 0);
+            while at < setup.size {
+                let found = volume.extents(at, setup.size - at).await.unwrap();
+                assert!(found.len() <= most + 1, "{} at once", found.len());
+                for extent in found {
+                    assert_eq!((extent.position, extent.data), (at, at % (2 * BLOCK) == 0));
+                    at += extent.span;
+                }
+                asked += 1;
+            }
+            assert_eq!((at, asked), (setup.size, 2 * BLOCKS.div_ceil(most as u64)));
+        });
+    }
+}
+
+#[test]
+fn a_list_of_extents_looks_at_as_many_changes_as_an_answer_has_extents() {
+    let mut setup = Setup::new(Policy::Back, Ack::Memory);
+    setup.config.destage_age = Duration::from_secs(3600);
+    setup.size = 5000 * 256;
+    run(&setup, async |_, node| {
+        let volume = node.open(1).await.unwrap();
+        for position in (0..setup.size).step_by(256) {
+            done(&volume, volume.write(position, &[1; 256], false)).await.unwrap();
+        }
+        // Neighbours are one extent, of no more changes than that.
+        let (first, rest) = (4096 * 256, 904 * 256);
+        let found = volume.extents(0, setup.size).await.unwrap();
+        assert_eq!(found, [Extent { position: 0, span: first, data: true }]);
+        let found = volume.extents(first, rest).await.unwrap();
+        assert_eq!(found, [Extent { position: first, span: rest, data: true }]);
+    });
+}
+
 fn setup_size() -> u64 {
     256 * 1024
 }

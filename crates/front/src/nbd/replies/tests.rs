@@ -26,6 +26,7 @@ fn extents_are_merged_cut_and_counted() {
     assert_eq!(told(40, false, &extents), Some(vec![(20, 0), (5, 3), (15, 0)]));
     assert_eq!(told(40, true, &extents), Some(vec![(20, 0)]));
     assert_eq!(told(7, false, &extents), Some(vec![(7, 0)]));
+    assert_eq!(told(40, false, &extents[..2]), Some(vec![(20, 0)]), "the rest is asked for again");
     assert_eq!(told(40, false, &[]), None);
     assert_eq!(told(40, false, &[extent(5, 10, true)]), None, "nothing about the first byte");
     let many: Vec<Extent> = (0..100_000).map(|index| extent(index, 1, index % 2 == 0)).collect();
