@@ -5,6 +5,7 @@
 //! story sees the released binary, sockets and files, as a user does.
 #![expect(clippy::disallowed_methods, reason = "stories run on the real machine")]
 
+pub mod ceph;
 pub mod clock;
 pub mod crash_disk;
 pub mod daemon;
