@@ -204,6 +204,29 @@ fn an_upload_of_which_no_byte_moves_any_more_is_cut() {
 }
 
 #[test]
+fn uploads_that_break_off_one_another_go_one_by_one() {
+    // One upload alone is never cut, nor are two. Of eight at once not one would ever get through.
+    const BYTES: usize = 256 << 10;
+    let cuts_after = 3 * BYTES as u64;
+    let port = narrow_server(Narrow { rate: 2_000_000, cuts_after, ..Narrow::GOOD });
+    let (env, runtime) = rekindle_env::real::env().expect("this machine has threads");
+    runtime.block_on(async {
+        let store = behind(&env, port, Duration::from_secs(60));
+        let puts = (0..8).map(async |_| {
+            for attempt in 1..=4 {
+                match store.put("a", Bytes::from(vec![7; BYTES])).await {
+                    Err(Error::Unavailable(_)) => {}
+                    put => return put.map(|()| attempt).unwrap(),
+                }
+            }
+            panic!("it is cut again and again");
+        });
+        println!("attempts: {:?}", futures_util::future::join_all(puts).await);
+    });
+    runtime.shut_down(Duration::from_secs(1));
+}
+
+#[test]
 fn two_prefixes_are_two_stores() {
     with_server(Kind::Versitygw, "s3-prefixes", async |env, server| prefixes(env, server).await);
 }

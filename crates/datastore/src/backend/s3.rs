@@ -158,12 +158,14 @@ impl S3 {
             let put = client.put_opts(&path, data.into(), options);
             way.while_it_moves(&env, patience, &progress, put).await
         };
-        let Some(put) = self.env.run("s3", put).await else {
-            turn.took_too_long();
-            return Err(errors::translate(key, kind, &silent(patience)));
-        };
-        let result = put.map_err(|error| errors::translate(key, kind, &error))?;
-        turn.went_well();
+        let put = self.env.run("s3", put).await.unwrap_or_else(|| Err(silent(patience)));
+        let put = put.map_err(|error| errors::translate(key, kind, &error));
+        match &put {
+            Ok(_) => turn.went_well(),
+            Err(Error::Unavailable(_)) => turn.broke_off(),
+            Err(_) => {}
+        }
+        let result = put?;
         // Without an ETag the outcome is as open as after a lost reply; reading back will tell.
         result
             .e_tag
