@@ -17,6 +17,7 @@ pub mod random;
 pub mod s3;
 pub mod shell;
 pub mod tree;
+pub mod uplink;
 
 pub use daemon::{Daemon, Options};
 pub use shell::{Shell, skip_without};
