@@ -1,7 +1,7 @@
 //! Ceph's S3 gateway over the smallest cluster: a monitor, and one OSD that keeps all in memory.
 
 use crate::s3::{BUCKET, KEY, free_port, spawn};
-use crate::shell::{Shell, find, tools};
+use crate::shell::{Shell, find, tools, wait_until};
 use anyhow::{Context, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub(crate) fn missing() -> Vec<String> {
 /// Returns the folder into which `cargo x tools` has unpacked Ceph, or `/`.
 fn base() -> PathBuf {
     let unpacked = tools().join("ceph");
-    if unpacked.is_dir() { unpacked } else { PathBuf::from("/") }
+    if unpacked.join(".done").is_file() { unpacked } else { PathBuf::from("/") }
 }
 
 fn program(name: &str) -> Option<PathBuf> {
@@ -69,7 +69,12 @@ impl<'a> Cluster<'a> {
              admin socket =\n\
              pid file =\n\
              log file = {shown}/$name.log\n\
-             crash dir = {shown}\n"
+             mon cluster log file = {shown}/cluster.log\n\
+             crash dir = {shown}\n\
+             [osd]\n\
+             # From here an OSD knows the name of the cluster before it sends its first command. The\n\
+             # monitor does not answer a command without, and the OSD would wait for ever.\n\
+             monmap = {shown}/monmap\n"
         );
         for part in ["mon", "osd", "rgw"] {
             std::fs::create_dir_all(folder.join(part))?;
@@ -88,6 +93,10 @@ impl<'a> Cluster<'a> {
         processes.push(self.spawn("ceph-mon", &["--id", "a", "--foreground"])?);
         self.run("ceph-osd", &["--id", "0", "--mkfs", "--osd-uuid", UUID])?;
         processes.push(self.spawn("ceph-osd", &["--id", "0", "--foreground"])?);
+        let log = self.folder.join("osd.0.log");
+        wait_until("Ceph's OSD", || {
+            std::fs::read_to_string(&log).is_ok_and(|log| log.contains("booting -> active"))
+        })?;
         let user = ["user", "create", "--uid", "story", "--display-name", "story"];
         let keys = ["--access-key", KEY.0, "--secret-key", KEY.1];
         self.run("radosgw-admin", &[&user[..], &keys].concat())?;

@@ -35,7 +35,7 @@ fn no_promise_is_broken_on_ceph() -> Result<()> {
         promises.check(&mut NbdClient::connect(&daemon.socket(), "disk")?)?;
         daemon.drain("disk")?;
     }
-    // Without its folder's memory and log a daemon has only what the store has.
+    // After a drain and a restart only the store has the blocks.
     daemon.stop()?;
     daemon.up()?;
     promises.check(&mut NbdClient::connect(&daemon.socket(), "disk")?)?;
@@ -70,7 +70,7 @@ fn a_far_and_narrow_store_that_fails_at_times_gets_each_byte_once() -> Result<()
     ensure!(bytes <= stored + stored / 10, "{bytes} bytes sent for {stored} stored");
     ensure!(sent.packs.values().all(|(_, whole)| *whole == 1), "a pack was sent twice: {sent:?}");
     let least = Duration::from_secs(stored / way.rate);
-    ensure!(took < least * 3 / 2 + Duration::from_secs(10), "the way was not used: {took:?}");
+    ensure!(took < least * 2 + Duration::from_secs(15), "the way was not used: {took:?}");
     daemon.stop()?;
     daemon.up()?;
     let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
