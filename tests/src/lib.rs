@@ -5,6 +5,7 @@
 //! story sees the released binary, sockets and files, as a user does.
 #![expect(clippy::disallowed_methods, reason = "stories run on the real machine")]
 
+pub mod ceph;
 pub mod clock;
 pub mod crash_disk;
 pub mod daemon;
@@ -14,8 +15,10 @@ pub mod prometheus;
 pub mod promises;
 pub mod random;
 pub mod s3;
+pub mod server;
 pub mod shell;
 pub mod tree;
+pub mod uplink;
 
 pub use daemon::{Daemon, Options};
 pub use shell::{Shell, skip_without};

@@ -1,73 +1,138 @@
-//! A real S3 server for a story: versitygw over a folder.
+//! Real S3 servers for tests: versitygw over a folder, and Ceph's gateway over a cluster in memory.
 
+use crate::daemon::scratch;
+use crate::server::{BUCKET, KEY, free_port, spawn};
 use crate::shell::{find, tools, wait_until};
-use anyhow::{Context, Result};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use crate::{Options, ceph};
+use anyhow::{Context, Result, ensure};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command};
 
-/// An S3 server; killed on drop.
+/// A program that speaks S3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Versitygw,
+    Ceph,
+}
+
+impl Kind {
+    /// Lists what the server lacks on this machine.
+    #[must_use]
+    pub fn missing(self) -> Vec<String> {
+        let what = match self {
+            Self::Versitygw if versitygw().is_some() => return Vec::new(),
+            Self::Versitygw => "versitygw".to_owned(),
+            Self::Ceph => match ceph::missing() {
+                lacks if lacks.is_empty() => return Vec::new(),
+                lacks => lacks.join(", "),
+            },
+        };
+        vec![format!("{what} (cargo x tools)")]
+    }
+}
+
+/// An S3 server with a folder of its own; both go with it.
 pub struct S3Server {
-    process: Child,
+    processes: Vec<Child>,
+    folder: PathBuf,
     port: u16,
 }
 
-/// Finds the server's program.
-#[must_use]
-pub fn program() -> Option<PathBuf> {
-    let fetched = tools().join("bin/versitygw");
-    if fetched.is_file() { Some(fetched) } else { find("versitygw") }
-}
-
 impl S3Server {
-    /// Starts a server with a bucket `rekindle` in `folder`.
-    pub fn start(folder: &Path) -> Result<Self> {
-        let program = program().context("versitygw is missing")?;
-        let port = free_port()?;
-        std::fs::create_dir_all(folder.join("rekindle"))?;
-        let log = std::fs::File::create(folder.with_extension("txt"))?;
-        let process = Command::new(program)
-            .args([
-                "--port",
-                &format!("127.0.0.1:{port}"),
-                "--access",
-                "story",
-                "--secret",
-                "story-secret",
-            ])
-            .arg("posix")
-            .arg(folder)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
-        let server = Self { process, port };
-        wait_until("the S3 server", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok())?;
+    /// Starts a server, and makes its bucket.
+    pub fn start(kind: Kind, name: &str) -> Result<Self> {
+        // Another process may take a free port before the server does.
+        Self::start_once(kind, name).or_else(|_| Self::start_once(kind, name))
+    }
+
+    fn start_once(kind: Kind, name: &str) -> Result<Self> {
+        let folder = scratch(&format!("{name}-server"))?;
+        let mut server = Self { processes: Vec::new(), folder, port: free_port()? };
+        let address = server.address();
+        match kind {
+            Kind::Versitygw => {
+                std::fs::create_dir_all(server.bucket())?;
+                let mut command = Command::new(versitygw().context("versitygw is missing")?);
+                command.args(["--quiet", "--port", &address, "--access", KEY.0, "--secret", KEY.1]);
+                server.processes.push(spawn(
+                    command.arg("posix").arg(server.folder.join("buckets")),
+                    &server.folder,
+                )?);
+                server.wait()?;
+            }
+            Kind::Ceph => {
+                let cluster = ceph::Cluster::configure(&server.folder, &address)?;
+                cluster.start(&mut server.processes)?;
+                server.wait()?;
+                ceph::make_bucket(&address)?;
+            }
+        }
         Ok(server)
     }
 
-    /// Returns the environment for a daemon that uses the server.
+    /// Waits until the server takes connections.
+    fn wait(&mut self) -> Result<()> {
+        let (port, processes) = (self.port, &mut self.processes);
+        let mut ended = false;
+        wait_until("the S3 server", || {
+            ended = processes.iter_mut().any(|process| !matches!(process.try_wait(), Ok(None)));
+            ended || TcpStream::connect(("127.0.0.1", port)).is_ok()
+        })?;
+        ensure!(!ended, "the S3 server ended at once: see {}", self.folder.display());
+        Ok(())
+    }
+
+    /// Returns the folder in which versitygw keeps the bucket.
     #[must_use]
-    pub fn environment(&self) -> Vec<(String, String)> {
-        [
-            ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", self.port)),
-            ("AWS_ACCESS_KEY_ID", "story".to_owned()),
-            ("AWS_SECRET_ACCESS_KEY", "story-secret".to_owned()),
-            ("AWS_REGION", "us-east-1".to_owned()),
-            ("AWS_ALLOW_HTTP", "true".to_owned()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .to_vec()
+    pub fn bucket(&self) -> PathBuf {
+        self.folder.join("buckets").join(BUCKET)
+    }
+
+    /// Returns the address of the server.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Returns options for a daemon with a store below this prefix of the bucket.
+    #[must_use]
+    pub fn options(&self, prefix: &str) -> Options {
+        options_at(&self.address(), prefix)
+    }
+}
+
+/// Returns options for a daemon that reaches the store at this address.
+#[must_use]
+pub fn options_at(address: &str, prefix: &str) -> Options {
+    let environment = [
+        ("AWS_ENDPOINT_URL", format!("http://{address}")),
+        ("AWS_ACCESS_KEY_ID", KEY.0.to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", KEY.1.to_owned()),
+        ("AWS_REGION", "us-east-1".to_owned()),
+        ("AWS_ALLOW_HTTP", "true".to_owned()),
+    ];
+    Options {
+        arguments: vec!["--store".to_owned(), format!("s3://{BUCKET}/{prefix}")],
+        environment: environment.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+        ..Options::default()
     }
 }
 
 impl Drop for S3Server {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        // What uses another process ends before it.
+        for process in self.processes.iter_mut().rev() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
     }
 }
 
-/// Returns a TCP port that is not in use.
-pub fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+fn versitygw() -> Option<PathBuf> {
+    let fetched = tools().join("bin/versitygw");
+    if fetched.is_file() { Some(fetched) } else { find("versitygw") }
 }

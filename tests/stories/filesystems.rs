@@ -2,11 +2,11 @@
 //! file is intact.
 
 use anyhow::{Context, Result, bail};
+use e2e::Daemon;
 use e2e::mount::{LoopDevice, Mount};
 use e2e::random::for_story;
-use e2e::s3::S3Server;
+use e2e::s3::{Kind, S3Server};
 use e2e::shell::{Shell, skip, skip_without};
-use e2e::{Daemon, Options};
 use rekindle_base::random::Random;
 use std::io::Write;
 use std::path::Path;
@@ -34,20 +34,11 @@ fn xfs_survives_kill_9_in_the_middle_of_work() -> Result<()> {
 
 #[test]
 fn ext4_survives_on_an_s3_server() -> Result<()> {
-    if skip_without(TOOLS, true) || skip(&crate::images::s3_missing()) {
+    if skip_without(TOOLS, true) || skip(&Kind::Versitygw.missing()) {
         return Ok(());
     }
-    let bucket = e2e::daemon::scratch("ext4-s3-bucket")?;
-    let server = S3Server::start(&bucket)?;
-    let options = Options {
-        arguments: ["--store", "s3://rekindle/ext4"].map(str::to_owned).to_vec(),
-        environment: server.environment(),
-        ..Options::default()
-    };
-    survive(&mut Daemon::start_with("ext4-s3", options)?, "ext4", 2)?;
-    drop(server);
-    std::fs::remove_dir_all(bucket)?;
-    Ok(())
+    let server = S3Server::start(Kind::Versitygw, "ext4-s3")?;
+    survive(&mut Daemon::start_with("ext4-s3", server.options("ext4"))?, "ext4", 2)
 }
 
 fn survive(daemon: &mut Daemon, kind: &str, rounds: usize) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::{Daemon, Options, binary, stored_bytes};
-use e2e::s3::{self, S3Server};
+use e2e::s3::{Kind, S3Server};
 use e2e::shell::{Shell, interruptible, skip, skip_without, wait_until};
 use e2e::tree;
 use rekindle_base::random::Random;
@@ -25,25 +25,11 @@ fn a_real_image_goes_in_by_nbdcopy_and_comes_out_byte_identical() -> Result<()> 
 
 #[test]
 fn the_same_on_an_s3_server() -> Result<()> {
-    if skip_without(TOOLS, false) || skip(&s3_missing()) {
+    if skip_without(TOOLS, false) || skip(&Kind::Versitygw.missing()) {
         return Ok(());
     }
-    let bucket = e2e::daemon::scratch("image-s3-bucket")?;
-    let server = S3Server::start(&bucket)?;
-    let options = Options {
-        arguments: ["--store", "s3://rekindle/story"].map(str::to_owned).to_vec(),
-        environment: server.environment(),
-        ..Options::default()
-    };
-    round_trip(Daemon::start_with("image-s3", options)?)?;
-    drop(server);
-    std::fs::remove_dir_all(bucket)?;
-    Ok(())
-}
-
-/// Lists what a story on S3 lacks.
-pub fn s3_missing() -> Vec<String> {
-    if s3::program().is_some() { Vec::new() } else { vec!["versitygw (cargo x tools)".to_owned()] }
+    let server = S3Server::start(Kind::Versitygw, "image-s3")?;
+    round_trip(Daemon::start_with("image-s3", server.options("story"))?)
 }
 
 fn round_trip(mut daemon: Daemon) -> Result<()> {

@@ -1,5 +1,5 @@
-//! Rekindle's promises, told through the released binary with real clients, real kills and a real
-//! S3 server.
+//! Rekindle's promises, told through the released binary with real clients, real kills and real S3
+//! servers.
 #![expect(clippy::disallowed_methods, reason = "stories run on the real machine")]
 
 mod alerts;
@@ -21,6 +21,7 @@ mod parity;
 mod power_loss;
 mod removal;
 mod restarts;
+mod s3;
 mod salvage;
 mod two_nodes;
 mod upgrade;

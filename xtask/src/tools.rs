@@ -1,5 +1,4 @@
-//! Tools that the tests need beside Rust: Debian packages, an S3 server, promtool, kernels for
-//! guests.
+//! Tools that the tests need beside Rust: Debian packages, S3 servers, promtool, guests' kernels.
 //!
 //! Everything is installed when it may be (root, apt-get), else named. A story whose tool is
 //! missing says SKIPPED and why, so a laptop without root still runs the rest.
@@ -30,6 +29,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("depmod", "kmod"),
     ("ip", "iproute2"),
     ("faketime", "faketime"),
+    ("curl", "curl"),
     // libFuzzer.
     ("c++", "g++"),
 ];
@@ -39,6 +39,9 @@ const RIVALS: &[(&str, &str)] = &[("borg", "borgbackup"), ("restic", "restic")];
 /// itself.
 const GO: &str = "golang.org/toolchain@v0.0.1-go1.24.4.linux-amd64";
 const S3_SERVER: &str = "github.com/versity/versitygw/cmd/versitygw@v1.8.0";
+
+/// A cluster that its tests start themselves, and its gateway.
+const CEPH: &[&str] = &["ceph-mon", "ceph-osd", "ceph-common", "radosgw"];
 
 /// The folder of the tools that are fetched.
 pub struct Tools {
@@ -68,11 +71,12 @@ pub fn install() -> Result<Tools> {
     std::fs::create_dir_all(tools.folder.join("bin"))?;
     packages(PROGRAMS, "stories")?;
     s3_server(&tools.folder)?;
+    ceph(&tools.folder)?;
     promtool(&tools.folder)?;
     let guests = "stories with a guest kernel";
-    debian_package(&tools.folder, "user-mode-linux", "uml", guests)?;
+    debian_packages(&tools.folder, &["user-mode-linux"], "uml", guests)?;
     match guest_kernel() {
-        Some(package) => debian_package(&tools.folder, &package, "kernel", guests)?,
+        Some(package) => debian_packages(&tools.folder, &[&package], "kernel", guests)?,
         None => missing("guest kernel: no linux-image-cloud-amd64 in the package lists")?,
     }
     Ok(tools)
@@ -226,7 +230,7 @@ fn promtool(folder: &Path) -> Result<()> {
     if has("promtool") {
         return Ok(());
     }
-    debian_package(folder, "prometheus", "prometheus", "stories about metrics and alerts")?;
+    debian_packages(folder, &["prometheus"], "prometheus", "stories about metrics and alerts")?;
     let (program, link) = (folder.join("prometheus/usr/bin/promtool"), folder.join("bin/promtool"));
     if program.is_file() && !link.is_symlink() {
         std::os::unix::fs::symlink("../prometheus/usr/bin/promtool", link)?;
@@ -234,35 +238,59 @@ fn promtool(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks a Debian package without installing it.
-fn debian_package(folder: &Path, package: &str, name: &str, wanted_by: &str) -> Result<()> {
-    let target = folder.join(name);
+/// Unpacks Ceph, whose gateway is the second S3 server of the tests. Its packages are services, and
+/// are not installed.
+fn ceph(folder: &Path) -> Result<()> {
+    if has("radosgw") && has("ceph-mon") && has("ceph-osd") {
+        return Ok(());
+    }
+    debian_packages(folder, CEPH, "ceph", "tests on Ceph")
+}
+
+/// Unpacks Debian packages, and those that they need and the machine lacks, without installing any.
+fn debian_packages(folder: &Path, packages: &[&str], name: &str, wanted_by: &str) -> Result<()> {
+    let (target, shown) = (folder.join(name), packages.join(" "));
     if target.join(".done").exists() {
         return Ok(());
     }
     if !has("apt-get") || std::env::var_os("REKINDLE_NO_INSTALL").is_some() {
-        return missing(&format!("{package}: {wanted_by} will say SKIPPED"));
+        return missing(&format!("{shown}: {wanted_by} will say SKIPPED"));
     }
-    step(&format!("unpacking {package} for {wanted_by}"));
-    match unpack(&target, package) {
+    step(&format!("unpacking {shown} for {wanted_by}"));
+    match unpack(&target, packages) {
         Ok(()) => Ok(()),
-        Err(error) => missing(&format!("{package}: {error:#}")),
+        Err(error) => missing(&format!("{shown}: {error:#}")),
     }
 }
 
-fn unpack(target: &Path, package: &str) -> Result<()> {
+fn unpack(target: &Path, packages: &[&str]) -> Result<()> {
     let downloads = target.join("download");
     std::fs::create_dir_all(&downloads)?;
-    run::run(
-        apt().args(["download", "-qq", package]).current_dir(&downloads).stderr(Stdio::null()),
-    )?;
-    let Some(file) = std::fs::read_dir(&downloads)?.flatten().map(|entry| entry.path()).next()
-    else {
-        bail!("apt-get download left nothing");
+    // One package alone is unpacked for a file in it; a group of them is to run.
+    let mut download = apt();
+    match packages {
+        [_] => download.arg("download"),
+        _ => {
+            std::fs::create_dir_all(downloads.join("partial"))?;
+            let archives = format!("Dir::Cache::archives={}", downloads.display());
+            download.args(["install", "-y", "--download-only", "--no-install-recommends"]);
+            // Nothing is installed, so no lock is needed, nor root.
+            download.args(["-o", "Debug::NoLocking=true", "-o", &archives])
+        }
     };
-    run::run(Command::new("dpkg").arg("-x").arg(&file).arg(target))?;
+    download.arg("-qq").args(packages).current_dir(&downloads);
+    run::run(download.stdout(Stdio::null()).stderr(Stdio::null()))?;
+    let files = std::fs::read_dir(&downloads)?.flatten().map(|entry| entry.path());
+    let files: Vec<_> =
+        files.filter(|file| file.extension().is_some_and(|end| end == "deb")).collect();
+    if files.is_empty() {
+        bail!("apt-get download left nothing");
+    }
+    for file in files {
+        run::run(Command::new("dpkg").arg("-x").arg(&file).arg(target))?;
+    }
     std::fs::remove_dir_all(&downloads)?;
-    std::fs::write(target.join(".done"), package)?;
+    std::fs::write(target.join(".done"), packages.join(" "))?;
     Ok(())
 }
 

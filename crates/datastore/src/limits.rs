@@ -44,7 +44,7 @@ pub const UPLOAD_LOOKS: u32 = 8;
 /// How long an upload may go on after its last byte was handed out, while this process' connections
 /// still move bytes. The kernel does not say which upload those bytes belong to.
 pub const UPLOAD_TAIL_MAX: Duration = Duration::from_secs(3600);
-/// Most concurrent uploads to an S3 store; fewer after one that took too long.
+/// Most concurrent uploads to an S3 store; fewer after one that broke off.
 pub const UPLOADS_AT_ONCE_MAX: usize = 32;
 /// Size from which an upload waits its turn, bytes. Smaller ones start at once.
 pub const UPLOAD_BYTES_LARGE: usize = 256 << 10;

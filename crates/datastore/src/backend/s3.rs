@@ -25,7 +25,7 @@ use pace::Pace;
 use rekindle_env::{BoxFuture, Env};
 use std::future::Future;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use upload::{Progress, Way};
 
@@ -57,6 +57,9 @@ pub struct S3 {
     patience: Duration,
     pace: Pace,
     way: Way,
+    /// Whether the server wants the ETag in `If-Match` without its quotes; known since the first
+    /// replacement.
+    bare_tags: OnceLock<bool>,
 }
 
 impl S3 {
@@ -86,6 +89,7 @@ impl S3 {
             patience: place.patience.unwrap_or(REQUEST_TIME_MAX),
             pace: Pace::default(),
             way,
+            bare_tags: OnceLock::new(),
         }))
     }
 
@@ -154,17 +158,25 @@ impl S3 {
             let put = client.put_opts(&path, data.into(), options);
             way.while_it_moves(&env, patience, &progress, put).await
         };
-        let Some(put) = self.env.run("s3", put).await else {
-            turn.took_too_long();
-            return Err(errors::translate(key, kind, &silent(patience)));
-        };
-        let result = put.map_err(|error| errors::translate(key, kind, &error))?;
-        turn.went_well();
+        let put = self.env.run("s3", put).await.unwrap_or_else(|| Err(silent(patience)));
+        let put = put.map_err(|error| errors::translate(key, kind, &error));
+        match &put {
+            Ok(_) => turn.went_well(),
+            Err(Error::Unavailable(_)) => turn.broke_off(),
+            Err(_) => {}
+        }
+        let result = put?;
         // Without an ETag the outcome is as open as after a lost reply; reading back will tell.
         result
             .e_tag
             .map(Version)
             .ok_or_else(|| Error::Unavailable(format!("no ETag came back for {key}")))
+    }
+
+    /// Writes an object that must still have this ETag, in the form that goes into `If-Match`.
+    async fn write_over(&self, key: &str, data: Bytes, tag: &str) -> Result<Version, Error> {
+        let expected = UpdateVersion { e_tag: Some(tag.to_owned()), version: None };
+        self.write(key, data, PutMode::Update(expected)).await
     }
 
     async fn read(&self, key: &str) -> Result<(Bytes, Version), Error> {
@@ -276,8 +288,27 @@ impl Datastore for S3 {
         data: Bytes,
         version: &'a Version,
     ) -> BoxFuture<'a, Result<Version, Error>> {
-        let expected = UpdateVersion { e_tag: Some(version.0.clone()), version: None };
-        Box::pin(self.write(key, data, PutMode::Update(expected)))
+        Box::pin(async move {
+            if self.bare_tags.get() != Some(&true) {
+                let wrote = self.write_over(key, data.clone(), &version.0).await;
+                if wrote.is_ok() {
+                    let _ = self.bare_tags.set(false);
+                }
+                // Ceph compares what the header says with the ETag, quotes and all, and so refuses
+                // a condition that holds. A server that takes quotes never gets an ETag without
+                // them: it might ignore the header.
+                let open = self.bare_tags.get().is_none();
+                let refused = open && matches!(wrote, Err(Error::Conflict(_)));
+                if !refused || !self.read(key).await.is_ok_and(|(_, now)| now == *version) {
+                    return wrote;
+                }
+            }
+            let wrote = self.write_over(key, data, version.0.trim_matches('"')).await;
+            if wrote.is_ok() {
+                let _ = self.bare_tags.set(true);
+            }
+            wrote
+        })
     }
 
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {

@@ -1,7 +1,8 @@
 //! The number of concurrent large uploads to the store.
 //!
-//! On a narrow connection each of many concurrent uploads takes too long, and none ever finishes.
-//! So an upload that took too long halves the number, down to one; each success raises it slowly.
+//! On a narrow connection each of many concurrent uploads takes so long that something breaks it
+//! off, and none ever finishes. So an upload that breaks off halves the number, down to one; each
+//! success raises it slowly.
 
 use crate::limits::{UPLOAD_BYTES_LARGE, UPLOADS_AT_ONCE_MAX};
 use parking_lot::Mutex;
@@ -63,16 +64,19 @@ impl Turn<'_> {
         }
     }
 
-    pub(super) fn took_too_long(&self) {
+    pub(super) fn broke_off(&self) {
         if let Some(pace) = self.pace {
             let mut state = pace.state.lock();
             // Half of the uploads that are under way, not of those that would be permitted.
-            let now = state.at_once.min(state.busy as f64);
-            state.at_once = (now / 2.0).max(1.0);
-            tracing::warn!(
-                at_once = state.at_once.floor(),
-                "an upload took too long, so there are fewer at once"
-            );
+            let before = state.at_once.min(state.busy as f64);
+            state.at_once = (before / 2.0).max(1.0);
+            // A store that is away breaks off each attempt.
+            if state.at_once < before {
+                tracing::warn!(
+                    at_once = state.at_once.floor(),
+                    "an upload broke off, so there are fewer at once"
+                );
+            }
         }
     }
 }
@@ -96,16 +100,16 @@ mod tests {
     }
 
     #[test]
-    fn after_an_upload_that_took_too_long_there_are_fewer_at_once_and_more_when_all_goes_well() {
+    fn after_an_upload_that_broke_off_there_are_fewer_at_once_and_more_when_all_goes_well() {
         let pace = Pace::default();
         let four: Vec<_> = (0..4).map(|_| now(&pace).unwrap()).collect();
-        four[0].took_too_long();
+        four[0].broke_off();
         drop(four);
         let two = (now(&pace).unwrap(), now(&pace).unwrap());
         assert!(now(&pace).is_none(), "the third waits");
         assert!(pace.turn(100).now_or_never().is_some(), "a record does not");
-        two.0.took_too_long();
-        two.1.took_too_long();
+        two.0.broke_off();
+        two.1.broke_off();
         drop(two);
         for round in 0..20 {
             let one = now(&pace).unwrap();
