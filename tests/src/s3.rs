@@ -1,13 +1,12 @@
 //! Real S3 servers for tests: versitygw over a folder, and Ceph's gateway over a cluster in memory.
 
 use crate::daemon::scratch;
-use crate::shell::{find, tools, wait_until};
+use crate::shell::{find, free_port, spawn, tools, wait_until};
 use crate::{Options, ceph};
 use anyhow::{Context, Result, ensure};
-use std::fs::File;
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command};
 
 /// The bucket that each server has.
 pub const BUCKET: &str = "rekindle";
@@ -68,9 +67,9 @@ impl S3Server {
             }
             Kind::Ceph => {
                 let cluster = ceph::Cluster::configure(&server.folder, &address)?;
-                cluster.start(&mut server.processes)?;
+                cluster.start(KEY, &mut server.processes)?;
                 server.wait()?;
-                ceph::make_bucket(&address)?;
+                ceph::make_bucket(&address, KEY, BUCKET)?;
             }
         }
         Ok(server)
@@ -137,19 +136,7 @@ impl Drop for S3Server {
     }
 }
 
-/// Starts a process that writes its messages into the folder.
-pub(crate) fn spawn(command: &mut Command, folder: &Path) -> Result<Child> {
-    let log = File::options().create(true).append(true).open(folder.join("log.txt"))?;
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    command.spawn().with_context(|| format!("cannot run {command:?}"))
-}
-
 fn versitygw() -> Option<PathBuf> {
     let fetched = tools().join("bin/versitygw");
     if fetched.is_file() { Some(fetched) } else { find("versitygw") }
-}
-
-/// Returns a TCP port that is not in use.
-pub fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

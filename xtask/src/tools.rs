@@ -1,4 +1,5 @@
-//! Tools that the tests need beside Rust: Debian packages, S3 servers, promtool, kernels for guests.
+//! Tools that the tests need beside Rust: Debian packages, S3 servers, promtool, kernels for
+//! guests.
 //!
 //! Everything is installed when it may be (root, apt-get), else named. A story whose tool is
 //! missing says SKIPPED and why, so a laptop without root still runs the rest.
