@@ -1,11 +1,11 @@
 //! Ceph's S3 gateway over the smallest cluster: a monitor, and one OSD that keeps all in memory.
 
-use crate::server::{BUCKET, KEY, free_port, spawn};
-use crate::shell::{Shell, find, tools, wait_until};
-use anyhow::{Context, Result};
+use crate::shell::{Shell, find, free_port, spawn, tools};
+use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::Duration;
 
 /// Programs of the cluster.
 const PROGRAMS: &[&str] =
@@ -70,11 +70,7 @@ impl<'a> Cluster<'a> {
              pid file =\n\
              log file = {shown}/$name.log\n\
              mon cluster log file = {shown}/cluster.log\n\
-             crash dir = {shown}\n\
-             [osd]\n\
-             # From here an OSD knows the name of the cluster before it sends its first command. The\n\
-             # monitor does not answer a command without, and the OSD would wait for ever.\n\
-             monmap = {shown}/monmap\n"
+             crash dir = {shown}\n"
         );
         for part in ["mon", "osd", "rgw"] {
             std::fs::create_dir_all(folder.join(part))?;
@@ -85,23 +81,38 @@ impl<'a> Cluster<'a> {
 
     /// Starts all processes, and makes the user. Those that have begun are in `processes`, whatever
     /// the result.
-    pub(crate) fn start(&self, processes: &mut Vec<Child>) -> Result<()> {
+    pub(crate) fn start(&self, key: (&str, &str), processes: &mut Vec<Child>) -> Result<()> {
         let map = self.folder.join("monmap").display().to_string();
         let monitor = format!("[{}]", self.monitor);
         self.run("monmaptool", &["--create", "--fsid", UUID, "--addv", "a", &monitor, &map])?;
         self.run("ceph-mon", &["--id", "a", "--mkfs", "--monmap", &map])?;
         processes.push(self.spawn("ceph-mon", &["--id", "a", "--foreground"])?);
         self.run("ceph-osd", &["--id", "0", "--mkfs", "--osd-uuid", UUID])?;
-        processes.push(self.spawn("ceph-osd", &["--id", "0", "--foreground"])?);
-        let log = self.folder.join("osd.0.log");
-        wait_until("Ceph's OSD", || {
-            std::fs::read_to_string(&log).is_ok_and(|log| log.contains("booting -> active"))
-        })?;
+        processes.push(self.active_osd()?);
         let user = ["user", "create", "--uid", "story", "--display-name", "story"];
-        let keys = ["--access-key", KEY.0, "--secret-key", KEY.1];
+        let keys = ["--access-key", key.0, "--secret-key", key.1];
         self.run("radosgw-admin", &[&user[..], &keys].concat())?;
         processes.push(self.spawn("radosgw", &["--name", "client.rgw", "--foreground"])?);
         Ok(())
+    }
+
+    /// Starts the OSD. Some starts send the first command before they know the name of the cluster;
+    /// the monitor does not answer that, and the OSD would wait for ever.
+    fn active_osd(&self) -> Result<Child> {
+        let log = self.folder.join("osd.0.log");
+        for _ in 0..8 {
+            let mut process = self.spawn("ceph-osd", &["--id", "0", "--foreground"])?;
+            for _ in 0..100 {
+                std::thread::sleep(Duration::from_millis(150));
+                let text = std::fs::read_to_string(&log).unwrap_or_default();
+                if text.contains("booting -> active") {
+                    return Ok(process);
+                }
+            }
+            process.kill()?;
+            process.wait()?;
+        }
+        bail!("Ceph's OSD does not become active: see {}", log.display())
     }
 
     fn run(&self, name: &str, arguments: &[&str]) -> Result<()> {
@@ -130,12 +141,12 @@ impl<'a> Cluster<'a> {
 }
 
 /// Makes the bucket at a gateway.
-pub(crate) fn make_bucket(gateway: &str) -> Result<()> {
+pub(crate) fn make_bucket(gateway: &str, key: (&str, &str), bucket: &str) -> Result<()> {
     Shell::new("curl")
         .args(["--silent", "--show-error", "--fail", "--request", "PUT"])
-        .args(["--aws-sigv4", "aws:amz:us-east-1:s3", "--user", &format!("{}:{}", KEY.0, KEY.1)])
+        .args(["--aws-sigv4", "aws:amz:us-east-1:s3", "--user", &format!("{}:{}", key.0, key.1)])
         .args(["--header", "x-amz-content-sha256: UNSIGNED-PAYLOAD"])
-        .arg(format!("http://{gateway}/{BUCKET}"))
+        .arg(format!("http://{gateway}/{bucket}"))
         .run()
         .map(drop)
 }

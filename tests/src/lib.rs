@@ -15,7 +15,6 @@ pub mod prometheus;
 pub mod promises;
 pub mod random;
 pub mod s3;
-pub mod server;
 pub mod shell;
 pub mod tree;
 pub mod uplink;

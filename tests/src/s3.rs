@@ -1,13 +1,17 @@
 //! Real S3 servers for tests: versitygw over a folder, and Ceph's gateway over a cluster in memory.
 
 use crate::daemon::scratch;
-use crate::server::{BUCKET, KEY, free_port, spawn};
-use crate::shell::{find, tools, wait_until};
+use crate::shell::{find, free_port, spawn, tools, wait_until};
 use crate::{Options, ceph};
 use anyhow::{Context, Result, ensure};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command};
+
+/// The bucket that each server has.
+pub const BUCKET: &str = "rekindle";
+/// The key that each server knows, and its secret.
+pub const KEY: (&str, &str) = ("story", "story-secret");
 
 /// A program that speaks S3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,9 +67,9 @@ impl S3Server {
             }
             Kind::Ceph => {
                 let cluster = ceph::Cluster::configure(&server.folder, &address)?;
-                cluster.start(&mut server.processes)?;
+                cluster.start(KEY, &mut server.processes)?;
                 server.wait()?;
-                ceph::make_bucket(&address)?;
+                ceph::make_bucket(&address, KEY, BUCKET)?;
             }
         }
         Ok(server)

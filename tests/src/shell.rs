@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A program to run, with errors that show its output.
@@ -117,6 +117,18 @@ pub fn interruptible(program: &Path) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal=INT").arg(program);
     command
+}
+
+/// Starts a process that writes its messages into the folder.
+pub(crate) fn spawn(command: &mut Command, folder: &Path) -> Result<Child> {
+    let log = std::fs::File::options().create(true).append(true).open(folder.join("log.txt"))?;
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    command.spawn().with_context(|| format!("cannot run {command:?}"))
+}
+
+/// Returns a TCP port that is not in use.
+pub fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
 /// Longest wait for any event, on a machine with much other load.

@@ -22,7 +22,7 @@ cargo x TASK
   fuzz [SECONDS]   every fuzz target for that long (60), with libFuzzer
   bench SUITE      benchmarks; writes the tables of docs/benchmarks.md (block, restart, store)
   tidy             layers, sizes, documents against code
-  tools            installs what the tests need and says what is missing
+  tools [--ceph]   installs what the tests need and says what is missing; with --ceph, Ceph's S3 gateway, too
 ";
 
 fn main() -> Result<()> {
@@ -38,7 +38,11 @@ fn main() -> Result<()> {
         Some("fuzz") => fuzz(rest.first().map_or("60", String::as_str)),
         Some("bench") => bench(rest),
         Some("tidy") => tidy::tidy(),
-        Some("tools") => tools::install().map(|_| ()),
+        Some("tools") => match rest {
+            [] => tools::install().map(|_| ()),
+            [one] if one == "--ceph" => tools::install().and_then(|_| tools::install_ceph()),
+            other => bail!("`tools` takes --ceph, not {other:?}"),
+        },
         Some("help" | "--help" | "-h") | None => {
             print!("{HELP}");
             Ok(())

@@ -1,4 +1,5 @@
-//! Tools that the tests need beside Rust: Debian packages, S3 servers, promtool, guests' kernels.
+//! Tools that the tests need beside Rust: Debian packages, S3 servers, promtool, kernels for
+//! guests.
 //!
 //! Everything is installed when it may be (root, apt-get), else named. A story whose tool is
 //! missing says SKIPPED and why, so a laptop without root still runs the rest.
@@ -71,7 +72,6 @@ pub fn install() -> Result<Tools> {
     std::fs::create_dir_all(tools.folder.join("bin"))?;
     packages(PROGRAMS, "stories")?;
     s3_server(&tools.folder)?;
-    ceph(&tools.folder)?;
     promtool(&tools.folder)?;
     let guests = "stories with a guest kernel";
     debian_packages(&tools.folder, &["user-mode-linux"], "uml", guests)?;
@@ -80,6 +80,15 @@ pub fn install() -> Result<Tools> {
         None => missing("guest kernel: no linux-image-cloud-amd64 in the package lists")?,
     }
     Ok(tools)
+}
+
+/// Unpacks Ceph, whose gateway is the second S3 server of the tests. Its packages are services, and
+/// are not installed.
+pub fn install_ceph() -> Result<()> {
+    if has("radosgw") && has("ceph-mon") && has("ceph-osd") {
+        return Ok(());
+    }
+    debian_packages(&root().join("target/tools"), CEPH, "ceph", "tests on Ceph")
 }
 
 /// Installs the programs with which benches compare, if that is allowed. A bench goes on without
@@ -236,15 +245,6 @@ fn promtool(folder: &Path) -> Result<()> {
         std::os::unix::fs::symlink("../prometheus/usr/bin/promtool", link)?;
     }
     Ok(())
-}
-
-/// Unpacks Ceph, whose gateway is the second S3 server of the tests. Its packages are services, and
-/// are not installed.
-fn ceph(folder: &Path) -> Result<()> {
-    if has("radosgw") && has("ceph-mon") && has("ceph-osd") {
-        return Ok(());
-    }
-    debian_packages(folder, CEPH, "ceph", "tests on Ceph")
 }
 
 /// Unpacks Debian packages, and those that they need and the machine lacks, without installing any.

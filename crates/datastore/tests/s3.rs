@@ -4,8 +4,7 @@
 mod conformance;
 
 use bytes::Bytes;
-use e2e::s3::{Kind, S3Server};
-use e2e::server::{BUCKET, KEY};
+use e2e::s3::{BUCKET, KEY, Kind, S3Server};
 use rekindle_datastore::backend::s3::{Place, S3};
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_datastore::record::Writer;
@@ -54,6 +53,7 @@ fn versitygw_keeps_all_rules() {
 
 /// One cluster for all of it: a start takes longer than the tests.
 #[test]
+#[ignore = "Ceph's OSD hangs at some of its starts: cargo x tools --ceph, then with --ignored"]
 fn ceph_keeps_all_rules() {
     with_server(Kind::Ceph, "s3-ceph", async |env, server| {
         prefixes(env, server).await;
