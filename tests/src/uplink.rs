@@ -157,7 +157,7 @@ impl Shared {
         if let Some(pack) = pack {
             sent.packs.entry(pack.to_owned()).or_default().0 += 1;
         }
-        let refuses = first || sent.requests % self.way.refuses_one_of == 0;
+        let refuses = first || sent.requests.is_multiple_of(self.way.refuses_one_of);
         sent.refused += u64::from(refuses);
         refuses
     }

@@ -66,19 +66,19 @@ fn ceph_keeps_all_rules() {
 async fn all_rules(env: &Env, server: &Server) {
     for prefix in ["", "some/prefix"] {
         let store = server.store(env, prefix);
-        conformance::run(env, &store).await.unwrap();
-        probe(env, &store).await.unwrap();
+        conformance::run(env, &store).await.expect("it answers");
+        probe(env, &store).await.expect("it answers");
     }
-    conformance::markers(env, &server.store(env, "marked")).await.unwrap();
+    conformance::markers(env, &server.store(env, "marked")).await.expect("it answers");
     let store = server.store(env, "clash");
-    store.put("a", Bytes::new()).await.unwrap();
-    store.put("b/c", Bytes::new()).await.unwrap();
+    store.put("a", Bytes::new()).await.expect("it answers");
+    store.put("b/c", Bytes::new()).await.expect("it answers");
     // A folder cannot be an object, too. In a flat bucket there are no folders.
     for clash in ["a/b", "b"] {
         let put = store.put(clash, Bytes::new()).await;
         match server.kind {
             Kind::Versitygw => assert!(matches!(put, Err(Error::Invalid(_))), "{clash}: {put:?}"),
-            Kind::Ceph => put.unwrap(),
+            Kind::Ceph => put.expect("it answers"),
         }
     }
 }
@@ -195,7 +195,7 @@ fn an_upload_of_which_no_byte_moves_any_more_is_cut() {
         let put = store.put("a", Bytes::from(vec![7; 1 << 20]));
         // The patience counts from the last byte. Without that limit this put would never end.
         let put = env.timeout(Duration::from_secs(120), put).await.expect("it is cut");
-        let error = put.unwrap_err();
+        let error = put.expect_err("it is refused");
         assert!(matches!(&error, Error::Unavailable(_)), "{error}");
         assert!(error.to_string().contains("no byte has moved"), "{error}");
         // A short upload still gets through, past the one that hangs.
@@ -234,14 +234,14 @@ fn two_prefixes_are_two_stores() {
 
 async fn prefixes(env: &Env, server: &Server) {
     let (one, two) = (server.store(env, "one"), server.store(env, "one-more"));
-    one.put("a/b", Bytes::from_static(b"1")).await.unwrap();
-    assert_eq!(two.list("", None).await.unwrap(), []);
+    one.put("a/b", Bytes::from_static(b"1")).await.expect("it answers");
+    assert_eq!(two.list("", None).await.expect("it answers"), []);
     let whole = server.store(env, "");
-    assert_eq!(whole.list("", None).await.unwrap()[0].key, "one/a/b");
+    assert_eq!(whole.list("", None).await.expect("it answers")[0].key, "one/a/b");
     let writer = |store| Writer::new(env.clone(), store, rekindle_base::NodeId([1; 16]));
-    let made = identity::open_or_create(&writer(two.clone())).await.unwrap();
-    assert_eq!(identity::open_or_create(&writer(two)).await.unwrap(), made);
-    let error = identity::open_or_create(&writer(whole)).await.unwrap_err();
+    let made = identity::open_or_create(&writer(two.clone())).await.expect("it answers");
+    assert_eq!(identity::open_or_create(&writer(two)).await.expect("it answers"), made);
+    let error = identity::open_or_create(&writer(whole)).await.expect_err("it is refused");
     assert!(error.to_string().contains("'one"), "{error}");
 }
 
@@ -262,7 +262,7 @@ async fn wrong_settings(env: &Env, server: &Server) {
     for (wrong, says) in
         [(no_bucket, "bucket does not exist"), (no_entry, "signature"), (stranger, "access")]
     {
-        let store = S3::open(env, &wrong).unwrap();
+        let store = S3::open(env, &wrong).expect("nothing is asked yet");
         let outcomes = [
             store.get("a").await.map(drop),
             store.list("", None).await.map(drop),
@@ -272,13 +272,13 @@ async fn wrong_settings(env: &Env, server: &Server) {
             store.get_range("a", 0..1).await.map(drop),
         ];
         for outcome in outcomes {
-            let error = outcome.unwrap_err();
+            let error = outcome.expect_err("it is refused");
             assert!(matches!(error, Error::Refused(_)), "{error:?}");
             assert!(error.to_string().to_lowercase().contains(says), "{error}");
         }
     }
     let nobody = Place { endpoint: Some("http://127.0.0.1:1".to_owned()), ..place };
-    let store = S3::open(env, &nobody).unwrap();
+    let store = S3::open(env, &nobody).expect("nothing is asked yet");
     for outcome in [
         store.get("a").await.map(drop),
         store.list("", None).await.map(drop),
@@ -295,7 +295,7 @@ fn records_survive_lies_on_s3_too() {
 
 async fn lies(env: &Env, server: &Server) {
     let store = server.store(env, "lies");
-    let plan: Plan = "latency=1ms,lie=30%,fail=10%".parse().unwrap();
+    let plan: Plan = "latency=1ms,lie=30%,fail=10%".parse().expect("a plan");
     let writers: Vec<Writer> = (0..4)
         .map(|node| {
             let (store, ..) = layer::usual(env, store.clone(), plan.clone());
@@ -305,7 +305,7 @@ async fn lies(env: &Env, server: &Server) {
     let count = async |writer: &Writer| {
         let mut counted = 0;
         while counted < 10 {
-            let held = match writer.read::<Tally>("tally").await.unwrap() {
+            let held = match writer.read::<Tally>("tally").await.expect("it answers") {
                 Some(held) => held,
                 None => match writer.create("tally", Tally { count: 0 }).await {
                     Ok(held) => held,
@@ -322,7 +322,16 @@ async fn lies(env: &Env, server: &Server) {
         }
     };
     futures_util::future::join_all(writers.iter().map(count)).await;
-    assert_eq!(writers[0].read::<Tally>("tally").await.unwrap().unwrap().value.count, 40);
+    assert_eq!(
+        writers[0]
+            .read::<Tally>("tally")
+            .await
+            .expect("it answers")
+            .expect("it is there")
+            .value
+            .count,
+        40
+    );
 }
 
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
@@ -355,7 +364,8 @@ fn comparing_server(quoted: bool) -> (u16, std::sync::mpsc::Receiver<String>) {
                     let mut found = lines.filter(|(key, _)| key.eq_ignore_ascii_case(name));
                     found.next().map(|(_, value)| value.to_owned())
                 };
-                let length = header("content-length").map_or(0, |length| length.parse().unwrap());
+                let length =
+                    header("content-length").map_or(0, |length| length.parse().expect("a number"));
                 if body.len() < length {
                     continue;
                 }
@@ -493,7 +503,7 @@ fn a_listing_ends_where_no_token_leads_on_and_nowhere_else() {
         let none: &[&[&str]] = &[&[], &[]];
         assert!(all(listing_server(none, false)).await.unwrap().is_empty());
         // A server that leads in a circle has not said that the listing is empty.
-        let error = all(listing_server(&[&[]], true)).await.unwrap_err();
+        let error = all(listing_server(&[&[]], true)).await.expect_err("it is refused");
         assert!(matches!(&error, Error::Unavailable(_)), "{error}");
     });
     runtime.shut_down(Duration::from_secs(1));

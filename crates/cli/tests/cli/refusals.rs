@@ -176,7 +176,7 @@ fn a_folder_in_use_and_a_folder_of_another_store() {
     let (code, _, error) =
         run(&["up", "--dir", &dir, "--store", &other, "--nbd", "off", "--http", "off"]);
     assert_eq!(code, Some(1));
-    assert!(error.contains("is not there: is it mounted?"), "{error}");
+    assert!(error.contains("is not there: is it mounted"), "{error}");
     assert!(!std::path::Path::new(&other).exists(), "nothing is made in the place of a store");
     std::fs::write(daemon.dir().join("node.json"), "{").expect("a file");
     let (code, _, error) = run(&["up", "--dir", &dir, "--nbd", "off", "--http", "off"]);
