@@ -2,9 +2,9 @@
 //! share back while the other is written.
 
 use anyhow::{Context, Result};
-use e2e::Daemon;
 use e2e::daemon::stored_bytes;
 use e2e::shell::wait_until;
+use e2e::{Daemon, Options};
 use rekindle_base::random::Random;
 use rekindle_nbd_client::NbdClient;
 use std::time::Duration;
@@ -14,7 +14,8 @@ const BLOCKS: u64 = 2048;
 
 #[test]
 fn what_two_images_have_in_common_is_stored_once() -> Result<()> {
-    let daemon = Daemon::start("dedup")?;
+    let settings = "[sweep]\ncompact_below = 90\n";
+    let daemon = Daemon::start_with("dedup", Options::with_settings("dedup", settings, &[])?)?;
     let store = daemon.dir.join("store");
     for name in ["one", "two"] {
         daemon.create(name, "128M", &[])?;

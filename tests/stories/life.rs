@@ -201,7 +201,8 @@ fn ctrl_c_makes_a_quick_stop_of_one_that_drains_into_a_store_that_is_away() -> R
 fn a_client_that_comes_back_while_its_volume_is_collected_never_notices() -> Result<()> {
     let options = Options::with_settings(
         "collected",
-        "[collector]\nidle = '1ms'\ninterval = '1ms'\n[destage]\nage = '10ms'\n",
+        "[collector]\nidle = '1ms'\ninterval = '1ms'\n\
+         [destage]\nage = '10ms'\nwrites_per_minute = 0\n",
         &["--store-fault", "latency=2ms"],
     )?;
     let daemon = Daemon::start_with("collected", options)?;
