@@ -148,11 +148,14 @@ impl Inner {
 
     /// Finishes a rollover, once the head before the open one is sealed on flash.
     fn retire(&self) {
-        let Sealed { head, leaving, durable } = self.heads.lock().sealed();
+        let (Sealed { head, leaving, durable }, open) = {
+            let mut heads = self.heads.lock();
+            (heads.sealed(), heads.open.segment.id())
+        };
         self.durable.store(durable, Ordering::Release);
         let mut table = self.table.lock();
         self.copies.seal(head.segment.id());
-        self.copies.free(&leaving);
+        self.copies.free(&leaving, open);
         let gone: Vec<_> = leaving.into_iter().map(|id| table.remove_dead(id)).collect();
         drop(table);
         // Outside the locks, since the last holder of a segment gives the segment's file back.

@@ -85,11 +85,20 @@ impl Inner {
     pub(crate) fn new(parts: Parts) -> Inner {
         assert_eq!(parts.head.durable(), parts.head.front(), "a new head is durably open");
         let next_id = parts.head.segment.id().next();
+        let old = parts.old.as_ref().map(|(head, _)| (Arc::clone(&head.segment), head.durable()));
         let heads = Heads::new(parts.head, parts.old);
         let begins = heads.open.position();
         let much_uncommitted = Arc::<Notify>::default();
         if heads.is_sealing() {
             much_uncommitted.notify_one();
+        }
+        let unsealed = old.as_ref().map(|(segment, _)| segment.id());
+        let first = heads.open.segment.id();
+        let found = parts.table.rows().filter_map(|(id, .., held)| Some((id, held.clone()?)));
+        let found = found.filter(|(id, _)| *id != first && Some(*id) != unsealed);
+        found.for_each(|(_, segment)| parts.copies.found(&segment));
+        if let Some((segment, durable)) = &old {
+            parts.copies.track(segment, 0, *durable);
         }
         parts.copies.track(&heads.open.segment, heads.open.base, heads.open.durable());
         let over_budget = parts.table.live() > parts.segments_max;

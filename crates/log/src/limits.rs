@@ -47,6 +47,9 @@ pub const STATISTICS_MAX: usize = 16_384;
 /// Most low-water marks that a head takes over; changes whose marks are beyond them may come back
 /// after a restart.
 pub const MARKS_MAX: usize = 16_384;
+/// Segments that a replica may have and the log does not need. With more, the replica is told the
+/// segments that are needed.
+pub(crate) const FREED_MAX: usize = 1024;
 /// Most replicas of a log: with local flash, four copies.
 pub const REPLICAS_MAX: usize = 3;
 /// Most bytes of one call to a replica.

@@ -1,6 +1,18 @@
-//! Copies of the log on other machines. The log copies each segment that this life opens to all
-//! holders ([`Replica`]), beside its own writes to flash. Only tests plug holders in yet: no node
-//! has peers.
+//! Copies of the log on other machines. The log copies each of its segments to all holders
+//! ([`Replica`]), beside its own writes to flash.
+//!
+//! A holder's copies alone are a log, after each call: they are written in the order of flash. The
+//! next head is open at the holder before the one before is sealed there, and a segment that
+//! has left the log goes only when a head is open there that does not name it.
+//!
+//! ```text
+//!  syncing (what is copied does not count yet) -- keep --> following (each batch counts)
+//!      ^                                                        |
+//!      '-- a call has failed, or a segment has left the log ----'
+//!          before the holder had all of it
+//! ```
+//! So a holder that comes back, or begins, gets what it lacks beside what it has, and one call lets
+//! all of it count.
 //!
 //! A replica is behind by what it has not said yes to, and a write waits for it only if the write's
 //! class says so ([`crate::Log::reach`]). So a slow holder costs other writes nothing, and one that
@@ -9,7 +21,8 @@
 //! After RAMCloud's replicated segments. Unlike there, local flash has a copy, too, so a copier
 //! follows what the flush leader has certified, and keeps no queue of its own.
 
-use crate::limits::{COPY_BYTES_MAX, COPY_RETRY_MAX, COPY_RETRY_MIN, COPY_TIME_MAX};
+use crate::format::{FOOT_BYTES, Foot, SegmentHeader};
+use crate::limits::{COPY_BYTES_MAX, COPY_RETRY_MAX, COPY_RETRY_MIN, COPY_TIME_MAX, FREED_MAX};
 use crate::progress::Copied;
 use crate::segment::Segment;
 use crate::{Error, Position};
@@ -24,54 +37,100 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// A holder of copies of this log's segments. Each call may be repeated with the same arguments:
-/// the reply to the first may have been lost, or have come too late.
+/// the reply to the first may have been lost, or have come too late. After a call that has failed,
+/// the log begins anew with [`Replica::begin`].
 pub trait Replica: Send + Sync + 'static {
     /// The holder's name, for messages.
     fn name(&self) -> String;
-    /// Takes a new segment. Only here may a holder refuse for want of room.
-    fn open<'a>(&'a self, new: &'a NewSegment) -> BoxFuture<'a, Result<(), String>>;
-    /// Takes bytes of an open segment, which continue what it has. The holder has them when the
-    /// future ends without an error, and keeps them for as long as its class promises.
+    /// Begins a sync: what comes now does not count before [`Replica::keep`], and does not change
+    /// the copies that count. A segment that is not sealed yet gets a second copy.
+    fn begin(&self) -> BoxFuture<'_, Result<(), String>>;
+    /// Takes a segment, and returns the count of its bytes that the holder has, from the first on;
+    /// all of them if it is sealed there. Only here may a holder refuse for want of room.
+    fn open<'a>(&'a self, new: &'a NewSegment) -> BoxFuture<'a, Result<u32, String>>;
+    /// Takes bytes of an open segment, and forgets those that it has behind them. There is no gap
+    /// before `offset`. The holder has the bytes when the future ends without an error, and keeps
+    /// them for as long as its class promises.
     fn copy<'a>(
         &'a self,
         segment: SegmentId,
         offset: u32,
         bytes: &'a [u8],
     ) -> BoxFuture<'a, Result<(), String>>;
-    /// Notes that the segment is whole with its first `length` bytes.
-    fn seal(&self, segment: SegmentId, length: u32) -> BoxFuture<'_, Result<(), String>>;
+    /// Notes that the segment gets no more bytes. `tail`: its last bytes, which end with it. A
+    /// damaged segment has no tail.
+    fn seal<'a>(&'a self, segment: SegmentId, tail: &'a [u8]) -> BoxFuture<'a, Result<(), String>>;
+    /// Ends a sync: from now on the copies that count are these segments, and `head` with all that
+    /// comes behind it. The holder refuses if it lacks one of them.
+    fn keep<'a>(
+        &'a self,
+        head: SegmentId,
+        kept: &'a [SegmentId],
+    ) -> BoxFuture<'a, Result<(), String>>;
     /// Gives a segment up, if the holder has it: the log does not need it any more.
     fn free(&self, segment: SegmentId) -> BoxFuture<'_, Result<(), String>>;
 }
 
-/// A new segment, as a holder of copies sees it.
+/// A segment, as a holder of copies sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewSegment {
     pub segment: SegmentId,
     /// The life of the node that writes the segment.
     pub incarnation: Incarnation,
+    /// Random: tells the segment from any other of its number.
+    pub birth: u64,
     /// The replication epoch: a copy of an older one is stale.
     pub epoch: u64,
     /// Bytes of the whole segment.
     pub capacity: u32,
 }
 
+impl NewSegment {
+    /// First bytes of a segment that say which it is.
+    pub const HEADER_BYTES: usize = crate::format::HEADER_BYTES as usize;
+    /// Last bytes of a segment that say whether it is sealed.
+    pub const FOOT_BYTES: usize = FOOT_BYTES as usize;
+
+    /// The segment that begins with these bytes; `None` if they begin none.
+    #[must_use]
+    pub fn read(header: &[u8]) -> Option<NewSegment> {
+        SegmentHeader::decode(header).ok().as_ref().map(NewSegment::of)
+    }
+
+    /// Whether the segment is sealed when its last bytes are these.
+    #[must_use]
+    pub fn is_sealed(&self, foot: &[u8]) -> bool {
+        Foot::decode(foot, self.segment, self.birth, self.capacity).is_some()
+    }
+
+    fn of(header: &SegmentHeader) -> NewSegment {
+        NewSegment {
+            segment: header.segment,
+            incarnation: header.incarnation,
+            birth: header.birth,
+            epoch: header.epoch,
+            capacity: header.capacity,
+        }
+    }
+}
+
 /// The copies of a log.
 pub(crate) struct Copies {
     copiers: Vec<Copier>,
-    /// The segments that some replica may lack a part of.
+    /// The segments of the log.
     trail: Mutex<BTreeMap<SegmentId, Tracked>>,
     /// Rung when a replica has more than before.
     advanced: Notify,
 }
 
 /// A segment to be copied.
+#[derive(Clone)]
 struct Tracked {
-    /// A segment that has left the log needs no copy.
     segment: Weak<Segment>,
-    new: NewSegment,
-    /// Position of the segment's first byte.
-    base: u64,
+    /// Position of the segment's first byte; `None`: an earlier life has finished the segment.
+    base: Option<u64>,
+    /// A new head has these first bytes before the head before it is sealed.
+    opening: u32,
     /// The bytes up to here are certified.
     end: u32,
     sealed: bool,
@@ -88,21 +147,71 @@ struct Copier {
 
 #[derive(Default)]
 struct State {
+    phase: Phase,
     /// The segment that is being copied, and the count of its bytes that the replica has; `None`
     /// before the segment is open there.
     segment: SegmentId,
     copied: Option<u32>,
-    /// Segments that the replica still has and the log does not need.
-    freed: VecDeque<SegmentId>,
+    /// Segments that the replica has and the log does not need, each with the head that must be
+    /// open there before.
+    freed: VecDeque<(SegmentId, SegmentId)>,
+    /// The first head that names no segment that the replica has missed.
+    jump: SegmentId,
     /// The last error, until the next success.
     problem: Option<String>,
 }
 
+impl State {
+    /// Lets the next sync look at all segments.
+    fn fall_behind(&mut self) {
+        (self.phase, self.segment, self.copied) = (Phase::Behind, SegmentId(0), None);
+        self.freed.clear();
+    }
+
+    fn failed(&mut self, work: &Work, problem: String) {
+        self.problem = Some(problem);
+        match (self.phase, work) {
+            // The sync goes on where it was: its end says what the holder must have.
+            (
+                Phase::Behind | Phase::Syncing,
+                Work::Begin | Work::Open(_) | Work::Copy { .. } | Work::Seal { .. },
+            ) => {
+                (self.phase, self.copied) = (Phase::Behind, None);
+            }
+            _ => self.fall_behind(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    /// A sync is to begin.
+    #[default]
+    Behind,
+    Syncing,
+    Following,
+}
+
 /// The next call to a replica.
 enum Work {
-    Open(NewSegment),
-    Copy { segment: Arc<Segment>, start: u32, end: u32, position: u64 },
-    Seal { segment: SegmentId, length: u32 },
+    Begin,
+    Open(Arc<Segment>),
+    Copy {
+        segment: Arc<Segment>,
+        start: u32,
+        end: u32,
+        position: Option<u64>,
+    },
+    /// The next head gets its opening before.
+    Seal {
+        segment: Arc<Segment>,
+        next: Option<(Arc<Segment>, u32)>,
+    },
+    Keep {
+        head: SegmentId,
+        kept: Vec<SegmentId>,
+        position: u64,
+    },
     Free(SegmentId),
 }
 
@@ -130,22 +239,23 @@ impl Copies {
         u32::try_from(self.copiers.len()).expect("at most REPLICAS_MAX")
     }
 
+    /// Adds a segment that an earlier life has finished.
+    pub(crate) fn found(&self, segment: &Arc<Segment>) {
+        let end = segment.header.capacity - FOOT_BYTES;
+        self.add(segment, Tracked { opening: end, end, sealed: true, ..tracked(segment) });
+    }
+
     /// Adds a head that takes over at `base`; its first `end` bytes are its opening.
     pub(crate) fn track(&self, segment: &Arc<Segment>, base: u64, end: u32) {
-        if self.copiers.is_empty() {
-            return;
+        let base = Some(base);
+        self.add(segment, Tracked { base, opening: end, end, ..tracked(segment) });
+    }
+
+    fn add(&self, segment: &Arc<Segment>, tracked: Tracked) {
+        if !self.copiers.is_empty() {
+            self.trail.lock().insert(segment.id(), tracked);
+            self.wake();
         }
-        let header = &segment.header;
-        let new = NewSegment {
-            segment: header.segment,
-            incarnation: header.incarnation,
-            epoch: header.epoch,
-            capacity: header.capacity,
-        };
-        let segment = Arc::downgrade(segment);
-        let tracked = Tracked { segment, new, base, end, sealed: false };
-        self.trail.lock().insert(new.segment, tracked);
-        self.wake();
     }
 
     /// Notes that a segment is certified up to `end`.
@@ -167,20 +277,26 @@ impl Copies {
         self.wake();
     }
 
-    /// Notes that segments have left the log.
-    pub(crate) fn free(&self, segments: &[SegmentId]) {
+    /// Notes that segments have left the log; the head `open` does not name them any more.
+    pub(crate) fn free(&self, segments: &[SegmentId], open: SegmentId) {
         if self.copiers.is_empty() {
             return;
         }
         let mut trail = self.trail.lock();
         for segment in segments {
             trail.remove(segment);
-            for copier in &self.copiers {
-                let mut state = copier.state.lock();
-                // The replica may have the last of them though its reply has not come.
-                if state.segment >= *segment {
-                    state.freed.push_back(*segment);
+        }
+        for copier in &self.copiers {
+            let mut state = copier.state.lock();
+            for segment in segments {
+                match *segment < state.segment {
+                    true => state.freed.push_back((*segment, open)),
+                    false => state.jump = open,
                 }
+            }
+            if state.freed.len() > FREED_MAX {
+                state.jump = open;
+                state.fall_behind();
             }
         }
         drop(trail);
@@ -228,72 +344,84 @@ impl Copies {
         self.advanced.notify_waiters();
     }
 
-    /// The next call to a replica. Passes over segments that have left the log.
+    /// The next call to a replica.
     fn next(&self, copier: &Copier) -> Option<Work> {
         let trail = self.trail.lock();
         let mut state = copier.state.lock();
-        if let Some(&freed) = state.freed.front() {
+        if state.phase == Phase::Following && state.jump > state.segment {
+            state.fall_behind();
+        }
+        if state.phase == Phase::Behind {
+            return Some(Work::Begin);
+        }
+        let is_syncing = state.phase == Phase::Syncing;
+        let from = (Bound::Included(state.segment), Bound::Unbounded);
+        let mut alive = trail
+            .range(from)
+            .filter_map(|(id, tracked)| Some((*id, tracked, tracked.segment.upgrade()?)));
+        let (id, tracked, segment) = alive.next()?;
+        let next = alive.next();
+        if id != state.segment {
+            (state.segment, state.copied) = (id, None);
+        }
+        let Some(copied) = state.copied else { return Some(Work::Open(segment)) };
+        let is_head = tracked.base.is_some() && copied >= tracked.opening;
+        if is_syncing && is_head && next.is_none() && id >= state.jump {
+            let freed = state.freed.iter().map(|(freed, _)| *freed);
+            let kept = trail.range(..id).map(|(kept, _)| *kept).chain(freed).collect();
+            let position = tracked.base.unwrap_or_default() + u64::from(copied.min(tracked.end));
+            return Some(Work::Keep { head: id, kept, position });
+        }
+        if let Some(&(freed, after)) = state.freed.front().filter(|_| !is_syncing)
+            && id >= after
+        {
             return Some(Work::Free(freed));
         }
-        loop {
-            let from = (Bound::Included(state.segment), Bound::Unbounded);
-            let (&id, tracked) = trail.range(from).next()?;
-            let segment = tracked.segment.upgrade();
-            if id != state.segment {
-                (state.segment, state.copied) = (id, None);
-            }
-            let Some((segment, copied)) = segment.map(|segment| (segment, state.copied)) else {
-                state.segment = id.next();
-                state.copied = None;
-                continue;
-            };
-            return match copied {
-                None => Some(Work::Open(tracked.new)),
-                Some(start) if start < tracked.end => {
-                    let end = tracked.end.min(start.saturating_add(COPY_BYTES_MAX));
-                    let position = tracked.base + u64::from(end);
-                    Some(Work::Copy { segment, start, end, position })
-                }
-                Some(length) if tracked.sealed => Some(Work::Seal { segment: id, length }),
-                Some(_) => None,
-            };
+        if copied < tracked.end {
+            let end = tracked.end.min(copied.saturating_add(COPY_BYTES_MAX));
+            let position = tracked.base.map(|base| base + u64::from(end));
+            return Some(Work::Copy { segment, start: copied, end, position });
         }
+        // The head behind a segment that is sealed is there.
+        let (_, next, head) = next.filter(|_| tracked.sealed)?;
+        let next = (!is_syncing).then_some((head, next.opening));
+        Some(Work::Seal { segment, next })
     }
 
-    /// Notes that a call has succeeded.
-    fn done(&self, copier: &Copier, work: &Work) {
-        {
-            let mut state = copier.state.lock();
-            state.problem = None;
-            match work {
-                Work::Open(new) if new.segment == state.segment => state.copied = Some(0),
-                Work::Copy { segment, end, .. } if segment.id() == state.segment => {
-                    state.copied = Some(*end);
-                }
-                Work::Seal { segment, .. } if *segment == state.segment => {
-                    state.segment = segment.next();
-                    state.copied = None;
-                }
-                Work::Free(segment) => drop(state.freed.pop_front_if(|front| front == segment)),
-                Work::Open(_) | Work::Copy { .. } | Work::Seal { .. } => {}
-            }
+    /// Notes that a call has succeeded; of an opening, the replica `has` so many bytes already.
+    fn done(&self, copier: &Copier, work: &Work, has: u32) {
+        let mut state = copier.state.lock();
+        state.problem = None;
+        if state.phase == Phase::Behind && !matches!(work, Work::Begin) {
+            return;
         }
+        let mut reached = None;
         match work {
-            Work::Copy { position, .. } => {
-                copier.position.fetch_max(*position, Ordering::AcqRel);
-                self.advanced.notify_waiters();
+            Work::Begin => state.phase = Phase::Syncing,
+            Work::Open(_) => state.copied = Some(has),
+            Work::Copy { end, position, .. } => {
+                state.copied = Some(*end);
+                // What is copied amid a sync does not count.
+                reached = position.filter(|_| state.phase == Phase::Following);
             }
-            Work::Seal { .. } => self.forget_copied(),
-            Work::Open(_) | Work::Free(_) => {}
+            Work::Seal { next: Some((next, opening)), .. } => {
+                (state.segment, state.copied) = (next.id(), Some(*opening));
+            }
+            Work::Seal { segment, next: None } => {
+                (state.segment, state.copied) = (segment.id().next(), None);
+            }
+            Work::Keep { position, .. } => {
+                state.phase = Phase::Following;
+                reached = Some(*position);
+            }
+            Work::Free(segment) => {
+                let _ = state.freed.pop_front_if(|(front, _)| front == segment);
+            }
         }
-    }
-
-    /// Forgets the segments that all replicas have.
-    fn forget_copied(&self) {
-        let mut trail = self.trail.lock();
-        let oldest = self.copiers.iter().map(|copier| copier.state.lock().segment).min();
-        if let Some(oldest) = oldest {
-            *trail = trail.split_off(&oldest);
+        drop(state);
+        if let Some(position) = reached {
+            copier.position.fetch_max(position, Ordering::AcqRel);
+            self.advanced.notify_waiters();
         }
     }
 }
@@ -309,39 +437,75 @@ pub(crate) async fn follow(env: Env, copies: Arc<Copies>, index: usize) {
         };
         let called = env.timeout(COPY_TIME_MAX, call(&*copier.replica, &work)).await;
         let problem = match called {
-            Ok(Ok(())) => {
+            Ok(Ok(has)) => {
                 pause = Duration::ZERO;
-                copies.done(copier, &work);
+                copies.done(copier, &work, has);
                 continue;
             }
             Ok(Err(problem)) => problem,
             Err(_) => format!("no answer within {} s", COPY_TIME_MAX.as_secs()),
         };
+        tracing::warn!(replica = copier.replica.name(), problem, "a copy of the log is behind");
+        copier.state.lock().failed(&work, problem);
         // The segment's memory and file are not held during the pause.
         drop(work);
-        tracing::warn!(replica = copier.replica.name(), problem, "a copy of the log is behind");
-        copier.state.lock().problem = Some(problem);
         pause = (pause * 2).clamp(COPY_RETRY_MIN, COPY_RETRY_MAX);
         env.sleep(pause).await;
     }
 }
 
-async fn call(replica: &dyn Replica, work: &Work) -> Result<(), String> {
+fn tracked(segment: &Arc<Segment>) -> Tracked {
+    let segment = Arc::downgrade(segment);
+    Tracked { segment, base: None, opening: 0, end: 0, sealed: false }
+}
+
+/// Calls the replica; of an opening, returns the count of bytes that it has.
+async fn call(replica: &dyn Replica, work: &Work) -> Result<u32, String> {
     match work {
-        Work::Open(new) => replica.open(new).await,
-        Work::Copy { segment, start, end, .. } => {
-            // Memory stays while it is held. Without it, flash has the bytes.
-            let memory = segment.with_memory(Clone::clone);
-            let held = memory.as_ref().and_then(|memory| memory.front(*start, *end));
-            if let Some(bytes) = held {
-                return replica.copy(segment.id(), *start, bytes).await;
+        Work::Begin => replica.begin().await?,
+        Work::Open(segment) => return replica.open(&NewSegment::of(&segment.header)).await,
+        Work::Copy { segment, start, end, .. } => copy(replica, segment, *start, *end).await?,
+        Work::Seal { segment, next } => {
+            if let Some((next, opening)) = next
+                && replica.open(&NewSegment::of(&next.header)).await? < *opening
+            {
+                copy(replica, next, 0, *opening).await?;
             }
-            let read = segment.read_raw(*start, *end).await;
-            let bytes =
-                read.map_err(|error| format!("the segment cannot be read here: {error}"))?;
-            replica.copy(segment.id(), *start, &bytes).await
+            let tail = tail(segment).await.map_err(unreadable)?;
+            replica.seal(segment.id(), &tail).await?;
         }
-        Work::Seal { segment, length } => replica.seal(*segment, *length).await,
-        Work::Free(segment) => replica.free(*segment).await,
+        Work::Keep { head, kept, .. } => replica.keep(*head, kept).await?,
+        Work::Free(segment) => replica.free(*segment).await?,
     }
+    Ok(0)
+}
+
+async fn copy(
+    replica: &dyn Replica,
+    segment: &Segment,
+    start: u32,
+    end: u32,
+) -> Result<(), String> {
+    // Memory stays while it is held. Without it, flash has the bytes.
+    let memory = segment.with_memory(Clone::clone);
+    let held = memory.as_ref().and_then(|memory| memory.front(start, end));
+    if let Some(bytes) = held {
+        return replica.copy(segment.id(), start, bytes).await;
+    }
+    let bytes = segment.read_raw(start, end).await.map_err(unreadable)?;
+    replica.copy(segment.id(), start, &bytes).await
+}
+
+/// Table and foot of a sealed segment; empty if the segment is damaged, and so not sealed.
+async fn tail(segment: &Segment) -> std::io::Result<Vec<u8>> {
+    let NewSegment { segment: id, birth, capacity, .. } = NewSegment::of(&segment.header);
+    let foot = segment.read_raw(capacity - FOOT_BYTES, capacity).await?;
+    match Foot::decode(&foot, id, birth, capacity) {
+        Some(foot) => segment.read_raw(capacity - FOOT_BYTES - foot.table, capacity).await,
+        None => Ok(Vec::new()),
+    }
+}
+
+fn unreadable(error: std::io::Error) -> String {
+    format!("the segment cannot be read here: {error}")
 }

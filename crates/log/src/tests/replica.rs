@@ -3,11 +3,11 @@
 use super::{ARENA, NODE, SEGMENT, append, config, recovered, volume, world};
 use crate::format::{Kind, SegmentHeader};
 use crate::walk::walk;
-use crate::{Error, Log, Media, NewSegment, Position, Replica};
+use crate::{Config, Error, Log, Media, NewSegment, Position, Replica};
 use parking_lot::Mutex;
 use rekindle_base::random::Random;
 use rekindle_base::{Incarnation, SegmentId, Serial};
-use rekindle_env::{BoxFuture, Env};
+use rekindle_env::{BoxFuture, Env, Open};
 use rekindle_warm::Arena;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ enum Manner {
     Slow,
     /// A new segment is taken after a second.
     SlowToOpen,
-    /// Every third call fails, before or after it was carried out.
+    /// A call in three fails before it is carried out, another one after that.
     Failing,
     /// No call is answered.
     Gone,
@@ -38,22 +38,77 @@ struct Holder {
 
 struct State {
     manner: Manner,
-    calls: u64,
     /// Count of the slow calls that are under way.
     opening: u64,
+    /// The copies that count.
     open: BTreeMap<SegmentId, Held>,
-    freed: Vec<SegmentId>,
+    /// The copies of a sync.
+    hidden: Option<BTreeMap<SegmentId, Held>>,
+    /// The highest serial that a write with copies has been acknowledged with, and the highest one
+    /// that was released.
+    acked: u64,
+    released: u64,
+    /// The files after each call, with these two; if wanted.
+    history: Option<Vec<Moment>>,
+}
+
+#[derive(Clone)]
+struct Moment {
+    images: Vec<Vec<u8>>,
+    acked: u64,
+    released: u64,
+}
+
+impl State {
+    /// The copy that is being written.
+    fn written(&mut self, segment: SegmentId) -> Result<&mut Held, String> {
+        let hidden = self.hidden.as_mut().and_then(|hidden| hidden.get_mut(&segment));
+        hidden.or(self.open.get_mut(&segment)).ok_or_else(|| "it is not open".to_owned())
+    }
+
+    fn moment(&self) -> Moment {
+        let begun = self.open.values().filter(|copy| !copy.bytes.is_empty());
+        Moment {
+            images: begun.map(Held::image).collect(),
+            acked: self.acked,
+            released: self.released,
+        }
+    }
 }
 
 struct Held {
+    new: NewSegment,
     bytes: Vec<u8>,
-    sealed: bool,
+    /// Of a sealed segment.
+    tail: Option<Vec<u8>>,
+}
+
+impl Held {
+    fn new(new: &NewSegment) -> Held {
+        Held { new: *new, bytes: Vec::new(), tail: None }
+    }
+
+    /// The file of the copy.
+    fn image(&self) -> Vec<u8> {
+        let mut image = self.bytes.clone();
+        image.resize(SEGMENT as usize, 0);
+        let tail = self.tail.as_deref().unwrap_or_default();
+        image[SEGMENT as usize - tail.len()..].copy_from_slice(tail);
+        image
+    }
 }
 
 impl Holder {
     fn new(env: &Env, manner: Manner) -> Arc<Holder> {
-        let state =
-            State { manner, calls: 0, opening: 0, open: BTreeMap::new(), freed: Vec::new() };
+        let state = State {
+            manner,
+            opening: 0,
+            open: BTreeMap::new(),
+            hidden: None,
+            acked: 0,
+            released: 0,
+            history: None,
+        };
         Arc::new(Holder { env: env.clone(), state: Mutex::new(state) })
     }
 
@@ -61,26 +116,29 @@ impl Holder {
         self.state.lock().manner = manner;
     }
 
-    fn call<'a>(
+    fn call<'a, T: Send>(
         &'a self,
-        act: impl FnOnce(&mut State) -> Result<(), String> + Send + 'a,
-    ) -> BoxFuture<'a, Result<(), String>> {
+        act: impl FnOnce(&mut State) -> Result<T, String> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, String>> {
         Box::pin(async move {
-            let (manner, call) = {
-                let mut state = self.state.lock();
-                state.calls += 1;
-                (state.manner, state.calls)
-            };
+            let manner = self.state.lock().manner;
+            let chance = self.env.random_u64() % 3;
             let failed = || Err("it failed on purpose".to_owned());
             match manner {
                 Manner::Gone => std::future::pending().await,
                 Manner::Slow => self.env.sleep(SHORT / 10).await,
-                Manner::Failing if call % 3 == 0 => return failed(),
+                Manner::Failing if chance == 0 => return failed(),
                 Manner::Well | Manner::Failing | Manner::SlowToOpen => {}
             }
-            act(&mut self.state.lock())?;
+            let reply = {
+                let mut state = self.state.lock();
+                let reply = act(&mut state);
+                let moment = state.moment();
+                state.history.iter_mut().for_each(|history| history.push(moment.clone()));
+                reply?
+            };
             // The reply is lost: the same call comes again.
-            if manner == Manner::Failing && call % 3 == 1 { failed() } else { Ok(()) }
+            if manner == Manner::Failing && chance == 1 { failed() } else { Ok(reply) }
         })
     }
 
@@ -89,11 +147,15 @@ impl Holder {
         let state = self.state.lock();
         let mut serials = Vec::new();
         for copy in state.open.values().filter(|copy| !copy.bytes.is_empty()) {
-            let mut image = copy.bytes.clone();
-            image.resize(SEGMENT as usize, 0);
+            let image = copy.image();
             let header = SegmentHeader::decode(&image).expect("a copy begins with its header");
             let walked = walk(&image, &header, true);
-            assert_eq!(walked.end as usize, copy.bytes.len(), "only whole batches are copied");
+            let is_whole =
+                copy.bytes.len() > walked.end as usize && copy.new.is_sealed(foot(&image));
+            assert!(
+                walked.end as usize == copy.bytes.len() || is_whole,
+                "only whole batches are copied"
+            );
             let changes = walked.listed.iter();
             let changes = changes.filter(|entry| matches!(entry.kind, Kind::Change(_)));
             serials.extend(changes.map(|entry| entry.serial.0));
@@ -107,10 +169,24 @@ impl Replica for Holder {
         "holder".to_owned()
     }
 
-    fn open<'a>(&'a self, new: &'a NewSegment) -> BoxFuture<'a, Result<(), String>> {
-        let open = self.call(move |state| {
-            state.open.entry(new.segment).or_insert(Held { bytes: Vec::new(), sealed: false });
+    fn begin(&self) -> BoxFuture<'_, Result<(), String>> {
+        self.call(|state| {
+            state.hidden.get_or_insert_default();
             Ok(())
+        })
+    }
+
+    fn open<'a>(&'a self, new: &'a NewSegment) -> BoxFuture<'a, Result<u32, String>> {
+        let open = self.call(move |state| {
+            let counted = state.open.get(&new.segment).filter(|held| held.tail.is_some());
+            let held = match (&mut state.hidden, counted) {
+                (Some(_), Some(sealed)) => sealed,
+                (Some(hidden), None) => hidden.entry(new.segment).or_insert(Held::new(new)),
+                (None, _) => state.open.entry(new.segment).or_insert(Held::new(new)),
+            };
+            assert_eq!(held.new, *new, "a segment's number is used once");
+            let has = if held.tail.is_some() { SEGMENT as usize } else { held.bytes.len() };
+            Ok(u32::try_from(has).unwrap())
         });
         Box::pin(async move {
             if self.state.lock().manner == Manner::SlowToOpen {
@@ -129,40 +205,93 @@ impl Replica for Holder {
         bytes: &'a [u8],
     ) -> BoxFuture<'a, Result<(), String>> {
         self.call(move |state| {
-            let copy = state.open.get_mut(&segment).ok_or("it is not open")?;
+            let copy = state.written(segment)?;
             let offset = offset as usize;
             assert!(offset <= copy.bytes.len(), "a copy has no gaps");
-            assert!(!copy.sealed, "a sealed copy gets no more bytes");
+            assert!(copy.tail.is_none(), "a sealed copy gets no more bytes");
             let known = (copy.bytes.len() - offset).min(bytes.len());
             assert_eq!(copy.bytes[offset..offset + known], bytes[..known], "bytes never change");
             copy.bytes.extend_from_slice(&bytes[known..]);
+            if offset == 0 {
+                assert_eq!(NewSegment::read(bytes), Some(copy.new));
+            }
             Ok(())
         })
     }
 
-    fn seal(&self, segment: SegmentId, length: u32) -> BoxFuture<'_, Result<(), String>> {
+    fn seal<'a>(&'a self, segment: SegmentId, tail: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
         self.call(move |state| {
-            let copy = state.open.get_mut(&segment).ok_or("it is not open")?;
-            assert_eq!(copy.bytes.len(), length as usize, "it is sealed as a whole");
-            copy.sealed = true;
+            let copy = state.written(segment)?;
+            copy.tail = Some(tail.to_vec());
+            assert!(copy.new.is_sealed(foot(&copy.image())), "it is sealed as a whole");
+            Ok(())
+        })
+    }
+
+    fn keep<'a>(
+        &'a self,
+        head: SegmentId,
+        kept: &'a [SegmentId],
+    ) -> BoxFuture<'a, Result<(), String>> {
+        self.call(move |state| {
+            let Some(hidden) = state.hidden.take() else { return Ok(()) };
+            // A reply was lost, and the log has begun anew.
+            let is_there =
+                |segment| hidden.contains_key(segment) || state.open.contains_key(segment);
+            if !kept.iter().chain([&head]).all(is_there) {
+                state.hidden = Some(hidden);
+                return Err("it lacks a segment".to_owned());
+            }
+            state.open.retain(|segment, _| *segment >= head || kept.contains(segment));
+            state.open.extend(hidden);
             Ok(())
         })
     }
 
     fn free(&self, segment: SegmentId) -> BoxFuture<'_, Result<(), String>> {
         self.call(move |state| {
+            assert!(state.hidden.is_none(), "a sync says what is kept");
             state.open.remove(&segment);
-            state.freed.push(segment);
             Ok(())
         })
     }
 }
 
+fn foot(image: &[u8]) -> &[u8] {
+    &image[image.len() - NewSegment::FOOT_BYTES..]
+}
+
+/// Starts a log over nothing but the copies, and returns the serials that it recovers.
+async fn restored(env: &Env, images: &[Vec<u8>], number: &mut u32) -> Vec<u64> {
+    *number += 1;
+    let config = Config { folder: format!("/copies/{number}").into(), ..config(8) };
+    env.disk().create_folder(&config.folder).await.unwrap();
+    for (file, image) in (1..).zip(images) {
+        let path = config.folder.join(format!("{file:08}.seg"));
+        let file = env.disk().open(&path, Open::Create).await.unwrap();
+        file.write_at(image, 0).await.unwrap();
+        file.sync_data().await.unwrap();
+    }
+    let memory = format!("/memory/copies{number}");
+    let arena = Arena::open_sized(env, Path::new(&memory), NODE, 4, SEGMENT).expect("memory");
+    let found = Log::find(env, arena, config, true, None).await.expect("a folder");
+    let (log, opened) = found.open(Incarnation(2)).await.expect("the copies are a log");
+    assert_eq!(opened.damage, Vec::<String>::new());
+    let serials = recovered(&log, volume(1)).await;
+    log.close().await.unwrap();
+    serials
+}
+
 async fn open(env: &Env, holders: &[Arc<Holder>]) -> Log {
+    begin(env, holders, 1).await
+}
+
+/// Opens the log in its folder as the start with this number.
+async fn begin(env: &Env, holders: &[Arc<Holder>], life: u64) -> Log {
     let arena = Arena::open_sized(env, Path::new(ARENA), NODE, 4, SEGMENT).expect("memory");
     let found = Log::find(env, arena, config(8), true, None).await.expect("a folder");
     let replicas = holders.iter().map(|holder| holder.clone() as Arc<dyn Replica>).collect();
-    found.with_replicas(replicas).open(Incarnation(1)).await.expect("it opens").0
+    found.with_replicas(replicas).open(Incarnation(life)).await.expect("it opens").0
 }
 
 async fn reaches(env: &Env, log: &Log, media: Media, position: Position) -> bool {
@@ -254,7 +383,7 @@ fn copies_follow_the_log_over_rollovers_and_are_freed_with_it() {
             let env = world.env();
             let holder = Holder::new(&env, Manner::Failing);
             let log = open(&env, std::slice::from_ref(&holder)).await;
-            let mut released = 0;
+            let (mut released, mut number) = (0, 0);
             for serial in 1..=200 {
                 let length = 100 + random.below(3000) as usize;
                 let (position, _) = append(&log, volume(1), serial, length).await.unwrap();
@@ -263,6 +392,11 @@ fn copies_follow_the_log_over_rollovers_and_are_freed_with_it() {
                     let serials = holder.serials();
                     let kept: Vec<u64> =
                         serials.into_iter().filter(|serial| *serial > released).collect();
+                    assert_eq!(kept, (released + 1..=serial).collect::<Vec<_>>(), "seed {seed}");
+                    let images = holder.state.lock().moment().images;
+                    let restored = restored(&env, &images, &mut number).await;
+                    let kept: Vec<u64> =
+                        restored.into_iter().filter(|serial| *serial > released).collect();
                     assert_eq!(kept, (released + 1..=serial).collect::<Vec<_>>(), "seed {seed}");
                 }
                 if random.below(8) == 0 {
@@ -273,8 +407,6 @@ fn copies_follow_the_log_over_rollovers_and_are_freed_with_it() {
             let (position, _) = append(&log, volume(1), 201, 10).await.unwrap();
             log.reach(COPIES, position).await.expect("the log is well");
             env.sleep(Duration::from_secs(20)).await;
-            let freed = holder.state.lock().freed.clone();
-            assert!(!freed.is_empty(), "what left the log has left the holder");
             let held: Vec<SegmentId> = holder.state.lock().open.keys().copied().collect();
             let live: Vec<SegmentId> =
                 log.view().segments.iter().map(|segment| segment.segment).collect();
@@ -337,4 +469,102 @@ fn a_segment_that_leaves_the_log_while_a_replica_opens_it_is_freed_there() {
             log.view().segments.iter().map(|segment| segment.segment).collect();
         assert!(held.iter().all(|segment| live.contains(segment)), "{held:?} of {live:?}");
     });
+}
+
+/// Appends random changes until serial `last`, some of them acknowledged with their copies, and
+/// releases some.
+async fn work(
+    env: &Env,
+    log: &Log,
+    holder: &Holder,
+    random: &mut Random,
+    (first, last): (u64, u64),
+) {
+    for serial in first..=last {
+        let length = 100 + random.below(4000) as usize;
+        let (position, _) = append(log, volume(1), serial, length).await.unwrap();
+        match random.below(6) {
+            0 => {
+                log.reach(COPIES, position).await.expect("the log is well");
+                holder.state.lock().acked = serial;
+            }
+            1 => {
+                let mut state = holder.state.lock();
+                state.released = serial - random.below(serial - state.released);
+                log.release(volume(1), Serial(state.released));
+            }
+            2 => log.reach(Media::FLASH, position).await.expect("the log is well"),
+            3 => env.sleep(SHORT / 20).await,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn after_each_call_the_copies_alone_are_a_log_with_everything_that_was_acknowledged() {
+    for seed in 0..6 {
+        let world = world(seed);
+        let history = world.block_on(async {
+            let env = world.env();
+            let mut random = Random::new(seed);
+            let manner = [Manner::Well, Manner::Failing, Manner::Slow][seed as usize % 3];
+            let holder = Holder::new(&env, manner);
+            holder.state.lock().history = Some(Vec::new());
+            let mut last = 0;
+            // Lives that end well, and lives that are killed.
+            for life in 1..=4 {
+                let log = begin(&env, std::slice::from_ref(&holder), life).await;
+                let next = last + 20 + random.below(40);
+                work(&env, &log, &holder, &mut random, (last + 1, next)).await;
+                last = next;
+                if random.below(2) == 0 {
+                    log.close().await.unwrap();
+                }
+                drop(log);
+                // The copiers end with the log.
+                env.sleep(SHORT * 60).await;
+            }
+            holder.state.lock().history.take().unwrap()
+        });
+        assert!(history.len() > 50, "{}", history.len());
+        for (call, moment) in history.iter().enumerate().filter(|(_, at)| at.acked > 0) {
+            let elsewhere = self::world(seed);
+            elsewhere.block_on(async {
+                let serials = restored(&elsewhere.env(), &moment.images, &mut 0).await;
+                let wanted = moment.released + 1..=moment.acked;
+                let lacks = wanted.clone().find(|serial| !serials.contains(serial));
+                assert_eq!(
+                    lacks, None,
+                    "of {wanted:?} after call {call}, seed {seed}: {serials:?}"
+                );
+            });
+        }
+    }
+}
+
+#[test]
+fn a_holder_that_has_lost_its_copies_gets_them_all_at_the_next_start() {
+    for seed in 0..4 {
+        let world = world(seed);
+        world.block_on(async {
+            let env = world.env();
+            let mut random = Random::new(seed);
+            let holder = Holder::new(&env, Manner::Well);
+            let log = begin(&env, std::slice::from_ref(&holder), 1).await;
+            work(&env, &log, &holder, &mut random, (1, 60)).await;
+            if seed % 2 == 0 {
+                log.close().await.unwrap();
+            }
+            drop(log);
+            let other = Holder::new(&env, Manner::Failing);
+            other.state.lock().released = holder.state.lock().released;
+            let log = begin(&env, std::slice::from_ref(&other), 2).await;
+            let (position, _) = append(&log, volume(1), 61, 100).await.unwrap();
+            log.reach(COPIES, position).await.expect("all of the log is copied");
+            let Moment { images, released, .. } = other.state.lock().moment();
+            let serials = restored(&env, &images, &mut 0).await;
+            let lacks = (released + 1..=61).find(|serial| !serials.contains(serial));
+            assert_eq!(lacks, None, "seed {seed}: {serials:?}");
+        });
+    }
 }

@@ -21,12 +21,12 @@ struct Holder {
 }
 
 impl Holder {
-    fn answer(&self) -> BoxFuture<'_, Result<(), String>> {
+    fn answer<T: Send + 'static>(&self, reply: T) -> BoxFuture<'_, Result<T, String>> {
         Box::pin(async {
             while !*self.is_there.lock() {
                 self.env.sleep(Duration::from_millis(10)).await;
             }
-            Ok(())
+            Ok(reply)
         })
     }
 }
@@ -36,20 +36,28 @@ impl Replica for Holder {
         "holder".to_owned()
     }
 
-    fn open<'a>(&'a self, _: &'a NewSegment) -> BoxFuture<'a, Result<(), String>> {
-        self.answer()
+    fn begin(&self) -> BoxFuture<'_, Result<(), String>> {
+        self.answer(())
+    }
+
+    fn open<'a>(&'a self, _: &'a NewSegment) -> BoxFuture<'a, Result<u32, String>> {
+        self.answer(0)
     }
 
     fn copy<'a>(&'a self, _: SegmentId, _: u32, _: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
-        self.answer()
+        self.answer(())
     }
 
-    fn seal(&self, _: SegmentId, _: u32) -> BoxFuture<'_, Result<(), String>> {
-        self.answer()
+    fn seal<'a>(&'a self, _: SegmentId, _: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
+        self.answer(())
+    }
+
+    fn keep<'a>(&'a self, _: SegmentId, _: &'a [SegmentId]) -> BoxFuture<'a, Result<(), String>> {
+        self.answer(())
     }
 
     fn free(&self, _: SegmentId) -> BoxFuture<'_, Result<(), String>> {
-        self.answer()
+        self.answer(())
     }
 }
 
