@@ -366,9 +366,9 @@ impl Copies {
         }
         let Some(copied) = state.copied else { return Some(Work::Open(segment)) };
         let is_head = tracked.base.is_some() && copied >= tracked.opening;
-        if is_syncing && is_head && next.is_none() && id >= state.jump {
-            let freed = state.freed.iter().map(|(freed, _)| *freed);
-            let kept = trail.range(..id).map(|(kept, _)| *kept).chain(freed).collect();
+        if is_syncing && is_head && next.is_none() {
+            // The newest head names nothing that has left the log.
+            let kept = trail.range(..id).map(|(kept, _)| *kept).collect();
             let position = tracked.base.unwrap_or_default() + u64::from(copied.min(tracked.end));
             return Some(Work::Keep { head: id, kept, position });
         }
