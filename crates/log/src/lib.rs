@@ -316,15 +316,17 @@ impl Log {
         if media.copies == 0 {
             return Ok(());
         }
-        self.has_replicas(media.copies)?;
+        if media.copies > self.replicas() {
+            return Err(Error::NoReplica { wanted: media.copies, has: self.replicas() });
+        }
         let position = position.min(inner.appended());
         inner.copies.until(media.copies, position, || inner.check()).await
     }
 
-    /// Checks that each segment has so many replicas ([`Error::NoReplica`] if not).
-    pub fn has_replicas(&self, wanted: u8) -> Result<(), Error> {
-        let has = u8::try_from(self.inner.copies.count()).unwrap_or(u8::MAX);
-        if wanted > has { Err(Error::NoReplica { wanted, has }) } else { Ok(()) }
+    /// Count of the replicas that each segment is copied to.
+    #[must_use]
+    pub fn replicas(&self) -> u8 {
+        u8::try_from(self.inner.copies.count()).unwrap_or(u8::MAX)
     }
 
     /// The replicas that lack something that was committed, each with its last error, if it gave

@@ -159,6 +159,7 @@ impl Node {
             }
         };
         let Known { open, identity, writer, record, home } = known;
+        let copied_from = home.copied_from;
         if home.warm != warm.name {
             // Written before the memory is used: the next start must find it.
             keeper.change(|home| home.warm.clone_from(&warm.name)).await?;
@@ -225,6 +226,7 @@ impl Node {
             log,
             frames: warm.frames.clone(),
             memory_outlives_process,
+            copied_from,
         };
         let core = Core::assemble(env, (&config, sizes, &scale), ground, kinds);
         crate::marks::begin(env, &core, &identity);

@@ -7,6 +7,7 @@ use crate::config::{Config, Sizes, Sweep};
 use crate::indirect;
 use crate::record::NodeRecord;
 use crate::scale::Scale;
+use rekindle_base::Incarnation;
 use rekindle_content::Content;
 use rekindle_content::sweep::{Budget, Options, Sweeper};
 use rekindle_datastore::Store;
@@ -31,6 +32,8 @@ pub(crate) struct Ground {
     /// Block frames of warm memory, if there is room for any.
     pub(crate) frames: Option<Frames>,
     pub(crate) memory_outlives_process: bool,
+    /// See [`rekindle_staging::Config::copied_from`].
+    pub(crate) copied_from: Incarnation,
 }
 
 /// Returns the kinds of volumes that this binary knows: the one registration of each.
@@ -60,8 +63,7 @@ impl Core {
         ground: Ground,
         kinds: Vec<Box<dyn Kind>>,
     ) -> Self {
-        let Ground { store, identity, writer, record, log, frames, memory_outlives_process } =
-            ground;
+        let Ground { store, identity, writer, record, log, frames, .. } = ground;
         let writer = match (&frames, record.copies) {
             (Some(frames), Some(era)) => {
                 writer.with_cache(Arc::new(WarmRecordCache::new(frames.clone(), era)))
@@ -70,7 +72,11 @@ impl Core {
         };
         let content = content_config(config, &identity, scale);
         let content = Content::open_warm(env.clone(), store, content, frames);
-        let staging = staging_config(config, sizes, scale, memory_outlives_process);
+        let staging = staging_config(
+            (config, sizes, scale),
+            ground.memory_outlives_process,
+            ground.copied_from,
+        );
         let staging =
             Staging::start(env.clone(), log.clone(), content.clone(), writer.clone(), staging);
         staging.taken(record.taken);
@@ -104,10 +110,9 @@ fn content_config(config: &Config, identity: &Identity, scale: &Scale) -> rekind
 }
 
 fn staging_config(
-    config: &Config,
-    sizes: Sizes,
-    scale: &Scale,
+    (config, sizes, scale): (&Config, Sizes, &Scale),
     memory_outlives_process: bool,
+    copied_from: Incarnation,
 ) -> rekindle_staging::Config {
     let destage = &config.destage;
     rekindle_staging::Config {
@@ -121,6 +126,7 @@ fn staging_config(
         index_at_once: scale.index_at_once,
         age_deadline: destage.deadline,
         memory_outlives_process,
+        copied_from,
     }
 }
 

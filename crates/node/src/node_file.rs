@@ -19,8 +19,10 @@ use std::time::Duration;
 
 /// Name of the file in the daemon's folder.
 pub const NAME: &str = "node.json";
-/// Newest format version.
-pub(crate) const FORMAT: u32 = 2;
+/// Newest format version: that of a folder of copies.
+pub(crate) const FORMAT: u32 = 3;
+/// The format of any other folder.
+const FORMAT_OWN: u32 = 2;
 /// Longest accepted file, bytes.
 const BYTES_MAX: u64 = 64 * 1024;
 /// The file is padded with blanks to a multiple of this, bytes, so that the next writing needs no
@@ -48,6 +50,15 @@ pub struct NodeFile {
     /// Name of the warm memory's file, if another file had taken the usual name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<String>,
+    /// The folder consists of copies that another machine has kept of the node's log, up to this
+    /// start; 0: it is the node's own folder. Only format 3 has it, so that an older binary does
+    /// not take the one for the other.
+    #[serde(default, skip_serializing_if = "is_own")]
+    pub copied_from: Incarnation,
+}
+
+fn is_own(copied_from: &Incarnation) -> bool {
+    *copied_from == Incarnation(0)
 }
 
 /// The log that its folder must hold, so that an absent log is not taken for a new one. Written
@@ -90,7 +101,7 @@ impl NodeFile {
         let rekindle = "node".to_owned();
         Self {
             rekindle,
-            format: FORMAT,
+            format: FORMAT_OWN,
             node,
             store,
             created,
@@ -98,7 +109,16 @@ impl NodeFile {
             starts,
             log: None,
             warm: None,
+            copied_from: Incarnation(0),
         }
+    }
+
+    /// Makes the file for a folder with copies of this node's log, which another machine keeps. The
+    /// log there is as new as its copies, so the file names none.
+    #[must_use]
+    pub fn of_copies(&self, incarnation: Incarnation) -> Self {
+        let format = FORMAT;
+        Self { format, log: None, warm: None, copied_from: incarnation, ..self.clone() }
     }
 
     /// Returns the log that the folder must hold, if there is one.

@@ -248,6 +248,7 @@ impl Served {
                 size: setup.size,
                 policy: setup.policy,
                 ack: setup.ack,
+                copies: 0,
                 settings: settings.clone(),
             };
             match self.service.create_volume(request).await {

@@ -17,6 +17,11 @@ pub enum Error {
     /// A newer life of this node has taken over.
     #[error("{0}")]
     Deposed(String),
+    /// The volume asked for no copies on other nodes, and this node has nothing but copies.
+    #[error(
+        "volume {0} asked for no copies on other nodes: what it wrote last may be on the lost machine alone, and the volume waits for it"
+    )]
+    NotCopied(String),
     /// The volume is out of service.
     #[error("volume {0} is not in service")]
     Closed(String),
@@ -65,7 +70,7 @@ impl Error {
             Error::Content(error) => error.kind(),
             Error::Log(error) => error.kind(),
             Error::Fenced(_) | Error::Deposed(_) => Kind::Fenced,
-            Error::Closed(_) => Kind::Unavailable,
+            Error::Closed(_) | Error::NotCopied(_) => Kind::Unavailable,
             Error::Invalid(_) => Kind::Invalid,
             Error::SetBack { .. } | Error::Lost { .. } | Error::Quarantined { .. } => Kind::Damaged,
         }

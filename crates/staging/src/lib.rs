@@ -33,6 +33,7 @@ pub use range::home::{Extent, Fold, RangeHome};
 pub use range::quarantine::Lost;
 pub use record::append::NewRecord;
 pub use record::{Record, RecordHome};
+pub use rekindle_log::limits::REPLICAS_MAX;
 pub use repair::salvage::{Allowance, Back, DamageReport, Salvaged};
 pub use shape::Home;
 pub use vault::{Accepted, Logged, Vault, VaultBody, VaultState, Version};
@@ -45,14 +46,14 @@ pub const FORMATS: [(&str, u32); 1] = [(
 )];
 
 use ack::fence::Fence;
-use ack::policy::Mode;
+use ack::policy::{Means, Mode};
 use destage::destager;
 use destage::destager::Destager;
 use destage::previous_root::Retained;
 use parking_lot::Mutex;
 use recover::deferred_index;
 use recover::recovery::Parked;
-use rekindle_base::{Serial, VolumeId};
+use rekindle_base::{Incarnation, Serial, VolumeId};
 use rekindle_content::Content;
 use rekindle_datastore::record::{Held, Writer};
 use rekindle_env::{BoxFuture, Env};
@@ -97,6 +98,10 @@ pub struct Config {
     /// (`rekindle_warm::Arena::outlives_process`). If not, ack `memory` would promise what the node
     /// cannot keep, and such volumes are served as with ack `flash`.
     pub memory_outlives_process: bool,
+    /// The log is made of copies that another machine has kept of it, up to this life; 0: it is
+    /// this machine's own. Volumes that asked for no copies may have had changes which only the
+    /// lost machine has, so they are not served.
+    pub copied_from: Incarnation,
 }
 
 /// The staging of one node. All clones are the same staging; destaging ends with the last of them.
@@ -269,7 +274,7 @@ impl Staging {
         if let Some(present) = inner.volumes.lock().get(&value.id) {
             return Ok(present.clone());
         }
-        inner.log.has_replicas(value.copies)?;
+        inner.is_here(value)?;
         let mode = self.mode_of(value);
         if let Some(downgrade) = mode.downgrade(value.policy, value.ack) {
             tracing::warn!(volume = value.name, "{downgrade}");
@@ -307,7 +312,11 @@ impl Staging {
     }
 
     fn mode_of(&self, vault: &Vault) -> Mode {
-        Mode::of(vault.policy, vault.ack, vault.copies, self.inner.config.memory_outlives_process)
+        let means = Means {
+            memory: self.inner.config.memory_outlives_process,
+            replicas: self.inner.log.replicas(),
+        };
+        Mode::of(vault.policy, vault.ack, vault.copies, means)
     }
 
     /// The message to the user that writes of a volume wait on this machine for more than its `ack`
@@ -401,6 +410,17 @@ impl Inner {
         let (found, known) = (vault.checkpoint, self.log.released(vault.id));
         match found < known {
             true => Err(Error::SetBack { volume: vault.name.clone(), found, known }),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns an error when changes of the volume may be on the machine alone of whose log this
+    /// one has copies.
+    fn is_here(&self, vault: &Vault) -> Result<(), Error> {
+        let asked_for_none = vault.policy == Policy::Back && vault.copies == 0;
+        let is_copied = self.config.copied_from != Incarnation(0);
+        match is_copied && asked_for_none && vault.incarnation <= self.config.copied_from {
+            true => Err(Error::NotCopied(vault.name.clone())),
             false => Ok(()),
         }
     }

@@ -86,6 +86,8 @@ pub struct Spec {
     pub settings: VaultBody,
     pub policy: Policy,
     pub ack: Ack,
+    /// Count of the copies on other nodes that a write waits for.
+    pub copies: u8,
 }
 
 /// The volumes of a node. Clones mean the same registry.

@@ -64,6 +64,7 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
         age_deadline: Duration::from_secs(60),
         destage_writes_per_minute: 0,
         memory_outlives_process: true,
+        copied_from: Incarnation(0),
     };
     let staging = Staging::start(env.clone(), log, content.clone(), writer.clone(), config);
     let volumes = Volumes::open(Parts {
@@ -79,7 +80,7 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
 
 fn spec(policy: Policy, ack: Ack) -> Spec {
     let settings = VaultBody::of(&Layout::Fixed { block_size: BLOCK }).unwrap();
-    Spec { name: "vm1".into(), kind: KIND.into(), size: SIZE, settings, policy, ack }
+    Spec { name: "vm1".into(), kind: KIND.into(), size: SIZE, settings, policy, ack, copies: 0 }
 }
 
 /// Another kind of volume.

@@ -75,6 +75,8 @@ Examples:
   rekindle volume create vm1 --size 20G
   rekindle volume create archive --size 1T --policy through
       acknowledged when the store has it
+  rekindle volume create mail --size 100G --copies 1
+      acknowledged when this node's flash and another node have it
   rekindle volume create scratch --size 512M --ack memory
       survives kill -9; what was not FLUSHed does not survive a power cut")]
 pub struct Create {
@@ -92,6 +94,9 @@ pub struct Create {
     /// process
     #[arg(long, default_value = "flash", value_parser = parse::ack())]
     pub ack: Ack,
+    /// Copies on other nodes that a write waits for, with policy back: see `rekindle up --copy-to`
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub copies: u8,
     /// What it holds: block = the bytes of a disk [default: block]
     #[arg(long)]
     pub kind: Option<String>,

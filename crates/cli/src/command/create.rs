@@ -15,6 +15,7 @@ pub fn request(create: &Create) -> Value {
         size: create.size,
         policy: create.policy,
         ack: create.ack,
+        copies: create.copies,
         settings: block_size.into_iter().collect(),
     })
 }

@@ -86,7 +86,7 @@ pub fn print_list(volumes: &[Volume]) {
             volume.name.clone(),
             volume.kind.clone(),
             format_size(volume.size),
-            word(volume.policy),
+            policy(volume),
             acknowledged(volume).unwrap_or_else(|| "-".to_owned()),
             format!("{}{}", volume.state, mark(volume)),
             volume.clients.to_string(),
@@ -95,6 +95,12 @@ pub fn print_list(volumes: &[Volume]) {
         ]);
     }
     output::rows(&table);
+}
+
+/// Returns the policy, with the copies that a write waits for: `back+1`.
+fn policy(volume: &Volume) -> String {
+    let copies = (volume.copies > 0).then(|| format!("+{}", volume.copies));
+    word(volume.policy) + &copies.unwrap_or_default()
 }
 
 /// Returns what acknowledges a write, for the policy that leaves the choice.
@@ -125,7 +131,7 @@ fn show(common: &Common, named: &Named) -> Outcome {
         ("id", volume.id.clone()),
         ("size", format!("{} ({} bytes)", format_size(volume.size), volume.size)),
         ("kind", kind(&volume)),
-        ("policy", format!("{}{ack}", word(volume.policy))),
+        ("policy", format!("{}{ack}", policy(&volume))),
         ("state", format!("{}{reason}", volume.state)),
         ("created", output::moment(volume.created)),
         ("owner", volume.owner.clone().unwrap_or_else(|| "none yet".to_owned())),

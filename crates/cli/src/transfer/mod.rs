@@ -268,6 +268,7 @@ fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<(Volum
                 policy: import.policy,
                 ack: import.ack,
                 kind: None,
+                copies: 0,
                 block_size: None,
             };
             Ok((client.post("/api/v1/volumes", &create::request(&wanted))?, true))

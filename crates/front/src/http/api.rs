@@ -153,10 +153,17 @@ pub struct CreateVolume {
     pub policy: Policy,
     #[serde(default)]
     pub ack: Ack,
+    /// Count of the copies on other nodes that a write with policy `back` waits for, 0 to 3.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub copies: u8,
     /// The settings of the kind.
     #[serde(flatten)]
     #[schema(value_type = BTreeMap<String, Object>)]
     pub settings: Fields,
+}
+
+fn is_zero(copies: &u8) -> bool {
+    *copies == 0
 }
 
 /// The fields of a volume that only its kind understands. They stand among those of every volume.
@@ -349,6 +356,8 @@ pub struct Volume {
     pub body: Fields,
     pub policy: Policy,
     pub ack: Ack,
+    /// Count of the copies on other nodes that a write waits for.
+    pub copies: u8,
     /// Why writes wait on this node for more than `ack` asks for, if they do.
     pub downgrade: Option<String>,
     /// The state: `unattached`, `attached`, `stalled`, ...

@@ -23,6 +23,7 @@ pub(super) fn volume(info: rekindle_volume::Info, nbd: &[Address]) -> Volume {
         body: vault.body.0.into_iter().collect(),
         policy: vault.policy,
         ack: vault.ack,
+        copies: vault.copies,
         downgrade: None,
         state: info.state.as_str().to_owned(),
         reason: info.reason,
@@ -48,6 +49,7 @@ pub(super) fn spec(request: CreateVolume, kinds: &Kinds) -> rekindle_volume::Spe
         settings: VaultBody(request.settings.into_iter().collect()),
         policy: request.policy,
         ack: request.ack,
+        copies: request.copies,
     }
 }
 

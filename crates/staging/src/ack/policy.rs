@@ -6,12 +6,13 @@
 //! | `back` | `flash` | any | flash, N copies | flash, N copies |
 //! | `back` | `memory` | outlives the process, N = 0 | nothing: it is appended | flash |
 //! | `back` | `memory` | otherwise | flash, N copies; the user is told | flash, N copies |
+//! | `back` | any | fewer replicas than N | the datastore; the user is told | the datastore |
 //! | `through` | any | any | the datastore | the datastore |
 //! | `uncached` | any | any | the datastore | the datastore |
 //!
 //! N is the volume's count of copies on other nodes, mostly 0. Copies are made of the batches that
-//! flash gets, so memory alone never acknowledges them. A node whose log has fewer replicas does
-//! not serve the volume: it would promise less than the volume's settings say.
+//! flash gets, so memory alone never acknowledges them. A node whose log has fewer replicas
+//! promises more instead, since it cannot promise less than the volume's settings say.
 //!
 //! Flow control may hold any acknowledgement back beyond that (`crate::ack::flow`).
 
@@ -65,15 +66,24 @@ pub(crate) enum Verdict {
     Store,
 }
 
+/// The means of this node to keep what it acknowledges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Means {
+    /// Whether warm memory outlives the process.
+    pub(crate) memory: bool,
+    /// Count of the log's replicas.
+    pub(crate) replicas: u8,
+}
+
 impl Mode {
-    /// The mode of a volume with so many `copies` on a machine whose warm memory outlives the
-    /// process, or does not.
-    pub(crate) fn of(policy: Policy, ack: Ack, copies: u8, memory_outlives_process: bool) -> Self {
+    /// The mode of a volume with so many `copies` on a node with these means.
+    pub(crate) fn of(policy: Policy, ack: Ack, copies: u8, means: Means) -> Self {
         let barrier = Media { flash: true, copies };
         match (policy, ack) {
             (Policy::Uncached, _) => Self::Store { keep: false },
             (Policy::Through, _) => Self::Store { keep: true },
-            (Policy::Back, Ack::Memory) if memory_outlives_process && copies == 0 => {
+            (Policy::Back, _) if copies > means.replicas => Self::Store { keep: true },
+            (Policy::Back, Ack::Memory) if means.memory && copies == 0 => {
                 Self::Log { write: Media::MEMORY, barrier }
             }
             (Policy::Back, Ack::Memory | Ack::Flash) => Self::Log { write: barrier, barrier },
@@ -91,6 +101,11 @@ impl Mode {
 
     /// The message to the user that writes wait for more than the volume's ack asks for, if so.
     pub(crate) fn downgrade(self, policy: Policy, ack: Ack) -> Option<&'static str> {
+        if policy == Policy::Back && matches!(self, Self::Store { .. }) {
+            return Some(
+                "served as policy through: this node's log has fewer copies on other nodes, see `rekindle up --copy-to`",
+            );
+        }
         let asked_for_memory = (policy, ack) == (Policy::Back, Ack::Memory);
         let served = self.shown();
         (asked_for_memory && served.flash).then_some(match served.copies {
@@ -145,6 +160,10 @@ mod tests {
         Progress { appended: END, flash: Position(at), copies: Copied::default() }
     }
 
+    fn means(memory: bool, replicas: u8) -> Means {
+        Means { memory, replicas }
+    }
+
     /// The same, with the positions of two replicas.
     fn copied(at: u64, replicas: [u64; 2]) -> Progress {
         Progress { copies: Copied::of(replicas.into_iter().map(Position)), ..flash(at) }
@@ -164,7 +183,7 @@ mod tests {
             (Policy::Uncached, Ack::Memory, false, Store, Store),
         ];
         for (policy, ack, outlives, write, barrier) in rows {
-            let mode = Mode::of(policy, ack, 0, outlives);
+            let mode = Mode::of(policy, ack, 0, means(outlives, 0));
             for short in [0, 99] {
                 assert_eq!(mode.verdict(false, END, &flash(short)), write, "{policy:?} {ack:?}");
                 assert_eq!(mode.verdict(true, END, &flash(short)), barrier, "{policy:?} {ack:?}");
@@ -190,7 +209,7 @@ mod tests {
                 (2, 100, [100, 100], Acked),
                 (3, 100, [100, 100], Wait(END)),
             ] {
-                let mode = Mode::of(Policy::Back, ack, copies, true);
+                let mode = Mode::of(Policy::Back, ack, copies, means(true, 3));
                 let progress = copied(on_flash, replicas);
                 assert_eq!(mode.verdict(true, END, &progress), verdict, "{copies} {replicas:?}");
                 assert_eq!(mode.verdict(false, END, &progress), verdict, "{copies} {replicas:?}");
@@ -207,7 +226,8 @@ mod tests {
         for policy in [Policy::Back, Policy::Through, Policy::Uncached] {
             for ack in [Ack::Flash, Ack::Memory] {
                 for outlives in [false, true] {
-                    let told = Mode::of(policy, ack, 0, outlives).downgrade(policy, ack).is_some();
+                    let mode = Mode::of(policy, ack, 0, means(outlives, 0));
+                    let told = mode.downgrade(policy, ack).is_some();
                     assert_eq!(told, policy == Policy::Back && ack == Ack::Memory && !outlives);
                 }
             }
@@ -215,8 +235,25 @@ mod tests {
     }
 
     #[test]
+    fn a_log_with_too_few_replicas_leaves_the_acknowledgement_to_the_store() {
+        for (copies, replicas, is_left) in
+            [(1, 0, true), (2, 1, true), (1, 1, false), (0, 0, false)]
+        {
+            for ack in [Ack::Flash, Ack::Memory] {
+                let mode = Mode::of(Policy::Back, ack, copies, means(true, replicas));
+                let verdict = mode.verdict(false, END, &copied(100, [100, 100]));
+                assert_eq!(verdict == Verdict::Store, is_left, "{copies} of {replicas}");
+                if is_left {
+                    let told = mode.downgrade(Policy::Back, ack).expect("the user is told");
+                    assert!(told.contains("policy through"), "{told}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn nothing_is_shown_before_its_medium_has_it() {
-        let shows = |ack| Mode::of(Policy::Back, ack, 0, true).shows(&flash(3));
+        let shows = |ack| Mode::of(Policy::Back, ack, 0, means(true, 0)).shows(&flash(3));
         assert_eq!(shows(Ack::Memory), END);
         assert_eq!(shows(Ack::Flash), Position(3));
         assert_eq!(Mode::Store { keep: true }.shows(&flash(3)), Position(3));

@@ -115,11 +115,12 @@ pub(crate) fn is_claimed_wrongly(
 /// or warm memory was lost, with changes that flash never had. A commit of such changes may still
 /// be on its way, and only a write of the vault keeps it from landing under ours.
 ///
-/// A volume that keeps nothing in the log is written after any start. A commit of the last life may
+/// A volume whose changes the log need not have is written after any start. It asks for the store,
+/// or for copies that a node may not have ([`crate::ack::policy`]). A commit of the last life may
 /// still be on its way, with changes that were not acknowledged. It must not land once a client has
 /// read the content before it.
 pub(crate) fn needs_claim(vault: &Vault, since: Incarnation, life: Incarnation) -> bool {
-    let is_logged = vault.policy == Policy::Back;
+    let is_logged = vault.policy == Policy::Back && vault.copies == 0;
     vault.incarnation < if is_logged { since } else { life }
 }
 

@@ -55,6 +55,7 @@ impl Setup {
                 age_deadline: Duration::from_secs(60),
                 destage_writes_per_minute: 0,
                 memory_outlives_process: true,
+                copied_from: Incarnation(0),
             },
             log_bytes: 512 * MIB,
             policy,

@@ -2,7 +2,7 @@
 
 use crate::bed::{Node, Setup, done, read, until};
 use parking_lot::Mutex;
-use rekindle_base::SegmentId;
+use rekindle_base::{Incarnation, SegmentId};
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
@@ -98,14 +98,76 @@ fn a_write_waits_for_copies_exactly_when_its_volume_asks_for_them() {
 }
 
 #[test]
-fn a_volume_that_asks_for_more_copies_than_there_are_is_not_served() {
+fn a_volume_that_asks_for_more_copies_than_there_are_is_acknowledged_by_the_store() {
     let world = World::new(1, Faults::none());
     let env = world.env();
     world.block_on(async {
-        let setup = Setup::new(Policy::Back, Ack::Flash);
-        let node = Node::start(&env, &setup, &Mem::store(), Plan::default()).await;
-        let refused = node.open_as(Vault { copies: 1, ..setup.vault(1) }).await;
-        let refused = refused.err().expect("it would promise less than it says").to_string();
-        assert!(refused.contains("copies on other nodes are asked for"), "{refused}");
+        let store = Mem::store();
+        let mut setup = Setup::new(Policy::Back, Ack::Flash);
+        setup.config.destage_age = Duration::from_secs(3600);
+        let holder = Holder { env: env.clone(), is_there: Mutex::new(true) };
+        setup.replicas = vec![Arc::new(holder)];
+        let copied = Vault { copies: 1, ..setup.vault(1) };
+        {
+            let node = Node::start(&env, &setup, &store, Plan::default()).await;
+            let volume = node.open_as(copied.clone()).await.unwrap();
+            write(&volume, 1, true).await.unwrap();
+            assert_eq!(node.vault(1).await.checkpoint.0, 0, "only the log has it");
+            node.log.close().await.unwrap();
+        }
+        setup.replicas.clear();
+        let node = Node::start(&env, &setup, &store, Plan::default()).await;
+        let volume = node.open_as(copied.clone()).await.unwrap();
+        let told = node.staging.downgrade(&copied).expect("the user is told");
+        assert!(told.contains("policy through"), "{told}");
+        assert_eq!(read(&volume, 0, 4096).await, [1; 4096], "the log has it");
+        write(&volume, 2, false).await.unwrap();
+        assert_eq!(read(&volume, 0, 4096).await, [2; 4096]);
+        assert!(node.vault(1).await.checkpoint.0 > 0, "the store has it");
+    });
+}
+
+#[test]
+fn a_node_made_of_copies_serves_the_volumes_that_asked_for_copies() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let store = Mem::store();
+        let mut setup = Setup::new(Policy::Back, Ack::Flash);
+        let holder = Holder { env: env.clone(), is_there: Mutex::new(true) };
+        setup.replicas = vec![Arc::new(holder)];
+        let named = |number, policy, copies| Vault { policy, copies, ..setup.vault(number) };
+        let vaults = [
+            (named(1, Policy::Back, 0), false),
+            (named(2, Policy::Back, 1), true),
+            (named(3, Policy::Through, 0), true),
+        ];
+        {
+            let node = Node::start(&env, &setup, &store, Plan::default()).await;
+            for (vault, _) in &vaults {
+                write(&node.open_as(vault.clone()).await.unwrap(), 1, true).await.unwrap();
+            }
+            node.log.close().await.unwrap();
+        }
+        setup.replicas.clear();
+        setup.config.copied_from = Incarnation(1);
+        let node = Node::start(&env, &setup, &store, Plan::default()).await;
+        for (vault, is_served) in vaults {
+            match node.open_as(vault.clone()).await {
+                Ok(volume) => {
+                    assert!(is_served, "{}", vault.name);
+                    assert_eq!(read(&volume, 0, 4096).await, [1; 4096]);
+                }
+                Err(refused) => {
+                    assert!(
+                        !is_served && refused.to_string().contains("lost machine"),
+                        "{refused}"
+                    );
+                }
+            }
+        }
+        // A volume that this node has begun itself is all here.
+        let new = Vault { incarnation: Incarnation(2), ..setup.vault(4) };
+        write(&node.open_as(new).await.unwrap(), 1, true).await.unwrap();
     });
 }

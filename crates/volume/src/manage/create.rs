@@ -7,10 +7,26 @@ use crate::{Error, Info, Spec, records};
 use rekindle_base::VolumeId;
 use rekindle_base::limits::{SECTOR_BYTES, VOLUME_BYTES_MAX};
 use rekindle_base::units::format_size;
-use rekindle_staging::Vault;
+use rekindle_staging::{Policy, REPLICAS_MAX, Vault};
 use std::sync::Arc;
 
 /// Refuses a size that no volume of any kind has. The error says what is possible.
+fn check_copies(spec: &Spec) -> Result<(), Error> {
+    let invalid = |what: String| Err(Error::Invalid(what));
+    match (spec.policy, usize::from(spec.copies)) {
+        (_, 0) => Ok(()),
+        (Policy::Back, 1..=REPLICAS_MAX) => Ok(()),
+        (Policy::Back, copies) => invalid(format!(
+            "{copies} copies on other nodes are too many: {} at most",
+            REPLICAS_MAX
+        )),
+        _ => invalid(
+            "copies on other nodes are of the log, and this policy waits for the store instead: leave them out, or use policy back"
+                .to_owned(),
+        ),
+    }
+}
+
 pub(crate) fn check_size(size: u64) -> Result<(), Error> {
     let invalid = |what: String| Err(Error::Invalid(what));
     if size == 0 {
@@ -34,6 +50,7 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
     rekindle_base::names::check_new(&spec.name).map_err(|bad| Error::Invalid(bad.to_string()))?;
     let kind = inner.kinds.wanted(&spec.kind)?;
     check_size(spec.size)?;
+    check_copies(&spec)?;
     let body = kind.create(spec.size, &spec.settings).map_err(Error::Invalid)?;
     if inner.is_stopping() {
         return Err(Error::Stopping);
@@ -42,6 +59,7 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
     let vault = Vault {
         policy: spec.policy,
         ack: spec.ack,
+        copies: spec.copies,
         created: inner.env.wall_clock().0,
         ..Vault::new(id, spec.name.clone(), spec.kind, spec.size, body)
     };

@@ -168,6 +168,7 @@ impl Bed {
             age_deadline: Duration::from_secs(60),
             destage_writes_per_minute: 0,
             memory_outlives_process: true,
+            copied_from: Incarnation(0),
         };
         let staging =
             Staging::start(env.clone(), log.clone(), content.clone(), writer.clone(), config);
@@ -217,6 +218,7 @@ pub fn spec(name: &str) -> Spec {
         settings: VaultBody::default(),
         policy: Policy::Back,
         ack: Ack::Flash,
+        copies: 0,
     }
 }
 

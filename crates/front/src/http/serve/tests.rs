@@ -64,9 +64,18 @@ impl Api for Fake {
     }
     fn create_volume(&self, request: CreateVolume) -> Answer<'_, Volume> {
         Box::pin(async move {
-            let CreateVolume { name, kind, size, policy, ack, settings } = request;
+            let CreateVolume { name, kind, size, policy, ack, copies, settings } = request;
             let kind = kind.unwrap_or_default();
-            Ok(Volume { name, kind, size, policy, ack, body: settings, ..Volume::default() })
+            Ok(Volume {
+                name,
+                kind,
+                size,
+                policy,
+                ack,
+                copies,
+                body: settings,
+                ..Volume::default()
+            })
         })
     }
     fn volume<'a>(&'a self, name: &'a str) -> Answer<'a, Volume> {

@@ -452,3 +452,19 @@ fn whatever_copies_of_a_folder_do_no_histories_are_mixed_and_the_newest_life_los
         }
     }
 }
+
+#[test]
+fn a_volume_whose_changes_the_log_need_not_have_is_written_after_each_start() {
+    let vault = by(1, 0, 0);
+    for (policy, copies, is_written) in [
+        (Policy::Back, 0, false),
+        (Policy::Back, 1, true),
+        (Policy::Through, 0, true),
+        (Policy::Uncached, 0, true),
+    ] {
+        let vault = Vault { policy, copies, ..vault.clone() };
+        let claims = |life| needs_claim(&vault, Incarnation(0), Incarnation(life));
+        assert_eq!(claims(2), is_written, "{policy:?}, {copies} copies");
+        assert!(!claims(1), "this life has written it");
+    }
+}
