@@ -27,7 +27,7 @@ use crate::progress::Copied;
 use crate::segment::Segment;
 use crate::{Error, Position};
 use parking_lot::Mutex;
-use rekindle_base::{Incarnation, SegmentId};
+use rekindle_base::{Incarnation, NodeId, SegmentId};
 use rekindle_env::{BoxFuture, Env};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -95,6 +95,12 @@ impl NewSegment {
     #[must_use]
     pub fn read(header: &[u8]) -> Option<NewSegment> {
         SegmentHeader::decode(header).ok().as_ref().map(NewSegment::of)
+    }
+
+    /// The node whose segment begins with these bytes; `None` if they begin none.
+    #[must_use]
+    pub fn node(header: &[u8]) -> Option<NodeId> {
+        SegmentHeader::decode(header).ok().map(|header| header.node)
     }
 
     /// Whether the segment is sealed when its last bytes are these.

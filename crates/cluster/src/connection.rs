@@ -1,0 +1,109 @@
+//! A connection: sends and receives whole frames, each in bounded time.
+
+use crate::limits::{BUFFER_BYTES_KEPT, FRAME_TIME_MAX};
+use crate::wire::{Garbage, HEADER_BYTES, Header, Message};
+use rekindle_env::{Env, Stream};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+pub(crate) struct Connection {
+    env: Env,
+    stream: Box<dyn Stream>,
+    /// Counts of whole frames.
+    sent: u64,
+    received: u64,
+    buffer: Vec<u8>,
+}
+
+/// The reason why a connection cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    #[error("the connection has ended: {0}")]
+    Ended(#[from] std::io::Error),
+    #[error("the other end has been silent for too long")]
+    Silent,
+    #[error(transparent)]
+    Garbage(#[from] Garbage),
+}
+
+impl Connection {
+    pub(crate) fn new(env: &Env, stream: Box<dyn Stream>) -> Connection {
+        Connection { env: env.clone(), stream, sent: 0, received: 0, buffer: Vec::new() }
+    }
+
+    /// Name of the other end.
+    pub(crate) fn peer(&self) -> String {
+        self.stream.peer()
+    }
+
+    pub(crate) async fn send(&mut self, message: &Message<'_>) -> Result<(), Broken> {
+        self.clear();
+        message.encode(self.sent, &mut self.buffer);
+        self.sent += 1;
+        let (stream, buffer) = (&mut self.stream, &self.buffer);
+        let written = async {
+            stream.write_all(buffer).await?;
+            stream.flush().await
+        };
+        self.env.timeout(FRAME_TIME_MAX, written).await.map_err(|_| Broken::Silent)??;
+        Ok(())
+    }
+
+    /// Receives a message that begins within `patience` and has at most so many bytes.
+    pub(crate) async fn receive(
+        &mut self,
+        patience: Duration,
+        bytes_max: u32,
+    ) -> Result<Message<'_>, Broken> {
+        self.clear();
+        let mut header = [0; HEADER_BYTES];
+        let first = &mut header[..1];
+        let begun = self.env.timeout(patience, self.stream.read_exact(first)).await;
+        begun.map_err(|_| Broken::Silent)??;
+        let (stream, buffer) = (&mut self.stream, &mut self.buffer);
+        let expected = self.received;
+        let read = async {
+            stream.read_exact(&mut header[1..]).await?;
+            let header = Header::decode(&header)?;
+            if header.number != expected {
+                return Err(Garbage::OutOfOrder.into());
+            }
+            if header.length > bytes_max {
+                return Err(Garbage::TooLong.into());
+            }
+            buffer.resize(header.length as usize, 0);
+            stream.read_exact(buffer).await?;
+            Ok::<_, Broken>(header)
+        };
+        let header = self.env.timeout(FRAME_TIME_MAX, read).await.map_err(|_| Broken::Silent)??;
+        self.received += 1;
+        Ok(Message::decode(&header, &self.buffer)?)
+    }
+
+    /// Sends a request, and returns what its reply says; a refusal is an error.
+    pub(crate) async fn call(
+        &mut self,
+        request: &Message<'_>,
+        patience: Duration,
+    ) -> Result<u32, String> {
+        // The reason for an end that the other one has sent lies before the end.
+        let sent = self.send(request).await;
+        match self.receive(patience, crate::limits::TEXT_BYTES_MAX).await {
+            Ok(Message::Done(has)) if sent.is_ok() => Ok(has),
+            Ok(Message::Refused(text)) => Err(text),
+            Ok(_) => Err(Broken::from(Garbage::OutOfOrder).to_string()),
+            Err(broken) => Err(sent.err().unwrap_or(broken).to_string()),
+        }
+    }
+
+    /// Sends bytes that may be no frame.
+    #[cfg(test)]
+    pub(crate) async fn send_raw(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.expect("the other end listens");
+    }
+
+    fn clear(&mut self) {
+        self.buffer.clear();
+        self.buffer.shrink_to(BUFFER_BYTES_KEPT);
+    }
+}

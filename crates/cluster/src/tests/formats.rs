@@ -1,0 +1,116 @@
+//! Golden images of the formats.
+
+use crate::Ending;
+use crate::wire::{Garbage, HEADER_BYTES, Header, Hello, Message};
+use rekindle_base::{Incarnation, Life, NodeId, SegmentId, StoreId};
+use rekindle_log::NewSegment;
+
+fn ending() -> Ending {
+    Ending { renamed: vec![3, 7, 12], removed: vec![1, 2] }
+}
+
+fn messages() -> Vec<(&'static str, Message<'static>)> {
+    let life = Life { node: NodeId([9; 16]), incarnation: Incarnation(4) };
+    let hello = Hello { store: StoreId([5; 16]), life, nonce: [6; 32] };
+    let new = NewSegment {
+        segment: SegmentId(17),
+        incarnation: Incarnation(4),
+        birth: 0x0123_4567_89ab_cdef,
+        epoch: 2,
+        capacity: 8 << 20,
+    };
+    vec![
+        ("hello", Message::Hello(hello)),
+        ("proof", Message::Proof([8; 32])),
+        ("home", Message::Home(b"{}")),
+        ("begin", Message::Begin),
+        ("open", Message::Open(new)),
+        ("copy", Message::Copy { segment: SegmentId(17), offset: 512, bytes: b"bytes" }),
+        ("seal", Message::Seal { segment: SegmentId(17), tail: b"tail" }),
+        ("keep", Message::Keep { head: SegmentId(17), kept: vec![SegmentId(3), SegmentId(16)] }),
+        ("free", Message::Free(SegmentId(3))),
+        ("ping", Message::Ping),
+        ("done", Message::Done(4096)),
+        ("refused", Message::Refused("no room".to_owned())),
+    ]
+}
+
+/// Reads one frame.
+fn decode(frame: &[u8]) -> Result<(Header, Message<'_>), Garbage> {
+    let (header, payload) = frame.split_first_chunk::<HEADER_BYTES>().ok_or(Garbage::Damaged)?;
+    let header = Header::decode(header)?;
+    Ok((header, Message::decode(&header, payload)?))
+}
+
+macro_rules! golden {
+    ($($name:literal),*) => {
+        [$(($name, &include_bytes!(concat!("../../golden/peer-1-", $name, ".bin"))[..])),*]
+    };
+}
+
+#[test]
+fn the_golden_images_are_read_and_written() {
+    let golden = include_bytes!("../../golden/ending-1.bin");
+    assert_eq!(Ending::decode(golden), Ok(ending()));
+    assert_eq!(ending().encode(), golden);
+    let images = golden!(
+        "hello", "proof", "home", "begin", "open", "copy", "seal", "keep", "free", "ping", "done",
+        "refused"
+    );
+    for ((name, message), (of, golden)) in messages().into_iter().zip(images) {
+        assert_eq!(name, of);
+        let (header, read) = decode(golden).unwrap();
+        assert_eq!((header.number, &read), (11, &message), "{name}");
+        let mut written = Vec::new();
+        message.encode(11, &mut written);
+        assert_eq!(written, golden, "{name}");
+    }
+}
+
+#[test]
+fn no_byte_of_a_frame_or_of_a_record_can_change_unseen() {
+    for (name, message) in messages() {
+        let mut frame = Vec::new();
+        message.encode(11, &mut frame);
+        for at in 0..frame.len() * 8 {
+            let mut damaged = frame.clone();
+            damaged[at / 8] ^= 1 << (at % 8);
+            assert!(decode(&damaged).is_err(), "bit {at} of {name}");
+        }
+        for length in 0..frame.len() {
+            assert!(decode(&frame[..length]).is_err(), "{length} bytes of {name}");
+        }
+    }
+    let record = ending().encode();
+    for at in 0..record.len() * 8 {
+        let mut damaged = record.clone();
+        damaged[at / 8] ^= 1 << (at % 8);
+        assert!(Ending::decode(&damaged).is_err(), "bit {at}");
+    }
+    for length in 0..record.len() {
+        assert!(Ending::decode(&record[..length]).is_err(), "{length} bytes");
+    }
+}
+
+#[test]
+fn a_text_of_the_other_end_has_no_control_characters_and_is_bounded() {
+    let text = format!("\x1b[2J{}", "é".repeat(2000));
+    let mut frame = Vec::new();
+    Message::Refused(text).encode(0, &mut frame);
+    let (_, Message::Refused(read)) = decode(&frame).unwrap() else { panic!("a refusal") };
+    assert!(read.starts_with("?[2Jé") && read.len() <= 1024, "{read}");
+}
+
+/// Makes the golden images: run it with `--ignored`, once a version.
+#[test]
+#[ignore = "it writes into the source"]
+#[expect(clippy::disallowed_methods, reason = "a test writes golden images")]
+fn write_the_golden_images() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
+    std::fs::write(folder.join("ending-1.bin"), ending().encode()).unwrap();
+    for (name, message) in messages() {
+        let mut frame = Vec::new();
+        message.encode(11, &mut frame);
+        std::fs::write(folder.join(format!("peer-1-{name}.bin")), frame).unwrap();
+    }
+}

@@ -1,0 +1,232 @@
+//! What a holder accepts, refuses, and gives up.
+
+use super::*;
+use rekindle_base::SegmentId;
+
+/// Copies the first `count` images to the holder, as a sync.
+async fn sync(peer: &Peer, images: &[(NewSegment, Vec<u8>)]) -> Result<(), String> {
+    peer.begin().await?;
+    for image in images {
+        send(peer, image).await?;
+    }
+    let (head, kept) = images.split_last().expect("a head");
+    let kept: Vec<SegmentId> = kept.iter().map(|(new, _)| new.segment).collect();
+    peer.keep(head.0.segment, &kept).await
+}
+
+fn refusal<T: std::fmt::Debug>(outcome: Result<T, String>) -> String {
+    outcome.expect_err("it is refused")
+}
+
+#[test]
+fn what_is_copied_is_there_after_a_power_cut_byte_for_byte() {
+    let images = images();
+    for power in [false, true] {
+        let pair = Pair::new(1);
+        pair.world.block_on(async {
+            pair.holder().await;
+            pair.holder().await;
+            let peer = pair.peer(settings(1));
+            sync(&peer, &images[..3]).await.expect("a sync");
+            // A head follows the sync: each call counts at once.
+            peer.open(&images[3].0).await.expect("a head");
+            peer.copy(images[3].0.segment, 0, &images[3].1[..5000]).await.expect("bytes");
+        });
+        pair.kill_holder(power);
+        let find = |new: &NewSegment| {
+            let files = (1..20).filter_map(|file| {
+                pair.holder.peek(held(OWNER).join(format!("flash/{file:08}.seg")))
+            });
+            files.into_iter().find(|bytes| NewSegment::read(bytes).as_ref() == Some(new))
+        };
+        for (new, bytes) in &images[..3] {
+            assert_eq!(find(new).as_ref(), Some(bytes), "{}", new.segment);
+        }
+        let head = find(&images[3].0).expect("the head");
+        assert_eq!(head[..5000], images[3].1[..5000]);
+        assert_eq!(head.len(), SEGMENT as usize);
+    }
+}
+
+#[test]
+fn a_restarted_holder_knows_what_is_sealed_and_asks_for_the_rest() {
+    let images = images();
+    let pair = Pair::new(2);
+    pair.world.block_on(async {
+        pair.holder().await;
+        sync(&pair.peer(settings(1)), &images[..3]).await.expect("a sync");
+    });
+    pair.kill_holder(true);
+    pair.serve(BUDGET);
+    pair.world.block_on(async {
+        let held = pair.holder().await.list().await;
+        let found = held[0].held.expect("it has the copies");
+        assert_eq!((found.segments, found.bytes), (3, 3 * u64::from(SEGMENT)));
+        assert_eq!((found.newest, held[0].last_copy), (Some(Incarnation(1)), None));
+        let peer = pair.peer(settings(1));
+        peer.begin().await.expect("a sync");
+        assert_eq!(peer.open(&images[0].0).await, Ok(SEGMENT), "it is sealed");
+        let head = images.last().expect("a head");
+        assert!(!is_sealed(head));
+        assert_eq!(peer.open(&head.0).await, Ok(0), "it is not");
+        drop(peer);
+        // A sync whose holder was restarted meanwhile must not count with what is left of it.
+        let peer = pair.peer(settings(1));
+        peer.begin().await.expect("a sync");
+        send(&peer, &images[3]).await.expect("another segment");
+    });
+    pair.kill_holder(false);
+    pair.serve(BUDGET);
+    pair.world.block_on(async {
+        pair.holder().await;
+        let peer = pair.peer(settings(1));
+        assert!(refusal(peer.copy(images[3].0.segment, 0, &images[3].1).await).contains("sync"));
+        peer.begin().await.expect("a sync");
+        let kept = [images[0].0.segment, images[3].0.segment];
+        let why = refusal(peer.keep(images[2].0.segment, &kept).await);
+        assert!(why.contains("not here as a whole"), "{why}");
+    });
+}
+
+#[test]
+fn copies_that_are_released_are_refused_for_ever_and_free_for_a_log() {
+    let images = images();
+    let flash = held(OWNER).join("flash");
+    let pair = Pair::new(3);
+    pair.world.block_on(async {
+        let holder = pair.holder().await;
+        let peer = pair.peer(settings(1));
+        sync(&peer, &images).await.expect("a sync");
+        let early = open_log(&pair.holder.env(), &flash, 2, Vec::new()).await.map(|_| ());
+        assert!(early.is_err_and(|error| error.to_string().contains("another rekindle")));
+        peer.begin().await.expect("another sync");
+        holder.release(OWNER).await.expect("it is released");
+        holder.release(OWNER).await.expect("it stays so");
+        let why = refusal(peer.keep(images[0].0.segment, &[]).await);
+        assert_eq!(why, "these copies have been taken over");
+        assert_eq!(refusal(peer.begin().await), why, "on a new connection too");
+        let listed = holder.list().await[0];
+        assert!(listed.is_released && listed.held.is_none(), "{listed:?}");
+    });
+    pair.kill_holder(true);
+    pair.serve(BUDGET);
+    pair.world.block_on(async {
+        pair.holder().await;
+        let peer = pair.peer(settings(9));
+        assert_eq!(refusal(peer.begin().await), "these copies have been taken over");
+        let log = open_log(&pair.holder.env(), &flash, 2, Vec::new()).await.expect("a log");
+        assert_eq!(recovered(&log).await, (1..=40).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn an_older_life_is_refused_and_so_is_an_earlier_connection() {
+    let mut images = images();
+    images.truncate(3);
+    let pair = Pair::new(4);
+    pair.world.block_on(async {
+        pair.holder().await;
+        let (one, two) = (pair.peer(settings(1)), pair.peer(settings(1)));
+        sync(&one, &images).await.expect("a sync");
+        two.begin().await.expect("a later connection");
+        let why = refusal(one.free(images[0].0.segment).await);
+        assert!(why.contains("later connection"), "{why}");
+        one.begin().await.expect("it has connected anew");
+        let newer = pair.peer(settings(2));
+        sync(&newer, &images).await.expect("a newer life has the segments of the older one");
+        let why = refusal(one.begin().await);
+        assert_eq!(why, "a newer life of this node has copies here");
+        assert_eq!(refusal(one.begin().await), why, "on a new connection too");
+        // A segment of a life that has not been yet.
+        let new = NewSegment { incarnation: Incarnation(3), ..images[0].0 };
+        assert!(refusal(newer.open(&new).await).contains("later life"));
+    });
+}
+
+#[test]
+fn the_newest_life_is_known_after_a_restart() {
+    // A head that the second life has written.
+    let world = World::new(5, Faults::none());
+    let env = world.env();
+    let head = world.block_on(async {
+        for life in 1..=2 {
+            let log = open_log(&env, Path::new("/flash"), life, Vec::new()).await.expect("a log");
+            append(&log, life, 100).await;
+            log.close().await.expect("it is well");
+        }
+        let files = (1..9).filter_map(|file| world.peek(format!("/flash/{file:08}.seg")));
+        let images = files.filter_map(|bytes| Some((NewSegment::read(&bytes)?, bytes)));
+        images.into_iter().find(|(new, _)| new.incarnation == Incarnation(2)).expect("a head")
+    });
+    let pair = Pair::new(5);
+    pair.world.block_on(async {
+        pair.holder().await;
+        sync(&pair.peer(settings(2)), &[head]).await.expect("a sync");
+    });
+    pair.kill_holder(true);
+    pair.serve(BUDGET);
+    pair.world.block_on(async {
+        pair.holder().await;
+        let why = refusal(pair.peer(settings(1)).begin().await);
+        assert_eq!(why, "a newer life of this node has copies here");
+    });
+}
+
+#[test]
+fn a_copy_that_does_not_fit_is_refused_and_costs_nothing() {
+    let images = images();
+    let pair = Pair::new(6);
+    pair.kill_holder(false);
+    pair.serve(3 * u64::from(SEGMENT));
+    pair.world.block_on(async {
+        let holder = pair.holder().await;
+        let peer = pair.peer(settings(1));
+        sync(&peer, &images[..3]).await.expect("three fit");
+        let why = refusal(peer.open(&images[3].0).await);
+        assert!(why.contains("no room for another copy: copies take"), "{why}");
+        peer.begin().await.expect("a sync");
+        peer.keep(images[2].0.segment, &[images[1].0.segment]).await.expect("one goes");
+        peer.open(&images[3].0).await.expect("its room is free");
+        let id = images[3].0.segment;
+        let whole = &images[3].1;
+        let mut why = Vec::new();
+        for (offset, bytes) in
+            [(100, &whole[100..200]), (0, &whole[1..2000]), (0, &images[0].1[..]), (0, &[][..])]
+        {
+            why.push(refusal(peer.copy(id, offset, bytes).await));
+            peer.begin().await.expect("a sync");
+            peer.keep(images[2].0.segment, &[images[1].0.segment]).await.expect("as before");
+            assert_eq!(peer.open(&images[3].0).await, Ok(0));
+        }
+        assert!(why[0].contains("before these"), "{why:?}");
+        assert!(why[1..].iter().all(|why| why.contains("not of this segment")), "{why:?}");
+        peer.open(&images[3].0).await.expect("a head");
+        peer.copy(id, 0, whole).await.expect("all of it");
+        assert!(refusal(peer.copy(id, SEGMENT, &[1]).await).contains("not that long"));
+        for capacity in [0, 512, SEGMENT + 1, u32::MAX] {
+            peer.begin().await.expect("a sync");
+            let new = NewSegment { capacity, ..images[0].0 };
+            assert!(refusal(peer.open(&new).await).contains("no such size"), "{capacity}");
+        }
+        let listed = holder.list().await[0];
+        assert_eq!(listed.held.map(|held| held.segments), Some(3));
+    });
+}
+
+#[test]
+fn an_idle_connection_stays_and_is_not_synced_anew() {
+    let pair = Pair::new(7);
+    pair.world.block_on(async {
+        let holder = pair.holder().await;
+        let env = pair.owner.env();
+        let peer: Arc<dyn Replica> = Arc::new(pair.peer(settings(1)));
+        let log = open_log(&env, Path::new("/flash"), 1, vec![peer]).await.expect("a log");
+        let position = append(&log, 1, 100).await;
+        log.reach(COPIES, position).await.expect("it is copied");
+        assert!(holder.list().await[0].last_copy.is_some());
+        env.sleep(Duration::from_secs(600)).await;
+        let position = append(&log, 2, 100).await;
+        let reached = env.timeout(SHORT / 4, log.reach(COPIES, position)).await;
+        reached.expect("at once").expect("the log is well");
+    });
+}

@@ -1,0 +1,337 @@
+//! The bytes between a peer and a holder of copies: total functions of any bytes. Page:
+//! docs/format/peer.md.
+
+use crate::limits::{CAPACITY_MAX, HOME_BYTES_MAX, SEGMENTS_MAX, TEXT_BYTES_MAX};
+use rekindle_base::checksum::{crc32c, crc32c_seeded};
+use rekindle_base::{Incarnation, Life, NodeId, SegmentId, StoreId};
+use rekindle_log::NewSegment;
+use rekindle_log::limits::COPY_BYTES_MAX;
+
+/// Version of the protocol.
+pub const VERSION: u16 = 1;
+/// Bytes of a frame before its payload.
+pub const HEADER_BYTES: usize = 32;
+/// Bytes of a hello.
+pub const HELLO_BYTES: usize = 72;
+/// Bytes of a proof.
+pub const PROOF_BYTES: usize = 32;
+
+const MAGIC: [u8; 4] = *b"RKpr";
+const OPEN_BYTES: u32 = 36;
+
+/// Numbers of the kinds of frame.
+mod kind {
+    pub(super) const HELLO: u16 = 1;
+    pub(super) const PROOF: u16 = 2;
+    pub(super) const HOME: u16 = 3;
+    pub(super) const BEGIN: u16 = 4;
+    pub(super) const OPEN: u16 = 5;
+    pub(super) const COPY: u16 = 6;
+    pub(super) const SEAL: u16 = 7;
+    pub(super) const KEEP: u16 = 8;
+    pub(super) const FREE: u16 = 9;
+    pub(super) const PING: u16 = 10;
+    pub(super) const DONE: u16 = 128;
+    pub(super) const REFUSED: u16 = 129;
+}
+
+/// Bytes that no further byte could make a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Garbage {
+    #[error("the other end does not speak the protocol of peers")]
+    Foreign,
+    #[error(
+        "the other end speaks version {0} of the protocol of peers, this one {VERSION}: upgrade the older one"
+    )]
+    OtherVersion(u16),
+    #[error("a frame from the other end is damaged")]
+    Damaged,
+    #[error("a frame from the other end is longer than it may be")]
+    TooLong,
+    #[error("a frame from the other end is lost, or has come twice")]
+    OutOfOrder,
+}
+
+/// The first bytes of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    kind: u16,
+    /// Bytes of the payload.
+    pub length: u32,
+    payload_crc: u32,
+    /// Count of the frames that this end has sent before on the connection.
+    pub number: u64,
+}
+
+impl Header {
+    /// The bytes of the header.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.kind.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.length.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.payload_crc.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.number.to_le_bytes());
+        let crc = crc32c(&bytes[..28]);
+        bytes[28..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the header; its length is within the bounds of its kind.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Garbage> {
+        if bytes[..4] != MAGIC {
+            return Err(Garbage::Foreign);
+        }
+        let mut fields = Fields(&bytes[4..]);
+        let version = fields.u16()?;
+        let header = Header {
+            kind: fields.u16()?,
+            length: fields.u32()?,
+            payload_crc: fields.u32()?,
+            number: fields.u64()?,
+        };
+        let zero = fields.u32()?;
+        if fields.u32()? != crc32c(&bytes[..28]) {
+            return Err(Garbage::Damaged);
+        }
+        if version != VERSION {
+            return Err(Garbage::OtherVersion(version));
+        }
+        let longest = longest(header.kind).filter(|_| zero == 0).ok_or(Garbage::Damaged)?;
+        if header.length > longest { Err(Garbage::TooLong) } else { Ok(header) }
+    }
+}
+
+/// Most bytes of the payload of a kind of frame; `None`: there is no such kind.
+fn longest(kind: u16) -> Option<u32> {
+    Some(match kind {
+        kind::HELLO => HELLO_BYTES as u32,
+        kind::PROOF => PROOF_BYTES as u32,
+        kind::HOME => HOME_BYTES_MAX,
+        kind::BEGIN | kind::PING => 0,
+        kind::OPEN => OPEN_BYTES,
+        kind::COPY => 12 + COPY_BYTES_MAX,
+        kind::SEAL => 8 + CAPACITY_MAX,
+        kind::KEEP => 8 + 8 * SEGMENTS_MAX as u32,
+        kind::FREE => 8,
+        kind::DONE => 4,
+        kind::REFUSED => TEXT_BYTES_MAX,
+        _ => return None,
+    })
+}
+
+/// The first message of each end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// The store of the cluster.
+    pub store: StoreId,
+    /// The life at this end.
+    pub life: Life,
+    /// Random: makes each proof good for one connection.
+    pub nonce: [u8; 32],
+}
+
+impl Hello {
+    /// The bytes of the hello.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[..16].copy_from_slice(&self.store.0);
+        bytes[16..32].copy_from_slice(&self.life.node.0);
+        bytes[32..40].copy_from_slice(&self.life.incarnation.0.to_le_bytes());
+        bytes[40..].copy_from_slice(&self.nonce);
+        bytes
+    }
+}
+
+/// What a frame says. [`rekindle_log::Replica`] says what the requests mean.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message<'a> {
+    Hello(Hello),
+    /// Proves that this end knows the secret.
+    Proof([u8; PROOF_BYTES]),
+    /// The owner's `node.json`.
+    Home(&'a [u8]),
+    Begin,
+    Open(NewSegment),
+    Copy {
+        segment: SegmentId,
+        offset: u32,
+        bytes: &'a [u8],
+    },
+    Seal {
+        segment: SegmentId,
+        tail: &'a [u8],
+    },
+    Keep {
+        head: SegmentId,
+        kept: Vec<SegmentId>,
+    },
+    Free(SegmentId),
+    /// A sign of life.
+    Ping,
+    /// The reply to a request that was carried out; of an open, the count of bytes that are there.
+    Done(u32),
+    /// The reply to any other request.
+    Refused(String),
+}
+
+impl<'a> Message<'a> {
+    /// Appends the frame of this number to `buffer`.
+    pub fn encode(&self, number: u64, buffer: &mut Vec<u8>) {
+        let start = buffer.len();
+        buffer.resize(start + HEADER_BYTES, 0);
+        let kind = self.payload(buffer);
+        let payload = &buffer[start + HEADER_BYTES..];
+        let length = u32::try_from(payload.len()).expect("its sender keeps the bounds");
+        let header = Header { kind, length, payload_crc: crc32c_seeded(number, payload), number };
+        buffer[start..start + HEADER_BYTES].copy_from_slice(&header.encode());
+    }
+
+    /// Appends the payload, and returns the kind.
+    fn payload(&self, buffer: &mut Vec<u8>) -> u16 {
+        let mut put = |bytes: &[u8]| buffer.extend_from_slice(bytes);
+        match self {
+            Message::Hello(hello) => {
+                put(&hello.encode());
+                kind::HELLO
+            }
+            Message::Proof(proof) => {
+                put(proof);
+                kind::PROOF
+            }
+            Message::Home(home) => {
+                put(home);
+                kind::HOME
+            }
+            Message::Begin => kind::BEGIN,
+            Message::Open(new) => {
+                put(&new.segment.0.to_le_bytes());
+                put(&new.incarnation.0.to_le_bytes());
+                put(&new.birth.to_le_bytes());
+                put(&new.epoch.to_le_bytes());
+                put(&new.capacity.to_le_bytes());
+                kind::OPEN
+            }
+            Message::Copy { segment, offset, bytes } => {
+                put(&segment.0.to_le_bytes());
+                put(&offset.to_le_bytes());
+                put(bytes);
+                kind::COPY
+            }
+            Message::Seal { segment, tail } => {
+                put(&segment.0.to_le_bytes());
+                put(tail);
+                kind::SEAL
+            }
+            Message::Keep { head, kept } => {
+                put(&head.0.to_le_bytes());
+                kept.iter().for_each(|segment| put(&segment.0.to_le_bytes()));
+                kind::KEEP
+            }
+            Message::Free(segment) => {
+                put(&segment.0.to_le_bytes());
+                kind::FREE
+            }
+            Message::Ping => kind::PING,
+            Message::Done(has) => {
+                put(&has.to_le_bytes());
+                kind::DONE
+            }
+            Message::Refused(text) => {
+                put(plain(text).as_bytes());
+                kind::REFUSED
+            }
+        }
+    }
+
+    /// Reads the payload of a frame.
+    pub fn decode(header: &Header, payload: &'a [u8]) -> Result<Message<'a>, Garbage> {
+        if crc32c_seeded(header.number, payload) != header.payload_crc {
+            return Err(Garbage::Damaged);
+        }
+        let mut fields = Fields(payload);
+        let message = match header.kind {
+            kind::HELLO => Message::Hello(Hello {
+                store: StoreId(fields.array()?),
+                life: Life {
+                    node: NodeId(fields.array()?),
+                    incarnation: Incarnation(fields.u64()?),
+                },
+                nonce: fields.array()?,
+            }),
+            kind::PROOF => Message::Proof(fields.array()?),
+            kind::HOME => Message::Home(fields.rest()),
+            kind::BEGIN => Message::Begin,
+            kind::OPEN => Message::Open(NewSegment {
+                segment: SegmentId(fields.u64()?),
+                incarnation: Incarnation(fields.u64()?),
+                birth: fields.u64()?,
+                epoch: fields.u64()?,
+                capacity: fields.u32()?,
+            }),
+            kind::COPY => Message::Copy {
+                segment: SegmentId(fields.u64()?),
+                offset: fields.u32()?,
+                bytes: fields.rest(),
+            },
+            kind::SEAL => Message::Seal { segment: SegmentId(fields.u64()?), tail: fields.rest() },
+            kind::KEEP => {
+                let head = SegmentId(fields.u64()?);
+                let mut kept = Vec::with_capacity(fields.0.len() / 8);
+                while !fields.0.is_empty() {
+                    kept.push(SegmentId(fields.u64()?));
+                }
+                Message::Keep { head, kept }
+            }
+            kind::FREE => Message::Free(SegmentId(fields.u64()?)),
+            kind::PING => Message::Ping,
+            kind::DONE => Message::Done(fields.u32()?),
+            kind::REFUSED => {
+                let text = std::str::from_utf8(fields.rest()).map_err(|_| Garbage::Damaged)?;
+                if text != plain(text) {
+                    return Err(Garbage::Damaged);
+                }
+                Message::Refused(text.to_owned())
+            }
+            _ => return Err(Garbage::Damaged),
+        };
+        if fields.0.is_empty() { Ok(message) } else { Err(Garbage::Damaged) }
+    }
+}
+
+/// A text without control characters, which a terminal would obey, and not longer than it may be.
+fn plain(text: &str) -> String {
+    let mut plain = text.replace(char::is_control, "?");
+    plain.truncate(plain.floor_char_boundary(TEXT_BYTES_MAX as usize));
+    plain
+}
+
+/// Bytes that are read from the front.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Garbage> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(Garbage::Damaged)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    fn u16(&mut self) -> Result<u16, Garbage> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Garbage> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Garbage> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+}
