@@ -41,6 +41,10 @@ pub fn read(path: &Path) -> Outcome<Settings> {
     parse(&text).map_err(refuse)
 }
 
+fn place(text: &str) -> Result<Option<String>, String> {
+    Ok(address(text)?.map(|place| place.to_string()))
+}
+
 fn parse(text: &str) -> Result<Settings, String> {
     let mut settings = Settings::default();
     let mut file = Reader::of(text)?;
@@ -83,6 +87,11 @@ impl Reader {
         self.take("insecure", parse::switch, &mut sockets.insecure)?;
         self.take("socket_group", access::group, &mut sockets.group)?;
         self.take("http_socket_group", access::group, &mut sockets.http_group)?;
+        let mut holders = Vec::new();
+        self.take_places("copy_to", &mut holders)?;
+        config.copy_to = holders.iter().map(Address::to_string).collect();
+        self.take("hold", place, &mut config.hold)?;
+        self.take("hold_budget", parse::budget, &mut config.hold_bytes)?;
         self.take("warm", path, &mut config.warm)?;
         self.take("warm_size", parse::budget, &mut config.warm_bytes)?;
         self.take("warm_frames", parse::budget, &mut config.warm_frames_bytes)?;

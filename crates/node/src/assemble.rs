@@ -14,7 +14,8 @@ use crate::scale::Scale;
 use crate::starts::{Landed, Starts};
 use crate::warm_memory::{self, WarmMemory};
 use crate::{Error, limits};
-use rekindle_base::{Incarnation, NodeId};
+use rekindle_base::{Incarnation, Life, NodeId};
+use rekindle_cluster::Holder;
 use rekindle_datastore::identity::{self, Identity};
 use rekindle_datastore::layer::{self, fault, meter::Meter};
 use rekindle_datastore::record::{Held, Writer};
@@ -24,6 +25,7 @@ use rekindle_env::{Env, Moment, Timestamp};
 use rekindle_log::Log;
 use rekindle_volume::Kind;
 use std::ops::Deref;
+use std::sync::Arc;
 
 /// A node, put together and ready to serve.
 pub struct Node {
@@ -43,6 +45,8 @@ pub struct Node {
     pub opened: rekindle_log::Opened,
     /// End of the assembly.
     pub started: Timestamp,
+    /// Copies of other nodes' logs, if this node keeps any.
+    pub holder: Option<Arc<Holder>>,
     /// The memory that outlives the process.
     pub warm: WarmMemory,
     /// `node.json`.
@@ -111,6 +115,8 @@ impl Node {
             Phases { env: env.clone(), last: env.now(), watch: env.watch(), taken: Vec::new() };
         let lock = FolderLock::take(env, &config.dir).await?;
         let home = NodeFile::read(env, &config.dir).await?;
+        crate::copies::adopt(env, &config.dir, home.as_ref()).await?;
+        let holder = crate::copies::hold(env, &config).await?;
         phases.done("folder");
         let id = home.as_ref().map_or_else(|| NodeId(env.random()), |home| home.node);
         let chosen = match &home {
@@ -212,7 +218,9 @@ impl Node {
         arena.note_users(&[nonce]);
         let writer = writer.with_incarnation(held.value.incarnation);
         let incarnation = held.value.incarnation;
-        let (log, opened) = found?.open(incarnation).await?;
+        let life = Life { node: id, incarnation };
+        let peers = crate::copies::peers(env, &config, &identity, life, &home)?;
+        let (log, opened) = found?.with_replicas(peers).open(incarnation).await?;
         note_start(env, &keeper, Landed { incarnation, nonce }, &log, opened.is_absent);
         phases.done("log");
         for damage in &opened.damage {
@@ -246,6 +254,7 @@ impl Node {
             core,
             opened,
             started: env.wall_clock(),
+            holder,
             warm,
             home: keeper,
             phases: phases.taken,

@@ -9,6 +9,7 @@ use crate::limits;
 use crate::prices::Prices;
 use crate::scale::Scale;
 use rekindle_content::{Compression, Parity};
+use rekindle_env::Address;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -136,6 +137,12 @@ pub struct Config {
     pub scrub: Scrub,
     /// What the store charges.
     pub prices: Prices,
+    /// Addresses of the holders that get copies of this node's log.
+    pub copy_to: Vec<String>,
+    /// Address at which this node takes copies of other nodes' logs; `None`: it takes none.
+    pub hold: Option<String>,
+    /// Flash for these copies, bytes.
+    pub hold_bytes: u64,
     /// Whether a worker has served before. Clients may then wait at the sockets: a worker that
     /// finds a newer copy of the folder stays, and tells them so.
     pub restarted: bool,
@@ -165,6 +172,9 @@ impl Default for Config {
             destage: Destage::default(),
             sweep: Sweep::default(),
             prices: Prices::default(),
+            copy_to: Vec::new(),
+            hold: None,
+            hold_bytes: limits::HOLD_BYTES_DEFAULT,
             stuck_after: limits::STUCK_AFTER_DEFAULT,
             stop_parallel: rekindle_volume::limits::STOPS_MAX,
             collector: rekindle_volume::collector::Settings::default(),
@@ -219,6 +229,16 @@ impl Config {
                 "a destage batch holds {} at least",
                 format_size(rekindle_base::limits::CHANGE_BYTES_MAX)
             ));
+        }
+        if self.copy_to.len() > rekindle_log::limits::REPLICAS_MAX {
+            return Err(format!(
+                "{} holders of copies are too many: {} at most",
+                self.copy_to.len(),
+                rekindle_log::limits::REPLICAS_MAX
+            ));
+        }
+        for place in self.copy_to.iter().chain(&self.hold) {
+            place.parse::<Address>().map_err(|bad| bad.to_string())?;
         }
         self.collector.check()?;
         if self.scrub.interval.is_some_and(|interval| interval.is_zero()) {

@@ -58,6 +58,8 @@ pub(crate) struct Facts {
     /// Number of volumes in state `error`.
     pub(crate) failed: u64,
     pub(crate) salvaging: u64,
+    /// Holders of copies that lack something, in words.
+    pub(crate) copies_behind: Vec<String>,
     /// Damage that the start found in the log.
     pub(crate) damage: Vec<String>,
     /// Whether the start found the warm memory damaged as a whole.
@@ -111,6 +113,12 @@ pub(crate) fn judge(facts: &Facts) -> Health {
             format_size(free)
         );
         say("disk-full", false, None, message);
+    }
+    for holder in &facts.copies_behind {
+        let message = format!(
+            "the copies of the log at {holder}: writes of volumes that ask for copies wait until they are there"
+        );
+        say("copy-missing", false, None, message);
     }
     for volume in &facts.volumes {
         let name = &volume.name;
@@ -282,6 +290,12 @@ pub(crate) fn facts(node: &Node, looks: &Looks, jobs: &Jobs) -> Facts {
         salvaging: count(State::Salvaging),
         damage: node.opened.damage.clone(),
         warm_damaged: node.warm.began == rekindle_warm::Began::Damaged,
+        copies_behind: node
+            .log
+            .replicas_behind()
+            .into_iter()
+            .filter_map(|(name, problem)| Some(format!("{name} are behind ({})", problem?)))
+            .collect(),
         warm_removed: seen.warm_removed.then(|| {
             node.warm.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
         }),

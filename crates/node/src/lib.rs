@@ -7,6 +7,7 @@
 pub mod assemble;
 mod boot;
 pub mod config;
+mod copies;
 pub mod core;
 mod debug;
 mod error;

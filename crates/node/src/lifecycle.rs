@@ -113,6 +113,7 @@ pub async fn run(
             return Ok(());
         }
     };
+    crate::service::copies::serve(&node).await?;
     let watch = env.watch();
     service.serve(node.clone());
     fronts.start_nbd(sockets.nbd);

@@ -114,3 +114,6 @@ pub const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 pub const PROBE_TIME: Duration = Duration::from_secs(3);
 /// Room on the disk of the node's folder below which it is reported, bytes.
 pub const DISK_FREE_LOW: u64 = 4 * SEGMENT_BYTES;
+
+/// Flash for copies of other nodes' logs, bytes.
+pub const HOLD_BYTES_DEFAULT: u64 = 8 << 30;

@@ -121,6 +121,12 @@ impl NodeFile {
         Self { format, log: None, warm: None, copied_from: incarnation, ..self.clone() }
     }
 
+    /// Whether the folder is the node's own, and not made of copies of its log.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        is_own(&self.copied_from)
+    }
+
     /// Returns the log that the folder must hold, if there is one.
     #[must_use]
     pub fn known_log(&self) -> Option<rekindle_log::Known> {
@@ -147,13 +153,20 @@ impl NodeFile {
         })
     }
 
-    /// Writes the file, atomically and durably.
-    pub async fn write(&self, env: &Env, dir: &Path) -> Result<(), Error> {
-        let path = Self::path(dir);
+    /// The bytes of the file.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, Error> {
         let mut text = serde_json::to_vec_pretty(self).map_err(io::Error::from)?;
         let room = (text.len() + 1).next_multiple_of(ROOM_BYTES);
         text.resize(room - 1, b' ');
         text.push(b'\n');
+        Ok(text)
+    }
+
+    /// Writes the file, atomically and durably.
+    pub async fn write(&self, env: &Env, dir: &Path) -> Result<(), Error> {
+        let path = Self::path(dir);
+        let text = self.encode()?;
+        let room = text.len();
         let write = async {
             let file = env.disk().open(&temporary(dir), Open::Create).await?;
             file.write_at(&text, 0).await?;

@@ -5,6 +5,7 @@
 //! status, and all other requests wait.
 
 mod api;
+pub mod copies;
 mod exports;
 mod kept;
 mod words;

@@ -16,7 +16,7 @@ pub use kept::{Purge, Rename, Resize, Restore, Rollback};
 pub use look::{
     BootReport, Completions, Cost, Debug, Inspect, Man, Space, Status, VolumeNames, Warm,
 };
-pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
+pub use repair::{Copies, Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
 pub use transfer::{Export, Format, Import};
 pub use up::{Stop, Up, Upgrade};
@@ -85,6 +85,9 @@ pub enum Command {
     /// Give back space in the store that no volume reaches
     #[command(subcommand)]
     Sweep(Sweep),
+    /// Copies of logs on other nodes: show them, start from them
+    #[command(subcommand)]
+    Copies(Copies),
     /// Long work of the daemon: show it, break it off
     #[command(subcommand)]
     Jobs(Jobs),

@@ -136,6 +136,35 @@ pub struct SweepDismiss {
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
+  rekindle copies ls
+  rekindle copies release 0123456789abcdef0123456789abcdef
+
+A node with `up --hold` keeps copies of the logs of nodes with `up --copy-to`.
+When such a node is lost for good, its copies are released, and a daemon that
+starts from their folder goes on as that node.")]
+pub enum Copies {
+    /// The copies of this node's log, and those of other nodes' logs here
+    #[command(after_help = "Example:\n  rekindle copies ls")]
+    Ls,
+    /// Let the copies of a lost node's log go, for ever, so that a daemon may start from them
+    Release(ReleaseCopies),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  rekindle copies release 0123456789abcdef0123456789abcdef
+
+From now on that node gets no copy here, if it still runs: its volumes that ask
+for copies acknowledge nothing more. The next command is printed.")]
+pub struct ReleaseCopies {
+    /// The node, as `rekindle copies ls` names it
+    pub node: rekindle_base::NodeId,
+}
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
   rekindle jobs ls
   rekindle jobs cancel 7
 

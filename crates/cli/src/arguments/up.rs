@@ -14,6 +14,8 @@ Examples:
   rekindle up --socket-group libvirt-qemu   libvirt's QEMU may use the volumes
   rekindle up --nbd 127.0.0.1:10809         every user of this machine may
   rekindle up --parity 16+1                 heal what a disk of the store loses
+  rekindle up --store s3://b/p --hold 127.0.0.1:7733 --dir two    keeps copies
+  rekindle up --store s3://b/p --copy-to 127.0.0.1:7733 --dir one  for this one
   rekindle up --store-fault latency=100ms,fail=20%,gone=60s       for drills
 
 Only the user who runs it gets in: everything is private, sockets too. A group
@@ -74,6 +76,17 @@ pub struct Up {
     /// Put faults in front of the store: latency=10ms,fail=20%,gone=60s
     #[arg(long, env = "REKINDLE_STORE_FAULT", hide_env_values = true, value_name = "SPEC")]
     pub store_fault: Option<String>,
+    /// Copy the log to the node that holds copies at this address; repeatable, for several copies.
+    /// Volumes ask for copies: see `rekindle volume create --copies`
+    #[arg(long, env = "REKINDLE_COPY_TO", hide_env_values = true, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
+    pub copy_to: Vec<Place>,
+    /// Hold copies of other nodes' logs, which they send to this address: HOST:PORT or unix:PATH.
+    /// All nodes use one store; what they send one another is not encrypted
+    #[arg(long, env = "REKINDLE_HOLD", hide_env_values = true, value_name = "ADDR", value_parser = address)]
+    pub hold: Option<Place>,
+    /// Flash for these copies [default: 8G]
+    #[arg(long, env = "REKINDLE_HOLD_BUDGET", hide_env_values = true, value_name = "SIZE", value_parser = parse::budget)]
+    pub hold_budget: Option<u64>,
     /// Flash for acknowledged writes that are not in the store yet [default: 4G, at most half of
     /// what is free]
     #[arg(long, env = "REKINDLE_FLASH_BUDGET", hide_env_values = true, value_name = "SIZE", value_parser = parse::budget)]

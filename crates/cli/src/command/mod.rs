@@ -3,6 +3,7 @@
 pub mod appliance;
 pub mod boot_report;
 pub mod completions;
+pub mod copies;
 pub mod cost;
 pub mod create;
 pub mod debug;

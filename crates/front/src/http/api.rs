@@ -66,6 +66,10 @@ pub trait Api: kept::Keep {
     /// Takes the user's word that another node of the store is gone for good: sweeps wait for it no
     /// longer.
     fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed>;
+    /// Copies of logs: of this node's log on its peers, and of other nodes' logs here.
+    fn copies(&self) -> Answer<'_, Copies>;
+    /// Lets the copies of another node's log go.
+    fn release_copies<'a>(&'a self, node: &'a str) -> Answer<'a, HeldCopies>;
     /// Starts a count of the space that one volume takes in the store, or all of them.
     fn start_space(&self, request: StartSpace) -> Answer<'_, Job>;
     /// Starts a check of the stored content.
@@ -204,6 +208,46 @@ pub struct Dismissed {
     /// The number of its dismissed start. Sweeps wait for the node again when it is started once
     /// more.
     pub start: u64,
+}
+
+/// Copies of logs over the network.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Copies {
+    /// The holders of copies of this node's log.
+    pub replicas: Vec<ReplicaStatus>,
+    /// The copies of other nodes' logs here.
+    pub held: Vec<HeldCopies>,
+}
+
+/// A holder of copies of this node's log.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ReplicaStatus {
+    pub address: String,
+    /// Whether it lacks something that flash has here.
+    pub behind: bool,
+    /// Its last error, until it answers again.
+    pub problem: Option<String>,
+}
+
+/// The copies of another node's log.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct HeldCopies {
+    /// The node's id.
+    pub node: String,
+    /// Its folder here: once the copies are released, a daemon can start from it.
+    pub folder: String,
+    pub bytes: u64,
+    pub segments: u64,
+    /// The newest start of the node that has sent copies.
+    pub incarnation: u64,
+    /// The time at which the node last sent something, microseconds since 1970; only since this
+    /// daemon's start.
+    pub last_copy: Option<u64>,
+    /// Whether they have been released.
+    pub released: bool,
 }
 
 /// The request to bring volumes into service, and to read samples of them.

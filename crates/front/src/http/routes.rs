@@ -4,9 +4,9 @@
 pub(super) mod kept;
 
 use super::api::{
-    Api, ApiError, BootReport, CreateVolume, DismissNode, Dismissed, Event, Health, Job, LogUsage,
-    Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep, StartVerify, Status, StoreInfo,
-    SweepStatus, Volume, WarmDropped, WarmStatus,
+    Api, ApiError, BootReport, Copies, CreateVolume, DismissNode, Dismissed, Event, Health,
+    HeldCopies, Job, LogUsage, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep,
+    StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::metrics::Render;
@@ -57,6 +57,8 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::GET, "/api/v1/sweep", get(sweep)),
         (Method::POST, "/api/v1/sweep", post(start_sweep)),
         (Method::POST, "/api/v1/sweep/dismiss", post(dismiss_node)),
+        (Method::GET, "/api/v1/copies", get(copies)),
+        (Method::POST, "/api/v1/copies/{node}/release", post(release_copies)),
         (Method::POST, "/api/v1/space", post(start_space)),
         (Method::POST, "/api/v1/verify", post(start_verify)),
         (Method::POST, "/api/v1/attach", post(start_attach)),
@@ -299,6 +301,23 @@ pub(super) async fn dismiss_node(
     Body(request): Body<DismissNode>,
 ) -> Answered<Dismissed> {
     app.api.dismiss_node(request).await.map(Json)
+}
+
+/// Returns the copies of logs: of this node's log on its peers, and of other nodes' logs here.
+#[utoipa::path(get, path = "/api/v1/copies", responses((status = 200, body = Copies, description = "Copies.")))]
+pub(super) async fn copies(State(app): State<App>) -> Answered<Copies> {
+    app.api.copies().await.map(Json)
+}
+
+/// Lets the copies of another node's log go, for ever: a daemon may start from their folder then.
+#[utoipa::path(post, path = "/api/v1/copies/{node}/release", params(("node" = String, Path, description = "The node's id.")), responses(
+    (status = 200, body = HeldCopies, description = "They take nothing more.")
+))]
+pub(super) async fn release_copies(
+    State(app): State<App>,
+    Piece(node): Piece,
+) -> Answered<HeldCopies> {
+    app.api.release_copies(&node).await.map(Json)
 }
 
 /// Brings volumes into service and reads samples of them, as if all clients came at once.

@@ -1,5 +1,6 @@
 //! The HTTP API.
 
+use super::copies;
 use super::words::{event, milliseconds, spec, volume};
 use super::{Phase, Service, Stage};
 use crate::assemble::Node;
@@ -7,9 +8,9 @@ use crate::{boot, health, limits, space, warm_status, work};
 use rekindle_base::Kind;
 use rekindle_datastore::Room;
 use rekindle_front::http::api::{
-    Answer, Api, ApiError, BootReport, CreateVolume, Debug, DismissNode, Dismissed, Event, Health,
-    Job, LogUsage, Shutdown, StartAttach, StartSalvage, StartSpace, StartVerify, Status, StoreInfo,
-    SweepStatus, Volume, WarmDropped, WarmStatus,
+    Answer, Api, ApiError, BootReport, Copies, CreateVolume, Debug, DismissNode, Dismissed, Event,
+    Health, HeldCopies, Job, LogUsage, Shutdown, StartAttach, StartSalvage, StartSpace,
+    StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use rekindle_volume::{Account, Salvage, StopProgress};
 use serde_json::json;
@@ -346,6 +347,14 @@ impl Api for Service {
             let begin = |progress| work::attach(node, request, progress);
             Ok(self.inner.jobs.begin("attach", "volumes", "volumes", begin))
         })
+    }
+
+    fn copies(&self) -> Answer<'_, Copies> {
+        Box::pin(async { Ok(copies::list(&*self.node().await?).await) })
+    }
+
+    fn release_copies<'a>(&'a self, node: &'a str) -> Answer<'a, HeldCopies> {
+        Box::pin(async move { copies::release(&*self.node().await?, node).await })
     }
 
     fn start_space(&self, request: StartSpace) -> Answer<'_, Job> {

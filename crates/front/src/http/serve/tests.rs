@@ -145,6 +145,14 @@ impl Api for Fake {
     fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed> {
         Box::pin(async move { Ok(Dismissed { node: request.node, start: 4 }) })
     }
+    fn copies(&self) -> Answer<'_, Copies> {
+        let replica = ReplicaStatus { address: "tcp:127.0.0.1:7".into(), ..Default::default() };
+        Box::pin(async { Ok(Copies { replicas: vec![replica], held: vec![] }) })
+    }
+    fn release_copies<'a>(&'a self, node: &'a str) -> Answer<'a, HeldCopies> {
+        let node = node.to_owned();
+        Box::pin(async { Ok(HeldCopies { node, released: true, ..Default::default() }) })
+    }
     fn start_space(&self, request: StartSpace) -> Answer<'_, Job> {
         Box::pin(async move { Ok(job("space", request.volume.unwrap_or_default())) })
     }
@@ -256,6 +264,8 @@ fn every_question_has_its_answer() {
                 200,
                 json!({"node": "a", "start": 4}),
             ),
+            ("GET /api/v1/copies", "", 200, json!({"held": []})),
+            ("POST /api/v1/copies/ab/release", "", 200, json!({"node": "ab", "released": true})),
             ("POST /api/v1/verify", "{\"volume\": \"one\"}", 202, json!({"subject": "one"})),
             ("GET /api/v1/jobs/12", "", 200, json!({"id": "12", "state": "done"})),
             ("GET /openapi.json", "", 200, json!({"info": crate::http::document().info})),

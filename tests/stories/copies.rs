@@ -1,0 +1,207 @@
+//! Copies of the log on another node: what was acknowledged with them outlives the host.
+
+use crate::lives::{Shared, check, fill};
+use anyhow::{Context, Result, ensure};
+use e2e::daemon::scratch;
+use e2e::promises::Promises;
+use e2e::random::for_story;
+use e2e::shell::wait_until;
+use e2e::{Daemon, Options};
+use rekindle_nbd_client::NbdClient;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Two nodes on one store: the second holds copies of the first one's log.
+struct Hosts {
+    shared: Shared,
+    owner: Daemon,
+    holder: Daemon,
+    name: String,
+}
+
+impl Hosts {
+    fn new(name: &str) -> Result<Self> {
+        let shared = Shared::new(name)?;
+        let place = scratch(&format!("{name}-place"))?.join("copies.sock");
+        let place = format!("unix:{}", place.display());
+        let holds = shared.options(None, &["--hold", &place]);
+        let holder = Daemon::start_with(&format!("{name}-holder"), holds)?;
+        let copies = shared.options(None, &["--copy-to", &place]);
+        let owner = Daemon::start_with(&format!("{name}-owner"), copies)?;
+        Ok(Self { shared, owner, holder, name: name.to_owned() })
+    }
+
+    /// Loses the owner's host for good: its processes, its memory, its disk.
+    fn lose_owner(&mut self) -> Result<String> {
+        let node = self.owner.cli(&["status"])?["node"].as_str().context("an id")?.to_owned();
+        self.owner.kill_all()?;
+        std::fs::remove_dir_all(&self.owner.dir)?;
+        let _ = std::fs::remove_file(self.owner.warm());
+        Ok(node)
+    }
+
+    /// Starts a daemon from the copies of this node's log.
+    fn start_from_copies(&self, node: &str) -> Result<Daemon> {
+        let folder = self.holder.dir.join("copies").join(node);
+        let early = self.start_at(&folder).err().context("its holder still takes copies")?;
+        ensure!(format!("{early:#}").contains("copies release"), "{early:#}");
+        let released = self.holder.cli(&["copies", "release", node])?;
+        ensure!(released["released"] == true, "{released}");
+        ensure!(released["folder"] == folder.display().to_string(), "{released}");
+        self.start_at(&folder)
+    }
+
+    fn start_at(&self, folder: &Path) -> Result<Daemon> {
+        let options = self.shared.options(Some(folder), &["--take-identity"]);
+        Daemon::start_with(&format!("{}-again", self.name), options)
+    }
+
+    fn end(self, mut again: Daemon) -> Result<()> {
+        let Self { shared, mut holder, mut owner, .. } = self;
+        again.stop()?;
+        holder.stop()?;
+        owner.kill_all()?;
+        shared.remove()
+    }
+}
+
+/// Writes for a while at this depth, or until the connection breaks.
+fn write_for(promises: &mut Promises, daemon: &Daemon, volume: &str, time: Duration) -> Result<()> {
+    let mut client = NbdClient::connect(&daemon.socket(), volume)?;
+    let end = Instant::now() + time;
+    promises.write_until(&mut client, 16, &mut for_story(volume), |_| Instant::now() > end)
+}
+
+#[test]
+fn a_host_that_is_lost_for_good_comes_back_from_its_copies() -> Result<()> {
+    let mut hosts = Hosts::new("copies-lost")?;
+    let mut promises = Promises::new(2048);
+    hosts.owner.create("copied", "8M", &["--copies", "1"])?;
+    hosts.owner.create("alone", "8M", &[])?;
+    hosts.owner.create("stored", "8M", &["--policy", "through"])?;
+    fill(&hosts.owner, "stored", 1, 0..64)?;
+    write_for(&mut promises, &hosts.owner, "alone", Duration::from_millis(200))?;
+    let mut promises = Promises::new(2048);
+    // The holder dies twice amid the writes: they wait for it, and go on.
+    for _ in 0..2 {
+        let (before, worker) = (promises.acknowledged(), hosts.holder.worker()?);
+        std::thread::scope(|scope| -> Result<()> {
+            let killer = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(700));
+                hosts.holder.kill_worker()
+            });
+            write_for(&mut promises, &hosts.owner, "copied", Duration::from_secs(3))?;
+            killer.join().expect("it does not panic")
+        })?;
+        hosts.holder.wait_for_worker_after(worker)?;
+        ensure!(promises.acknowledged() > before, "nothing was acknowledged");
+    }
+    // The owner dies amid its writes, and with it everything it had.
+    let node = std::thread::scope(|scope| -> Result<String> {
+        let socket = hosts.owner.socket();
+        let promises = &mut promises;
+        let writer = scope.spawn(move || -> Result<()> {
+            let mut client = NbdClient::connect(&socket, "copied")?;
+            promises.write_until(&mut client, 16, &mut for_story("lost"), |_| false)
+        });
+        std::thread::sleep(Duration::from_millis(700));
+        let node = hosts.lose_owner()?;
+        writer.join().expect("it does not panic")?;
+        Ok(node)
+    })?;
+    let mut again = hosts.start_from_copies(&node)?;
+    let kept = promises.acknowledged();
+    let mut client = NbdClient::connect(&again.socket(), "copied")?;
+    promises.check(&mut client)?;
+    drop(client);
+    println!("{kept} acknowledged writes, none lost");
+    ensure!(kept > 100, "{kept}");
+    check(&again, "stored", 1, 0..64)?;
+    // What asked for no copies may have been on the lost host alone: it is not served as if whole.
+    let refused = NbdClient::connect(&again.socket(), "alone").err().context("it is served")?;
+    ensure!(format!("{refused:#}").contains("lost machine"), "{refused:#}");
+    // The volume goes on. Nothing here keeps a copy, so the store acknowledges.
+    write_for(&mut promises, &again, "copied", Duration::from_secs(1))?;
+    let shown = again.cli(&["volume", "show", "copied"])?;
+    ensure!(shown["downgrade"].to_string().contains("policy through"), "{shown}");
+    again.kill_all()?;
+    again.set_options(hosts.shared.options(Some(&again.dir.clone()), &[]));
+    again.up()?;
+    let mut client = NbdClient::connect(&again.socket(), "copied")?;
+    promises.check(&mut client)?;
+    drop(client);
+    hosts.end(again)
+}
+
+#[test]
+fn an_owner_whose_copies_were_released_acknowledges_nothing_with_copies_and_is_deposed()
+-> Result<()> {
+    let hosts = Hosts::new("copies-rel")?;
+    hosts.owner.create("copied", "8M", &["--copies", "1"])?;
+    let mut promises = Promises::new(2048);
+    write_for(&mut promises, &hosts.owner, "copied", Duration::from_secs(1))?;
+    let node = hosts.owner.cli(&["status"])?["node"].as_str().context("an id")?.to_owned();
+    let held = hosts.holder.cli(&["copies", "ls"])?;
+    ensure!(held["held"][0]["node"] == node.as_str(), "{held}");
+    ensure!(held["held"][0]["bytes"].as_u64() > Some(0), "{held}");
+    let again = hosts.start_from_copies(&node)?;
+    // The original still runs. It may have sent what it then did not acknowledge.
+    let mut late = Promises::new(2048);
+    if let Ok(mut client) = NbdClient::connect(&hosts.owner.socket(), "copied") {
+        late.write_until(&mut client, 1, &mut for_story("late"), |_| false)?;
+    }
+    ensure!(late.acknowledged() == 0, "{} writes", late.acknowledged());
+    wait_until("the original to know", || {
+        hosts.owner.status().is_ok_and(|status| status["state"] == "fenced")
+    })?;
+    let mut client = NbdClient::connect(&again.socket(), "copied")?;
+    promises.check(&mut client)?;
+    drop(client);
+    again.drain("copied")?;
+    hosts.end(again)
+}
+
+#[test]
+fn a_holder_that_is_away_is_told_and_costs_volumes_without_copies_nothing() -> Result<()> {
+    let mut hosts = Hosts::new("copies-away")?;
+    hosts.owner.create("copied", "8M", &["--copies", "1"])?;
+    hosts.owner.create("alone", "8M", &[])?;
+    fill(&hosts.owner, "copied", 1, 0..64)?;
+    hosts.holder.stop()?;
+    fill(&hosts.owner, "alone", 2, 0..64)?;
+    let waits = std::thread::scope(|scope| -> Result<()> {
+        let writer = scope.spawn(|| fill(&hosts.owner, "copied", 3, 0..64));
+        wait_until("health to tell the missing copy", || {
+            hosts.owner.status().is_ok_and(|status| {
+                status["health"].to_string().contains("writes of volumes that ask for copies wait")
+            })
+        })?;
+        let copies = hosts.owner.cli(&["copies", "ls"])?;
+        ensure!(copies["replicas"][0]["behind"] == true, "{copies}");
+        ensure!(!writer.is_finished(), "a write did not wait for its copy");
+        hosts.holder.up()?;
+        writer.join().expect("it does not panic")
+    });
+    waits?;
+    wait_until("health to be well again", || {
+        hosts.owner.status().is_ok_and(|status| status["health"]["state"] == "well")
+    })?;
+    check(&hosts.owner, "copied", 3, 0..64)?;
+    check(&hosts.owner, "alone", 2, 0..64)?;
+    let Hosts { shared, mut owner, mut holder, .. } = hosts;
+    owner.stop()?;
+    holder.stop()?;
+    shared.remove()
+}
+
+#[test]
+fn copies_beyond_this_machine_are_meant_or_refused() -> Result<()> {
+    for (option, place) in [("--copy-to", "192.0.2.1:7733"), ("--hold", "0.0.0.0:7733")] {
+        let options =
+            Options { arguments: vec![option.to_owned(), place.to_owned()], ..Options::default() };
+        let refused = Daemon::start_with("copies-far", options).err().context("it is not meant")?;
+        ensure!(format!("{refused:#}").contains("--insecure"), "{refused:#}");
+    }
+    let _: PathBuf = scratch("copies-far")?;
+    Ok(())
+}
