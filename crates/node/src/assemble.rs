@@ -190,6 +190,8 @@ impl Node {
             starts: &before,
             nonce,
             permitted: permission.is_some(),
+            copied_from,
+            older_copies: config.older_copies,
             arena: arena.salt(),
             copies: warm.frames.is_some(),
             trusted,

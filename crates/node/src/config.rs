@@ -98,6 +98,9 @@ pub struct Config {
     /// been started. Good for one start: the folder remembers the number, and a restarted worker
     /// with the same number has no permission any more.
     pub take_identity: Option<u64>,
+    /// The user's permission that a folder of copies goes on, although the node was started again
+    /// after these copies were made.
+    pub older_copies: bool,
     /// URL of the datastore; `DIR/store` when absent.
     pub store: Option<String>,
     /// Faults in front of the store, for drills and tests: `latency=10ms,fail=20%,gone=60s`.
@@ -155,6 +158,7 @@ impl Default for Config {
         Self {
             dir: PathBuf::new(),
             take_identity: None,
+            older_copies: false,
             store: None,
             store_fault: None,
             flash_bytes: None,

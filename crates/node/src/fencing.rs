@@ -3,7 +3,8 @@
 //!
 //! The node finds out in three ways: a volume's vault names a newer start of this node, the node's
 //! record does, or an operator has dismissed this start, so that no sweep waits for it. The node
-//! looks every few seconds while it acknowledges writes; an idle node asks nothing.
+//! looks every few seconds while it acknowledges writes; an idle node asks nothing. A node whose
+//! log has replicas may be replaced on another machine: it also looks while volumes are in service.
 
 use crate::assemble::Node;
 use crate::{limits, record};
@@ -36,7 +37,7 @@ pub async fn replaced(node: &Arc<Node>) -> String {
             () = node.env.sleep(limits::RECORD_LOOK_INTERVAL) => false,
         };
         let worked = worked(node);
-        if !is_met && worked == looked {
+        if !is_met && worked == looked && !may_be_replaced_elsewhere(node) {
             continue;
         }
         looked = worked;
@@ -52,6 +53,10 @@ pub async fn replaced(node: &Arc<Node>) -> String {
 fn worked(node: &Node) -> u64 {
     let destaged: u64 = node.staging.volumes().iter().map(|one| one.backlog().serial).sum();
     node.log.usage().appended_bytes.wrapping_add(destaged)
+}
+
+fn may_be_replaced_elsewhere(node: &Node) -> bool {
+    node.log.replicas() > 0 && !node.staging.volumes().is_empty()
 }
 
 async fn look(node: &Node) -> Sight {

@@ -24,12 +24,25 @@ pub struct Beginning<'a> {
     pub nonce: u64,
     /// Whether the user permits that this folder goes on, although there are other copies.
     pub permitted: bool,
+    /// The folder consists of copies of the log of lives up to this one; 0: it is the node's own.
+    pub copied_from: Incarnation,
+    /// Whether the user permits that copies of an older life than the last one go on.
+    pub older_copies: bool,
     pub arena: u64,
     /// Whether this life has a record cache.
     pub copies: bool,
     pub trusted: bool,
     /// Whether the warm memory is another one, and the last life did not close its log.
     pub lost: bool,
+}
+
+impl Beginning<'_> {
+    /// Whether the record names a later life than the one whose log the folder has copies of.
+    fn has_older_copies(&self, found: Option<&NodeRecord>) -> bool {
+        let is_copied = self.copied_from != Incarnation(0);
+        let is_older = found.is_some_and(|found| found.incarnation > self.copied_from);
+        is_copied && is_older && !self.older_copies
+    }
 }
 
 /// Whether the warm memory is as the last start of this folder left it: the record names its salt,
@@ -53,12 +66,22 @@ fn allow(
     found: Option<&NodeRecord>,
 ) -> Result<bool, Error> {
     let Beginning { starts, permitted, .. } = beginning;
+    let node = writer.node;
     let past = match starts.judge(found) {
         Past::Ours => return Ok(false),
-        _ if *permitted => return Ok(true),
         past => past,
     };
-    let node = writer.node;
+    if let Some(found) = found.filter(|_| beginning.has_older_copies(found)) {
+        return Err(Error::Usage(format!(
+            "these are copies of what node {node} wrote up to its start {}, and it was started again since (start {}): what it \
+             acknowledged since then is elsewhere. Start from the newest copies; `rekindle up --take-identity --older-copies` \
+             goes on without what these lack",
+            beginning.copied_from, found.incarnation
+        )));
+    }
+    if *permitted {
+        return Ok(true);
+    }
     let reason = match (past, found) {
         (Past::SetBack, _) | (_, None) => format!(
             "the store was set back to a time before the last start of this folder (node {node}): what this folder knows to \

@@ -7,7 +7,7 @@
 //! process: the log and the warm memory have one user at a time.
 
 use crate::config::Sizes;
-use crate::starts::Starts;
+use crate::starts::{Landed, Starts};
 use crate::{Error, limits};
 use rekindle_base::{Incarnation, NodeId, SegmentId, StoreId};
 use rekindle_env::{Env, File, Open};
@@ -117,8 +117,17 @@ impl NodeFile {
     /// log there is as new as its copies, so the file names none.
     #[must_use]
     pub fn of_copies(&self, incarnation: Incarnation) -> Self {
-        let format = FORMAT;
-        Self { format, log: None, warm: None, copied_from: incarnation, ..self.clone() }
+        // No nonce is 0: the record is of another folder, whatever start it names.
+        let landed = Some(Landed { incarnation, nonce: 0 });
+        let starts = Starts { landed, ..Starts::default() };
+        Self {
+            format: FORMAT,
+            starts,
+            log: None,
+            warm: None,
+            copied_from: incarnation,
+            ..self.clone()
+        }
     }
 
     /// Whether the folder is the node's own, and not made of copies of its log.
@@ -231,8 +240,9 @@ impl Keeper {
     /// background.
     pub async fn change(&self, change: impl FnOnce(&mut NodeFile)) -> Result<(), Error> {
         let mut held = self.home.lock().await;
-        let mut changed = NodeFile { format: FORMAT, ..held.clone() };
+        let mut changed = held.clone();
         change(&mut changed);
+        changed.format = if changed.is_own() { FORMAT_OWN } else { FORMAT };
         changed.write(&self.env, &self.dir).await?;
         *held = changed;
         drop(held);
@@ -329,8 +339,8 @@ mod tests {
     fn it_survives_text_and_says_what_is_wrong_with_it() {
         let text = serde_json::to_string(&sample()).expect("plain data");
         assert!(matches!(decode(text.as_bytes()), Ok(found) if found == sample()));
-        let newer = text.replace("\"format\":2", "\"format\":3");
-        assert!(matches!(decode(newer.as_bytes()), Err(Reason::Newer(3))));
+        let newer = text.replace("\"format\":2", "\"format\":4");
+        assert!(matches!(decode(newer.as_bytes()), Err(Reason::Newer(4))));
         for bad in [
             "",
             "{}",
@@ -350,12 +360,18 @@ mod tests {
         let mut text = serde_json::to_vec_pretty(&sample()).expect("plain data");
         text.push(b'\n');
         assert_eq!(text, newest);
+        let copies = sample().of_copies(Incarnation(5));
+        let newest = include_bytes!("../golden/home-3.json");
+        assert_eq!((decode(newest), copies.is_own()), (copies.clone(), false));
+        let mut text = serde_json::to_vec_pretty(&copies).expect("plain data");
+        text.push(b'\n');
+        assert_eq!(text, newest);
         let unnoted = decode(include_bytes!("../golden/home-2-without-log.json"));
         assert_eq!(unnoted, NodeFile { log: None, ..sample() });
         assert_eq!(unnoted.known_log(), None, "nothing is missed after an upgrade");
         let old = decode(include_bytes!("../golden/home-1.json"));
         let starts = sample().starts;
-        assert_eq!(NodeFile { format: FORMAT, starts, ..old.clone() }, unnoted);
+        assert_eq!(NodeFile { format: FORMAT_OWN, starts, ..old.clone() }, unnoted);
         assert_eq!(old.starts, Starts::default(), "a time before starts were remembered");
     }
 

@@ -73,6 +73,10 @@ pub struct Up {
     /// stopped for good
     #[arg(long)]
     pub take_identity: bool,
+    /// Go on with copies of this node's log that an earlier start of it has sent: what it has
+    /// acknowledged since then is given up
+    #[arg(long, requires = "take_identity")]
+    pub older_copies: bool,
     /// Put faults in front of the store: latency=10ms,fail=20%,gone=60s
     #[arg(long, env = "REKINDLE_STORE_FAULT", hide_env_values = true, value_name = "SPEC")]
     pub store_fault: Option<String>,

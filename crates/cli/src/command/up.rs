@@ -57,6 +57,7 @@ fn settle(up: &Up) -> Outcome<Settings> {
     let Settings { config, sockets, .. } = &mut settings;
     // The number is good once: a worker that is started again has the same one.
     config.take_identity = up.take_identity.then(|| std::process::id().into());
+    config.older_copies = up.older_copies;
     over(&mut config.store, up.store.as_ref());
     over(&mut config.store_fault, up.store_fault.as_ref());
     over(&mut config.flash_bytes, up.flash_budget.as_ref());

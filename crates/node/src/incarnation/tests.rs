@@ -21,6 +21,8 @@ fn beginning(starts: &Starts, nonce: u64) -> Beginning<'_> {
         starts,
         nonce,
         permitted: false,
+        copied_from: Incarnation(0),
+        older_copies: false,
         arena: 5,
         copies: true,
         trusted: true,
@@ -119,5 +121,36 @@ fn the_last_start_that_found_memory_lost_stays_written_down() {
             said.push(held.value.copied_since.map(|start| start.0));
         }
         assert_eq!(said, [None, Some(2), Some(2), Some(4)]);
+    });
+}
+
+#[test]
+fn a_folder_of_copies_goes_on_with_permission_and_an_older_one_only_when_that_is_said() {
+    with_writer(async |writer| {
+        begin(&writer, &Starts::default(), 1).await.expect("free");
+        let of_copies = |life| {
+            let landed = Landed { incarnation: Incarnation(life), nonce: 0 };
+            Starts { landed: Some(landed), ..Starts::default() }
+        };
+        let (first, second) = (of_copies(1), of_copies(2));
+        let from = |starts, life, permitted, older_copies| {
+            let copied_from = Incarnation(life);
+            Beginning { copied_from, permitted, older_copies, ..beginning(starts, 9) }
+        };
+        let found = read(&writer).await.expect("readable");
+        let refused = start(&writer, &from(&first, 1, false, false), found).await;
+        assert!(refused.expect_err("no permission").to_string().contains("--take-identity"));
+        // The node is started again, and sends its copies elsewhere.
+        let folder = Starts::default().landed(Landed { incarnation: Incarnation(1), nonce: 1 });
+        begin(&writer, &folder, 2).await.expect("ours");
+        let found = async || read(&writer).await.expect("readable");
+        let refused = start(&writer, &from(&first, 1, true, false), found().await).await;
+        let text = refused.expect_err("older copies").to_string();
+        assert!(text.contains("--older-copies") && text.contains("start 2"), "{text}");
+        let newest = start(&writer, &from(&second, 2, true, false), found().await).await;
+        let newest = newest.expect("the newest copies").value;
+        assert_eq!((newest.incarnation, newest.taken), (Incarnation(3), Incarnation(3)));
+        let older = start(&writer, &from(&first, 1, true, true), found().await).await;
+        assert_eq!(older.expect("it was said").value.incarnation, Incarnation(4));
     });
 }

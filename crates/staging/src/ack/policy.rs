@@ -3,15 +3,17 @@
 //!
 //! | policy | ack | warm memory | a write waits for | a barrier (FUA, FLUSH) waits for |
 //! | --- | --- | --- | --- | --- |
-//! | `back` | `flash` | any | flash, N copies | flash, N copies |
+//! | `back` | `flash` | any | flash, all copies | flash, all copies |
 //! | `back` | `memory` | outlives the process, N = 0 | nothing: it is appended | flash |
-//! | `back` | `memory` | otherwise | flash, N copies; the user is told | flash, N copies |
+//! | `back` | `memory` | otherwise | flash, all copies; the user is told | flash, all copies |
 //! | `back` | any | fewer replicas than N | the datastore; the user is told | the datastore |
 //! | `through` | any | any | the datastore | the datastore |
 //! | `uncached` | any | any | the datastore | the datastore |
 //!
-//! N is the volume's count of copies on other nodes, mostly 0. Copies are made of the batches that
-//! flash gets, so memory alone never acknowledges them. A node whose log has fewer replicas
+//! N is the volume's count of copies on other nodes, mostly 0; then no copies are waited for. With
+//! N copies, all of the log's replicas count, although they may be more: when the node is lost, any
+//! one of them may be all that is found. Copies are made of the batches that flash gets, so memory
+//! alone never acknowledges them. A node whose log has fewer replicas
 //! promises more instead, since it cannot promise less than the volume's settings say.
 //!
 //! Flow control may hold any acknowledgement back beyond that (`crate::ack::flow`).
@@ -78,6 +80,7 @@ pub(crate) struct Means {
 impl Mode {
     /// The mode of a volume with so many `copies` on a node with these means.
     pub(crate) fn of(policy: Policy, ack: Ack, copies: u8, means: Means) -> Self {
+        let copies = if copies == 0 { 0 } else { copies.max(means.replicas) };
         let barrier = Media { flash: true, copies };
         match (policy, ack) {
             (Policy::Uncached, _) => Self::Store { keep: false },
@@ -200,16 +203,18 @@ mod tests {
     fn copies_are_waited_for_exactly_when_the_volume_asks_for_them() {
         use Verdict::{Acked, Wait};
         for ack in [Ack::Flash, Ack::Memory] {
-            for (copies, on_flash, replicas, verdict) in [
-                (0, 100, [0, 0], Acked),
-                (1, 100, [0, 0], Wait(END)),
-                (1, 100, [0, 100], Acked),
-                (1, 99, [100, 100], Wait(END)),
-                (2, 100, [100, 99], Wait(END)),
-                (2, 100, [100, 100], Acked),
-                (3, 100, [100, 100], Wait(END)),
+            for (copies, has, on_flash, replicas, verdict) in [
+                (0, 2, 100, [0, 0], Acked),
+                (1, 1, 100, [0, 0], Wait(END)),
+                (1, 1, 100, [100, 0], Acked),
+                (1, 1, 99, [100, 0], Wait(END)),
+                // Any one of the replicas may be all that is found.
+                (1, 2, 100, [0, 100], Wait(END)),
+                (1, 2, 100, [100, 100], Acked),
+                (2, 2, 100, [100, 99], Wait(END)),
+                (2, 2, 100, [100, 100], Acked),
             ] {
-                let mode = Mode::of(Policy::Back, ack, copies, means(true, 3));
+                let mode = Mode::of(Policy::Back, ack, copies, means(true, has));
                 let progress = copied(on_flash, replicas);
                 assert_eq!(mode.verdict(true, END, &progress), verdict, "{copies} {replicas:?}");
                 assert_eq!(mode.verdict(false, END, &progress), verdict, "{copies} {replicas:?}");
