@@ -83,10 +83,9 @@ fn run(seed: u64) -> Told {
     };
     start(&mut random);
     for round in 0..20 {
-        pair.world.run_until(match random.below(3) {
-            0 => Stop::Step(1 + random.below(3000)),
-            1 => Stop::DiskOperation(1 + random.below(600)),
-            _ => Stop::Time(Duration::from_millis(random.below(400))),
+        pair.world.run_until(match random.coin() {
+            true => Stop::Step(1 + random.below(3000)),
+            false => Stop::Time(Duration::from_millis(random.below(400))),
         });
         check(&pair, *told.lock(), &format!("in round {round}"));
         let happens = random.below(8);
