@@ -80,6 +80,27 @@ pub fn segment(data: &[u8]) {
     }
 }
 
+/// A frame between a peer and a holder of copies.
+pub fn peer(data: &[u8]) {
+    use rekindle_cluster::wire::{HEADER_BYTES, Header, Message};
+    let Some((head, payload)) = data.split_first_chunk::<HEADER_BYTES>() else { return };
+    let Ok(header) = Header::decode(head) else { return };
+    assert_eq!(header.encode(), *head);
+    let Some(payload) = payload.get(..header.length as usize) else { return };
+    if let Ok(message) = Message::decode(&header, payload) {
+        let mut again = Vec::new();
+        message.encode(header.number, &mut again);
+        assert_eq!(again, data[..again.len()]);
+    }
+}
+
+/// The record of a sync of copies that ends.
+pub fn copies(data: &[u8]) {
+    if let Ok(ending) = rekindle_cluster::Ending::decode(data) {
+        assert_eq!(ending.encode(), data);
+    }
+}
+
 /// A warm arena, and its frames: the part is whatever follows the header page.
 pub fn warm_arena(data: &[u8]) {
     let _ = rekindle_warm::inspect::arena(data);

@@ -65,6 +65,8 @@ fn no_parser_panics_on_damaged_bytes() {
         targets::pointer_text,
         targets::record,
         targets::segment,
+        targets::peer,
+        targets::copies,
         targets::warm_arena,
         targets::words,
     ];

@@ -72,6 +72,8 @@ struct Copy {
     new: NewSegment,
     /// Count of the bytes that are known to be here, from the first on.
     front: u32,
+    /// The segment's first bytes, while it is written.
+    header: Vec<u8>,
     /// The segment gets no more bytes.
     is_ended: bool,
     /// It has a foot; all of it is here.
@@ -172,6 +174,7 @@ impl Copies {
             file,
             new: *new,
             front: 0,
+            header: Vec::new(),
             is_ended: false,
             is_sealed: false,
             is_synced: true,
@@ -248,9 +251,23 @@ impl Copies {
         {
             return refused("the bytes are not of this segment");
         }
+        if offset == 0 {
+            copy.header = bytes[..NewSegment::HEADER_BYTES].to_vec();
+        }
+        let header = copy.header.clone();
         let handle = self.handle(file).await?;
         let path = self.folder.join(format!("flash/{file:08}"));
-        handle.write_durable(bytes, u64::from(offset)).await.map_err(at(&path))?;
+        let ends = match &self.hidden {
+            // No log reads it before it is whole.
+            Some(_) => Vec::new(),
+            None => NewSegment::batches(&header, offset, bytes),
+        };
+        let mut start = offset;
+        for next in ends.into_iter().filter(|next| *next < end).chain([end]) {
+            let piece = &bytes[(start - offset) as usize..(next - offset) as usize];
+            handle.write_durable(piece, u64::from(start)).await.map_err(at(&path))?;
+            start = next;
+        }
         let mut behind = end;
         while behind < front {
             let zeros = &[0; ZEROS][..ZEROS.min((front - behind) as usize)];
@@ -287,7 +304,7 @@ impl Copies {
         let path = self.folder.join(format!("flash/{file:08}"));
         handle.write_durable(tail, start as u64).await.map_err(at(&path))?;
         let copy = self.written(segment)?;
-        (copy.is_ended, copy.is_sealed) = (true, true);
+        (copy.is_ended, copy.is_sealed, copy.header) = (true, true, Vec::new());
         self.last = None;
         Ok(())
     }
@@ -471,8 +488,16 @@ impl Copies {
         };
         let read = handle.read_at(&mut foot, length - NewSegment::FOOT_BYTES as u64).await;
         let is_sealed = read.is_ok() && new.is_sealed(&foot);
-        let copy =
-            Copy { file, new, front: 0, is_ended: is_sealed, is_sealed, is_synced: false, share };
+        let copy = Copy {
+            file,
+            new,
+            front: 0,
+            header: Vec::new(),
+            is_ended: is_sealed,
+            is_sealed,
+            is_synced: false,
+            share,
+        };
         if let Some(other) = self.counted.insert(new.segment, copy) {
             self.strays.push((other.file, other.share));
         }

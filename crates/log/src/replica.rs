@@ -21,7 +21,7 @@
 //! After RAMCloud's replicated segments. Unlike there, local flash has a copy, too, so a copier
 //! follows what the flush leader has certified, and keeps no queue of its own.
 
-use crate::format::{FOOT_BYTES, Foot, SegmentHeader};
+use crate::format::{EntryHeader, FOOT_BYTES, Foot, Kind, SegmentHeader};
 use crate::limits::{COPY_BYTES_MAX, COPY_RETRY_MAX, COPY_RETRY_MIN, COPY_TIME_MAX, FREED_MAX};
 use crate::progress::Copied;
 use crate::segment::Segment;
@@ -101,6 +101,25 @@ impl NewSegment {
     #[must_use]
     pub fn node(header: &[u8]) -> Option<NodeId> {
         SegmentHeader::decode(header).ok().map(|header| header.node)
+    }
+
+    /// The ends of the batches in `bytes`, which lie at `offset` of the segment with this header.
+    /// As on flash, a batch of a copy that counts is durable before the next one is written: only
+    /// the last one may be torn.
+    #[must_use]
+    pub fn batches(header: &[u8], offset: u32, bytes: &[u8]) -> Vec<u32> {
+        let Ok(header) = SegmentHeader::decode(header) else { return Vec::new() };
+        let (mut at, mut ends) = (offset.max(crate::format::HEADER_BYTES), Vec::new());
+        while let Some(rest) = bytes.get((at - offset) as usize..)
+            && let Ok(entry) = EntryHeader::decode(rest, header.key())
+        {
+            at = entry.end();
+            if entry.kind == Kind::Certificate {
+                at = at.next_multiple_of(header.sector);
+                ends.push(at);
+            }
+        }
+        ends
     }
 
     /// Whether the segment is sealed when its last bytes are these.

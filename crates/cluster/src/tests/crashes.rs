@@ -83,10 +83,9 @@ fn run(seed: u64) -> Told {
     };
     start(&mut random);
     for round in 0..20 {
-        pair.world.run_until(match random.below(3) {
-            0 => Stop::Step(1 + random.below(3000)),
-            1 => Stop::DiskOperation(1 + random.below(600)),
-            _ => Stop::Time(Duration::from_millis(random.below(400))),
+        pair.world.run_until(match random.coin() {
+            true => Stop::Step(1 + random.below(3000)),
+            false => Stop::Time(Duration::from_millis(random.below(400))),
         });
         check(&pair, *told.lock(), &format!("in round {round}"));
         let happens = random.below(8);
@@ -195,4 +194,37 @@ fn the_end_of_a_sync_is_whole_wherever_the_power_is_cut() {
         }
     }
     assert_eq!(seen.len(), 3, "{seen:?}");
+}
+
+#[test]
+fn a_copy_of_many_batches_that_is_broken_off_is_a_torn_end_and_no_damage() {
+    let images = images();
+    let (head, sealed) = images.split_last().expect("a head");
+    let opening = NewSegment::batches(&head.1, 0, &head.1);
+    assert!(opening.len() >= 3, "{opening:?}");
+    let (first, last) = (opening[0] as usize, *opening.last().expect("some") as usize);
+    let mut broken_off = 0;
+    for seed in 0..120 {
+        let pair = Pair::new(seed);
+        pair.world.change_faults(|faults| faults.torn_sectors = 0.7);
+        let peer = pair.world.block_on(async {
+            pair.holder().await;
+            let peer = pair.peer(settings(1));
+            peer.begin().await.expect("a sync");
+            for image in sealed {
+                send(&peer, image).await.expect("a segment");
+            }
+            peer.open(&head.0).await.expect("a head");
+            peer.copy(head.0.segment, 0, &head.1[..first]).await.expect("its opening");
+            let kept: Vec<SegmentId> = sealed.iter().map(|(new, _)| new.segment).collect();
+            peer.keep(head.0.segment, &kept).await.expect("the end of the sync");
+            peer
+        });
+        let rest = peer.copy(head.0.segment, first as u32, &head.1[first..last]);
+        let stop = Stop::Step(1 + seed % 16);
+        broken_off += u64::from(pair.world.block_on_until(stop, rest).is_none());
+        pair.kill_holder(seed % 2 == 0);
+        check(&pair, Told { life: 1, acked: 1, ..Told::default() }, "after the holder's end");
+    }
+    assert!(broken_off > 60, "{broken_off}");
 }
