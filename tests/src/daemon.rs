@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// Longest path of a Unix socket, bytes.
+const SOCKET_PATH_MAX: usize = 107;
+
 /// Options of a start.
 #[derive(Clone, Default)]
 pub struct Options {
@@ -140,10 +143,12 @@ impl Daemon {
         Path::new("/dev/shm").join(format!("rekindle-story-{name}.warm"))
     }
 
-    /// Returns the path of the NBD socket.
+    /// Returns the path of the NBD socket: that in the daemon's folder, unless its path is too long
+    /// for a socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.dir.join("nbd.sock")
+        let own = self.dir.join("nbd.sock");
+        if own.as_os_str().len() <= SOCKET_PATH_MAX { own } else { self.scratch.join("nbd.sock") }
     }
 
     /// Returns the URI of a volume for NBD clients.

@@ -116,7 +116,7 @@ pub(crate) fn judge(facts: &Facts) -> Health {
     }
     for holder in &facts.copies_behind {
         let message = format!(
-            "the copies of the log at {holder}: writes of volumes that ask for copies wait until they are there"
+            "the copies of the log at {holder}: volumes that ask for copies wait for the store until they are there"
         );
         say("copy-missing", false, None, message);
     }

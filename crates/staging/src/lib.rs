@@ -64,7 +64,7 @@ use state::VolumeState;
 use state::destaging::Wakeup;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use utoipa::ToSchema;
@@ -139,6 +139,9 @@ pub(crate) struct Inner {
     volumes_with_changes: AtomicU64,
     /// Count of the writes that wait for room on flash.
     stalled: AtomicUsize,
+    /// Whether copies of the log have stayed away: writes that wait for them wait for the store,
+    /// too.
+    copies_late: AtomicBool,
     /// RAM for payloads, a permit a byte; first come first served.
     memory: Arc<Semaphore>,
     memory_permits: u32,
@@ -213,6 +216,7 @@ impl Staging {
             total: AtomicU64::new(0),
             volumes_with_changes: AtomicU64::new(0),
             stalled: AtomicUsize::new(0),
+            copies_late: AtomicBool::new(false),
             memory: Arc::new(Semaphore::new(memory_permits as usize)),
             memory_permits,
             latency: AtomicU64::new(0),

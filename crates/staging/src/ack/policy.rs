@@ -10,6 +10,10 @@
 //! | `through` | any | any | the datastore | the datastore |
 //! | `uncached` | any | any | the datastore | the datastore |
 //!
+//! Copies that stay away for some seconds are not waited for any longer: the write waits for them
+//! or for the datastore, and the first to have it counts (`Staged::sync`). The datastore outlives
+//! the host as the copies do.
+//!
 //! N is the volume's count of copies on other nodes, mostly 0; then no copies are waited for. With
 //! N copies, all of the log's replicas count, although they may be more: when the node is lost, any
 //! one of them may be all that is found. Copies are made of the batches that flash gets, so memory

@@ -7,11 +7,13 @@ use crate::state::VolumeState;
 use crate::state::destaging::Wakeup;
 use crate::state::waiters::{Told, Waiter};
 use crate::{Error, Inner, Ticket, Vault, Written, limits};
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use rekindle_base::Serial;
 use rekindle_datastore::record::Held;
 use rekindle_env::{Moment, Switch};
-use rekindle_log::{Append, Progress, Refused};
+use rekindle_log::{Append, Media, Position, Progress, Refused};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -296,7 +298,7 @@ impl Staged {
     pub async fn sync(&self, ticket: Ticket) -> Result<(), Error> {
         let media = self.mode.barrier();
         if !self.inner.log.progress().covers(media, ticket.0) {
-            self.inner.log.reach(media, ticket.0).await?;
+            self.reach(media, ticket.0).await?;
         }
         let mut gate = self.gate.lock();
         // A volume that was closed meanwhile keeps its changes in the log. A fenced volume must not
@@ -304,6 +306,44 @@ impl Staged {
         self.may_promise(&gate)?;
         gate.changes.apply(self.mode.shows(&self.inner.log.progress()));
         Ok(())
+    }
+
+    /// Waits until the media have everything before `end`. Copies that stay away are not waited
+    /// for: the datastore outlives this host, too.
+    async fn reach(&self, media: Media, end: Position) -> Result<(), Error> {
+        let Inner { env, log, copies_late: late, .. } = &*self.inner;
+        if media.copies == 0 {
+            return Ok(log.reach(media, end).await?);
+        }
+        let mut copied = pin!(log.reach(media, end));
+        if !late.load(Ordering::Relaxed) {
+            if let Ok(reached) = env.timeout(limits::COPIES_PATIENCE, &mut copied).await {
+                return Ok(reached?);
+            }
+            late.store(true, Ordering::Relaxed);
+            tracing::warn!("a copy of the log stays away: volumes with copies wait for the store");
+        }
+        match select(copied, pin!(self.reach_store())).await {
+            Either::Left((reached, _)) => {
+                late.store(false, Ordering::Relaxed);
+                Ok(reached?)
+            }
+            Either::Right((stored, _)) => stored,
+        }
+    }
+
+    /// Waits until the datastore has everything submitted so far. It is visible before: flash has
+    /// it.
+    async fn reach_store(&self) -> Result<(), Error> {
+        let end = self.gate.lock().changes.end;
+        self.inner.log.commit(end).await?;
+        let told = {
+            let mut gate = self.gate.lock();
+            gate.changes.apply(self.inner.log.progress().on(Media::FLASH));
+            self.await_store(&mut gate)?
+        };
+        self.inner.destager.wake();
+        self.until_notified(told).await
     }
 
     /// Makes every change acknowledged so far durable, on flash or in the datastore.

@@ -17,9 +17,11 @@ use futures_util::future::{Either, join_all, select};
 use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_env::{Moment, Switch};
+use rekindle_log::Media;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
@@ -233,7 +235,11 @@ impl Staged {
     /// due, and this one may go along if it has no more than so many bytes.
     fn due(&self, scarce: bool, pause: Duration, along: Option<u64>) -> (Due, u64) {
         let now = self.inner.env.now();
-        let shown = self.mode.shows(&self.inner.log.progress());
+        let progress = self.inner.log.progress();
+        let shown = match self.inner.copies_late.load(Ordering::Relaxed) {
+            true => progress.on(Media::FLASH),
+            false => self.mode.shows(&progress),
+        };
         let mut gate = self.gate.lock();
         if *self.busy.borrow() {
             // A salvage has taken the destager's place for a commit.
@@ -252,6 +258,7 @@ impl Staged {
             // A client may have written over the lost change: then the batch needs it no more.
             awaited: matches!(self.mode, Mode::Store { .. })
                 || gate.waiters.drain_to > gate.checkpoint()
+                || gate.waiters.len() > 0
                 || gate.destaging.lost.is_some(),
             pressed: scarce || self.is_pressed(&gate.room),
             pause: gate.destaging.pause(now),

@@ -98,6 +98,43 @@ fn a_write_waits_for_copies_exactly_when_its_volume_asks_for_them() {
 }
 
 #[test]
+fn copies_that_stay_away_are_not_waited_for_when_the_store_has_the_write() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let holder = Arc::new(Holder { env: env.clone(), is_there: Mutex::new(true) });
+        let mut setup = Setup::new(Policy::Back, Ack::Flash);
+        setup.config.destage_age = Duration::from_secs(3600);
+        setup.config.age_deadline = Duration::from_secs(7200);
+        setup.replicas = vec![holder.clone()];
+        let node = Node::start(&env, &setup, &Mem::store(), Plan::default()).await;
+        let volume = node.open_as(Vault { copies: 1, ..setup.vault(1) }).await.unwrap();
+        let checkpoint = async || node.vault(1).await.checkpoint.0;
+        let short = |done| env.timeout(SHORT, done);
+        short(write(&volume, 1, false)).await.expect("the copy is there").unwrap();
+        assert_eq!(checkpoint().await, 0, "only the log and its copy have it");
+        *holder.is_there.lock() = false;
+        assert!(short(write(&volume, 2, true)).await.is_err(), "it waits for its copy for a while");
+        write(&volume, 3, true).await.unwrap();
+        assert_eq!(checkpoint().await, 3, "the store has it, and what came before");
+        short(write(&volume, 4, false)).await.expect("no second wait").unwrap();
+        env.timeout(SHORT, volume.flush()).await.expect("no second wait").unwrap();
+        assert_eq!((checkpoint().await, read(&volume, 0, 4096).await), (4, vec![4; 4096]));
+        *holder.is_there.lock() = true;
+        // The first write after that has both on their way, and the copies win.
+        env.sleep(SHORT).await;
+        for _ in 0..3 {
+            short(write(&volume, 5, false)).await.expect("the copy is there again").unwrap();
+        }
+        let stored = checkpoint().await;
+        env.sleep(Duration::from_secs(60)).await;
+        short(write(&volume, 6, true)).await.expect("the copy is there").unwrap();
+        assert!(stored <= 7 && checkpoint().await <= 7, "the store is not waited for any more");
+        volume.drain().await.unwrap();
+    });
+}
+
+#[test]
 fn a_volume_that_asks_for_more_copies_than_there_are_is_acknowledged_by_the_store() {
     let world = World::new(1, Faults::none());
     let env = world.env();
