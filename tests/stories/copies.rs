@@ -134,6 +134,105 @@ fn a_host_that_is_lost_for_good_comes_back_from_its_copies() -> Result<()> {
 }
 
 #[test]
+fn a_lost_host_goes_on_in_its_holder_and_in_that_ones_next_lives() -> Result<()> {
+    let mut hosts = Hosts::new("taken")?;
+    let mut promises = Promises::new(2048);
+    hosts.owner.create("copied", "8M", &["--copies", "1"])?;
+    hosts.owner.create("alone", "8M", &[])?;
+    hosts.holder.create("own", "8M", &[])?;
+    fill(&hosts.holder, "own", 1, 0..64)?;
+    fill(&hosts.owner, "alone", 2, 0..64)?;
+    write_for(&mut promises, &hosts.owner, "copied", Duration::from_secs(1))?;
+    let refused = NbdClient::connect(&hosts.holder.socket(), "copied").err();
+    ensure!(refused.is_some(), "the owner still has it");
+    let node = hosts.lose_owner()?;
+    let guest = hosts.holder.cli(&["copies", "takeover", &node])?;
+    ensure!(guest["state"] == "serving" && guest["node"] == node.as_str(), "{guest}");
+    let again = hosts.holder.cli(&["copies", "takeover", &node])?;
+    ensure!(again["incarnation"] == guest["incarnation"], "{again}: asked twice is asked once");
+    let refused = NbdClient::connect(&hosts.holder.socket(), "alone").err().context("served")?;
+    ensure!(format!("{refused:#}").contains("lost machine"), "{refused:#}");
+    // Clients go on at the holder. Its worker dies amid the writes, and the guest with it.
+    let worker = hosts.holder.worker()?;
+    std::thread::scope(|scope| -> Result<()> {
+        let holder = &hosts.holder;
+        let killer = scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(500));
+            holder.kill_worker()
+        });
+        write_for(&mut promises, &hosts.holder, "copied", Duration::from_secs(2))?;
+        killer.join().expect("it does not panic")
+    })?;
+    hosts.holder.wait_for_worker_after(worker)?;
+    write_for(&mut promises, &hosts.holder, "copied", Duration::from_millis(500))?;
+    let shown = hosts.holder.cli(&["volume", "show", "copied"])?;
+    ensure!(shown["owner"] == node.as_str() && shown["state"] == "attached", "{shown}");
+    hosts.holder.drain("copied")?;
+    // A stop in order, and a kill of all of it.
+    hosts.holder.stop()?;
+    hosts.holder.up()?;
+    write_for(&mut promises, &hosts.holder, "copied", Duration::from_millis(500))?;
+    hosts.holder.kill_all()?;
+    hosts.holder.up()?;
+    let mut client = NbdClient::connect(&hosts.holder.socket(), "copied")?;
+    promises.check(&mut client)?;
+    drop(client);
+    check(&hosts.holder, "own", 1, 0..64)?;
+    let copies = hosts.holder.cli(&["copies", "ls"])?;
+    ensure!(copies["guests"][0]["state"] == "serving", "{copies}");
+    let Hosts { shared, mut owner, mut holder, .. } = hosts;
+    check(&holder, "own", 1, 0..64)?;
+    holder.stop()?;
+    owner.kill_all()?;
+    shared.remove()
+}
+
+#[test]
+fn an_owner_that_still_runs_is_deposed_by_the_holder_that_takes_it_over() -> Result<()> {
+    let hosts = Hosts::new("taken-alive")?;
+    let mut promises = Promises::new(2048);
+    hosts.owner.create("copied", "8M", &["--copies", "1"])?;
+    write_for(&mut promises, &hosts.owner, "copied", Duration::from_secs(1))?;
+    let node = hosts.owner.cli(&["status"])?["node"].as_str().context("an id")?.to_owned();
+    // A client of the original writes on; what is acknowledged to it counts.
+    let socket = hosts.owner.socket();
+    std::thread::scope(|scope| -> Result<()> {
+        let promises = &mut promises;
+        let writer = scope.spawn(move || -> Result<()> {
+            let mut client = NbdClient::connect(&socket, "copied")?;
+            promises.write_until(&mut client, 16, &mut for_story("late"), |_| false)
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        hosts.holder.cli(&["copies", "takeover", &node])?;
+        writer.join().expect("it does not panic")
+    })?;
+    wait_until("the original to know", || {
+        hosts.owner.status().is_ok_and(|status| status["state"] == "fenced")
+    })?;
+    let mut client = NbdClient::connect(&hosts.holder.socket(), "copied")?;
+    promises.check(&mut client)?;
+    drop(client);
+    // Another daemon goes on as that node in its turn: the guest ends, its host serves on.
+    let Hosts { shared, mut owner, mut holder, .. } = hosts;
+    owner.kill_all()?;
+    let back = shared.options(Some(&owner.dir.clone()), &["--take-identity"]);
+    owner.set_options(back);
+    owner.up()?;
+    holder.create("own", "8M", &[])?;
+    wait_until("the guest to be replaced", || {
+        holder.cli(&["copies", "ls"]).is_ok_and(|copies| copies["guests"][0]["state"] == "replaced")
+    })?;
+    fill(&holder, "own", 1, 0..64)?;
+    ensure!(NbdClient::connect(&holder.socket(), "copied").is_err(), "it is served in two places");
+    let mut client = NbdClient::connect(&owner.socket(), "copied")?;
+    promises.check(&mut client)?;
+    drop(client);
+    owner.stop()?;
+    holder.stop()?;
+    shared.remove()
+}
+
+#[test]
 fn an_owner_whose_copies_were_released_loses_nothing_and_is_deposed() -> Result<()> {
     let hosts = Hosts::new("copies-rel")?;
     hosts.owner.create("copied", "8M", &["--copies", "1"])?;

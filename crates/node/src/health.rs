@@ -10,6 +10,7 @@ use crate::jobs::Jobs;
 use crate::limits;
 use crate::space::{self, Files};
 use parking_lot::Mutex;
+use rekindle_base::NodeId;
 use rekindle_base::units::format_size;
 use rekindle_datastore::Room;
 use rekindle_env::{Env, Moment};
@@ -213,6 +214,22 @@ fn health(troubles: Vec<Trouble>) -> Health {
 pub(crate) fn away(what: &str, reason: &str) -> Health {
     let message = reason.to_owned();
     health(vec![Trouble { what: what.to_owned(), clients_wait: true, since_ms: None, message }])
+}
+
+/// Adds the troubles of guests to the health of their host. The troubles that both have, such as a
+/// store that is away, are told once.
+pub(crate) fn with_guests(own: Health, guests: impl Iterator<Item = (NodeId, Health)>) -> Health {
+    let (mut troubles, notes) = (own.troubles, own.notes);
+    for (id, guest) in guests {
+        for mut trouble in guest.troubles {
+            if !troubles.iter().any(|known| known.message == trouble.message) {
+                trouble.message = format!("node {id}, which was taken over: {}", trouble.message);
+                troubles.push(trouble);
+            }
+        }
+    }
+    troubles.sort_by_key(|trouble| !trouble.clients_wait);
+    Health { notes, ..health(troubles) }
 }
 
 /// Collects the facts about the node. A plain call; it asks neither the store nor the disk.

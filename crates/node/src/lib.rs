@@ -12,6 +12,7 @@ pub mod core;
 mod debug;
 mod error;
 mod fencing;
+mod guests;
 mod health;
 mod incarnation;
 mod indirect;

@@ -123,6 +123,7 @@ pub async fn run(
     tell_systemd(&[NotifyState::Ready]);
     watch_over(&env);
     crate::work::in_background(&node, &service);
+    crate::service::guests::start(&service, &node).await;
     tracing::info!(start_ms, node = %node.id, incarnation = node.incarnation.0, "serving");
     until_end(&service, &fronts.http, node, async || signals.next().await, progress).await
 }
@@ -283,12 +284,14 @@ impl Fronts {
 /// Fences a node that another copy of the folder has replaced: disconnects its clients and writes
 /// nothing more to the store. Changes that only memory has go to flash, in case an operator goes on
 /// with this copy.
-async fn fence(service: &Service, node: &Node) {
+async fn fence(service: &Service, node: &Arc<Node>) {
     node.sweeper.stop();
     service.sessions().stop(&node.env, limits::SESSION_WAIT).await;
-    node.staging.stop().await;
-    if let Err(error) = node.log.close().await {
-        tracing::warn!(%error, "the log could not be closed");
+    for node in [service.guests().serving(), vec![node.clone()]].concat() {
+        node.staging.stop().await;
+        if let Err(error) = node.log.close().await {
+            tracing::warn!(%error, "the log could not be closed");
+        }
     }
 }
 
@@ -303,16 +306,22 @@ async fn stop(
     node.sweeper.stop();
     service.sessions().stop(&env, limits::SESSION_WAIT).await;
     let rest = async {
+        let guests = service.guests().serving();
         service.enter(Phase::Volumes);
-        let drained = node.volumes.stop(drain).await;
-        service.enter(Phase::Log);
-        // Even after a failed drain: the log must be closed in order.
-        node.staging.stop().await;
-        node.log.close().await?;
-        if drain && drained.is_ok() {
-            node.note_drained().await;
+        let mut drained = node.volumes.stop(drain).await;
+        for guest in &guests {
+            drained = drained.and(guest.volumes.stop(drain).await);
         }
-        crate::work::leave(&node).await;
+        service.enter(Phase::Log);
+        // Even after a failed drain: the logs must be closed in order.
+        for node in guests.iter().chain([&node]) {
+            node.staging.stop().await;
+            node.log.close().await?;
+            if drain && drained.is_ok() {
+                node.note_drained().await;
+            }
+            crate::work::leave(node).await;
+        }
         Ok::<(), Error>(drained?)
     };
     let limit = async {

@@ -43,6 +43,8 @@ pub const DESTAGERS_DEFAULT: usize = 2;
 /// RAM for payloads of `through` and `uncached` writes: default and least, bytes.
 pub const HELD_BYTES_DEFAULT: u64 = 64 * MIB;
 pub const HELD_BYTES_MIN: u64 = rekindle_base::limits::CHANGE_BYTES_MAX;
+/// Part of its host's memory budgets that a node has which was taken over, as a divisor.
+pub const GUEST_PART: u64 = 4;
 /// RAM for long requests of all NBD clients together, beyond 512 KiB for each client: default and
 /// least, bytes. The least holds two of the longest requests.
 pub const REQUESTS_BYTES_DEFAULT: u64 = 128 * MIB;

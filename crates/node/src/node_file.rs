@@ -55,6 +55,17 @@ pub struct NodeFile {
     /// not take the one for the other.
     #[serde(default, skip_serializing_if = "is_own")]
     pub copied_from: Incarnation,
+    /// Lost nodes that go on in this folder's process, each from the copies of its log.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guests: Vec<GuestNote>,
+}
+
+/// A lost node that this one has taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestNote {
+    pub node: NodeId,
+    /// The user's permission that its copies go on as that node; see [`Starts::permission`].
+    pub permission: u64,
 }
 
 fn is_own(copied_from: &Incarnation) -> bool {
@@ -110,6 +121,7 @@ impl NodeFile {
             log: None,
             warm: None,
             copied_from: Incarnation(0),
+            guests: Vec::new(),
         }
     }
 
@@ -126,6 +138,7 @@ impl NodeFile {
             log: None,
             warm: None,
             copied_from: incarnation,
+            guests: Vec::new(),
             ..self.clone()
         }
     }
@@ -251,6 +264,29 @@ impl Keeper {
         Ok(())
     }
 
+    /// Returns the lost nodes that go on in this folder's process.
+    pub async fn guests(&self) -> Vec<GuestNote> {
+        self.home.lock().await.guests.clone()
+    }
+
+    /// Notes a guest, durably.
+    pub async fn note_guest(&self, guest: GuestNote) -> Result<(), Error> {
+        self.forget_guest_and(guest.node, Some(guest)).await
+    }
+
+    /// Forgets a guest, durably.
+    pub async fn forget_guest(&self, guest: NodeId) -> Result<(), Error> {
+        self.forget_guest_and(guest, None).await
+    }
+
+    async fn forget_guest_and(&self, id: NodeId, new: Option<GuestNote>) -> Result<(), Error> {
+        self.change(|home| {
+            home.guests.retain(|guest| guest.node != id);
+            home.guests.extend(new);
+        })
+        .await
+    }
+
     async fn make_room(&self) {
         let _one_at_a_time = self.home.lock().await;
         if let Err(error) = NodeFile::make_room(&self.env, &self.dir).await {
@@ -373,6 +409,27 @@ mod tests {
         let starts = sample().starts;
         assert_eq!(NodeFile { format: FORMAT_OWN, starts, ..old.clone() }, unnoted);
         assert_eq!(old.starts, Starts::default(), "a time before starts were remembered");
+    }
+
+    #[test]
+    fn a_guest_is_noted_and_forgotten_durably_and_is_no_guest_of_a_copy() {
+        let world = rekindle_env::sim::World::new(1, rekindle_env::sim::Faults::none());
+        let (env, dir) = (world.env(), Path::new("/node"));
+        let guest = |node: u8, permission| GuestNote { node: NodeId([node; 16]), permission };
+        world.block_on(async {
+            env.disk().create_folder(dir).await.unwrap();
+            let keeper = Keeper::new(&env, dir, sample());
+            for one in [guest(1, 10), guest(2, 20), guest(1, 30)] {
+                keeper.note_guest(one).await.expect("written");
+            }
+            keeper.forget_guest(NodeId([2; 16])).await.expect("written");
+            let read = NodeFile::read(&env, dir).await.unwrap().expect("it is there");
+            assert_eq!(
+                (&read.guests, keeper.guests().await),
+                (&vec![guest(1, 30)], read.guests.clone())
+            );
+            assert_eq!(read.of_copies(Incarnation(5)).guests, []);
+        });
     }
 
     #[test]

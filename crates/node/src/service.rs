@@ -7,10 +7,12 @@
 mod api;
 pub mod copies;
 mod exports;
+pub mod guests;
 mod kept;
 mod words;
 
 use crate::assemble::Node;
+use crate::guests::Guests;
 use crate::jobs::Jobs;
 use crate::meters::Registry;
 use crate::{health, space};
@@ -59,6 +61,8 @@ struct Inner {
     /// The error of the last worker, if it never came to serve.
     last_failure: Mutex<Option<String>>,
     node: watch::Sender<Option<Arc<Node>>>,
+    /// Lost nodes that go on here.
+    guests: Guests,
     /// `Some(drain)` once the end is requested.
     shutdown: watch::Sender<Option<bool>>,
     /// The phase of the stop.
@@ -121,6 +125,7 @@ impl Service {
             starting: Mutex::default(),
             last_failure: Mutex::default(),
             node: watch::channel(None).0,
+            guests: Guests::default(),
             shutdown: watch::channel(None).0,
             phase: watch::channel(Phase::Serving).0,
             end_told: watch::channel(false).0,
@@ -237,6 +242,11 @@ impl Service {
         progress
     }
 
+    /// Returns the lost nodes that go on here.
+    pub(crate) fn guests(&self) -> &Guests {
+        &self.inner.guests
+    }
+
     /// Returns the connections of NBD clients.
     pub(crate) fn sessions(&self) -> &Connections {
         &self.inner.sessions
@@ -285,6 +295,25 @@ impl Service {
         let mut node = self.inner.node.subscribe();
         let found = node.wait_for(Option::is_some).await.map_err(|_| gone())?;
         found.clone().ok_or_else(gone)
+    }
+
+    /// Returns the node that a volume belongs to: a guest, if that owns it, else this one.
+    async fn node_of(&self, volume: &str) -> Result<Arc<Node>, ApiError> {
+        let node = self.node().await?;
+        if self.guests().is_empty() {
+            return Ok(node);
+        }
+        // A volume that cannot be shown is this node's: its calls return the error.
+        let shown = self.while_it_answers(&node, node.volumes.show(volume)).await?;
+        match shown.ok().and_then(|info| info.vault.owner) {
+            Some(owner) => Ok(self.guests().find(owner).await?.unwrap_or(node)),
+            None => Ok(node),
+        }
+    }
+
+    /// Returns this node, if there is one yet, and the guests that serve.
+    fn nodes(&self) -> Vec<Arc<Node>> {
+        self.present().into_iter().chain(self.guests().serving()).collect()
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {

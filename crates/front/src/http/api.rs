@@ -69,6 +69,7 @@ pub trait Api: kept::Keep {
     /// Copies of logs: of this node's log on its peers, and of other nodes' logs here.
     fn copies(&self) -> Answer<'_, Copies>;
     /// Lets the copies of another node's log go.
+    fn take_over<'a>(&'a self, node: &'a str) -> Answer<'a, Guest>;
     fn release_copies<'a>(&'a self, node: &'a str) -> Answer<'a, HeldCopies>;
     /// Starts a count of the space that one volume takes in the store, or all of them.
     fn start_space(&self, request: StartSpace) -> Answer<'_, Job>;
@@ -218,6 +219,32 @@ pub struct Copies {
     pub replicas: Vec<ReplicaStatus>,
     /// The copies of other nodes' logs here.
     pub held: Vec<HeldCopies>,
+    /// Lost nodes that go on in this daemon, from the copies of their logs.
+    pub guests: Vec<Guest>,
+}
+
+/// A lost node that goes on in this daemon, from the copies of its log.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Guest {
+    /// The node's id.
+    pub node: String,
+    /// Its folder here.
+    pub folder: String,
+    /// `starting`, `serving`, or `replaced`: another start of it serves elsewhere.
+    pub state: String,
+    /// Why it does not serve.
+    pub reason: Option<String>,
+    /// The number of its present start.
+    pub incarnation: u64,
+    /// Duration of that start, microseconds.
+    pub start_us: u64,
+    /// Flash that its log takes, bytes.
+    pub log_bytes: u64,
+    /// Its volumes in service.
+    pub volumes: u64,
+    /// Acknowledged bytes of these that are not in the store.
+    pub backlog_bytes: u64,
 }
 
 /// A holder of copies of this node's log.

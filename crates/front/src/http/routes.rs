@@ -4,7 +4,7 @@
 pub(super) mod kept;
 
 use super::api::{
-    Api, ApiError, BootReport, Copies, CreateVolume, DismissNode, Dismissed, Event, Health,
+    Api, ApiError, BootReport, Copies, CreateVolume, DismissNode, Dismissed, Event, Guest, Health,
     HeldCopies, Job, LogUsage, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep,
     StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
@@ -58,6 +58,7 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::POST, "/api/v1/sweep", post(start_sweep)),
         (Method::POST, "/api/v1/sweep/dismiss", post(dismiss_node)),
         (Method::GET, "/api/v1/copies", get(copies)),
+        (Method::POST, "/api/v1/copies/{node}/takeover", post(take_over)),
         (Method::POST, "/api/v1/copies/{node}/release", post(release_copies)),
         (Method::POST, "/api/v1/space", post(start_space)),
         (Method::POST, "/api/v1/verify", post(start_verify)),
@@ -307,6 +308,14 @@ pub(super) async fn dismiss_node(
 #[utoipa::path(get, path = "/api/v1/copies", responses((status = 200, body = Copies, description = "Copies.")))]
 pub(super) async fn copies(State(app): State<App>) -> Answered<Copies> {
     app.api.copies().await.map(Json)
+}
+
+/// Takes a lost node over: its copies here take nothing more, and this daemon serves its volumes.
+#[utoipa::path(post, path = "/api/v1/copies/{node}/takeover", params(("node" = String, Path, description = "The node's id.")), responses(
+    (status = 200, body = Guest, description = "It serves here.")
+))]
+pub(super) async fn take_over(State(app): State<App>, Piece(node): Piece) -> Answered<Guest> {
+    app.api.take_over(&node).await.map(Json)
 }
 
 /// Lets the copies of another node's log go, for ever: a daemon may start from their folder then.

@@ -4,12 +4,13 @@ use super::copies;
 use super::words::{event, milliseconds, spec, volume};
 use super::{Phase, Service, Stage};
 use crate::assemble::Node;
+use crate::guests::Guest as State;
 use crate::{boot, health, limits, space, warm_status, work};
 use rekindle_base::Kind;
 use rekindle_datastore::Room;
 use rekindle_front::http::api::{
     Answer, Api, ApiError, BootReport, Copies, CreateVolume, Debug, DismissNode, Dismissed, Event,
-    Health, HeldCopies, Job, LogUsage, Shutdown, StartAttach, StartSalvage, StartSpace,
+    Guest, Health, HeldCopies, Job, LogUsage, Shutdown, StartAttach, StartSalvage, StartSpace,
     StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use rekindle_volume::{Account, Salvage, StopProgress};
@@ -27,7 +28,10 @@ impl Service {
     /// Puts a volume into the words of the API. While the store does not answer, the end of the
     /// backlog cannot be estimated.
     pub(super) fn words(&self, info: rekindle_volume::Info) -> Volume {
-        let downgrade = self.present().and_then(|node| node.staging.downgrade(&info.vault));
+        let guest = |node: &Arc<Node>| Some(node.id) == info.vault.owner;
+        let guest = self.guests().serving().into_iter().find(guest);
+        let node = guest.or_else(|| self.present());
+        let downgrade = node.and_then(|node| node.staging.downgrade(&info.vault));
         let mut words = volume(info, &self.inner.nbd);
         words.downgrade = downgrade.map(str::to_owned);
         if let (true, Some(backlog)) = (self.inner.looks.store_is_away(), &mut words.backlog) {
@@ -60,6 +64,13 @@ impl Service {
         Ok(node)
     }
 
+    /// Returns the node that a volume belongs to, if its store answers now.
+    pub(super) async fn reachable_of(&self, volume: &str) -> Result<Arc<Node>, ApiError> {
+        let node = self.node_of(volume).await?;
+        self.reaches(&node).await?;
+        Ok(node)
+    }
+
     /// Fails if the store does not answer now.
     async fn reaches(&self, node: &Node) -> Result<(), ApiError> {
         health::probe(node, AWAY_TIME).await.map_err(|reason| {
@@ -70,12 +81,15 @@ impl Service {
 
     /// Lists the volumes in service, those with the largest backlog first. Asks the store for
     /// nothing.
-    async fn in_service(&self, node: &Node) -> Vec<Volume> {
-        let mut owing: Vec<_> = node.staging.volumes();
-        owing.sort_by_key(|staged| std::cmp::Reverse(staged.backlog().bytes));
+    async fn in_service(&self) -> Vec<Volume> {
+        let of = |node: &Arc<Node>| -> Vec<_> {
+            node.staging.volumes().into_iter().map(|staged| (node.clone(), staged)).collect()
+        };
+        let mut owing: Vec<_> = self.nodes().iter().flat_map(of).collect();
+        owing.sort_by_key(|(_, staged)| std::cmp::Reverse(staged.backlog().bytes));
         owing.truncate(limits::VOLUMES_IN_STATUS);
         let mut volumes = Vec::new();
-        for staged in owing {
+        for (node, staged) in owing {
             let name = staged.vault().name;
             // The timeout is for a volume that just leaves service: `show` asks the store for it.
             if let Ok(Ok(info)) = self.inner.env.timeout(REACH_TIME, node.volumes.show(&name)).await
@@ -84,6 +98,20 @@ impl Service {
             }
         }
         volumes
+    }
+}
+
+impl Service {
+    /// Returns the health of a guest.
+    fn health_of(&self, guest: State) -> Health {
+        match guest {
+            State::Starting(None) => health::away("starting", "it is starting"),
+            State::Starting(Some(reason)) => health::away("starting", &reason),
+            State::Serving(node) => {
+                health::judge(&health::facts(&node, &self.inner.looks, &self.inner.jobs))
+            }
+            State::Replaced(reason) => health::away("fenced", &reason),
+        }
     }
 }
 
@@ -96,7 +124,9 @@ impl Api for Service {
             (Stage::Stopping, _) => health::away("stopping", "the daemon is stopping"),
             (Stage::Starting, _) | (_, None) => health::away("starting", &self.start_told()),
             (Stage::Serving, Some(node)) => {
-                health::judge(&health::facts(&node, looks, &self.inner.jobs))
+                let own = health::judge(&health::facts(&node, looks, &self.inner.jobs));
+                let guests = self.guests().all().into_iter();
+                health::with_guests(own, guests.map(|(id, guest)| (id, self.health_of(guest))))
             }
         }
     }
@@ -119,7 +149,8 @@ impl Api for Service {
                 ..Status::default()
             };
             let Some(node) = self.present() else { return Ok(status) };
-            let in_service = node.staging.volumes();
+            let nodes = self.nodes();
+            let in_service: Vec<_> = nodes.iter().flat_map(|node| node.staging.volumes()).collect();
             status.node = node.id.to_string();
             status.incarnation = node.incarnation.0;
             status.store = node.store.describe();
@@ -134,7 +165,7 @@ impl Api for Service {
                 // A volume that leaves service is looked up in the store, so none is listed.
                 status.stopping = Some(self.progress());
             } else {
-                status.detail["volumes"] = json!(self.in_service(&node).await);
+                status.detail["volumes"] = json!(self.in_service().await);
             }
             Ok(status)
         })
@@ -145,8 +176,18 @@ impl Api for Service {
             let node = self.node().await?;
             let listed = self.while_it_answers(&node, node.volumes.list()).await;
             let infos = listed.map_err(|error| unindexed(&node, error))?;
-            let infos = infos?;
-            Ok(infos.into_iter().map(|info| self.words(info)).collect())
+            let mut volumes: Vec<Volume> =
+                infos?.into_iter().map(|info| self.words(info)).collect();
+            for guest in self.guests().serving() {
+                let owner = Some(guest.id.to_string());
+                for volume in volumes.iter_mut().filter(|volume| volume.owner == owner) {
+                    // One that was removed meanwhile stays as it was listed.
+                    if let Ok(info) = guest.volumes.show(&volume.name).await {
+                        *volume = self.words(info);
+                    }
+                }
+            }
+            Ok(volumes)
         })
     }
 
@@ -161,14 +202,14 @@ impl Api for Service {
 
     fn volume<'a>(&'a self, name: &'a str) -> Answer<'a, Volume> {
         Box::pin(async move {
-            let node = self.node().await?;
+            let node = self.node_of(name).await?;
             Ok(self.words(self.while_it_answers(&node, node.volumes.show(name)).await??))
         })
     }
 
     fn remove_volume<'a>(&'a self, name: &'a str, force: bool, now: bool) -> Answer<'a, ()> {
         Box::pin(async move {
-            let node = self.reachable().await?;
+            let node = self.reachable_of(name).await?;
             let volumes = &node.volumes;
             let removed = match now {
                 true => volumes.remove(name, force).await,
@@ -182,7 +223,7 @@ impl Api for Service {
 
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {
         Box::pin(async move {
-            let node = self.node().await?;
+            let node = self.node_of(name).await?;
             let handle = node.volumes.attach(name).await?;
             Ok(self
                 .inner
@@ -192,9 +233,9 @@ impl Api for Service {
     }
 
     fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume> {
-        Box::pin(
-            async move { Ok(self.words(self.reachable().await?.volumes.pin(name, pinned).await?)) },
-        )
+        Box::pin(async move {
+            Ok(self.words(self.reachable_of(name).await?.volumes.pin(name, pinned).await?))
+        })
     }
 
     fn debug<'a>(&'a self, what: Debug, prefix: &'a str) -> Answer<'a, serde_json::Value> {
@@ -212,7 +253,7 @@ impl Api for Service {
 
     fn history<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<Event>> {
         Box::pin(async move {
-            let node = self.node().await?;
+            let node = self.node_of(name).await?;
             if let Some(changes) = node.volumes.history(name) {
                 return Ok(changes.into_iter().map(event).collect());
             }
@@ -228,7 +269,7 @@ impl Api for Service {
 
     fn start_salvage<'a>(&'a self, name: &'a str, request: StartSalvage) -> Answer<'a, Job> {
         Box::pin(async move {
-            let (node, subject) = (self.node().await?, name.to_owned());
+            let (node, subject) = (self.node_of(name).await?, name.to_owned());
             let begin = |progress| work::salvage(node, subject, request.accept_losses, progress);
             Ok(self.inner.jobs.begin("salvage", name, "chunks", begin))
         })
@@ -236,7 +277,7 @@ impl Api for Service {
 
     fn cancel_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
-            if self.node().await?.volumes.cancel_salvage(name) {
+            if self.node_of(name).await?.volumes.cancel_salvage(name) {
                 return Ok(());
             }
             let message = format!(
@@ -248,7 +289,10 @@ impl Api for Service {
 
     fn salvage_history<'a>(&'a self, name: Option<&'a str>) -> Answer<'a, Vec<Account>> {
         Box::pin(async move {
-            let node = self.node().await?;
+            let node = match name {
+                Some(name) => self.node_of(name).await?,
+                None => self.node().await?,
+            };
             let find = async {
                 match name {
                     Some(name) => node.volumes.salvage_history(name).await,
@@ -350,11 +394,18 @@ impl Api for Service {
     }
 
     fn copies(&self) -> Answer<'_, Copies> {
-        Box::pin(async { Ok(copies::list(&*self.node().await?).await) })
+        Box::pin(async { Ok(copies::list(self, &*self.node().await?).await) })
+    }
+
+    fn take_over<'a>(&'a self, node: &'a str) -> Answer<'a, Guest> {
+        Box::pin(async move {
+            let host = self.reachable().await?;
+            copies::take_over(self, &host, node).await
+        })
     }
 
     fn release_copies<'a>(&'a self, node: &'a str) -> Answer<'a, HeldCopies> {
-        Box::pin(async move { copies::release(&*self.node().await?, node).await })
+        Box::pin(async move { copies::release(self, &*self.node().await?, node).await })
     }
 
     fn start_space(&self, request: StartSpace) -> Answer<'_, Job> {

@@ -5,6 +5,7 @@ use rekindle_block::KIND;
 use rekindle_env::BoxFuture;
 use rekindle_front::http::api::ApiError;
 use rekindle_front::nbd::{Export, ExportError, Exports, VolumeMeters};
+use rekindle_volume::Error;
 use std::sync::Arc;
 
 impl Exports for Service {
@@ -34,7 +35,16 @@ impl Exports for Service {
     ) -> BoxFuture<'a, Result<rekindle_block::Device, ExportError>> {
         Box::pin(async move {
             let node = self.node().await.map_err(unavailable)?;
-            let device = rekindle_block::Device::attach(&node.volumes, name).await?;
+            let attached = rekindle_block::Device::attach(&node.volumes, name).await;
+            let (node, device) = match attached {
+                Err(Error::Elsewhere(name, owner)) => {
+                    let guest = self.guests().find(owner).await.map_err(unavailable)?;
+                    let guest = guest.ok_or(Error::Elsewhere(name.clone(), owner))?;
+                    let device = rekindle_block::Device::attach(&guest.volumes, &name).await?;
+                    (guest, device)
+                }
+                attached => (node, attached?),
+            };
             node.volumes.client_is_back(name);
             Ok(device)
         })

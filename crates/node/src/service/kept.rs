@@ -8,7 +8,7 @@ use rekindle_volume::{TrashedVolume, VolumeVersion};
 impl Keep for Service {
     fn rename_volume<'a>(&'a self, name: &'a str, request: Rename) -> Answer<'a, Volume> {
         Box::pin(async move {
-            let node = self.reachable().await?;
+            let node = self.reachable_of(name).await?;
             let renamed = node.volumes.rename(name, &request.name).await?;
             self.inner.meters.rename(name, &request.name);
             Ok(self.words(renamed))
@@ -17,21 +17,21 @@ impl Keep for Service {
 
     fn resize_volume<'a>(&'a self, name: &'a str, request: Resize) -> Answer<'a, Volume> {
         Box::pin(async move {
-            let node = self.reachable().await?;
+            let node = self.reachable_of(name).await?;
             Ok(self.words(node.volumes.resize(name, request.size, request.shrink).await?))
         })
     }
 
     fn versions<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<VolumeVersion>> {
         Box::pin(async move {
-            let node = self.node().await?;
+            let node = self.node_of(name).await?;
             Ok(self.while_it_answers(&node, node.volumes.versions(name)).await??)
         })
     }
 
     fn rollback_volume<'a>(&'a self, name: &'a str, request: Rollback) -> Answer<'a, Volume> {
         Box::pin(async move {
-            let node = self.reachable().await?;
+            let node = self.reachable_of(name).await?;
             Ok(self.words(node.volumes.rollback(name, &request.version, request.discard).await?))
         })
     }

@@ -147,7 +147,11 @@ impl Api for Fake {
     }
     fn copies(&self) -> Answer<'_, Copies> {
         let replica = ReplicaStatus { address: "tcp:127.0.0.1:7".into(), ..Default::default() };
-        Box::pin(async { Ok(Copies { replicas: vec![replica], held: vec![] }) })
+        Box::pin(async { Ok(Copies { replicas: vec![replica], held: vec![], guests: vec![] }) })
+    }
+    fn take_over<'a>(&'a self, node: &'a str) -> Answer<'a, Guest> {
+        let node = node.to_owned();
+        Box::pin(async { Ok(Guest { node, ..Default::default() }) })
     }
     fn release_copies<'a>(&'a self, node: &'a str) -> Answer<'a, HeldCopies> {
         let node = node.to_owned();
@@ -265,6 +269,7 @@ fn every_question_has_its_answer() {
                 json!({"node": "a", "start": 4}),
             ),
             ("GET /api/v1/copies", "", 200, json!({"held": []})),
+            ("POST /api/v1/copies/ab/takeover", "", 200, json!({"node": "ab"})),
             ("POST /api/v1/copies/ab/release", "", 200, json!({"node": "ab", "released": true})),
             ("POST /api/v1/verify", "{\"volume\": \"one\"}", 202, json!({"subject": "one"})),
             ("GET /api/v1/jobs/12", "", 200, json!({"id": "12", "state": "done"})),

@@ -1,0 +1,85 @@
+//! Guests: lost nodes that go on in this process, from the copies of their logs that it has kept.
+//!
+//! A guest is a node by itself: its record, its log in the folder of its copies, its own fence.
+//! Only the front is shared: clients reach a guest's volumes at the addresses of its host.
+//! `service/guests.rs` starts guests.
+
+use crate::assemble::Node;
+use rekindle_base::{Kind, NodeId};
+use rekindle_front::http::api::ApiError;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// The state of a guest.
+#[derive(Clone)]
+pub(crate) enum Guest {
+    /// It starts; with the error of the last try, if there was one.
+    Starting(Option<String>),
+    Serving(Arc<Node>),
+    /// Another start of it serves elsewhere; the reason.
+    Replaced(String),
+}
+
+/// The guests of a node.
+pub(crate) struct Guests {
+    all: watch::Sender<BTreeMap<NodeId, Guest>>,
+    /// One takeover at a time.
+    pub(crate) taking: tokio::sync::Mutex<()>,
+}
+
+impl Default for Guests {
+    fn default() -> Self {
+        Self { all: watch::channel(BTreeMap::new()).0, taking: tokio::sync::Mutex::default() }
+    }
+}
+
+impl Guests {
+    pub(crate) fn all(&self) -> BTreeMap<NodeId, Guest> {
+        self.all.borrow().clone()
+    }
+
+    /// The guests that serve.
+    pub(crate) fn serving(&self) -> Vec<Arc<Node>> {
+        let serving = |guest: &Guest| match guest {
+            Guest::Serving(node) => Some(node.clone()),
+            Guest::Starting(_) | Guest::Replaced(_) => None,
+        };
+        self.all.borrow().values().filter_map(serving).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.borrow().is_empty()
+    }
+
+    /// Returns the guest with this id once its first try to start has ended; `None`: it is no guest
+    /// here, or serves elsewhere.
+    pub(crate) async fn find(&self, id: NodeId) -> Result<Option<Arc<Node>>, ApiError> {
+        let is_settled =
+            |all: &BTreeMap<NodeId, Guest>| !matches!(all.get(&id), Some(Guest::Starting(None)));
+        let mut all = self.all.subscribe();
+        // The sender lives as long as `self`.
+        let found = match all.wait_for(is_settled).await {
+            Ok(all) => all.get(&id).cloned(),
+            Err(_) => None,
+        };
+        match found {
+            Some(Guest::Serving(node)) => Ok(Some(node)),
+            Some(Guest::Starting(Some(reason))) => Err(ApiError::new(
+                Kind::Unavailable,
+                format!(
+                    "node {id}, which owns it and was taken over here, cannot start now: {reason}"
+                ),
+            )),
+            _ => Ok(None),
+        }
+    }
+
+    pub(crate) fn set(&self, id: NodeId, guest: Guest) {
+        self.all.send_modify(|all| _ = all.insert(id, guest));
+    }
+
+    pub(crate) fn remove(&self, id: NodeId) {
+        self.all.send_modify(|all| _ = all.remove(&id));
+    }
+}
