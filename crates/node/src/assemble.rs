@@ -115,7 +115,7 @@ impl Node {
             Phases { env: env.clone(), last: env.now(), watch: env.watch(), taken: Vec::new() };
         let lock = FolderLock::take(env, &config.dir).await?;
         let home = NodeFile::read(env, &config.dir).await?;
-        crate::copies::adopt(env, &config.dir, home.as_ref()).await?;
+        crate::copies::adopt(env, &config, home.as_ref()).await?;
         let holder = crate::copies::hold(env, &config).await?;
         phases.done("folder");
         let id = home.as_ref().map_or_else(|| NodeId(env.random()), |home| home.node);
@@ -165,7 +165,6 @@ impl Node {
             }
         };
         let Known { open, identity, writer, record, home } = known;
-        let copied_from = home.copied_from;
         if home.warm != warm.name {
             // Written before the memory is used: the next start must find it.
             keeper.change(|home| home.warm.clone_from(&warm.name)).await?;
@@ -174,6 +173,16 @@ impl Node {
         phases.done("store-and-warm");
         let memory_outlives_process = arena.outlives_process();
         let found = record.as_ref().map(|held| &held.value);
+        let mut copied_from = home.copied_from;
+        if let Some(last) = found.map(|found| found.incarnation)
+            && config.older_copies
+            && permission.is_some()
+            && incarnation::has_older_copies(&before, copied_from, found)
+        {
+            // The volumes that asked for no copies lack what the lives since have acknowledged.
+            copied_from = last;
+            keeper.change(|home| home.copied_from = last).await?;
+        }
         let users = arena.users();
         let trusted = incarnation::is_trusted(found, before.judge(found), arena.salt(), &users);
         if trusted {

@@ -9,7 +9,6 @@ use rekindle_cluster::{Holder, Peer, Secret, Settings};
 use rekindle_datastore::identity::Identity as StoreIdentity;
 use rekindle_env::{Address, Env};
 use rekindle_log::Replica;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Name of the folder, in the node's own, with the copies of other nodes' logs.
@@ -46,7 +45,19 @@ pub(crate) fn peers(
 }
 
 /// Lets a log start from the folder, if it consists of copies that a holder has kept.
-pub(crate) async fn adopt(env: &Env, dir: &Path, home: Option<&NodeFile>) -> Result<(), Error> {
+pub(crate) async fn adopt(
+    env: &Env,
+    config: &Config,
+    home: Option<&NodeFile>,
+) -> Result<(), Error> {
+    let dir = &config.dir;
+    if home.is_none() && config.take_identity.is_some() {
+        // A holder's folder is there before the first copies are.
+        return Err(Error::Usage(format!(
+            "{}: there is no node here, and no copy of its log: --take-identity goes on with a folder that has one",
+            dir.display()
+        )));
+    }
     if home.is_none_or(NodeFile::is_own) {
         return Ok(());
     }

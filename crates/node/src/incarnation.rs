@@ -36,13 +36,17 @@ pub struct Beginning<'a> {
     pub lost: bool,
 }
 
-impl Beginning<'_> {
-    /// Whether the record names a later life than the one whose log the folder has copies of.
-    fn has_older_copies(&self, found: Option<&NodeRecord>) -> bool {
-        let is_copied = self.copied_from != Incarnation(0);
-        let is_older = found.is_some_and(|found| found.incarnation > self.copied_from);
-        is_copied && is_older && !self.older_copies
-    }
+/// Whether the folder has copies of the log of an older life than the record names. No start of the
+/// folder itself has added to them.
+pub fn has_older_copies(
+    starts: &Starts,
+    copied_from: Incarnation,
+    found: Option<&NodeRecord>,
+) -> bool {
+    let is_copied = copied_from != Incarnation(0);
+    let is_untouched = starts.landed.is_none_or(|landed| landed.incarnation <= copied_from);
+    let is_older = found.is_some_and(|found| found.incarnation > copied_from);
+    is_copied && is_untouched && is_older && starts.judge(found) != Past::Ours
 }
 
 /// Whether the warm memory is as the last start of this folder left it: the record names its salt,
@@ -71,7 +75,8 @@ fn allow(
         Past::Ours => return Ok(false),
         past => past,
     };
-    if let Some(found) = found.filter(|_| beginning.has_older_copies(found)) {
+    let is_older = has_older_copies(starts, beginning.copied_from, found);
+    if let Some(found) = found.filter(|_| is_older && !beginning.older_copies) {
         return Err(Error::Usage(format!(
             "these are copies of what node {node} wrote up to its start {}, and it was started again since (start {}): what it \
              acknowledged since then is elsewhere. Start from the newest copies; `rekindle up --take-identity --older-copies` \

@@ -39,6 +39,7 @@ pub use error::Error;
 pub use lifecycle::{Ready, Sockets, run, until_end};
 pub use scale::Scale;
 pub use service::Service;
+pub use service::copies::serve as take_copies;
 pub use work::in_background;
 
 use rekindle_datastore::record::Body;

@@ -25,6 +25,7 @@ use rekindle_volume::collector;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +70,14 @@ pub struct Setup {
     pub collector: collector::Settings,
     /// Time between two scrubs.
     pub scrubs: Option<Duration>,
+    /// Count of the copies that a new volume asks for.
+    pub copies: u8,
+    /// Addresses of the holders of copies of the node's log.
+    pub copy_to: Vec<String>,
+    /// Address at which the node takes copies of other nodes' logs.
+    pub hold: Option<String>,
+    pub folder: PathBuf,
+    pub warm: PathBuf,
 }
 
 impl Default for Setup {
@@ -91,18 +100,26 @@ impl Default for Setup {
             looks: Duration::from_secs(10),
             collector: collector::Settings::default(),
             scrubs: None,
+            copies: 0,
+            copy_to: Vec::new(),
+            hold: None,
+            folder: FOLDER.into(),
+            warm: WARM.into(),
         }
     }
 }
 
 impl Setup {
-    fn config(&self, env: &Env, takes: bool) -> Config {
+    fn config(&self, env: &Env, how: &How) -> Config {
         // Each life draws its own parity: an operator may change that at any time.
         let parity = env.random_u64().is_multiple_of(2).then(|| "4+1".parse().expect("a good one"));
         Config {
-            take_identity: takes.then(|| env.random_u64()),
+            take_identity: how.takes.then(|| env.random_u64()),
+            older_copies: how.older_copies,
+            copy_to: self.copy_to.clone(),
+            hold: self.hold.clone(),
             flash_bytes: Some(self.flash_bytes),
-            warm: Some(WARM.into()),
+            warm: Some(self.warm.clone()),
             warm_bytes: Some(self.warm_slots as u64 * self.segment_bytes + FRAMES_BYTES),
             warm_frames_bytes: Some(FRAMES_BYTES),
             cache_bytes: self.cache_bytes,
@@ -129,7 +146,7 @@ impl Setup {
             collector: self.collector.clone(),
             scrub: Scrub { interval: self.scrubs, ..Scrub::default() },
             restarted: true,
-            ..Config::new(FOLDER.into())
+            ..Config::new(self.folder.clone())
         }
     }
 
@@ -175,6 +192,8 @@ impl Deref for Served {
 pub struct How {
     /// Whether the user says that this folder goes on, whatever copies of it there are.
     pub takes: bool,
+    /// Whether the user says that copies of an older start may go on.
+    pub older_copies: bool,
     /// Faults of the store from the first request on.
     pub faults: fault::Plan,
     /// Whether the start may find damage: neither a crash nor a copy is any.
@@ -197,7 +216,7 @@ impl Served {
                 plan: how.faults.clone(),
             };
             let open = async move |_| Ok(open);
-            let config = setup.config(env, how.takes);
+            let config = setup.config(env, &how);
             let kinds = records::kinds();
             match Node::assemble_over(env, config, setup.scale(), kinds, open).await {
                 Ok(node) => break Arc::new(node),
@@ -211,6 +230,7 @@ impl Served {
         if !(node.opened.damage.is_empty() || how.was_hurt) {
             return Err(format!("nothing was damaged: {:?}", node.opened.damage));
         }
+        rekindle_node::take_copies(&node).await.map_err(|error| told(&error))?;
         service.serve(node.clone());
         rekindle_node::in_background(&node, &service);
         let ended = Arc::new(Mutex::new(None));
@@ -248,7 +268,7 @@ impl Served {
                 size: setup.size,
                 policy: setup.policy,
                 ack: setup.ack,
-                copies: 0,
+                copies: setup.copies,
                 settings: settings.clone(),
             };
             match self.service.create_volume(request).await {

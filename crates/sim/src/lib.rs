@@ -3,6 +3,8 @@
 //!
 //! - [`boot`] starts a node: the daemon's own assembly, background work and API.
 //! - [`region`] is the oracle: the promises to clients, region by region.
+//! - [`copies`] is one run of a fifth kind: a node's log is copied to another machine, and the node
+//!   comes back from there when its host is lost.
 //! - [`lives`] is one run of another kind: a few volumes through attach, collector, salvage, stop
 //!   and crash, over a store whose packs are damaged. [`oracle`] judges it.
 //! - [`pair`] is one run of a third kind: two nodes on one store, which write, sweep, remove
@@ -36,6 +38,7 @@
 
 pub mod boot;
 mod clients;
+pub mod copies;
 mod dice;
 mod end;
 mod harm;
@@ -52,6 +55,7 @@ mod remote;
 pub mod scenario;
 mod stage;
 mod subject;
+mod told;
 mod trouble;
 pub mod twin;
 mod user;

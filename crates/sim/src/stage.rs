@@ -1,4 +1,4 @@
-//! The stage of a run with two hosts: the node that serves on each, and the actors around it.
+//! The stage of a run with several hosts: the node that serves on each, and the actors around it.
 
 use crate::boot::Served;
 use crate::dice::Dice;
@@ -18,18 +18,29 @@ pub const PATIENCE: Duration = Duration::from_secs(3600);
 /// Pause before another look.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// State that all lives share, on both hosts.
-#[derive(Default)]
-pub struct Stage {
-    pub serving: Mutex<[Option<Served>; 2]>,
+/// State that all lives share, on all hosts.
+pub struct Stage<const HOSTS: usize = 2> {
+    pub serving: Mutex<[Option<Served>; HOSTS]>,
     pub begun: Begun,
     is_ending: AtomicBool,
     /// Actors of each host that have not ended.
-    busy: [AtomicU64; 2],
+    busy: [AtomicU64; HOSTS],
     failure: Mutex<Option<String>>,
 }
 
-impl Stage {
+impl<const HOSTS: usize> Default for Stage<HOSTS> {
+    fn default() -> Self {
+        Self {
+            serving: Mutex::new(std::array::from_fn(|_| None)),
+            begun: Begun::default(),
+            is_ending: AtomicBool::default(),
+            busy: std::array::from_fn(|_| AtomicU64::default()),
+            failure: Mutex::default(),
+        }
+    }
+}
+
+impl<const HOSTS: usize> Stage<HOSTS> {
     /// Returns the first failure of an actor.
     pub fn check(&self) -> Result<(), String> {
         self.failure.lock().clone().map_or(Ok(()), Err)
@@ -79,6 +90,12 @@ impl Stage {
         self.serving.lock().iter().flatten().map(seen).collect()
     }
 
+    /// Takes a node off the stage whose process ends along with another one.
+    pub fn leaves(&self, which: usize) {
+        self.serving.lock()[which] = None;
+        self.busy[which].store(0, Ordering::Relaxed);
+    }
+
     /// Ends the life on a host, by a crash or a power cut. A power cut takes what only memory has,
     /// and no loss is excused: with `ack=memory` there is none.
     pub fn crash(
@@ -105,7 +122,7 @@ impl Stage {
 
     /// Brings the actors to their ends: heals the stores once these hosts serve, and waits until no
     /// actor is busy. Returns the nodes that serve.
-    pub async fn end(&self, env: &Env, hosts: &[usize]) -> Result<[Option<Served>; 2], String> {
+    pub async fn end(&self, env: &Env, hosts: &[usize]) -> Result<[Option<Served>; HOSTS], String> {
         self.is_ending.store(true, Ordering::Relaxed);
         let lives = loop {
             self.check()?;

@@ -2,7 +2,7 @@
 //! many, `REKINDLE_SEED` repeats one.
 
 use rekindle_sim::scenario::{Outcome, run};
-use rekindle_sim::{lives, pair, twin};
+use rekindle_sim::{copies, lives, pair, twin};
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -226,6 +226,33 @@ const TWIN_WANTED: &[&str] = &[
 #[test]
 fn of_two_copies_of_a_node_the_newer_is_right_and_the_older_is_fenced() {
     check_runs("REKINDLE_TWIN_SEED", TWIN_SHARE, twin::run, (PAIR_TELLING, TWIN_WANTED));
+}
+
+/// Divisor of the wanted seeds for runs of a node whose log is copied.
+const COPIES_SHARE: u64 = 40;
+const COPIES_WANTED: &[&str] = &[
+    "copies: a replaced host is refused",
+    "copies: a successor looks",
+    "copies: a volume without any is refused",
+    "copies: acknowledged beside a successor",
+    "copies: behind",
+    "copies: of an older life",
+    "copies: replaced while it lives",
+    "copies: the store in their place",
+    "fenced: told",
+];
+
+#[test]
+fn a_node_comes_back_from_its_copies_with_all_that_was_acknowledged() {
+    check_runs("REKINDLE_COPIES_SEED", COPIES_SHARE, copies::run, (PAIR_TELLING, COPIES_WANTED));
+}
+
+#[test]
+fn a_seed_of_copies_repeats_itself_exactly() {
+    for seed in 0..5 {
+        let first = copies::run(seed).expect("no promise is broken");
+        assert_eq!(first, copies::run(seed).expect("no promise is broken"), "seed {seed}");
+    }
 }
 
 /// Runs one seed if it is given, else many; their events must have happened.

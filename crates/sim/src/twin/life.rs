@@ -6,6 +6,7 @@ use crate::dice::Dice;
 use crate::heard;
 use crate::oracle::{Change, some_change};
 use crate::region::{Excuse, Operation, SharedRegion, judge};
+use crate::told::{Told, stays_fenced};
 use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_block::Device;
@@ -16,15 +17,6 @@ use std::time::Duration;
 
 /// Time within which a life that goes on writing has met a newer one.
 const MEETS_WITHIN: Duration = Duration::from_secs(30);
-
-/// Answer to a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
-    Fine,
-    /// The fate of the change is unknown.
-    Nothing,
-    Fenced,
-}
 
 impl Life {
     /// Spawns an actor.
@@ -147,7 +139,7 @@ impl Life {
             match told.map_err(|why| format!("{name}: {why}"))? {
                 Told::Fine => {}
                 Told::Nothing => return Ok(()),
-                Told::Fenced => return self.stay_fenced(&device).await,
+                Told::Fenced => return stays_fenced(&self.env, &device).await,
             }
             if dice.below(16) == 0 {
                 drop(device);
@@ -163,20 +155,6 @@ impl Life {
             }
             let idle = if dice.below(24) == 0 { 60_000 } else { 400 };
             self.pause(&mut dice, idle).await;
-        }
-        Ok(())
-    }
-
-    /// Checks that a fenced volume goes on refusing.
-    async fn stay_fenced(&self, device: &Device) -> Result<(), String> {
-        heard::note("fenced: told");
-        for _ in 0..3 {
-            self.env.sleep(Duration::from_millis(200)).await;
-            let written = acknowledged(device, device.write(0, &[9; 512], false)).await;
-            let read = device.read(0, &mut [0; 512]).await;
-            if written.is_ok() || read.is_ok() || device.flush().await.is_ok() {
-                return Err(format!("it is fenced and goes on: {written:?}, {read:?}"));
-            }
         }
         Ok(())
     }
@@ -219,11 +197,7 @@ impl Life {
     ) -> Result<Told, String> {
         self.run.stage.begun.fetch_add(1, Ordering::Relaxed);
         let (region, staging) = (self.region(at)?, &self.served.staging);
-        let told = |what: &str, error: &rekindle_volume::Error| match error.kind() {
-            Kind::Fenced if self.may_be_fenced() => Ok(Told::Fenced),
-            kind if kind.is_retryable() => Ok(Told::Nothing),
-            _ => Err(format!("{what}: {error}")),
-        };
+        let told = |what, error: &_| Told::of(what, error, self.may_be_fenced());
         match dice.below(8) {
             0..=1 => {
                 let mut found = vec![0xee; REGION];

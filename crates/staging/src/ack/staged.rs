@@ -297,15 +297,17 @@ impl Staged {
     /// flush leader, and write to flash.
     pub async fn sync(&self, ticket: Ticket) -> Result<(), Error> {
         let media = self.mode.barrier();
-        if !self.inner.log.progress().covers(media, ticket.0) {
-            self.reach(media, ticket.0).await?;
-        }
+        let reached = match self.inner.log.progress().covers(media, ticket.0) {
+            true => Ok(()),
+            false => self.reach(media, ticket.0).await,
+        };
         let mut gate = self.gate.lock();
         // A volume that was closed meanwhile keeps its changes in the log. A fenced volume must not
         // acknowledge.
         self.may_promise(&gate)?;
         gate.changes.apply(self.mode.shows(&self.inner.log.progress()));
-        Ok(())
+        // Last: a fenced node closes its log, and the fence is the reason that counts.
+        reached
     }
 
     /// Waits until the media have everything before `end`. Copies that stay away are not waited
