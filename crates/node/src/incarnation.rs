@@ -26,6 +26,10 @@ pub struct Beginning<'a> {
     pub permitted: bool,
     /// The folder consists of copies of the log of lives up to this one; 0: it is the node's own.
     pub copied_from: Incarnation,
+    /// The life that wrote the newest part of these copies, or 0. An owner sends `node.json` before
+    /// its log: if the host was lost amid the first sync of a life, the copies are older than their
+    /// `node.json` says.
+    pub copied_log: Incarnation,
     /// Whether the user permits that copies of an older life than the last one go on.
     pub older_copies: bool,
     pub arena: u64,
@@ -40,8 +44,13 @@ impl Beginning<'_> {
     /// Whether the record names a later life than the one whose log the folder has copies of.
     fn has_older_copies(&self, found: Option<&NodeRecord>) -> bool {
         let is_copied = self.copied_from != Incarnation(0);
-        let is_older = found.is_some_and(|found| found.incarnation > self.copied_from);
+        let is_older = found.is_some_and(|found| found.incarnation > self.copies_end());
         is_copied && is_older && !self.older_copies
+    }
+
+    /// The last life of whose log the folder has copies.
+    fn copies_end(&self) -> Incarnation {
+        self.copied_from.min(self.copied_log)
     }
 }
 
@@ -72,11 +81,14 @@ fn allow(
         past => past,
     };
     if let Some(found) = found.filter(|_| beginning.has_older_copies(found)) {
+        let has = match beginning.copies_end() {
+            Incarnation(0) => format!("no copy of the log of node {node} has become whole here"),
+            end => format!("these are copies of what node {node} wrote up to its start {end}"),
+        };
         return Err(Error::Usage(format!(
-            "these are copies of what node {node} wrote up to its start {}, and it was started again since (start {}): what it \
-             acknowledged since then is elsewhere. Start from the newest copies; `rekindle up --take-identity --older-copies` \
-             goes on without what these lack",
-            beginning.copied_from, found.incarnation
+            "{has}, and its last start was start {}: what it acknowledged since then is elsewhere. Start from the newest \
+             copies; `rekindle up --take-identity --older-copies` goes on without what these lack",
+            found.incarnation
         )));
     }
     if *permitted {
