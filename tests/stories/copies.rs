@@ -284,6 +284,47 @@ fn a_holder_that_is_away_is_told_and_costs_volumes_without_copies_nothing() -> R
 }
 
 #[test]
+fn copies_that_have_never_become_whole_are_not_taken_for_the_newest() -> Result<()> {
+    let mut hosts = Hosts::new("copies-part")?;
+    hosts.owner.create("copied", "8M", &["--copies", "1"])?;
+    let mut promises = Promises::new(2048);
+    write_for(&mut promises, &hosts.owner, "copied", Duration::from_secs(1))?;
+    hosts.owner.kill_all()?;
+    // The next start sends its log elsewhere, where there is no room for it.
+    let place = scratch("copies-part-full")?.join("copies.sock");
+    let place = format!("unix:{}", place.display());
+    let holds = hosts.shared.options(None, &["--hold", &place, "--hold-budget", "1M"]);
+    let mut full = Daemon::start_with("copies-part-full-holder", holds)?;
+    hosts.owner.set_options(hosts.shared.options(None, &["--copy-to", &place]));
+    hosts.owner.up()?;
+    wait_until("the holder to refuse", || {
+        let copies = hosts.owner.cli(&["copies", "ls"]);
+        copies.is_ok_and(|copies| copies.to_string().contains("--hold-budget"))
+    })?;
+    let node = hosts.lose_owner()?;
+    full.cli(&["copies", "release", &node])?;
+    let refused = hosts.start_at(&full.dir.join("copies").join(&node)).err();
+    let refused =
+        format!("{:#}", refused.context("what these copies lack is not known to be gone")?);
+    ensure!(
+        refused.contains("no copy of the log") && refused.contains("--older-copies"),
+        "{refused}"
+    );
+    let folder = hosts.holder.dir.join("copies").join(&node);
+    hosts.holder.cli(&["copies", "release", &node])?;
+    // On another machine, they may lie in a folder of any name.
+    let moved = scratch("copies-part-moved")?.join("moved");
+    std::fs::rename(&folder, &moved)?;
+    let options = hosts.shared.options(Some(&moved), &["--take-identity", "--older-copies"]);
+    let again = Daemon::start_with("copies-part-again", options)?;
+    let mut client = NbdClient::connect(&again.socket(), "copied")?;
+    promises.check(&mut client)?;
+    drop(client);
+    full.stop()?;
+    hosts.end(again)
+}
+
+#[test]
 fn copies_beyond_this_machine_are_meant_or_refused() -> Result<()> {
     for (option, place) in [("--copy-to", "192.0.2.1:7733"), ("--hold", "0.0.0.0:7733")] {
         let options =

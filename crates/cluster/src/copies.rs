@@ -59,6 +59,8 @@ pub(crate) struct Copies {
     /// The copies of the sync that runs, and the life that runs it.
     hidden: Option<BTreeMap<SegmentId, Copy>>,
     life: Incarnation,
+    /// The segments that the owner has opened since it began the sync, or went on with it.
+    opened: BTreeSet<SegmentId>,
     /// Whether a sync has ended since the copies were opened.
     is_following: bool,
     /// Files that are named as copies and are none: they go at the end of the next sync.
@@ -100,6 +102,7 @@ impl Copies {
             counted: BTreeMap::new(),
             hidden: None,
             life: Incarnation(0),
+            opened: BTreeSet::new(),
             is_following: false,
             strays: Vec::new(),
             last: None,
@@ -128,8 +131,21 @@ impl Copies {
             self.give_up_sync().await?;
         }
         self.life = life;
+        self.opened.clear();
         self.hidden.get_or_insert_default();
         Ok(())
+    }
+
+    /// Removes copies of the sync that runs whose segments have left the log since: the owner opens
+    /// its segments in their order, and has left these out. Should it only have gone on behind
+    /// them, the end of the sync fails, and the next one brings them again.
+    async fn forget_left_out(&mut self, next: SegmentId) -> Result<(), Failure> {
+        let Some(hidden) = self.hidden.take() else { return Ok(()) };
+        let is_left_out = |id: &SegmentId| *id < next && !self.opened.contains(id);
+        let (left, stay): (BTreeMap<_, _>, _) =
+            hidden.into_iter().partition(|(id, _)| is_left_out(id));
+        self.hidden = Some(stay);
+        self.remove(files_of(&left), HIDDEN).await
     }
 
     /// Removes the copies of the sync that runs.
@@ -140,6 +156,9 @@ impl Copies {
 
     pub(crate) async fn take(&mut self, new: &NewSegment) -> Result<u32, Failure> {
         self.check(new)?;
+        if self.hidden.is_some() {
+            self.opened.insert(new.segment);
+        }
         let sealed = self.counted.get_mut(&new.segment);
         if let Some(copy) = sealed.filter(|copy| copy.is_sealed && copy.new == *new) {
             if !copy.is_synced {
@@ -167,7 +186,13 @@ impl Copies {
         if is_full >= FILES_MAX {
             return refused("a log has no so many segments");
         }
-        let share = self.room.take(new.capacity).map_err(Failure::Refused)?;
+        let share = match self.room.take(new.capacity) {
+            Ok(share) => share,
+            Err(_) => {
+                self.forget_left_out(new.segment).await?;
+                self.room.take(new.capacity).map_err(Failure::Refused)?
+            }
+        };
         let file = self.free_number();
         self.make(file, suffix, new.capacity).await?;
         let copy = Copy {

@@ -12,7 +12,7 @@
 use crate::connection::{Broken, Connection};
 use crate::limits::{HELLO_TIME_MAX, STRANGER_BYTES_MAX};
 use crate::wire::{Hello, Message};
-use rekindle_base::{Life, StoreId};
+use rekindle_base::{Life, NodeId, StoreId};
 use rekindle_env::Env;
 
 /// The secret of a cluster.
@@ -56,11 +56,13 @@ impl Identity {
     }
 }
 
-/// Says hello as the owner of copies, and proves who it is and asks the same of the holder.
+/// Says hello as the owner of copies, and proves who it is and asks the same of the holder. `meet`
+/// may refuse the node that holds, before the holder ends an earlier connection for this one.
 pub(crate) async fn ask(
     env: &Env,
     connection: &mut Connection,
     identity: &Identity,
+    meet: impl FnOnce(NodeId) -> Result<(), String>,
 ) -> Result<(), String> {
     let work = async {
         let owner = identity.hello(env);
@@ -74,6 +76,9 @@ pub(crate) async fn ask(
             return refuse(connection, NO_SECRET).await;
         }
         let proof = *identity.proof(OWNER, &owner, &holder).as_bytes();
+        if let Err(why) = meet(holder.life.node) {
+            return refuse(connection, &why).await;
+        }
         connection.call(&Message::Proof(proof), HELLO_TIME_MAX).await.map(|_| ())
     };
     env.timeout(HELLO_TIME_MAX, work).await.map_err(|_| text(Broken::Silent))?

@@ -134,7 +134,9 @@ impl Holder {
     /// node's calls are refused.
     pub async fn release(&self, node: NodeId) -> Result<(), String> {
         let found = self.nodes.lock().get(&node).cloned();
-        let found = found.ok_or_else(|| format!("there are no copies of node {node} here"))?;
+        let found = found.ok_or_else(|| {
+            format!("there are no copies of node {node} here: see `rekindle copies ls`")
+        })?;
         let mut state = found.lock().await;
         state.release().await.map_err(|failure| failure.to_string())
     }
@@ -150,13 +152,9 @@ impl Holder {
     }
 }
 
-/// Makes the copies in `folder`, which no holder uses, ready for a log to start from them:
-/// [`Holder::release`] without a holder.
-pub async fn adopt(env: &Env, folder: &Path) -> Result<(), String> {
-    let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let node = name.parse().map_err(|_| {
-        format!("{} is no folder of copies: it is not named by a node's id", folder.display())
-    })?;
+/// Makes the copies of a node's log in `folder`, which no holder uses, ready for a log to start
+/// from them: [`Holder::release`] without a holder. The folder may have been moved, under any name.
+pub async fn adopt(env: &Env, folder: &Path, node: NodeId) -> Result<(), String> {
     env.disk().list(folder).await.map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut state = State::new(env, node, folder, &Room::new(0));
     state.release().await.map_err(|failure| failure.to_string())
@@ -194,7 +192,9 @@ impl State {
             (self.is_released, self.lock) = (true, None);
             return refused(TAKEN_OVER);
         }
-        let copies = Copies::open(&self.env, self.node, &self.folder, &self.room).await?;
+        let opened = Copies::open(&self.env, self.node, &self.folder, &self.room).await;
+        // The folder may have been removed, and a lock of a file without a name keeps nothing away.
+        let copies = opened.inspect_err(|_| self.lock = None)?;
         self.newest = self.newest.max(copies.newest().unwrap_or_default());
         self.copies = Some(copies);
         Ok(())

@@ -33,7 +33,7 @@ pub mod wire;
 pub use format::Ending;
 pub use hello::{Identity, Secret};
 pub use holder::{Held, HeldNode, Holder, adopt};
-pub use peer::{Peer, Settings};
+pub use peer::{Holders, Peer, Settings};
 pub use serve::serve;
 
 /// The newest version that this binary knows of each format of this crate.

@@ -7,9 +7,10 @@ use crate::wire::Message;
 use rekindle_base::{Incarnation, Life, NodeId, SegmentId, StoreId};
 use rekindle_env::{Address, BoxFuture, Env, TaskHandle};
 use rekindle_log::{NewSegment, Replica};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 
 /// Where a peer is, and the node that calls it.
 #[derive(Debug, Clone)]
@@ -21,6 +22,29 @@ pub struct Settings {
     pub incarnation: Incarnation,
     /// The node's `node.json`, so that the copies can be started from.
     pub home: Vec<u8>,
+    /// Shared by all peers of the node.
+    pub holders: Holders,
+}
+
+/// The holder behind each address. A holder with two addresses would count as two copies, and keeps
+/// one.
+#[derive(Debug, Clone, Default)]
+pub struct Holders(Arc<parking_lot::Mutex<BTreeMap<String, NodeId>>>);
+
+impl Holders {
+    /// Notes the holder that was met at an address. Returns an error if another address leads to
+    /// the same one.
+    fn meet(&self, address: &Address, holder: NodeId) -> Result<(), String> {
+        let (mut holders, address) = (self.0.lock(), address.to_string());
+        let is_other = |(place, met): &(&String, &NodeId)| **place != address && **met == holder;
+        if let Some((other, _)) = holders.iter().find(is_other) {
+            return Err(format!(
+                "the holder at {other} is the same node: each copy needs a holder of its own"
+            ));
+        }
+        holders.insert(address, holder);
+        Ok(())
+    }
 }
 
 /// A holder of copies on another node. It connects at its first call, and anew after an error. The
@@ -35,6 +59,9 @@ struct Inner {
     settings: Settings,
     /// `None` while a call runs: one that fails or is broken off leaves no connection.
     connection: Mutex<Option<Connection>>,
+    /// The reason why the last connection has ended between two calls, and a bell for it.
+    lost: parking_lot::Mutex<Option<String>>,
+    bell: Notify,
 }
 
 /// A log bounds its own calls.
@@ -44,8 +71,13 @@ impl Peer {
     /// Makes a peer, which is not connected yet.
     #[must_use]
     pub fn new(env: &Env, settings: Settings) -> Peer {
-        let connection = Mutex::default();
-        let inner = Arc::new(Inner { env: env.clone(), settings, connection });
+        let inner = Arc::new(Inner {
+            env: env.clone(),
+            settings,
+            connection: Mutex::default(),
+            lost: parking_lot::Mutex::default(),
+            bell: Notify::new(),
+        });
         let pings = env.spawn("peer-ping", ping(env.clone(), Arc::downgrade(&inner)));
         Peer { inner, pings }
     }
@@ -68,6 +100,8 @@ impl Drop for Peer {
 impl Inner {
     async fn call(&self, request: &Message<'_>) -> Result<u32, String> {
         let mut slot = self.connection.lock().await;
+        // The caller finds out by this call.
+        *self.lost.lock() = None;
         let mut connection = match slot.take() {
             Some(connection) => connection,
             None => self.connect().await?,
@@ -78,7 +112,7 @@ impl Inner {
     }
 
     async fn connect(&self) -> Result<Connection, String> {
-        let Settings { address, secret, store, node, incarnation, home } = &self.settings;
+        let Settings { address, secret, store, node, incarnation, home, holders } = &self.settings;
         if home.len() > HOME_BYTES_MAX as usize {
             return Err("node.json is too long to be copied".to_owned());
         }
@@ -86,7 +120,8 @@ impl Inner {
         let mut connection = Connection::new(&self.env, stream);
         let life = Life { node: *node, incarnation: *incarnation };
         let identity = Identity { secret: *secret, store: *store, life };
-        hello::ask(&self.env, &mut connection, &identity).await?;
+        let meet = |holder| holders.meet(address, holder);
+        hello::ask(&self.env, &mut connection, &identity, meet).await?;
         connection.call(&Message::Home(home), CALL_TIME_MAX).await?;
         Ok(connection)
     }
@@ -100,8 +135,12 @@ async fn ping(env: Env, peer: Weak<Inner>) {
         // A call that runs is a sign of life.
         let Ok(mut slot) = peer.connection.try_lock() else { continue };
         let Some(mut connection) = slot.take() else { continue };
-        if connection.call(&Message::Ping, FRAME_TIME_MAX).await.is_ok() {
-            *slot = Some(connection);
+        match connection.call(&Message::Ping, FRAME_TIME_MAX).await {
+            Ok(_) => *slot = Some(connection),
+            Err(why) => {
+                *peer.lost.lock() = Some(why);
+                peer.bell.notify_one();
+            }
         }
     }
 }
@@ -142,5 +181,17 @@ impl Replica for Peer {
 
     fn free(&self, segment: SegmentId) -> BoxFuture<'_, Result<(), String>> {
         self.tell(Message::Free(segment))
+    }
+
+    fn lost(&self) -> BoxFuture<'_, String> {
+        Box::pin(async {
+            loop {
+                let bell = self.inner.bell.notified();
+                if let Some(why) = self.inner.lost.lock().take() {
+                    return why;
+                }
+                bell.await;
+            }
+        })
     }
 }

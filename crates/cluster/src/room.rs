@@ -27,7 +27,7 @@ impl Room {
         let bytes = u64::from(bytes);
         if *taken + bytes > self.budget {
             return Err(format!(
-                "no room for another copy: copies take {} of {} here",
+                "no room for another copy: copies take {} of {} here; raise the holder's --hold-budget",
                 format_size(*taken),
                 format_size(self.budget)
             ));

@@ -56,6 +56,8 @@ pub const REPLICAS_MAX: usize = 3;
 pub const COPY_BYTES_MAX: u32 = 1 << 20;
 /// Longest wait for a replica's answer to one call.
 pub const COPY_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(5);
+/// Failed calls to open one segment at a replica before a sync looks at all segments again.
+pub(crate) const COPY_REFUSALS_MAX: u32 = 8;
 /// Shortest and longest pause before a replica is asked again.
 pub const COPY_RETRY_MIN: std::time::Duration = std::time::Duration::from_millis(10);
 pub const COPY_RETRY_MAX: std::time::Duration = std::time::Duration::from_secs(1);

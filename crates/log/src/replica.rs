@@ -22,15 +22,19 @@
 //! follows what the flush leader has certified, and keeps no queue of its own.
 
 use crate::format::{EntryHeader, FOOT_BYTES, Foot, Kind, SegmentHeader};
-use crate::limits::{COPY_BYTES_MAX, COPY_RETRY_MAX, COPY_RETRY_MIN, COPY_TIME_MAX, FREED_MAX};
+use crate::limits::{
+    COPY_BYTES_MAX, COPY_REFUSALS_MAX, COPY_RETRY_MAX, COPY_RETRY_MIN, COPY_TIME_MAX, FREED_MAX,
+};
 use crate::progress::Copied;
 use crate::segment::Segment;
 use crate::{Error, Position};
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use rekindle_base::{Incarnation, NodeId, SegmentId};
 use rekindle_env::{BoxFuture, Env};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -46,7 +50,9 @@ pub trait Replica: Send + Sync + 'static {
     /// the copies that count. A segment that is not sealed yet gets a second copy.
     fn begin(&self) -> BoxFuture<'_, Result<(), String>>;
     /// Takes a segment, and returns the count of its bytes that the holder has, from the first on;
-    /// all of them if it is sealed there. Only here may a holder refuse for want of room.
+    /// all of them if it is sealed there. Only here may a holder refuse for want of room. Amid a
+    /// sync, it may then forget what the sync has brought of earlier segments that were not opened
+    /// since the last [`Replica::begin`].
     fn open<'a>(&'a self, new: &'a NewSegment) -> BoxFuture<'a, Result<u32, String>>;
     /// Takes bytes of an open segment, and forgets those that it has behind them. There is no gap
     /// before `offset`. The holder has the bytes when the future ends without an error, and keeps
@@ -69,6 +75,11 @@ pub trait Replica: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<(), String>>;
     /// Gives a segment up, if the holder has it: the log does not need it any more.
     fn free(&self, segment: SegmentId) -> BoxFuture<'_, Result<(), String>>;
+    /// Waits until the holder is lost between two calls, and returns the reason. Without that, a
+    /// log with nothing to copy would go on saying that its copies are whole.
+    fn lost(&self) -> BoxFuture<'_, String> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// A segment, as a holder of copies sees it.
@@ -170,6 +181,18 @@ struct Copier {
     work: Notify,
 }
 
+impl Copier {
+    /// Notes a problem. The same one again is no news: a holder may be away for weeks.
+    fn fell_behind(&self, problem: String, note: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        note(&mut state);
+        if state.problem.as_ref() != Some(&problem) {
+            tracing::warn!(replica = self.replica.name(), problem, "a copy of the log is behind");
+            state.problem = Some(problem);
+        }
+    }
+}
+
 #[derive(Default)]
 struct State {
     phase: Phase,
@@ -182,7 +205,9 @@ struct State {
     freed: VecDeque<(SegmentId, SegmentId)>,
     /// The first head that names no segment that the replica has missed.
     jump: SegmentId,
-    /// The last error, until the next success.
+    /// Count of the failed calls to open one segment.
+    refused: u32,
+    /// The last error, until there is progress.
     problem: Option<String>,
 }
 
@@ -190,17 +215,35 @@ impl State {
     /// Lets the next sync look at all segments.
     fn fall_behind(&mut self) {
         (self.phase, self.segment, self.copied) = (Phase::Behind, SegmentId(0), None);
+        self.refused = 0;
         self.freed.clear();
     }
 
-    fn failed(&mut self, work: &Work, problem: String) {
-        self.problem = Some(problem);
+    /// Notes what a call that has succeeded means for the problem before it. Returns whether it was
+    /// progress: a replica without room begins a sync again and again.
+    fn notice(&mut self, work: &Work) -> bool {
+        let is_progress = !matches!(work, Work::Begin);
+        if is_progress {
+            (self.problem, self.refused) = (None, 0);
+        }
+        is_progress
+    }
+
+    fn lost(&mut self) {
+        if self.phase == Phase::Following {
+            self.fall_behind();
+        }
+    }
+
+    fn failed(&mut self, work: &Work) {
+        self.refused += u32::from(matches!(work, Work::Open(_)));
         match (self.phase, work) {
-            // The sync goes on where it was: its end says what the holder must have.
+            // The sync goes on where it was: its end says what the holder must have. One that lacks
+            // room for a segment again and again sees from the first one on which it may forget.
             (
                 Phase::Behind | Phase::Syncing,
                 Work::Begin | Work::Open(_) | Work::Copy { .. } | Work::Seal { .. },
-            ) => {
+            ) if self.refused < COPY_REFUSALS_MAX => {
                 (self.phase, self.copied) = (Phase::Behind, None);
             }
             _ => self.fall_behind(),
@@ -341,7 +384,10 @@ impl Copies {
 
     /// Names of the replicas that lack something, each with the last error, if there was one.
     pub(crate) fn behind(&self, position: Position) -> Vec<(String, Option<String>)> {
-        let lacks = |copier: &&Copier| copier.position.load(Ordering::Acquire) < position.0;
+        let lacks = |copier: &&Copier| {
+            let is_following = copier.state.lock().phase == Phase::Following;
+            !is_following || copier.position.load(Ordering::Acquire) < position.0
+        };
         let named = |copier: &Copier| (copier.replica.name(), copier.state.lock().problem.clone());
         self.copiers.iter().filter(lacks).map(named).collect()
     }
@@ -414,11 +460,12 @@ impl Copies {
     }
 
     /// Notes that a call has succeeded; of an opening, the replica `has` so many bytes already.
-    fn done(&self, copier: &Copier, work: &Work, has: u32) {
+    /// Returns whether that was progress.
+    fn done(&self, copier: &Copier, work: &Work, has: u32) -> bool {
         let mut state = copier.state.lock();
-        state.problem = None;
+        let is_progress = state.notice(work);
         if state.phase == Phase::Behind && !matches!(work, Work::Begin) {
-            return;
+            return is_progress;
         }
         let mut reached = None;
         match work {
@@ -448,6 +495,7 @@ impl Copies {
             copier.position.fetch_max(position, Ordering::AcqRel);
             self.advanced.notify_waiters();
         }
+        is_progress
     }
 }
 
@@ -457,21 +505,25 @@ pub(crate) async fn follow(env: Env, copies: Arc<Copies>, index: usize) {
     let mut pause = Duration::ZERO;
     loop {
         let Some(work) = copies.next(copier) else {
-            copier.work.notified().await;
+            if let Either::Right((problem, _)) =
+                select(pin!(copier.work.notified()), copier.replica.lost()).await
+            {
+                copier.fell_behind(problem, State::lost);
+            }
             continue;
         };
         let called = env.timeout(COPY_TIME_MAX, call(&*copier.replica, &work)).await;
         let problem = match called {
             Ok(Ok(has)) => {
-                pause = Duration::ZERO;
-                copies.done(copier, &work, has);
+                if copies.done(copier, &work, has) {
+                    pause = Duration::ZERO;
+                }
                 continue;
             }
             Ok(Err(problem)) => problem,
             Err(_) => format!("no answer within {} s", COPY_TIME_MAX.as_secs()),
         };
-        tracing::warn!(replica = copier.replica.name(), problem, "a copy of the log is behind");
-        copier.state.lock().failed(&work, problem);
+        copier.fell_behind(problem, |state| state.failed(&work));
         // The segment's memory and file are not held during the pause.
         drop(work);
         pause = (pause * 2).clamp(COPY_RETRY_MIN, COPY_RETRY_MAX);

@@ -36,6 +36,7 @@ pub struct Discovery {
     inventory: Inventory,
     folder_lock: Arc<dyn File>,
     was_closed: bool,
+    newest_life: Option<Incarnation>,
     replicas: Vec<Arc<dyn Replica>>,
 }
 
@@ -142,6 +143,7 @@ pub(crate) async fn find(
         inventory,
         folder_lock,
         was_closed,
+        newest_life: found.map(|(life, _)| life),
         replicas: Vec::new(),
     })
 }
@@ -152,6 +154,12 @@ impl Discovery {
     #[must_use]
     pub fn was_closed(&self) -> bool {
         self.was_closed
+    }
+
+    /// The life that opened the newest head; `None` if the folder has no log.
+    #[must_use]
+    pub fn newest_life(&self) -> Option<Incarnation> {
+        self.newest_life
     }
 
     /// Gives the log its class: every segment that it opens is copied to these, at most

@@ -22,7 +22,7 @@ use rekindle_datastore::record::{Held, Writer};
 use rekindle_datastore::{Error as StoreError, Store};
 use rekindle_env::boot::Watch;
 use rekindle_env::{Env, Moment, Timestamp};
-use rekindle_log::Log;
+use rekindle_log::{Discovery, Log};
 use rekindle_volume::Kind;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -177,7 +177,7 @@ impl Node {
         if let Some(last) = found.map(|found| found.incarnation)
             && config.older_copies
             && permission.is_some()
-            && incarnation::has_older_copies(&before, copied_from, found)
+            && incarnation::has_older_copies(&before, (copied_from, copied_from), found)
         {
             // The volumes that asked for no copies lack what the lives since have acknowledged.
             copied_from = last;
@@ -200,6 +200,7 @@ impl Node {
             nonce,
             permitted: permission.is_some(),
             copied_from,
+            copied_log: Incarnation(0),
             older_copies: config.older_copies,
             arena: arena.salt(),
             copies: warm.frames.is_some(),
@@ -222,7 +223,9 @@ impl Node {
             // forgotten.
             let found = find.await;
             let lost = found.as_ref().is_ok_and(|found| !found.was_closed());
-            let beginning = Beginning { lost, ..beginning };
+            let copied_log =
+                found.as_ref().ok().and_then(Discovery::newest_life).unwrap_or_default();
+            let beginning = Beginning { lost, copied_log, ..beginning };
             (incarnation::start(&writer, &beginning, record).await, found)
         };
         let held = held?;

@@ -241,8 +241,22 @@ impl Config {
                 rekindle_log::limits::REPLICAS_MAX
             ));
         }
-        for place in self.copy_to.iter().chain(&self.hold) {
-            place.parse::<Address>().map_err(|bad| bad.to_string())?;
+        let address = |place: &String| place.parse::<Address>().map_err(|bad| bad.to_string());
+        let own = self.hold.as_ref().map(address).transpose()?;
+        let mut holders = Vec::new();
+        for place in &self.copy_to {
+            let holder = address(place)?;
+            if own.as_ref() == Some(&holder) {
+                return Err(format!(
+                    "copies of the log cannot go to {place}, where this node itself holds copies: name another node"
+                ));
+            }
+            if holders.contains(&holder) {
+                return Err(format!(
+                    "copies of the log go to {place} twice: each copy needs a holder of its own"
+                ));
+            }
+            holders.push(holder);
         }
         self.collector.check()?;
         if self.scrub.interval.is_some_and(|interval| interval.is_zero()) {

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::config::Config;
 use crate::node_file::NodeFile;
 use rekindle_base::Life;
-use rekindle_cluster::{Holder, Peer, Secret, Settings};
+use rekindle_cluster::{Holder, Holders, Peer, Secret, Settings};
 use rekindle_datastore::identity::Identity as StoreIdentity;
 use rekindle_env::{Address, Env};
 use rekindle_log::Replica;
@@ -29,6 +29,7 @@ pub(crate) fn peers(
     home: &NodeFile,
 ) -> Result<Vec<Arc<dyn Replica>>, Error> {
     let copied = home.of_copies(life.incarnation).encode()?;
+    let holders = Holders::default();
     let peer = |place: &String| {
         let address: Address = place.parse().map_err(|bad| Error::Usage(format!("{bad}")))?;
         let settings = Settings {
@@ -38,6 +39,7 @@ pub(crate) fn peers(
             node: life.node,
             incarnation: life.incarnation,
             home: copied.clone(),
+            holders: holders.clone(),
         };
         Ok(Arc::new(Peer::new(env, settings)) as Arc<dyn Replica>)
     };
@@ -58,10 +60,8 @@ pub(crate) async fn adopt(
             dir.display()
         )));
     }
-    if home.is_none_or(NodeFile::is_own) {
-        return Ok(());
-    }
-    rekindle_cluster::adopt(env, dir).await.map_err(|reason| {
+    let Some(home) = home.filter(|home| !home.is_own()) else { return Ok(()) };
+    rekindle_cluster::adopt(env, dir, home.node).await.map_err(|reason| {
         Error::Usage(format!(
             "{}: {reason}. `rekindle copies release NODE` on the node that keeps these copies lets them go",
             dir.display()

@@ -26,6 +26,10 @@ pub struct Beginning<'a> {
     pub permitted: bool,
     /// The folder consists of copies of the log of lives up to this one; 0: it is the node's own.
     pub copied_from: Incarnation,
+    /// The life that wrote the newest part of these copies, or 0. An owner sends `node.json` before
+    /// its log: if the host was lost amid the first sync of a life, the copies are older than their
+    /// `node.json` says.
+    pub copied_log: Incarnation,
     /// Whether the user permits that copies of an older life than the last one go on.
     pub older_copies: bool,
     pub arena: u64,
@@ -36,16 +40,23 @@ pub struct Beginning<'a> {
     pub lost: bool,
 }
 
-/// Whether the folder has copies of the log of an older life than the record names. No start of the
-/// folder itself has added to them.
+impl Beginning<'_> {
+    /// The last life of whose log the folder has copies.
+    fn copies_end(&self) -> Incarnation {
+        self.copied_from.min(self.copied_log)
+    }
+}
+
+/// Whether the folder has copies of the log of an older life than the record names: copies up to
+/// the life `end`. No start of the folder itself has added to them.
 pub fn has_older_copies(
     starts: &Starts,
-    copied_from: Incarnation,
+    (copied_from, end): (Incarnation, Incarnation),
     found: Option<&NodeRecord>,
 ) -> bool {
     let is_copied = copied_from != Incarnation(0);
     let is_untouched = starts.landed.is_none_or(|landed| landed.incarnation <= copied_from);
-    let is_older = found.is_some_and(|found| found.incarnation > copied_from);
+    let is_older = found.is_some_and(|found| found.incarnation > end);
     is_copied && is_untouched && is_older && starts.judge(found) != Past::Ours
 }
 
@@ -75,13 +86,17 @@ fn allow(
         Past::Ours => return Ok(false),
         past => past,
     };
-    let is_older = has_older_copies(starts, beginning.copied_from, found);
+    let copies = (beginning.copied_from, beginning.copies_end());
+    let is_older = has_older_copies(starts, copies, found);
     if let Some(found) = found.filter(|_| is_older && !beginning.older_copies) {
+        let has = match beginning.copies_end() {
+            Incarnation(0) => format!("no copy of the log of node {node} has become whole here"),
+            end => format!("these are copies of what node {node} wrote up to its start {end}"),
+        };
         return Err(Error::Usage(format!(
-            "these are copies of what node {node} wrote up to its start {}, and it was started again since (start {}): what it \
-             acknowledged since then is elsewhere. Start from the newest copies; `rekindle up --take-identity --older-copies` \
-             goes on without what these lack",
-            beginning.copied_from, found.incarnation
+            "{has}, and its last start was start {}: what it acknowledged since then is elsewhere. Start from the newest \
+             copies; `rekindle up --take-identity --older-copies` goes on without what these lack",
+            found.incarnation
         )));
     }
     if *permitted {

@@ -172,7 +172,8 @@ Example:
   rekindle copies release 0123456789abcdef0123456789abcdef
 
 From now on that node gets no copy here, if it still runs: its volumes that ask
-for copies acknowledge nothing more. The next command is printed.")]
+for copies wait for the store instead. The next command is printed. Copies that
+nothing will start from are removed with their folder, after the release.")]
 pub struct ReleaseCopies {
     /// The node, as `rekindle copies ls` names it
     pub node: rekindle_base::NodeId,

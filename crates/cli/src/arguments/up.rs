@@ -88,7 +88,8 @@ pub struct Up {
     /// All nodes use one store; what they send one another is not encrypted
     #[arg(long, env = "REKINDLE_HOLD", hide_env_values = true, value_name = "ADDR", value_parser = address)]
     pub hold: Option<Place>,
-    /// Flash for these copies [default: 8G]
+    /// Flash for these copies: twice the flash budgets of their nodes, so that a copy that begins
+    /// anew has room beside the old one [default: 8G]
     #[arg(long, env = "REKINDLE_HOLD_BUDGET", hide_env_values = true, value_name = "SIZE", value_parser = parse::budget)]
     pub hold_budget: Option<u64>,
     /// Flash for acknowledged writes that are not in the store yet [default: 4G, at most half of

@@ -39,7 +39,7 @@ pub fn run(common: &Common, arguments: &Arguments) -> Outcome<u8> {
             common.told(
                 &held,
                 &format!(
-                    "the copies of node {} take nothing more: what the node acknowledged with copies is there\n\
+                    "the copies of node {} take nothing more\n\
                      next, if that node is gone for good:\n  \
                      rekindle up --dir {folder} --take-identity --store URL",
                     held.node

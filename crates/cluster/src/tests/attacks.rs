@@ -26,7 +26,9 @@ async fn proven(pair: &Pair) -> Connection {
     let mut connection = connect(pair).await;
     let life = Life { node: OWNER, incarnation: Incarnation(1) };
     let identity = Identity { life, ..identity() };
-    hello::ask(&pair.owner.env(), &mut connection, &identity).await.expect("it is one of us");
+    hello::ask(&pair.owner.env(), &mut connection, &identity, |_| Ok(()))
+        .await
+        .expect("it is one of us");
     connection
 }
 

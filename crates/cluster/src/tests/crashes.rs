@@ -61,7 +61,7 @@ fn check(pair: &Pair, told: Told, why: &str) {
     pair.holder.copy_folder(&folder, &elsewhere, &folder).expect("there are copies");
     let env = elsewhere.env();
     let serials = elsewhere.block_on(async {
-        adopt(&env, &folder).await.expect("the copies can be taken over");
+        adopt(&env, &folder, OWNER).await.expect("the copies can be taken over");
         assert_eq!(read(&env, &folder.join("node.json")).await.as_deref(), Some(HOME));
         let life = told.life + 1;
         let log = open_log(&env, &folder.join("flash"), life, Vec::new()).await;
@@ -167,7 +167,7 @@ fn the_end_of_a_sync_is_whole_wherever_the_power_is_cut() {
         }
         let env = elsewhere.env();
         let here: Vec<SegmentId> = elsewhere.block_on(async {
-            if adopt(&env, &folder).await.is_err() {
+            if adopt(&env, &folder, OWNER).await.is_err() {
                 return Vec::new();
             }
             let mut here = Vec::new();

@@ -237,3 +237,68 @@ fn an_idle_connection_stays_and_is_not_synced_anew() {
         peer.open(&images[3].0).await.expect("the connection is as it was");
     });
 }
+
+#[test]
+fn a_holder_that_is_lost_while_nothing_is_copied_is_told_and_copied_to_again() {
+    let pair = Pair::new(8);
+    pair.world.block_on(async {
+        let env = pair.owner.env();
+        let peer = Arc::new(pair.peer(settings(1)));
+        let log = open_log(&env, Path::new("/flash"), 1, vec![peer]).await.expect("a log");
+        let position = append(&log, 1, 100).await;
+        log.reach(COPIES, position).await.expect("the holder is well");
+        assert_eq!(log.replicas_behind(), Vec::new());
+        pair.kill_holder(true);
+        env.sleep(Duration::from_secs(30)).await;
+        let (name, problem) = log.replicas_behind().pop().expect("the holder is away");
+        assert!(name.contains("10.0.0.2") && problem.is_some(), "{problem:?}");
+        pair.serve(BUDGET);
+        pair.holder().await;
+        env.sleep(Duration::from_secs(5)).await;
+        assert_eq!(log.replicas_behind(), Vec::new());
+    });
+}
+
+#[test]
+fn a_holder_at_two_addresses_is_one_copy() {
+    let pair = Pair::new(9);
+    pair.world.block_on(async {
+        let env = pair.owner.env();
+        let holder = pair.holder().await;
+        let second: Address = "tcp:10.0.0.2:7001".parse().expect("an address");
+        let acceptor = pair.holder.env().net().listen(&second).await.expect("it is free");
+        let serving = serve(pair.holder.env(), acceptor, holder, identity());
+        pair.holder.env().spawn("second", serving);
+        let one = settings(1);
+        let other = Settings { address: second, ..one.clone() };
+        let (one, other) = (pair.peer(one), pair.peer(other));
+        one.begin().await.expect("the first");
+        let why = refusal(other.begin().await);
+        assert!(why.contains("10.0.0.2:7000 is the same node"), "{why}");
+        env.sleep(SHORT).await;
+        one.begin().await.expect("the first one stays");
+    });
+}
+
+#[test]
+fn segments_that_have_left_the_log_amid_a_sync_do_not_keep_the_room() {
+    let images = images();
+    let pair = Pair::new(10);
+    pair.kill_holder(false);
+    pair.serve(3 * u64::from(SEGMENT));
+    pair.world.block_on(async {
+        pair.holder().await;
+        let peer = pair.peer(settings(1));
+        peer.begin().await.expect("a sync");
+        for image in &images[..3] {
+            send(&peer, image).await.expect("three fit");
+        }
+        let why = refusal(peer.open(&images[3].0).await);
+        assert!(why.contains("--hold-budget"), "{why}");
+        // All but the last two have left the log since.
+        peer.begin().await.expect("it goes on");
+        send(&peer, &images[2]).await.expect("it is there");
+        send(&peer, &images[3]).await.expect("there is room");
+        peer.keep(images[3].0.segment, &[images[2].0.segment]).await.expect("both are here");
+    });
+}

@@ -7,7 +7,7 @@ mod holding;
 mod real;
 
 use crate::hello::{Identity, Secret};
-use crate::{Holder, Peer, Settings, serve};
+use crate::{Holder, Holders, Peer, Settings, serve};
 use parking_lot::Mutex;
 use rekindle_base::{Generation, Incarnation, Life, NodeId, Serial, StoreId, VolumeId};
 use rekindle_env::sim::{Faults, Host, World};
@@ -48,6 +48,7 @@ fn settings(incarnation: u64) -> Settings {
         node: OWNER,
         incarnation: Incarnation(incarnation),
         home: HOME.to_vec(),
+        holders: Holders::default(),
     }
 }
 

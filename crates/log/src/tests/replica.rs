@@ -28,6 +28,8 @@ enum Manner {
     Failing,
     /// No call is answered.
     Gone,
+    /// No segment is taken.
+    Full,
 }
 
 /// A replica in memory.
@@ -40,6 +42,8 @@ struct State {
     manner: Manner,
     /// Count of the slow calls that are under way.
     opening: u64,
+    /// Count of the syncs that were begun.
+    begun: u64,
     /// The copies that count.
     open: BTreeMap<SegmentId, Held>,
     /// The copies of a sync.
@@ -103,6 +107,7 @@ impl Holder {
         let state = State {
             manner,
             opening: 0,
+            begun: 0,
             open: BTreeMap::new(),
             hidden: None,
             acked: 0,
@@ -128,7 +133,7 @@ impl Holder {
                 Manner::Gone => std::future::pending().await,
                 Manner::Slow => self.env.sleep(SHORT / 10).await,
                 Manner::Failing if chance == 0 => return failed(),
-                Manner::Well | Manner::Failing | Manner::SlowToOpen => {}
+                Manner::Well | Manner::Failing | Manner::SlowToOpen | Manner::Full => {}
             }
             let reply = {
                 let mut state = self.state.lock();
@@ -171,6 +176,7 @@ impl Replica for Holder {
 
     fn begin(&self) -> BoxFuture<'_, Result<(), String>> {
         self.call(|state| {
+            state.begun += 1;
             state.hidden.get_or_insert_default();
             Ok(())
         })
@@ -178,6 +184,9 @@ impl Replica for Holder {
 
     fn open<'a>(&'a self, new: &'a NewSegment) -> BoxFuture<'a, Result<u32, String>> {
         let open = self.call(move |state| {
+            if state.manner == Manner::Full {
+                return Err("no room".to_owned());
+            }
             let counted = state.open.get(&new.segment).filter(|held| held.tail.is_some());
             let held = match (&mut state.hidden, counted) {
                 (Some(_), Some(sealed)) => sealed,
@@ -371,6 +380,28 @@ fn a_peer_that_is_gone_costs_writes_without_copies_nothing() {
         log.reach(COPIES, position).await.expect("the peer catches up");
         let state = holder.state.lock();
         assert!(state.open.len() <= 8, "what has left the log is not copied: {}", state.open.len());
+    });
+}
+
+#[test]
+fn a_peer_without_room_is_asked_ever_less_often_and_its_reason_stays() {
+    let world = world(7);
+    world.block_on(async {
+        let env = world.env();
+        let holder = Holder::new(&env, Manner::Full);
+        let log = open(&env, std::slice::from_ref(&holder)).await;
+        let (position, _) = append(&log, volume(1), 1, 100).await.unwrap();
+        log.reach(Media::FLASH, position).await.expect("flash is well");
+        for _ in 0..600 {
+            env.sleep(SHORT).await;
+            let behind = log.replicas_behind();
+            assert_eq!(behind, [("holder".to_owned(), Some("no room".to_owned()))]);
+        }
+        let begun = holder.state.lock().begun;
+        assert!(begun < 80, "{begun} syncs within a minute");
+        holder.set(Manner::Well);
+        log.reach(COPIES, position).await.expect("the peer catches up");
+        assert!(log.replicas_behind().is_empty());
     });
 }
 

@@ -22,6 +22,7 @@ fn beginning(starts: &Starts, nonce: u64) -> Beginning<'_> {
         nonce,
         permitted: false,
         copied_from: Incarnation(0),
+        copied_log: Incarnation(0),
         older_copies: false,
         arena: 5,
         copies: true,
@@ -135,7 +136,8 @@ fn a_folder_of_copies_goes_on_with_permission_and_an_older_one_only_when_that_is
         let (first, second) = (of_copies(1), of_copies(2));
         let from = |starts, life, permitted, older_copies| {
             let copied_from = Incarnation(life);
-            Beginning { copied_from, permitted, older_copies, ..beginning(starts, 9) }
+            let copied_log = copied_from;
+            Beginning { copied_from, copied_log, permitted, older_copies, ..beginning(starts, 9) }
         };
         let found = read(&writer).await.expect("readable");
         let refused = start(&writer, &from(&first, 1, false, false), found).await;
@@ -147,6 +149,14 @@ fn a_folder_of_copies_goes_on_with_permission_and_an_older_one_only_when_that_is
         let refused = start(&writer, &from(&first, 1, true, false), found().await).await;
         let text = refused.expect_err("older copies").to_string();
         assert!(text.contains("--older-copies") && text.contains("start 2"), "{text}");
+        // The newest start has sent its `node.json`, and not its log.
+        for (log, says) in [(0, "no copy"), (1, "up to its start 1")] {
+            let sent = from(&second, 2, true, false);
+            let sent = Beginning { copied_log: Incarnation(log), ..sent };
+            let refused = start(&writer, &sent, found().await).await;
+            let text = refused.expect_err("the log is older than its node.json").to_string();
+            assert!(text.contains("--older-copies") && text.contains(says), "{text}");
+        }
         let newest = start(&writer, &from(&second, 2, true, false), found().await).await;
         let newest = newest.expect("the newest copies").value;
         assert_eq!((newest.incarnation, newest.taken), (Incarnation(3), Incarnation(3)));
