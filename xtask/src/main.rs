@@ -79,24 +79,17 @@ fn test() -> Result<()> {
         run::set_limit(std::time::Duration::from_secs(60 * minutes.unwrap_or(MINUTES_MAX)));
     }
     let tools = tools::install()?;
+    // One profile for all that is tested: as the released binary, and it checks its assertions. All
+    // of it is built at once, or cargo would build the same crates twice, with other features.
     step("build");
-    // One profile for all that is tested: as the released binary, and it checks its assertions.
-    cargo(&["build", "--profile", "ci", "--package", "rekindle"])?;
-    step("unit, property and conformance tests");
-    tools.cargo(&[
-        "test",
-        "--profile",
-        "ci",
-        "--workspace",
-        "--exclude",
-        "e2e",
-        "--exclude",
-        "rekindle-sim",
-        "--no-fail-fast",
-    ])?;
+    cargo(&["test", "--profile", "ci", "--workspace", "--no-run"])?;
+    step("unit, property and conformance tests, and simulation");
+    tools.cargo_with(
+        &["test", "--profile", "ci", "--workspace", "--exclude", "e2e", "--no-fail-fast"],
+        &[("REKINDLE_SEEDS", "10000")],
+    )?;
     step("tidy");
     tidy::tidy()?;
-    sim("10000")?;
     step("stories");
     let binary = run::root().join("target/ci/rekindle").display().to_string();
     tools.cargo_with(
@@ -104,8 +97,9 @@ fn test() -> Result<()> {
             "test",
             "--profile",
             "ci",
-            "--package",
-            "e2e",
+            "--workspace",
+            "--test",
+            "stories",
             "--no-fail-fast",
             "--",
             "--test-threads=1",
@@ -125,7 +119,7 @@ fn test() -> Result<()> {
 fn sim(seeds: &str) -> Result<()> {
     step(&format!("simulation, {seeds} seeds"));
     run::cargo_with(
-        &["test", "--profile", "ci", "--package", "rekindle-sim", "--", "--nocapture"],
+        &["test", "--profile", "ci", "--workspace", "--test", "seeds", "--", "--nocapture"],
         &[("REKINDLE_SEEDS", seeds)],
     )
 }

@@ -221,24 +221,24 @@ fn explain(error: rekindle_node::Error) -> Failure {
 
 /// Sends diagnostics to standard error.
 fn trace(handover: &Handover) -> Outcome {
-    use tracing_subscriber::EnvFilter;
+    use tracing_subscriber::filter::Targets;
+    use tracing_subscriber::{Layer, fmt, prelude::*};
     let default = if handover.verbose { "info,rekindle=debug" } else { "warn" };
     let said = |name| std::env::var(name).ok().filter(|text: &String| !text.is_empty());
-    let filter = match said("REKINDLE_TRACE").or_else(|| said("RUST_LOG")) {
-        Some(text) => EnvFilter::try_new(&text).map_err(|error| {
-            Failure::usage(format!("RUST_LOG='{text}' is not a filter"))
-                .because(error)
-                .next("write a level (debug), or parts with levels (info,rekindle_log=trace)")
-        })?,
-        None => EnvFilter::new(default),
-    };
+    let text = said("REKINDLE_TRACE").or_else(|| said("RUST_LOG"));
+    let text = text.as_deref().unwrap_or(default);
+    let filter: Targets = text.parse().map_err(|error| {
+        Failure::usage(format!("RUST_LOG='{text}' is not a filter"))
+            .because(error)
+            .next("write a level (debug), or parts with levels (info,rekindle_log=trace)")
+    })?;
     standard_error::never_wait();
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| output::Forgiving);
-    match handover.log_format {
-        LogFormat::Text => builder.compact().with_ansi(false).init(),
-        LogFormat::Json => builder.json().init(),
-    }
+    let lines = fmt::layer().with_ansi(false).with_writer(|| output::Forgiving);
+    let lines = match handover.log_format {
+        LogFormat::Text => lines.compact().boxed(),
+        LogFormat::Json => lines.json().boxed(),
+    };
+    tracing_subscriber::registry().with(lines.with_filter(filter)).init();
     Ok(())
 }
 
