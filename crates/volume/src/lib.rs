@@ -126,7 +126,7 @@ impl Volumes {
         list::glance(&self.inner).await
     }
 
-    /// Returns the names of the volumes of one kind, sorted. Of more than [`limits::NAMES_EXACT_MAX`]
+    /// Returns the names of the volumes of one kind, sorted. Beyond [`limits::NAMES_EXACT_MAX`]
     /// volumes no vault is read: then a volume of another kind is among them until it was looked at
     /// here.
     pub async fn names(&self, kind: &str) -> Result<Arc<[String]>, Error> {
