@@ -155,7 +155,7 @@ pub struct Accepted {
 
 impl Body for Vault {
     const WHAT: &'static str = "vault";
-    const FORMAT: u32 = 6;
+    const FORMAT: u32 = 7;
     const CACHED: bool = true;
 
     fn check(&self) -> Result<(), String> {
@@ -270,13 +270,14 @@ fn check_size(what: &str, size: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that a root's pointer could lead to a node: it is not empty, and its end does not
-/// overflow.
+/// Checks that a root's pointer could lead to a node: it is not empty, its end does not overflow,
+/// and it leads into no bundle.
 fn check_root(what: &str, root: &Root) -> Result<(), String> {
     let Some(pointer) = root else { return Ok(()) };
     if pointer.stored == 0
         || pointer.length == 0
         || pointer.offset.checked_add(pointer.stored).is_none()
+        || !pointer.part.is_whole()
     {
         return Err(format!("{what}: a pointer that leads nowhere"));
     }

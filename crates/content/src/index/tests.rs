@@ -13,8 +13,13 @@ fn pack(i: u64) -> PackId {
 }
 
 fn entries(names: std::ops::Range<u64>) -> Vec<Entry> {
-    let entry =
-        |(index, i)| Entry { offset: 32 + index * 100, stored: 100, length: 200, name: name(i) };
+    let entry = |(index, i)| Entry {
+        offset: 32 + index * 100,
+        stored: 100,
+        length: 200,
+        part: crate::Part::WHOLE,
+        name: name(i),
+    };
     (0u32..).zip(names).map(entry).collect()
 }
 

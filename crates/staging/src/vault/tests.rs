@@ -3,14 +3,15 @@
 use super::*;
 use proptest::prelude::*;
 use rekindle_base::PackId;
-use rekindle_content::Pointer;
+use rekindle_content::{Part, Pointer};
 
 const GOLDEN_1: &str = include_str!("../../golden/vault-1.json");
 const GOLDEN_2: &str = include_str!("../../golden/vault-2.json");
 const GOLDEN_3: &str = include_str!("../../golden/vault-3.json");
 const GOLDEN_4: &str = include_str!("../../golden/vault-4.json");
 const GOLDEN_5: &str = include_str!("../../golden/vault-5.json");
-const GOLDEN: &str = include_str!("../../golden/vault-6.json");
+const GOLDEN_6: &str = include_str!("../../golden/vault-6.json");
+const GOLDEN: &str = include_str!("../../golden/vault-7.json");
 
 pub(crate) fn body(block_size: u64) -> VaultBody {
     VaultBody::of(&serde_json::json!({ "block_size": block_size })).unwrap()
@@ -30,6 +31,7 @@ pub(crate) fn example() -> Vault {
             offset: 4096,
             stored: 700,
             length: 1500,
+            part: Part::WHOLE,
         }),
         created: 1_767_225_600_000_000,
         pinned: true,
@@ -111,6 +113,13 @@ fn a_vault_of_format_4_names_no_life_and_keeps_no_version() {
 }
 
 #[test]
+fn a_vault_of_format_6_reaches_no_bundles_and_has_the_same_fields() {
+    let (vault, _) =
+        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_6.as_bytes()).unwrap();
+    assert_eq!(vault, example());
+}
+
+#[test]
 fn a_vault_of_format_5_has_its_body_among_its_own_fields() {
     let (vault, _) =
         rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_5.as_bytes()).unwrap();
@@ -182,6 +191,8 @@ fn a_vault_whose_fields_mean_nothing_together_is_damaged_and_never_half_believed
         vault
     };
     let pointer = example().root.unwrap();
+    let text = pointer.to_string().replace(":1500:", ":1500:4097:");
+    let in_a_bundle = text.parse().unwrap();
     let bad = [
         ("name", Vault { name: String::new(), ..example() }),
         ("kind", Vault { kind: "Block".into(), ..example() }),
@@ -192,6 +203,7 @@ fn a_vault_whose_fields_mean_nothing_together_is_damaged_and_never_half_believed
         ("content", Vault { checkpoint: Serial(0), versions: Vec::new(), ..example() }),
         ("root", Vault { root: Some(Pointer { stored: 0, ..pointer }), ..example() }),
         ("root", Vault { root: Some(Pointer { offset: u32::MAX, ..pointer }), ..example() }),
+        ("root", Vault { root: Some(in_a_bundle), ..example() }),
         ("lost", Vault { lost: vec![lost(0, 0)], ..example() }),
         ("lost", Vault { lost: vec![lost(20 << 30, 1)], ..example() }),
         ("lost", Vault { lost: vec![lost(u64::MAX, 2)], ..example() }),
