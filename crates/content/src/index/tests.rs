@@ -78,6 +78,26 @@ fn condemned_packs_are_not_answered_for_and_deleted_ones_are_forgotten() {
 }
 
 #[test]
+fn a_doubt_about_one_chunk_of_a_bundle_is_none_about_its_neighbours() {
+    let index = Index::new(8 << 20);
+    let part = |begin| crate::Part::new(begin, 1000, 500).unwrap();
+    let bundle: Vec<Entry> = entries(0..2)
+        .into_iter()
+        .zip([0, 400])
+        .map(|(entry, begin)| Entry { offset: 32, stored: 500, part: part(begin), ..entry })
+        .collect();
+    index.add(pack(1), 600, &bundle);
+    let places = [0, 1].map(|i| index.lookup_recent(&name(i)).unwrap());
+    index.doubt(&places[0]);
+    assert_eq!([0, 1].map(|i| index.lookup_recent(&name(i))), [None, Some(places[1])]);
+    // A read of the neighbour proves nothing about the chunk.
+    index.believe(&places[1]);
+    assert_eq!(index.lookup_recent(&name(0)), None);
+    index.believe(&places[0]);
+    assert_eq!(index.lookup_recent(&name(0)), Some(places[0]));
+}
+
+#[test]
 fn the_budget_holds_however_many_packs_there_are_and_the_oldest_are_forgotten() {
     const BUDGET: usize = 1 << 20;
     let index = Index::new(BUDGET as u64);
