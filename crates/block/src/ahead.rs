@@ -2,8 +2,8 @@
 //! I/O.
 //!
 //! Two kinds of reads are noted: those that miss the cache, and hits that reach the mark of a
-//! stream (half of what has been fetched for it is used up, or nothing has been fetched yet). So a hit costs a few comparisons, and
-//! the data ahead of a sequential reader never runs out.
+//! stream (half of what has been fetched for it is used up, or nothing has been fetched yet). So a
+//! hit costs a few comparisons, and the data ahead of a sequential reader never runs out.
 
 use crate::limits::{AHEAD_BYTES_MAX, AHEAD_BYTES_MIN, AHEAD_SLACK_BYTES, STREAMS_MAX};
 use parking_lot::Mutex;

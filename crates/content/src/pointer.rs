@@ -69,7 +69,7 @@ impl Part {
     fn scaled(self, bytes: u32) -> u32 {
         let scale = u64::from(self.0 & ((1 << SCALE_BITS) - 1));
         // A scale is less than one, so that the product is less than `bytes`.
-        u32::try_from(u64::from(bytes) * scale >> SCALE_BITS).unwrap_or(bytes)
+        u32::try_from((u64::from(bytes) * scale) >> SCALE_BITS).unwrap_or(bytes)
     }
 
     /// The position of the chunk, in a pack where its blob begins at `offset`.

@@ -25,8 +25,9 @@ impl Stretch {
 
 /// The decision which chunks are compressed together.
 ///
-/// A reader gets a bundle as a whole. Chunks that lie side by side are likely to be wanted together;
-/// of others only a few are compressed together, so that a read of one does not cost much.
+/// A reader gets a bundle as a whole. Chunks that lie side by side are likely to be wanted
+/// together; of others only a few are compressed together, so that a read of one does not cost
+/// much.
 #[derive(Debug, Default)]
 pub(super) struct Filling {
     bytes: usize,

@@ -1,5 +1,6 @@
-//! Header of a blob: a chunk as it lies in a pack, unless it lies in a [`super::bundle`]. The header describes the whole blob, so that a
-//! footer can be rebuilt by scanning. 56 bytes, little-endian, then the payload:
+//! Header of a blob: a chunk as it lies in a pack, unless it lies in a [`super::bundle`]. The
+//! header describes the whole blob, so that a footer can be rebuilt by scanning. 56 bytes,
+//! little-endian, then the payload:
 //!
 //! | at | bytes | what |
 //! | --- | --- | --- |

@@ -121,8 +121,8 @@ impl<'a> Opener<'a> {
     }
 }
 
-/// Verifies all chunks of a blob of a pack, as the footer lists them: each has its name, and no chunk
-/// of a bundle is left out.
+/// Verifies all chunks of a blob of a pack, as the footer lists them: each has its name, and no
+/// chunk of a bundle is left out.
 pub(crate) fn check_blob(
     namer: &Namer,
     pack: PackId,

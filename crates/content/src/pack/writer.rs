@@ -96,8 +96,8 @@ impl Writer {
         self.buffer[..self.length].get(begin..begin + pointer.stored as usize)
     }
 
-    /// Completes the pack: says in its header whether it has bundles, writes parity, if the setting asks for it, and the footer. `pool` gets
-    /// the buffer back when the upload has let go of it.
+    /// Completes the pack: says in its header whether it has bundles, writes parity, if the setting
+    /// asks for it, and the footer. `pool` gets the buffer back when the upload has let go of it.
     pub(crate) fn seal(&mut self, parity: Option<Parity>, pool: &Arc<Pool>) -> Sealed {
         let mut buffer = std::mem::take(&mut self.buffer);
         let entries = std::mem::take(&mut self.entries);

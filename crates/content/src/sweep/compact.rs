@@ -1,8 +1,8 @@
 //! Compaction: live chunks of a mostly dead pack go into new packs, and a note says where.
 //!
-//! Blobs are copied as they are stored, after their bytes were checked against their names; the live
-//! chunks of a bundle with dead ones go into new bundles. Damage is not copied: a damaged pack stays
-//! where it is, for the user to look at.
+//! Blobs are copied as they are stored, after their bytes were checked against their names; the
+//! live chunks of a bundle with dead ones go into new bundles. Damage is not copied: a damaged pack
+//! stays where it is, for the user to look at.
 
 use super::mark::Verdict;
 use super::pace::Pace;
@@ -25,8 +25,8 @@ pub(super) struct Compacted {
     pub(super) bytes_copied: u64,
 }
 
-/// Returns those of `packs` of whose chunks less than `live_percent` is alive, those first that free
-/// most for what is copied.
+/// Returns those of `packs` of whose chunks less than `live_percent` is alive, those first that
+/// free most for what is copied.
 ///
 /// Marks count small blobs that lie close together as one, so only the footer tells; without this
 /// check every sweep would copy a pack of small blobs. `blob_bytes` gets the bytes of blobs of the

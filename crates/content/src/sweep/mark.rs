@@ -219,8 +219,8 @@ struct Followed {
 }
 
 impl Verdict<'_> {
-    /// Returns the chunks that pointers name in a pack directly; a pack with a note is judged by the
-    /// note.
+    /// Returns the chunks that pointers name in a pack directly; a pack with a note is judged by
+    /// the note.
     fn direct(&self, pack: &PackId) -> Option<&Alive> {
         if self.notes.contains(pack) { None } else { self.marks.named.get(pack) }
     }
