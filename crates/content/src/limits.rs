@@ -35,8 +35,8 @@ pub const PACK_BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of a class that a batch puts into the pack that it shares with other batches, at most, and
 /// at most a quarter of a pack; the rest goes into packs of its own.
 pub const SHARED_BYTES_MAX: u64 = 4 << 20;
-/// Bytes of chunks that a task names and compresses before their turn: enough to outweigh the start
-/// of a task, and not so much that other tasks of its thread wait long.
+/// Bytes of chunks that a task names before their turn: enough to outweigh the start of a task, and
+/// not so much that other tasks of its thread wait long.
 pub const AHEAD_GROUP_BYTES: usize = 256 << 10;
 /// Longest wait for the upload of another shared pack, during which chunks of more batches gather.
 pub const SHARED_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(1);

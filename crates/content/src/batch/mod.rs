@@ -2,8 +2,8 @@
 //!
 //! Each chunk costs one hash, a lookup in the batch's own names and in the index, and compression.
 //! Of many chunks at once several cores share the cost, and neighbours are compressed together: see
-//! [`ahead`]. Full packs are uploaded in the
-//! background. What little a batch has goes into a pack that it shares with others: see [`shared`].
+//! [`ahead`]. Full packs are uploaded in the background. What little a batch has goes into a pack
+//! that it shares with others: see [`shared`].
 //! A pack enters the index when its upload is done, so that a batch finds only durable chunks in
 //! the index.
 
