@@ -8,6 +8,10 @@ pub const ASSEMBLED_MAX: usize = 32;
 pub const STEP_BYTES_MAX: u64 = MIB;
 /// Bytes that a fold holds in one window; the next window is made while this one is written.
 pub const WINDOW_BYTES: u64 = 4 * MIB;
+/// Buffers of a window's steps and chunks that a fold keeps for the next windows, at most.
+pub const SPARE_MAX: usize = 6;
+/// A shorter buffer is not kept, bytes.
+pub const SPARE_BYTES_MIN: usize = 256 << 10;
 /// Tree changes that a fold collects before it applies them.
 pub const CHANGES_MAX: usize = 64 * 1024;
 /// Pages of the first look into a large cleared range.

@@ -53,6 +53,8 @@ pub const BUNDLE_CHUNK_BYTES_MIN: usize = 256;
 pub const BUNDLE_RUN_BYTES: usize = 256 << 10;
 /// Longest bundle that is made of chunks of several places, bytes.
 pub const BUNDLE_APART_BYTES: usize = 64 << 10;
+/// Blobs that are made ahead whose room is kept for the next ones: those of a fold's window.
+pub const BLOBS_KEPT_MAX: usize = 32;
 /// Bundles that stay decompressed in RAM for the reader of the neighbours, bytes.
 pub const BUNDLES_KEPT_BYTES: usize = 4 << 20;
 /// Nodes (or chunks) of one operation fetched together.

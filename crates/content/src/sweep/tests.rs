@@ -630,8 +630,12 @@ fn sweeping_beside_writers_that_bring_dying_chunks_back_loses_nothing() {
 
 #[test]
 fn a_crash_anywhere_loses_nothing_and_the_next_sweep_goes_on() {
-    let mut met = Met::default();
-    for seed in seeds() {
+    let (mut met, seeds) = (Met::default(), seeds().end);
+    // Compaction is short: few crashes meet it.
+    for seed in 0..4 * seeds {
+        if seed >= seeds && met.crashes.len() == 7 {
+            break;
+        }
         let world = World::new(seed, Faults::none());
         let store: Store = Arc::new(Remote::new(world.host("store").env(), Mem::store()));
         let vaults = Arc::new(Vaults::default());
