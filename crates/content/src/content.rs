@@ -165,6 +165,11 @@ impl Content {
         crate::name::cut_key(&self.inner.config.secret)
     }
 
+    /// A number of the store's secret, by which files that a node keeps are known as this store's.
+    pub(crate) fn store_fingerprint(&self) -> [u8; 16] {
+        crate::name::store_fingerprint(&self.inner.config.secret)
+    }
+
     /// Keeps a sweep from ending: see [`Hold`].
     #[must_use]
     pub fn hold(&self) -> Hold {

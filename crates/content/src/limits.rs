@@ -95,8 +95,26 @@ pub const CONDEMNED_MAX: usize = 4096;
 pub const COMPACTION_ROUND_BYTES: u64 = 256 << 20;
 /// Interval at which a sweep looks whether the other nodes have agreed.
 pub const SWEEP_POLL: std::time::Duration = std::time::Duration::from_secs(2);
-/// One bit of a live map stands for this many bytes of a pack.
-pub const LIVE_GRANULE_BYTES: u32 = 4096;
+/// Packs of a class that a sweep lists in RAM: 20 MiB of them. More go through a file.
+pub const LISTED_IN_RAM: usize = 1 << 20;
+/// Packs that a sweep finds dead, at most; the rest is left to the next one.
+pub const DEAD_FOUND_MAX: usize = 1 << 20;
+/// Packs that are named and not listed, whose notes a sweep looks for, at most.
+pub const UNLISTED_MAX: usize = 1 << 10;
+/// Mostly dead packs that a sweep considers, those first of which most is dead.
+pub const SPARSE_FOUND_MAX: usize = 1 << 16;
+/// Notes in the store, at most: with more, no pack is compacted.
+pub const NOTES_MAX: usize = 1 << 20;
+/// Sources that an acknowledgement names, at most; with more, the sweep reads all of them.
+pub const ACK_SOURCES_MAX: usize = 4096;
+/// Time after which a sweep counts everything anew, to compare.
+pub const RECOUNT_AFTER: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3600);
+/// RAM for packs whose counts are being changed, bytes.
+pub const TALLY_OPEN_BYTES: usize = 48 << 20;
+/// Changes of counts that are sorted in RAM: 64 MiB of them.
+pub const TALLY_SORTED_CHANGES: usize = 2 << 20;
+/// Files of a tally in RAM, bytes, where the disk has no room for them.
+pub const TALLY_MEMORY_BYTES: u64 = 96 << 20;
 /// Verified chunks that [`crate::verify`] remembers, so that shared chunks are read once.
 pub const VERIFIED_NAMES_MAX: usize = 1 << 19;
 /// Doubted places of a pack that are remembered one by one; with more all of the pack is doubted.

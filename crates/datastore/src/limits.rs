@@ -59,3 +59,5 @@ pub const MARKER_TRUST: Duration = Duration::from_secs(1);
 pub const DIRECT_FILE_BYTES_MIN: usize = 256 << 10;
 /// Bytes that it writes there with one call.
 pub const DIRECT_PIECE_BYTES: usize = 1 << 20;
+/// Records of which a writer remembers that it has written them, at most.
+pub const WRITTEN_KEYS_MAX: usize = 1 << 16;

@@ -12,7 +12,6 @@ mod walk;
 
 pub use read::{floor, floor_now, get, range, read_ahead};
 pub use update::update;
-pub(crate) use walk::walk_at;
 pub use walk::{Visitor, walk};
 
 use crate::Pointer;
