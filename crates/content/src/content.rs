@@ -176,6 +176,12 @@ impl Content {
         self.inner.live.hold()
     }
 
+    /// Most bytes that the cache of chunks takes.
+    #[must_use]
+    pub fn cache_bytes_max(&self) -> u64 {
+        self.inner.config.cache_bytes
+    }
+
     /// Counters.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -59,12 +59,14 @@ pub const BLOBS_KEPT_MAX: usize = 32;
 pub const BUNDLES_KEPT_BYTES: usize = 4 << 20;
 /// Nodes (or chunks) of one operation fetched together.
 pub const FETCH_WINDOW: usize = 32;
-/// Nodes of a tree that are read ahead of need, at most: 18 MiB of them.
+/// Nodes of a tree that one call reads ahead of need, at most: 18 MiB of them.
 pub const READ_AHEAD_NODES: usize = 1024;
 /// Prefetches in flight, at most; more are not started.
 pub const PREFETCH_MAX: usize = 64;
 /// A prefetch joins chunks of one pack that lie at most this far apart, bytes.
 pub const PREFETCH_GAP_BYTES: u64 = 64 << 10;
+/// Tree nodes come with those of their siblings that lie within so many bytes of them in the pack.
+pub const BESIDE_BYTES: u64 = 128 << 10;
 /// Longest ranged read of a prefetch, bytes.
 pub const PREFETCH_READ_BYTES_MAX: u64 = 4 << 20;
 /// Metadata chunks that a walk over everything reads at once.
