@@ -21,7 +21,7 @@ const VOLUMES: usize = 100;
 const MEBIBYTES: u64 = 64;
 /// The pause of each volume between two writes.
 const PAUSE: Duration = Duration::from_secs(3);
-/// The part of the run that is counted: two rounds of all volumes at the pace of 50 writes a minute.
+/// The part of the run that is counted: two rounds of all volumes, at 50 writes a minute.
 const COUNTED_FROM: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(265);
 const SETTINGS: &str = "[destage]\nage = \"1s\"\n\

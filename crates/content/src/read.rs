@@ -272,9 +272,10 @@ impl Inner {
     }
 
     /// Reads the chunks of a group with one ranged read, which other readers of these chunks wait
-    /// for, too. Those that it cannot give (they were moved, are not uploaded yet or are damaged, or
-    /// the store failed) are read one by one. Once the store does not answer such a read, its error
-    /// is in `away`, and all other chunks get it: the caller would else wait out the retries of each.
+    /// for, too. Those that it cannot give (they were moved, are not uploaded yet or are damaged,
+    /// or the store failed) are read one by one. Once the store does not answer such a read, its
+    /// error is in `away`, and all other chunks get it: the caller would else wait out the retries
+    /// of each.
     async fn read_group(
         self: &Arc<Self>,
         group: Vec<Pointer>,

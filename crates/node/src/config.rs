@@ -20,8 +20,8 @@ pub struct Destage {
     /// Age at which a change is destaged, if nothing triggers earlier.
     pub age: Duration,
     /// Writes into the store a minute that commits by age alone may cost; 0: no bound. A change
-    /// waits for this pace three quarters of `deadline` at most. By default sweeps and the node's own
-    /// records have the rest of one write a second.
+    /// waits for this pace three quarters of `deadline` at most. By default sweeps and the node's
+    /// own records have the rest of one write a second.
     pub writes_per_minute: u32,
     /// Unfinished bytes of a volume that trigger earlier.
     pub bytes: u64,

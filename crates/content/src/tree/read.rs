@@ -92,8 +92,8 @@ impl Descent {
     }
 }
 
-/// Reads the nodes that cover `keys` in the background, so that they are at hand afterwards. A hint,
-/// as [`Content::prefetch`] is.
+/// Reads the nodes that cover `keys` in the background, so that they are at hand afterwards. A
+/// hint, as [`Content::prefetch`] is.
 pub fn prefetch(content: &Content, root: &Root, keys: Range<u64>) {
     let (Some(root), inner) = (*root, content.inner.clone()) else { return };
     let Ok(permit) = inner.prefetches.clone().try_acquire_owned() else { return };

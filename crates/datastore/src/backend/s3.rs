@@ -175,8 +175,8 @@ impl S3 {
             .ok_or_else(|| Error::Unavailable(format!("no ETag came back for {key}")))
     }
 
-    /// Waits for an upload of so many bytes. A slow connection is not a dead one: an upload ends only
-    /// when no bytes get through at all.
+    /// Waits for an upload of so many bytes. A slow connection is not a dead one: an upload ends
+    /// only when no bytes get through at all.
     async fn upload<T: Send + 'static>(
         &self,
         bytes: usize,

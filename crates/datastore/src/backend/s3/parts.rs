@@ -1,5 +1,5 @@
-//! Large objects whose upload broke off: they go up in parts, and what the store has of an object is
-//! not sent again.
+//! Large objects whose upload broke off: they go up in parts, and what the store has of an object
+//! is not sent again.
 //!
 //! An upload in one request is the cheapest, so it comes first. Where the connection breaks before
 //! an object is through, the same request would break again, for ever. A part that has landed stays
@@ -47,8 +47,8 @@ impl Begun {
 }
 
 impl Parts {
-    /// Decides whether an object goes up in parts from now on, because it did not get through in one
-    /// request. Parts help only if one of them would have gone through.
+    /// Decides whether an object goes up in parts from now on, because it did not get through in
+    /// one request. Parts help only if one of them would have gone through.
     pub(super) fn broken(&self, data: &Bytes, taken: u64, now: Moment) -> Option<Begun> {
         if data.len() <= PART_BYTES || taken < PART_BYTES as u64 {
             return None;
