@@ -432,3 +432,36 @@ fn start_over_bad_reads(seed: u64, flips: f64, refusals: f64) {
         }
     });
 }
+
+#[test]
+fn a_wrong_bit_in_a_segment_that_has_refused_a_read_is_read_again() {
+    for seed in 0..5 {
+        let world = world(seed);
+        let env = world.env();
+        world.block_on(async {
+            let (log, _) = open_with(&env, 3, 20).await.unwrap();
+            for serial in 1..=30 {
+                let (position, _) = append(&log, volume(1), serial, 2000).await.unwrap();
+                log.commit(position).await.unwrap();
+            }
+        });
+        world.cut_power();
+        let env = world.env();
+        world.block_on(async {
+            let (log, _) = open_with(&env, 3, 20).await.unwrap();
+            let list = log.unfinished(volume(1)).await.unwrap();
+            let fail = |flips: f64, refusals: f64| {
+                world.change_faults(|faults| {
+                    (faults.read_flip, faults.read_error) = (flips, refusals);
+                    faults.only = Some("flash".to_owned());
+                });
+            };
+            fail(0.0, 1.0);
+            list[0].place.read(0, &mut [0; 2000]).await.expect_err("the device refuses it");
+            fail(0.05, 0.0);
+            for one in &list {
+                check(volume(1), one.serial.0, &one.place).await;
+            }
+        });
+    }
+}
