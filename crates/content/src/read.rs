@@ -9,14 +9,13 @@
 
 use crate::bundles::BundlePlace;
 use crate::content::{Inner, add};
-use crate::fetch::{Sharing, neighbours};
+use crate::fetch::{Sharing, neighbours, unless_away};
 use crate::name::Name;
 use crate::pack::reader::{self, Body};
 use crate::{Class, Content, Error, Pointer, limits, pack};
 use bytes::Bytes;
 use futures_util::future::{FutureExt, join_all};
 use futures_util::stream::{self, StreamExt};
-use rekindle_base::Kind;
 use rekindle_env::boot::{Source, Watch};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -175,25 +174,28 @@ impl Inner {
         class: Class,
         keep: Keep,
     ) -> Result<Body, Error> {
-        let miss = match self.at_hand(pointer, keep) {
-            Ok(body) => return Ok(body),
-            Err(miss) => miss,
-        };
-        self.missed(miss, keep);
+        if let Some(body) = self.at_hand_or_missed(pointer, keep) {
+            return Ok(body);
+        }
         let place = *pointer;
         self.read_absent(pointer, class, keep, |inner| async move { inner.fetch_any(&place).await })
             .await
     }
 
-    /// Notes that a chunk is not at hand. A walk over everything says nothing about what readers
-    /// miss.
-    fn missed(&self, miss: Option<rekindle_warm::Miss>, keep: Keep) {
+    /// Returns a chunk that is at hand, else notes that it was missed. A walk over everything says
+    /// nothing about what readers miss.
+    fn at_hand_or_missed(&self, pointer: &Pointer, keep: Keep) -> Option<Body> {
+        let miss = match self.at_hand(pointer, keep) {
+            Ok(body) => return Some(body),
+            Err(miss) => miss,
+        };
         if keep == Keep::Yes {
             self.warm.missed(miss);
             if let Some(miss) = miss {
                 self.env.boot_missed(miss.as_str(), self.env.watch());
             }
         }
+        None
     }
 
     /// Reads a chunk that is not at hand: by `fetch`, or as one of those that wait for it.
@@ -236,11 +238,9 @@ impl Inner {
         others: impl Iterator<Item = Pointer>,
         class: Class,
     ) -> Result<Body, Error> {
-        let miss = match self.at_hand(pointer, Keep::Yes) {
-            Ok(body) => return Ok(body),
-            Err(miss) => miss,
-        };
-        self.missed(miss, Keep::Yes);
+        if let Some(body) = self.at_hand_or_missed(pointer, Keep::Yes) {
+            return Ok(body);
+        }
         let place = *pointer;
         let is_near = |other: &Pointer| {
             other.pack == place.pack
@@ -273,9 +273,7 @@ impl Inner {
 
     /// Reads the chunks of a group with one ranged read, which other readers of these chunks wait
     /// for, too. Those that it cannot give (they were moved, are not uploaded yet or are damaged,
-    /// or the store failed) are read one by one. Once the store does not answer such a read, its
-    /// error is in `away`, and all other chunks get it: the caller would else wait out the retries
-    /// of each.
+    /// or the store failed) are read one by one. `away` is that of [`unless_away`].
     async fn read_group(
         self: &Arc<Self>,
         group: Vec<Pointer>,
@@ -297,16 +295,7 @@ impl Inner {
                     return Ok(body.clone());
                 }
                 let _turn = window.acquire().await;
-                if let Some(error) = away.get() {
-                    return Err(error.clone());
-                }
-                let result = inner.fetch_any(&pointer).await;
-                if let Err(error @ Error::Store(store)) = &result
-                    && store.kind() == Kind::Unavailable
-                {
-                    away.get_or_init(|| error.clone());
-                }
-                result
+                unless_away(&away, inner.fetch_any(&pointer)).await
             };
             async move { (pointer, self.read_absent(&pointer, class, keep, fetch).await) }
         });
@@ -324,15 +313,10 @@ impl Inner {
         let mut found = HashMap::with_capacity(pointers.len());
         let (mut missing, mut groups) = (Vec::new(), Vec::new());
         for pointer in pointers {
-            match self.at_hand(pointer, keep) {
-                Ok(body) => drop(found.insert(*pointer, Ok(body))),
-                Err(miss) => {
-                    self.missed(miss, keep);
-                    match self.flights.is_under_way(pointer) {
-                        true => groups.push(vec![*pointer]),
-                        false => missing.push(*pointer),
-                    }
-                }
+            match self.at_hand_or_missed(pointer, keep) {
+                Some(body) => drop(found.insert(*pointer, Ok(body))),
+                None if self.flights.is_under_way(pointer) => groups.push(vec![*pointer]),
+                None => missing.push(*pointer),
             }
         }
         let away = &Arc::default();
