@@ -10,7 +10,7 @@ mod verify;
 pub use attach::attach;
 pub use salvage::{rows as salvage_rows, salvage};
 pub use space::space;
-pub use sweep::{By, leave, status as sweep_status, sweep};
+pub use sweep::{By, leave, plan as plan_sweep, status as sweep_status, sweep};
 use verify::scrub;
 pub use verify::verify;
 

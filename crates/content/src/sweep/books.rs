@@ -3,6 +3,7 @@
 
 use super::pace::Pace;
 use super::sources::Sources;
+use super::status::SweepStatus;
 use super::tally::{Cost, Notes, Shelf, Tally, Trouble};
 use crate::{Content, Error};
 use rekindle_base::PackId;
@@ -22,6 +23,13 @@ pub(super) struct Counted {
     pub(super) cost: Cost,
     /// Why everything was counted anew, if it was.
     pub(super) anew: Option<String>,
+}
+
+impl Counted {
+    pub(super) fn tell(self, status: &mut SweepStatus) {
+        status.nodes_read += self.cost.nodes;
+        status.counted_anew = self.anew.or(status.counted_anew.take());
+    }
 }
 
 impl Books {

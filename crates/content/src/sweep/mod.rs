@@ -30,6 +30,7 @@ mod books;
 mod compact;
 pub mod condemned;
 mod course;
+mod found;
 mod lease;
 mod listing;
 mod machine;
@@ -42,6 +43,7 @@ mod tally;
 mod told;
 
 pub use acks::{Ack, is_dismissed, replaced_by};
+pub use found::SweepPlan;
 pub use lease::{EXPIRY, Lease};
 pub use machine::Phase;
 pub use pace::Budget;
