@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 48] = [
+const PAGES: [&[&str]; 49] = [
     &[],
     &["up"],
     &["volume"],
@@ -37,6 +37,7 @@ const PAGES: [&[&str]; 48] = [
     &["salvage", "history"],
     &["sweep"],
     &["sweep", "run"],
+    &["sweep", "plan"],
     &["sweep", "dismiss"],
     &["jobs"],
     &["jobs", "cancel"],
