@@ -220,7 +220,7 @@ fn account(pack: PackId, entries: &[Entry], alive: &Alive) -> Result<(), Error> 
 }
 
 /// Returns the blobs in which a chunk is alive.
-fn live_blobs<'a>(entries: &'a [Entry], is_live: impl Fn(&&Entry) -> bool) -> Vec<&'a [Entry]> {
+fn live_blobs(entries: &[Entry], is_live: impl Fn(&&Entry) -> bool) -> Vec<&[Entry]> {
     let blobs = entries.chunk_by(Entry::is_beside);
     blobs.filter(|blob| blob.iter().any(|entry| is_live(&entry))).collect()
 }

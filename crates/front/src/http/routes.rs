@@ -293,8 +293,8 @@ pub(super) async fn start_sweep(
     Ok(begun(app.api.start_sweep().await?))
 }
 
-/// Starts to find out what a sweep would do: what it would free, read and write, and what that costs
-/// at the prices of the settings file. Changes nothing in the store.
+/// Starts to find out what a sweep would free, read and write, and what that costs at the prices of
+/// the settings file. Changes nothing in the store.
 #[utoipa::path(post, path = "/api/v1/sweep/plan", request_body = StartSweep, responses(
     (status = 202, body = Job, description = "It has begun; its result is the plan.")
 ))]
