@@ -1,4 +1,4 @@
-//! Tidiness is a test: permitted edges, sizes of files, documents against code.
+//! Tidiness is a test: permitted edges, used dependencies, sizes of files, documents against code.
 
 use crate::circles::circles;
 use crate::run::{output, root, step};
@@ -20,6 +20,7 @@ pub fn tidy() -> Result<()> {
     step("tidy");
     let mut findings = Vec::new();
     edges(&mut findings)?;
+    dependencies(&mut findings)?;
     sources(&mut findings)?;
     reading_order(&mut findings)?;
     documents(&mut findings)?;
@@ -60,6 +61,32 @@ fn edges(findings: &mut Vec<String>) -> Result<()> {
                     "crate {name} must not use {}: see the table in ARCHITECTURE.md",
                     short(target)
                 ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that each crate names in its sources every dependency that its manifest declares.
+fn dependencies(findings: &mut Vec<String>) -> Result<()> {
+    let sources = files("rs")?;
+    for manifest in files("toml")?.iter().filter(|path| path.ends_with("Cargo.toml")) {
+        let text = std::fs::read_to_string(root().join(manifest))?;
+        let folder = manifest.parent().unwrap_or(Path::new(""));
+        let (mut code, mut is_dependencies) = (String::new(), false);
+        for path in sources.iter().filter(|path| path.starts_with(folder)) {
+            code.push_str(&std::fs::read_to_string(root().join(path))?);
+        }
+        for line in text.lines() {
+            if line.starts_with('[') {
+                is_dependencies = matches!(line, "[dependencies]" | "[dev-dependencies]");
+            }
+            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            let is_name = is_dependencies && name.starts_with(|first: char| first.is_alphabetic());
+            let module = name.replace('-', "_");
+            let ways = [format!("{module}::"), format!("use {module}")];
+            if is_name && !ways.iter().any(|way| code.contains(way)) {
+                findings.push(format!("{}: {name} is not used", manifest.display()));
             }
         }
     }
