@@ -222,7 +222,7 @@ async fn live(
         actors.push(Box::pin(life.clone().stop(dice.fork())));
     }
     let ended = life.env.timeout(PATIENCE, join(actors)).await;
-    ended.map_err(|_elapsed| format!("somebody waits for ever: {}", life.seen()))??;
+    ended.map_err(|_elapsed| format!("a call waits for ever: {}", life.seen()))??;
     while let Ok(change) = told.try_recv() {
         if !TABLE.contains(&(change.from, change.event, change.to)) {
             return Err(format!("{change:?} is not in the table"));

@@ -241,7 +241,7 @@ impl Arena {
     /// Forgets the content of slots and frames, also for the next process: another arena has been
     /// in use since. Call it before [`Arena::take_slots`].
     pub fn forget(&self) {
-        assert!(!self.inner.taken.load(Ordering::Acquire), "nobody has slots of it yet");
+        assert!(!self.inner.taken.load(Ordering::Acquire), "no slots of it are given away yet");
         self.inner.wipe_slots();
         if let Some(frames) = &self.frames {
             frames.drop_all();

@@ -47,8 +47,8 @@ After 16 attempts in vain, or two that find the same and change nothing, a
 volume waits for `rekindle salvage run`.
 
 When acknowledged changes that had not reached the store are lost (flash and
-memory both damaged), the volume stays out of service and says which; nobody
-but you can decide to go on without them:
+memory both damaged), the volume stays out of service and says which; only
+you can decide to go on without them:
   rekindle salvage run NAME --accept-losses
 
 Examples:

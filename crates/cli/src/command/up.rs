@@ -98,7 +98,7 @@ fn stay_here(config: &Config, insecure: bool) -> Outcome {
     };
     match config.copy_to.iter().chain(&config.hold).find(is_far) {
         Some(place) if !insecure => Err(Failure::usage(format!(
-            "copies of the log at {place} are sent as they are: everybody on the way can read and change them"
+            "copies of the log at {place} are sent as they are: every machine on the way can read and change them"
         ))
         .next("use a tunnel (WireGuard, SSH) to 127.0.0.1, or say --insecure if the network is yours alone")),
         _ => Ok(()),
