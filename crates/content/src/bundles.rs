@@ -27,7 +27,7 @@ impl BundlePlace {
     }
 }
 
-/// What one read of a bundle gave.
+/// The result of one read of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fetched {
     /// The bodies of its chunks.

@@ -1,5 +1,6 @@
-//! What outlived a restart: the recovered segments, which of their changes belong to which volume,
-//! and which changes may be lost. Without I/O: [`crate::recovered`] fills and asks it.
+//! The part of the log that outlived a restart: the recovered segments, which of their changes
+//! belong to which volume, and which changes may be lost. Without I/O: [`crate::recovered`] fills
+//! and asks it.
 
 use crate::Loss;
 use crate::format::{EntryHeader, Lost, Mark};

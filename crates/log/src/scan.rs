@@ -11,7 +11,7 @@ use crate::segment_pool::SegmentPool;
 use crate::walk::{Opening, Walk, goes_on, proof, read_opening, walk};
 use rekindle_base::SegmentId;
 use rekindle_env::{FileKind, Open};
-use rekindle_warm::{Certificate, Content, Memory, Slot};
+use rekindle_warm::{Certificate, Memory, Slot, SlotContent};
 use std::collections::BTreeMap;
 
 /// First bytes read of a head to find its digest; a digest of 4,000 segments fits.
@@ -146,9 +146,9 @@ impl Scan {
 
     fn slot(&mut self, pool: &SegmentPool, slot: Slot) {
         let certificate = match slot.content() {
-            Content::Certified(certificate) => certificate,
-            Content::Empty => return,
-            Content::Damaged { segment } => {
+            SlotContent::Certified(certificate) => certificate,
+            SlotContent::Empty => return,
+            SlotContent::Damaged { segment } => {
                 self.damaged_slots.push(segment);
                 return;
             }

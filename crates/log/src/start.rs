@@ -12,7 +12,7 @@ use crate::limits::{
 };
 use crate::machine::history::{End, History, Present, Probe, what_is_the_log};
 use crate::machine::table::Table;
-use crate::recovered_index::{Content, Marks, content_of};
+use crate::recovered_index::{Marks, SegmentTotals, content_of};
 use crate::replica::{Copies, Replica};
 use crate::scan::{Looked, Scan, look, read_foot};
 use crate::segment::{Segment, spare_slot};
@@ -480,7 +480,7 @@ impl Starting {
         let mut unknown = no_head && !self.unread.is_empty();
         let uncounted = self.unread.iter().filter(|segment| Some(segment.id()) >= self.counted);
         for segment in uncounted.cloned().collect::<Vec<_>>() {
-            let Content { highest, marks } = content_of(&segment).await;
+            let SegmentTotals { highest, marks } = content_of(&segment).await;
             unknown |= highest.is_none();
             self.table.carry(highest);
             for (volume, mark) in marks {

@@ -1,4 +1,4 @@
-//! What a store charges: the prices by which `rekindle cost` and `sweep plan` count.
+//! The prices of a store, by which `rekindle cost` and `sweep plan` count.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -3,7 +3,7 @@
 use crate::parse::{self, ParityChoice};
 use clap::Args;
 use rekindle_supervise::worker::LogFormat;
-use rekindle_terminal::words::{Place, address};
+use rekindle_terminal::words::{AddressOrOff, address};
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -45,10 +45,10 @@ pub struct Up {
         value_parser = address,
         value_delimiter = ','
     )]
-    pub nbd: Vec<Place>,
+    pub nbd: Vec<AddressOrOff>,
     /// Serve the JSON API here besides DIR/rekindle.sock: unix:PATH or HOST:PORT; repeatable
     #[arg(long, env = "REKINDLE_HTTP", hide_env_values = true, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
-    pub http: Vec<Place>,
+    pub http: Vec<AddressOrOff>,
     /// Allow TCP addresses that other machines reach: clients are not authenticated, and nothing is
     /// encrypted
     #[arg(long, env = "REKINDLE_INSECURE", hide_env_values = true)]
@@ -83,11 +83,11 @@ pub struct Up {
     /// Copy the log to the node that holds copies at this address; repeatable, for several copies.
     /// Volumes ask for copies: see `rekindle volume create --copies`
     #[arg(long, env = "REKINDLE_COPY_TO", hide_env_values = true, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
-    pub copy_to: Vec<Place>,
+    pub copy_to: Vec<AddressOrOff>,
     /// Hold copies of other nodes' logs, which they send to this address: HOST:PORT or unix:PATH.
     /// All nodes use one store; what they send one another is not encrypted
     #[arg(long, env = "REKINDLE_HOLD", hide_env_values = true, value_name = "ADDR", value_parser = address)]
-    pub hold: Option<Place>,
+    pub hold: Option<AddressOrOff>,
     /// Flash for these copies: twice the flash budgets of their nodes, so that a copy that begins
     /// anew has room beside the old one [default: 8G]
     #[arg(long, env = "REKINDLE_HOLD_BUDGET", hide_env_values = true, value_name = "SIZE", value_parser = parse::budget)]

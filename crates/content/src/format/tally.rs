@@ -54,7 +54,7 @@ pub struct FileOfCounts {
     pub length: u64,
 }
 
-/// What is counted of the writes of a node.
+/// The writes of a node that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heard {
     /// The start of the node.
@@ -166,7 +166,7 @@ pub fn decode(bytes: &[u8], store: [u8; 16]) -> Result<Head, Bad> {
     head.ok_or_else(|| damaged(WHAT, "its lengths contradict one another"))
 }
 
-/// What is left to decode.
+/// The bytes that are left to decode.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {

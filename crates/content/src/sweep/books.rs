@@ -17,7 +17,7 @@ pub(super) struct Books {
     is_in_use: bool,
 }
 
-/// How an update came about.
+/// The account of an update of the tally.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) cost: Cost,

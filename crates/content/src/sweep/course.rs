@@ -2,7 +2,7 @@
 
 use super::alive::Alive;
 use super::books::{Books, ended};
-use super::condemned::{self, Condemned, Known, State};
+use super::condemned::{self, Condemned, CondemnedState, Known};
 use super::found::{Found, SweepPlan};
 use super::lease::Tenure;
 use super::listing::{Listed, Listing, list_notes};
@@ -241,7 +241,7 @@ impl Sweeper {
         }
         self.step(Event::Confirmed);
         let decision = Condemned {
-            state: State::Deleting,
+            state: CondemnedState::Deleting,
             packs: ids(&plan.dead),
             notes: plan.notes.clone(),
             sparse: ids(&plan.sparse),
@@ -290,7 +290,7 @@ impl Sweeper {
                 status.bytes_copied += compacted.bytes_copied;
             });
             let decision = Condemned {
-                state: State::Deleting,
+                state: CondemnedState::Deleting,
                 packs: compacted.packs,
                 notes: Vec::new(),
                 sparse: ids(&sparse),
@@ -310,9 +310,9 @@ impl Sweeper {
     async fn resume(&self, tenure: &Tenure<'_>) -> Result<Held<Condemned>, Error> {
         let held = condemned::hold(&self.writer).await?;
         match held.value.state {
-            State::Clear => Ok(held),
-            State::Condemned => self.clear(held).await,
-            State::Deleting => {
+            CondemnedState::Clear => Ok(held),
+            CondemnedState::Condemned => self.clear(held).await,
+            CondemnedState::Deleting => {
                 self.step(Event::Resume);
                 condemned::refuse(&self.content, &held.value);
                 self.delete(&held, &PackMap::default(), tenure).await?;
@@ -337,7 +337,7 @@ impl Sweeper {
         });
         let condemned = Condemned {
             sweep: held.value.sweep + 1,
-            state: State::Condemned,
+            state: CondemnedState::Condemned,
             packs,
             notes: plan.notes.clone(),
             sparse: Vec::new(),

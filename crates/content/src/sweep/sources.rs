@@ -61,14 +61,14 @@ impl Sources {
     }
 }
 
-/// How a source of roots is looked at.
+/// The choice of the sources of roots that are read.
 #[derive(Debug, Clone, Copy)]
 pub enum Look<'a> {
-    /// What a list shows with the tag that it is known by is not read.
+    /// All sources but those that a list shows with the tag by which they are known.
     Listed,
-    /// Likewise, but these are read.
+    /// Likewise, and these.
     Told(&'a BTreeSet<SourceId>),
-    /// Everything is read.
+    /// All sources.
     All,
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Who asks for a sweep.
+/// The cause of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// A user: this node sweeps.

@@ -79,7 +79,7 @@ pub(crate) async fn look(
     Ok(found)
 }
 
-/// How vaults are looked at, for a task of its own: see [`Look`].
+/// The owned form of a [`Look`], for a task of its own.
 pub(crate) enum Looked {
     Listed,
     Told(BTreeSet<SourceId>),

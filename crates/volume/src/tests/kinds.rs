@@ -113,7 +113,7 @@ async fn values(bed: &Bed, name: &str) -> Values {
     map::read(handle.staged()).await.unwrap()
 }
 
-/// What a map is after these changes.
+/// The values of a map after these changes.
 fn after(ops: &[Op]) -> Values {
     let mut values = Values::new();
     ops.iter().for_each(|op| op.apply(&mut values));
