@@ -1,4 +1,4 @@
-//! What a sweep has found to do, and what that takes. Pure.
+//! The findings of a sweep: the work that there is, and its cost. Pure.
 
 use super::books::Counted;
 use super::plan::Plan;
@@ -27,7 +27,7 @@ pub(super) struct Found {
     pub(super) reads: u64,
 }
 
-/// What a sweep would do.
+/// The estimate of a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SweepPlan {
     /// Packs in the store.
