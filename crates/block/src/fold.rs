@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, future, stream};
 use rekindle_content::tree::{self, Root};
 use rekindle_content::{Batch, Class, Error, Pointer};
+use rekindle_env::give_way;
 use rekindle_staging::{Error as StagingError, Fold};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -170,6 +171,7 @@ impl Extents {
             self.fill(&pointer, &chunks[&pointer], bytes(run.from), out)?;
         }
         for part in parts {
+            give_way();
             let out = &mut data[part.at..part.at + part.length];
             changes[part.change].source.read(part.start, out).await?;
         }

@@ -15,7 +15,7 @@ mod limits;
 mod plan;
 mod widen;
 
-pub use device::Device;
+pub use device::{Device, Gathered};
 pub use extents::Extents;
 pub use kind::{Block, KIND};
 pub use layout::Layout;

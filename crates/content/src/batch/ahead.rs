@@ -12,6 +12,7 @@ use crate::pack::reader::Body;
 use crate::{Batch, Class, Error, Pointer, limits};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
+use rekindle_env::give_way;
 use std::sync::Arc;
 
 /// A chunk that is to be written.
@@ -63,6 +64,7 @@ impl Batch {
         }
         let mut pointers = Vec::with_capacity(numbers.len());
         for blobs in new.end(&self.inner) {
+            give_way();
             self.append_all(Class::Data, &blobs.await, &mut pointers).await?;
         }
         let of = |place| match place {
@@ -74,6 +76,7 @@ impl Batch {
             if is_old {
                 self.counts_duplicate(chunk.bytes.len());
             }
+            give_way();
             // A copy: the rest of the stretch would stay with the chunk.
             let body = || Body { bytes: Bytes::copy_from_slice(&chunk.bytes), children: 0 };
             self.cache(Class::Data, pointer.name, is_old, body);
@@ -95,7 +98,10 @@ impl Batch {
             rest = behind;
             let (inner, group) = (self.inner.clone(), group.to_vec());
             let name = async move {
-                let name = |chunk: &Chunk| inner.namer.name(Class::Data, 0, &chunk.bytes);
+                let name = |chunk: &Chunk| {
+                    give_way();
+                    inner.namer.name(Class::Data, 0, &chunk.bytes)
+                };
                 group.iter().map(name).collect()
             };
             groups.push(match groups.is_empty() && rest.is_empty() {
@@ -154,6 +160,7 @@ impl Bundle {
     fn make(self, inner: &Arc<Inner>) -> impl Future<Output = Blobs> + Send + use<> {
         let inner = inner.clone();
         async move {
+            give_way();
             let (mut compressor, mut blobs) = (inner.compressor(), Blobs::default());
             match &self.bodies[..] {
                 [body] => blobs.push_together(&self.names, body, &mut compressor),
