@@ -106,7 +106,7 @@ fn destaging(bench: &Bench, server: &Rekindle, seed: u64) -> Result<Destaging> {
             fill(bench, &server.uri("stream"), STREAM_MEBIBYTES)?;
         }
         let begin = Instant::now();
-        let drain = scope.spawn(|| server.drain("stream").map(|()| begin.elapsed()));
+        let drain = scope.spawn(move || server.drain("stream").map(|()| begin.elapsed()));
         let mut replies = scope.spawn(measure).join().expect("no panic")?;
         let took = drain.join().expect("no panic")?;
         replies.retain(|reply| reply.at < took);

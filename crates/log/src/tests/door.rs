@@ -28,13 +28,12 @@ fn uncommitted(log: &Log) -> u64 {
 
 /// Appends `count` pieces as a stream does that never waits for a reply.
 async fn stream(log: &Log, number: u8, count: u64, let_in: impl Fn()) {
-    let mut quantum = Quantum::free();
-    let mut has_queued = false;
+    let mut quantum: Option<Quantum> = None;
     for serial in 1..=count {
-        if !(has_queued && quantum.take(PIECE)) && !log.admits(MIB, PIECE) {
-            drop(std::mem::replace(&mut quantum, Quantum::free()));
-            quantum = log.quantum().await;
-            has_queued = quantum.take(PIECE);
+        let has_turn = quantum.as_mut().is_some_and(|quantum| quantum.take(PIECE));
+        if !has_turn && !log.admits(MIB, PIECE) {
+            drop(quantum.take());
+            assert!(quantum.insert(log.quantum().await).take(PIECE));
         }
         append(log, volume(number), serial, PIECE as usize).await.unwrap();
         log.release(volume(number), Serial(serial));
