@@ -2,12 +2,12 @@
 //!
 //! Flash gets the bytes in the order of appends, a batch as a whole. So a small write waits for all
 //! that was appended before it. At the door, a caller that has little under way is let in at once.
-//! Any other is let in while few bytes are uncommitted; else it queues for a [`Quantum`], first come
-//! first served. Each quantum has as many bytes as any other, whatever the length of the writes.
+//! Any other is let in while few bytes are uncommitted; else it queues for a [`Quantum`], first
+//! come first served. Each quantum has as many bytes as any other, whatever the length of the
+//! writes.
 //!
 //! A caller that stays outside costs no memory: a session leaves its client's bytes in the socket.
 
-use crate::inner::Inner;
 use crate::limits::{AHEAD_BYTES_MAX, QUANTUM_BYTES, UNDER_WAY_BYTES_FREE};
 use crate::{Log, Position};
 use std::sync::Arc;
@@ -51,12 +51,6 @@ fn admits(under_way: u64, bytes: u64, is_clear: impl FnOnce() -> bool) -> bool {
     under_way + bytes <= UNDER_WAY_BYTES_FREE || is_clear()
 }
 
-impl Inner {
-    fn is_nearly_committed(&self) -> bool {
-        self.uncommitted_bytes() <= AHEAD_BYTES_MAX
-    }
-}
-
 impl Log {
     /// Whether a caller that waits for flash may append `bytes` now. `under_way`: what it has
     /// appended before and flash lacks, as far as it knows. If not, the caller waits for
@@ -65,7 +59,7 @@ impl Log {
     pub fn admits(&self, under_way: u64, bytes: u64) -> bool {
         let inner = &*self.inner;
         admits(under_way, bytes, || {
-            inner.is_nearly_committed() && inner.door.queue.try_lock().is_ok()
+            inner.uncommitted_bytes() <= AHEAD_BYTES_MAX && inner.door.queue.try_lock().is_ok()
         })
     }
 

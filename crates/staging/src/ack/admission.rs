@@ -79,16 +79,16 @@ impl Staged {
         }))
     }
 
-    /// Whether a caller may submit a write of `bytes` now. `under_way`: the bytes of its writes that
-    /// are not acknowledged yet. If not, the caller waits for [`Staged::quantum`], and leaves the bytes
-    /// where they are meanwhile.
+    /// Whether a caller may submit a write of `bytes` now. `under_way`: the bytes of its writes
+    /// that are not acknowledged yet. If not, the caller waits for [`Staged::quantum`], and leaves
+    /// the bytes where they are meanwhile.
     #[must_use]
     pub fn admits(&self, under_way: u64, bytes: u64) -> bool {
         !self.mode.waits_for_flash() || self.inner.log.admits(under_way, bytes)
     }
 
-    /// Waits for the caller's quantum to submit some bytes ([`Quantum::take`]). The calling task may
-    /// become the flush leader, and write to flash.
+    /// Waits for the caller's quantum to submit some bytes ([`Quantum::take`]). The calling task
+    /// may become the flush leader, and write to flash.
     pub async fn quantum(&self) -> Quantum {
         self.inner.log.quantum().await
     }

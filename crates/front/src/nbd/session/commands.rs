@@ -15,8 +15,8 @@ use rekindle_volume::Error;
 use std::future::Future;
 
 impl<D: Target> Session<D> {
-    /// Executes a request. Returns `false` for a write whose quantum must come first: it is executed
-    /// again then.
+    /// Executes a request. Returns `false` for a write whose quantum must come first: it is
+    /// executed again then.
     pub(super) fn execute(&mut self, request: Request) -> bool {
         if self.asked.is_none() {
             let asked = self.meters.request(request.command, request.length, self.env.now());
