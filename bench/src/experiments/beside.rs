@@ -19,6 +19,8 @@ const NAME: &str = "beside";
 const QUIET_MEBIBYTES: u64 = 64;
 const STREAM_MEBIBYTES: u64 = 512;
 const STREAM_DEPTH: u64 = 32;
+/// A request of the stream has 256 KiB.
+const STREAM_REQUESTS_A_MEBIBYTE: f64 = 4.0;
 /// Time from the begin of the stream until the quiet side is measured.
 const HEAD_START: Duration = Duration::from_secs(1);
 
@@ -82,6 +84,15 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
         },
         || figures(bench, &into_file, |time| write_file(&quiet, time)),
     )?;
+    let rate = |job: &Job| Ok(job.run(&bench.layout)?.iops / STREAM_REQUESTS_A_MEBIBYTE);
+    let streams = bench.alternate(
+        || {
+            let rate = rate(&into_volume)?;
+            server.drain("stream")?;
+            Ok(rate)
+        },
+        || rate(&into_file),
+    )?;
     std::fs::remove_file(&quiet)?;
     std::fs::remove_file(&stream)?;
     let destaging = bench.repeat(|| {
@@ -89,6 +100,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
         destaging(bench, &server, seed)
     })?;
     let mut rows = rows(&sides);
+    rows.push(row_of_streams(&streams));
     rows.push(row_of_destaging(&destaging));
     Ok(rows)
 }
@@ -130,8 +142,7 @@ fn figures(
         let stream = scope.spawn(|| stream.run(&bench.layout));
         std::thread::sleep(HEAD_START);
         let beside = scope.spawn(measure).join().expect("no panic")?;
-        // A request of the stream has 256 KiB.
-        let stream = stream.join().expect("no panic")?.iops / 4.0;
+        let stream = stream.join().expect("no panic")?.iops / STREAM_REQUESTS_A_MEBIBYTE;
         Ok(Figures { alone, beside, stream })
     })
 }
@@ -201,6 +212,17 @@ fn rows(sides: &Sides<Figures, Figures>) -> Vec<Row> {
         .value(median(&sides.ours, slowed), "x")
         .wanted(Wanted::AtMost(3.0));
     vec![alone, beside, ratio]
+}
+
+fn row_of_streams(sides: &Sides<f64, f64>) -> Row {
+    let rate = |rate: &f64| *rate;
+    let (ours, theirs) = (median(&sides.ours, rate), median(&sides.theirs, rate));
+    let others = middle(&sides.ours, rate).others.max(middle(&sides.theirs, rate).others);
+    Row::new(NAME, "256 KiB writes, depth 32, alone; threads into a file with O_DSYNC")
+        .others(others)
+        .ours(format!("{} MiB/s", short(ours)))
+        .theirs(format!("{} MiB/s", short(theirs)))
+        .value(ours / theirs, "x")
 }
 
 fn row_of_destaging(runs: &[Run<Destaging>]) -> Row {
