@@ -5,6 +5,7 @@
 //! only those are compressed.
 
 use super::stretch::{Filling, Stretch};
+use crate::cache::Keep;
 use crate::content::Inner;
 use crate::name::{Name, NameMap};
 use crate::pack::blobs::Blobs;
@@ -214,7 +215,7 @@ impl Bundle {
                 rest = behind;
                 // A copy: a chunk in the cache does not keep its neighbours there.
                 let body = Body { bytes: Bytes::copy_from_slice(body), children: 0 };
-                inner.keep(*name, Class::Data, body);
+                inner.keep(*name, Class::Data, Keep::Unasked, body);
             }
             blobs
         }
