@@ -1,6 +1,6 @@
-//! The weighted LRU of HydraFS, with a queue before it. An entry comes in with a weight (metadata 3, data 1), and a lookup
-//! restores the weight. A reclaim pass evicts the entries of weight 0 and then takes 1 from all
-//! others. Data that no lookup touches survives one pass, metadata three.
+//! The weighted LRU of HydraFS, with a queue before it. An entry comes in with a weight (metadata
+//! 3, data 1), and a lookup restores the weight. A reclaim pass evicts the entries of weight 0 and
+//! then takes 1 from all others. Data that no lookup touches survives one pass, metadata three.
 //!
 //! Each step takes constant time: four lists form a ring. An entry of weight `w` is in list
 //! `(pass + w) mod 4`, newest first. A pass empties list `pass mod 4` and counts `pass` up, which
