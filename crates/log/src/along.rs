@@ -9,7 +9,7 @@
 
 use crate::Error;
 use crate::format::ENTRY_BYTES;
-use crate::limits::{READ_AHEAD_GAP, RUN_BYTES_MAX, RUNS_KEPT_MAX};
+use crate::limits::{READ_AHEAD_GAP, READ_BYTES_MAX, RUN_BYTES_MAX, RUNS_KEPT_MAX};
 use crate::segment::{Place, Segment};
 use parking_lot::Mutex as Lock;
 use rekindle_env::{Aligned, DIRECT_BYTES, Open};
@@ -130,7 +130,12 @@ impl Run {
         let pool = self.segment.pool();
         let read = async {
             let file = pool.open(self.segment.file, Open::Read).await?;
-            file.read_direct(&mut buffer[..self.bytes.len()], u64::from(self.bytes.start)).await
+            let mut offset = u64::from(self.bytes.start);
+            for piece in buffer[..self.bytes.len()].chunks_mut(READ_BYTES_MAX) {
+                file.read_direct(piece, offset).await?;
+                offset += piece.len() as u64;
+            }
+            Ok::<_, std::io::Error>(())
         };
         match read.await {
             Ok(()) => RunBytes::Here(buffer, None),

@@ -1,5 +1,6 @@
 //! The state that all clones of a log share.
 
+use crate::door::Door;
 use crate::format::Mark;
 use crate::head::Head;
 use crate::heads::Heads;
@@ -31,6 +32,7 @@ pub(crate) struct Inner {
     /// The id of the next head. The task that opens that head holds the lock, and takes it before
     /// the lead; never the other way round.
     pub(crate) next_id: tokio::sync::Mutex<SegmentId>,
+    pub(crate) door: Door,
     /// Rung when the lead has been given up, or the log has ended.
     pub(crate) leader_left: Notify,
     /// Rung when a task that waits for room should look again: a segment has died or left, or a
@@ -113,6 +115,7 @@ impl Inner {
             durable: AtomicU64::new(heads.durable()),
             heads: Mutex::new(heads),
             table: Mutex::new(parts.table),
+            door: Door::default(),
             leader_left: Notify::new(),
             space: Notify::new(),
             over_budget: AtomicBool::new(over_budget),

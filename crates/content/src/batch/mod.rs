@@ -14,6 +14,7 @@ mod upload;
 
 pub use stretch::Stretch;
 
+use crate::cache::Keep;
 use crate::compression::Compressor;
 use crate::content::{Inner, add};
 use crate::format::footer::Entry;
@@ -24,7 +25,6 @@ use crate::name::{Name, NameMap};
 use crate::pack::blobs::{Blob, Blobs, Chunk};
 use crate::pack::reader::{self, Body, Opener};
 use crate::pack::writer::Writer;
-use crate::read::Keep;
 use crate::{Class, Content, Error, POINTER_BYTES, Pointer, Spot, limits, pack};
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -165,7 +165,7 @@ impl Batch {
     fn cache(&self, class: Class, name: Name, is_old: bool, body: impl FnOnce() -> Body) {
         let is_wanted = class == Class::Metadata || self.is_cached;
         if is_wanted && !(is_old && self.inner.cache.touch(&name)) {
-            self.inner.keep(name, class, body());
+            self.inner.keep(name, class, Keep::Unasked, body());
         }
     }
 
@@ -342,7 +342,7 @@ impl Batch {
             Some(pointer) => *pointer,
             None => self.append(class, name, &body).await?,
         };
-        self.inner.cache.insert(name, class, body);
+        self.inner.cache.insert(name, class, Keep::Unasked, body);
         Ok(pointer)
     }
 

@@ -7,6 +7,7 @@ use crate::{Error, Written};
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use rekindle_env::Moment;
+use rekindle_log::Quantum;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -78,12 +79,31 @@ impl Staged {
         }))
     }
 
+    /// Whether a caller may submit a write of `bytes` now. `under_way`: the bytes of its writes
+    /// that are not acknowledged yet. If not, the caller waits for [`Staged::quantum`], and leaves
+    /// the bytes where they are meanwhile.
+    #[must_use]
+    pub fn admits(&self, under_way: u64, bytes: u64) -> bool {
+        !self.mode.waits_for_flash() || self.inner.log.admits(under_way, bytes)
+    }
+
+    /// Waits for the caller's quantum to submit some bytes ([`Quantum::take`]). The calling task
+    /// may become the flush leader, and write to flash.
+    pub async fn quantum(&self) -> Quantum {
+        self.inner.log.quantum().await
+    }
+
     async fn append_when_possible(self: &Arc<Self>, owned: &Owned) -> Result<Taken, Error> {
         let requests = owned.requests();
         let submission = Submission { requests: &requests, durable: owned.durable };
         let cost = submission.cost();
         let waited = self.admit(cost).await?;
         loop {
+            // Many writes may have waited for the same head.
+            let quantum = match self.admits(0, cost) {
+                true => Some(Quantum::free()),
+                false => self.while_in_service(self.quantum()).await,
+            };
             let now = self.inner.env.now();
             let taken = {
                 let mut gate = self.gate.lock();
@@ -92,6 +112,7 @@ impl Staged {
                     Ok(()) => self.append(&mut gate, &submission, now, true),
                 }
             };
+            drop(quantum);
             let problem = match taken {
                 Ok(Some(mut taken)) => {
                     self.wake_up(taken.wakeup);

@@ -106,6 +106,11 @@ impl Mode {
         }
     }
 
+    /// Whether the reply to a plain write waits for flash.
+    pub(crate) fn waits_for_flash(self) -> bool {
+        matches!(self, Self::Log { write: Media { flash: true, .. }, .. })
+    }
+
     /// The message to the user that writes wait for more than the volume's ack asks for, if so.
     pub(crate) fn downgrade(self, policy: Policy, ack: Ack) -> Option<&'static str> {
         if policy == Policy::Back && matches!(self, Self::Store { .. }) {

@@ -11,10 +11,10 @@
 use super::shelf::{Result, Trouble};
 use super::sorter::{CountChange, Sorter};
 use super::table::{Step, Table};
+use crate::cache::Keep;
 use crate::format::moved::Moved;
 use crate::format::tally::Note;
 use crate::name::PackMap;
-use crate::read::Keep;
 use crate::sweep::pace::Pace;
 use crate::{Class, Content, Error, Pointer, limits, pack};
 use futures_util::future::try_join_all;
