@@ -21,7 +21,7 @@ use crate::tree::prune::{Fate, Fates, prune};
 use crate::tree::{Root, joined};
 use crate::verify::{Damage, Progress, verify};
 use crate::{Batch, Class, Content, Error, Hold, Missing, Pointer, limits, pack};
-use copies::Copies;
+use copies::OtherPlaces;
 use futures_util::future::join_all;
 use rebuild::Rebuild;
 use rekindle_base::PackId;
@@ -47,7 +47,7 @@ pub struct Findings {
     pub checked: Progress,
     damages: Vec<Damage>,
     footers: Vec<PackId>,
-    copies: Copies,
+    copies: OtherPlaces,
 }
 
 impl Findings {

@@ -94,14 +94,14 @@ struct Inner {
     /// Most connections at each listener.
     connections_max: usize,
     budget: Budget,
-    state: Mutex<State>,
+    state: Mutex<ConnTable>,
     /// Notified when a connection ends.
     ended: Notify,
     stopping: watch::Sender<bool>,
 }
 
 #[derive(Default)]
-struct State {
+struct ConnTable {
     next: u64,
     live: BTreeMap<u64, Live>,
     listeners: Vec<Listener>,

@@ -7,7 +7,7 @@ use crate::heads::Heads;
 use crate::inventory::Recovery;
 use crate::limits::{FILES_RESERVED, FLUSH_AHEAD_BYTES};
 use crate::machine::table::Table;
-use crate::replica::Copies;
+use crate::replica::Copiers;
 use crate::segment::Segment;
 use crate::segment_pool::SegmentPool;
 use crate::{Error, Position, Usage};
@@ -51,7 +51,7 @@ pub(crate) struct Inner {
     pub(crate) wanted: Notify,
     latched: OnceLock<Error>,
     pub(crate) recovery: Recovery,
-    pub(crate) copies: Arc<Copies>,
+    pub(crate) copies: Arc<Copiers>,
     pub(crate) folder_lock: Mutex<Option<Arc<dyn File>>>,
     /// The tasks in the background: commits without a request, and the opening of heads.
     pub(crate) unasked: Mutex<Vec<TaskHandle>>,
@@ -80,7 +80,7 @@ pub(crate) struct Parts {
     pub(crate) table: Table<Option<Arc<Segment>>>,
     pub(crate) recovery: Recovery,
     pub(crate) folder_lock: Arc<dyn File>,
-    pub(crate) copies: Copies,
+    pub(crate) copies: Copiers,
 }
 
 impl Inner {

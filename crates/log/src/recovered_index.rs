@@ -38,7 +38,7 @@ pub(crate) struct Index {
 
 /// The changes of one volume in one segment.
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct SegmentPart {
     pub(crate) index: Arc<Index>,
     /// Start of this volume's numbers in `order`.
     pub(crate) start: u32,
@@ -200,7 +200,7 @@ fn sort(listed: impl Iterator<Item = EntryHeader>, segment: SegmentId, marks: &M
     Sorted { order, shares, marks: found, done_from: done_from.into_iter().collect() }
 }
 
-impl Part {
+impl SegmentPart {
     pub(crate) fn count(&self) -> usize {
         usize::try_from(self.summary.changes).expect("a segment holds fewer than 65,536 changes")
     }

@@ -151,7 +151,7 @@ impl NewSegment {
 }
 
 /// The copies of a log.
-pub(crate) struct Copies {
+pub(crate) struct Copiers {
     copiers: Vec<Copier>,
     /// The segments of the log.
     trail: Mutex<BTreeMap<SegmentId, Tracked>>,
@@ -176,14 +176,14 @@ struct Copier {
     replica: Arc<dyn Replica>,
     /// The replica has everything before this position.
     position: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<CopierState>,
     /// Rung when there may be work.
     work: Notify,
 }
 
 impl Copier {
     /// Notes a problem. The same one again is no news: a holder may be away for weeks.
-    fn fell_behind(&self, problem: String, note: impl FnOnce(&mut State)) {
+    fn fell_behind(&self, problem: String, note: impl FnOnce(&mut CopierState)) {
         let mut state = self.state.lock();
         note(&mut state);
         if state.problem.as_ref() != Some(&problem) {
@@ -194,7 +194,7 @@ impl Copier {
 }
 
 #[derive(Default)]
-struct State {
+struct CopierState {
     phase: Phase,
     /// The segment that is being copied, and the count of its bytes that the replica has; `None`
     /// before the segment is open there.
@@ -211,7 +211,7 @@ struct State {
     problem: Option<String>,
 }
 
-impl State {
+impl CopierState {
     /// Lets the next sync look at all segments.
     fn fall_behind(&mut self) {
         (self.phase, self.segment, self.copied) = (Phase::Behind, SegmentId(0), None);
@@ -283,15 +283,15 @@ enum Work {
     Free(SegmentId),
 }
 
-impl Copies {
-    pub(crate) fn new(replicas: Vec<Arc<dyn Replica>>) -> Copies {
+impl Copiers {
+    pub(crate) fn new(replicas: Vec<Arc<dyn Replica>>) -> Copiers {
         let copier = |replica| Copier {
             replica,
             position: AtomicU64::new(0),
             state: Mutex::default(),
             work: Notify::new(),
         };
-        Copies {
+        Copiers {
             copiers: replicas.into_iter().map(copier).collect(),
             trail: Mutex::default(),
             advanced: Notify::new(),
@@ -500,7 +500,7 @@ impl Copies {
 }
 
 /// Brings one replica up with the log, for as long as the log lives.
-pub(crate) async fn follow(env: Env, copies: Arc<Copies>, index: usize) {
+pub(crate) async fn follow(env: Env, copies: Arc<Copiers>, index: usize) {
     let copier = &copies.copiers[index];
     let mut pause = Duration::ZERO;
     loop {
@@ -508,7 +508,7 @@ pub(crate) async fn follow(env: Env, copies: Arc<Copies>, index: usize) {
             if let Either::Right((problem, _)) =
                 select(pin!(copier.work.notified()), copier.replica.lost()).await
             {
-                copier.fell_behind(problem, State::lost);
+                copier.fell_behind(problem, CopierState::lost);
             }
             continue;
         };

@@ -13,7 +13,7 @@ use crate::limits::{
 use crate::machine::history::{End, History, Present, Probe, what_is_the_log};
 use crate::machine::table::Table;
 use crate::recovered_index::{Marks, SegmentTotals, content_of};
-use crate::replica::{Copies, Replica};
+use crate::replica::{Copiers, Replica};
 use crate::scan::{Looked, Scan, look, read_foot};
 use crate::segment::{Segment, spare_slot};
 use crate::segment_pool::SegmentPool;
@@ -180,7 +180,7 @@ impl Discovery {
         let named = |file: &u32| starting.history.missing.iter().any(|named| named.file == *file);
         let strays = scan.unreadable.iter().map(|(file, _)| *file);
         let strays = strays.filter(|file| !named(file)).collect();
-        let copies = Copies::new(self.replicas);
+        let copies = Copiers::new(self.replicas);
         let (head, old) = starting.open_new_head(incarnation, copies.class()).await?;
         env.boot_phase("new-head", Some("log"), watch);
         let Starting { table, pool, unread, .. } = starting;

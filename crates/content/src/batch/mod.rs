@@ -18,7 +18,7 @@ use crate::cache::Keep;
 use crate::compression::Compressor;
 use crate::content::{Inner, add};
 use crate::format::footer::Entry;
-use crate::index::Found;
+use crate::index::IndexAnswer;
 use crate::live::Hold;
 use crate::moved::MovedNotes;
 use crate::name::{Name, NameMap};
@@ -172,21 +172,21 @@ impl Batch {
     /// Looks for a chunk with this name, that this batch or the store has already.
     async fn find_any(&mut self, name: &Name) -> Option<Pointer> {
         let found = match self.find(name) {
-            Found::Place(pointer) => Some(pointer),
-            Found::Footer(pack, bytes) => self.find_in_footer(name, pack, bytes).await,
-            Found::Nothing => None,
+            IndexAnswer::Place(pointer) => Some(pointer),
+            IndexAnswer::Footer(pack, bytes) => self.find_in_footer(name, pack, bytes).await,
+            IndexAnswer::Nothing => None,
         };
         let gain = u32::from(found.is_some());
         self.footer_credit = (self.footer_credit + gain).min(FOOTER_CREDIT_MAX);
         found
     }
 
-    fn find(&self, name: &Name) -> Found {
+    fn find(&self, name: &Name) -> IndexAnswer {
         if let Some(pointer) = self.own.get(name) {
-            return Found::Place(*pointer);
+            return IndexAnswer::Place(*pointer);
         }
         if self.is_anew {
-            return Found::Nothing;
+            return IndexAnswer::Nothing;
         }
         self.inner.index.lookup(name)
     }

@@ -3,7 +3,7 @@
 use super::alive::Alive;
 use super::books::{Books, ended};
 use super::condemned::{self, Condemned, CondemnedState, Known};
-use super::found::{Found, SweepPlan};
+use super::findings::{SweepFindings, SweepPlan};
 use super::lease::Tenure;
 use super::listing::{Listed, Listing, list_notes};
 use super::machine::Event;
@@ -73,9 +73,9 @@ impl Sweeper {
     }
 
     /// Finds what can be reclaimed: brings the counts up to date, and judges the listed packs.
-    async fn find(&self, books: &mut Books, pace: &Pace) -> Result<Found, Error> {
+    async fn find(&self, books: &mut Books, pace: &Pace) -> Result<SweepFindings, Error> {
         let content = &self.content;
-        let mut found = Found::default();
+        let mut found = SweepFindings::default();
         // Packs before roots: a pack that is written from now on is not on the list. Then the
         // batches that wrote the listed packs.
         let mut notes = list_notes(content).await?;
@@ -165,7 +165,7 @@ impl Sweeper {
         &self,
         books: &mut Books,
         (pace, notes): (&Pace, &Notes),
-        found: &mut Found,
+        found: &mut SweepFindings,
     ) -> Result<(), Error> {
         let content = &self.content;
         let tally = books.at_hand()?;

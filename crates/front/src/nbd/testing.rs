@@ -33,9 +33,9 @@ pub(crate) enum Whim {
 
 /// A device in memory.
 #[derive(Clone)]
-pub(crate) struct Memory(Arc<State>);
+pub(crate) struct Memory(Arc<DeviceState>);
 
-pub(crate) struct State {
+pub(crate) struct DeviceState {
     bytes: Mutex<Vec<u8>>,
     pub(crate) whim: Mutex<Whim>,
     /// Reads miss.
@@ -65,15 +65,15 @@ pub(crate) struct State {
 }
 
 impl std::ops::Deref for Memory {
-    type Target = State;
-    fn deref(&self) -> &State {
+    type Target = DeviceState;
+    fn deref(&self) -> &DeviceState {
         &self.0
     }
 }
 
 impl Memory {
     pub(crate) fn new(size: usize) -> Self {
-        Self(Arc::new(State {
+        Self(Arc::new(DeviceState {
             bytes: Mutex::new(vec![0; size]),
             whim: Mutex::new(Whim::NeedsSync),
             cold: AtomicBool::new(false),

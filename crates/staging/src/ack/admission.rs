@@ -2,7 +2,7 @@
 //! come, first served. A waiting write goes on when its caller drops the future.
 
 use crate::ack::staged::{Request, Staged, Submission, Taken, failed};
-use crate::queue::{Change, Kept, Payload};
+use crate::queue::{Change, KeptPayload, Payload};
 use crate::{Error, Written};
 use bytes::Bytes;
 use futures_util::future::{Either, select};
@@ -17,13 +17,13 @@ use tokio::sync::OwnedSemaphorePermit;
 /// A submission that outlives its caller's buffers.
 struct Owned {
     /// The changes, without their bytes.
-    parts: Vec<Part>,
+    parts: Vec<RequestShape>,
     payload: Bytes,
     durable: bool,
 }
 
 /// A [`Request`] with the length of its payload in the payload's place.
-struct Part {
+struct RequestShape {
     change: rekindle_log::Change,
     position: u64,
     span: u64,
@@ -35,7 +35,7 @@ impl Owned {
         let Submission { requests, durable } = submission;
         let part = |one: &Request<'_>| {
             let Request { change, position, span, payload } = *one;
-            Part { change, position, span, length: payload.len() }
+            RequestShape { change, position, span, length: payload.len() }
         };
         let parts = requests.iter().map(part).collect();
         Self { parts, payload: joined_payload(requests), durable }
@@ -44,7 +44,7 @@ impl Owned {
     fn requests(&self) -> Vec<Request<'_>> {
         let mut rest = &self.payload[..];
         let mut requests = Vec::with_capacity(self.parts.len());
-        for &Part { change, position, span, length } in &self.parts {
+        for &RequestShape { change, position, span, length } in &self.parts {
             let (payload, behind) = rest.split_at(length);
             rest = behind;
             requests.push(Request { change, position, span, payload });
@@ -252,7 +252,7 @@ impl Staged {
                 let end = start + one.payload.len();
                 // A group leaves the queue as a whole, and gives the RAM back with its first
                 // change.
-                let kept = Kept { bytes: payload.slice(start..end), _permit: permit.take() };
+                let kept = KeptPayload { bytes: payload.slice(start..end), _permit: permit.take() };
                 let payload = Payload::Memory(Arc::new(kept));
                 let change = Change::kept(one.position, one.span, payload, now);
                 gate.changes.take(change.of(one.change).joined(index + 1 < requests.len()));

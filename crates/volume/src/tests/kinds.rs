@@ -1,7 +1,8 @@
 //! Two kinds of volumes for tests, one of byte ranges and one of records, and tests of the door for
 //! kinds.
 
-use super::bed::{Bed, OneChunk, kind, read, spec, write};
+use super::bed::{Bed, SIZE, kind, read, spec, write};
+use super::blocks::Blocks;
 use super::map::{self, Map, Op, Values};
 use crate::registry::machine::State;
 use crate::{Error, Handle, Kind, Kinds, OpenedHome, Outcome, Sizes, Spec, Volumes};
@@ -39,7 +40,7 @@ impl Kind for Plain {
         }
     }
     fn open(&self, content: &Content, _vault: &Vault) -> Result<OpenedHome, String> {
-        Ok(OpenedHome::Range(Arc::new(OneChunk { content: content.clone() })))
+        Ok(OpenedHome::Range(Arc::new(Blocks { content: content.clone(), block: SIZE })))
     }
     fn describe_damage(&self, _vault: &Vault, _keys: &[Range<u64>]) -> Option<String> {
         None

@@ -236,23 +236,23 @@ impl Room {
             return Err(self.is_full());
         }
         *taken += bytes.len() as u64;
-        Ok(Bytes::from_owner(Kept { bytes, room: self.clone() }))
+        Ok(Bytes::from_owner(LeasedBytes { bytes, room: self.clone() }))
     }
 }
 
 /// Bytes in RAM that give their room back.
-struct Kept {
+struct LeasedBytes {
     bytes: Vec<u8>,
     room: Arc<Room>,
 }
 
-impl AsRef<[u8]> for Kept {
+impl AsRef<[u8]> for LeasedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Kept {
+impl Drop for LeasedBytes {
     fn drop(&mut self) {
         *self.room.taken.lock() -= self.bytes.len() as u64;
     }

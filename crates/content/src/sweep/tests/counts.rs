@@ -4,7 +4,7 @@ use super::*;
 use crate::sweep::pace::Pace;
 use crate::sweep::tally::Tally;
 use proptest::prelude::*;
-use rekindle_datastore::layer::meter::{self, Call, Meter, Part};
+use rekindle_datastore::layer::meter::{self, Call, Meter, StorePart};
 use rekindle_env::sim::Host;
 
 /// Checks that the counts are those of a count from nothing.
@@ -205,7 +205,7 @@ impl Bed {
     async fn sweep(&self) -> (u64, SweepStatus) {
         let reads = || -> u64 {
             let of = |part| [Call::Get, Call::GetRange].map(|call| self.meter.requests(part, call));
-            [Part::Data, Part::Metadata].map(of).as_flattened().iter().sum()
+            [StorePart::Data, StorePart::Metadata].map(of).as_flattened().iter().sum()
         };
         let before = reads();
         let status = self.sweeper.run().await.unwrap();

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// The findings of a sweep before it changes anything.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct SweepFindings {
     /// Packs in the store.
     pub(super) packs: u64,
     /// Length of these, bytes.
@@ -58,7 +58,7 @@ pub struct SweepPlan {
     pub counted_anew: Option<String>,
 }
 
-impl Found {
+impl SweepFindings {
     pub(super) fn add(&mut self, counted: Counted) {
         self.nodes += counted.cost.nodes;
         self.anew = counted.anew.or(self.anew.take());
@@ -118,13 +118,14 @@ mod tests {
             sparse: packs(100, 3, 1000),
             notes: vec![PackId([200; 16])],
         };
-        let found = Found { packs: 2500, copied: 900, reads: 7, plan, ..Found::default() };
+        let found =
+            SweepFindings { packs: 2500, copied: 900, reads: 7, plan, ..SweepFindings::default() };
         let plan = found.estimate(500);
         assert_eq!((plan.packs_dead, plan.packs_sparse, plan.notes), (40, 3, 1));
         assert_eq!((plan.bytes_freed, plan.bytes_copied), (42_100, 900));
         // Three notes and two packs; three pages of a list, four writes of records, two proofs.
         assert_eq!((plan.reads, plan.writes, plan.deletes), (7, 5 + 3 + 4 + 2, 44));
-        let nothing = Found { packs: 2500, ..Found::default() }.estimate(500);
+        let nothing = SweepFindings { packs: 2500, ..SweepFindings::default() }.estimate(500);
         assert_eq!((nothing.reads, nothing.writes, nothing.deletes), (0, 0, 0));
     }
 }
