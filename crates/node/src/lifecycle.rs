@@ -115,6 +115,8 @@ pub async fn run(
     };
     crate::service::copies::serve(&node).await?;
     let watch = env.watch();
+    // Before a client is answered: one that comes early for a guest's volume waits for the guest.
+    crate::service::guests::start(&service, &node).await;
     service.serve(node.clone());
     fronts.start_nbd(sockets.nbd);
     env.boot_phase("listening", None, watch);
@@ -123,7 +125,6 @@ pub async fn run(
     tell_systemd(&[NotifyState::Ready]);
     watch_over(&env);
     crate::work::in_background(&node, &service);
-    crate::service::guests::start(&service, &node).await;
     tracing::info!(start_ms, node = %node.id, incarnation = node.incarnation.0, "serving");
     until_end(&service, &fronts.http, node, async || signals.next().await, progress).await
 }

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use rekindle_base::units::MIB;
 use rekindle_base::{Incarnation, Kind, NodeId};
 use rekindle_content::sweep::Sources;
-use rekindle_content::tree::Root;
-use rekindle_content::{Compression, Content};
+use rekindle_content::tree::{self, Root};
+use rekindle_content::{Compression, Content, Pointer};
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::{self, Plan};
 use rekindle_datastore::{Datastore, Store, Version};
@@ -30,6 +30,7 @@ pub struct Bed {
     pub writer: Writer,
     pub cache: Option<Arc<crate::WarmRecordCache>>,
     pub volumes: Volumes,
+    pub content: Content,
     pub log: Log,
 }
 
@@ -105,12 +106,12 @@ impl Bed {
         let volumes = Volumes::open(Parts {
             env: env.clone(),
             writer: writer.clone(),
-            content,
+            content: content.clone(),
             staging,
             kinds: super::kinds::kinds(),
             read_ahead: false,
         });
-        Self { env, store, faults, writer, cache, volumes, log }
+        Self { env, store, faults, writer, cache, volumes, content, log }
     }
 
     pub async fn keys(&self, prefix: &str) -> Vec<String> {
@@ -139,6 +140,12 @@ impl Bed {
     /// Reads a vault from the store.
     pub async fn vault(&self, name: &str) -> Vault {
         records::find(&self.writer, name).await.unwrap().value
+    }
+
+    /// Returns the place of a volume's only chunk.
+    pub async fn chunk(&self, name: &str) -> Pointer {
+        let root = self.vault(name).await.root;
+        tree::get(&self.content, &root, 0).await.unwrap().expect("it was written")
     }
 }
 
