@@ -8,6 +8,7 @@
 use crate::limits;
 use crate::prices::Prices;
 use crate::scale::Scale;
+use rekindle_base::units::format_size;
 use rekindle_content::{Compression, Parity};
 use rekindle_env::Address;
 use serde::{Deserialize, Serialize};
@@ -199,33 +200,17 @@ impl Config {
 
     /// Checks that the settings make sense together. The error says what to change.
     pub fn check(&self) -> Result<(), String> {
-        use rekindle_base::units::format_size;
-        if let Some(bytes) = self.flash_bytes.filter(|&bytes| bytes < limits::FLASH_BYTES_MIN) {
-            let least = format_size(limits::FLASH_BYTES_MIN);
-            return Err(format!(
-                "a flash budget of {} is too small: {least} at least",
-                format_size(bytes)
-            ));
-        }
-        if let Some(bytes) = self.warm_bytes.filter(|&bytes| bytes < limits::WARM_BYTES_MIN) {
-            let least = format_size(limits::WARM_BYTES_MIN);
-            return Err(format!(
-                "a warm memory of {} is too small: {least} at least",
-                format_size(bytes)
-            ));
-        }
-        for (name, bytes, least) in [
-            ("requests", self.requests_bytes, limits::REQUESTS_BYTES_MIN),
-            ("held", self.held_bytes, limits::HELD_BYTES_MIN),
-        ] {
-            if bytes < least {
-                let least = format_size(least);
-                return Err(format!(
-                    "{name} = {} is too small: {least} at least",
-                    format_size(bytes)
-                ));
+        let least = |what: &str, bytes: Option<u64>, least: u64| match bytes {
+            Some(bytes) if bytes < least => {
+                let (bytes, least) = (format_size(bytes), format_size(least));
+                Err(format!("{what} {bytes} is too small: {least} at least"))
             }
-        }
+            _ => Ok(()),
+        };
+        least("a flash budget of", self.flash_bytes, limits::FLASH_BYTES_MIN)?;
+        least("a warm memory of", self.warm_bytes, limits::WARM_BYTES_MIN)?;
+        least("requests =", Some(self.requests_bytes), limits::REQUESTS_BYTES_MIN)?;
+        least("held =", Some(self.held_bytes), limits::HELD_BYTES_MIN)?;
         if let (Some(bytes), Some(_)) = (self.warm_bytes, self.warm_frames_bytes) {
             self.split_warm(bytes, &Scale::default())?;
         }
@@ -235,6 +220,28 @@ impl Config {
                 format_size(rekindle_base::limits::CHANGE_BYTES_MAX)
             ));
         }
+        self.check_holders()?;
+        self.collector.check()?;
+        if self.scrub.interval.is_some_and(|interval| interval.is_zero()) {
+            return Err("scrub.interval must be a time, as in 168h, or off".to_owned());
+        }
+        if self.scrub.bytes_per_second == 0 {
+            return Err("scrub.rate must be bytes per second, as in 16M".to_owned());
+        }
+        if self.stuck_after.is_zero() {
+            return Err("stuck_after must be a time, as in 10s".to_owned());
+        }
+        if self.store.as_ref().is_some_and(|store| store.trim().is_empty()) {
+            return Err(
+                "the URL of the store is empty: write file:///FOLDER or s3://BUCKET/PREFIX"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Checks the addresses of those who hold copies of the log.
+    fn check_holders(&self) -> Result<(), String> {
         if self.copy_to.len() > rekindle_log::limits::REPLICAS_MAX {
             return Err(format!(
                 "{} holders of copies are too many: {} at most",
@@ -259,29 +266,12 @@ impl Config {
             }
             holders.push(holder);
         }
-        self.collector.check()?;
-        if self.scrub.interval.is_some_and(|interval| interval.is_zero()) {
-            return Err("scrub.interval must be a time, as in 168h, or off".to_owned());
-        }
-        if self.scrub.bytes_per_second == 0 {
-            return Err("scrub.rate must be bytes per second, as in 16M".to_owned());
-        }
-        if self.stuck_after.is_zero() {
-            return Err("stuck_after must be a time, as in 10s".to_owned());
-        }
-        if self.store.as_ref().is_some_and(|store| store.trim().is_empty()) {
-            return Err(
-                "the URL of the store is empty: write file:///FOLDER or s3://BUCKET/PREFIX"
-                    .to_owned(),
-            );
-        }
         Ok(())
     }
 
     /// Splits this much warm memory into slots and frames. Frames get the configured size, or else
     /// a quarter, and the rest that makes no whole slot. The error says what to change.
     pub fn split_warm(&self, warm_bytes: u64, scale: &Scale) -> Result<WarmSplit, String> {
-        use rekindle_base::units::format_size;
         let least = scale.slots_min as u64 * scale.segment_bytes;
         let most = warm_bytes.saturating_sub(least);
         let (frames_least, is_asked) = match self.warm_frames_bytes {
