@@ -19,7 +19,6 @@ use crate::state::{Finished, Landed};
 use crate::{Error, Vault, limits};
 use rekindle_base::{Kind, Serial};
 use rekindle_content::tree::Root;
-use rekindle_datastore::Key;
 use rekindle_datastore::record::Held;
 use std::sync::Arc;
 use std::time::Duration;
@@ -208,7 +207,7 @@ pub(crate) async fn commit(
 /// Reads the vault, however long the store is away.
 async fn vault_now(
     volume: &Arc<Staged>,
-    key: &Key,
+    key: &str,
     pause: &mut Duration,
 ) -> Result<Held<Vault>, Error> {
     loop {
@@ -216,7 +215,7 @@ async fn vault_now(
             Ok(Some(found)) => return Ok(found),
             // Removing a volume leaves a vault that records the removal. A store without the
             // vault is not the right store.
-            Ok(None) => rekindle_datastore::Error::NotFound(key.clone()),
+            Ok(None) => rekindle_datastore::Error::NotFound(key.to_owned()),
             Err(error) => error,
         };
         wait(volume, &problem, pause).await?;
