@@ -127,7 +127,11 @@ async fn closed_foot(
 }
 
 /// The message about a log that is not in its folder: what it means, and what to do.
-pub(crate) fn absence(pool: &SegmentPool, known: Known, found: Option<(Incarnation, SegmentId)>) -> String {
+pub(crate) fn absence(
+    pool: &SegmentPool,
+    known: Known,
+    found: Option<(Incarnation, SegmentId)>,
+) -> String {
     let here = match found {
         None => "there is none".to_owned(),
         Some((life, newest)) => format!("what is there ends at segment {newest} of start {life}"),

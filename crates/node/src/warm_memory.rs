@@ -108,7 +108,8 @@ pub(crate) async fn open(
         }
         arena => arena,
     };
-    let refuse = |error: io::Error| Error::Warm { path: file.path.clone(), reason: error.to_string() };
+    let refuse =
+        |error: io::Error| Error::Warm { path: file.path.clone(), reason: error.to_string() };
     let arena = arena.map_err(refuse)?;
     if let Some(frames) = arena.frames() {
         tracing::debug!(began = frames.stats().began.as_str(), "block frames");
