@@ -106,6 +106,7 @@ fn is(landed: Option<Landed>, nonce: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::HoldersNote;
 
     fn record(incarnation: u64, nonce: Option<u64>) -> NodeRecord {
         NodeRecord {
@@ -117,6 +118,12 @@ mod tests {
             copies: None,
             copied_since: None,
             taken: Incarnation(0),
+            host: None,
+            peer: None,
+            holders: HoldersNote::default(),
+            resting: false,
+            draining: false,
+            removed: false,
         }
     }
 

@@ -20,7 +20,7 @@ use rekindle_front::http::api::{ApiError, CreateVolume, Job, JobState, Problem, 
 use rekindle_front::nbd::{ExportError, Exports};
 use rekindle_node::config::{Destage, Scrub, Sweep};
 use rekindle_node::{Config, Error, Node, OpenStore, Scale, Service};
-use rekindle_staging::{Ack, Policy, Written};
+use rekindle_staging::{Ack, MissingCopy, Policy, Written};
 use rekindle_volume::collector;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -72,6 +72,8 @@ pub struct Setup {
     pub scrubs: Option<Duration>,
     /// Count of the copies that a new volume asks for.
     pub copies: u8,
+    /// What its writes do while there are fewer.
+    pub on_missing_copy: MissingCopy,
     /// Addresses of the holders of copies of the node's log.
     pub copy_to: Vec<String>,
     /// Address at which the node takes copies of other nodes' logs.
@@ -101,6 +103,7 @@ impl Default for Setup {
             collector: collector::Settings::default(),
             scrubs: None,
             copies: 0,
+            on_missing_copy: MissingCopy::default(),
             copy_to: Vec::new(),
             hold: None,
             folder: FOLDER.into(),
@@ -269,6 +272,7 @@ impl Served {
                 policy: setup.policy,
                 ack: setup.ack,
                 copies: setup.copies,
+                on_missing_copy: setup.on_missing_copy,
                 settings: settings.clone(),
             };
             match self.service.create_volume(request).await {

@@ -1,9 +1,9 @@
 //! One file a command.
 
 pub mod appliance;
+pub mod cluster;
 pub mod boot_report;
 pub mod completions;
-pub mod copies;
 pub mod cost;
 pub mod create;
 pub mod debug;

@@ -8,7 +8,7 @@ pub mod kept;
 use rekindle_base::Kind;
 use rekindle_base::units::deserialize_size;
 use rekindle_env::BoxFuture;
-use rekindle_staging::{Ack, Backlog, Policy};
+use rekindle_staging::{Ack, Backlog, MissingCopy, Policy};
 use rekindle_volume::{Account, Salvage, StopProgress};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -66,11 +66,20 @@ pub trait Api: kept::Keep {
     /// Takes the user's word that another node of the store is gone for good: sweeps wait for it no
     /// longer.
     fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed>;
-    /// Copies of logs: of this node's log on its peers, and of other nodes' logs here.
-    fn copies(&self) -> Answer<'_, Copies>;
-    /// Lets the copies of another node's log go.
+    /// Returns the cluster: its nodes, the holders of copies of this one's log, and the copies here.
+    fn cluster(&self) -> Answer<'_, Cluster>;
+    /// Makes a cluster over the store, with this node as its first member.
+    fn init_cluster(&self) -> Answer<'_, Cluster>;
+    /// Replaces the key by which other nodes know this host.
+    fn rotate_key(&self) -> Answer<'_, ()>;
+    /// Has a node take no further copies, and their owners find other holders; or ends that.
+    fn drain_node<'a>(&'a self, node: &'a str, request: DrainNode) -> Answer<'a, ()>;
+    /// Takes a node over, although it may be well: it goes on here.
     fn take_over<'a>(&'a self, node: &'a str) -> Answer<'a, Guest>;
-    fn release_copies<'a>(&'a self, node: &'a str) -> Answer<'a, HeldCopies>;
+    /// Removes a node for ever that is gone for good.
+    fn remove_node<'a>(&'a self, node: &'a str) -> Answer<'a, ()>;
+    /// Goes on with the node of a folder, here.
+    fn adopt_folder(&self, request: AdoptFolder) -> Answer<'_, Guest>;
     /// Starts a count of the space that one volume takes in the store, or all of them.
     fn start_space(&self, request: StartSpace) -> Answer<'_, Job>;
     /// Starts a check of the stored content.
@@ -161,6 +170,9 @@ pub struct CreateVolume {
     /// Count of the copies on other nodes that a write with policy `back` waits for, 0 to 3.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub copies: u8,
+    /// What a write does while there are fewer copies.
+    #[serde(default)]
+    pub on_missing_copy: MissingCopy,
     /// The settings of the kind.
     #[serde(flatten)]
     #[schema(value_type = BTreeMap<String, Object>)]
@@ -211,19 +223,53 @@ pub struct Dismissed {
     pub start: u64,
 }
 
-/// Copies of logs over the network.
+/// The cluster, as one of its nodes sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
-pub struct Copies {
+pub struct Cluster {
+    /// Whether this node is in a cluster.
+    pub member: bool,
+    /// This node's id.
+    pub node: String,
+    pub name: String,
+    /// The address at which other nodes reach this one.
+    pub address: String,
+    /// The fault domain of this host; empty: none.
+    pub domain: String,
+    /// Why the nodes may be others than these, if so.
+    pub problem: Option<String>,
+    pub nodes: Vec<ClusterNode>,
     /// The holders of copies of this node's log.
-    pub replicas: Vec<ReplicaStatus>,
+    pub holders: Vec<CopiesHolder>,
     /// The copies of other nodes' logs here.
     pub held: Vec<HeldCopies>,
-    /// Lost nodes that go on in this daemon, from the copies of their logs.
+    /// Other nodes that go on in this daemon.
     pub guests: Vec<Guest>,
 }
 
-/// A lost node that goes on in this daemon, from the copies of its log.
+/// A node of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ClusterNode {
+    /// The node's id.
+    pub node: String,
+    pub name: String,
+    pub address: String,
+    pub domain: String,
+    /// `well`, `draining`, `silent`, `stopped`, `taken over` (another host runs it), `removed`, `no
+    /// member`.
+    pub state: String,
+    /// The node whose process runs it.
+    pub host: String,
+    /// The number of its last start.
+    pub incarnation: u64,
+    /// Count of the changes of its holders.
+    pub epoch: u64,
+    /// The holders of copies of its log, by its record.
+    pub holders: Vec<String>,
+}
+
+/// A node that goes on in another one's daemon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Guest {
@@ -245,17 +291,27 @@ pub struct Guest {
     pub volumes: u64,
     /// Acknowledged bytes of these that are not in the store.
     pub backlog_bytes: u64,
+    /// The holders of copies of its log.
+    pub holders: Vec<CopiesHolder>,
 }
 
-/// A holder of copies of this node's log.
+/// A holder of copies of a node's log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
-pub struct ReplicaStatus {
-    pub address: String,
-    /// Whether it lacks something that flash has here.
-    pub behind: bool,
-    /// Its last error, until it answers again.
+pub struct CopiesHolder {
+    /// The holder's id.
+    pub node: String,
+    pub name: String,
+    /// `follows`: it gets the log; `joins`: writes wait for it; `holds`: it may take over; `leaves`.
+    pub state: String,
+    /// Whether it could take over now.
+    pub ready: bool,
+    /// Bytes of the log that it lacks.
+    pub lacks_bytes: u64,
+    /// Its last error, until there is progress.
     pub problem: Option<String>,
+    /// Time in this state.
+    pub since_ms: u64,
 }
 
 /// The copies of another node's log.
@@ -264,17 +320,35 @@ pub struct ReplicaStatus {
 pub struct HeldCopies {
     /// The node's id.
     pub node: String,
-    /// Its folder here: once the copies are released, a daemon can start from it.
+    pub name: String,
+    /// Its folder here.
     pub folder: String,
     pub bytes: u64,
     pub segments: u64,
-    /// The newest start of the node that has sent copies.
+    /// The newest start of the node that is known here.
     pub incarnation: u64,
     /// The time at which the node last sent something, microseconds since 1970; only since this
     /// daemon's start.
     pub last_copy: Option<u64>,
-    /// Whether they have been released.
-    pub released: bool,
+    /// `keeps`, `rests` (its silence means nothing), `suspects`, `takes over`, `goes on here`.
+    pub state: String,
+    /// Time since the node was heard last; only since this daemon's start.
+    pub silent_ms: Option<u64>,
+}
+
+/// The request that a node takes no further copies, or takes some again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DrainNode {
+    pub on: bool,
+}
+
+/// The request to go on with the node of a folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdoptFolder {
+    /// The folder, on the daemon's host.
+    pub folder: String,
 }
 
 /// The request to bring volumes into service, and to read samples of them.
@@ -429,6 +503,8 @@ pub struct Volume {
     pub ack: Ack,
     /// Count of the copies on other nodes that a write waits for.
     pub copies: u8,
+    /// What a write does while there are fewer copies.
+    pub on_missing_copy: MissingCopy,
     /// Why writes wait on this node for more than `ack` asks for, if they do.
     pub downgrade: Option<String>,
     /// The state: `unattached`, `attached`, `stalled`, ...

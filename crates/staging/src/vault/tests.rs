@@ -10,7 +10,8 @@ const GOLDEN_2: &str = include_str!("../../golden/vault-2.json");
 const GOLDEN_3: &str = include_str!("../../golden/vault-3.json");
 const GOLDEN_4: &str = include_str!("../../golden/vault-4.json");
 const GOLDEN_5: &str = include_str!("../../golden/vault-5.json");
-const GOLDEN: &str = include_str!("../../golden/vault-6.json");
+const GOLDEN_6: &str = include_str!("../../golden/vault-6.json");
+const GOLDEN: &str = include_str!("../../golden/vault-7.json");
 
 pub(crate) fn body(block_size: u64) -> VaultBody {
     VaultBody::of(&serde_json::json!({ "block_size": block_size })).unwrap()
@@ -21,6 +22,8 @@ pub(crate) fn example() -> Vault {
     Vault {
         policy: Policy::Back,
         ack: Ack::Memory,
+        copies: 2,
+        on_missing_copy: MissingCopy::Stall,
         owner: Some(NodeId([0x5a; 16])),
         generation: Generation(3),
         checkpoint: Serial(u64::MAX),
@@ -58,6 +61,11 @@ pub(crate) fn example() -> Vault {
     }
 }
 
+/// A vault with only the fields of format 5.
+fn example_5() -> Vault {
+    Vault { copies: 0, on_missing_copy: MissingCopy::StepDown, ..example() }
+}
+
 /// A vault with only the fields of format 4.
 fn example_4() -> Vault {
     Vault {
@@ -67,7 +75,7 @@ fn example_4() -> Vault {
         versions: Vec::new(),
         trashed: None,
         also: None,
-        ..example()
+        ..example_5()
     }
 }
 
@@ -114,7 +122,14 @@ fn a_vault_of_format_4_names_no_life_and_keeps_no_version() {
 fn a_vault_of_format_5_has_its_body_among_its_own_fields() {
     let (vault, _) =
         rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_5.as_bytes()).unwrap();
-    assert_eq!(vault, example());
+    assert_eq!(vault, example_5());
+}
+
+#[test]
+fn a_vault_of_format_6_steps_down_when_a_copy_is_missing() {
+    let (vault, _) =
+        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_6.as_bytes()).unwrap();
+    assert_eq!(vault, example_5());
 }
 
 #[test]
