@@ -94,6 +94,7 @@ impl Phases {
 }
 
 /// The open store, with its layers.
+#[derive(Clone)]
 pub struct OpenStore {
     /// Its address, for messages.
     pub url: String,
@@ -142,6 +143,7 @@ pub(crate) enum Role {
 impl Node {
     /// Puts a node together, over the store that the config names.
     pub async fn assemble(env: &Env, config: Config) -> Result<Self, Error> {
+        config.check().map_err(Error::Usage)?;
         Self::assemble_with(env, config, Kit::of_daemon(env)).await
     }
 
@@ -167,7 +169,6 @@ impl Node {
         kit: Kit,
         role: Role,
     ) -> Result<Self, Error> {
-        config.check().map_err(Error::Usage)?;
         let Kit { scale, open, .. } = kit.clone();
         let mut phases =
             Phases { env: env.clone(), last: env.now(), watch: env.watch(), taken: Vec::new() };

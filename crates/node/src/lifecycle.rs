@@ -123,7 +123,6 @@ pub async fn run(
     watch_over(&env);
     crate::work::in_background(&node, &service);
     crate::service::cluster::begin(&service, &node).await?;
-    crate::service::guests::start(&service, &node).await;
     tracing::info!(start_ms, node = %node.id, incarnation = node.incarnation.0, "serving");
     until_end(&service, &fronts.http, node, async || signals.next().await, progress).await
 }

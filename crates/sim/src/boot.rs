@@ -18,8 +18,8 @@ use rekindle_front::conn::Connections;
 use rekindle_front::http::Api;
 use rekindle_front::http::api::{ApiError, CreateVolume, Job, JobState, Problem, Shutdown};
 use rekindle_front::nbd::{ExportError, Exports};
-use rekindle_node::config::{Destage, Scrub, Sweep};
-use rekindle_node::{Config, Error, Node, OpenStore, Scale, Service};
+use rekindle_node::config::{Cluster, Destage, Scrub, Sweep, Token};
+use rekindle_node::{Config, Error, Kit, Node, OpenStore, Opener, Scale, Service};
 use rekindle_staging::{Ack, MissingCopy, Policy, Written};
 use rekindle_volume::collector;
 use serde_json::Value;
@@ -74,10 +74,12 @@ pub struct Setup {
     pub copies: u8,
     /// What its writes do while there are fewer.
     pub on_missing_copy: MissingCopy,
-    /// Addresses of the holders of copies of the node's log.
-    pub copy_to: Vec<String>,
-    /// Address at which the node takes copies of other nodes' logs.
-    pub hold: Option<String>,
+    /// Address at which other nodes reach this one.
+    pub advertise: Option<String>,
+    /// The token of the cluster to join.
+    pub join: Option<String>,
+    /// The node's name in its cluster.
+    pub name: String,
     pub folder: PathBuf,
     pub warm: PathBuf,
 }
@@ -104,8 +106,9 @@ impl Default for Setup {
             scrubs: None,
             copies: 0,
             on_missing_copy: MissingCopy::default(),
-            copy_to: Vec::new(),
-            hold: None,
+            advertise: None,
+            join: None,
+            name: String::new(),
             folder: FOLDER.into(),
             warm: WARM.into(),
         }
@@ -119,8 +122,12 @@ impl Setup {
         Config {
             take_identity: how.takes.then(|| env.random_u64()),
             older_copies: how.older_copies,
-            copy_to: self.copy_to.clone(),
-            hold: self.hold.clone(),
+            cluster: Cluster {
+                advertise: self.advertise.clone(),
+                join: self.join.clone().map(Token::new),
+                name: self.name.clone(),
+                ..Cluster::default()
+            },
             flash_bytes: Some(self.flash_bytes),
             warm: Some(self.warm.clone()),
             warm_bytes: Some(self.warm_slots as u64 * self.segment_bytes + FRAMES_BYTES),
@@ -165,6 +172,8 @@ impl Setup {
             sweep_look: self.looks,
             sweep_agree: self.looks,
             sweep: self.sweep,
+            plain_peers: true,
+            ..Scale::default()
         }
     }
 }
@@ -218,10 +227,13 @@ impl Served {
                 faults: faults.clone(),
                 plan: how.faults.clone(),
             };
-            let open = async move |_| Ok(open);
+            let open: Opener = Arc::new(move |_, _| {
+                let open = open.clone();
+                Box::pin(async { Ok(open) })
+            });
             let config = setup.config(env, &how);
-            let kinds = records::kinds();
-            match Node::assemble_over(env, config, setup.scale(), kinds, open).await {
+            let kit = Kit { scale: setup.scale(), kinds: records::kinds, open };
+            match Node::assemble_with(env, config, kit).await {
                 Ok(node) => break Arc::new(node),
                 Err(error @ Error::Store { .. }) if error.kind().is_retryable() => {
                     tracing::debug!("the start waits: {error}");
@@ -233,9 +245,9 @@ impl Served {
         if !(node.opened.damage.is_empty() || how.was_hurt) {
             return Err(format!("nothing was damaged: {:?}", node.opened.damage));
         }
-        rekindle_node::take_copies(&node).await.map_err(|error| told(&error))?;
         service.serve(node.clone());
         rekindle_node::in_background(&node, &service);
+        rekindle_node::begin_cluster(&service, &node).await.map_err(|error| told(&error))?;
         let ended = Arc::new(Mutex::new(None));
         let (serving, living, end) = (service.clone(), node.clone(), ended.clone());
         env.spawn("life", async move {
@@ -257,6 +269,22 @@ impl Served {
             }
             self.env.sleep(PAUSE).await;
         }
+    }
+
+    /// Waits for the end of the node's life.
+    pub async fn ended(&self, env: &Env) -> Result<(), String> {
+        loop {
+            if let Some(ended) = self.ended.lock().clone() {
+                return ended;
+            }
+            env.sleep(PAUSE).await;
+        }
+    }
+
+    /// Whether the node's life goes on.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.ended.lock().is_none()
     }
 
     /// Creates a volume, if an earlier life has not; retries while the store fails.

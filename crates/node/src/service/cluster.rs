@@ -23,9 +23,15 @@ use rekindle_front::http::api::{
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-/// Begins the node's part in its cluster, if it is in one: other nodes may call, and lost ones are
-/// taken over.
+/// Begins the node's part in its cluster, if it is in one, and starts the guests that it had.
 pub async fn begin(service: &Service, node: &Arc<Node>) -> Result<(), Error> {
+    take_part(service, node).await?;
+    guests::start(service, node).await;
+    Ok(())
+}
+
+/// Lets other nodes call, and has lost ones taken over.
+async fn take_part(service: &Service, node: &Arc<Node>) -> Result<(), Error> {
     let Some(membership) = node.membership() else { return Ok(()) };
     let member = membership.member.clone();
     let place = member.place();
@@ -200,7 +206,7 @@ pub(crate) async fn init(service: &Service, node: &Arc<Node>) -> Result<Cluster,
     };
     let keeping = keep::begin(&member, life);
     node.membership.get_or_init(|| Membership { member, keeping });
-    begin(service, node).await.map_err(guests::words)?;
+    take_part(service, node).await.map_err(guests::words)?;
     Ok(show(service, node).await)
 }
 
