@@ -8,7 +8,7 @@
 use parking_lot::RwLock;
 use rekindle_env::BoxFuture;
 use rekindle_front::conn::{CONNECTIONS_DEFAULT, Connections};
-use rekindle_front::nbd::{Export, ExportError, Exports, Target, serve};
+use rekindle_front::nbd::{ExportError, Exports, Target, serve};
 use rekindle_staging::{Extent, Ticket, Written};
 use rekindle_volume::Error;
 use std::sync::Arc;
@@ -79,13 +79,8 @@ struct One(Memory);
 
 impl Exports for One {
     type Device = Memory;
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Export>, ExportError>> {
-        let export = Export {
-            name: "memory".into(),
-            size: self.0.size(),
-            description: "plain memory".into(),
-        };
-        Box::pin(async { Ok(vec![export]) })
+    fn names(&self) -> BoxFuture<'_, Result<Arc<[String]>, ExportError>> {
+        Box::pin(async { Ok(["memory".to_owned()].into()) })
     }
     fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Memory, ExportError>> {
         Box::pin(async move {

@@ -39,6 +39,7 @@ use attach::collect;
 use attach::collector::{Collected, Settings};
 use manage::create;
 use manage::list;
+use manage::names;
 use manage::pin;
 use manage::reap;
 use manage::remove;
@@ -119,6 +120,19 @@ impl Volumes {
     /// Lists all volumes, by name. A damaged volume is among them, in state `error`.
     pub async fn list(&self) -> Result<Vec<Info>, Error> {
         list::list(&self.inner).await
+    }
+
+    /// Lists all volumes as [`Volumes::list`] does, for a user: a vault whose tag in the store's
+    /// listing is that of the last look is not read again.
+    pub async fn glance(&self) -> Result<Vec<Info>, Error> {
+        list::glance(&self.inner).await
+    }
+
+    /// Returns the names of the volumes of one kind, sorted. Beyond [`limits::NAMES_EXACT_MAX`]
+    /// volumes no vault is read: then a volume of another kind is among them until it was looked at
+    /// here.
+    pub async fn names(&self, kind: &str) -> Result<Arc<[String]>, Error> {
+        names::names(&self.inner, kind).await
     }
 
     /// Shows one volume.

@@ -8,6 +8,10 @@ pub const HISTORY_MAX: usize = 32;
 pub const EVENTS_MAX: usize = 1024;
 /// Records of the datastore read at once by one listing.
 pub const READS_MAX: usize = 32;
+/// Volumes whose vaults are kept between two lists for users, at most, of about 600 bytes each.
+pub const SEEN_MAX: usize = 1 << 16;
+/// Volumes up to which a list of names looks at the kind of each.
+pub const NAMES_EXACT_MAX: usize = 4096;
 /// Retries of a conditional write after another writer has changed the record.
 pub const CONFLICTS_MAX: usize = 8;
 /// Volumes attached at once ahead of their clients.

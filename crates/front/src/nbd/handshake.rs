@@ -147,7 +147,8 @@ pub(super) async fn negotiate<E: Exports>(
     link.input.consume(wire::CLIENT_FLAGS_BYTES);
 
     let no_zeroes = flags & wire::CLIENT_NO_ZEROES != 0;
-    let mut talk = Talk { link, exports, no_zeroes, structured: false, selected: None, held: None };
+    let mut talk =
+        Talk { env, link, exports, no_zeroes, structured: false, selected: None, held: None };
     for _ in 0..limits::OPTIONS_MAX {
         let header = talk.link.receive(env, wire::OPTION_BYTES, wire::option_header).await?;
         if header.length > limits::OPTION_BYTES_MAX {
@@ -187,6 +188,7 @@ enum Next<D> {
 
 /// The state of a handshake.
 struct Talk<'a, E: Exports> {
+    env: &'a Env,
     link: &'a mut Link,
     exports: &'a E,
     no_zeroes: bool,
@@ -324,16 +326,15 @@ impl<E: Exports> Talk<'_, E> {
     }
 
     async fn list(&mut self, number: u32) -> Result<(), Failure> {
-        match self.link.meanwhile(self.exports.list()).await? {
-            Ok(exports) => {
-                for export in
-                    exports.iter().filter(|export| export.name.len() <= limits::STRING_BYTES_MAX)
-                {
-                    let name_bytes = u32::try_from(export.name.len()).unwrap_or(0).to_be_bytes();
-                    let description = wire::clip(&export.description, limits::STRING_BYTES_MAX);
-                    let parts: [&[u8]; 3] =
-                        [&name_bytes, export.name.as_bytes(), description.as_bytes()];
-                    self.link.reply(number, reply::SERVER, &parts);
+        match self.link.meanwhile(self.exports.names()).await? {
+            Ok(names) => {
+                for name in names.iter().filter(|name| name.len() <= limits::STRING_BYTES_MAX) {
+                    let name_bytes = u32::try_from(name.len()).unwrap_or(0).to_be_bytes();
+                    self.link.reply(number, reply::SERVER, &[&name_bytes, name.as_bytes()]);
+                    // A client that does not read holds no more than this of a long list.
+                    if self.link.output.len() >= limits::LIST_BYTES_AT_ONCE {
+                        self.link.send(self.env).await?;
+                    }
                 }
                 self.link.reply(number, reply::ACK, &[]);
             }
@@ -376,13 +377,13 @@ impl<E: Exports> Talk<'_, E> {
 
 /// Returns the meaning of an empty name: the only export of the node.
 async fn only_export(exports: &impl Exports) -> Result<String, ExportError> {
-    let mut exports = exports.list().await?;
-    let message = match exports.len() {
-        0 => "there is no volume yet: make one with `rekindle volume create`".to_owned(),
-        1 => return Ok(exports.remove(0).name),
-        count => {
-            let names = exports.iter().take(limits::NAMES_LISTED_MAX).map(|export| &*export.name);
-            let names = names.collect::<Vec<_>>().join(", ");
+    let names = exports.names().await?;
+    let message = match &*names {
+        [] => "there is no volume yet: make one with `rekindle volume create`".to_owned(),
+        [name] => return Ok(name.clone()),
+        names => {
+            let count = names.len();
+            let names = names[..count.min(limits::NAMES_LISTED_MAX)].join(", ");
             let more = if count > limits::NAMES_LISTED_MAX { ", ..." } else { "" };
             format!("which volume? There are {count}: {names}{more}")
         }

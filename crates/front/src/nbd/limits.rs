@@ -18,6 +18,8 @@ pub const OPTIONS_MAX: usize = 16 * 1024;
 pub const QUERIES_MAX: u32 = 1024;
 /// How long a client may take for its next option.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
+/// Bytes of a list of exports that are made before the client has taken those before.
+pub const LIST_BYTES_AT_ONCE: usize = 64 * KIB as usize;
 /// Most names that an error message lists.
 pub const NAMES_LISTED_MAX: usize = 20;
 

@@ -20,4 +20,4 @@ pub mod wire;
 
 pub use meters::{BUCKETS, COMMANDS, CommandReading, VolumeMeters, VolumeReading};
 pub use serve::serve;
-pub use target::{Export, ExportError, Exports, Target};
+pub use target::{ExportError, Exports, Target};

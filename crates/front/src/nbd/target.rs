@@ -9,16 +9,6 @@ use rekindle_volume::Error;
 use std::future::Future;
 use std::sync::Arc;
 
-/// A volume that a client may name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Export {
-    pub name: String,
-    /// Bytes.
-    pub size: u64,
-    /// A description for users; may be empty.
-    pub description: String,
-}
-
 /// The reason why an export does not exist, or cannot be attached now. The client's user reads the
 /// message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,8 +34,8 @@ impl From<Error> for ExportError {
 pub trait Exports: Send + Sync + 'static {
     /// The device of an attached volume: [`rekindle_block::Device`], or one of a test.
     type Device: Target;
-    /// Lists all exports, by name.
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Export>, ExportError>>;
+    /// Returns the names of all exports. A client that is told of one may still be refused it.
+    fn names(&self) -> BoxFuture<'_, Result<Arc<[String]>, ExportError>>;
     /// Returns the counters of the requests of this device's clients.
     fn meters(&self, _device: &Self::Device) -> Arc<VolumeMeters> {
         Arc::default()

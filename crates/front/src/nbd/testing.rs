@@ -2,7 +2,7 @@
 //! enough NBD.
 
 use super::meters::VolumeMeters;
-use super::target::{Export, ExportError, Exports, Target};
+use super::target::{ExportError, Exports, Target};
 use super::wire::chunk;
 use crate::conn::BUDGET_BYTES_DEFAULT;
 use parking_lot::Mutex;
@@ -223,14 +223,9 @@ impl Shelf {
 
 impl Exports for Shelf {
     type Device = Memory;
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Export>, ExportError>> {
-        let export = |(name, memory): (&String, &Memory)| Export {
-            name: name.clone(),
-            size: memory.size(),
-            description: "in memory".to_owned(),
-        };
-        let exports = self.0.iter().map(export).collect();
-        Box::pin(async { Ok(exports) })
+    fn names(&self) -> BoxFuture<'_, Result<Arc<[String]>, ExportError>> {
+        let names = self.0.keys().cloned().collect();
+        Box::pin(async { Ok(names) })
     }
     fn meters(&self, device: &Memory) -> Arc<VolumeMeters> {
         device.meters.clone()

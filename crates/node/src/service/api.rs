@@ -174,7 +174,7 @@ impl Api for Service {
     fn volumes(&self) -> Answer<'_, Vec<Volume>> {
         Box::pin(async move {
             let node = self.node().await?;
-            let listed = self.while_it_answers(&node, node.volumes.list()).await;
+            let listed = self.while_it_answers(&node, node.volumes.glance()).await;
             let infos = listed.map_err(|error| unindexed(&node, error))?;
             let mut volumes: Vec<Volume> =
                 infos?.into_iter().map(|info| self.words(info)).collect();

@@ -4,23 +4,17 @@ use super::Service;
 use rekindle_block::KIND;
 use rekindle_env::BoxFuture;
 use rekindle_front::http::api::ApiError;
-use rekindle_front::nbd::{Export, ExportError, Exports, VolumeMeters};
+use rekindle_front::nbd::{ExportError, Exports, VolumeMeters};
 use rekindle_volume::Error;
 use std::sync::Arc;
 
 impl Exports for Service {
     type Device = rekindle_block::Device;
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Export>, ExportError>> {
+    fn names(&self) -> BoxFuture<'_, Result<Arc<[String]>, ExportError>> {
         Box::pin(async move {
-            let infos = self.node().await.map_err(unavailable)?.volumes.list().await?;
-            let infos = infos.into_iter().filter(|info| info.vault.kind == KIND);
-            let exports = infos.map(|info| Export {
-                description: format!("{} volume, {}", info.vault.kind, info.state.as_str()),
-                name: info.vault.name,
-                size: info.vault.size,
-            });
-            Ok(exports.collect())
+            let node = self.node().await.map_err(unavailable)?;
+            Ok(node.volumes.names(KIND).await?)
         })
     }
 

@@ -5,7 +5,8 @@ use crate::registry::entry::{Entry, Live};
 use crate::registry::machine::State;
 use crate::{Error, Info, records};
 use rekindle_base::{Kind, VolumeId};
-use rekindle_datastore::key;
+use rekindle_datastore::{Tag, key};
+use rekindle_env::BoxFuture;
 use rekindle_staging::{Vault, VaultBody, VaultState};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -102,6 +103,36 @@ pub(crate) async fn show(inner: &Inner, name: &str) -> Result<Info, Error> {
 /// name and outlives it. So a creation or removal meanwhile makes no volume seem missing or
 /// damaged.
 pub(crate) async fn list(inner: &Arc<Inner>) -> Result<Vec<Info>, Error> {
+    list_with(inner, &|id, _| Box::pin(read(inner, id))).await
+}
+
+/// Lists all volumes as [`list`] does, and reads only those vaults whose tags are not those of the
+/// last look.
+pub(crate) async fn glance(inner: &Arc<Inner>) -> Result<Vec<Info>, Error> {
+    let look = async |id: VolumeId, tag: Option<Tag>| {
+        let seen = tag.and_then(|tag| inner.seen.lock().get(id, tag));
+        if let Some(vault) = seen {
+            return Ok(Some(Vault::clone(&vault)));
+        }
+        let found = read(inner, id).await?;
+        if let (Some(vault), Some(tag)) = (&found, tag) {
+            inner.seen.lock().note(id, tag, vault);
+        }
+        Ok(found)
+    };
+    list_with(inner, &|id, tag| Box::pin(look(id, tag))).await
+}
+
+type Read<'a> = BoxFuture<'a, Result<Option<Vault>, rekindle_datastore::Error>>;
+
+async fn read(inner: &Inner, id: VolumeId) -> Result<Option<Vault>, rekindle_datastore::Error> {
+    Ok(records::vault(&inner.writer, id).await?.map(|held| held.value))
+}
+
+async fn list_with<'a>(
+    inner: &Arc<Inner>,
+    read: &(dyn Fn(VolumeId, Option<Tag>) -> Read<'a> + Sync),
+) -> Result<Vec<Info>, Error> {
     let names = records::keys(&inner.writer, key::NAMES).await?;
     let serving: HashMap<VolumeId, Info> = inner
         .all()
@@ -109,18 +140,14 @@ pub(crate) async fn list(inner: &Arc<Inner>) -> Result<Vec<Info>, Error> {
         .filter_map(|entry| in_service(inner, entry))
         .map(|info| (info.vault.id, info))
         .collect();
-    let idle = records::known_vault_ids(&inner.writer)
-        .await?
-        .into_iter()
-        .filter(|id| !serving.contains_key(id))
-        .collect();
+    let vaults = records::known_vaults(&inner.writer).await?;
+    inner.seen.lock().keep(&vaults.iter().map(|(id, _)| *id).collect());
+    let idle = vaults.into_iter().filter(|(id, _)| !serving.contains_key(id)).collect();
     let mut by_name: HashMap<String, Vec<Info>> = HashMap::new();
-    let read =
-        records::each(idle, |id| async move { records::vault(&inner.writer, id).await }).await;
-    for vault in read {
+    for vault in records::each(idle, |(id, tag)| read(id, tag)).await {
         match vault {
-            Ok(Some(held)) if held.value.state == VaultState::Live => {
-                by_name.entry(held.value.name.clone()).or_default().push(merge(inner, held.value));
+            Ok(Some(vault)) if vault.state == VaultState::Live => {
+                by_name.entry(vault.name.clone()).or_default().push(merge(inner, vault));
             }
             // Removed, or on its way out. Or damaged: then its name leads to it below.
             Ok(_) => {}

@@ -4,6 +4,7 @@
 
 pub(crate) mod create;
 pub(crate) mod list;
+pub(crate) mod names;
 pub(crate) mod pin;
 pub(crate) mod reap;
 pub(crate) mod remove;

@@ -9,6 +9,7 @@ pub(crate) mod transitional;
 pub(crate) mod view;
 
 use crate::attach::collector::Collected;
+use crate::manage::names::{LastNames, SeenVaults};
 use crate::manage::rested::Rested;
 use crate::registry::active_volumes::ActiveVolumes;
 use crate::registry::entry::{Entry, Inside, Live, Step};
@@ -71,6 +72,8 @@ pub(crate) struct Inner {
     pub salvager: Salvager,
     /// The volumes for which the last reaping had nothing to do.
     pub rested: Mutex<Rested>,
+    pub seen: Mutex<SeenVaults>,
+    pub last_names: tokio::sync::Mutex<LastNames>,
     pub active_volumes: Arc<ActiveVolumes>,
     /// The beginning of this life.
     began: Moment,
@@ -108,6 +111,8 @@ impl Inner {
             collected: Mutex::default(),
             salvager: Salvager::default(),
             rested: Mutex::default(),
+            seen: Mutex::default(),
+            last_names: tokio::sync::Mutex::default(),
             events: broadcast::Sender::new(limits::EVENTS_MAX),
         }
     }

@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod kinds;
 mod life;
+mod lists;
 mod losses;
 #[path = "../../../staging/tests/staging/map.rs"]
 mod map;

@@ -48,7 +48,7 @@ fn names_are_listed_and_unknown_ones_explained() {
     with_server(&Shelf::of(&[("one", &one), ("two", &two)]), async |server| {
         let mut client = Client::connect(&server.env, &server.address).await;
         let replies = client.option(option::LIST, &[]).await;
-        assert_eq!(replies[0], (reply::SERVER, b"\0\0\0\x03onein memory".to_vec()));
+        assert_eq!(replies[0], (reply::SERVER, b"\0\0\0\x03one".to_vec()));
         assert_eq!((replies[1].0, replies[2].0), (reply::SERVER, reply::ACK));
         let replies = client.option(option::GO, &query("three", &[])).await;
         assert_eq!(
