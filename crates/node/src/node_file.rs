@@ -425,7 +425,7 @@ mod tests {
     fn a_guest_is_noted_and_forgotten_durably_and_is_no_guest_of_a_copy() {
         let world = rekindle_env::sim::World::new(1, rekindle_env::sim::Faults::none());
         let (env, dir) = (world.env(), Path::new("/node"));
-        let guest = |node: u8, permission| GuestNote { node: NodeId([node; 16]), permission };
+        let guest = |node: u8, permission| GuestNote { node: NodeId([node; 16]), permission, folder: None };
         world.block_on(async {
             env.disk().create_folder(dir).await.unwrap();
             let keeper = Keeper::new(&env, dir, sample());
