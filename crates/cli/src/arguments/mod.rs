@@ -17,7 +17,7 @@ pub use kept::{Purge, Rename, Resize, Restore, Rollback};
 pub use look::{
     BootReport, Completions, Cost, Debug, Inspect, Man, Space, Status, VolumeNames, Warm,
 };
-pub use cluster::{Adopt, Cluster, DrainNode, RemoveNode, ShowNode, TakeOver};
+pub use cluster::Cluster;
 pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
 pub use transfer::{Export, Format, Import};
