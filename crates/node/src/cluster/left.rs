@@ -19,6 +19,12 @@ pub(crate) fn folder(dir: &Path, node: NodeId) -> PathBuf {
     dir.join(FOLDER).join(node.to_string())
 }
 
+/// Whether anything is left of an earlier node of this host.
+pub(crate) async fn is_there(env: &Env, dir: &Path) -> bool {
+    let found = env.disk().list(&dir.join(FOLDER)).await;
+    found.is_ok_and(|found| !found.is_empty())
+}
+
 /// Moves the log and `node.json` of a node out of the way of another node. Returns the folder.
 pub(crate) async fn set_aside(env: &Env, dir: &Path, node: NodeId) -> Result<PathBuf, Error> {
     let left = folder(dir, node);
