@@ -271,20 +271,10 @@ impl Served {
         }
     }
 
-    /// Waits for the end of the node's life.
-    pub async fn ended(&self, env: &Env) -> Result<(), String> {
-        loop {
-            if let Some(ended) = self.ended.lock().clone() {
-                return ended;
-            }
-            env.sleep(PAUSE).await;
-        }
-    }
-
-    /// Whether the node's life goes on.
+    /// The end of the node's life; `None`: it goes on.
     #[must_use]
-    pub fn is_alive(&self) -> bool {
-        self.ended.lock().is_none()
+    pub fn ended(&self) -> Option<Result<(), String>> {
+        self.ended.lock().clone()
     }
 
     /// Creates a volume, if an earlier life has not; retries while the store fails.

@@ -375,7 +375,7 @@ impl Story {
             self.run.clone().read_all(&env).await
         };
         let ended = self.world.block_on(env.timeout(PATIENCE, ending));
-        ended.map_err(|_elapsed| "it waits for ever".to_owned())??;
+        ended.map_err(|_elapsed| format!("it waits for ever: {}", self.seen()))??;
         self.check()
     }
 }

@@ -4,7 +4,7 @@
 use crate::{finish, rekindle, run, told};
 use std::path::Path;
 
-const PAGES: [&[&str]; 48] = [
+const PAGES: [&[&str]; 58] = [
     &[],
     &["up"],
     &["volume"],
@@ -53,6 +53,16 @@ const PAGES: [&[&str]; 48] = [
     &["drill", "attach"],
     &["inspect"],
     &["completions"],
+    &["cluster"],
+    &["cluster", "init"],
+    &["cluster", "token"],
+    &["cluster", "ls"],
+    &["cluster", "show"],
+    &["cluster", "drain"],
+    &["cluster", "remove"],
+    &["cluster", "takeover"],
+    &["cluster", "adopt"],
+    &["cluster", "rotate"],
 ];
 
 #[test]

@@ -38,7 +38,13 @@ impl Run {
                 let client = self.clone().client((env.clone(), host, served.clone()), at, dice.fork());
                 self.stage.act(&env, host, "client", client);
             }
-            let ended = served.ended(&env).await;
+            let ended = loop {
+                match served.ended() {
+                    Some(ended) => break ended,
+                    None if self.stage.is_ending() => return Ok(()),
+                    None => env.sleep(PAUSE).await,
+                }
+            };
             match ended {
                 Err(why) if why.contains("taken over") => {
                     heard::note("cluster: a host goes on as a new node");
@@ -117,7 +123,7 @@ impl Run {
         let volume = &self.volumes[at];
         let by = format!("{}.{}", super::NAMES[host], served.incarnation);
         let mut device: Option<Device> = None;
-        while !self.stage.is_ending() && served.is_alive() {
+        while !self.stage.is_ending() && served.ended().is_none() {
             if device.is_none() {
                 device = self.attach(&served, volume).await?;
             }

@@ -299,10 +299,15 @@ impl Staged {
         }
     }
 
-    /// Returns the error with which the volume went out of service, if it did. A kind that reads
-    /// its home itself asks after a read, since another node may have the volume by then.
+    /// Returns the error with which the volume went out of service, if it did.
     pub fn serves(&self) -> Result<(), Error> {
-        self.gate.lock().in_service()?;
+        self.gate.lock().in_service()
+    }
+
+    /// Returns the error by which a read must not be answered now, if there is one. A kind that reads
+    /// its home itself asks after a read, since another node may have the volume by then.
+    pub fn check_read(&self) -> Result<(), Error> {
+        self.serves()?;
         if self.may_read() { Ok(()) } else { Err(Error::Unleased(self.name.clone())) }
     }
 

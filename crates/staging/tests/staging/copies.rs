@@ -173,7 +173,7 @@ fn reads_wait_for_the_lease_but_those_of_volumes_that_no_successor_serves() {
             let waits = env.timeout(SHORT, volume.read(0, &mut out)).await;
             assert!(waits.is_err(), "it waits");
             assert!(env.timeout(SHORT, volume.extents(0, 4096)).await.is_err(), "it waits");
-            assert!(matches!(volume.serves(), Err(Error::Unleased(_))));
+            assert!(matches!(volume.check_read(), Err(Error::Unleased(_))));
         };
         assert_eq!(read(&alone, 0, 4096).await, [1; 4096]);
         refused(&copied).await;
