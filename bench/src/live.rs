@@ -69,7 +69,7 @@ struct Count {
 impl Visitor for Count {
     fn meet(&mut self, pointer: &Pointer) -> bool {
         let is_new = self.names.insert(pointer.name);
-        self.bytes += u64::from(pointer.stored) * u64::from(is_new);
+        self.bytes += u64::from(pointer.share()) * u64::from(is_new);
         is_new
     }
 

@@ -47,9 +47,15 @@ pub fn pack(data: &[u8]) {
     }
 }
 
-/// A blob header, and the tree node in it.
+/// A blob header, and the tree node in it; the header of a bundle.
 pub fn blob_and_node(data: &[u8]) {
     let _ = rekindle_content::format::blob::decode(data);
+    if let Ok(bundle) = rekindle_content::format::bundle::decode(data) {
+        assert!(bundle.head() <= data.len(), "lengths from nowhere");
+        let mut again = vec![0; bundle.head()];
+        rekindle_content::format::bundle::encode(&bundle, &mut again);
+        assert!(again[12..] == data[12..again.len()], "other lengths");
+    }
     if let Some((&children, body)) = data.split_first() {
         let _ = rekindle_content::format::node::decode(body, u32::from(children));
     }

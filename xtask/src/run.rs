@@ -8,9 +8,11 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The time at which everything must have ended, with its limit. [`STEP`] is the step that was
-/// printed last.
+/// printed last, and when.
 static DEADLINE: OnceLock<(Instant, Duration)> = OnceLock::new();
-static STEP: Mutex<String> = Mutex::new(String::new());
+static STEP: Mutex<Option<(String, Instant)>> = Mutex::new(None);
+/// Time from which a step's duration is told.
+const NOTABLE: Duration = Duration::from_secs(10);
 
 /// Limits the time of everything together, from now on.
 pub fn set_limit(limit: Duration) {
@@ -27,10 +29,15 @@ pub fn is_ci() -> bool {
     std::env::var_os("CI").is_some()
 }
 
-/// Prints the step that comes next.
+/// Prints the step that comes next, and how long the one before took, if that was long.
 pub fn step(what: &str) {
+    let mut step = STEP.lock().expect("no holder panics");
+    if let Some((before, begun)) = step.replace((what.to_owned(), Instant::now()))
+        && begun.elapsed() >= NOTABLE
+    {
+        println!("\n   {before}: {} s", begun.elapsed().as_secs());
+    }
     println!("\n== {what}");
-    *STEP.lock().expect("nobody panics with it") = what.to_owned();
 }
 
 /// Runs cargo.
@@ -57,7 +64,8 @@ pub fn run(command: &mut Command) -> Result<()> {
                     None if Instant::now() > deadline => {
                         let kill = format!("kill -9 -{}", child.id());
                         let _ = Command::new("sh").args(["-c", &kill]).status();
-                        let step = STEP.lock().expect("nobody panics with it").clone();
+                        let step = STEP.lock().expect("no holder panics").take();
+                        let step = step.map_or_else(String::new, |(step, _)| step);
                         bail!(
                             "not done after {} minutes: it was at '{step}'",
                             limit.as_secs() / 60

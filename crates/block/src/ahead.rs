@@ -2,8 +2,8 @@
 //! I/O.
 //!
 //! Two kinds of reads are noted: those that miss the cache, and hits that reach the mark of a
-//! stream (half of what has been fetched for it is used up). So a hit costs a few comparisons, and
-//! the data ahead of a sequential reader never runs out.
+//! stream (half of what has been fetched for it is used up, or nothing has been fetched yet). So a
+//! hit costs a few comparisons, and the data ahead of a sequential reader never runs out.
 
 use crate::limits::{AHEAD_BYTES_MAX, AHEAD_BYTES_MIN, AHEAD_SLACK_BYTES, STREAMS_MAX};
 use parking_lot::Mutex;
@@ -69,8 +69,9 @@ impl Ahead {
         let mut streams = self.streams.lock();
         let (index, fetch) = streams.note(position, position.saturating_add(length));
         let stream = &streams.streams[index];
-        let mark =
-            if stream.until > stream.next { stream.until - stream.window / 2 } else { NEVER };
+        // With nothing fetched, the read that follows is noted even if it is a hit: what lies
+        // behind a chunk may have come with it.
+        let mark = if stream.until > stream.next { stream.until - stream.window / 2 } else { 0 };
         self.marks[index].store(mark.max(stream.next), Ordering::Relaxed);
         fetch
     }
@@ -134,6 +135,16 @@ mod tests {
             }
         }
         assert_eq!(misses, 2, "all but the first two are hits");
+    }
+
+    #[test]
+    fn a_hit_right_behind_a_first_miss_begins_the_sequence() {
+        let ahead = Ahead::default();
+        assert_eq!(read(&ahead, 0, 0), None);
+        // The first chunk came with its neighbours.
+        let fetched = 4 * READ;
+        assert!(!ahead.is_marked(2 * READ, READ));
+        assert!(read(&ahead, fetched, READ).is_some());
     }
 
     #[test]

@@ -9,8 +9,8 @@
 //! 2026-11-23-chunks-by-content.md.
 
 use crate::layout::{CHUNK_PAGES_MAX, Layout, Run};
-use bytes::Bytes;
 use rekindle_base::checksum::crc32c_seeded;
+use rekindle_content::Stretch;
 use std::ops::Range;
 
 /// Least count of pages before the hash ends a chunk.
@@ -55,9 +55,17 @@ impl Cutter {
 pub(crate) struct Cutting {
     cutter: Cutter,
     page_bytes: usize,
-    /// The chunk that is not complete, and the page behind it.
-    chunk: Vec<u8>,
+    /// Pages that lie side by side: those of whole chunks, then those of a chunk that is not
+    /// complete.
+    bytes: Vec<u8>,
+    /// Where the whole chunks end in `bytes`.
+    ends: Vec<usize>,
+    /// The page behind `bytes`.
     end: u64,
+    /// The page behind everything that came, zeros and holes too.
+    seen: u64,
+    /// Whether `bytes` lie apart from what came before.
+    is_apart: bool,
     cut: Cut,
 }
 
@@ -65,7 +73,7 @@ pub(crate) struct Cutting {
 #[derive(Default)]
 pub(crate) struct Cut {
     pub pieces: Vec<Piece>,
-    pub chunks: Vec<Bytes>,
+    pub stretches: Vec<Stretch>,
 }
 
 pub(crate) enum Piece {
@@ -80,46 +88,80 @@ pub(crate) enum Piece {
 impl Cutting {
     pub fn new(cutter: Cutter, page_bytes: u64) -> Self {
         let page_bytes = usize::try_from(page_bytes).expect("a page is small");
-        Self { cutter, page_bytes, chunk: Vec::new(), end: 0, cut: Cut::default() }
+        Self {
+            cutter,
+            page_bytes,
+            bytes: Vec::new(),
+            ends: Vec::new(),
+            end: 0,
+            seen: 0,
+            is_apart: false,
+            cut: Cut::default(),
+        }
     }
 
     /// Cuts pages from `first` on. Those behind the last cut wait for the pages that follow.
     pub fn pages(&mut self, first: u64, data: &[u8]) {
-        if self.end != first {
-            self.end_chunk();
-        }
         for (number, page) in (first..).zip(data.chunks_exact(self.page_bytes)) {
             if is_zero(page) {
                 self.end_chunk();
                 self.cut.pieces.push(Piece::Zeros(number));
-                continue;
+            } else {
+                self.page(number, page);
             }
-            self.chunk.extend_from_slice(page);
-            self.end = number + 1;
-            if self.cutter.ends((self.chunk.len() / self.page_bytes) as u64, page) {
-                self.end_chunk();
-            }
+            self.seen = number + 1;
+        }
+    }
+
+    fn page(&mut self, number: u64, page: &[u8]) {
+        if self.end != number {
+            self.end_chunk();
+            self.end_stretch();
+            // Zeros and holes between files are no distance.
+            self.is_apart = self.seen != number;
+        }
+        self.bytes.extend_from_slice(page);
+        self.end = number + 1;
+        if self.cutter.ends(self.pages_of_chunk(), page) {
+            self.end_chunk();
         }
     }
 
     pub fn clear(&mut self, pages: Range<u64>) {
         self.end_chunk();
+        self.seen = pages.end;
         self.cut.pieces.push(Piece::Clear(pages));
+    }
+
+    /// The count of pages of the chunk that is not complete.
+    fn pages_of_chunk(&self) -> u64 {
+        let begin = self.ends.last().copied().unwrap_or(0);
+        ((self.bytes.len() - begin) / self.page_bytes) as u64
     }
 
     /// Ends the chunk that is not complete, if there is one.
     pub fn end_chunk(&mut self) {
-        let count = (self.chunk.len() / self.page_bytes) as u64;
+        let count = self.pages_of_chunk();
         if count > 0 {
             self.cut.pieces.push(Piece::Chunk(Run { page: self.end - count, from: 0, count }));
-            // A copy has no more memory than its bytes; it may stay in the cache.
-            self.cut.chunks.push(Bytes::copy_from_slice(&self.chunk));
-            self.chunk.clear();
+            self.ends.push(self.bytes.len());
+        }
+    }
+
+    /// Ends the stretch of whole chunks. What is behind them begins the next one.
+    fn end_stretch(&mut self) {
+        if let Some(end) = self.ends.last() {
+            let rest = self.bytes.split_off(*end);
+            let bytes = std::mem::replace(&mut self.bytes, rest).into();
+            let (ends, is_apart) =
+                (std::mem::take(&mut self.ends), std::mem::take(&mut self.is_apart));
+            self.cut.stretches.push(Stretch { bytes, ends, is_apart });
         }
     }
 
     /// Returns the pages that were cut since the last call.
     pub fn take(&mut self) -> Cut {
+        self.end_stretch();
         std::mem::take(&mut self.cut)
     }
 }
@@ -187,5 +229,49 @@ mod tests {
         assert!(!cutter.ends(1, &padded));
         assert!(cutter.ends(CHUNK_PAGES_MAX, &padded));
         assert!(Cutter::new(Layout::Fixed { block_size: 4096 }, 7).ends(1, &page(1)));
+    }
+
+    #[test]
+    fn chunks_that_lie_side_by_side_make_a_stretch_and_zeros_are_no_distance() {
+        let mut cutting = Cutting::new(Cutter::new(Layout::default(), 7), PAGE_BYTES);
+        let pages = |numbers: Range<u64>| numbers.map(page).collect::<Vec<_>>().concat();
+        // A page of zeros, and pages that nothing was written to.
+        cutting.pages(0, &[pages(0..20), vec![0; PAGE_BYTES as usize], pages(21..40)].concat());
+        cutting.pages(100, &pages(100..101));
+        cutting.pages(101, &pages(101..140));
+        let first = cutting.take();
+        cutting.end_chunk();
+        let rest = cutting.take();
+        let shape = |cut: &Cut| -> Vec<_> {
+            let stretches = cut.stretches.iter();
+            stretches.map(|all| (all.bytes.len() / PAGE_BYTES as usize, all.is_apart)).collect()
+        };
+        let [(20, false), (19, false), (whole, true)] = shape(&first)[..] else {
+            panic!("{:?}", shape(&first))
+        };
+        assert!((20..40).contains(&whole), "whole chunks only");
+        assert_eq!(shape(&rest), [(40 - whole, false)], "it goes on where the last one ended");
+        let mut shown = Vec::new();
+        for cut in [&first, &rest] {
+            let lengths = cut.stretches.iter().flat_map(|stretch| {
+                let begins = std::iter::once(0).chain(stretch.ends.iter().copied());
+                begins.zip(&stretch.ends).map(|(begin, end)| end - begin)
+            });
+            let runs = cut.pieces.iter().filter_map(|piece| match piece {
+                Piece::Chunk(run) => Some(*run),
+                _ => None,
+            });
+            for (run, length) in runs.zip(lengths) {
+                assert_eq!(run.count as usize * PAGE_BYTES as usize, length);
+                shown.extend(run.pages());
+            }
+        }
+        assert_eq!(shown, (0..20).chain(21..40).chain(100..140).collect::<Vec<_>>());
+        let bytes: Vec<u8> = [&first, &rest]
+            .iter()
+            .flat_map(|cut| &cut.stretches)
+            .flat_map(|s| s.bytes.to_vec())
+            .collect();
+        assert!(bytes == [pages(0..20), pages(21..40), pages(100..140)].concat());
     }
 }

@@ -181,9 +181,9 @@ impl Extents {
         &self,
         batch: &mut Batch,
         growing: &mut Growing,
-        Cut { pieces, chunks }: Cut,
+        Cut { pieces, stretches }: Cut,
     ) -> Result<(), StagingError> {
-        let mut chunks = batch.write_many(chunks).await?.into_iter();
+        let mut chunks = batch.write_many(&stretches).await?.into_iter();
         for piece in pieces {
             match piece {
                 Piece::Chunk(run) => self.replace(growing, run, chunks.next()).await?,

@@ -64,10 +64,18 @@ fn pages_of(pointer: &Pointer, page_bytes: u64) -> u64 {
 mod tests {
     use super::*;
     use rekindle_base::PackId;
+    use rekindle_content::Part;
 
     fn chunk(number: u8, pages: u32) -> Pointer {
         let name = [number; 32];
-        Pointer { name, pack: PackId([0; 16]), offset: 0, stored: 1, length: pages * 4096 }
+        Pointer {
+            name,
+            pack: PackId([0; 16]),
+            offset: 0,
+            stored: 1,
+            length: pages * 4096,
+            part: Part::WHOLE,
+        }
     }
 
     fn run(page: u64, from: u64, count: u64) -> Run {

@@ -34,6 +34,19 @@ impl Compressor {
     /// it. The payload is compressed when that saves a sixteenth, else it is the body. Returns
     /// codec and length, in bytes.
     pub fn compress(&mut self, body: &[u8], target: &mut [u8]) -> (Codec, usize) {
+        self.try_compress(body, target).unwrap_or_else(|| {
+            target[..body.len()].copy_from_slice(body);
+            (Codec::None, body.len())
+        })
+    }
+
+    /// Like [`Compressor::compress`], but `None` when it saves less than a sixteenth; what `target`
+    /// holds then does not matter.
+    pub(crate) fn try_compress(
+        &mut self,
+        body: &[u8],
+        target: &mut [u8],
+    ) -> Option<(Codec, usize)> {
         let most = body.len() - body.len() / limits::COMPRESS_SAVES_SHARE;
         let (codec, compressed) = match self.compression {
             _ if body.len() < limits::COMPRESS_BYTES_MIN => (Codec::None, None),
@@ -45,13 +58,7 @@ impl Compressor {
         };
         let compressed = compressed.filter(|length| *length <= most);
         self.is_doubtful = compressed.is_none();
-        match compressed {
-            Some(length) => (codec, length),
-            None => {
-                target[..body.len()].copy_from_slice(body);
-                (Codec::None, body.len())
-            }
-        }
+        compressed.map(|length| (codec, length))
     }
 
     fn zstd(&mut self, body: &[u8], target: &mut [u8]) -> Option<usize> {

@@ -1,16 +1,18 @@
 //! The content store of a node: its parts. Reads are in `read`, writes in `batch`.
 
 use crate::batch::shared::Shared;
+use crate::bundles::Bundles;
 use crate::cache::Cache;
 use crate::compression::Compressor;
 use crate::index::Index;
 use crate::live::{Hold, Live};
 use crate::moved::MovedNotes;
 use crate::name::{Namer, PackMap};
+use crate::pack::reader::Body;
 use crate::pack::writer::{Pool, Sealed};
 use crate::single_flight::SingleFlight;
 use crate::warm_nodes::WarmNodes;
-use crate::{Compression, Parity, limits};
+use crate::{Compression, Parity, Pointer, limits};
 use parking_lot::Mutex;
 use rekindle_base::PackId;
 use rekindle_datastore::Store;
@@ -64,7 +66,8 @@ pub(crate) struct Inner {
     /// Whether the store had no room for the last pack.
     pub(crate) full: AtomicBool,
     pub(crate) prefetches: Arc<Semaphore>,
-    pub(crate) flights: SingleFlight,
+    pub(crate) flights: SingleFlight<Pointer, Body>,
+    pub(crate) bundles: Bundles,
     /// Packs that are complete but perhaps not in the store yet, as long as a batch or an upload
     /// has them.
     sealed: Mutex<PackMap<Weak<Sealed>>>,
@@ -137,6 +140,7 @@ impl Content {
             full: AtomicBool::new(false),
             prefetches: Arc::new(Semaphore::new(limits::PREFETCH_MAX)),
             flights: SingleFlight::default(),
+            bundles: Bundles::default(),
             sealed: Mutex::default(),
             env,
             store,
@@ -185,6 +189,12 @@ impl Content {
 }
 
 impl Inner {
+    /// A compressor for a task, which gives it to `compressors` when it is done.
+    pub(crate) fn compressor(&self) -> Compressor {
+        let kept = self.compressors.lock().pop();
+        kept.unwrap_or_else(|| Compressor::new(self.config.compression))
+    }
+
     /// Returns a complete pack that may not be in the store yet.
     pub(crate) fn sealed(&self, pack: PackId) -> Option<Arc<Sealed>> {
         self.sealed.lock().get(&pack)?.upgrade()

@@ -3,6 +3,7 @@
 //! A commit whose outcome was open may land long after its life has ended. Until then no record
 //! named its root, so a sweep may have deleted what the root reaches.
 
+use crate::fetch::Sharing;
 use crate::name::{PackMap, PackSet, PlaceSet};
 use crate::read::Keep;
 use crate::sweep::condemned;
@@ -97,7 +98,7 @@ async fn are_there(
         Err(error) => return Err(error.into()),
     }
     for chunk in chunks {
-        match inner.fetch(chunk).await {
+        match inner.fetch(chunk, Sharing::No).await {
             Ok(_) => {}
             Err(error) if error.missing().is_some() => return Ok(false),
             Err(error) => return Err(error),

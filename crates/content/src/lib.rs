@@ -11,12 +11,14 @@
 //! everything is there, [`salvage`] for repair, [`format`] for the bytes.
 
 mod batch;
+mod bundles;
 mod cache;
 #[cfg(any(test, feature = "streams"))]
 pub mod chunker;
 mod compression;
 mod content;
 mod error;
+mod fetch;
 pub mod format;
 mod formats;
 mod index;
@@ -41,13 +43,13 @@ pub mod verify;
 mod warm_nodes;
 mod warmup;
 
-pub use batch::Batch;
+pub use batch::{Batch, Stretch};
 pub use content::{Config, Content, Stats};
 pub use error::{Error, Missing};
 pub use formats::FORMATS;
 pub use live::Hold;
 pub use parity::Parity;
-pub use pointer::{BadPointer, POINTER_BYTES, Pointer};
+pub use pointer::{BadPointer, POINTER_BYTES, Part, Pointer, Spot};
 
 use serde::{Deserialize, Serialize};
 

@@ -35,8 +35,8 @@ pub const PACK_BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of a class that a batch puts into the pack that it shares with other batches, at most, and
 /// at most a quarter of a pack; the rest goes into packs of its own.
 pub const SHARED_BYTES_MAX: u64 = 4 << 20;
-/// Bytes of chunks that a task names and compresses before their turn: enough to outweigh the start
-/// of a task, and not so much that other tasks of its thread wait long.
+/// Bytes of chunks that a task names before their turn: enough to outweigh the start of a task, and
+/// not so much that other tasks of its thread wait long.
 pub const AHEAD_GROUP_BYTES: usize = 256 << 10;
 /// Longest wait for the upload of another shared pack, during which chunks of more batches gather.
 pub const SHARED_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(1);
@@ -44,6 +44,17 @@ pub const SHARED_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(
 pub const COMPRESS_BYTES_MIN: usize = 128;
 /// A compressed chunk is kept when it saves this share (1/16) of its length.
 pub const COMPRESS_SAVES_SHARE: usize = 16;
+/// Longest bundle that is believed, bytes of its chunks. [`crate::Pointer`] has 20 bits for it.
+pub const BUNDLE_BYTES_MAX: usize = 1 << 20;
+/// Shortest chunk of a bundle, bytes: shorter ones would lie at one position of the pack.
+pub const BUNDLE_CHUNK_BYTES_MIN: usize = 256;
+/// Longest bundle that is made of chunks that lie side by side, bytes. A bundle is read whole, so
+/// docs/decisions/2026-11-24-chunks-compressed-together.md has the price.
+pub const BUNDLE_RUN_BYTES: usize = 256 << 10;
+/// Longest bundle that is made of chunks of several places, bytes.
+pub const BUNDLE_APART_BYTES: usize = 64 << 10;
+/// Bundles that stay decompressed in RAM for the reader of the neighbours, bytes.
+pub const BUNDLES_KEPT_BYTES: usize = 4 << 20;
 /// Nodes (or chunks) of one operation fetched together.
 pub const FETCH_WINDOW: usize = 32;
 /// Nodes of a tree that are read ahead of need, at most: 18 MiB of them.

@@ -9,14 +9,17 @@
 //! | 48 | 4 | offset of the blob in the pack |
 //! | 52 | 4 | length of the blob in the pack |
 //! | 56 | 4 | length of the content |
-//! | 60 | 4 | reserved: 0 |
+//! | 60 | 4 | part of a bundle; 0: the chunk has a blob of its own |
 //!
-//! As text (in records): `pack:offset:stored:length:name`, numbers decimal, pack and name in hex.
+//! As text (in records): `pack:offset:stored:length:name`, numbers decimal, pack and name in hex;
+//! with a part, `pack:offset:stored:length:part:name`.
 
+use crate::limits;
 use rekindle_base::PackId;
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -24,10 +27,85 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of an encoded pointer.
 pub const POINTER_BYTES: usize = 64;
 
+/// The part of a bundle's bytes that is one chunk.
+///
+/// It says where the chunk begins, and how many bytes of the pack stand for how many of the bundle.
+/// So each chunk of a bundle has a position of its own in the pack: marks of live chunks, and sums
+/// of stored bytes, need no more than pointers or footers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Part(pub(crate) u32);
+
+/// Bits of a part for the scale; the others say where the chunk begins.
+const SCALE_BITS: u32 = 12;
+
+impl Part {
+    /// The part of a chunk that has a blob of its own.
+    pub const WHOLE: Part = Part(0);
+
+    /// Returns the part that begins at `begin` of a bundle of `raw` bytes, whose blob has `stored`
+    /// bytes. `None`: no part can say so.
+    pub(crate) fn new(begin: usize, raw: usize, stored: usize) -> Option<Self> {
+        let scale = (stored << SCALE_BITS).checked_div(raw)?;
+        if begin >= raw || raw > limits::BUNDLE_BYTES_MAX || !(1..1 << SCALE_BITS).contains(&scale)
+        {
+            return None;
+        }
+        u32::try_from(begin << SCALE_BITS | scale).ok().map(Self)
+    }
+
+    /// Whether the chunk has a blob of its own.
+    #[must_use]
+    pub fn is_whole(self) -> bool {
+        self == Self::WHOLE
+    }
+
+    /// The byte of the bundle at which the chunk begins.
+    #[must_use]
+    pub fn begin(self) -> usize {
+        (self.0 >> SCALE_BITS) as usize
+    }
+
+    /// Bytes of the pack that stand for so many bytes of the bundle.
+    fn scaled(self, bytes: u32) -> u32 {
+        let scale = u64::from(self.0 & ((1 << SCALE_BITS) - 1));
+        // A scale is less than one, so that the product is less than `bytes`.
+        u32::try_from((u64::from(bytes) * scale) >> SCALE_BITS).unwrap_or(bytes)
+    }
+
+    /// The position of the chunk, in a pack where its blob begins at `offset`.
+    pub(crate) fn position(self, offset: u32) -> u32 {
+        offset.saturating_add(self.scaled(self.0 >> SCALE_BITS))
+    }
+
+    /// The bytes that a chunk of `length` bytes takes of its blob of `stored` bytes.
+    pub(crate) fn share(self, stored: u32, length: u32) -> u32 {
+        match self.is_whole() {
+            true => stored,
+            false => self.scaled(length),
+        }
+    }
+}
+
+/// The place of a chunk within its pack: a key, in order of position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Spot {
+    /// Offset of the chunk's blob, bytes.
+    pub offset: u32,
+    /// The part of the blob.
+    pub part: Part,
+}
+
+impl Spot {
+    /// The position of the chunk: within its blob, and not before that of the chunk before it.
+    #[must_use]
+    pub fn position(self) -> u32 {
+        self.part.position(self.offset)
+    }
+}
+
 /// Name and place of a chunk. Two pointers with the same name are the same chunk, wherever they
 /// point.
-// Aligned, so that it has 64 bytes. 60 bytes would be copied in parts that overlap, and the next
-// copy would wait for those.
+// Aligned, so that copies are aligned too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(align(16))]
 pub struct Pointer {
@@ -41,7 +119,11 @@ pub struct Pointer {
     pub stored: u32,
     /// Length of the chunk's content, bytes.
     pub length: u32,
+    /// The part of the blob that is the chunk.
+    pub part: Part,
 }
+
+const _: () = assert!(size_of::<Pointer>() == POINTER_BYTES);
 
 /// A pointer as it is stored.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
@@ -52,7 +134,7 @@ pub(crate) struct Encoded {
     offset: U32,
     stored: U32,
     length: U32,
-    reserved: U32,
+    part: U32,
 }
 
 const _: () = assert!(size_of::<Encoded>() == POINTER_BYTES);
@@ -65,7 +147,7 @@ impl From<&Pointer> for Encoded {
             offset: pointer.offset.into(),
             stored: pointer.stored.into(),
             length: pointer.length.into(),
-            reserved: U32::ZERO,
+            part: pointer.part.0.into(),
         }
     }
 }
@@ -77,6 +159,7 @@ impl From<&Encoded> for Pointer {
             offset: encoded.offset.get(),
             stored: encoded.stored.get(),
             length: encoded.length.get(),
+            part: Part(encoded.part.get()),
         }
     }
 }
@@ -96,6 +179,24 @@ impl Pointer {
         encoded.into()
     }
 
+    /// The place of the chunk within its pack.
+    #[must_use]
+    pub fn spot(&self) -> Spot {
+        Spot { offset: self.offset, part: self.part }
+    }
+
+    /// The bytes of the pack that the chunk takes: its blob, or its share of a bundle.
+    #[must_use]
+    pub fn share(&self) -> u32 {
+        self.part.share(self.stored, self.length)
+    }
+
+    /// The bytes of the pack that are the chunk's blob.
+    #[must_use]
+    pub fn blob(&self) -> Range<u64> {
+        u64::from(self.offset)..u64::from(self.offset) + u64::from(self.stored)
+    }
+
     /// First bytes of the name, in hex: for messages.
     #[must_use]
     pub fn short_name(&self) -> String {
@@ -111,6 +212,9 @@ pub(crate) fn encoded_slice(bytes: &[u8]) -> Option<&[Encoded]> {
 impl fmt::Display for Pointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}:{}:", self.pack, self.offset, self.stored, self.length)?;
+        if !self.part.is_whole() {
+            write!(f, "{}:", self.part.0)?;
+        }
         self.name.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
@@ -128,15 +232,21 @@ impl FromStr for Pointer {
 }
 
 fn parse(text: &str) -> Option<Pointer> {
-    let mut parts = text.split(':');
-    let pack = parts.next()?.parse().ok()?;
-    let mut number = || {
-        let digits = parts.next()?;
+    let fields: Vec<&str> = text.split(':').collect();
+    let number = |digits: &str| {
         digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u32>().ok())?
     };
-    let (offset, stored, length) = (number()?, number()?, number()?);
-    let hex = parts.next()?.as_bytes();
-    if hex.len() != 64 || parts.next().is_some() {
+    let (pack, offset, stored, length, part, hex) = match fields[..] {
+        [pack, offset, stored, length, hex] => (pack, offset, stored, length, Part::WHOLE, hex),
+        [pack, offset, stored, length, part, hex] => {
+            let part = number(part).filter(|part| *part != 0)?;
+            (pack, offset, stored, length, Part(part), hex)
+        }
+        _ => return None,
+    };
+    let (pack, hex) = (pack.parse().ok()?, hex.as_bytes());
+    let (offset, stored, length) = (number(offset)?, number(stored)?, number(length)?);
+    if hex.len() != 64 {
         return None;
     }
     let mut name = [0; 32];
@@ -145,7 +255,7 @@ fn parse(text: &str) -> Option<Pointer> {
         let low = char::from(pair[1]).to_digit(16)?;
         *byte = u8::try_from(high * 16 + low).ok()?;
     }
-    Some(Pointer { name, pack, offset, stored, length })
+    Some(Pointer { name, pack, offset, stored, length, part })
 }
 
 impl Serialize for Pointer {
@@ -166,10 +276,31 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_pointer_survives_bytes_and_text(bytes in proptest::array::uniform32(any::<u8>()), rest in any::<[u8; 28]>()) {
+        fn parts_ascend_within_their_blob_and_share_it(
+            lengths in proptest::collection::vec(256..40_000usize, 2..20), percent in 0..94usize, offset in 32..1u32 << 30,
+        ) {
+            let raw = lengths.iter().sum::<usize>();
+            let stored = (raw * percent / 100).max(raw / 4096 + 1);
+            let (mut begin, mut last, mut shares) = (0, 0, 0);
+            for length in lengths {
+                let part = Part::new(begin, raw, stored).unwrap();
+                prop_assert!(!part.is_whole());
+                prop_assert_eq!(part.begin(), begin);
+                let position = Spot { offset, part }.position();
+                prop_assert!(position >= last.max(offset));
+                prop_assert!(position < offset + stored as u32);
+                last = position;
+                shares += part.share(stored as u32, length as u32) as usize;
+                begin += length;
+            }
+            prop_assert!(shares <= stored && shares + raw / 4096 + 20 >= stored, "{} of {}", shares, stored);
+        }
+
+        #[test]
+        fn a_pointer_survives_bytes_and_text(bytes in proptest::array::uniform32(any::<u8>()), rest in any::<[u8; 32]>()) {
             let mut encoded = [0; POINTER_BYTES];
             encoded[..32].copy_from_slice(&bytes);
-            encoded[32..60].copy_from_slice(&rest);
+            encoded[32..].copy_from_slice(&rest);
             let pointer = Pointer::decode(&encoded);
             prop_assert_eq!(pointer.encode(), encoded);
             prop_assert_eq!(pointer.to_string().parse::<Pointer>(), Ok(pointer));
@@ -193,9 +324,14 @@ mod tests {
             offset: 32,
             stored: 100,
             length: 4096,
+            part: Part::WHOLE,
         };
         let text = format!("{}:32:100:4096:{}", "01".repeat(16), "ab".repeat(32));
         assert_eq!(pointer.to_string(), text);
+        let in_a_bundle = Pointer { part: Part::new(8192, 65536, 16384).unwrap(), ..pointer };
+        let with_part = format!("{}:32:100:4096:33555456:{}", "01".repeat(16), "ab".repeat(32));
+        assert_eq!(in_a_bundle.to_string(), with_part);
+        assert_eq!(with_part.parse(), Ok(in_a_bundle));
         for bad in [
             "",
             ":",
@@ -203,6 +339,7 @@ mod tests {
             &format!("{text}:"),
             &text.replace(":32:", ":+32:"),
             &text.replace(":32:", "::"),
+            &text.replace(":4096:", ":4096:0:"),
         ] {
             assert!(bad.parse::<Pointer>().is_err(), "{bad}");
         }

@@ -13,6 +13,7 @@ mod rebuild;
 
 pub use mend::mend_packs;
 
+use crate::fetch::Sharing;
 use crate::name::NameMap;
 use crate::pack::reader::Body;
 use crate::sweep::condemned::{self, State};
@@ -150,7 +151,7 @@ pub async fn repair(
     let mut repaired = Repaired::default();
     // Pack by pack, so that each is fetched for its parity once.
     let mut damages: Vec<&Damage> = findings.damages.iter().collect();
-    damages.sort_by_key(|damage| (damage.pack(), damage.pointer.offset));
+    damages.sort_by_key(|damage| (damage.pack(), damage.pointer.spot()));
     let mut fates = Fates::default();
     let (mut hurt, mut torn) = (Vec::new(), Vec::new());
     let mut helper =
@@ -220,7 +221,7 @@ fn kept(damage: &Damage, missing: Missing) -> &'static str {
 /// Reads a chunk once more, and returns why it still cannot be had: the more careful of two
 /// answers. `None`: it is back.
 async fn look_again(content: &Content, damage: &Damage) -> Result<Option<Missing>, Error> {
-    match content.inner.fetch(&damage.pointer).await {
+    match content.inner.fetch(&damage.pointer, Sharing::No).await {
         Ok(_) => Ok(None),
         Err(error) => match error.missing() {
             Some(missing) => Ok(Some(missing.min(damage.missing))),

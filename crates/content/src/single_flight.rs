@@ -1,33 +1,39 @@
-//! Concurrent reads of one chunk at one place make one request. Another copy of the chunk is
-//! another flight: damage of one copy says nothing about the other.
+//! Concurrent reads of one place make one request. Another copy of a chunk is another flight:
+//! damage of one copy says nothing about the other.
 //!
 //! No reader leads a flight: each task that waits for it may carry it on. A client that takes no
 //! replies stops its session's reads where they are, and the other readers go on without it.
 
-use crate::name::PlaceMap;
-use crate::pack::reader::Body;
-use crate::{Error, Pointer};
+use crate::Error;
+use crate::name::NameHasher;
 use futures_util::future::{FutureExt, Shared};
 use parking_lot::Mutex;
 use rekindle_env::BoxFuture;
+use std::hash::{BuildHasherDefault, Hash};
 
-type Flight = Shared<BoxFuture<'static, Result<Body, Error>>>;
+type Flight<V> = Shared<BoxFuture<'static, Result<V, Error>>>;
 /// By place, the flight and the number of its readers.
-type Flights = PlaceMap<(Flight, usize)>;
+type Flights<K, V> = hashbrown::HashMap<K, (Flight<V>, usize), BuildHasherDefault<NameHasher>>;
 
-#[derive(Default)]
-pub(crate) struct SingleFlight {
-    flights: Mutex<Flights>,
+/// The reads that are under way, by place.
+pub(crate) struct SingleFlight<K, V> {
+    flights: Mutex<Flights<K, V>>,
 }
 
 /// One reader's part in a flight.
-struct Part<'a> {
-    flights: &'a Mutex<Flights>,
-    place: Pointer,
-    flight: Flight,
+struct Part<'a, K: Hash + Eq, V: Clone> {
+    flights: &'a Mutex<Flights<K, V>>,
+    place: K,
+    flight: Flight<V>,
 }
 
-impl SingleFlight {
+impl<K, V> Default for SingleFlight<K, V> {
+    fn default() -> Self {
+        Self { flights: Mutex::default() }
+    }
+}
+
+impl<K: Hash + Eq + Copy, V: Clone> SingleFlight<K, V> {
     /// Whether no task reads anything.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
@@ -36,13 +42,9 @@ impl SingleFlight {
 
     /// Returns the result of `read`, which the first of the tasks that ask for `place` at the same
     /// time gives for all. The read goes on for as long as one of them waits.
-    pub(crate) async fn share<F>(
-        &self,
-        place: Pointer,
-        read: impl FnOnce() -> F,
-    ) -> Result<Body, Error>
+    pub(crate) async fn share<F>(&self, place: K, read: impl FnOnce() -> F) -> Result<V, Error>
     where
-        F: Future<Output = Result<Body, Error>> + Send + 'static,
+        F: Future<Output = Result<V, Error>> + Send + 'static,
     {
         let part = {
             let mut flights = self.flights.lock();
@@ -55,7 +57,7 @@ impl SingleFlight {
     }
 }
 
-impl Drop for Part<'_> {
+impl<K: Hash + Eq, V: Clone> Drop for Part<'_, K, V> {
     fn drop(&mut self) {
         let mut flights = self.flights.lock();
         // After a finished flight another one may have begun here.
@@ -77,14 +79,11 @@ impl Drop for Part<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
-    use rekindle_base::PackId;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     use tokio::sync::Notify;
 
-    const PLACE: Pointer =
-        Pointer { name: [1; 32], pack: PackId([2; 16]), offset: 32, stored: 100, length: 40 };
+    const PLACE: u64 = 32;
 
     /// A request that a test answers.
     #[derive(Default)]
@@ -93,10 +92,10 @@ mod tests {
         answer: Notify,
     }
 
-    async fn ask(request: Arc<Request>) -> Result<Body, Error> {
+    async fn ask(request: Arc<Request>) -> Result<&'static str, Error> {
         request.begun.fetch_add(1, Ordering::Relaxed);
         request.answer.notified().await;
-        Ok(Body { bytes: Bytes::from_static(b"chunk"), children: 0 })
+        Ok("chunk")
     }
 
     #[test]
@@ -112,7 +111,7 @@ mod tests {
         drop(gone);
         // The first reader is not polled any more.
         request.answer.notify_one();
-        assert_eq!(waiting.now_or_never().unwrap().unwrap().bytes, "chunk");
+        assert_eq!(waiting.now_or_never().unwrap().unwrap(), "chunk");
         assert_eq!(request.begun.load(Ordering::Relaxed), 1);
         assert!(flights.is_empty(), "a later reader asks anew");
         assert!(stopped.now_or_never().unwrap().is_ok());

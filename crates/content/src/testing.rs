@@ -1,6 +1,6 @@
 //! Helpers that the tests of this crate share.
 
-use crate::{Compression, Config};
+use crate::{Compression, Config, Stretch};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_datastore::backend::mem::Mem;
@@ -27,6 +27,24 @@ pub(crate) fn random(seed: u64, length: usize) -> bytes::Bytes {
     let mut bytes = vec![0; length];
     blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
     bytes.into()
+}
+
+/// Bytes that compress to half of their length, different for every seed.
+pub(crate) fn text(seed: u64, length: usize) -> Bytes {
+    let digits = random(seed, length.div_ceil(2)).into_iter().flat_map(|byte| {
+        [byte >> 4, byte & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)])
+    });
+    digits.take(length).collect()
+}
+
+/// Chunks that lie side by side.
+pub(crate) fn stretch(chunks: &[Bytes]) -> Stretch {
+    let mut end = 0;
+    let ends = chunks.iter().map(|chunk| {
+        end += chunk.len();
+        end
+    });
+    Stretch { ends: ends.collect(), bytes: chunks.concat().into(), is_apart: false }
 }
 
 /// Runs a test on the real machine.

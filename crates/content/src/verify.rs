@@ -4,11 +4,11 @@
 //! packs are read: pointers carry places, so a damaged footer costs no chunk, but it hides the
 //! chunks from dedup and sweep.
 
+use crate::fetch::{Sharing, neighbours, range_of};
 use crate::format::Bad;
 use crate::format::node;
 use crate::name::{NameSet, PackMap, PlaceSet};
 use crate::pack::reader::{Body, read_sound_footer};
-use crate::read::{neighbours, range_of};
 use crate::sweep::Budget;
 use crate::sweep::pace::Pace;
 use crate::tree::Root;
@@ -265,7 +265,7 @@ impl Proof<'_> {
                     }
                     let result = match results.remove(pointer) {
                         Some(result) => result,
-                        None => self.content.inner.fetch(pointer).await,
+                        None => self.content.inner.fetch(pointer, Sharing::No).await,
                     };
                     is_sound &= self.enter(*pointer, path, result).await?;
                 }
@@ -351,7 +351,7 @@ fn windows(chunks: &[(Pointer, Path)]) -> impl Iterator<Item = &[(Pointer, Path)
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fits = |(pointer, _): &&(Pointer, Path)| {
-            bytes += u64::from(pointer.stored.max(pointer.length));
+            bytes += u64::from(pointer.share().max(pointer.length));
             bytes <= limits::VERIFY_WINDOW_BYTES
         };
         let count = rest.iter().take_while(fits).count().max(1);

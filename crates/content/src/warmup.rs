@@ -59,7 +59,7 @@ impl Content {
         if self.inner.index.is_full(0) {
             return Loaded::NoRoom;
         }
-        match reader::read_footer(&self.inner.store, pack, bytes).await {
+        match reader::read_footer(&self.inner.store, &self.inner.namer, pack, bytes).await {
             Ok(entries) if self.inner.index.is_full(entries.len()) => Loaded::NoRoom,
             Ok(entries) => {
                 self.inner.index.add(pack, bytes, &entries);

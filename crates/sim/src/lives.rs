@@ -11,8 +11,8 @@ use crate::dice::{Dice, join};
 use crate::end::{self, Begun, End};
 use crate::oracle::{BLOCK, Change, Part, check_prefix};
 use parking_lot::Mutex;
+use rekindle_base::Kind;
 use rekindle_base::units::{KIB, MIB};
-use rekindle_base::{Kind, PackId};
 use rekindle_block::Device;
 use rekindle_content::{Class, Pointer, pack, tree};
 use rekindle_datastore::Store;
@@ -437,29 +437,32 @@ impl Life {
         subject.hurt.lock().extend(below);
         self.run.counts.lock().damages += 1;
         if whole {
-            self.hurt_by(victim.pack).await;
+            self.hurt_by(|chunk| chunk.pack == victim.pack).await;
             let _ = self.run.store.delete(&key).await;
             // A batch that shared the pack may be committed only now.
             self.env.sleep(Duration::from_millis(300)).await;
-            self.hurt_by(victim.pack).await;
+            self.hurt_by(|chunk| chunk.pack == victim.pack).await;
             return;
         }
+        // The chunks that are compressed together with this one.
+        let blob = |chunk: &Pointer| (chunk.pack, chunk.offset);
+        self.hurt_by(|chunk| blob(chunk) == blob(&victim)).await;
         let mut object = object.to_vec();
         let at = u64::from(victim.offset) + dice.below(u64::from(victim.stored));
         object[at as usize] ^= 1 << dice.below(8);
         let _ = self.run.store.put(&key, object.into()).await;
     }
 
-    /// Notes the blocks of all volumes that a pack has: batches share packs.
-    async fn hurt_by(&self, pack: PackId) {
+    /// Notes the blocks of all volumes whose chunks are hurt: batches share packs.
+    async fn hurt_by(&self, is_hurt: impl Fn(&Pointer) -> bool) {
         let eyes = self.served.content_of(&self.env, &self.run.store);
         let blocks = 0..(CLIENTS * BLOCKS) as u64;
         for subject in &self.run.subjects {
             let Some(root) = self.root(&subject.name).await else { continue };
-            if root.pack == pack {
+            if is_hurt(&root) {
                 subject.hurt.lock().extend(blocks.clone());
             } else if let Ok(entries) = tree::range(&eyes, &Some(root), blocks.clone()).await {
-                let with_it = entries.iter().filter(|(_, chunk)| chunk.pack == pack);
+                let with_it = entries.iter().filter(|(_, chunk)| is_hurt(chunk));
                 subject.hurt.lock().extend(with_it.map(|(block, _)| *block));
             }
         }

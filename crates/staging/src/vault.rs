@@ -46,7 +46,7 @@ pub struct Vault {
     /// Count of the copies on other nodes that a write waits for. Formats 1 to 5 did not have it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub copies: u8,
-    /// What a write does while there are fewer copies. Formats 1 to 6 did not have it.
+    /// What a write does while there are fewer copies. Formats 1 to 7 did not have it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub on_missing_copy: MissingCopy,
     /// The node that may write; changes only together with the generation.
@@ -158,7 +158,7 @@ pub struct Accepted {
 
 impl Body for Vault {
     const WHAT: &'static str = "vault";
-    const FORMAT: u32 = 7;
+    const FORMAT: u32 = 8;
     const CACHED: bool = true;
 
     fn check(&self) -> Result<(), String> {
@@ -274,13 +274,14 @@ fn check_size(what: &str, size: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that a root's pointer could lead to a node: it is not empty, and its end does not
-/// overflow.
+/// Checks that a root's pointer could lead to a node: it is not empty, its end does not overflow,
+/// and it leads into no bundle.
 fn check_root(what: &str, root: &Root) -> Result<(), String> {
     let Some(pointer) = root else { return Ok(()) };
     if pointer.stored == 0
         || pointer.length == 0
         || pointer.offset.checked_add(pointer.stored).is_none()
+        || !pointer.part.is_whole()
     {
         return Err(format!("{what}: a pointer that leads nowhere"));
     }

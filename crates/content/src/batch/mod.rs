@@ -1,29 +1,36 @@
 //! A batch: new chunks on their way into packs.
 //!
-//! Each chunk costs one hash, a lookup in the batch's own names and in the index, and compression;
-//! of much data at once several cores share the cost: see [`ahead`]. Full packs are uploaded in the
-//! background. What little a batch has goes into a pack that it shares with others: see [`shared`].
+//! Each chunk costs one hash, a lookup in the batch's own names and in the index, and compression.
+//! Of many chunks at once several cores share the cost, and neighbours are compressed together: see
+//! [`ahead`]. Full packs are uploaded in the background. What little a batch has goes into a pack
+//! that it shares with others: see [`shared`].
 //! A pack enters the index when its upload is done, so that a batch finds only durable chunks in
 //! the index.
 
 mod ahead;
 pub(crate) mod shared;
+mod stretch;
 mod upload;
+
+pub use stretch::Stretch;
 
 use crate::compression::Compressor;
 use crate::content::{Inner, add};
+use crate::format::footer::Entry;
 use crate::index::Found;
 use crate::live::Hold;
 use crate::moved::MovedNotes;
 use crate::name::{Name, NameMap};
-use crate::pack::reader::{self, Body};
-use crate::pack::writer::{Writer, blob_room, encode_blob};
+use crate::pack::blobs::{Blob, Blobs, Chunk};
+use crate::pack::reader::{self, Body, Opener};
+use crate::pack::writer::Writer;
 use crate::read::Keep;
-use crate::{Class, Content, Error, POINTER_BYTES, Pointer, limits, pack};
+use crate::{Class, Content, Error, POINTER_BYTES, Pointer, Spot, limits, pack};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use rekindle_base::PackId;
 use shared::{Upload, slot};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use upload::granted;
 
@@ -41,9 +48,8 @@ pub struct Batch {
     open: [Option<Writer>; 2],
     /// Bytes of each class that may still go into shared packs.
     shared_left: [u64; 2],
-    /// A blob on its way into a pack, then bytes of the blobs before it.
-    blob: Vec<u8>,
-    begun: ahead::Begun,
+    /// Room for the blobs of one chunk, or of few.
+    blobs: Blobs,
     /// Packs that are not known to be durable: own ones that are complete, and all shared ones.
     uploads: Vec<Arc<Upload>>,
     /// Footers are loaded for duplicates only as long as they give some: each load costs
@@ -72,8 +78,7 @@ impl Batch {
             own: NameMap::default(),
             open: [None, None],
             shared_left: [limits::SHARED_BYTES_MAX.min(inner.config.pack_bytes / 4); 2],
-            blob: Vec::new(),
-            begun: ahead::Begun::default(),
+            blobs: Blobs::default(),
             uploads: Vec::new(),
             footer_credit: FOOTER_CREDIT_MAX,
             inner,
@@ -130,44 +135,50 @@ impl Batch {
 
     pub(crate) async fn write_body(&mut self, class: Class, body: Body) -> Result<Pointer, Error> {
         let name = self.inner.namer.name(class, body.children, &body.bytes);
-        self.write_named(class, name, body, None).await
-    }
-
-    /// Adds a chunk whose name is known, and maybe its blob.
-    async fn write_named(
-        &mut self,
-        class: Class,
-        name: Name,
-        body: Body,
-        blob: Option<&[u8]>,
-    ) -> Result<Pointer, Error> {
         let length = body.bytes.len();
-        if length > limits::CHUNK_BYTES_MAX {
-            return Err(Error::Invalid(format!("a chunk cannot have {length} bytes")));
-        }
-        let counters = &self.inner.counters;
-        add(&counters.chunks_written, 1);
-        add(&counters.bytes_in, length as u64);
-        let found = match self.find(&name) {
-            Found::Place(pointer) => Some(pointer),
-            Found::Footer(pack, bytes) => self.find_in_footer(&name, pack, bytes).await,
-            Found::Nothing => None,
-        };
+        check_length(length)?;
+        self.counts(length);
+        let found = self.find_any(&name).await;
         let pointer = match found {
             Some(pointer) => {
-                add(&self.inner.counters.chunks_deduplicated, 1);
-                add(&self.inner.counters.bytes_deduplicated, length as u64);
-                self.footer_credit = (self.footer_credit + 1).min(FOOTER_CREDIT_MAX);
+                self.counts_duplicate(length);
                 pointer
             }
-            None => self.append(class, name, &body, blob).await?,
+            None => self.append(class, name, &body).await?,
         };
-        // A duplicate that the cache has already is made the newest there, no more.
-        let is_wanted = class == Class::Metadata || self.is_cached;
-        if is_wanted && !(found.is_some() && self.inner.cache.touch(&name)) {
-            self.inner.keep(name, class, body);
-        }
+        self.cache(class, name, found.is_some(), || body);
         Ok(pointer)
+    }
+
+    fn counts(&self, length: usize) {
+        add(&self.inner.counters.chunks_written, 1);
+        add(&self.inner.counters.bytes_in, length as u64);
+    }
+
+    fn counts_duplicate(&self, length: usize) {
+        add(&self.inner.counters.chunks_deduplicated, 1);
+        add(&self.inner.counters.bytes_deduplicated, length as u64);
+    }
+
+    /// Puts a chunk into the cache, if this batch's chunks of the class go there. A duplicate that
+    /// the cache has already is made the newest there, no more.
+    fn cache(&self, class: Class, name: Name, is_old: bool, body: impl FnOnce() -> Body) {
+        let is_wanted = class == Class::Metadata || self.is_cached;
+        if is_wanted && !(is_old && self.inner.cache.touch(&name)) {
+            self.inner.keep(name, class, body());
+        }
+    }
+
+    /// Looks for a chunk with this name, that this batch or the store has already.
+    async fn find_any(&mut self, name: &Name) -> Option<Pointer> {
+        let found = match self.find(name) {
+            Found::Place(pointer) => Some(pointer),
+            Found::Footer(pack, bytes) => self.find_in_footer(name, pack, bytes).await,
+            Found::Nothing => None,
+        };
+        let gain = u32::from(found.is_some());
+        self.footer_credit = (self.footer_credit + gain).min(FOOTER_CREDIT_MAX);
+        found
     }
 
     fn find(&self, name: &Name) -> Found {
@@ -183,7 +194,7 @@ impl Batch {
     /// Loads the footer of a pack that may hold the chunk, so that its neighbours are found too.
     async fn find_in_footer(&mut self, name: &Name, pack: PackId, bytes: u64) -> Option<Pointer> {
         self.footer_credit = self.footer_credit.checked_sub(FOOTER_COST)?;
-        match reader::read_footer(&self.inner.store, pack, bytes).await {
+        match reader::read_footer(&self.inner.store, &self.inner.namer, pack, bytes).await {
             Ok(entries) => self.inner.index.add(pack, bytes, &entries),
             Err(Error::Store(rekindle_datastore::Error::NotFound(_))) => {
                 self.inner.index.forget(&[pack])
@@ -195,61 +206,66 @@ impl Batch {
         self.inner.index.lookup_recent(name)
     }
 
-    async fn append(
+    /// Adds a chunk that is new.
+    async fn append(&mut self, class: Class, name: Name, body: &Body) -> Result<Pointer, Error> {
+        let mut blobs = std::mem::take(&mut self.blobs);
+        blobs.clear();
+        blobs.push((class, name, body.children), &body.bytes, &mut self.compressor);
+        let mut pointers = Vec::with_capacity(1);
+        self.append_all(class, &blobs, &mut pointers).await?;
+        self.blobs = blobs;
+        Ok(pointers[0])
+    }
+
+    /// Adds blobs of new chunks, and the pointer to each chunk to `pointers`.
+    async fn append_all(
         &mut self,
         class: Class,
-        name: Name,
-        body: &Body,
-        blob: Option<&[u8]>,
-    ) -> Result<Pointer, Error> {
-        let length = body.bytes.len();
-        let mut made = std::mem::take(&mut self.blob);
-        let blob = blob.unwrap_or_else(|| {
-            made.resize(made.len().max(blob_room(&self.compressor, length)), 0);
-            let header = (class, name, body.children);
-            let length = encode_blob(header, &body.bytes, &mut self.compressor, &mut made);
-            &made[..length]
-        });
-        let left = &mut self.shared_left[slot(class)];
-        let pointer = match left.checked_sub(length as u64) {
-            Some(rest) => {
-                *left = rest;
-                self.append_shared(class, name, length, blob).await?
+        blobs: &Blobs,
+        pointers: &mut Vec<Pointer>,
+    ) -> Result<(), Error> {
+        for blob in blobs.iter() {
+            let left = &mut self.shared_left[slot(class)];
+            match left.checked_sub(blob.raw() as u64) {
+                Some(rest) => {
+                    *left = rest;
+                    self.append_shared(class, blob, pointers).await?;
+                }
+                None => {
+                    *left = 0;
+                    self.append_own(class, blob, pointers).await?;
+                }
             }
-            None => {
-                *left = 0;
-                self.make_room(class, length).await?;
-                self.writer(class).append_blob(name, length, blob)
-            }
-        };
-        self.blob = made;
-        self.own.insert(name, pointer);
-        Ok(pointer)
+        }
+        Ok(())
     }
 
     /// Adds a blob to the pack that batches share.
     async fn append_shared(
         &mut self,
         class: Class,
-        name: Name,
-        length: usize,
-        blob: &[u8],
-    ) -> Result<Pointer, Error> {
+        blob: Blob<'_>,
+        pointers: &mut Vec<Pointer>,
+    ) -> Result<(), Error> {
         loop {
-            let Self { inner, hold, uploads, .. } = self;
+            let Self { inner, hold, uploads, own, .. } = self;
             let new = || Writer::new(pack::new_id(&inner.env, class), class, inner.pool.take());
             let result = inner.shared[slot(class)].append(new, |writer, upload| {
-                if !writer.fits(length, inner.config.pack_bytes) {
+                if !writer.fits(&blob, inner.config.pack_bytes) {
                     return None;
                 }
                 if !uploads.iter().any(|known| Arc::ptr_eq(known, upload)) {
                     hold.wrote(upload.id);
                     uploads.push(upload.clone());
                 }
-                Some(writer.append_blob(name, length, blob))
+                writer.append(blob, |pointer| {
+                    own.insert(pointer.name, pointer);
+                    pointers.push(pointer);
+                });
+                Some(())
             });
             match result {
-                Ok(pointer) => return Ok(pointer),
+                Ok(()) => return Ok(()),
                 Err(full) => {
                     self.reap()?;
                     full.begin(&self.inner, granted(&self.inner.uploads).await);
@@ -258,20 +274,61 @@ impl Batch {
         }
     }
 
-    /// Adds a verified blob as another pack stores it; for compaction.
-    pub(crate) async fn append_blob(
+    /// Adds a blob to a pack of the batch's own.
+    async fn append_own(
         &mut self,
-        from: &Pointer,
-        stored: &[u8],
-    ) -> Result<Pointer, Error> {
-        if let Some(pointer) = self.own.get(&from.name) {
-            return Ok(*pointer);
+        class: Class,
+        blob: Blob<'_>,
+        pointers: &mut Vec<Pointer>,
+    ) -> Result<(), Error> {
+        self.make_room(class, &blob).await?;
+        self.writer(class).append(blob, |pointer| pointers.push(pointer));
+        for pointer in &pointers[pointers.len() - blob.chunks.len()..] {
+            self.own.insert(pointer.name, *pointer);
         }
-        let class = pack::class(from.pack);
-        self.make_room(class, stored.len()).await?;
-        let pointer = self.writer(class).append_blob(from.name, from.length as usize, stored);
-        self.own.insert(from.name, pointer);
-        Ok(pointer)
+        Ok(())
+    }
+
+    /// Adds all chunks of a blob as another pack stores it, and notes their new places. The caller
+    /// has verified them. For compaction.
+    pub(crate) async fn append_as_it_is(
+        &mut self,
+        pack: PackId,
+        entries: &[Entry],
+        stored: &[u8],
+        places: &mut BTreeMap<Spot, Pointer>,
+    ) -> Result<(), Error> {
+        let mut pointers = Vec::with_capacity(entries.len());
+        match entries {
+            [entry] if self.own.contains_key(&entry.name) => pointers.push(self.own[&entry.name]),
+            _ => {
+                let chunk =
+                    |&Entry { name, length, part, .. }: &Entry| Chunk { name, length, part };
+                let chunks: Vec<Chunk> = entries.iter().map(chunk).collect();
+                let blob = Blob { stored, chunks: &chunks };
+                self.append_own(pack::class(pack), blob, &mut pointers).await?;
+            }
+        }
+        places.extend(entries.iter().map(Entry::spot).zip(pointers));
+        Ok(())
+    }
+
+    /// Adds chunks of data whose bodies lie one after the other, without a lookup, and returns
+    /// their places. For compaction.
+    pub(crate) async fn append_together(
+        &mut self,
+        chunks: &[(Name, usize)],
+        bodies: &[u8],
+    ) -> Result<Vec<Pointer>, Error> {
+        let mut pointers = Vec::with_capacity(chunks.len());
+        let mut blobs = std::mem::take(&mut self.blobs);
+        blobs.clear();
+        blobs.push_together(chunks, bodies, &mut self.compressor);
+        for blob in blobs.iter() {
+            self.append_own(Class::Data, blob, &mut pointers).await?;
+        }
+        self.blobs = blobs;
+        Ok(pointers)
     }
 
     /// Adds a chunk without a lookup in the index: the copy in the store is damaged.
@@ -283,7 +340,7 @@ impl Batch {
     ) -> Result<Pointer, Error> {
         let pointer = match self.own.get(&name) {
             Some(pointer) => *pointer,
-            None => self.append(class, name, &body, None).await?,
+            None => self.append(class, name, &body).await?,
         };
         self.inner.cache.insert(name, class, body);
         Ok(pointer)
@@ -297,10 +354,10 @@ impl Batch {
         })
     }
 
-    async fn make_room(&mut self, class: Class, length: usize) -> Result<(), Error> {
+    async fn make_room(&mut self, class: Class, blob: &Blob<'_>) -> Result<(), Error> {
         let bytes_max = self.inner.config.pack_bytes;
         let is_full =
-            |writer: &Writer| writer.bytes() >= bytes_max || !writer.fits(length, bytes_max);
+            |writer: &Writer| writer.bytes() >= bytes_max || !writer.fits(blob, bytes_max);
         if self.open[slot(class)].as_ref().is_some_and(is_full) {
             self.reap()?;
             self.seal(class).await;
@@ -369,7 +426,7 @@ impl Batch {
     /// store.
     pub(crate) async fn read(&self, pointer: &Pointer, class: Class) -> Result<Body, Error> {
         if self.inner.cache.get(&pointer.name).is_none() {
-            let open = |blob: &[u8]| reader::open_within(&self.inner.namer, pointer, blob);
+            let open = |blob: &[u8]| Opener::new(&self.inner.namer).open(pointer, blob);
             let own = self.open.iter().flatten().find(|writer| writer.id() == pointer.pack);
             let shared = || self.uploads.iter().find(|upload| upload.id == pointer.pack);
             let found = match own {
@@ -386,6 +443,14 @@ impl Batch {
     /// The notes of where compaction has moved chunks.
     pub(crate) fn moved(&self) -> &MovedNotes {
         &self.inner.moved
+    }
+}
+
+/// Refuses a chunk that is too long.
+fn check_length(length: usize) -> Result<(), Error> {
+    match length {
+        0..=limits::CHUNK_BYTES_MAX => Ok(()),
+        _ => Err(Error::Invalid(format!("a chunk cannot have {length} bytes"))),
     }
 }
 

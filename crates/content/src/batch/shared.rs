@@ -60,22 +60,22 @@ impl Default for Shared {
 impl Shared {
     /// Lets `append` add to the open pack, or to a new one. `append` runs under the pack's lock:
     /// no upload of the pack begins meanwhile. `Err`: the pack has no room, and must be uploaded.
-    pub(super) fn append(
+    pub(super) fn append<R>(
         &self,
         new: impl FnOnce() -> Writer,
-        append: impl FnOnce(&mut Writer, &Arc<Upload>) -> Option<Pointer>,
-    ) -> Result<Pointer, Arc<Upload>> {
+        append: impl FnOnce(&mut Writer, &Arc<Upload>) -> Option<R>,
+    ) -> Result<R, Arc<Upload>> {
         let mut open = self.open.lock();
         let upload = open.upgrade().unwrap_or_else(|| {
             let upload = Upload::new(new());
             *open = Arc::downgrade(&upload);
             upload
         });
-        let pointer = match &mut *upload.body.lock() {
+        let appended = match &mut *upload.body.lock() {
             Body::Open(writer) => append(writer, &upload),
             Body::Sealed(_) => None,
         };
-        pointer.ok_or(upload)
+        appended.ok_or(upload)
     }
 
     /// Takes no more chunks into this pack.

@@ -1,5 +1,6 @@
-//! Header of a blob: a chunk as it lies in a pack. The header describes the whole blob, so that a
-//! footer can be rebuilt by scanning. 56 bytes, little-endian, then the payload:
+//! Header of a blob: a chunk as it lies in a pack, unless it lies in a [`super::bundle`]. The
+//! header describes the whole blob, so that a footer can be rebuilt by scanning. 56 bytes,
+//! little-endian, then the payload:
 //!
 //! | at | bytes | what |
 //! | --- | --- | --- |
@@ -34,6 +35,23 @@ pub enum Codec {
     Lz4,
     /// A zstd frame.
     Zstd,
+}
+
+pub(super) fn codec_code(codec: Codec) -> u8 {
+    match codec {
+        Codec::None => 0,
+        Codec::Lz4 => 1,
+        Codec::Zstd => 2,
+    }
+}
+
+pub(super) fn codec_from(code: u8) -> Option<Codec> {
+    match code {
+        0 => Some(Codec::None),
+        1 => Some(Codec::Lz4),
+        2 => Some(Codec::Zstd),
+        _ => None,
+    }
 }
 
 /// The fields of a blob's header.
@@ -73,11 +91,7 @@ const _: () = assert!(size_of::<Raw>() == BYTES);
 pub fn encode(blob: &Blob) -> [u8; BYTES] {
     let mut raw = Raw {
         magic: MAGIC,
-        codec: match blob.codec {
-            Codec::None => 0,
-            Codec::Lz4 => 1,
-            Codec::Zstd => 2,
-        },
+        codec: codec_code(blob.codec),
         class: super::pack::class_code(blob.class),
         reserved: U16::ZERO,
         length: blob.length.into(),
@@ -100,12 +114,7 @@ pub fn decode(bytes: &[u8]) -> Result<Blob, Bad> {
     if raw.crc.get() != rekindle_base::checksum::crc32c(&raw.as_bytes()[..BYTES - 4]) {
         return Err(damaged(WHAT, "the checksum is wrong"));
     }
-    let codec = match raw.codec {
-        0 => Codec::None,
-        1 => Codec::Lz4,
-        2 => Codec::Zstd,
-        _ => return Err(damaged(WHAT, "the codec is unknown")),
-    };
+    let codec = codec_from(raw.codec).ok_or_else(|| damaged(WHAT, "the codec is unknown"))?;
     let class =
         super::pack::class_from(raw.class).ok_or_else(|| damaged(WHAT, "the class is unknown"))?;
     let (length, payload, children) = (raw.length.get(), raw.payload.get(), raw.children.get());

@@ -1,13 +1,14 @@
 //! Footer and trailer at the end of a pack: what lies where. Little-endian.
 //!
-//! The footer is an array of entries in ascending order of offset, 48 bytes each:
+//! The footer is an array of entries in ascending order of offset and part, 48 bytes each. It names
+//! all chunks of a bundle, or none of them:
 //!
 //! | at | bytes | what |
 //! | --- | --- | --- |
 //! | 0 | 4 | offset of the blob |
 //! | 4 | 4 | length of the blob, header included |
 //! | 8 | 4 | raw length |
-//! | 12 | 4 | reserved: 0 |
+//! | 12 | 4 | part of a bundle; 0: the chunk has a blob of its own |
 //! | 16 | 32 | name |
 //!
 //! The trailer, 24 bytes, are the last of the pack:
@@ -16,7 +17,7 @@
 //! | --- | --- | --- |
 //! | 0 | 4 | number of entries |
 //! | 4 | 4 | length of the footer, bytes |
-//! | 8 | 2 | version: 1 |
+//! | 8 | 2 | version: 1; 2 when an entry has a part |
 //! | 10 | 2 | reserved: 0 |
 //! | 12 | 4 | CRC-32C of footer and bytes 0..12 of the trailer |
 //! | 16 | 8 | magic `RKFOOT` 0 0 |
@@ -25,6 +26,8 @@
 
 use super::{Bad, damaged, pack};
 use crate::limits;
+use crate::pointer::{Part, Spot};
+use std::ops::Range;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -44,8 +47,41 @@ pub struct Entry {
     pub stored: u32,
     /// Length of the chunk's body, bytes.
     pub length: u32,
+    /// The part of the blob that is the chunk.
+    pub part: Part,
     /// The chunk's name.
     pub name: [u8; 32],
+}
+
+impl Entry {
+    /// The place of the chunk within its pack.
+    #[must_use]
+    pub fn spot(&self) -> Spot {
+        Spot { offset: self.offset, part: self.part }
+    }
+
+    /// The bytes of the pack that the chunk takes: its blob, or its share of a bundle.
+    #[must_use]
+    pub fn share(&self) -> u32 {
+        self.part.share(self.stored, self.length)
+    }
+
+    /// The bytes of the pack that are the chunk's blob.
+    #[must_use]
+    pub fn blob(&self) -> Range<u64> {
+        u64::from(self.offset)..u64::from(self.offset) + u64::from(self.stored)
+    }
+
+    /// Whether both are chunks of one blob.
+    #[must_use]
+    pub fn is_beside(&self, other: &Self) -> bool {
+        self.offset == other.offset
+    }
+}
+
+/// Whether any of these chunks lies in a bundle.
+pub(crate) fn have_bundles(entries: &[Entry]) -> bool {
+    entries.iter().any(|entry| !entry.part.is_whole())
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -54,7 +90,7 @@ struct RawEntry {
     offset: U32,
     stored: U32,
     length: U32,
-    reserved: U32,
+    part: U32,
     name: [u8; 32],
 }
 const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
@@ -71,7 +107,7 @@ struct RawTrailer {
 }
 const _: () = assert!(size_of::<RawTrailer>() == TRAILER_BYTES);
 
-/// Appends footer and trailer of `entries` (ascending offsets) to a pack.
+/// Appends footer and trailer of `entries` (ascending spots) to a pack.
 pub fn append(entries: &[Entry], out: &mut Vec<u8>) {
     let begin = out.len();
     out.reserve(entries.len() * ENTRY_BYTES + TRAILER_BYTES);
@@ -80,7 +116,7 @@ pub fn append(entries: &[Entry], out: &mut Vec<u8>) {
             offset: entry.offset.into(),
             stored: entry.stored.into(),
             length: entry.length.into(),
-            reserved: U32::ZERO,
+            part: entry.part.0.into(),
             name: entry.name,
         };
         out.extend_from_slice(raw.as_bytes());
@@ -90,7 +126,10 @@ pub fn append(entries: &[Entry], out: &mut Vec<u8>) {
     let mut trailer = RawTrailer {
         count: narrow(entries.len()).into(),
         footer_bytes: narrow(out.len() - begin).into(),
-        version: pack::VERSION.into(),
+        version: match have_bundles(entries) {
+            true => pack::VERSION_BUNDLES.into(),
+            false => pack::VERSION_BLOBS.into(),
+        },
         reserved: U16::ZERO,
         crc: U32::ZERO,
         magic: MAGIC,
@@ -134,19 +173,27 @@ pub fn decode(tail: &[u8]) -> Result<Vec<Entry>, Bad> {
     }
     let raws = <[RawEntry]>::ref_from_bytes(&tail[begin..tail.len() - TRAILER_BYTES])
         .map_err(|_| damaged(WHAT, "it is no whole number of entries"))?;
-    let mut end = pack::BYTES as u64;
-    let mut entries = Vec::with_capacity(raws.len());
+    let mut entries: Vec<Entry> = Vec::with_capacity(raws.len());
     for raw in raws {
         let entry = Entry {
             offset: raw.offset.get(),
             stored: raw.stored.get(),
             length: raw.length.get(),
+            part: Part(raw.part.get()),
             name: raw.name,
         };
-        if u64::from(entry.offset) < end {
+        let is_apart = match entries.last() {
+            None => entry.offset as usize >= pack::BYTES,
+            Some(last) if last.is_beside(&entry) => {
+                last.stored == entry.stored
+                    && !last.part.is_whole()
+                    && last.part.begin() + last.length as usize <= entry.part.begin()
+            }
+            Some(last) => last.blob().end <= entry.blob().start,
+        };
+        if !is_apart {
             return Err(damaged(WHAT, "its entries overlap"));
         }
-        end = u64::from(entry.offset) + u64::from(entry.stored);
         entries.push(entry);
     }
     Ok(entries)
@@ -163,9 +210,19 @@ mod tests {
                 offset: 32 + u32::from(i) * 100,
                 stored: 100,
                 length: 200,
+                part: Part::WHOLE,
                 name: [i; 32],
             })
             .collect()
+    }
+
+    /// A chunk with a blob of its own, then a bundle of two.
+    fn with_a_bundle() -> Vec<Entry> {
+        let part = |begin| Part::new(begin, 700, 100).unwrap();
+        let [first, second, third] = entries().try_into().unwrap();
+        let second = Entry { length: 300, part: part(0), ..second };
+        let third = Entry { length: 400, part: part(300), offset: second.offset, ..third };
+        vec![first, second, third]
     }
 
     #[test]
@@ -187,10 +244,36 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_overlap_are_refused() {
+    fn a_footer_with_bundles_survives_and_is_of_a_newer_version() {
         let mut bytes = Vec::new();
-        append(&[entries()[0], Entry { offset: 131, ..entries()[1] }], &mut bytes);
-        assert!(decode(&bytes).is_err());
+        append(&with_a_bundle(), &mut bytes);
+        assert_eq!(decode(&bytes), Ok(with_a_bundle()));
+        super::super::check_golden("pack-footer-2.bin", &bytes);
+        let version = |entries: &[Entry]| {
+            let mut bytes = Vec::new();
+            append(entries, &mut bytes);
+            bytes[bytes.len() - 16]
+        };
+        assert_eq!((version(&entries()), version(&with_a_bundle())), (1, 2));
+    }
+
+    #[test]
+    fn entries_that_overlap_are_refused() {
+        let [first, second, third] = with_a_bundle().try_into().unwrap();
+        for overlap in [
+            [entries()[0], Entry { offset: 131, ..entries()[1] }],
+            [entries()[0], Entry { offset: entries()[0].offset, ..entries()[1] }],
+            [Entry { offset: 31, ..first }, second],
+            [second, second],
+            [third, second],
+            [second, Entry { part: Part::new(299, 700, 100).unwrap(), ..third }],
+            [second, Entry { stored: 101, ..third }],
+            [second, Entry { part: Part::WHOLE, ..third }],
+        ] {
+            let mut bytes = Vec::new();
+            append(&overlap, &mut bytes);
+            assert!(decode(&bytes).is_err(), "{overlap:?}");
+        }
     }
 
     proptest! {

@@ -2,6 +2,7 @@
 //! error.
 
 pub mod blob;
+pub mod bundle;
 pub mod footer;
 pub mod moved;
 pub mod node;

@@ -189,6 +189,7 @@ mod tests {
         (
             key,
             Pointer {
+                part: crate::Part::WHOLE,
                 name: [key as u8; 32],
                 pack: PackId([3; 16]),
                 offset: 32,

@@ -3,7 +3,7 @@
 //! | at | bytes | what |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `RKPACK` 0 0 |
-//! | 8 | 2 | version: 1 |
+//! | 8 | 2 | version: 1; 2 in a pack with bundles |
 //! | 10 | 1 | class: 1 data, 2 metadata |
 //! | 11 | 1 | reserved: 0 |
 //! | 12 | 16 | pack id |
@@ -19,8 +19,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const WHAT: &str = "pack header";
 const MAGIC: [u8; 8] = *b"RKPACK\0\0";
-/// Version of the whole pack: header, blobs, footer.
-pub const VERSION: u16 = 1;
+/// Newest version of the whole pack: header, blobs, footer.
+pub const VERSION: u16 = VERSION_BUNDLES;
+/// Version of a pack in which each chunk has a blob of its own.
+pub(crate) const VERSION_BLOBS: u16 = 1;
+/// Version of a pack with bundles.
+pub(crate) const VERSION_BUNDLES: u16 = 2;
 /// Bytes of the header.
 pub const BYTES: usize = 32;
 
@@ -53,10 +57,11 @@ pub(crate) fn class_from(code: u8) -> Option<Class> {
 
 /// Encodes a header.
 #[must_use]
-pub fn encode(class: Class, pack: PackId) -> [u8; BYTES] {
+pub fn encode(class: Class, pack: PackId, has_bundles: bool) -> [u8; BYTES] {
+    let version = if has_bundles { VERSION_BUNDLES } else { VERSION_BLOBS };
     let mut raw = Raw {
         magic: MAGIC,
-        version: VERSION.into(),
+        version: version.into(),
         class: class_code(class),
         reserved: 0,
         pack: pack.0,
@@ -89,7 +94,10 @@ mod tests {
 
     #[test]
     fn a_header_survives() {
-        let bytes = encode(Class::Metadata, PackId([7; 16]));
+        let with_bundles = encode(Class::Data, PackId([7; 16]), true);
+        assert_eq!(decode(&with_bundles), Ok((Class::Data, PackId([7; 16]))));
+        super::super::check_golden("pack-header-2.bin", &with_bundles);
+        let bytes = encode(Class::Metadata, PackId([7; 16]), false);
         assert_eq!(decode(&bytes), Ok((Class::Metadata, PackId([7; 16]))));
         super::super::check_golden("pack-header.bin", &bytes);
         for at in 0..BYTES {

@@ -4,8 +4,8 @@
 //! ends only when a read proves the place, or with the pack. Doubts are in RAM and known to this
 //! node alone: the next life finds out anew.
 
-use crate::limits;
 use crate::name::PackMap;
+use crate::{Spot, limits};
 use hashbrown::HashSet;
 use rekindle_base::PackId;
 
@@ -18,41 +18,41 @@ pub(super) struct Doubts {
 }
 
 enum Doubt {
-    /// The chunks that begin at these offsets.
-    Places(HashSet<u32>),
+    /// The chunks at these spots.
+    Places(HashSet<Spot>),
     /// All of the pack.
     Whole,
 }
 
 impl Doubts {
-    pub(super) fn holds(&self, pack: &PackId, offset: u32) -> bool {
+    pub(super) fn holds(&self, pack: &PackId, spot: Spot) -> bool {
         self.everything
             || match self.packs.get(pack) {
                 None => false,
-                Some(Doubt::Places(offsets)) => offsets.contains(&offset),
+                Some(Doubt::Places(spots)) => spots.contains(&spot),
                 Some(Doubt::Whole) => true,
             }
     }
 
-    pub(super) fn add(&mut self, pack: PackId, offset: u32) {
+    pub(super) fn add(&mut self, pack: PackId, spot: Spot) {
         if self.packs.len() >= limits::DOUBTED_PACKS_MAX && !self.packs.contains_key(&pack) {
             self.everything = true;
             return;
         }
         let doubt = self.packs.entry(pack).or_insert_with(|| Doubt::Places(HashSet::default()));
-        let Doubt::Places(offsets) = doubt else { return };
-        offsets.insert(offset);
-        if offsets.len() > limits::DOUBTED_PLACES_MAX {
+        let Doubt::Places(spots) = doubt else { return };
+        spots.insert(spot);
+        if spots.len() > limits::DOUBTED_PLACES_MAX {
             *doubt = Doubt::Whole;
         }
     }
 
     /// Ends the doubt about a place from which a read has just got its chunk. A pack that is
     /// doubted as a whole stays so.
-    pub(super) fn end(&mut self, pack: &PackId, offset: u32) {
-        if let Some(Doubt::Places(offsets)) = self.packs.get_mut(pack) {
-            offsets.remove(&offset);
-            if offsets.is_empty() {
+    pub(super) fn end(&mut self, pack: &PackId, spot: Spot) {
+        if let Some(Doubt::Places(spots)) = self.packs.get_mut(pack) {
+            spots.remove(&spot);
+            if spots.is_empty() {
                 self.packs.remove(pack);
             }
         }

@@ -137,7 +137,7 @@ impl Index {
     /// Notes that a read did not get the chunk that should lie there: no writer is led there until
     /// a read does.
     pub(crate) fn doubt(&self, place: &Pointer) {
-        self.doubts.lock().add(place.pack, place.offset);
+        self.doubts.lock().add(place.pack, place.spot());
     }
 
     /// Like [`Index::doubt`], for a pack that is not in the store. A pack that the index does not
@@ -150,7 +150,7 @@ impl Index {
 
     /// Notes that a read got the chunk that lies there.
     pub(crate) fn believe(&self, place: &Pointer) {
-        self.doubts.lock().end(&place.pack, place.offset);
+        self.doubts.lock().end(&place.pack, place.spot());
     }
 
     /// Forgets packs whose footers are gone or have changed. Doubts about them stay.
@@ -174,7 +174,7 @@ impl Index {
 
 impl State {
     fn lookup(&mut self, name: &Name, doubts: &Mutex<Doubts>) -> Found {
-        let is_sound = |pack: &PackId, entry: &Entry| !doubts.lock().holds(pack, entry.offset);
+        let is_sound = |pack: &PackId, entry: &Entry| !doubts.lock().holds(pack, entry.spot());
         if let Some((pack, entry)) = self.recent.get(name, is_sound) {
             return Found::Place(pointer(pack, entry));
         }

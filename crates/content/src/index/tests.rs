@@ -13,8 +13,13 @@ fn pack(i: u64) -> PackId {
 }
 
 fn entries(names: std::ops::Range<u64>) -> Vec<Entry> {
-    let entry =
-        |(index, i)| Entry { offset: 32 + index * 100, stored: 100, length: 200, name: name(i) };
+    let entry = |(index, i)| Entry {
+        offset: 32 + index * 100,
+        stored: 100,
+        length: 200,
+        part: crate::Part::WHOLE,
+        name: name(i),
+    };
     (0u32..).zip(names).map(entry).collect()
 }
 
@@ -70,6 +75,26 @@ fn condemned_packs_are_not_answered_for_and_deleted_ones_are_forgotten() {
     assert!((0..200).all(
         |i| matches!(index.lookup(&name(i)), Found::Place(found) if found.pack == pack(3 - i / 100))
     ));
+}
+
+#[test]
+fn a_doubt_about_one_chunk_of_a_bundle_is_none_about_its_neighbours() {
+    let index = Index::new(8 << 20);
+    let part = |begin| crate::Part::new(begin, 1000, 500).unwrap();
+    let bundle: Vec<Entry> = entries(0..2)
+        .into_iter()
+        .zip([0, 400])
+        .map(|(entry, begin)| Entry { offset: 32, stored: 500, part: part(begin), ..entry })
+        .collect();
+    index.add(pack(1), 600, &bundle);
+    let places = [0, 1].map(|i| index.lookup_recent(&name(i)).unwrap());
+    index.doubt(&places[0]);
+    assert_eq!([0, 1].map(|i| index.lookup_recent(&name(i))), [None, Some(places[1])]);
+    // A read of the neighbour proves nothing about the chunk.
+    index.believe(&places[1]);
+    assert_eq!(index.lookup_recent(&name(0)), None);
+    index.believe(&places[0]);
+    assert_eq!(index.lookup_recent(&name(0)), Some(places[0]));
 }
 
 #[test]

@@ -4,16 +4,20 @@
 //! header | blob | blob | ... | parity (if set) | footer (what lies where) | trailer
 //! ```
 //!
+//! A blob is a chunk, or a bundle: several chunks of data that are compressed together.
+//!
 //! A pack is written once, whole; its blobs never change (a salvage may give it another footer, and
 //! rebuild damaged blobs). Its id begins with 48 bits of wall clock: a listing is in order of age,
 //! and a sweep can leave young packs alone. Then come random bits, and the last bit tells the
 //! class. So a pointer alone tells which key to read and whether the chunk may have children.
 
+pub(crate) mod blobs;
 pub mod parity;
 pub(crate) mod reader;
+pub(crate) mod scan;
 pub(crate) mod writer;
 
-pub use reader::scan;
+pub use scan::{Scanned, scan};
 
 use crate::{Class, Error};
 use rekindle_base::PackId;

@@ -1,9 +1,10 @@
-//! Reading packs: a blob, a footer, and the footer again from the blobs when it is lost.
+//! Reading packs: a blob, a footer.
 
 use crate::compression::decompress;
-use crate::format::{Bad, blob, footer, pack, parity};
+use crate::format::{Bad, blob, bundle, footer};
 use crate::name::Namer;
-use crate::{Error, POINTER_BYTES, Pointer, limits};
+use crate::pack::writer::pointer;
+use crate::{Class, Error, POINTER_BYTES, Pointer, limits};
 use bytes::Bytes;
 use rekindle_base::PackId;
 use rekindle_datastore::Store;
@@ -32,8 +33,8 @@ impl Body {
     }
 }
 
-/// Opens a blob that was read from `pointer`'s place, and verifies its body. `stored` holds this
-/// blob alone: a body that is not compressed stays where it is.
+/// Opens the blob of one chunk that was read from `pointer`'s place, and verifies its body.
+/// `stored` holds this blob alone: a body that is not compressed stays where it is.
 pub(crate) fn open_whole(namer: &Namer, pointer: &Pointer, stored: &Bytes) -> Result<Body, Error> {
     let (body, children) = open(namer, pointer, stored)?;
     let bytes = match body {
@@ -43,47 +44,149 @@ pub(crate) fn open_whole(namer: &Namer, pointer: &Pointer, stored: &Bytes) -> Re
     Ok(Body { bytes, children })
 }
 
-/// Like [`open_whole`], for a blob within other bytes. The body has a buffer of its own, so that
-/// one chunk in the cache does not keep all of them.
-pub(crate) fn open_within(namer: &Namer, pointer: &Pointer, stored: &[u8]) -> Result<Body, Error> {
-    let (body, children) = open(namer, pointer, stored)?;
-    Ok(Body { bytes: body.into_owned().into(), children })
+/// Opens a bundle that was read from the place of one of its chunks: returns all bodies, which are
+/// not verified.
+pub(crate) fn open_bundle(pointer: &Pointer, stored: &[u8]) -> Result<Vec<u8>, Error> {
+    is_all(pointer, stored)?;
+    let header = bundle::decode(stored).map_err(|bad| unreadable(pointer, bad))?;
+    if header.stored() != stored.len() {
+        return Err(Error::damaged(pointer, ELSE));
+    }
+    let bodies = decompress(header.codec, &stored[header.head()..], header.raw());
+    bodies.map(Cow::into_owned).map_err(|reason| Error::damaged(pointer, reason))
 }
 
-/// Verifies a blob that was read from `pointer`'s place.
-pub(crate) fn check_blob(namer: &Namer, pointer: &Pointer, stored: &[u8]) -> Result<(), Error> {
-    open(namer, pointer, stored).map(drop)
+/// Takes a chunk out of the bodies of its bundle, and verifies it. The body has a buffer of its
+/// own, so that one chunk in the cache does not keep all of them.
+pub(crate) fn take_chunk(namer: &Namer, pointer: &Pointer, bodies: &[u8]) -> Result<Body, Error> {
+    let begin = pointer.part.begin();
+    let body = bodies.get(begin..begin + pointer.length as usize);
+    let body = body.ok_or_else(|| Error::damaged(pointer, ELSE))?;
+    if namer.name(Class::Data, 0, body) != pointer.name {
+        return Err(Error::damaged(pointer, NAMELESS));
+    }
+    Ok(Body { bytes: Bytes::copy_from_slice(body), children: 0 })
 }
 
-/// Returns the verified body of a blob, where it lies or decompressed, and its number of children.
+/// An opener of blobs that lie within other bytes. Keeps the bodies of the last bundle, so that all
+/// chunks of a bundle cost one decompression when they come one after the other.
+pub(crate) struct Opener<'a> {
+    namer: &'a Namer,
+    bundle: Option<(PackId, u32, Result<Vec<u8>, Error>)>,
+    opened: usize,
+}
+
+impl<'a> Opener<'a> {
+    pub(crate) fn new(namer: &'a Namer) -> Self {
+        Self { namer, bundle: None, opened: 0 }
+    }
+
+    /// Bytes that were decompressed or verified so far.
+    pub(crate) fn opened(&self) -> usize {
+        self.opened
+    }
+
+    /// Opens a chunk's blob, and verifies the chunk. The body has a buffer of its own.
+    pub(crate) fn open(&mut self, pointer: &Pointer, stored: &[u8]) -> Result<Body, Error> {
+        self.opened += pointer.length as usize;
+        if pointer.part.is_whole() {
+            let (body, children) = open(self.namer, pointer, stored)?;
+            return Ok(Body { bytes: body.into_owned().into(), children });
+        }
+        if !self.has(pointer) {
+            let bodies = open_bundle(pointer, stored);
+            self.opened += bodies.as_ref().map_or(0, Vec::len);
+            self.bundle = Some((pointer.pack, pointer.offset, bodies));
+        }
+        match &self.bundle {
+            Some((_, _, Ok(bodies))) => take_chunk(self.namer, pointer, bodies),
+            // The error names the chunk for which the bundle was opened.
+            Some((_, _, Err(Error::Damaged { reason, .. }))) => {
+                Err(Error::damaged(pointer, reason.clone()))
+            }
+            Some((_, _, Err(error))) => Err(error.clone()),
+            None => Err(Error::damaged(pointer, ELSE)),
+        }
+    }
+
+    /// Whether the last bundle is that of a chunk.
+    fn has(&self, pointer: &Pointer) -> bool {
+        let bundle = self.bundle.as_ref();
+        bundle.is_some_and(|(pack, offset, _)| (*pack, *offset) == (pointer.pack, pointer.offset))
+    }
+
+    /// Returns the bodies of the bundle in which a chunk lies, if that was the last one.
+    pub(crate) fn into_bundle(self, pointer: &Pointer) -> Option<Vec<u8>> {
+        self.has(pointer).then_some(self.bundle?.2.ok()?)
+    }
+}
+
+/// Verifies all chunks of a blob of a pack, as the footer lists them: each has its name, and no
+/// chunk of a bundle is left out.
+pub(crate) fn check_blob(
+    namer: &Namer,
+    pack: PackId,
+    entries: &[footer::Entry],
+    stored: &[u8],
+) -> Result<(), Error> {
+    let mut opener = Opener::new(namer);
+    let mut end = 0;
+    for entry in entries {
+        let chunk = pointer(pack, entry);
+        opener.open(&chunk, stored)?;
+        if entry.part.begin() != end {
+            return Err(Error::damaged(&chunk, UNLISTED));
+        }
+        end += entry.length as usize;
+    }
+    match opener.bundle {
+        Some((_, _, Ok(bodies))) if bodies.len() != end => {
+            Err(Error::damaged(&pointer(pack, &entries[0]), UNLISTED))
+        }
+        _ => Ok(()),
+    }
+}
+
+const UNLISTED: &str = "the footer leaves out a chunk of its bundle";
+const ELSE: &str = "another chunk lies at its place";
+const NAMELESS: &str = "its bytes do not have its name";
+
+/// Refuses bytes that are not as many as the blob has.
+fn is_all(pointer: &Pointer, stored: &[u8]) -> Result<(), Error> {
+    if stored.len() == pointer.stored as usize {
+        return Ok(());
+    }
+    let (found, wanted) = (stored.len(), pointer.stored);
+    let reason = format!("the pack ends within it: {found} of {wanted} bytes");
+    Err(Error::damaged(pointer, reason))
+}
+
+/// The error of a header that was not decoded.
+fn unreadable(pointer: &Pointer, bad: Bad) -> Error {
+    match bad {
+        newer @ Bad::Newer { .. } => newer.into(),
+        Bad::Damaged { reason, .. } => Error::damaged(pointer, format!("in its header, {reason}")),
+    }
+}
+
+/// Returns the verified body of a chunk's own blob, where it lies or decompressed, and its number
+/// of children.
 fn open<'a>(
     namer: &Namer,
     pointer: &Pointer,
     stored: &'a [u8],
 ) -> Result<(Cow<'a, [u8]>, u32), Error> {
-    let damaged = |reason: String| Error::damaged(pointer, reason);
-    if stored.len() != pointer.stored as usize {
-        return Err(damaged(format!(
-            "the pack ends within it: {} of {} bytes",
-            stored.len(),
-            pointer.stored
-        )));
-    }
-    let header = match blob::decode(stored) {
-        Ok(header) => header,
-        Err(newer @ Bad::Newer { .. }) => return Err(newer.into()),
-        Err(Bad::Damaged { reason, .. }) => {
-            return Err(damaged(format!("in its header, {reason}")));
-        }
-    };
+    is_all(pointer, stored)?;
+    let header = blob::decode(stored).map_err(|bad| unreadable(pointer, bad))?;
     let payload_fits = header.payload as usize + blob::BYTES == stored.len();
     if header.name != pointer.name || header.length != pointer.length || !payload_fits {
-        return Err(damaged("another chunk lies at its place".into()));
+        return Err(Error::damaged(pointer, ELSE));
     }
     let payload = &stored[blob::BYTES..];
-    let body = decompress(header.codec, payload, header.length as usize).map_err(damaged)?;
+    let body = decompress(header.codec, payload, header.length as usize)
+        .map_err(|reason| Error::damaged(pointer, reason))?;
     if namer.name(header.class, header.children, &body) != pointer.name {
-        return Err(damaged("its bytes do not have its name".into()));
+        return Err(Error::damaged(pointer, NAMELESS));
     }
     Ok((body, header.children))
 }
@@ -92,11 +195,12 @@ fn open<'a>(
 /// is damaged the pack is scanned instead.
 pub(crate) async fn read_footer(
     store: &Store,
+    namer: &Namer,
     pack: PackId,
     length: u64,
 ) -> Result<Vec<footer::Entry>, Error> {
     match read_sound_footer(store, pack, length).await {
-        Err(Error::Format(Bad::Damaged { .. })) => rebuild(store, pack).await,
+        Err(Error::Format(Bad::Damaged { .. })) => rebuild(store, namer, pack).await,
         result => result,
     }
 }
@@ -118,129 +222,11 @@ pub(crate) async fn read_sound_footer(
     Ok(footer::decode(&store.get_range(&key, begin..length).await?)?)
 }
 
-async fn rebuild(store: &Store, pack: PackId) -> Result<Vec<footer::Entry>, Error> {
+async fn rebuild(store: &Store, namer: &Namer, pack: PackId) -> Result<Vec<footer::Entry>, Error> {
     tracing::warn!(%pack, "the footer of a pack is damaged: its chunks are found by scanning");
     let (object, _) = store.get(&super::key(pack)).await?;
-    Ok(scan(Some(pack), &object))
-}
-
-/// Finds the chunks of a pack without its footer: blob after blob; after damage, from the next
-/// header that is sound. `id` is that of the pack, if it is known.
-#[must_use]
-pub fn scan(id: Option<PackId>, object: &[u8]) -> Vec<footer::Entry> {
-    let mut entries = Vec::new();
-    // A damaged pack header says nothing about the blobs; only another pack is not scanned.
-    if pack::decode(object).is_ok_and(|(_, found)| id.is_some_and(|id| found != id)) {
-        return entries;
-    }
-    // The section is left out: parity of one blob and of zeros may be a copy of that blob.
-    let end = parity::find(id, object).map_or(object.len(), |layout| layout.covered);
-    let object = &object[..end];
-    let mut at = pack::BYTES;
-    while let Some(rest) = object.get(at..).filter(|rest| rest.len() >= blob::BYTES) {
-        let header = blob::decode(rest)
-            .ok()
-            .filter(|header| blob::BYTES + header.payload as usize <= rest.len());
-        let Some(header) = header else {
-            at += 1;
-            continue;
-        };
-        let stored = blob::BYTES + header.payload as usize;
-        let (Ok(offset), Ok(stored_u32)) = (u32::try_from(at), u32::try_from(stored)) else {
-            break;
-        };
-        entries.push(footer::Entry {
-            offset,
-            stored: stored_u32,
-            length: header.length,
-            name: header.name,
-        });
-        at += stored;
-    }
-    entries
+    Ok(super::scan::list(namer, pack, &object))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::compression::Compressor;
-    use crate::pack::writer::{Pool, Sealed, Writer, pointer};
-    use crate::{Class, Compression};
-    use proptest::prelude::*;
-
-    fn sealed(namer: &Namer, bodies: &[Vec<u8>]) -> Sealed {
-        let mut compressor = Compressor::new(Compression::Zstd);
-        let mut writer = Writer::new(PackId([2; 16]), Class::Data, Vec::new());
-        for body in bodies {
-            writer.append(namer.name(Class::Data, 0, body), body, &mut compressor);
-        }
-        writer.seal(None, &Pool::new(1))
-    }
-
-    fn bodies() -> Vec<Vec<u8>> {
-        (0..5u8).map(|i| vec![i; 1000 * usize::from(i)]).collect()
-    }
-
-    #[test]
-    fn a_pack_reads_back_and_its_footer_can_be_rebuilt() {
-        let namer = Namer::new(&[1; 32]);
-        let pack = sealed(&namer, &bodies());
-        assert_eq!(footer::decode(&pack.object).unwrap(), pack.entries);
-        assert_eq!(scan(Some(pack.id), &pack.object), pack.entries);
-        assert_eq!(scan(Some(PackId([4; 16])), &pack.object), []);
-        for (entry, body) in pack.entries.iter().zip(bodies()) {
-            let begin = entry.offset as usize;
-            let stored = pack.object.slice(begin..begin + entry.stored as usize);
-            let at = pointer(pack.id, entry);
-            assert_eq!(open_whole(&namer, &at, &stored).unwrap().bytes, body);
-            assert_eq!(open_within(&namer, &at, &stored).unwrap().bytes, body);
-            assert!(check_blob(&namer, &at, &stored).is_ok());
-            assert!(check_blob(&Namer::new(&[2; 32]), &at, &stored).is_err());
-        }
-        let mut damaged = pack.object.to_vec();
-        damaged[pack.entries[1].offset as usize] ^= 1;
-        let rest: Vec<_> = pack
-            .entries
-            .iter()
-            .enumerate()
-            .filter(|(i, _)| *i != 1)
-            .map(|(_, entry)| *entry)
-            .collect();
-        assert_eq!(scan(Some(pack.id), &damaged), rest, "one damaged blob costs one chunk");
-    }
-
-    #[test]
-    fn the_image_of_a_pack_stays_as_it_is() {
-        let namer = Namer::new(&[1; 32]);
-        let mut compressor = Compressor::new(Compression::None);
-        let mut writer = Writer::new(PackId([2; 16]), Class::Data, Vec::new());
-        for body in [&b"one"[..], b"three"] {
-            writer.append(namer.name(Class::Data, 0, body), body, &mut compressor);
-        }
-        crate::format::check_golden("pack.bin", &writer.seal(None, &Pool::new(1)).object);
-    }
-
-    proptest! {
-        #[test]
-        fn one_flipped_bit_never_gives_wrong_content(at in any::<prop::sample::Index>(), bit in 0u8..8) {
-            let namer = Namer::new(&[1; 32]);
-            let pack = sealed(&namer, &bodies());
-            let mut damaged = pack.object.to_vec();
-            let at = at.index(damaged.len());
-            damaged[at] ^= 1 << bit;
-            let damaged = Bytes::from(damaged);
-            for (entry, body) in pack.entries.iter().zip(bodies()) {
-                let begin = entry.offset as usize;
-                let stored = damaged.slice(begin..begin + entry.stored as usize);
-                if let Ok(read) = open_whole(&namer, &pointer(pack.id, entry), &stored) {
-                    prop_assert_eq!(&read.bytes[..], &body[..]);
-                }
-            }
-        }
-
-        #[test]
-        fn any_bytes_are_scanned(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
-            let _ = scan(None, &bytes);
-        }
-    }
-}
+mod tests;

@@ -1,9 +1,13 @@
 //! Filling a pack in RAM.
 
+#[cfg(test)]
 use crate::compression::Compressor;
-use crate::format::{blob, footer, pack};
+use crate::format::{footer, pack};
+#[cfg(test)]
 use crate::name::Name;
-use crate::pack::parity;
+#[cfg(test)]
+use crate::pack::blobs::Blobs;
+use crate::pack::{blobs::Blob, parity};
 use crate::{Class, Parity, Pointer, limits};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -31,7 +35,7 @@ impl Writer {
     /// Begins a pack in a buffer, whose content does not matter.
     pub(crate) fn new(id: PackId, class: Class, buffer: Vec<u8>) -> Self {
         let mut writer = Self { id, buffer, length: 0, entries: Vec::new() };
-        writer.put(&pack::encode(class, id));
+        writer.put(&pack::encode(class, id, false));
         writer
     }
 
@@ -53,38 +57,37 @@ impl Writer {
         self.length as u64
     }
 
-    /// Whether a body of `length` bytes still fits under `bytes_max`. An empty pack takes any.
-    pub(crate) fn fits(&self, length: usize, bytes_max: u64) -> bool {
-        let after = self.length + blob::BYTES + length;
+    /// Whether a blob still fits under `bytes_max`. An empty pack takes any.
+    pub(crate) fn fits(&self, blob: &Blob<'_>, bytes_max: u64) -> bool {
+        let (bytes, chunks) = (self.length + blob.stored.len(), self.entries.len());
         self.entries.is_empty()
-            || (after as u64 <= bytes_max && self.entries.len() < limits::PACK_CHUNKS_MAX)
+            || (bytes as u64 <= bytes_max && chunks + blob.chunks.len() <= limits::PACK_CHUNKS_MAX)
     }
 
-    /// Adds a blob that [`encode_blob`] has made, or as another pack holds it; that one the caller
-    /// has verified.
-    pub(crate) fn append_blob(&mut self, name: Name, length: usize, stored: &[u8]) -> Pointer {
+    /// Adds a blob that was made for a pack, or as another pack holds it; that one the caller has
+    /// verified. Passes the pointer to each of its chunks to `place`.
+    pub(crate) fn append(&mut self, blob: Blob<'_>, mut place: impl FnMut(Pointer)) {
         let offset = self.length;
-        self.put(stored);
-        self.enter(name, offset, length)
+        self.put(blob.stored);
+        for chunk in blob.chunks {
+            let entry = footer::Entry {
+                offset: narrow(offset),
+                stored: narrow(blob.stored.len()),
+                length: chunk.length,
+                part: chunk.part,
+                name: chunk.name,
+            };
+            self.entries.push(entry);
+            place(pointer(self.id, &entry));
+        }
     }
 
     /// Adds a chunk of data.
     #[cfg(test)]
-    pub(crate) fn append(&mut self, name: Name, body: &[u8], compressor: &mut Compressor) {
-        let mut blob = vec![0; blob_room(compressor, body.len())];
-        let stored = encode_blob((Class::Data, name, 0), body, compressor, &mut blob);
-        self.append_blob(name, body.len(), &blob[..stored]);
-    }
-
-    fn enter(&mut self, name: Name, offset: usize, length: usize) -> Pointer {
-        let entry = footer::Entry {
-            offset: narrow(offset),
-            stored: narrow(self.length - offset),
-            length: narrow(length),
-            name,
-        };
-        self.entries.push(entry);
-        pointer(self.id, &entry)
+    pub(crate) fn append_chunk(&mut self, name: Name, body: &[u8], compressor: &mut Compressor) {
+        let mut blobs = Blobs::default();
+        blobs.push((Class::Data, name, 0), body, compressor);
+        blobs.iter().for_each(|blob| self.append(blob, |_| {}));
     }
 
     /// The blob at a place of this pack.
@@ -93,12 +96,16 @@ impl Writer {
         self.buffer[..self.length].get(begin..begin + pointer.stored as usize)
     }
 
-    /// Completes the pack: writes parity, if the setting asks for it, and the footer. `pool` gets
-    /// the buffer back when the upload has let go of it.
+    /// Completes the pack: says in its header whether it has bundles, writes parity, if the setting
+    /// asks for it, and the footer. `pool` gets the buffer back when the upload has let go of it.
     pub(crate) fn seal(&mut self, parity: Option<Parity>, pool: &Arc<Pool>) -> Sealed {
         let mut buffer = std::mem::take(&mut self.buffer);
         let entries = std::mem::take(&mut self.entries);
         buffer.truncate(self.length);
+        if footer::have_bundles(&entries) {
+            let header = pack::encode(super::class(self.id), self.id, true);
+            buffer[..pack::BYTES].copy_from_slice(&header);
+        }
         if let Some(parity) = parity {
             parity::append(self.id, parity, &mut buffer);
         }
@@ -115,32 +122,6 @@ impl Writer {
     }
 }
 
-/// Bytes that [`encode_blob`] may write for a body of `length` bytes.
-pub(crate) fn blob_room(compressor: &Compressor, length: usize) -> usize {
-    blob::BYTES + compressor.room(length)
-}
-
-/// Writes a chunk, compressed, to the begin of `room`: the blob that a pack holds. Returns its
-/// length.
-pub(crate) fn encode_blob(
-    (class, name, children): (Class, Name, u32),
-    body: &[u8],
-    compressor: &mut Compressor,
-    room: &mut [u8],
-) -> usize {
-    let (header, target) = room.split_at_mut(blob::BYTES);
-    let (codec, payload) = compressor.compress(body, target);
-    header.copy_from_slice(&blob::encode(&blob::Blob {
-        codec,
-        class,
-        length: narrow(body.len()),
-        payload: narrow(payload),
-        children,
-        name,
-    }));
-    blob::BYTES + payload
-}
-
 /// The pointer to an entry of a pack.
 pub(crate) fn pointer(pack: PackId, entry: &footer::Entry) -> Pointer {
     Pointer {
@@ -149,6 +130,7 @@ pub(crate) fn pointer(pack: PackId, entry: &footer::Entry) -> Pointer {
         offset: entry.offset,
         stored: entry.stored,
         length: entry.length,
+        part: entry.part,
     }
 }
 

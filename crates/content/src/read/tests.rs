@@ -1,7 +1,7 @@
 //! The way of a read: its hops to other threads, and its copies.
 
 use super::*;
-use crate::testing::{Broken, Remote, config, random};
+use crate::testing::{Broken, Remote, config, random, stretch, text};
 use crate::{Compression, Config};
 use rekindle_datastore::Store;
 use rekindle_datastore::backend::{dir::Dir, mem::Mem};
@@ -131,5 +131,86 @@ fn a_store_that_goes_away_ends_a_read_of_many_chunks_as_soon_as_a_read_of_one() 
         assert!(results.len() == 20 && results.iter().all(|(_, result)| result.is_err()));
         let each = env.now().since(begun);
         assert!(each < one * 3, "{one:?} for one, {each:?} for its neighbours");
+    });
+}
+
+/// Writes chunks that compress, in bundles of sixteen; returns their pointers.
+async fn bundled(env: &Env, store: &Store, chunks: u64) -> Vec<Pointer> {
+    let content = Content::open(env.clone(), store.clone(), large());
+    let mut batch = content.batch();
+    let chunks: Vec<Bytes> = (0..chunks).map(|seed| text(seed, 16 << 10)).collect();
+    let pointers = batch.write_many(&[stretch(&chunks)]).await.unwrap();
+    batch.flush().await.unwrap();
+    batch.committed();
+    assert!(pointers.iter().all(|pointer| !pointer.part.is_whole()));
+    pointers
+}
+
+#[test]
+fn readers_of_a_bundle_share_one_request_and_its_neighbours_need_none() {
+    let world = World::new(4, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let broken = Arc::new(Broken::new());
+        let store: Store = broken.clone();
+        let pointers = bundled(&env, &store, 48).await;
+        let cold = Content::open(env.clone(), store, large());
+        let reads = pointers[..10].iter().map(|pointer| cold.read(pointer, Class::Data));
+        for (seed, read) in (0..).zip(futures_util::future::join_all(reads).await) {
+            assert_eq!(read.unwrap(), text(seed, 16 << 10));
+        }
+        assert_eq!(broken.reads(), 1, "ten readers at once");
+        assert_eq!(cold.read_now(&pointers[15]), Some(text(15, 16 << 10)), "a neighbour");
+        assert_eq!(cold.read_now(&pointers[16]), None, "another bundle");
+        // A read of many that ends within a bundle leaves its rest at hand.
+        let many = cold.read_many(&pointers[10..40], Class::Data, true).await.unwrap();
+        assert_eq!((many[29].clone(), broken.reads()), (text(39, 16 << 10), 2));
+        let kept = cold.stats().cache_bytes;
+        assert!(cold.read_now(&pointers[47]).is_some());
+        assert!(cold.stats().cache_bytes > kept);
+        assert!(cold.inner.bundles.flights.is_empty());
+    });
+}
+
+#[test]
+fn a_bundle_in_ram_proves_nothing_of_the_store_and_is_not_believed_itself() {
+    let world = World::new(5, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let broken = Arc::new(Broken::new());
+        let store: Store = broken.clone();
+        let pointers = bundled(&env, &store, 16).await;
+        let config = Config { cache_bytes: 0, ..large() };
+        let cold = Content::open(env.clone(), store, config);
+        cold.read_uncached(&pointers[0], Class::Data).await.unwrap();
+        let place = BundlePlace::of(&pointers[0]).unwrap();
+        assert!(cold.inner.bundles.get(place).is_some());
+        let key = pack::key(pointers[0].pack);
+        // In the lengths: no chunk of the bundle can be had then.
+        let at = u64::from(pointers[0].offset) + 30;
+        broken.flip(&key, at);
+        let proof = cold.inner.fetch(&pointers[1], Sharing::No).await.unwrap_err();
+        assert!(matches!(proof, Error::Damaged { .. }), "{proof}");
+        cold.inner.bundles.forget(place);
+        let read = cold.read_uncached(&pointers[1], Class::Data).await.unwrap_err();
+        assert!(matches!(read, Error::Damaged { .. }), "{read}");
+        broken.unflip();
+        // Bytes that RAM has turned are read once more.
+        let mut bodies = cold.inner.fetch(&pointers[2], Sharing::Yes).await.unwrap().bytes.to_vec();
+        bodies = [vec![0; 3 * (16 << 10)], std::mem::take(&mut bodies)].concat();
+        cold.inner.bundles.keep(place, bodies.into());
+        let read = cold.read_uncached(&pointers[2], Class::Data).await.unwrap();
+        assert_eq!(read, text(2, 16 << 10));
+        // One misread gives the chunk; two that differ prove no damage.
+        for reads in [1, 2] {
+            cold.inner.bundles.forget(place);
+            broken.misread(&key, at, reads);
+            match cold.read_uncached(&pointers[3], Class::Data).await {
+                Ok(read) => assert_eq!((read, reads), (text(3, 16 << 10), 1)),
+                Err(error) => {
+                    assert!(matches!(error, Error::Unsteady { .. }) && reads == 2, "{error}")
+                }
+            }
+        }
     });
 }

@@ -5,6 +5,7 @@
 //! copies. Only the footers tell, so the search reads all of them: it runs only when a chunk would
 //! be given up otherwise.
 
+use crate::fetch::Sharing;
 use crate::name::{NameMap, NameSet};
 use crate::pack::reader::{Body, read_footer};
 use crate::pack::writer::pointer;
@@ -22,6 +23,7 @@ pub(super) struct Copies {
 /// Looks for other copies of chunks that cannot be had. An error means that no answer is possible
 /// now.
 pub(super) async fn search(content: &Content, damages: &[Damage]) -> Result<Copies, Error> {
+    let inner = &content.inner;
     let mut copies = Copies::default();
     for class in [Class::Metadata, Class::Data] {
         let wanted: NameSet = damages
@@ -32,10 +34,11 @@ pub(super) async fn search(content: &Content, damages: &[Damage]) -> Result<Copi
         if wanted.is_empty() {
             continue;
         }
-        let packs = pack::list(&content.inner.store, class).await?;
+        let packs = pack::list(&inner.store, class).await?;
         for window in packs.chunks(limits::FETCH_WINDOW) {
-            let reads =
-                window.iter().map(|&(id, length)| read_footer(&content.inner.store, id, length));
+            let reads = window
+                .iter()
+                .map(|&(id, length)| read_footer(&inner.store, &inner.namer, id, length));
             for ((id, _), footer) in window.iter().zip(join_all(reads).await) {
                 let entries = match footer {
                     Ok(entries) => entries,
@@ -65,7 +68,7 @@ impl Copies {
     ) -> Result<Option<Body>, Error> {
         let others = self.places.get(&pointer.name).into_iter().flatten();
         for other in others.filter(|other| *other != pointer) {
-            match content.inner.fetch(other).await {
+            match content.inner.fetch(other, Sharing::No).await {
                 Ok(body) => return Ok(Some(body)),
                 Err(error) if error.missing().is_some() => {}
                 Err(error) => return Err(error),

@@ -6,8 +6,8 @@ use crate::format::footer;
 use crate::format::parity::Layout;
 use crate::name::{Namer, PackSet};
 use crate::pack::parity;
-use crate::pack::reader::{check_blob, scan};
-use crate::pack::writer::pointer;
+use crate::pack::reader::check_blob;
+use crate::pack::scan::list;
 use crate::verify::Damage;
 use crate::{Content, Error, format, pack};
 use bytes::Bytes;
@@ -44,7 +44,7 @@ async fn mend(content: &Content, id: PackId) -> Result<Option<String>, Error> {
             found => found?,
         };
         let footer = footer::decode(&object).ok();
-        let listed = footer.clone().unwrap_or_else(|| scan(Some(id), &object));
+        let listed = footer.clone().unwrap_or_else(|| list(&inner.namer, id, &object));
         let mended = match parity::find(Some(id), &object) {
             Some(layout) => with_parity(&inner.namer, id, &object, &layout, listed),
             None => without_parity(&inner.namer, id, &object, listed),
@@ -97,12 +97,17 @@ fn without_parity(
     namer: &Namer,
     id: PackId,
     object: &Bytes,
-    mut entries: Vec<footer::Entry>,
+    entries: Vec<footer::Entry>,
 ) -> Mended {
     let end = entries.last().map_or(format::pack::BYTES, |last| place(last).end);
     let bytes = object[..end.min(object.len())].to_vec();
-    entries.retain(|entry| is_sound(namer, id, entry, object));
-    Mended { bytes, entries, is_whole: false }
+    let mut sound = Vec::with_capacity(entries.len());
+    for blob in entries.chunk_by(footer::Entry::is_beside) {
+        if is_sound(namer, id, blob, object) {
+            sound.extend_from_slice(blob);
+        }
+    }
+    Mended { bytes, entries: sound, is_whole: false }
 }
 
 /// Puts rebuilt bytes into their place blob by blob, and only where the name of the chunk proves
@@ -121,28 +126,35 @@ fn with_parity(
     if !object.starts_with(&rebuilt) {
         // Also chunks that an earlier salvage had to leave out, or that a damaged footer or header
         // hid.
-        entries.extend(scan(Some(id), &rebuilt));
-        entries.sort_by_key(|entry| entry.offset);
+        entries.extend(list(namer, id, &rebuilt));
+        entries.sort_by_key(footer::Entry::spot);
         entries.dedup();
         if format::pack::decode(&rebuilt).is_ok_and(|(_, found)| found == id) {
             bytes[..format::pack::BYTES].copy_from_slice(&rebuilt[..format::pack::BYTES]);
         }
     }
-    let mut end = format::pack::BYTES;
-    entries.retain(|entry| {
-        let place = place(entry);
+    let (mut end, mut sound) = (format::pack::BYTES, Vec::with_capacity(entries.len()));
+    for beside in entries.chunk_by(footer::Entry::is_beside) {
+        let place = place(&beside[0]);
         if place.start < end {
-            return false;
+            continue;
         }
-        if !is_sound(namer, id, entry, object) {
-            if !is_sound(namer, id, entry, &rebuilt) {
-                return false;
+        let blob = candidates(beside).into_iter().find(|blob| {
+            if is_sound(namer, id, blob, object) {
+                return true;
             }
-            bytes[place.clone()].copy_from_slice(&rebuilt[place.clone()]);
+            let is_rebuilt = is_sound(namer, id, blob, &rebuilt);
+            if is_rebuilt {
+                bytes[place.clone()].copy_from_slice(&rebuilt[place.clone()]);
+            }
+            is_rebuilt
+        });
+        if let Some(blob) = blob {
+            sound.extend(blob);
+            end = place.end;
         }
-        end = place.end;
-        true
-    });
+    }
+    let entries = sound;
     let is_whole = healed.hopeless == 0 && bytes == rebuilt;
     if is_whole {
         parity::append_as(id, layout, &mut bytes);
@@ -156,8 +168,18 @@ fn place(entry: &footer::Entry) -> Range<usize> {
     entry.offset as usize..entry.offset as usize + entry.stored as usize
 }
 
-/// Whether the chunk at this place has its name.
-fn is_sound(namer: &Namer, id: PackId, entry: &footer::Entry, bytes: &[u8]) -> bool {
-    let blob = bytes.get(place(entry));
-    blob.is_some_and(|blob| check_blob(namer, &pointer(id, entry), blob).is_ok())
+/// The blobs that may lie at one offset, by the footer and by a scan: chunks, and a bundle.
+fn candidates(beside: &[footer::Entry]) -> Vec<Vec<footer::Entry>> {
+    let (chunks, mut bundle): (Vec<footer::Entry>, Vec<_>) =
+        beside.iter().partition(|entry| entry.part.is_whole());
+    bundle.dedup_by_key(|entry| entry.spot());
+    let mut all: Vec<_> = chunks.into_iter().map(|entry| vec![entry]).collect();
+    all.extend((!bundle.is_empty()).then_some(bundle));
+    all
+}
+
+/// Whether all chunks of the blob have their names.
+fn is_sound(namer: &Namer, id: PackId, blob: &[footer::Entry], bytes: &[u8]) -> bool {
+    let stored = bytes.get(place(&blob[0]));
+    stored.is_some_and(|stored| check_blob(namer, id, blob, stored).is_ok())
 }

@@ -2,7 +2,7 @@
 //! the same.
 
 use crate::pack::parity;
-use crate::pack::reader::{Body, open_within};
+use crate::pack::reader::{Body, Opener};
 use crate::{Content, Error, Pointer, limits, pack};
 use bytes::Bytes;
 use rekindle_base::PackId;
@@ -46,8 +46,9 @@ impl<'a> Rebuild<'a> {
                 Rebuilt::Blobs(blobs) => {
                     let range =
                         place.offset as usize..place.offset as usize + place.stored as usize;
+                    let mut opener = Opener::new(&inner.namer);
                     let blob = blobs.get(range);
-                    return Ok(blob.and_then(|blob| open_within(&inner.namer, &place, blob).ok()));
+                    return Ok(blob.and_then(|blob| opener.open(&place, blob).ok()));
                 }
                 Rebuilt::WithoutParity => break,
                 Rebuilt::Gone => match inner.moved.place(&inner.store, &place).await? {

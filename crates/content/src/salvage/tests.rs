@@ -1,6 +1,7 @@
 //! Tests of the parent module.
 
 mod absent;
+mod bundles;
 mod copies;
 mod parity;
 

@@ -1,7 +1,8 @@
 //! Compaction: live chunks of a mostly dead pack go into new packs, and a note says where.
 //!
-//! Blobs are copied as they are stored, after their bytes were checked against their name. Damage
-//! is not copied: a damaged pack stays where it is, for the user to look at.
+//! Blobs are copied as they are stored, after their bytes were checked against their names; the
+//! live chunks of a bundle with dead ones go into new bundles. Damage is not copied: a damaged pack
+//! stays where it is, for the user to look at.
 
 use super::mark::Verdict;
 use super::pace::Pace;
@@ -9,9 +10,9 @@ use crate::format::footer::{self, Entry};
 use crate::format::moved::{self as format, Moved};
 use crate::format::parity;
 use crate::name::PackMap;
-use crate::pack::reader;
+use crate::pack::reader::{self, Opener};
 use crate::pack::writer::pointer;
-use crate::{Batch, Content, Error, limits, moved, pack};
+use crate::{Batch, Content, Error, Pointer, Spot, limits, moved, pack};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use rekindle_base::{Kind, PackId};
@@ -24,8 +25,8 @@ pub(super) struct Compacted {
     pub(super) bytes_copied: u64,
 }
 
-/// Returns those of `packs` of whose blobs less than `live_percent` is alive, those first that free
-/// most for what is copied.
+/// Returns those of `packs` of whose chunks less than `live_percent` is alive, those first that
+/// free most for what is copied.
 ///
 /// Marks count small blobs that lie close together as one, so only the footer tells; without this
 /// check every sweep would copy a pack of small blobs. `blob_bytes` gets the bytes of blobs of the
@@ -50,11 +51,11 @@ pub(super) async fn worthwhile(
                 Err(error) if error.kind() == Kind::NotFound => continue,
                 Err(error) => return Err(error),
             };
-            let live = entries.iter().filter(|entry| verdict.has(pack, entry.offset));
-            let copied: u64 = live.map(|entry| u64::from(entry.stored)).sum();
+            let live = entries.iter().filter(|entry| verdict.has(pack, entry.spot()));
+            let copied: u64 = live.map(|entry| u64::from(entry.share())).sum();
             // Of the blobs alone: header and footer weigh much in a small pack, parity in any, and
             // a copy would have them as well.
-            let stored: u64 = entries.iter().map(|entry| u64::from(entry.stored)).sum();
+            let stored: u64 = entries.iter().map(|entry| u64::from(entry.share())).sum();
             if copied * 100 < stored * u64::from(live_percent) {
                 let live_share = copied * 1000 / stored.max(1);
                 worthwhile.push((live_share, *pack, *length));
@@ -110,32 +111,82 @@ async fn move_out(
     pace: &Pace,
 ) -> Result<(Moved, u64), Error> {
     let inner = &content.inner;
-    let mut live = reader::read_sound_footer(&inner.store, pack, length).await?;
-    account(content, pack, length, &live, verdict).await?;
-    live.retain(|entry| verdict.has(&pack, entry.offset));
+    let entries = reader::read_sound_footer(&inner.store, pack, length).await?;
+    account(content, pack, length, &entries, verdict).await?;
+    let is_live = |entry: &Entry| verdict.has(&pack, entry.spot());
+    let mut blobs: Vec<&[Entry]> = entries.chunk_by(Entry::is_beside).collect();
+    blobs.retain(|blob| blob.iter().any(is_live));
     let mut places = BTreeMap::new();
     // A crash may have cut off a compaction of this pack: what its note says goes on being true.
     if let Some(note) = inner.moved.note(&inner.store, pack).await? {
         places.extend(note.entries.iter().copied());
     }
     let mut bytes_copied = 0;
-    for group in neighbours(&live) {
+    let mut rest = Rest::default();
+    for group in neighbours(&blobs) {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
-        let range = u64::from(first.offset)..u64::from(last.offset) + u64::from(last.stored);
+        let range = first[0].blob().start..last[0].blob().end;
         pace.spend(range.end - range.start).await?;
         let stored = inner.store.get_range(&pack::key(pack), range).await?;
-        for entry in group {
-            let from = pointer(pack, entry);
-            let at = (entry.offset - first.offset) as usize;
-            let blob = stored
-                .get(at..at + entry.stored as usize)
-                .ok_or_else(|| Error::damaged(&from, "the pack ends within it"))?;
-            reader::check_blob(&inner.namer, &from, blob)?;
-            places.insert(entry.offset, batch.append_blob(&from, blob).await?);
-            bytes_copied += u64::from(entry.stored);
+        for entries in group {
+            let at = (entries[0].offset - first[0].offset) as usize;
+            let blob = stored.get(at..at + entries[0].stored as usize).ok_or_else(|| {
+                Error::damaged(&pointer(pack, &entries[0]), "the pack ends within it")
+            })?;
+            reader::check_blob(&inner.namer, pack, entries, blob)?;
+            let live = || entries.iter().filter(|entry| is_live(entry));
+            bytes_copied += live().map(|entry| u64::from(entry.share())).sum::<u64>();
+            if live().count() == entries.len() {
+                batch.append_as_it_is(pack, entries, blob, &mut places).await?;
+                continue;
+            }
+            let mut opener = Opener::new(&inner.namer);
+            for entry in live() {
+                if !rest.has_room(entry) {
+                    rest.write(batch, &mut places).await?;
+                }
+                rest.add(entry, &opener.open(&pointer(pack, entry), blob)?.bytes);
+            }
         }
     }
+    rest.write(batch, &mut places).await?;
     Ok((Moved { pack, entries: places.into_iter().collect() }, bytes_copied))
+}
+
+/// Live chunks of bundles that have dead ones: on their way into new bundles.
+#[derive(Default)]
+struct Rest {
+    entries: Vec<Entry>,
+    bodies: Vec<u8>,
+}
+
+impl Rest {
+    /// Whether a chunk may go into the same bundle. Those of one old bundle lie side by side in
+    /// their volume, as a rule.
+    fn has_room(&self, entry: &Entry) -> bool {
+        let is_run = self.entries.first().is_none_or(|first| first.is_beside(entry));
+        let most = if is_run { limits::BUNDLE_RUN_BYTES } else { limits::BUNDLE_APART_BYTES };
+        self.entries.is_empty() || self.bodies.len() + entry.length as usize <= most
+    }
+
+    fn add(&mut self, entry: &Entry, body: &[u8]) {
+        self.entries.push(*entry);
+        self.bodies.extend_from_slice(body);
+    }
+
+    /// Writes the chunks, and notes their new places.
+    async fn write(
+        &mut self,
+        batch: &mut Batch,
+        places: &mut BTreeMap<Spot, Pointer>,
+    ) -> Result<(), Error> {
+        let chunks: Vec<_> =
+            self.entries.iter().map(|entry| (entry.name, entry.length as usize)).collect();
+        let pointers = batch.append_together(&chunks, &self.bodies).await?;
+        places.extend(self.entries.drain(..).map(|entry| entry.spot()).zip(pointers));
+        self.bodies.clear();
+        Ok(())
+    }
 }
 
 /// Refuses a pack whose footer leaves out a blob that may be alive: a compacted pack is deleted.
@@ -146,14 +197,14 @@ async fn account(
     entries: &[Entry],
     verdict: &Verdict<'_>,
 ) -> Result<(), Error> {
-    let end_of = |entry: &Entry| u64::from(entry.offset) + u64::from(entry.stored);
     let footer = (entries.len() * footer::ENTRY_BYTES + footer::TRAILER_BYTES) as u64;
     let mut blobs_end = length.saturating_sub(footer);
     let mut at = crate::format::pack::BYTES as u64;
     let mut gaps = Vec::new();
+    // A footer names all chunks of a bundle, or none.
     for entry in entries {
-        gaps.push(at..u64::from(entry.offset));
-        at = end_of(entry);
+        gaps.push(at..entry.blob().start);
+        at = entry.blob().end;
     }
     if at < blobs_end {
         // Parity lies there, or blobs that the footer does not name.
@@ -178,19 +229,18 @@ async fn account(
     }
 }
 
-/// Groups entries, so that one ranged read can fetch each group.
-fn neighbours(entries: &[Entry]) -> impl Iterator<Item = &[Entry]> {
-    let mut rest = entries;
+/// Groups blobs, so that one ranged read can fetch each group.
+fn neighbours<'a, 'b>(blobs: &'b [&'a [Entry]]) -> impl Iterator<Item = &'b [&'a [Entry]]> {
+    let mut rest = blobs;
     std::iter::from_fn(move || {
-        let first = rest.first()?;
-        let end = |entry: &Entry| u64::from(entry.offset) + u64::from(entry.stored);
-        let gap_is_small = |pair: &[Entry]| {
-            u64::from(pair[1].offset) <= end(&pair[0]) + limits::PREFETCH_GAP_BYTES
+        let begin = rest.first()?[0].blob().start;
+        let gap_is_small = |pair: &[&[Entry]]| {
+            pair[1][0].blob().start <= pair[0][0].blob().end + limits::PREFETCH_GAP_BYTES
         };
         let is_short =
-            |entry: &Entry| end(entry) - u64::from(first.offset) <= limits::PREFETCH_READ_BYTES_MAX;
+            |blob: &[Entry]| blob[0].blob().end - begin <= limits::PREFETCH_READ_BYTES_MAX;
         let more =
-            rest.windows(2).take_while(|pair| gap_is_small(pair) && is_short(&pair[1])).count();
+            rest.windows(2).take_while(|pair| gap_is_small(pair) && is_short(pair[1])).count();
         let (group, after) = rest.split_at(1 + more);
         rest = after;
         Some(group)

@@ -1,41 +1,42 @@
 //! Marks: which packs hold something that roots reach, and how much of each.
 //!
 //! RAM: one bit for every 4 KiB of a pack that is met (32 MiB for a tebibyte), and the names of
-//! walked metadata chunks. A bit stands for the blobs that begin in its 4 KiB, so marks take at
-//! times a little too much for alive, and never too little.
+//! walked metadata chunks. A bit stands for the chunks whose positions are in its 4 KiB, so marks
+//! take at times a little too much for alive, and never too little.
 
 use crate::format::moved::Moved;
 use crate::moved;
 use crate::name::{NameSet, PackMap, PackSet};
 use crate::tree::Visitor;
-use crate::{Class, Content, Error, Pointer, limits, pack};
+use crate::{Class, Content, Error, Pointer, Spot, limits, pack};
 use hashbrown::HashSet;
 use hashbrown::hash_map::Entry;
 use rekindle_base::PackId;
 
-/// The live blobs of one pack.
+/// The live chunks of one pack.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Alive {
     granules: Vec<u64>,
-    /// Bytes of live blobs: an estimate, for choosing what to compact.
+    /// Bytes of live chunks: an estimate, for choosing what to compact.
     bytes: u64,
-    /// Each live offset, for packs where a bit is not enough.
-    exact: Option<HashSet<u32>>,
+    /// Each live spot, for packs where a bit is not enough.
+    exact: Option<HashSet<Spot>>,
 }
 
 impl Alive {
-    fn mark(&mut self, offset: u32, stored: u32) {
+    /// Marks a chunk that takes so many bytes of its pack.
+    fn mark(&mut self, spot: Spot, bytes: u32) {
         if let Some(exact) = &mut self.exact {
-            exact.insert(offset);
+            exact.insert(spot);
         }
-        let granule = (offset / limits::LIVE_GRANULE_BYTES) as usize;
+        let granule = (spot.position() / limits::LIVE_GRANULE_BYTES) as usize;
         if self.granules.len() <= granule / 64 {
             self.granules.resize(granule / 64 + 1, 0);
         }
         let bit = 1 << (granule % 64);
         if self.granules[granule / 64] & bit == 0 {
             self.granules[granule / 64] |= bit;
-            self.bytes += u64::from(stored);
+            self.bytes += u64::from(bytes);
         }
     }
 
@@ -43,13 +44,13 @@ impl Alive {
         self.granules.is_empty()
     }
 
-    /// Whether a blob at this offset may be alive.
-    fn has(&self, offset: u32) -> bool {
-        let granule = (offset / limits::LIVE_GRANULE_BYTES) as usize;
+    /// Whether a chunk at this spot may be alive.
+    fn has(&self, spot: Spot) -> bool {
+        let granule = (spot.position() / limits::LIVE_GRANULE_BYTES) as usize;
         self.granules.get(granule / 64).is_some_and(|word| word & (1 << (granule % 64)) != 0)
     }
 
-    /// Whether a blob that begins in these bytes may be alive.
+    /// Whether a chunk with a position in these bytes may be alive.
     fn has_within(&self, begin: u64, end: u64) -> bool {
         let granule = u64::from(limits::LIVE_GRANULE_BYTES);
         let last = (self.granules.len() as u64 * 64).min(end.div_ceil(granule));
@@ -76,7 +77,7 @@ impl Alive {
 /// The marks of one sweep.
 #[derive(Default)]
 pub(super) struct Marks {
-    /// Live blobs by the places that pointers name, dead packs with notes included.
+    /// Live chunks by the places that pointers name, dead packs with notes included.
     named: PackMap<Alive>,
     visited: NameSet,
     /// Packs that are in the store though they have a note: compaction was cut off before the
@@ -88,7 +89,7 @@ pub(super) struct Marks {
 pub(super) struct Verdict<'a> {
     marks: &'a Marks,
     notes: &'a PackSet,
-    /// Blobs that are alive because notes lead there.
+    /// Chunks that are alive because notes lead there.
     noted: PackMap<Alive>,
     /// Of each pack that notes lead to, the length of the longest chain.
     hops: PackMap<usize>,
@@ -98,7 +99,7 @@ pub(super) struct Verdict<'a> {
 
 impl Visitor for Marks {
     fn meet(&mut self, pointer: &Pointer) -> bool {
-        self.named.entry(pointer.pack).or_default().mark(pointer.offset, pointer.stored);
+        self.named.entry(pointer.pack).or_default().mark(pointer.spot(), pointer.share());
         pack::class(pointer.pack) == Class::Metadata && self.visited.insert(pointer.name)
     }
 
@@ -196,18 +197,18 @@ impl Marks {
     ) -> Followed {
         let mut moved: PackMap<Alive> = PackMap::default();
         let mut rest = alive.exact.clone();
-        for (offset, place) in &note.entries {
+        for (spot, place) in &note.entries {
             let is_named =
-                alive.exact.as_ref().map_or(alive.has(*offset), |exact| exact.contains(offset));
+                alive.exact.as_ref().map_or(alive.has(*spot), |exact| exact.contains(spot));
             if is_named && leads_somewhere(&place.pack) {
                 let target = moved.entry(place.pack).or_insert_with(|| self.fresh(&place.pack));
-                target.mark(place.offset, place.stored);
-                rest.as_mut().map(|rest| rest.remove(offset));
+                target.mark(place.spot(), place.share());
+                rest.as_mut().map(|rest| rest.remove(spot));
             }
         }
-        // A live blob of a leftover that the note does not name is alive where it is.
+        // A live chunk of a leftover that the note does not name is alive where it is.
         let mut stayed = Alive::default();
-        rest.iter().flatten().for_each(|offset| stayed.mark(*offset, 1));
+        rest.iter().flatten().for_each(|spot| stayed.mark(*spot, 1));
         Followed { moved, stayed }
     }
 }
@@ -218,8 +219,8 @@ struct Followed {
 }
 
 impl Verdict<'_> {
-    /// Returns the blobs that pointers name in a pack directly; a pack with a note is judged by the
-    /// note.
+    /// Returns the chunks that pointers name in a pack directly; a pack with a note is judged by
+    /// the note.
     fn direct(&self, pack: &PackId) -> Option<&Alive> {
         if self.notes.contains(pack) { None } else { self.marks.named.get(pack) }
     }
@@ -236,15 +237,12 @@ impl Verdict<'_> {
             + self.noted.get(pack).map_or(0, |alive| alive.bytes)
     }
 
-    /// Whether the blob at this offset may be alive.
-    pub(super) fn has(&self, pack: &PackId, offset: u32) -> bool {
-        [self.direct(pack), self.noted.get(pack)]
-            .into_iter()
-            .flatten()
-            .any(|alive| alive.has(offset))
+    /// Whether the chunk at this spot may be alive.
+    pub(super) fn has(&self, pack: &PackId, spot: Spot) -> bool {
+        [self.direct(pack), self.noted.get(pack)].into_iter().flatten().any(|alive| alive.has(spot))
     }
 
-    /// Whether a blob that begins in these bytes of a pack may be alive.
+    /// Whether a chunk with a position in these bytes of a pack may be alive.
     pub(super) fn has_within(&self, pack: &PackId, bytes: std::ops::Range<u64>) -> bool {
         [self.direct(pack), self.noted.get(pack)]
             .into_iter()

@@ -1,11 +1,13 @@
 //! The sweep against models: alone, beside writers in the simulation, and cut off by crashes.
 
+mod bundles;
 mod holds;
 mod late;
 mod nodes;
 
 use super::*;
-use crate::testing::{Broken, Remote, config, random};
+use crate::pack::reader::Body;
+use crate::testing::{Broken, Remote, config, random, stretch, text};
 use crate::tree::{self, Visitor, walk};
 use crate::verify::verify;
 use crate::{Batch, Class, Compression, Config, Parity};
@@ -61,10 +63,17 @@ impl Roots for SlowRoots {
     }
 }
 
+/// From here on the bytes are long enough that marks tell one chunk of a bundle from another.
+const LONG: u64 = 1 << 32;
+
 /// Returns the bytes number `seed`; few numbers, so that volumes share chunks and dying ones are
 /// written again.
 fn bytes_of(seed: u64) -> bytes::Bytes {
-    random(seed, 500 + usize::try_from(seed % 7).unwrap() * 700)
+    let length = 500 + usize::try_from(seed % 7).unwrap() * 700;
+    if seed >= LONG {
+        return text(seed, 12_000);
+    }
+    if seed.is_multiple_of(3) { random(seed, length) } else { text(seed, length) }
 }
 
 fn small() -> Config {
@@ -101,11 +110,25 @@ async fn commit(
 ) -> Result<(), Error> {
     let (root, mut model) = vaults.volumes.lock().get(&volume).cloned().unwrap_or_default();
     let mut batch = content.batch();
+    let seeds: Vec<u64> = changes.iter().filter_map(|(_, seed)| *seed).collect();
+    let mut pointers = Vec::new();
+    if content.inner.config.compression == Compression::None {
+        for seed in &seeds {
+            pointers.push(batch.write(Class::Data, bytes_of(*seed), &[]).await?);
+        }
+    } else {
+        // Neighbours in bundles, a few chunks each.
+        for few in seeds.chunks(6) {
+            let few: Vec<_> = few.iter().map(|seed| bytes_of(*seed)).collect();
+            pointers.extend(batch.write_many(&[stretch(&few)]).await?);
+        }
+    }
+    let mut pointers = pointers.into_iter();
     let mut written = Vec::new();
     for (key, seed) in changes {
         match seed {
             Some(seed) => {
-                written.push((*key, Some(batch.write(Class::Data, bytes_of(*seed), &[]).await?)));
+                written.push((*key, pointers.next()));
                 model.insert(*key, *seed);
             }
             None => {
@@ -473,11 +496,10 @@ fn a_leftover_of_compaction_is_judged_chunk_by_chunk() {
         // As a compaction would have done when only keys 0 to 3 were alive.
         let mut batch = content.batch();
         let mut entries = Vec::new();
-        for (_, pointer) in &old[..4] {
-            let begin = u64::from(pointer.offset);
-            let range = begin..begin + u64::from(pointer.stored);
-            let stored = content.inner.store.get_range(&pack::key(pack), range).await.unwrap();
-            entries.push((pointer.offset, batch.append_blob(pointer, &stored).await.unwrap()));
+        for (key, pointer) in &old[..4] {
+            let body = Body { bytes: bytes_of(*key), children: 0 };
+            let new = batch.write_anew(Class::Data, pointer.name, body).await.unwrap();
+            entries.push((pointer.spot(), new));
         }
         batch.flush().await.unwrap();
         batch.committed();
@@ -502,7 +524,7 @@ fn a_leftover_of_compaction_is_judged_chunk_by_chunk() {
         let nowhere = Pointer { pack: PackId([8; 16]), ..pointer };
         let void = crate::format::moved::Moved {
             pack: pointer.pack,
-            entries: vec![(pointer.offset, nowhere)],
+            entries: vec![(pointer.spot(), nowhere)],
         };
         let note = crate::format::moved::encode(&void);
         content.inner.store.put(&moved::key(pointer.pack), note.into()).await.unwrap();
@@ -534,7 +556,10 @@ fn traffic(
 ) {
     let env = world.env();
     let parity = env.random_u64().is_multiple_of(2).then(|| "3+1".parse().unwrap());
-    let content = Content::open(env.clone(), store.clone(), Config { parity, ..small() });
+    let compression =
+        if env.random_u64().is_multiple_of(2) { Compression::Zstd } else { Compression::None };
+    let config = Config { parity, compression, ..small() };
+    let content = Content::open(env.clone(), store.clone(), config);
     let writers = Arc::new(Mutex::new(0));
     let sweeper = sweeper(&env, &content, vaults, compacts);
     let work = async {

@@ -12,7 +12,14 @@ fn value(key: u64, version: u32) -> Pointer {
     let mut name = [0; 32];
     name[..8].copy_from_slice(&key.to_le_bytes());
     name[8..12].copy_from_slice(&version.to_le_bytes());
-    Pointer { name, pack: PackId([0; 16]), offset: version, stored: 60, length: 4 }
+    Pointer {
+        name,
+        pack: PackId([0; 16]),
+        offset: version,
+        stored: 60,
+        length: 4,
+        part: crate::Part::WHOLE,
+    }
 }
 
 async fn apply(

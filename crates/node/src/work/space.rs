@@ -116,10 +116,10 @@ impl Visitor for Count {
         }
         if rekindle_content::pack::class(pointer.pack) == rekindle_content::Class::Metadata {
             let is_new = self.nodes.insert(hash(pointer));
-            self.counted[self.volume].metadata += u64::from(pointer.stored) * u64::from(is_new);
+            self.counted[self.volume].metadata += u64::from(pointer.share()) * u64::from(is_new);
             return is_new;
         }
-        self.data(hash(pointer), pointer.length, pointer.stored);
+        self.data(hash(pointer), pointer.length, pointer.share());
         false
     }
 

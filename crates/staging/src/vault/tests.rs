@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use rekindle_base::PackId;
-use rekindle_content::Pointer;
+use rekindle_content::{Part, Pointer};
 
 const GOLDEN_1: &str = include_str!("../../golden/vault-1.json");
 const GOLDEN_2: &str = include_str!("../../golden/vault-2.json");
@@ -11,7 +11,8 @@ const GOLDEN_3: &str = include_str!("../../golden/vault-3.json");
 const GOLDEN_4: &str = include_str!("../../golden/vault-4.json");
 const GOLDEN_5: &str = include_str!("../../golden/vault-5.json");
 const GOLDEN_6: &str = include_str!("../../golden/vault-6.json");
-const GOLDEN: &str = include_str!("../../golden/vault-7.json");
+const GOLDEN_7: &str = include_str!("../../golden/vault-7.json");
+const GOLDEN: &str = include_str!("../../golden/vault-8.json");
 
 pub(crate) fn body(block_size: u64) -> VaultBody {
     VaultBody::of(&serde_json::json!({ "block_size": block_size })).unwrap()
@@ -33,6 +34,7 @@ pub(crate) fn example() -> Vault {
             offset: 4096,
             stored: 700,
             length: 1500,
+            part: Part::WHOLE,
         }),
         created: 1_767_225_600_000_000,
         pinned: true,
@@ -61,8 +63,8 @@ pub(crate) fn example() -> Vault {
     }
 }
 
-/// A vault with only the fields of format 5.
-fn example_5() -> Vault {
+/// A vault with only the fields of formats 5 to 7.
+fn example_7() -> Vault {
     Vault { copies: 0, on_missing_copy: MissingCopy::StepDown, ..example() }
 }
 
@@ -75,7 +77,7 @@ fn example_4() -> Vault {
         versions: Vec::new(),
         trashed: None,
         also: None,
-        ..example_5()
+        ..example_7()
     }
 }
 
@@ -119,17 +121,24 @@ fn a_vault_of_format_4_names_no_life_and_keeps_no_version() {
 }
 
 #[test]
-fn a_vault_of_format_5_has_its_body_among_its_own_fields() {
+fn a_vault_of_format_6_reaches_no_bundles_and_has_the_same_fields() {
     let (vault, _) =
-        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_5.as_bytes()).unwrap();
-    assert_eq!(vault, example_5());
+        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_6.as_bytes()).unwrap();
+    assert_eq!(vault, example_7());
 }
 
 #[test]
-fn a_vault_of_format_6_steps_down_when_a_copy_is_missing() {
+fn a_vault_of_format_5_has_its_body_among_its_own_fields() {
     let (vault, _) =
-        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_6.as_bytes()).unwrap();
-    assert_eq!(vault, example_5());
+        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_5.as_bytes()).unwrap();
+    assert_eq!(vault, example_7());
+}
+
+#[test]
+fn a_vault_of_format_7_steps_down_when_a_copy_is_missing() {
+    let (vault, _) =
+        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_7.as_bytes()).unwrap();
+    assert_eq!(vault, example_7());
 }
 
 #[test]
@@ -197,6 +206,8 @@ fn a_vault_whose_fields_mean_nothing_together_is_damaged_and_never_half_believed
         vault
     };
     let pointer = example().root.unwrap();
+    let text = pointer.to_string().replace(":1500:", ":1500:4097:");
+    let in_a_bundle = text.parse().unwrap();
     let bad = [
         ("name", Vault { name: String::new(), ..example() }),
         ("kind", Vault { kind: "Block".into(), ..example() }),
@@ -207,6 +218,7 @@ fn a_vault_whose_fields_mean_nothing_together_is_damaged_and_never_half_believed
         ("content", Vault { checkpoint: Serial(0), versions: Vec::new(), ..example() }),
         ("root", Vault { root: Some(Pointer { stored: 0, ..pointer }), ..example() }),
         ("root", Vault { root: Some(Pointer { offset: u32::MAX, ..pointer }), ..example() }),
+        ("root", Vault { root: Some(in_a_bundle), ..example() }),
         ("lost", Vault { lost: vec![lost(0, 0)], ..example() }),
         ("lost", Vault { lost: vec![lost(20 << 30, 1)], ..example() }),
         ("lost", Vault { lost: vec![lost(u64::MAX, 2)], ..example() }),

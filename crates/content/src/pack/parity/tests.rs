@@ -5,7 +5,7 @@ use crate::compression::Compressor;
 use crate::format::parity::HEAD_BYTES;
 use crate::format::{footer, pack};
 use crate::name::Namer;
-use crate::pack::reader::scan;
+use crate::pack::scan::list;
 use crate::pack::writer::{Pool, Sealed, Writer};
 use crate::testing::random;
 use crate::{Class, Compression};
@@ -13,12 +13,16 @@ use proptest::prelude::*;
 
 const ID: PackId = PackId([2; 16]);
 
+fn namer() -> Namer {
+    Namer::new(&[1; 32])
+}
+
 fn sealed(shape: &str, bodies: &[Vec<u8>]) -> Sealed {
-    let namer = Namer::new(&[1; 32]);
+    let namer = namer();
     let mut compressor = Compressor::new(Compression::None);
     let mut writer = Writer::new(ID, Class::Data, Vec::new());
     for body in bodies {
-        writer.append(namer.name(Class::Data, 0, body), body, &mut compressor);
+        writer.append_chunk(namer.name(Class::Data, 0, body), body, &mut compressor);
     }
     writer.seal(Some(shape.parse().unwrap()), &Pool::new(1))
 }
@@ -169,9 +173,9 @@ fn a_scan_does_not_take_parity_for_blobs() {
     let mut object = pack.object.to_vec();
     let last = object.len() - 1;
     object[last] ^= 1;
-    assert_eq!(scan(Some(ID), &object), pack.entries);
+    assert_eq!(list(&namer(), ID, &object), pack.entries);
     object[pack::BYTES] ^= 1;
-    assert_eq!(scan(Some(ID), &object), pack.entries[1..]);
+    assert_eq!(list(&namer(), ID, &object), pack.entries[1..]);
 }
 
 #[test]
@@ -234,6 +238,6 @@ proptest! {
             let healed = heal(&bytes, &layout);
             prop_assert_eq!(healed.covered.len(), layout.covered);
         }
-        let _ = scan(Some(ID), &bytes);
+        let _ = list(&namer(), ID, &bytes);
     }
 }

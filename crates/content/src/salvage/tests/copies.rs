@@ -84,7 +84,7 @@ fn a_void_note_leads_no_reader_and_no_node_astray() {
         // A compaction that came to nothing has left a note: the copies that it names never became
         // durable.
         let nowhere = Pointer { pack: PackId([8; 16]), ..places[0] };
-        let void = Moved { pack: places[0].pack, entries: vec![(places[0].offset, nowhere)] };
+        let void = Moved { pack: places[0].pack, entries: vec![(places[0].spot(), nowhere)] };
         let key = crate::moved::key(places[0].pack);
         store.put(&key, note::encode(&void).into()).await.unwrap();
         content.inner.moved.note(&content.inner.store, places[0].pack).await.unwrap().unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::format::moved::{self, Moved};
 
-fn with_parity(shape: &str) -> Config {
+pub(super) fn with_parity(shape: &str) -> Config {
     Config { parity: Some(shape.parse().unwrap()), ..config() }
 }
 
@@ -11,7 +11,7 @@ fn within(pointer: &Pointer) -> u64 {
     u64::from(pointer.offset) + 70
 }
 
-async fn object(store: &Arc<Broken>, pack: PackId) -> bytes::Bytes {
+pub(super) async fn object(store: &Arc<Broken>, pack: PackId) -> bytes::Bytes {
     store.get(&pack::key(pack)).await.unwrap().0
 }
 
@@ -154,7 +154,7 @@ async fn moved_and_damaged(config: Config, env: &Env, store: &Arc<Broken>) -> (R
         let body = Body { bytes: random(key / 10, 2000), children: 0 };
         let chunk = chunk.unwrap();
         entries
-            .push((chunk.offset, batch.write_anew(Class::Data, chunk.name, body).await.unwrap()));
+            .push((chunk.spot(), batch.write_anew(Class::Data, chunk.name, body).await.unwrap()));
     }
     batch.flush().await.unwrap();
     entries.sort_by_key(|entry| entry.0);

@@ -2,10 +2,17 @@
 
 use super::*;
 use rekindle_base::{Generation, Incarnation, NodeId, PackId, Serial, VolumeId};
-use rekindle_content::Pointer;
+use rekindle_content::{Part, Pointer};
 
 fn root(tag: u8) -> Root {
-    Some(Pointer { name: [tag; 32], pack: PackId([tag; 16]), offset: 0, stored: 1, length: 1 })
+    Some(Pointer {
+        name: [tag; 32],
+        pack: PackId([tag; 16]),
+        offset: 0,
+        stored: 1,
+        length: 1,
+        part: Part::WHOLE,
+    })
 }
 
 pub(crate) fn vault(tag: u8, checkpoint: u64) -> Vault {

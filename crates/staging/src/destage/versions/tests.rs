@@ -4,12 +4,19 @@ use super::*;
 use crate::vault::tests::example;
 use proptest::prelude::*;
 use rekindle_base::PackId;
-use rekindle_content::Pointer;
+use rekindle_content::{Part, Pointer};
 
 fn root(tag: u64) -> rekindle_content::tree::Root {
     let mut name = [0; 32];
     name[..8].copy_from_slice(&tag.to_le_bytes());
-    Some(Pointer { name, pack: PackId([1; 16]), offset: 32, stored: 10, length: 10 })
+    Some(Pointer {
+        name,
+        pack: PackId([1; 16]),
+        offset: 32,
+        stored: 10,
+        length: 10,
+        part: Part::WHOLE,
+    })
 }
 
 fn begun() -> Vault {

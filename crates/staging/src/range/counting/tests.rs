@@ -5,7 +5,7 @@ use crate::Error;
 use crate::Source;
 use futures_util::FutureExt;
 use rekindle_base::PackId;
-use rekindle_content::{Batch, Pointer};
+use rekindle_content::{Batch, Part, Pointer};
 use rekindle_env::BoxFuture;
 use std::ops::Range;
 
@@ -60,8 +60,14 @@ impl RangeHome for Drawn {
 }
 
 fn over(data: &[Range<u64>], folds: &[(u64, u64)]) -> u64 {
-    let root =
-        Some(Pointer { name: [1; 32], pack: PackId([1; 16]), offset: 32, stored: 10, length: 10 });
+    let root = Some(Pointer {
+        name: [1; 32],
+        pack: PackId([1; 16]),
+        offset: 32,
+        stored: 10,
+        length: 10,
+        part: Part::WHOLE,
+    });
     let folds: Vec<Fold> = folds
         .iter()
         .map(|&(position, span)| Fold { position, span, source: Source::Zero })

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use rekindle_base::PackId;
-use rekindle_content::Pointer;
 use rekindle_content::tree::Root;
+use rekindle_content::{Part, Pointer};
 use std::panic::{catch_unwind, resume_unwind};
 
 fn by(life: u64, begins: u64, checkpoint: u64) -> Vault {
@@ -189,7 +189,14 @@ impl World {
         self.roots.push(history.to_vec());
         let mut name = [0; 32];
         name[..8].copy_from_slice(&(self.roots.len() as u64 - 1).to_le_bytes());
-        Some(Pointer { name, pack: PackId([1; 16]), offset: 0, stored: 1, length: 1 })
+        Some(Pointer {
+            name,
+            pack: PackId([1; 16]),
+            offset: 0,
+            stored: 1,
+            length: 1,
+            part: Part::WHOLE,
+        })
     }
 
     fn content(&self, vault: &Vault) -> Vec<Entry> {
