@@ -39,7 +39,8 @@ impl Hosts {
         let first = Host::start_with(&format!("{name}-one"), options)?;
         let made = first.cli(&["cluster", "init"])?;
         ensure!(made["member"] == true && made["name"] == "one", "{made}");
-        let token = first.cli(&["cluster", "token"])?["token"].as_str().context("a token")?.to_owned();
+        let token =
+            first.cli(&["cluster", "token"])?["token"].as_str().context("a token")?.to_owned();
         let mut hosts = Self { shared, hosts: vec![first], token, name: name.to_owned() };
         for _ in 1..count {
             hosts.join(&[])?;
@@ -174,7 +175,8 @@ fn hosts_join_by_a_token_and_a_wrong_one_is_refused_by_name() -> Result<()> {
             let options = Hosts::options(&shared, 0, &[], None);
             let first = Host::start_with("cl-join-other-one", options)?;
             first.cli(&["cluster", "init"])?;
-            let token = first.cli(&["cluster", "token"])?["token"].as_str().context("one")?.to_owned();
+            let token =
+                first.cli(&["cluster", "token"])?["token"].as_str().context("one")?.to_owned();
             Hosts { shared, hosts: vec![first], token, name: "cl-join-other".to_owned() }
         }
     };
@@ -223,7 +225,11 @@ fn a_host_that_is_lost_for_good_goes_on_in_its_holder_within_a_second_or_so() ->
     })?;
     let holder = &hosts.hosts[1];
     let mut client = loop {
-        ensure!(lost.elapsed() < Duration::from_secs(60), "it does not go on: {}", hosts.cluster(1)?);
+        ensure!(
+            lost.elapsed() < Duration::from_secs(60),
+            "it does not go on: {}",
+            hosts.cluster(1)?
+        );
         match NbdClient::connect(&holder.socket(), "copied") {
             Ok(client) => break client,
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
@@ -389,9 +395,7 @@ fn a_takeover_by_hand_a_rotation_and_a_folder_that_is_adopted() -> Result<()> {
     check_at(&mut promises, &hosts.hosts[1], "copied")?;
     refusal(NbdClient::connect(&hosts.hosts[1].socket(), "alone"), "lost machine")?;
     // What is left of the node at its old host has the volume without copies.
-    wait_until("the host to be a new node", || {
-        hosts.node(0).is_ok_and(|now| now != node)
-    })?;
+    wait_until("the host to be a new node", || hosts.node(0).is_ok_and(|now| now != node))?;
     let left = hosts.hosts[0].dir.join("left").join(&node);
     ensure!(left.join("node.json").is_file(), "{}", left.display());
     // A stop is no loss: nothing is taken over, and all is there again.

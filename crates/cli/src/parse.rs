@@ -18,7 +18,8 @@ pub fn ack() -> impl TypedValueParser<Value = Ack> {
     word(["flash", "memory"])
 }
 
-/// What a write does while there are fewer copies than its volume asks for, in the words of the API.
+/// What a write does while there are fewer copies than its volume asks for, in the words of the
+/// API.
 pub fn missing_copy() -> impl TypedValueParser<Value = MissingCopy> {
     word(["step-down", "stall"])
 }

@@ -198,9 +198,7 @@ impl Holder {
 
     /// Whether a life is heard here.
     pub(crate) fn hears(&self, life: Life) -> bool {
-        let hears = |node: Arc<Node>| {
-            node.promises.lock().hears(life.incarnation, self.env.now())
-        };
+        let hears = |node: Arc<Node>| node.promises.lock().hears(life.incarnation, self.env.now());
         self.find(life.node).is_some_and(hears)
     }
 

@@ -1,4 +1,5 @@
-//! A cluster: nodes over one store that keep copies of one another's logs, and take lost nodes over.
+//! A cluster: nodes over one store that keep copies of one another's logs, and take lost nodes
+//! over.
 //!
 //! The copies of a node's log lie as its own flash folder lies, so that a node can start from them.
 //! [`rekindle_log::Replica`] says what each call means; a holder answers when the effect is
@@ -7,8 +8,8 @@
 //! | module | its part | calls |
 //! | --- | --- | --- |
 //! | `machine` | the fence, as pure decisions | none |
-//! | `owner` | a life that keeps copies elsewhere: holders, beats, the record | `machine`, `peer`, `beats`, `calls` |
-//! | `watch` | a holder's watch over silent owners, and the takeover | `machine`, `holder`, `calls` |
+//! | `owner` | a life with copies elsewhere: its holders | `machine`, `peer`, `beats` |
+//! | `watch` | a holder's watch over silent owners, the takeover | `machine`, `holder` |
 //! | `holder` | the copies of all nodes: promises, sessions, budget | `machine`, `copies` |
 //! | `copies` | the copies of one node's log on flash | `format` |
 //! | `serve` | accepts other nodes, and bounds them | `hello`, `connection`, `holder` |

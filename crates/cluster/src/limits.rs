@@ -38,8 +38,8 @@ pub const PING_PAUSE: Duration = Duration::from_secs(8);
 pub const BEAT: Duration = Duration::from_millis(100);
 /// The lease that a beat asks for, from the moment of asking.
 pub const LEASE: Duration = Duration::from_millis(450);
-/// Longest lease that a holder grants. A holder that was started again waits as long before it takes
-/// over: its last process may have granted one.
+/// Longest lease that a holder grants. A holder that was started again waits as long before it
+/// takes over: its last process may have granted one.
 pub const LEASE_MAX: Duration = Duration::from_secs(2);
 /// A holder lets a lease last longer by this part, as a divisor: clocks run at different rates.
 pub const DRIFT_PART: u32 = 16;

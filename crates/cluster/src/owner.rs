@@ -120,8 +120,8 @@ impl Parts {
     }
 }
 
-/// The replicas of the holders that a record names: a log of a new life requires them from its first
-/// moment on.
+/// The replicas of the holders that a record names: a log of a new life requires them from its
+/// first moment on.
 #[must_use]
 pub fn replicas(
     calls: &Arc<Calls>,
@@ -263,9 +263,8 @@ impl Shared {
 
     fn carry_out(self: &Arc<Self>, command: Command) {
         let Parts { log, home, .. } = &self.parts;
-        let follower = |holder: NodeId| {
-            self.links.lock().get(&holder).map(|link| link.follower.clone())
-        };
+        let follower =
+            |holder: NodeId| self.links.lock().get(&holder).map(|link| link.follower.clone());
         match command {
             Command::Read(reads) => home.read(reads),
             Command::Follow(holder) => {
@@ -460,11 +459,8 @@ impl Shared {
             offer.inspect_err(|why| tracing::debug!(node = %one.node, why, "no holder")).ok()
         });
         let offers = join_all(offers).await;
-        let offers: Vec<_> = drawn
-            .iter()
-            .zip(offers)
-            .filter_map(|(one, offer)| Some((one.node, offer?)))
-            .collect();
+        let offers: Vec<_> =
+            drawn.iter().zip(offers).filter_map(|(one, offer)| Some((one.node, offer?))).collect();
         choice::best(&offers, log.usage().flash_bytes)
     }
 
@@ -474,8 +470,7 @@ impl Shared {
         let now = calls.env.now();
         let holders = self.machine.lock().holders().clone();
         let lost = self.lost.lock().clone();
-        let is_avoided =
-            |node| lost.get(&node).is_some_and(|lost| now.since(*lost) < AVOID_FOR);
+        let is_avoided = |node| lost.get(&node).is_some_and(|lost| now.since(*lost) < AVOID_FOR);
         let may_hold = |entry: &&Arc<Entry>| {
             entry.node == entry.host
                 && entry.node != calls.home.node

@@ -1,5 +1,5 @@
-//! The secret of a cluster: a process that knows it is a node of the cluster. [`Secret::token`] is its text,
-//! which a user carries from one host to the next.
+//! The secret of a cluster: a process that knows it is a node of the cluster. [`Secret::token`] is
+//! its text, which a user carries from one host to the next.
 
 use rekindle_base::checksum::crc32c;
 use rekindle_env::Env;
@@ -23,9 +23,13 @@ const VOUCH: &str = "rekindle 2026-11-24 a node's place";
 /// The reason why a text is no token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadToken {
-    #[error("a token begins with '{PREFIX}': `rekindle cluster token` on a node of the cluster prints it")]
+    #[error(
+        "a token begins with '{PREFIX}': `rekindle cluster token` on a node of the cluster prints it"
+    )]
     NoToken,
-    #[error("the token is not complete, or was mistyped: copy all of what `rekindle cluster token` prints")]
+    #[error(
+        "the token is not complete, or was mistyped: copy all of what `rekindle cluster token` prints"
+    )]
     Mistyped,
 }
 

@@ -25,8 +25,7 @@ pub struct Desk {
 }
 
 /// A request to drain, or not.
-pub type Drain =
-    Box<dyn Fn(bool) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+pub type Drain = Box<dyn Fn(bool) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 /// The sessions that run; its drop ends them.
 #[derive(Default)]

@@ -8,7 +8,9 @@
 use parking_lot::Mutex;
 use rekindle_env::{BoxFuture, Stream};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key,
+};
 use rustls::pki_types::{
     CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer,
     UnixTime,
@@ -196,8 +198,12 @@ fn finish(
     let key = Some(fingerprint(public.ok_or(io::ErrorKind::InvalidData)?.as_ref()));
     let (binding, label) = ([0; 32], b"EXPORTER-rekindle-peer");
     let binding = match &stream {
-        TlsStream::Client(stream) => stream.get_ref().1.export_keying_material(binding, label, None),
-        TlsStream::Server(stream) => stream.get_ref().1.export_keying_material(binding, label, None),
+        TlsStream::Client(stream) => {
+            stream.get_ref().1.export_keying_material(binding, label, None)
+        }
+        TlsStream::Server(stream) => {
+            stream.get_ref().1.export_keying_material(binding, label, None)
+        }
     };
     let binding = binding.map_err(io::Error::other)?;
     Ok((Box::new(Secure { peer, stream: Box::new(stream) }), Secured { key, binding }))

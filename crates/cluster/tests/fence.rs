@@ -1,7 +1,7 @@
-//! A model of the fence: one node and two holders, which run the product's own machines. All that may
-//! happen within a few steps is explored, and random walks go far beyond: messages that are lost or
-//! late, processes that stand still or begin anew, writes of the record that land late or whose reply
-//! is lost.
+//! A model of the fence: one node and two holders, which run the product's own machines. All that
+//! may happen within a few steps is explored, and random walks go far beyond: messages that are
+//! lost or late, processes that stand still or begin anew, writes of the record that land late or
+//! whose reply is lost.
 //!
 //! Checked in every state: what an earlier life has acknowledged or shown is at the life that the
 //! record names, and only that life shows anything.
@@ -65,8 +65,8 @@ struct Process {
     /// The holders that writes wait for.
     required: BTreeSet<usize>,
     links: [Option<Link>; HOLDERS],
-    /// The holders of a write of the record that is to be made, and the version against which it was
-    /// sent last.
+    /// The holders of a write of the record that is to be made, and the version against which it
+    /// was sent last.
     naming: Option<(BTreeSet<usize>, Option<u8>)>,
     reads: Reads,
 }
@@ -187,7 +187,8 @@ impl World {
         let now = self.now;
         if let Some(process) = self.process.as_mut().filter(|_| awake & 4 > 0) {
             process.take(now, Event::Tick);
-            for (wire, _) in self.wires.iter_mut().zip(&process.links).filter(|one| one.1.is_some()) {
+            for (wire, _) in self.wires.iter_mut().zip(&process.links).filter(|one| one.1.is_some())
+            {
                 wire.beat = Some((process.life, now));
                 wire.copy = Some((process.life, process.log));
             }
@@ -207,7 +208,8 @@ impl World {
         let Some(process) = self.process.as_mut() else { return };
         if process.log < WRITES {
             process.log += 1;
-            for (wire, _) in self.wires.iter_mut().zip(&process.links).filter(|one| one.1.is_some()) {
+            for (wire, _) in self.wires.iter_mut().zip(&process.links).filter(|one| one.1.is_some())
+            {
                 wire.copy = Some((process.life, process.log));
             }
         }
@@ -224,7 +226,8 @@ impl World {
     /// acknowledges while there are no copies, is no part of this.
     fn acknowledge(&mut self) {
         let Some(process) = &self.process else { return };
-        let has = process.required.iter().map(|holder| process.links[*holder].map_or(0, |it| it.has));
+        let has =
+            process.required.iter().map(|holder| process.links[*holder].map_or(0, |it| it.has));
         let acknowledged = has.min().unwrap_or(0).min(process.log);
         let shown = if process.may_read(self.now) { process.found } else { 0 };
         self.promised = self.promised.max(acknowledged).max(shown);
@@ -387,9 +390,8 @@ impl World {
     /// The holder at which the node's last life runs.
     fn guest(&self) -> Option<&Keeper> {
         let life = u64::from(self.record.life);
-        let is_last = |one: &&Keeper| {
-            one.machine.state() == Part::Guest && one.machine.newest().0 == life
-        };
+        let is_last =
+            |one: &&Keeper| one.machine.state() == Part::Guest && one.machine.newest().0 == life;
         self.keepers.iter().find(is_last)
     }
 
@@ -491,7 +493,9 @@ fn no_walk_of_many_steps_leads_to_two_lives() {
         }
         promised += usize::from(world.promised);
     }
-    println!("{takeovers} takeovers, {named} holders named, {deposed} deposed, {promised} promises");
+    println!(
+        "{takeovers} takeovers, {named} holders named, {deposed} deposed, {promised} promises"
+    );
     assert!(takeovers > 300 && named > 300 && deposed > 100 && promised > 1000);
 }
 

@@ -300,9 +300,9 @@ impl Log {
         self.inner.commit(position).await
     }
 
-    /// Makes everything before `position` reach `media`: flash, and the required replicas. Waits for
-    /// replicas as long as they need, and for more of them if there are fewer than asked for. Errors
-    /// as of [`Log::commit`].
+    /// Makes everything before `position` reach `media`: flash, and the required replicas. Waits
+    /// for replicas as long as they need, and for more of them if there are fewer than asked for.
+    /// Errors as of [`Log::commit`].
     pub async fn reach(&self, media: Media, position: Position) -> Result<(), Error> {
         if media.copies == 0 {
             return if media.flash { self.inner.commit(position).await } else { Ok(()) };
@@ -321,8 +321,7 @@ impl Log {
         // A replica gets what is certified, and a commit certifies.
         inner.commit(position).await?;
         let position = position.min(inner.appended());
-        let is_enough =
-            |copied: Copied| copied.required >= least && copied.position >= position;
+        let is_enough = |copied: Copied| copied.required >= least && copied.position >= position;
         inner.copies.until(is_enough, || inner.check()).await
     }
 

@@ -158,7 +158,9 @@ impl Node {
                     let left = crate::cluster::left::set_aside(env, &config.dir, node).await?;
                     tracing::warn!(%node, %host, left = %left.display(), "this host goes on as a new node");
                 }
-                Err(error @ Error::TakenOver { .. }) => return Err(Error::Copied(error.to_string())),
+                Err(error @ Error::TakenOver { .. }) => {
+                    return Err(Error::Copied(error.to_string()));
+                }
                 assembled => return assembled,
             }
         }

@@ -65,8 +65,8 @@ pub struct NodeFile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestNote {
     pub node: NodeId,
-    /// The user's permission that its folder goes on as that node; see [`Starts::permission`]. 0: its
-    /// folder needs none.
+    /// The user's permission that its folder goes on as that node; see [`Starts::permission`]. 0:
+    /// its folder needs none.
     pub permission: u64,
     /// Its folder; absent: that of its copies here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -425,7 +425,8 @@ mod tests {
     fn a_guest_is_noted_and_forgotten_durably_and_is_no_guest_of_a_copy() {
         let world = rekindle_env::sim::World::new(1, rekindle_env::sim::Faults::none());
         let (env, dir) = (world.env(), Path::new("/node"));
-        let guest = |node: u8, permission| GuestNote { node: NodeId([node; 16]), permission, folder: None };
+        let guest =
+            |node: u8, permission| GuestNote { node: NodeId([node; 16]), permission, folder: None };
         world.block_on(async {
             env.disk().create_folder(dir).await.unwrap();
             let keeper = Keeper::new(&env, dir, sample());

@@ -43,8 +43,8 @@ pub struct NodeRecord {
     /// did not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<NodeId>,
-    /// The way to that process for peers; absent: the node is in no cluster. Formats 1 and 2 did not
-    /// have it.
+    /// The way to that process for peers; absent: the node is in no cluster. Formats 1 and 2 did
+    /// not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<PeerNote>,
     /// The holders of copies of its log. Formats 1 and 2 did not have it.

@@ -114,7 +114,8 @@ pub(crate) async fn open(
         && error.kind() == io::ErrorKind::InvalidInput
         && crate::cluster::left::is_there(env, &config.dir).await
     {
-        // The file is that of a node that was taken over, which may have more there than in its log.
+        // The file is that of a node that was taken over, which may have more there than in its
+        // log.
         let file = chosen.file_name().unwrap_or_default().to_string_lossy();
         path = chosen.with_file_name(format!("{file}-{node}"));
         arena = map(&path, split.slots, split.frames_bytes).await;

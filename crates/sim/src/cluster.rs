@@ -1,11 +1,11 @@
 //! A cluster: two or three hosts keep copies of one another's logs, and take lost nodes over. Hosts
-//! die, lose their power, stand still, come back, or are lost for good; their clocks run at rates of
-//! their own; ways between them are cut, one or both; messages are slow; the store fails, loses
+//! die, lose their power, stand still, come back, or are lost for good; their clocks run at rates
+//! of their own; ways between them are cut, one or both; messages are slow; the store fails, loses
 //! replies and is far; disks with copies fail.
 //!
 //! Clients on every host write and read every volume that the host serves, old owners among them.
-//! Every block is a register, and its history must be linearizable: so no acknowledged write is lost,
-//! no read goes back in time, and no two lives serve one volume at one time.
+//! Every block is a register, and its history must be linearizable: so no acknowledged write is
+//! lost, no read goes back in time, and no two lives serve one volume at one time.
 
 mod life;
 
@@ -270,7 +270,8 @@ impl Story {
                 self.world.cut_way(&self.machines[host], &self.machines[other]);
             }
             10..=11 => {
-                let length = Duration::from_millis([100, 300, 500, 5000][self.dice.below(4) as usize]);
+                let length =
+                    Duration::from_millis([100, 300, 500, 5000][self.dice.below(4) as usize]);
                 self.say(format!("{} stands still for {length:?}", NAMES[host]));
                 self.machines[host].pause(length);
             }

@@ -43,8 +43,8 @@ mod dice;
 mod end;
 mod harm;
 mod heard;
-mod lists;
 pub mod linear;
+mod lists;
 pub mod lives;
 #[path = "../../staging/tests/staging/map.rs"]
 mod map;

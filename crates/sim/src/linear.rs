@@ -53,8 +53,7 @@ struct Zone {
 impl History {
     /// Begins a write of a value that no other write has.
     pub fn begin(&mut self, value: u64, now: Duration, by: &str) -> Open {
-        let operation =
-            Operation { is_write: true, value, from: now, to: None, by: by.to_owned() };
+        let operation = Operation { is_write: true, value, from: now, to: None, by: by.to_owned() };
         self.operations.push(operation);
         Open(self.operations.len() - 1)
     }
@@ -66,8 +65,7 @@ impl History {
 
     /// Adds a read that has found a value.
     pub fn read(&mut self, value: u64, (from, to): (Duration, Duration), by: &str) {
-        let operation =
-            Operation { is_write: false, value, from, to: Some(to), by: by.to_owned() };
+        let operation = Operation { is_write: false, value, from, to: Some(to), by: by.to_owned() };
         self.operations.push(operation);
     }
 

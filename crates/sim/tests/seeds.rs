@@ -240,7 +240,12 @@ const CLUSTER_WANTED: &[&str] = &[
 
 #[test]
 fn a_cluster_is_linearizable_and_loses_nothing() {
-    check_runs("REKINDLE_CLUSTER_SEED", CLUSTER_SHARE, cluster::run, (PAIR_TELLING, CLUSTER_WANTED));
+    check_runs(
+        "REKINDLE_CLUSTER_SEED",
+        CLUSTER_SHARE,
+        cluster::run,
+        (PAIR_TELLING, CLUSTER_WANTED),
+    );
 }
 
 #[test]

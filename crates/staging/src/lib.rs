@@ -424,7 +424,10 @@ impl Inner {
     /// one has copies.
     fn is_here(&self, vault: &Vault) -> Result<(), Error> {
         let is_copied = self.config.copied_from != Incarnation(0);
-        match is_copied && is_bound_to_its_machine(vault) && vault.incarnation <= self.config.copied_from {
+        match is_copied
+            && is_bound_to_its_machine(vault)
+            && vault.incarnation <= self.config.copied_from
+        {
             true => Err(Error::NotCopied(vault.name.clone())),
             false => Ok(()),
         }

@@ -65,7 +65,7 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
         destage_writes_per_minute: 0,
         memory_outlives_process: true,
         copied_from: Incarnation(0),
-            lease: rekindle_staging::Lease::for_ever(),
+        lease: rekindle_staging::Lease::for_ever(),
     };
     let staging = Staging::start(env.clone(), log, content.clone(), writer.clone(), config);
     let volumes = Volumes::open(Parts {

@@ -21,7 +21,9 @@ pub enum Cluster {
     #[command(after_help = "Example:\n  rekindle cluster init")]
     Init,
     /// Print the token with which other nodes join: a secret
-    #[command(after_help = "Example:\n  rekindle up --store URL --advertise HOST:PORT --join $(rekindle cluster token)")]
+    #[command(
+        after_help = "Example:\n  rekindle up --store URL --advertise HOST:PORT --join $(rekindle cluster token)"
+    )]
     Token,
     /// The nodes: where they are, whether they answer, who holds their copies
     #[command(after_help = "Example:\n  rekindle cluster ls")]

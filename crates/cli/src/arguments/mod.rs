@@ -12,12 +12,12 @@ mod volume;
 
 pub use appliance::Appliance;
 use clap::{Args, Parser, Subcommand};
+pub use cluster::Cluster;
 pub use drill::{Attach, Drill, Restart};
 pub use kept::{Purge, Rename, Resize, Restore, Rollback};
 pub use look::{
     BootReport, Completions, Cost, Debug, Inspect, Man, Space, Status, VolumeNames, Warm,
 };
-pub use cluster::Cluster;
 pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
 pub use transfer::{Export, Format, Import};

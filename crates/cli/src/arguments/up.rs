@@ -81,8 +81,8 @@ pub struct Up {
     /// Put faults in front of the store: latency=10ms,fail=20%,gone=60s
     #[arg(long, env = "REKINDLE_STORE_FAULT", hide_env_values = true, value_name = "SPEC")]
     pub store_fault: Option<String>,
-    /// Be a node of a cluster: other nodes reach this one at this address of this host, HOST:PORT or
-    /// unix:PATH. What they say is encrypted. See `rekindle cluster`
+    /// Be a node of a cluster: other nodes reach this one at this address of this host, HOST:PORT
+    /// or unix:PATH. What they say is encrypted. See `rekindle cluster`
     #[arg(long, env = "REKINDLE_ADVERTISE", hide_env_values = true, value_name = "ADDR", value_parser = address)]
     pub advertise: Option<Place>,
     /// Join the cluster of the store with this token, which `rekindle cluster token` prints on
@@ -99,8 +99,8 @@ pub struct Up {
     /// The node's name in the cluster [default: the name of the host]
     #[arg(long, env = "REKINDLE_NODE_NAME", hide_env_values = true, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// Flash for copies of other nodes' logs: twice the flash budgets of those nodes, so that a copy
-    /// that begins anew has room beside the old one [default: 8G]
+    /// Flash for copies of other nodes' logs: twice the flash budgets of those nodes, so that a
+    /// copy that begins anew has room beside the old one [default: 8G]
     #[arg(long, env = "REKINDLE_HOLD_BUDGET", hide_env_values = true, value_name = "SIZE", value_parser = parse::budget)]
     pub hold_budget: Option<u64>,
     /// Flash for acknowledged writes that are not in the store yet [default: 4G, at most half of

@@ -1,8 +1,8 @@
 //! One file a command.
 
 pub mod appliance;
-pub mod cluster;
 pub mod boot_report;
+pub mod cluster;
 pub mod completions;
 pub mod cost;
 pub mod create;

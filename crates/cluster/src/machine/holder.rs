@@ -202,8 +202,7 @@ impl Holder {
     pub fn tick(&mut self, now: Moment) -> Option<Deed> {
         match self.state {
             State::Keeping => {
-                let is_silent =
-                    self.heard.is_none_or(|heard| now.since(heard) > self.pace.suspect);
+                let is_silent = self.heard.is_none_or(|heard| now.since(heard) > self.pace.suspect);
                 if self.newest.0 == 0 || !is_silent || now < self.not_before {
                     return None;
                 }

@@ -176,7 +176,9 @@ impl Owner {
                 holder.since = now;
                 commands.push(Command::Require(node));
             }
-            Stand::Required { whole } | Stand::Recorded { whole } | Stand::Leaving { whole, .. } => {
+            Stand::Required { whole }
+            | Stand::Recorded { whole }
+            | Stand::Leaving { whole, .. } => {
                 *whole = true;
             }
         }
@@ -204,7 +206,9 @@ impl Owner {
                 return;
             }
             Stand::Following => unreachable!("what is being named is required"),
-            Stand::Required { whole } | Stand::Recorded { whole } => Stand::Leaving { whole, stays },
+            Stand::Required { whole } | Stand::Recorded { whole } => {
+                Stand::Leaving { whole, stays }
+            }
             Stand::Leaving { whole, stays: before } => {
                 Stand::Leaving { whole, stays: stays && before }
             }
@@ -217,8 +221,7 @@ impl Owner {
         let pace = self.pace;
         let is_silent = |holder: &Holder| now.since(holder.heard) > pace.replace;
         let is_late = |holder: &Holder| {
-            holder.stand == Stand::Recorded { whole: false }
-                && now.since(holder.since) > pace.whole
+            holder.stand == Stand::Recorded { whole: false } && now.since(holder.since) > pace.whole
         };
         let is_leaving = |holder: &Holder| matches!(holder.stand, Stand::Leaving { .. });
         let gone: Vec<_> = self

@@ -22,8 +22,7 @@ async fn live(env: Env, peer: Peer, told: Arc<Mutex<Told>>, seed: u64) {
     let mut random = Random::new(seed);
     let life = told.lock().life;
     let replicas: Vec<Arc<dyn Replica>> = vec![Arc::new(peer)];
-    let log =
-        open_log(&env, Path::new("/flash"), life, replicas).await.expect("its flash is well");
+    let log = open_log(&env, Path::new("/flash"), life, replicas).await.expect("its flash is well");
     let recovered = log.unfinished_volumes().await.expect("nothing is lost");
     let highest = recovered.first().map_or(0, |(_, serial)| serial.0);
     assert!(highest >= told.lock().acked || told.lock().released >= told.lock().acked);

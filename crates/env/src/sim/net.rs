@@ -73,8 +73,8 @@ fn place(host: usize, address: &Address) -> Place {
     (is_local.then_some(host), address.to_string())
 }
 
-/// Ways between hosts, from one to the other, that are cut; and wakers of the tasks that wait for the
-/// end of a cut.
+/// Ways between hosts, from one to the other, that are cut; and wakers of the tasks that wait for
+/// the end of a cut.
 #[derive(Default)]
 struct Cuts {
     ways: BTreeSet<(usize, usize)>,

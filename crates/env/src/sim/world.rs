@@ -207,8 +207,8 @@ impl World {
         self.cut_way(other, one);
     }
 
-    /// Cuts the way from one host to another: what is sent there waits for [`World::heal`]. The other
-    /// way stays, for the connections that there are.
+    /// Cuts the way from one host to another: what is sent there waits for [`World::heal`]. The
+    /// other way stays, for the connections that there are.
     pub fn cut_way(&self, from: &Host, to: &Host) {
         self.shared.lock().net.cut_way(from.index, to.index);
     }
@@ -260,8 +260,8 @@ impl Host {
         })
     }
 
-    /// Stops the process for so long (`SIGSTOP`, a machine that is stunned): none of its tasks runs,
-    /// while time goes on.
+    /// Stops the process for so long (`SIGSTOP`, a machine that is stunned): none of its tasks
+    /// runs, while time goes on.
     pub fn pause(&self, length: Duration) {
         let mut state = self.shared.lock();
         let until = state.now.saturating_add(length);
@@ -269,8 +269,8 @@ impl Host {
         host.paused_until = host.paused_until.max(until);
     }
 
-    /// Lets the monotonic clock of the host run at another rate, in thousandths of the right one. To be
-    /// called before any process runs there.
+    /// Lets the monotonic clock of the host run at another rate, in thousandths of the right one.
+    /// To be called before any process runs there.
     pub fn set_clock_rate(&self, permille: u32) {
         self.shared.lock().hosts[self.index].clock_permille = permille;
     }

@@ -4,9 +4,10 @@
 pub(super) mod kept;
 
 use super::api::{
-    AdoptFolder, Api, ApiError, BootReport, Cluster, CreateVolume, DismissNode, Dismissed, DrainNode, Event, Guest, Health,
-    Job, LogUsage, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep,
-    StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    AdoptFolder, Api, ApiError, BootReport, Cluster, CreateVolume, DismissNode, Dismissed,
+    DrainNode, Event, Guest, Health, Job, LogUsage, Shutdown, StartAttach, StartSalvage,
+    StartSpace, StartSweep, StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped,
+    WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::metrics::Render;

@@ -1,6 +1,6 @@
-//! The folder of a node that was taken over while its host was away. The host goes on as a new node,
-//! and what is left of the old one is set aside: volumes that asked for no copies have changes in its
-//! log that are nowhere else.
+//! The folder of a node that was taken over while its host was away. The host goes on as a new
+//! node, and what is left of the old one is set aside: volumes that asked for no copies have
+//! changes in its log that are nowhere else.
 //!
 //! A start that is broken off amid this does it again: `node.json` is the last file to go.
 

@@ -1,7 +1,8 @@
 //! `cluster/member.json` in a node's folder: the secret of its cluster, and the keys of this host.
 //! Page: docs/format/cluster.md.
 //!
-//! Private: whoever reads it can be a node of the cluster. The process makes all its files private.
+//! Private: a reader of the file can be a node of the cluster. The process makes all its files
+//! private.
 
 use crate::Error;
 use rekindle_base::StoreId;
@@ -74,10 +75,8 @@ impl MemberFile {
         };
         let bytes = match read.await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(|error| Error::Folder {
-                path: path.clone(),
-                reason: error.to_string(),
-            })?,
+            read => read
+                .map_err(|error| Error::Folder { path: path.clone(), reason: error.to_string() })?,
         };
         Self::decode(&bytes).map(Some).map_err(|reason| Error::Folder { path, reason })
     }

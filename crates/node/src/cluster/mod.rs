@@ -321,7 +321,9 @@ fn refresh_keys(env: &Env, file: &mut MemberFile, wanted: bool) -> Result<Vec<Ke
 }
 
 fn key(of: &HostKey) -> Result<Key, Error> {
-    let damaged = || Error::Usage("the key of this host is damaged: remove 'keys' from cluster/member.json, and another one is made".to_owned());
+    let damaged = || {
+        Error::Usage("the key of this host is damaged: remove 'keys' from cluster/member.json, and another one is made".to_owned())
+    };
     let digits = of.pkcs8.as_bytes();
     let bytes: Option<Vec<u8>> = digits
         .chunks(2)
@@ -331,9 +333,7 @@ fn key(of: &HostKey) -> Result<Key, Error> {
 }
 
 fn pins(keys: &[Key], of: &[HostKey]) -> Vec<Pin> {
-    let pin = |(key, of): (&Key, &HostKey)| Pin {
-        key: key.fingerprint(),
-        until: Timestamp(of.until),
-    };
+    let pin =
+        |(key, of): (&Key, &HostKey)| Pin { key: key.fingerprint(), until: Timestamp(of.until) };
     keys.iter().zip(of).map(pin).collect()
 }

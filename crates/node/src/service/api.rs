@@ -10,8 +10,8 @@ use rekindle_base::Kind;
 use rekindle_datastore::Room;
 use rekindle_front::http::api::{
     AdoptFolder, Answer, Api, ApiError, BootReport, Cluster, CreateVolume, Debug, DismissNode,
-    Dismissed, DrainNode, Event, Guest, Health, Job, LogUsage, Shutdown, StartAttach, StartSalvage, StartSpace,
-    StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    Dismissed, DrainNode, Event, Guest, Health, Job, LogUsage, Shutdown, StartAttach, StartSalvage,
+    StartSpace, StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use rekindle_volume::{Account, Salvage, StopProgress};
 use serde_json::json;

@@ -17,9 +17,7 @@ use rekindle_cluster::roster::{Entry, Roster};
 use rekindle_cluster::watch::Watch;
 use rekindle_cluster::{Desk, HeldNode, Secret};
 use rekindle_env::{Address, BoxFuture};
-use rekindle_front::http::api::{
-    ApiError, Cluster, ClusterNode, CopiesHolder, Guest, HeldCopies,
-};
+use rekindle_front::http::api::{ApiError, Cluster, ClusterNode, CopiesHolder, Guest, HeldCopies};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
@@ -121,8 +119,8 @@ async fn set_draining(node: &Arc<Node>, on: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Tells the holders of a node's copies, and the store, that it stops in good order: it is not taken
-/// over.
+/// Tells the holders of a node's copies, and the store, that it stops in good order: it is not
+/// taken over.
 pub(crate) async fn rest(node: &Node) {
     let Some(membership) = node.membership() else { return };
     let noted = node.own.change(|record| record.resting = true);
@@ -174,7 +172,8 @@ pub(crate) async fn init(service: &Service, node: &Arc<Node>) -> Result<Cluster,
     };
     // First: a cluster without a known secret would be in the way for ever.
     file.write(&node.env, &config.dir).await.map_err(guests::words)?;
-    let failed = |source: rekindle_datastore::Error| ApiError::new(source.kind(), source.to_string());
+    let failed =
+        |source: rekindle_datastore::Error| ApiError::new(source.kind(), source.to_string());
     if !record::create(&node.writer, &secret).await.map_err(failed)?
         && record::is_secret(&node.writer, &secret).await.map_err(failed)? != Some(true)
     {
@@ -184,8 +183,7 @@ pub(crate) async fn init(service: &Service, node: &Arc<Node>) -> Result<Cluster,
              `rekindle up --join TOKEN` joins it",
         ));
     }
-    let holder =
-        open_holder(&node.env, config, node.scale()).await.map_err(guests::words)?;
+    let holder = open_holder(&node.env, config, node.scale()).await.map_err(guests::words)?;
     let joined = Joined::new(&node.env, config, file, (address, holder), node.scale());
     let joined = joined.await.map_err(guests::words)?;
     let note = joined.note(node.id);
@@ -227,11 +225,7 @@ pub(crate) async fn rotate(service: &Service, node: &Arc<Node>) -> Result<(), Ap
 }
 
 /// Writes the way to this host into the records of all nodes that run here.
-async fn note_place(
-    service: &Service,
-    node: &Arc<Node>,
-    member: &Member,
-) -> Result<(), ApiError> {
+async fn note_place(service: &Service, node: &Arc<Node>, member: &Member) -> Result<(), ApiError> {
     for node in [vec![node.clone()], service.guests().serving()].concat() {
         let note = member.note();
         node.own.change(|record| record.peer = Some(note.clone())).await.map_err(conflict)?;
@@ -295,8 +289,8 @@ pub(crate) async fn adopt(
     Ok(describe(node, id, &guest))
 }
 
-/// Removes a node for ever that is gone for good: it is not started any more, and no sweep waits for
-/// it.
+/// Removes a node for ever that is gone for good: it is not started any more, and no sweep waits
+/// for it.
 pub(crate) async fn remove(
     service: &Service,
     node: &Arc<Node>,
@@ -312,8 +306,7 @@ pub(crate) async fn remove(
         return Err(conflict(format!("node {id} answers: stop it first")));
     }
     let volumes = node.volumes.list().await?;
-    let owned: Vec<_> =
-        volumes.iter().filter(|info| info.vault.owner == Some(id)).collect();
+    let owned: Vec<_> = volumes.iter().filter(|info| info.vault.owner == Some(id)).collect();
     if let Some(first) = owned.first() {
         return Err(conflict(format!(
             "node {id} has {} volume(s), '{}' among them: its copies or its folder go on with them, see `rekindle cluster \
@@ -322,13 +315,10 @@ pub(crate) async fn remove(
             first.vault.name
         )));
     }
-    let writer = rekindle_datastore::record::Writer::new(
-        node.env.clone(),
-        node.store.clone(),
-        id,
-    );
+    let writer = rekindle_datastore::record::Writer::new(node.env.clone(), node.store.clone(), id);
     let writer = writer.with_secret(node.identity.secret);
-    let failed = |source: rekindle_datastore::Error| ApiError::new(source.kind(), source.to_string());
+    let failed =
+        |source: rekindle_datastore::Error| ApiError::new(source.kind(), source.to_string());
     let held = crate::record::read(&writer).await.map_err(failed)?;
     let held = held.ok_or_else(|| conflict(format!("node {id} has no record any more")))?;
     let mut removed = held.value.clone();
@@ -342,8 +332,7 @@ pub(crate) async fn remove(
 /// The cluster as a user sees it. Asks all nodes whether they are there.
 pub(crate) async fn show(service: &Service, node: &Arc<Node>) -> Cluster {
     let guests = service.guests().all();
-    let described =
-        guests.iter().map(|(id, guest)| describe(node, *id, guest)).collect::<Vec<_>>();
+    let described = guests.iter().map(|(id, guest)| describe(node, *id, guest)).collect::<Vec<_>>();
     let Some(membership) = node.membership() else {
         return Cluster { node: node.id.to_string(), guests: described, ..Cluster::default() };
     };

@@ -77,8 +77,8 @@ async fn begin(
     Node::assemble_as(&host.env, config, host.kit.clone(), role).await
 }
 
-/// Starts the guests that this host had before, in the background: those that `node.json` names, and
-/// those whose records name this host.
+/// Starts the guests that this host had before, in the background: those that `node.json` names,
+/// and those whose records name this host.
 pub(crate) async fn start(service: &Service, host: &Arc<Node>) {
     for note in host.home.guests().await {
         service.guests().set(note.node, Guest::Starting(None));
@@ -148,17 +148,14 @@ async fn has_begun_here(host: &Node, folder: &Path, node: NodeId) -> bool {
     else {
         return false;
     };
-    let writer = rekindle_datastore::record::Writer::new(
-        host.env.clone(),
-        host.store.clone(),
-        node,
-    );
+    let writer =
+        rekindle_datastore::record::Writer::new(host.env.clone(), host.store.clone(), node);
     let found = record::read(&writer.with_secret(host.identity.secret)).await;
     found.is_ok_and(|found| found.is_some_and(|held| held.value.nonce == Some(landed.nonce)))
 }
 
-/// Goes on with the node of a folder that a user has found: of a host that is lost, or of one of its
-/// holders. Asked again, returns with the same guest.
+/// Goes on with the node of a folder that a user has found: of a host that is lost, or of one of
+/// its holders. Asked again, returns with the same guest.
 pub(crate) async fn adopt(
     service: &Service,
     host: &Arc<Node>,
@@ -174,7 +171,8 @@ pub(crate) async fn adopt(
     if id == host.id || guests.find(id).await?.is_some() {
         return Ok(id);
     }
-    // Nothing vouches for copies; a folder of its own is vouched for by the starts that it has seen.
+    // Nothing vouches for copies; a folder of its own is vouched for by the starts that it has
+    // seen.
     let permission = if home.is_own() { 0 } else { host.env.random_u64() };
     let note = GuestNote { node: id, permission, folder: Some(folder.clone()) };
     let guest = begin(host, &folder, permitted(&note), None).await.map_err(words)?;

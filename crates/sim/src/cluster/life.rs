@@ -35,7 +35,8 @@ impl Run {
             }
             self.stage.serving.lock()[host] = Some(served.clone());
             for at in 0..self.volumes.len() {
-                let client = self.clone().client((env.clone(), host, served.clone()), at, dice.fork());
+                let client =
+                    self.clone().client((env.clone(), host, served.clone()), at, dice.fork());
                 self.stage.act(&env, host, "client", client);
             }
             let ended = loop {
@@ -187,13 +188,7 @@ impl Run {
         }
     }
 
-    fn note(
-        &self,
-        volume: &Volume,
-        from: Duration,
-        found: &[u8],
-        by: &str,
-    ) -> Result<(), String> {
+    fn note(&self, volume: &Volume, from: Duration, found: &[u8], by: &str) -> Result<(), String> {
         for (block, bytes) in found.chunks(BLOCK).enumerate() {
             let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
             if bytes.chunks(8).any(|eight| eight != value.to_le_bytes()) {
@@ -235,7 +230,8 @@ impl Run {
             let all_serve = cluster.guests.iter().all(|guest| guest.state != "starting");
             let guests = cluster.guests.iter().filter(|guest| guest.state == "serving");
             let mut ready = guests.map(|guest| is_ready(&guest.holders));
-            if !(cluster.member && is_ready(&cluster.holders) && all_serve && ready.all(|one| one)) {
+            if !(cluster.member && is_ready(&cluster.holders) && all_serve && ready.all(|one| one))
+            {
                 return false;
             }
             for (at, volume) in self.volumes.iter().enumerate() {

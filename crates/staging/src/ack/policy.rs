@@ -6,7 +6,7 @@
 //! | `back` | `flash` | any | flash, all copies | flash, all copies |
 //! | `back` | `memory` | outlives the process, N = 0 | nothing: it is appended | flash |
 //! | `back` | `memory` | otherwise | flash, all copies; the user is told | flash, all copies |
-//! | `back` | any | any, N = 0, the log is made of copies | the datastore; the user is told | the datastore |
+//! | `back` | any | any, N = 0, a log of copies | the datastore; the user is told | the datastore |
 //! | `through` | any | any | the datastore | the datastore |
 //! | `uncached` | any | any | the datastore | the datastore |
 //!

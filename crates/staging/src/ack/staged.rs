@@ -304,8 +304,8 @@ impl Staged {
         self.gate.lock().in_service()
     }
 
-    /// Returns the error by which a read must not be answered now, if there is one. A kind that reads
-    /// its home itself asks after a read, since another node may have the volume by then.
+    /// Returns the error by which a read must not be answered now, if there is one. A kind that
+    /// reads its home itself asks after a read, since another node may have the volume by then.
     pub fn check_read(&self) -> Result<(), Error> {
         self.serves()?;
         if self.may_read() { Ok(()) } else { Err(Error::Unleased(self.name.clone())) }

@@ -1,7 +1,7 @@
 //! Tests of the parent module: tables, and a model of lives over copied folders.
 
-use crate::Policy;
 use super::*;
+use crate::Policy;
 use crate::destage::commit::{Attempt, Verdict, judge, tests::vault};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
