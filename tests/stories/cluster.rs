@@ -92,7 +92,7 @@ impl Hosts {
         let lost = &mut self.hosts[host];
         lost.kill_all()?;
         std::fs::remove_dir_all(&lost.dir)?;
-        let _ = std::fs::remove_file(lost.warm());
+        lost.remove_warm();
         Ok(())
     }
 

@@ -470,7 +470,7 @@ fn no_two_lives_promise_anything_at_one_time() {
 #[test]
 fn no_walk_of_many_steps_leads_to_two_lives() {
     let (mut takeovers, mut promised, mut named, mut deposed) = (0, 0, 0, 0);
-    for seed in 1..6000u64 {
+    for seed in 1..3000u64 {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut random = |below: usize| {
             state ^= state << 13;
@@ -496,7 +496,7 @@ fn no_walk_of_many_steps_leads_to_two_lives() {
     println!(
         "{takeovers} takeovers, {named} holders named, {deposed} deposed, {promised} promises"
     );
-    assert!(takeovers > 300 && named > 300 && deposed > 100 && promised > 1000);
+    assert!(takeovers > 300 && named > 100 && deposed > 300 && promised > 1000);
 }
 
 #[test]

@@ -86,6 +86,9 @@ struct Run {
     disks_fail: AtomicBool,
     /// Whether the faults are over.
     is_calm: AtomicBool,
+    /// The hosts whose daemon has ended because its node goes on elsewhere. A supervisor would start
+    /// it again.
+    replaced: [AtomicBool; HOSTS],
 }
 
 impl Run {
@@ -136,6 +139,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
         values: AtomicU64::new(1),
         disks_fail: AtomicBool::new(false),
         is_calm: AtomicBool::new(true),
+        replaced: Default::default(),
     });
     let machines: Vec<Host> = NAMES.iter().map(|name| world.host(name)).collect();
     for machine in &machines {
@@ -198,7 +202,11 @@ impl Story {
             }
         }
         self.calm()?;
-        if self.dice.below(2) == 0 {
+        // One host alone has no holder, and a volume that would rather wait than go on does so.
+        let may_be_alone = self.run.volumes.iter().all(|volume| {
+            volume.is_alone() || volume.setup.on_missing_copy == MissingCopy::StepDown
+        });
+        if self.dice.below(2) == 0 && (self.hosts > 2 || may_be_alone) {
             self.lose_a_host()?;
         }
         self.check()?;
@@ -212,9 +220,25 @@ impl Story {
     /// Lets some time pass.
     fn pass(&mut self, most_ms: u64) -> Result<(), String> {
         let time = Duration::from_millis(1 + self.dice.below(most_ms));
-        self.world.run_until(Stop::Time(time));
+        let end = self.world.elapsed() + time;
+        while self.world.elapsed() < end {
+            let rest = end.saturating_sub(self.world.elapsed());
+            self.world.run_until(Stop::Time(rest.min(PAUSE)));
+            self.tend();
+        }
         self.run.stage.check()?;
         self.check()
+    }
+
+    /// Starts daemons again that have ended because their nodes go on elsewhere.
+    fn tend(&mut self) {
+        for host in 0..self.hosts {
+            if self.run.replaced[host].load(Ordering::Relaxed) {
+                // The guests of the process end with it.
+                self.crash(host);
+                self.begin(host);
+            }
+        }
     }
 
     /// Judges the histories so far.
@@ -236,8 +260,10 @@ impl Story {
     fn crash(&mut self, host: usize) {
         self.say(format!("{} dies", NAMES[host]));
         self.is_up[host] = false;
+        self.run.replaced[host].store(false, Ordering::Relaxed);
         let machine = (&self.machines[host], host);
-        self.run.stage.crash(machine, Ack::Flash, &mut self.dice, &mut self.outcome);
+        let ack = self.run.setups[host].ack;
+        self.run.stage.crash(machine, ack, &mut self.dice, &mut self.outcome);
     }
 
     fn some_host(&mut self) -> usize {
@@ -307,10 +333,15 @@ impl Story {
         }
     }
 
-    /// Ends all faults but those of lost hosts.
+    /// Ends all faults but those of lost hosts. A log that has met a failing disk needs a restart.
     fn heal(&mut self) {
         self.say("healed".to_owned());
-        self.run.disks_fail.store(false, Ordering::Relaxed);
+        if self.run.disks_fail.swap(false, Ordering::Relaxed) {
+            for host in (0..self.hosts).filter(|host| self.is_up[*host]).collect::<Vec<_>>() {
+                self.crash(host);
+                self.begin(host);
+            }
+        }
         self.world.heal();
         self.world.change_faults(|faults| {
             (faults.write_error, faults.sync_error) = (0.0, 0.0);
@@ -337,12 +368,18 @@ impl Story {
     fn settle(&mut self) -> Result<(), String> {
         self.run.is_calm.store(true, Ordering::Relaxed);
         let env = self.world.env();
-        let settled = self.run.clone().settled(env.clone(), self.is_up, self.hosts);
-        let waited = self.world.block_on(env.timeout(SETTLES_WITHIN, settled));
-        self.check()?;
-        match waited {
-            Ok(done) => done,
-            Err(_) => Err(format!("it does not settle: {}", self.seen())),
+        let end = self.world.elapsed() + SETTLES_WITHIN;
+        loop {
+            let settled = self.run.clone().settled(env.clone(), self.is_up, self.hosts);
+            let waited = self.world.block_on(env.timeout(PAUSE * 60, settled));
+            self.check()?;
+            if let Ok(done) = waited {
+                return done;
+            }
+            self.tend();
+            if self.world.elapsed() > end {
+                return Err(format!("it does not settle: {}", self.seen()));
+            }
         }
     }
 

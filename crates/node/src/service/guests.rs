@@ -99,10 +99,16 @@ pub(crate) async fn start(service: &Service, host: &Arc<Node>) {
 /// Goes on with a node whose last life has begun here, as its record and its folder say. Any other
 /// record that names this host is of a takeover that was broken off: the holder's watch sees to it.
 async fn go_on(service: Service, host: Weak<Node>, member: Arc<Member>, node: NodeId) {
+    // From then on, no lease is granted to any other life, whatever start of it fails here.
+    let mut is_lent = false;
     loop {
         let Some(host) = host.upgrade() else { return };
         let entry = match member.roster.read(node).await {
             Ok(Some(entry)) if entry.host == host.id && !entry.is_removed => entry,
+            Ok(_) if is_lent => {
+                service.guests().remove(node);
+                return member.holder.give_back(node).await;
+            }
             Ok(_) => return,
             Err(_) => {
                 let env = host.env.clone();
@@ -112,11 +118,12 @@ async fn go_on(service: Service, host: Weak<Node>, member: Arc<Member>, node: No
             }
         };
         let folder = copies_folder(&host.config, node);
-        if !has_begun_here(&host, &folder, node).await {
+        if !is_lent && !has_begun_here(&host, &folder, node).await {
             return;
         }
         service.guests().set(node, Guest::Starting(None));
         let lent = member.holder.host(node, entry.incarnation).await;
+        is_lent |= lent.is_ok();
         let begun = match lent {
             Ok(_) => begin(&host, &folder, None, None).await,
             Err(reason) => Err(Error::Folder { path: folder, reason }),

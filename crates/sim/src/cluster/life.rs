@@ -19,39 +19,35 @@ const STORE: [&str; 5] =
     ["", "", "latency=2ms", "latency=1ms,fail=5%,lie=10%", "latency=20ms,late=5%"];
 
 impl Run {
-    /// Runs a host: its daemon, which is started again when it was replaced.
+    /// Runs a host: its daemon and its clients.
     pub(super) async fn live(
         self: Arc<Self>,
         env: Env,
         host: usize,
         mut dice: Dice,
     ) -> Result<(), String> {
+        let served = self.start(&env, host).await?;
+        self.join(&env, &served, host).await?;
+        if !self.is_calm.load(Ordering::Relaxed) {
+            let words = STORE[dice.below(STORE.len() as u64) as usize];
+            served.faults.set(words.parse().expect("ours"));
+        }
+        self.stage.serving.lock()[host] = Some(served.clone());
+        for at in 0..self.volumes.len() {
+            let client = self.clone().client((env.clone(), host, served.clone()), at, dice.fork());
+            self.stage.act(&env, host, "client", client);
+        }
         loop {
-            let served = self.start(&env, host).await?;
-            self.join(&env, &served, host).await?;
-            if !self.is_calm.load(Ordering::Relaxed) {
-                let words = STORE[dice.below(STORE.len() as u64) as usize];
-                served.faults.set(words.parse().expect("ours"));
-            }
-            self.stage.serving.lock()[host] = Some(served.clone());
-            for at in 0..self.volumes.len() {
-                let client =
-                    self.clone().client((env.clone(), host, served.clone()), at, dice.fork());
-                self.stage.act(&env, host, "client", client);
-            }
-            let ended = loop {
-                match served.ended() {
-                    Some(ended) => break ended,
-                    None if self.stage.is_ending() => return Ok(()),
-                    None => env.sleep(PAUSE).await,
-                }
-            };
-            match ended {
-                Err(why) if why.contains("taken over") => {
+            match served.ended() {
+                Some(Err(why)) if why.contains("taken over") => {
                     heard::note("cluster: a host goes on as a new node");
                     self.stage.serving.lock()[host] = None;
+                    self.replaced[host].store(true, Ordering::Relaxed);
+                    return Ok(());
                 }
-                ended => return ended,
+                Some(ended) => return ended,
+                None if self.stage.is_ending() => return Ok(()),
+                None => env.sleep(PAUSE).await,
             }
         }
     }
@@ -108,6 +104,7 @@ impl Run {
             return if volume.is_alone() { Ok(None) } else { Err(error.message) };
         }
         match error.kind {
+            Kind::Io if self.disks_fail.load(Ordering::Relaxed) => Ok(None),
             kind if kind.is_retryable() => Ok(None),
             Kind::Fenced | Kind::NotFound | Kind::Conflict => Ok(None),
             _ => Err(format!("{} cannot be attached: {}", volume.name, error.message)),
@@ -165,7 +162,7 @@ impl Run {
                 volume.blocks.lock()[block].end(open, self.now());
                 Ok(true)
             }
-            Err(error) => may_fail(&error),
+            Err(error) => may_fail(&error, self.disks_fail.load(Ordering::Relaxed)),
         }
     }
 
@@ -174,7 +171,7 @@ impl Run {
         let mut found = vec![0xee; SIZE];
         match device.read(0, &mut found).await {
             Ok(()) => self.note(volume, from, &found, by).map(|()| true),
-            Err(error) => may_fail(&error),
+            Err(error) => may_fail(&error, self.disks_fail.load(Ordering::Relaxed)),
         }
     }
 
@@ -184,7 +181,7 @@ impl Run {
         match device.read_now(0, &mut found) {
             Ok(true) => self.note(volume, from, &found, by).map(|()| true),
             Ok(false) => Ok(true),
-            Err(error) => may_fail(&error),
+            Err(error) => may_fail(&error, self.disks_fail.load(Ordering::Relaxed)),
         }
     }
 
@@ -264,8 +261,10 @@ impl Run {
 
 /// Whether a client may see an error, whose change may have happened or not; `false`: it connects
 /// anew.
-fn may_fail(error: &rekindle_volume::Error) -> Result<bool, String> {
+fn may_fail(error: &rekindle_volume::Error, disks_fail: bool) -> Result<bool, String> {
     match error.kind() {
+        // A guest's log is on a disk with copies.
+        Kind::Io if disks_fail => Ok(false),
         Kind::Fenced => {
             heard::note("fenced: told");
             Ok(false)
