@@ -2,10 +2,9 @@
 
 use crate::lives::{Shared, check, fill};
 use anyhow::{Context, Result, ensure};
-use e2e::daemon::{Daemon as Host, binary, scratch};
 use e2e::promises::Promises;
 use e2e::random::for_story;
-use e2e::shell::{Shell, wait_until};
+use e2e::shell::wait_until;
 use e2e::{Daemon, Options};
 use rekindle_nbd_client::NbdClient;
 use rustix::process::{Pid, Signal, kill_process};
@@ -36,7 +35,7 @@ impl Hosts {
     fn new(name: &str, count: usize) -> Result<Self> {
         let shared = Shared::new(name)?;
         let options = Self::options(&shared, 0, &[], None);
-        let first = Host::start_with(&format!("{name}-one"), options)?;
+        let first = Daemon::start_with(&format!("{name}-one"), options)?;
         let made = first.cli(&["cluster", "init"])?;
         ensure!(made["member"] == true && made["name"] == "one", "{made}");
         let token =
@@ -62,7 +61,7 @@ impl Hosts {
         let number = self.hosts.len();
         let more = [&["--join", &self.token], more].concat();
         let options = Self::options(&self.shared, number, &more, None);
-        self.hosts.push(Host::start_with(&format!("{}-{}", self.name, NAMES[number]), options)?);
+        self.hosts.push(Daemon::start_with(&format!("{}-{}", self.name, NAMES[number]), options)?);
         Ok(())
     }
 
@@ -143,7 +142,8 @@ fn check_at(promises: &mut Promises, daemon: &Daemon, volume: &str) -> Result<()
     Ok(())
 }
 
-fn refusal<T>(refused: Result<T>, why: &str) -> Result<()> {
+fn refusal<T, E: Into<anyhow::Error>>(refused: Result<T, E>, why: &str) -> Result<()> {
+    let refused = refused.map_err(Into::into);
     let told = format!("{:#}", refused.err().with_context(|| format!("it is not refused: {why}"))?);
     ensure!(told.contains(why), "{told}");
     Ok(())
@@ -160,7 +160,7 @@ fn hosts_join_by_a_token_and_a_wrong_one_is_refused_by_name() -> Result<()> {
     }
     let start = |name: &str, more: &[&str]| {
         let options = Hosts::options(&hosts.shared, 2, more, None);
-        Host::start_with(&format!("cl-join-{name}"), options)
+        Daemon::start_with(&format!("cl-join-{name}"), options)
     };
     let mistyped = hosts.token.replace("rekindle1-", "rekindle1-0");
     refusal(start("mistyped", &["--join", &mistyped]), "mistyped")?;
@@ -173,7 +173,7 @@ fn hosts_join_by_a_token_and_a_wrong_one_is_refused_by_name() -> Result<()> {
         Err(_) => {
             let shared = Shared::new("cl-join-other")?;
             let options = Hosts::options(&shared, 0, &[], None);
-            let first = Host::start_with("cl-join-other-one", options)?;
+            let first = Daemon::start_with("cl-join-other-one", options)?;
             first.cli(&["cluster", "init"])?;
             let token =
                 first.cli(&["cluster", "token"])?["token"].as_str().context("one")?.to_owned();
@@ -183,7 +183,7 @@ fn hosts_join_by_a_token_and_a_wrong_one_is_refused_by_name() -> Result<()> {
     refusal(start("other", &["--join", &elsewhere.token]), "the token is of another cluster")?;
     refusal(hosts.hosts[0].cli(&["cluster", "init"]), "is in a cluster already")?;
     // Without --advertise, nothing listens and nothing is asked.
-    let alone = Host::start_with("cl-join-alone", hosts.shared.options(None, &[]))?;
+    let alone = Daemon::start_with("cl-join-alone", hosts.shared.options(None, &[]))?;
     refusal(alone.cli(&["cluster", "init"]), "--advertise")?;
     let shown = alone.cli(&["cluster", "ls"])?;
     ensure!(shown["member"] == false && shown["nodes"] == serde_json::json!([]), "{shown}");
