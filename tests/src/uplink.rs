@@ -17,8 +17,10 @@ pub struct Way {
     pub rate: u64,
     /// The time that a request is under way.
     pub latency: Duration,
-    /// One request of so many is refused, and so is the first upload of a pack.
+    /// One request of so many is refused, and so is the first upload of a pack. 0: none.
     pub refuses_one_of: u64,
+    /// The connection breaks amid a request with more bytes than so many.
+    pub breaks_after: usize,
 }
 
 /// What has gone up.
@@ -120,12 +122,18 @@ impl Shared {
             }
             server.write_all(&seen)?;
             seen.clear();
+            let whole = left;
             while left > 0 {
                 let most = left.min(piece.len());
                 let length = self.take(&mut client, &mut piece[..most])?;
                 anyhow::ensure!(length > 0, "the client has hung up");
                 server.write_all(&piece[..length])?;
                 left -= length;
+                if left > 0 && whole - left > self.way.breaks_after {
+                    server.shutdown(std::net::Shutdown::Both)?;
+                    client.shutdown(std::net::Shutdown::Both)?;
+                    return Ok(());
+                }
             }
             if let Some(pack) = pack {
                 let mut sent = self.sent.lock().expect("no thread panics");
@@ -152,12 +160,13 @@ impl Shared {
     /// Counts a request, and decides whether it is refused.
     fn refuses(&self, pack: Option<&str>) -> bool {
         let mut sent = self.sent.lock().expect("no thread panics");
-        let first = pack.is_some() && sent.packs.is_empty();
+        let often = self.way.refuses_one_of;
+        let first = often > 0 && pack.is_some() && sent.packs.is_empty();
         sent.requests += 1;
         if let Some(pack) = pack {
             sent.packs.entry(pack.to_owned()).or_default().0 += 1;
         }
-        let refuses = first || sent.requests.is_multiple_of(self.way.refuses_one_of);
+        let refuses = first || (often > 0 && sent.requests.is_multiple_of(often));
         sent.refused += u64::from(refuses);
         refuses
     }

@@ -4,8 +4,14 @@
 //! Two kinds of reads are noted: those that miss the cache, and hits that reach the mark of a
 //! stream (half of what has been fetched for it is used up, or nothing has been fetched yet). So a
 //! hit costs a few comparisons, and the data ahead of a sequential reader never runs out.
+//!
+//! The window of a stream grows to the usual size with its first reads, and beyond it while its
+//! reader waits for what is being fetched: until it covers what the store gives within its latency.
 
-use crate::limits::{AHEAD_BYTES_MAX, AHEAD_BYTES_MIN, AHEAD_SLACK_BYTES, STREAMS_MAX};
+use crate::limits::{
+    AHEAD_BYTES_MIN, AHEAD_BYTES_USUAL, AHEAD_METADATA_BYTES, AHEAD_SLACK_BYTES, AHEAD_STEP_BYTES,
+    STREAMS_MAX,
+};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +19,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A mark that no read reaches.
 const NEVER: u64 = u64::MAX;
 
+/// A noted read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Noted {
+    /// All of it was in memory.
+    Hit,
+    /// Its reader waits.
+    Miss,
+}
+
+/// What a sequential reader needs next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fetch {
+    pub(crate) data: Range<u64>,
+    /// The range whose metadata is to be fetched; only after a miss.
+    pub(crate) metadata: Option<Range<u64>>,
+}
+
 /// The sequential streams of one volume.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     streams: Mutex<Streams>,
+    /// Longest window, bytes.
+    window_max: u64,
     /// The mark of each stream: a hit that covers this byte is noted.
     marks: [AtomicU64; STREAMS_MAX],
 }
@@ -36,17 +61,29 @@ struct Stream {
     next: u64,
     /// End of the range that is fetched, or being fetched.
     until: u64,
-    /// Length of the next fetch, bytes.
+    /// Bytes that are to be fetched ahead of the reader.
     window: u64,
+    /// End of the range whose metadata is fetched.
+    metadata_until: u64,
 }
 
-impl Default for Ahead {
-    fn default() -> Self {
-        Self { streams: Mutex::default(), marks: std::array::from_fn(|_| AtomicU64::new(NEVER)) }
+impl Stream {
+    /// The bytes that are left when more of the window is fetched.
+    fn refill_at(&self) -> u64 {
+        self.window - (self.window / 2).min(AHEAD_STEP_BYTES)
     }
 }
 
 impl Ahead {
+    /// Makes the streams of a volume, with windows of so many bytes at most.
+    pub fn new(window_max: u64) -> Self {
+        Self {
+            streams: Mutex::default(),
+            window_max: window_max.max(AHEAD_BYTES_MIN),
+            marks: std::array::from_fn(|_| AtomicU64::new(NEVER)),
+        }
+    }
+
     /// Whether a hit must be noted.
     pub fn is_marked(&self, position: u64, length: u64) -> bool {
         self.marks.iter().any(|mark| mark.load(Ordering::Relaxed).wrapping_sub(position) < length)
@@ -64,21 +101,32 @@ impl Ahead {
         self.marks[index].store(NEVER, Ordering::Relaxed);
     }
 
-    /// Notes a read and returns the range to fetch now, if any.
-    pub fn note(&self, position: u64, length: u64) -> Option<Range<u64>> {
+    /// Notes a read and returns what to fetch now, if anything.
+    pub fn note(&self, position: u64, length: u64, noted: Noted) -> Option<Fetch> {
         let mut streams = self.streams.lock();
-        let (index, fetch) = streams.note(position, position.saturating_add(length));
+        let end = position.saturating_add(length);
+        let (index, fetch) = streams.note(position, end, noted, self.window_max);
         let stream = &streams.streams[index];
         // With nothing fetched, the read that follows is noted even if it is a hit: what lies
         // behind a chunk may have come with it.
-        let mark = if stream.until > stream.next { stream.until - stream.window / 2 } else { 0 };
+        let mark = if stream.until > stream.next {
+            stream.until.saturating_sub(stream.refill_at())
+        } else {
+            0
+        };
         self.marks[index].store(mark.max(stream.next), Ordering::Relaxed);
         fetch
     }
 }
 
 impl Streams {
-    fn note(&mut self, position: u64, end: u64) -> (usize, Option<Range<u64>>) {
+    fn note(
+        &mut self,
+        position: u64,
+        end: u64,
+        noted: Noted,
+        window_max: u64,
+    ) -> (usize, Option<Fetch>) {
         self.noted += 1;
         let used = self.noted;
         let belongs = |stream: &Stream| {
@@ -89,38 +137,61 @@ impl Streams {
         let Some(index) = self.streams.iter().position(belongs) else {
             let oldest =
                 (0..STREAMS_MAX).min_by_key(|index| self.streams[*index].used).unwrap_or_default();
-            self.streams[oldest] = Stream { used, next: end, until: end, window: AHEAD_BYTES_MIN };
+            let window = AHEAD_BYTES_MIN;
+            self.streams[oldest] =
+                Stream { used, next: end, until: end, window, metadata_until: end };
             return (oldest, None);
         };
         let stream = &mut self.streams[index];
         stream.used = used;
+        // The reader waits for bytes that are being fetched: they were asked for too late.
+        let waits = noted == Noted::Miss && position < stream.until;
         stream.next = stream.next.max(end);
         stream.until = stream.until.max(stream.next);
-        if stream.until - stream.next > stream.window / 2 {
+        let grows_to = if waits { window_max } else { AHEAD_BYTES_USUAL.min(window_max) };
+        if !waits && stream.until - stream.next > stream.refill_at() {
             return (index, None);
         }
-        let fetch = stream.until..stream.next.saturating_add(stream.window);
-        stream.until = fetch.end;
-        stream.window = (stream.window * 2).min(AHEAD_BYTES_MAX);
-        (index, Some(fetch))
+        let window_end = stream.next.saturating_add(stream.window);
+        let data = stream.until..window_end.min(stream.until.saturating_add(AHEAD_STEP_BYTES));
+        stream.window = stream.window.max((stream.window * 2).min(grows_to));
+        if data.is_empty() {
+            return (index, None);
+        }
+        stream.until = data.end;
+        let metadata_end = data.end.saturating_add(AHEAD_METADATA_BYTES);
+        let is_short =
+            metadata_end - stream.metadata_until.min(metadata_end) >= AHEAD_METADATA_BYTES / 2;
+        let metadata = (noted == Noted::Miss && is_short).then(|| {
+            let from = stream.metadata_until.max(data.start);
+            stream.metadata_until = metadata_end;
+            from..metadata_end
+        });
+        (index, Some(Fetch { data, metadata }))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::AHEAD_BYTES_MAX;
 
     const READ: u64 = 64 * 1024;
 
+    fn ahead() -> Ahead {
+        Ahead::new(AHEAD_BYTES_MAX)
+    }
+
     /// Reads at `position`; the read is a hit below `fetched`. Returns the range to fetch now.
     fn read(ahead: &Ahead, fetched: u64, position: u64) -> Option<Range<u64>> {
-        let hit = position + READ <= fetched;
-        if hit && !ahead.is_marked(position, READ) { None } else { ahead.note(position, READ) }
+        let noted = if position + READ <= fetched { Noted::Hit } else { Noted::Miss };
+        let is_noted = noted == Noted::Miss || ahead.is_marked(position, READ);
+        is_noted.then(|| ahead.note(position, READ, noted)).flatten().map(|fetch| fetch.data)
     }
 
     #[test]
     fn a_sequential_reader_is_kept_ahead_of() {
-        let ahead = Ahead::default();
+        let ahead = ahead();
         let (mut fetched, mut misses) = (0, 0);
         for step in 0..1000 {
             misses += u32::from((step + 1) * READ > fetched);
@@ -130,16 +201,70 @@ mod tests {
                     fetched == 0 || fetch.start == fetched,
                     "nothing twice, nothing left out: {fetch:?} {fetched}"
                 );
-                assert!(fetch.end - (step + 1) * READ <= AHEAD_BYTES_MAX);
+                assert!(fetch.end - (step + 1) * READ <= AHEAD_BYTES_USUAL, "no reader waited");
                 fetched = fetch.end;
             }
         }
         assert_eq!(misses, 2, "all but the first two are hits");
     }
 
+    /// Makes 2,000 reads, one after the other, from a store in which each fetch takes as long as
+    /// `slow` reads. Returns how many of the second half waited, and how far ahead fetches went.
+    fn read_slowly(ahead: &Ahead, slow: u64) -> (u32, u64) {
+        let (mut waits, mut distance, mut now) = (0, 0, 0);
+        let mut fetches: Vec<(Range<u64>, u64)> = Vec::new();
+        for step in 0..2000 {
+            let (begin, end) = (step * READ, (step + 1) * READ);
+            let is_in = |fetch: &Range<u64>| fetch.start < end && begin < fetch.end;
+            let mine = fetches.iter().filter(|(fetch, _)| is_in(fetch));
+            let there = mine.map(|(_, there)| *there).max().unwrap_or(now + slow);
+            let noted = if there > now { Noted::Miss } else { Noted::Hit };
+            waits += u32::from(noted == Noted::Miss && step >= 1000);
+            if (noted == Noted::Miss || ahead.is_marked(begin, READ))
+                && let Some(fetch) = ahead.note(begin, READ, noted)
+            {
+                distance = distance.max(fetch.data.end - end);
+                assert!(fetch.data.end - fetch.data.start <= AHEAD_STEP_BYTES);
+                fetches.push((fetch.data, now + slow));
+            }
+            now = now.max(there) + 1;
+        }
+        (waits, distance)
+    }
+
+    #[test]
+    fn the_window_grows_until_no_reader_waits_and_no_further() {
+        // 6.25 MiB are read while one fetch is under way.
+        let slow = 100;
+        let (waits, distance) = read_slowly(&ahead(), slow);
+        assert_eq!(waits, 0);
+        assert!((slow * READ..AHEAD_BYTES_MAX).contains(&distance), "{distance}");
+        let (waits, _) = read_slowly(&Ahead::new(AHEAD_BYTES_USUAL), slow);
+        assert!(waits > 10, "{waits}: a window of the usual size is too short");
+    }
+
+    #[test]
+    fn metadata_comes_in_long_stretches_and_for_a_sequence_only() {
+        let ahead = ahead();
+        let (mut until, mut count) = (None, 0);
+        for step in 0..10_000 {
+            let Some(fetch) = ahead.note(step * READ, READ, Noted::Miss) else { continue };
+            let Some(metadata) = fetch.metadata else { continue };
+            assert!(until.is_none_or(|until| until == metadata.start), "nothing twice");
+            assert!(metadata.end >= fetch.data.end + AHEAD_METADATA_BYTES / 2);
+            until = Some(metadata.end);
+            count += 1;
+        }
+        let read = 10_000 * READ;
+        assert!(
+            until.is_some_and(|until| until > read)
+                && count <= 2 + read / (AHEAD_METADATA_BYTES / 2)
+        );
+    }
+
     #[test]
     fn a_hit_right_behind_a_first_miss_begins_the_sequence() {
-        let ahead = Ahead::default();
+        let ahead = ahead();
         assert_eq!(read(&ahead, 0, 0), None);
         // The first chunk came with its neighbours.
         let fetched = 4 * READ;
@@ -149,16 +274,16 @@ mod tests {
 
     #[test]
     fn random_reads_fetch_nothing() {
-        let ahead = Ahead::default();
+        let ahead = ahead();
         for step in 1..1000u64 {
             let scattered = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8;
-            assert_eq!(ahead.note(scattered, 4096), None);
+            assert_eq!(ahead.note(scattered, 4096, Noted::Miss), None);
         }
     }
 
     #[test]
     fn streams_do_not_disturb_one_another() {
-        let ahead = Ahead::default();
+        let ahead = ahead();
         let (apart, mut fetched, mut misses) = (1 << 40, [0; 4], 0);
         for step in 0..256 {
             for (stream, fetched) in fetched.iter_mut().enumerate() {
@@ -174,9 +299,9 @@ mod tests {
 
     #[test]
     fn the_end_of_the_address_space_is_no_overflow() {
-        let ahead = Ahead::default();
+        let ahead = ahead();
         for position in [u64::MAX - 10, u64::MAX - 5, u64::MAX] {
-            ahead.note(position, 20);
+            ahead.note(position, 20, Noted::Miss);
             assert!(!ahead.is_marked(0, 4096));
         }
     }

@@ -9,6 +9,8 @@
 //! 2026-11-23-chunks-by-content.md.
 
 use crate::layout::{CHUNK_PAGES_MAX, Layout, Run};
+use crate::limits;
+use crate::spare::Spare;
 use rekindle_base::checksum::crc32c_seeded;
 use rekindle_content::Stretch;
 use std::ops::Range;
@@ -67,6 +69,7 @@ pub(crate) struct Cutting {
     /// Whether `bytes` lie apart from what came before.
     is_apart: bool,
     cut: Cut,
+    spare: Spare,
 }
 
 /// Pages of the volume, in their order, and the new chunks that some of them show.
@@ -86,7 +89,7 @@ pub(crate) enum Piece {
 }
 
 impl Cutting {
-    pub fn new(cutter: Cutter, page_bytes: u64) -> Self {
+    pub fn new(cutter: Cutter, page_bytes: u64, spare: Spare) -> Self {
         let page_bytes = usize::try_from(page_bytes).expect("a page is small");
         Self {
             cutter,
@@ -97,6 +100,7 @@ impl Cutting {
             seen: 0,
             is_apart: false,
             cut: Cut::default(),
+            spare,
         }
     }
 
@@ -151,8 +155,16 @@ impl Cutting {
     /// Ends the stretch of whole chunks. What is behind them begins the next one.
     fn end_stretch(&mut self) {
         if let Some(end) = self.ends.last() {
-            let rest = self.bytes.split_off(*end);
-            let bytes = std::mem::replace(&mut self.bytes, rest).into();
+            // The next stretch is likely to be as long.
+            let mut rest = Vec::new();
+            if *end >= limits::SPARE_BYTES_MIN {
+                rest = self.spare.take();
+                rest.clear();
+                rest.reserve_exact(end + end / 8);
+            }
+            rest.extend_from_slice(&self.bytes[*end..]);
+            self.bytes.truncate(*end);
+            let bytes = self.spare.lend(std::mem::replace(&mut self.bytes, rest));
             let (ends, is_apart) =
                 (std::mem::take(&mut self.ends), std::mem::take(&mut self.is_apart));
             self.cut.stretches.push(Stretch { bytes, ends, is_apart });
@@ -233,7 +245,8 @@ mod tests {
 
     #[test]
     fn chunks_that_lie_side_by_side_make_a_stretch_and_zeros_are_no_distance() {
-        let mut cutting = Cutting::new(Cutter::new(Layout::default(), 7), PAGE_BYTES);
+        let mut cutting =
+            Cutting::new(Cutter::new(Layout::default(), 7), PAGE_BYTES, Spare::default());
         let pages = |numbers: Range<u64>| numbers.map(page).collect::<Vec<_>>().concat();
         // A page of zeros, and pages that nothing was written to.
         cutting.pages(0, &[pages(0..20), vec![0; PAGE_BYTES as usize], pages(21..40)].concat());

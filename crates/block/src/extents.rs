@@ -5,7 +5,7 @@
 //! touching it. A reader pads a chunk that ends early with zeros, and treats a longer one than its
 //! layout allows as damage.
 
-use crate::ahead::Ahead;
+use crate::ahead::{Ahead, Fetch, Noted};
 use crate::cut::Cutter;
 use crate::layout::{Layout, Run};
 use crate::limits;
@@ -42,7 +42,9 @@ impl Extents {
             page_bytes,
             shift: page_bytes.trailing_zeros(),
             cutter: Cutter::new(layout, content.cut_key()),
-            ahead: Ahead::default(),
+            ahead: Ahead::new(
+                limits::AHEAD_BYTES_MAX.min(content.cache_bytes_max() / limits::AHEAD_CACHE_SHARE),
+            ),
             content,
         }
     }
@@ -190,24 +192,30 @@ impl Extents {
         Ok(())
     }
 
-    /// Fetches the range that a sequential reader needs next: its metadata, and more, then its
-    /// chunks in the background.
-    async fn fetch_ahead(&self, root: &Root, bytes: Range<u64>) {
-        let end = bytes.end.min(self.size());
-        let metadata_end = bytes.end.saturating_add(limits::AHEAD_METADATA_BYTES).min(self.size());
-        let pages = self.pages(bytes.start, metadata_end.saturating_sub(bytes.start));
+    /// Fetches what a sequential reader needs next: metadata, then chunks in the background.
+    async fn fetch_ahead(&self, root: &Root, fetch: Fetch) {
+        let size = self.size();
+        let end = fetch.data.end.min(size);
+        let within = |bytes: &Range<u64>| {
+            self.pages(bytes.start, bytes.end.min(size).saturating_sub(bytes.start))
+        };
         // Only a hint: a read of that range returns the error, if there is one.
-        if let Ok(runs) = self.runs(root, pages).await {
+        if let Ok(runs) = self.runs(root, within(&fetch.data)).await {
             let wanted = runs.into_iter().take_while(|(run, _)| self.byte(run.page) < end);
             let pointers: Vec<Pointer> = wanted.map(|(_, pointer)| pointer).collect();
             self.content.prefetch(&pointers, Class::Data);
+        }
+        if let Some(metadata) = fetch.metadata {
+            let keys = self.layout.keys(&within(&metadata));
+            tree::prefetch(&self.content, root, keys);
         }
     }
 
     /// Fetches ahead after a hit, as far as the cached tree nodes tell. A plain call.
     #[cold]
     fn fetch_ahead_now(&self, root: &Root, position: u64, length: u64) {
-        let Some(bytes) = self.ahead.note(position, length) else { return };
+        let Some(fetch) = self.ahead.note(position, length, Noted::Hit) else { return };
+        let bytes = fetch.data;
         let end = bytes.end.min(self.size());
         let pages = self.pages(bytes.start, end.saturating_sub(bytes.start));
         let (mut pointers, mut page) = (Vec::new(), pages.start);
@@ -289,13 +297,14 @@ impl RangeHome for Extents {
         keep: bool,
     ) -> BoxFuture<'a, Result<(), StagingError>> {
         Box::pin(async move {
-            let ahead = if keep { self.ahead.note(position, out.len() as u64) } else { None };
+            let length = out.len() as u64;
+            let ahead = if keep { self.ahead.note(position, length, Noted::Miss) } else { None };
             match ahead {
                 // The client's own read is polled first.
-                Some(bytes) => {
+                Some(fetch) => {
                     let (read, ()) = future::join(
                         self.copy(root, position, out, keep),
-                        self.fetch_ahead(root, bytes),
+                        self.fetch_ahead(root, fetch),
                     )
                     .await;
                     read

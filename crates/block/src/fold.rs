@@ -1,31 +1,20 @@
 //! Writing: a batch of changes becomes chunks and a new tree.
 //!
-//! A fold goes in windows: while one is cut into chunks and written, the pages of the next are
-//! assembled; what remains of their old bytes is fetched concurrently.
+//! A fold goes in windows ([`crate::windows`]): while the chunks of one are written, the next is
+//! assembled and cut.
 
-use crate::cut::{Cut, Cutting, Piece};
+use crate::cut::{Cut, Piece};
 use crate::extents::Extents;
 use crate::layout::{Layout, Run};
 use crate::limits;
-use crate::plan::{Part, Plan, Step};
 use crate::widen::{REACH_PAGES, widen};
-use bytes::Bytes;
+use crate::windows::Windows;
 use futures_util::{StreamExt, TryStreamExt, future, stream};
 use rekindle_content::tree::{self, Root};
-use rekindle_content::{Batch, Class, Error, Pointer};
+use rekindle_content::{Batch, Error, Pointer};
 use rekindle_staging::{Error as StagingError, Fold};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
-
-/// A step that is ready to be written.
-enum Ready {
-    /// New bytes of whole pages, from this one on.
-    Pages(u64, Vec<u8>),
-    Clear(Range<u64>),
-}
-
-/// Old bytes that remain in the pages of a step.
-type Old = Vec<(Run, Pointer)>;
 
 /// The tree under construction.
 struct Growing {
@@ -51,24 +40,13 @@ impl Extents {
         changes: &[Fold],
     ) -> Result<Root, StagingError> {
         let wide = self.widened(root, changes).await?;
-        let mut plan = Plan::new(changes, self.size(), self.page_bytes, wide);
+        let mut windows = Windows::new(self, *root, changes, wide);
         let mut growing = Growing::new(*root);
-        let mut cutting = Cutting::new(self.cutter, self.page_bytes);
-        let mut ready = self.prepare(root, changes, self.window(&mut plan)).await?;
-        while !ready.is_empty() {
-            for step in ready {
-                match step {
-                    Ready::Pages(first, data) => cutting.pages(first, &data),
-                    Ready::Clear(pages) => cutting.clear(pages),
-                }
-            }
-            let window = self.window(&mut plan);
-            let written = self.write_cut(batch, &mut growing, cutting.take());
-            let next = self.prepare(root, changes, window);
-            (_, ready) = future::try_join(written, next).await?;
+        let mut next = windows.next().await?;
+        while let Some(cut) = next {
+            let written = self.write_cut(batch, &mut growing, cut);
+            (_, next) = future::try_join(written, windows.next()).await?;
         }
-        cutting.end_chunk();
-        self.write_cut(batch, &mut growing, cutting.take()).await?;
         self.apply(batch, &mut growing).await?;
         Ok(growing.root)
     }
@@ -97,83 +75,6 @@ impl Extents {
         let wide = stream::iter(touched).map(look).buffered(limits::ASSEMBLED_MAX);
         let wide: Vec<_> = wide.try_filter_map(future::ok).try_collect().await?;
         Ok(tree::joined(wide))
-    }
-
-    /// Takes the steps that fit into one window.
-    fn window(&self, plan: &mut Plan<'_>) -> Vec<Step> {
-        let (mut steps, mut bytes) = (Vec::new(), 0);
-        while bytes < limits::WINDOW_BYTES
-            && let Some(step) = plan.next()
-        {
-            bytes += match &step {
-                Step::Clear(_) => self.page_bytes,
-                // A chunk is read whole, however few of its pages remain.
-                Step::Assemble { pages, old, .. } => {
-                    let chunks = old.len() as u64 * self.layout.chunk_pages_max().div_ceil(4);
-                    (pages.end - pages.start + chunks) * self.page_bytes
-                }
-            };
-            steps.push(step);
-        }
-        steps
-    }
-
-    /// Assembles the pages of a window, several steps concurrently, in order.
-    async fn prepare(
-        &self,
-        root: &Root,
-        changes: &[Fold],
-        steps: Vec<Step>,
-    ) -> Result<Vec<Ready>, StagingError> {
-        let find = async |step: &Step| {
-            let Step::Assemble { old: pages, .. } = step else { return Ok(Vec::new()) };
-            let mut old = Old::new();
-            for pages in pages {
-                old.extend(self.runs(root, pages.clone()).await?);
-            }
-            Ok::<_, Error>(old)
-        };
-        let old = stream::iter(&steps).map(find).buffered(limits::ASSEMBLED_MAX);
-        let old: Vec<Old> = old.try_collect().await?;
-        // Pages that were written together lie together, so they are fetched together.
-        let mut pointers: Vec<Pointer> =
-            old.iter().flatten().map(|(_, pointer)| *pointer).collect();
-        pointers.dedup();
-        let chunks = self.content.read_many(&pointers, Class::Data, false).await?;
-        let chunks: HashMap<Pointer, Bytes> = pointers.into_iter().zip(chunks).collect();
-        let chunks = &chunks;
-        let prepare = async |(step, old): (Step, Old)| match step {
-            Step::Clear(pages) => Ok(Ready::Clear(pages)),
-            Step::Assemble { pages, parts, .. } => {
-                let bytes = self.assemble(changes, &pages, old, chunks, &parts).await?;
-                Ok(Ready::Pages(pages.start, bytes))
-            }
-        };
-        let ready = stream::iter(steps.into_iter().zip(old)).map(prepare);
-        ready.buffered(limits::ASSEMBLED_MAX).try_collect().await
-    }
-
-    async fn assemble(
-        &self,
-        changes: &[Fold],
-        pages: &Range<u64>,
-        old: Old,
-        chunks: &HashMap<Pointer, Bytes>,
-        parts: &[Part],
-    ) -> Result<Vec<u8>, StagingError> {
-        let bytes = |pages: u64| pages * self.page_bytes;
-        let narrow = |pages| usize::try_from(bytes(pages)).expect("a step is small");
-        let mut data = vec![0; narrow(pages.end - pages.start)];
-        for (run, pointer) in old {
-            let at = narrow(run.page - pages.start);
-            let out = &mut data[at..at + narrow(run.count)];
-            self.fill(&pointer, &chunks[&pointer], bytes(run.from), out)?;
-        }
-        for part in parts {
-            let out = &mut data[part.at..part.at + part.length];
-            changes[part.change].source.read(part.start, out).await?;
-        }
-        Ok(data)
     }
 
     /// Writes the chunks that were cut, and notes what the tree is to show.

@@ -13,7 +13,9 @@ mod kind;
 mod layout;
 mod limits;
 mod plan;
+mod spare;
 mod widen;
+mod windows;
 
 pub use device::Device;
 pub use extents::Extents;

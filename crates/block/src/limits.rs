@@ -8,6 +8,10 @@ pub const ASSEMBLED_MAX: usize = 32;
 pub const STEP_BYTES_MAX: u64 = MIB;
 /// Bytes that a fold holds in one window; the next window is made while this one is written.
 pub const WINDOW_BYTES: u64 = 4 * MIB;
+/// Buffers of a window's steps and chunks that a fold keeps for the next windows, at most.
+pub const SPARE_MAX: usize = 6;
+/// A shorter buffer is not kept, bytes.
+pub const SPARE_BYTES_MIN: usize = 256 << 10;
 /// Tree changes that a fold collects before it applies them.
 pub const CHANGES_MAX: usize = 64 * 1024;
 /// Pages of the first look into a large cleared range.
@@ -26,10 +30,17 @@ pub const SCATTERED_RUNS: usize = 12;
 pub const STREAMS_MAX: usize = 8;
 /// Length of the first read-ahead of a stream; the next ones double.
 pub const AHEAD_BYTES_MIN: u64 = 128 * KIB;
-/// Longest read-ahead.
-pub const AHEAD_BYTES_MAX: u64 = 4 * MIB;
+/// Read-ahead to which the window of every stream grows.
+pub const AHEAD_BYTES_USUAL: u64 = 4 * MIB;
+/// Longest read-ahead, of a stream whose reader has waited for shorter ones: 500 MiB/s from a store
+/// that answers after 60 ms.
+pub const AHEAD_BYTES_MAX: u64 = 32 * MIB;
+/// A window takes at most this share of the cache, so that no stream evicts what it has not read.
+pub const AHEAD_CACHE_SHARE: u64 = 16;
+/// Most bytes that one read has fetched ahead: a larger window is filled step by step.
+pub const AHEAD_STEP_BYTES: u64 = 4 * MIB;
 /// Distance from the expected position up to which a read still belongs to its stream.
 pub const AHEAD_SLACK_BYTES: u64 = 64 * KIB;
 /// Metadata is fetched this much further ahead than data, in bytes of the volume. A hit finds its
 /// chunks only by cached tree nodes.
-pub const AHEAD_METADATA_BYTES: u64 = 16 * MIB;
+pub const AHEAD_METADATA_BYTES: u64 = 256 * MIB;

@@ -8,6 +8,7 @@ use crate::index::Index;
 use crate::live::{Hold, Live};
 use crate::moved::MovedNotes;
 use crate::name::{Namer, PackMap};
+use crate::pack::blobs::Blobs;
 use crate::pack::reader::Body;
 use crate::pack::writer::{Pool, Sealed};
 use crate::single_flight::SingleFlight;
@@ -59,6 +60,8 @@ pub(crate) struct Inner {
     pub(crate) pool: Arc<Pool>,
     /// Compressors that no task uses.
     pub(crate) compressors: Mutex<Vec<Compressor>>,
+    /// Room for blobs that are made ahead, for reuse.
+    blobs: Mutex<Vec<Blobs>>,
     pub(crate) uploads: Arc<Semaphore>,
     /// The packs that small batches share: data, metadata.
     pub(crate) shared: [Shared; 2],
@@ -134,6 +137,7 @@ impl Content {
             moved: MovedNotes::default(),
             pool: Pool::new(config.uploads.min(4) + 1),
             compressors: Mutex::default(),
+            blobs: Mutex::default(),
             uploads: Arc::new(Semaphore::new(config.uploads)),
             shared: Default::default(),
             counters: Counters::default(),
@@ -161,10 +165,21 @@ impl Content {
         crate::name::cut_key(&self.inner.config.secret)
     }
 
+    /// A number of the store's secret, by which files that a node keeps are known as this store's.
+    pub(crate) fn store_fingerprint(&self) -> [u8; 16] {
+        crate::name::store_fingerprint(&self.inner.config.secret)
+    }
+
     /// Keeps a sweep from ending: see [`Hold`].
     #[must_use]
     pub fn hold(&self) -> Hold {
         self.inner.live.hold()
+    }
+
+    /// Most bytes that the cache of chunks takes.
+    #[must_use]
+    pub fn cache_bytes_max(&self) -> u64 {
+        self.inner.config.cache_bytes
     }
 
     /// Counters.
@@ -193,6 +208,20 @@ impl Inner {
     pub(crate) fn compressor(&self) -> Compressor {
         let kept = self.compressors.lock().pop();
         kept.unwrap_or_else(|| Compressor::new(self.config.compression))
+    }
+
+    /// Room for blobs; [`Inner::used`] takes it back.
+    pub(crate) fn room(&self) -> Blobs {
+        self.blobs.lock().pop().unwrap_or_default()
+    }
+
+    /// Takes room for blobs back. Fresh memory would cost page faults, and be zeroed.
+    pub(crate) fn used(&self, mut blobs: Blobs) {
+        blobs.clear();
+        let mut spare = self.blobs.lock();
+        if spare.len() < limits::BLOBS_KEPT_MAX {
+            spare.push(blobs);
+        }
     }
 
     /// Returns a complete pack that may not be in the store yet.

@@ -53,6 +53,9 @@ pub enum Error {
     /// A sweep was stopped, by its owner or because another sweeper took over.
     #[error("the sweep was stopped: {0}")]
     Stopped(String),
+    /// The counts of a sweep find room neither on the node's disk nor in RAM.
+    #[error("there is no room for the counts of the sweep: {0}; free some of the node's disk")]
+    NoRoomForCounts(String),
     /// This start of the node was dismissed (`rekindle sweep dismiss`), and other nodes have not
     /// waited for it.
     #[error(
@@ -84,6 +87,7 @@ impl Error {
             Error::Format(crate::format::Bad::Newer { .. }) => Kind::Unsupported,
             Error::Invalid(_) => Kind::Invalid,
             Error::Stopped(_) => Kind::Conflict,
+            Error::NoRoomForCounts(_) => Kind::Full,
             Error::Dismissed => Kind::Fenced,
         }
     }

@@ -220,7 +220,7 @@ impl Inner {
     }
 
     /// Fetches the chunks of a group as [`Inner::fetch`] does. One ranged read gives most of them;
-    /// the others are fetched one by one. `away` is that of [`complete`].
+    /// the others are fetched one by one. `away` is that of [`unless_away`].
     pub(crate) async fn fetch_each(
         self: &Arc<Self>,
         group: Vec<Pointer>,
@@ -273,10 +273,27 @@ impl Inner {
     }
 }
 
-/// Reads those chunks of a group, one by one, that a ranged read has not given. Once the store does
-/// not answer a read, its error is in `away`, and all other chunks get it: the caller would else
-/// wait out the retries of each.
-pub(crate) async fn complete<F: Future<Output = Result<Body, Error>>>(
+/// Reads a chunk, one of many. Once the store does not answer one of these reads, its error is in
+/// `away`, and the reads that follow get it: the caller would else wait out the retries of each.
+pub(crate) async fn unless_away(
+    away: &OnceLock<Error>,
+    read: impl Future<Output = Result<Body, Error>>,
+) -> Result<Body, Error> {
+    if let Some(error) = away.get() {
+        return Err(error.clone());
+    }
+    let result = read.await;
+    if let Err(error @ Error::Store(store)) = &result
+        && store.kind() == Kind::Unavailable
+    {
+        away.get_or_init(|| error.clone());
+    }
+    result
+}
+
+/// Reads those chunks of a group, one by one, that a ranged read has not given. `away` is that of
+/// [`unless_away`].
+async fn complete<F: Future<Output = Result<Body, Error>>>(
     group: Vec<Pointer>,
     mut bodies: Vec<Option<Body>>,
     away: &OnceLock<Error>,
@@ -285,18 +302,10 @@ pub(crate) async fn complete<F: Future<Output = Result<Body, Error>>>(
     bodies.resize(group.len(), None);
     let read = &read;
     let each = group.into_iter().zip(bodies).map(|(pointer, body)| async move {
-        if let Some(body) = body {
-            return (pointer, Ok(body));
-        }
-        if let Some(error) = away.get() {
-            return (pointer, Err(Error::clone(error)));
-        }
-        let result = read(pointer).await;
-        if let Err(error @ Error::Store(store)) = &result
-            && store.kind() == Kind::Unavailable
-        {
-            away.get_or_init(|| error.clone());
-        }
+        let result = match body {
+            Some(body) => Ok(body),
+            None => unless_away(away, read(pointer)).await,
+        };
         (pointer, result)
     });
     stream::iter(each).buffered(limits::FETCH_WINDOW).collect().await

@@ -53,16 +53,20 @@ pub const BUNDLE_CHUNK_BYTES_MIN: usize = 256;
 pub const BUNDLE_RUN_BYTES: usize = 256 << 10;
 /// Longest bundle that is made of chunks of several places, bytes.
 pub const BUNDLE_APART_BYTES: usize = 64 << 10;
+/// Blobs that are made ahead whose room is kept for the next ones: those of a fold's window.
+pub const BLOBS_KEPT_MAX: usize = 32;
 /// Bundles that stay decompressed in RAM for the reader of the neighbours, bytes.
 pub const BUNDLES_KEPT_BYTES: usize = 4 << 20;
 /// Nodes (or chunks) of one operation fetched together.
 pub const FETCH_WINDOW: usize = 32;
-/// Nodes of a tree that are read ahead of need, at most: 18 MiB of them.
+/// Nodes of a tree that one call reads ahead of need, at most: 18 MiB of them.
 pub const READ_AHEAD_NODES: usize = 1024;
 /// Prefetches in flight, at most; more are not started.
 pub const PREFETCH_MAX: usize = 64;
 /// A prefetch joins chunks of one pack that lie at most this far apart, bytes.
 pub const PREFETCH_GAP_BYTES: u64 = 64 << 10;
+/// Tree nodes come with those of their siblings that lie within so many bytes of them in the pack.
+pub const BESIDE_BYTES: u64 = 128 << 10;
 /// Longest ranged read of a prefetch, bytes.
 pub const PREFETCH_READ_BYTES_MAX: u64 = 4 << 20;
 /// Metadata chunks that a walk over everything reads at once.
@@ -93,8 +97,26 @@ pub const CONDEMNED_MAX: usize = 4096;
 pub const COMPACTION_ROUND_BYTES: u64 = 256 << 20;
 /// Interval at which a sweep looks whether the other nodes have agreed.
 pub const SWEEP_POLL: std::time::Duration = std::time::Duration::from_secs(2);
-/// One bit of a live map stands for this many bytes of a pack.
-pub const LIVE_GRANULE_BYTES: u32 = 4096;
+/// Packs of a class that a sweep lists in RAM: 20 MiB of them. More go through a file.
+pub const LISTED_IN_RAM: usize = 1 << 20;
+/// Packs that a sweep finds dead, at most; the rest is left to the next one.
+pub const DEAD_FOUND_MAX: usize = 1 << 20;
+/// Packs that are named and not listed, whose notes a sweep looks for, at most.
+pub const UNLISTED_MAX: usize = 1 << 10;
+/// Mostly dead packs that a sweep considers, those first of which most is dead.
+pub const SPARSE_FOUND_MAX: usize = 1 << 16;
+/// Notes in the store, at most: with more, no pack is compacted.
+pub const NOTES_MAX: usize = 1 << 20;
+/// Sources that an acknowledgement names, at most; with more, the sweep reads all of them.
+pub const ACK_SOURCES_MAX: usize = 4096;
+/// Time after which a sweep counts everything anew, to compare.
+pub const RECOUNT_AFTER: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3600);
+/// RAM for packs whose counts are being changed, bytes.
+pub const TALLY_OPEN_BYTES: usize = 48 << 20;
+/// Changes of counts that are sorted in RAM: 64 MiB of them.
+pub const TALLY_SORTED_CHANGES: usize = 2 << 20;
+/// Files of a tally in RAM, bytes, where the disk has no room for them.
+pub const TALLY_MEMORY_BYTES: u64 = 96 << 20;
 /// Verified chunks that [`crate::verify`] remembers, so that shared chunks are read once.
 pub const VERIFIED_NAMES_MAX: usize = 1 << 19;
 /// Doubted places of a pack that are remembered one by one; with more all of the pack is doubted.

@@ -16,6 +16,11 @@ pub(crate) fn key(pack: PackId) -> String {
     format!("{PREFIX}{pack}")
 }
 
+/// Returns the pack whose note has this key.
+pub(crate) fn pack_of(key: &str) -> Option<PackId> {
+    key.strip_prefix(PREFIX)?.parse().ok()
+}
+
 /// Notes that were read lately, and the places that reads have proven.
 #[derive(Default)]
 pub(crate) struct MovedNotes {
@@ -103,6 +108,27 @@ impl MovedNotes {
         if let Some(note) = self.state.lock().notes.get(&pack) {
             return Ok(Some(note.clone()));
         }
+        self.read(store, pack).await
+    }
+
+    /// Whether this process has written the note of a pack.
+    pub(crate) fn is_own(&self, pack: &PackId) -> bool {
+        self.state.lock().own.contains(pack)
+    }
+
+    /// Returns the note of a pack as it is now, whatever was read before; `None` without one.
+    pub(crate) async fn look(
+        &self,
+        store: &Store,
+        pack: PackId,
+    ) -> Result<Option<Arc<Moved>>, Error> {
+        match self.own(&pack) {
+            Some(note) => Ok(Some(note)),
+            None => self.read(store, pack).await,
+        }
+    }
+
+    async fn read(&self, store: &Store, pack: PackId) -> Result<Option<Arc<Moved>>, Error> {
         let bytes = match store.get(&key(pack)).await {
             Ok((bytes, _)) => bytes,
             Err(rekindle_datastore::Error::NotFound(_)) => return Ok(None),
@@ -111,6 +137,12 @@ impl MovedNotes {
         let note = Arc::new(moved::decode(&bytes)?);
         self.keep(note.clone());
         Ok(Some(note))
+    }
+
+    /// Returns a note that this process has written, if it is at hand: no other process writes it.
+    fn own(&self, pack: &PackId) -> Option<Arc<Moved>> {
+        let state = self.state.lock();
+        state.notes.get(pack).filter(|_| state.own.contains(pack)).cloned()
     }
 
     /// Keeps a note that this process has written.

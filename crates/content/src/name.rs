@@ -63,6 +63,12 @@ pub(crate) fn chunker_parameters(secret: &[u8; 32]) -> (u32, u32) {
     (word(0) | 1, word(4))
 }
 
+/// Fingerprint of the store, for files that a node keeps.
+pub(crate) fn store_fingerprint(secret: &[u8; 32]) -> [u8; 16] {
+    let key = blake3::derive_key("rekindle content 2026-11 fingerprint of a store", secret);
+    std::array::from_fn(|at| key[at])
+}
+
 /// Key of the cuts that a kind of volume makes itself.
 pub(crate) fn cut_key(secret: &[u8; 32]) -> u64 {
     let key = blake3::derive_key("rekindle content 2026-11 cuts between pages", secret);

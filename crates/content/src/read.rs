@@ -9,15 +9,17 @@
 
 use crate::bundles::BundlePlace;
 use crate::content::{Inner, add};
-use crate::fetch::{Sharing, complete, neighbours};
+use crate::fetch::{Sharing, neighbours, unless_away};
 use crate::name::Name;
 use crate::pack::reader::{self, Body};
 use crate::{Class, Content, Error, Pointer, limits, pack};
 use bytes::Bytes;
+use futures_util::future::{FutureExt, join_all};
 use futures_util::stream::{self, StreamExt};
 use rekindle_env::boot::{Source, Watch};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
+use tokio::sync::Semaphore;
 
 /// The choice whether a chunk that is read from the store stays in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +79,7 @@ impl Content {
         let missing = pointers
             .iter()
             .filter(|pointer| self.inner.cache.get(&pointer.name).is_none())
+            .filter(|pointer| !self.inner.flights.is_under_way(pointer))
             .copied()
             .collect();
         for group in neighbours(missing) {
@@ -171,66 +174,136 @@ impl Inner {
         class: Class,
         keep: Keep,
     ) -> Result<Body, Error> {
+        if let Some(body) = self.at_hand_or_missed(pointer, keep) {
+            return Ok(body);
+        }
+        let place = *pointer;
+        self.read_absent(pointer, class, keep, |inner| async move { inner.fetch_any(&place).await })
+            .await
+    }
+
+    /// Returns a chunk that is at hand, else notes that it was missed. A walk over everything says
+    /// nothing about what readers miss.
+    fn at_hand_or_missed(&self, pointer: &Pointer, keep: Keep) -> Option<Body> {
         let miss = match self.at_hand(pointer, keep) {
-            Ok(body) => return Ok(body),
+            Ok(body) => return Some(body),
             Err(miss) => miss,
         };
-        let watch = self.env.watch();
-        add(&self.counters.cache_misses, 1);
-        // A walk over everything says nothing about what readers miss.
         if keep == Keep::Yes {
             self.warm.missed(miss);
             if let Some(miss) = miss {
-                self.env.boot_missed(miss.as_str(), watch);
+                self.env.boot_missed(miss.as_str(), self.env.watch());
             }
         }
-        let pointer = *pointer;
+        None
+    }
+
+    /// Reads a chunk that is not at hand: by `fetch`, or as one of those that wait for it.
+    async fn read_absent<F>(
+        self: &Arc<Self>,
+        pointer: &Pointer,
+        class: Class,
+        keep: Keep,
+        fetch: impl FnOnce(Arc<Self>) -> F,
+    ) -> Result<Body, Error>
+    where
+        F: Future<Output = Result<Body, Error>> + Send + 'static,
+    {
+        let watch = self.env.watch();
+        add(&self.counters.cache_misses, 1);
+        let (inner, name) = (self.clone(), pointer.name);
         let read = || {
-            let inner = self.clone();
+            let fetched = fetch(inner.clone());
             async move {
                 // A reader that was a moment faster may have left the chunk there.
-                match inner.cache.get(&pointer.name) {
+                match inner.cache.get(&name) {
                     Some(body) => Ok(body),
-                    None => inner.fetch_any(&pointer).await,
+                    None => fetched.await,
                 }
             }
         };
-        let body = self.flights.share(pointer, read).await?;
-        self.fetched(&pointer, Source::Store, watch);
+        let body = self.flights.share(*pointer, read).await?;
+        self.fetched(pointer, Source::Store, watch);
         if keep == Keep::Yes {
-            self.keep(pointer.name, class, body.clone());
+            self.keep(name, class, body.clone());
         }
         Ok(body)
     }
 
-    /// Reads the chunks of a group with one ranged read. Those that it cannot give (they were
-    /// moved, are not uploaded yet or are damaged, or the store failed) are read one by one. `away`
-    /// is that of [`complete`].
+    /// Reads a chunk, and with the same request those of `others` that lie beside it in its pack.
+    /// These are a hint: the ones that the request does not give stay where they are.
+    pub(crate) async fn read_beside(
+        self: &Arc<Self>,
+        pointer: &Pointer,
+        others: impl Iterator<Item = Pointer>,
+        class: Class,
+    ) -> Result<Body, Error> {
+        if let Some(body) = self.at_hand_or_missed(pointer, Keep::Yes) {
+            return Ok(body);
+        }
+        let place = *pointer;
+        let is_near = |other: &Pointer| {
+            other.pack == place.pack
+                && u64::from(other.offset.abs_diff(place.offset)) <= limits::BESIDE_BYTES
+                && self.cache.get(&other.name).is_none()
+        };
+        let mut near: Vec<Pointer> = others.filter(is_near).collect();
+        near.push(place);
+        let group = neighbours(near).into_iter().find(|group| group.contains(&place));
+        let group = group.unwrap_or_default();
+        let fetch = |inner: Arc<Self>| async move {
+            let mut found = None;
+            if group.len() > 1 {
+                let bodies = inner.fetch_group(&group, Sharing::Yes).await;
+                for (pointer, body) in group.iter().zip(bodies) {
+                    match body {
+                        Some(body) if *pointer == place => found = Some(body),
+                        Some(body) => inner.keep(pointer.name, class, body),
+                        None => {}
+                    }
+                }
+            }
+            match found {
+                Some(body) => Ok(body),
+                None => inner.fetch_any(&place).await,
+            }
+        };
+        self.read_absent(pointer, class, Keep::Yes, fetch).await
+    }
+
+    /// Reads the chunks of a group with one ranged read, which other readers of these chunks wait
+    /// for, too. Those that it cannot give (they were moved, are not uploaded yet or are damaged,
+    /// or the store failed) are read one by one. `away` is that of [`unless_away`].
     async fn read_group(
         self: &Arc<Self>,
         group: Vec<Pointer>,
         class: Class,
         keep: Keep,
-        away: &OnceLock<Error>,
+        away: &Arc<OnceLock<Error>>,
     ) -> Vec<(Pointer, Result<Body, Error>)> {
-        let watch = self.env.watch();
-        let bodies = match group.len() {
-            2.. if away.get().is_none() => Box::pin(self.fetch_group(&group, Sharing::Yes)).await,
-            _ => Vec::new(),
-        };
-        for (pointer, body) in group.iter().zip(&bodies) {
-            let Some(body) = body else { continue };
-            self.fetched(pointer, Source::Store, watch);
-            add(&self.counters.cache_misses, 1);
-            if keep == Keep::Yes {
-                self.keep(pointer.name, class, body.clone());
-            }
-        }
-        let read = |pointer| async move { self.read(&pointer, class, keep).await };
-        complete(group, bodies, away, read).await
+        let together = (group.len() > 1 && away.get().is_none()).then(|| {
+            let (inner, group) = (self.clone(), group.clone());
+            async move { Arc::new(inner.fetch_group(&group, Sharing::Yes).await) }.boxed().shared()
+        });
+        let window = Arc::new(Semaphore::new(limits::FETCH_WINDOW));
+        let reads = group.into_iter().enumerate().map(|(index, pointer)| {
+            let (together, away, window) = (together.clone(), away.clone(), window.clone());
+            let fetch = move |inner: Arc<Self>| async move {
+                if let Some(together) = together
+                    && let Some(Some(body)) = together.await.get(index)
+                {
+                    return Ok(body.clone());
+                }
+                let _turn = window.acquire().await;
+                unless_away(&away, inner.fetch_any(&pointer)).await
+            };
+            async move { (pointer, self.read_absent(&pointer, class, keep, fetch).await) }
+        });
+        join_all(reads).await
     }
 
-    /// Reads chunks. Neighbours in a pack that are not at hand come with one request.
+    /// Reads chunks. Neighbours in a pack that are not at hand come with one request; a chunk that
+    /// is on its way for another reader is waited for.
     pub(crate) async fn read_each(
         self: &Arc<Self>,
         pointers: &[Pointer],
@@ -238,16 +311,17 @@ impl Inner {
         keep: Keep,
     ) -> HashMap<Pointer, Result<Body, Error>> {
         let mut found = HashMap::with_capacity(pointers.len());
-        let mut missing = Vec::new();
+        let (mut missing, mut groups) = (Vec::new(), Vec::new());
         for pointer in pointers {
-            match self.at_hand(pointer, keep) {
-                Ok(body) => drop(found.insert(*pointer, Ok(body))),
-                Err(_) => missing.push(*pointer),
+            match self.at_hand_or_missed(pointer, keep) {
+                Some(body) => drop(found.insert(*pointer, Ok(body))),
+                None if self.flights.is_under_way(pointer) => groups.push(vec![*pointer]),
+                None => missing.push(*pointer),
             }
         }
-        let away = &OnceLock::new();
-        let groups = neighbours(missing).into_iter();
-        let groups = groups.map(|group| self.read_group(group, class, keep, away));
+        let away = &Arc::default();
+        groups.extend(neighbours(missing));
+        let groups = groups.into_iter().map(|group| self.read_group(group, class, keep, away));
         found.extend(stream::iter(groups).buffer_unordered(limits::FETCH_WINDOW).concat().await);
         found
     }

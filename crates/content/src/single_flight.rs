@@ -40,6 +40,11 @@ impl<K: Hash + Eq + Copy, V: Clone> SingleFlight<K, V> {
         self.flights.lock().is_empty()
     }
 
+    /// Whether a task reads this place.
+    pub(crate) fn is_under_way(&self, place: &K) -> bool {
+        self.flights.lock().contains_key(place)
+    }
+
     /// Returns the result of `read`, which the first of the tasks that ask for `place` at the same
     /// time gives for all. The read goes on for as long as one of them waits.
     pub(crate) async fn share<F>(&self, place: K, read: impl FnOnce() -> F) -> Result<V, Error>

@@ -157,6 +157,22 @@ mod tests {
     }
 
     #[test]
+    fn nodes_come_with_their_siblings() {
+        run(async |env| {
+            let broken = Arc::new(Broken::new());
+            let store: Store = broken.clone();
+            let open = || Content::open(env.clone(), store.clone(), config());
+            let root = planted(&open(), 5_000).await;
+            let (content, before) = (open(), broken.reads());
+            for key in (0..5_000).step_by(100) {
+                assert!(tree::get(&content, &root, key).await.unwrap().is_some());
+            }
+            let reads = broken.reads() - before;
+            assert!(reads <= 5, "{reads} requests for the root and 20 leaves of 18 kB");
+        });
+    }
+
+    #[test]
     fn a_tree_can_be_read_ahead() {
         run(async |env| {
             let broken = Arc::new(Broken::new());
@@ -164,8 +180,8 @@ mod tests {
             let open = || Content::open(env.clone(), store.clone(), config());
             let root = planted(&open(), 5_000).await;
             let content = open();
-            tree::read_ahead(&content, &root).await.unwrap();
-            tree::read_ahead(&content, &None).await.unwrap();
+            let all = 0..u64::MAX;
+            tree::nodes_over(&content.inner, root.unwrap(), &all).await.unwrap();
             let before = broken.reads();
             assert!((0..5_000).all(|key| present(&content, &root, key).is_some()));
             assert_eq!(broken.reads(), before);

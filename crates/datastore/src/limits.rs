@@ -48,6 +48,13 @@ pub const UPLOAD_TAIL_MAX: Duration = Duration::from_secs(3600);
 pub const UPLOADS_AT_ONCE_MAX: usize = 32;
 /// Size from which an upload waits its turn, bytes. Smaller ones start at once.
 pub const UPLOAD_BYTES_LARGE: usize = 256 << 10;
+/// Length of the parts in which an object goes up after its upload in one request broke off. S3
+/// takes no shorter ones.
+pub const PART_BYTES: usize = 5 << 20;
+/// How long after such a break all large objects go up in parts.
+pub const PARTS_TIME: Duration = Duration::from_secs(600);
+/// Most objects that go up in parts; the oldest is given up for another one.
+pub const PARTS_OBJECTS_MAX: usize = 64;
 /// Room made at once for the answer to a read, bytes, whatever length the server announces.
 pub const READ_AT_ONCE_BYTES: usize = 32 << 20;
 /// How long connecting to an S3 store may take.
@@ -59,3 +66,5 @@ pub const MARKER_TRUST: Duration = Duration::from_secs(1);
 pub const DIRECT_FILE_BYTES_MIN: usize = 256 << 10;
 /// Bytes that it writes there with one call.
 pub const DIRECT_PIECE_BYTES: usize = 1 << 20;
+/// Records of which a writer remembers that it has written them, at most.
+pub const WRITTEN_KEYS_MAX: usize = 1 << 16;

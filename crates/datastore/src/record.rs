@@ -10,10 +10,12 @@ mod cache;
 mod envelope;
 mod judge;
 mod seal;
+mod written;
 
 pub use cache::RecordCache;
 pub use envelope::{Envelope, History, Mark, Nonce, decode, decode_as};
 pub use seal::Seal;
+pub use written::Written;
 
 use crate::backoff::{Backoff, Policy};
 use crate::secret::Secret;
@@ -26,6 +28,7 @@ use rekindle_base::{Incarnation, Life, NodeId};
 use rekindle_env::Env;
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
+use written::Begun;
 
 /// The version of a write of ours that another writer has written over. It matches nothing, and
 /// looks like any ETag.
@@ -45,6 +48,8 @@ pub struct Writer {
     /// The secret that proves records, once it is known.
     secret: Option<Secret>,
     cache: Option<WriterCache>,
+    /// The vaults that this writer and its clones have begun to write.
+    vaults: Arc<Written>,
 }
 
 /// A record as it was read or written last.
@@ -148,11 +153,31 @@ impl Failure {
     }
 }
 
+/// Notes the end of a write, as far as its outcome is known.
+fn end<T>(begun: Option<Begun<'_>>, outcome: &Result<T, Failure>) {
+    let Some(begun) = begun else { return };
+    match outcome {
+        Ok(_) => begun.has_won(),
+        Err(Failure::Is(Error::Conflict(_) | Error::Exists(_)) | Failure::Trace(..)) => {
+            begun.has_lost();
+        }
+        Err(Failure::Is(_)) => {}
+    }
+}
+
 impl Writer {
     /// Makes a writer without a cache, of a life that is not known yet.
     #[must_use]
     pub fn new(env: Env, store: Store, node: NodeId) -> Self {
-        Self { env, store, node, incarnation: Incarnation(0), secret: None, cache: None }
+        Self {
+            env,
+            store,
+            node,
+            incarnation: Incarnation(0),
+            secret: None,
+            cache: None,
+            vaults: Arc::default(),
+        }
     }
 
     /// Returns the same writer, which names this start of the node in each record.
@@ -178,6 +203,17 @@ impl Writer {
     #[must_use]
     pub fn with_cache(self, records: Arc<dyn RecordCache>) -> Self {
         Self { cache: Some(WriterCache::new(records)), ..self }
+    }
+
+    /// Returns the vaults that this writer and its clones have begun to write.
+    #[must_use]
+    pub fn vaults(&self) -> &Written {
+        &self.vaults
+    }
+
+    /// Notes that a record is about to be written, if it is one that a sweep reads.
+    fn begin(&self, key: &str) -> Option<Begun<'_>> {
+        key.starts_with(crate::key::VOLUMES).then(|| self.vaults.begin(key))
     }
 
     /// Returns the cached copy of a record. The caller must know that no other node has written the
@@ -262,6 +298,13 @@ impl Writer {
         if held.version.0 == SUPERSEDED {
             return Err(Error::Conflict(held.key.clone()));
         }
+        let begun = self.begin(&held.key);
+        let removed = self.try_remove(held).await;
+        end(begun, &removed);
+        removed.map_err(Failure::plain)
+    }
+
+    async fn try_remove<T: Body>(&self, held: &Held<T>) -> Result<(), Failure> {
         let operation = self.operation::<T>(&held.key);
         if let Some(operation) = &operation {
             operation.forget();
@@ -271,33 +314,34 @@ impl Writer {
             let failure = match self.store.delete_if(&held.key, &held.version).await {
                 Ok(Removal::Done) => return Ok(()),
                 Ok(Removal::Unsupported) => break,
-                Err(error @ Error::Invalid(_)) => return Err(error),
+                Err(error @ Error::Invalid(_)) => return Err(Failure::Is(error)),
                 Err(error) => error,
             };
-            match self.look::<T>(&held.key, &failure, &mut backoff).await? {
+            let seen = self.look::<T>(&held.key, &failure, &mut backoff).await;
+            match seen.map_err(Failure::Is)? {
                 Sight::Absent => return Ok(()),
                 Sight::Present { mark: seen, .. } => match judge(&held.mark, None, &seen) {
                     Verdict::Won | Verdict::Unchanged => {}
                     // The record's history does not name the held write: that record was removed,
                     // and another one made.
                     Verdict::Lost => return Ok(()),
-                    _ => return Err(Error::Conflict(held.key.clone())),
+                    _ => return Err(Failure::Is(Error::Conflict(held.key.clone()))),
                 },
             }
             if matches!(failure, Error::Full(_) | Error::Refused(_)) {
-                return Err(failure);
+                return Err(Failure::Is(failure));
             }
             if !backoff.pause().await {
                 let text = format!("{} cannot be removed: {failure}", held.key);
-                return Err(Error::Unavailable(text));
+                return Err(Failure::Is(Error::Unavailable(text)));
             }
         }
         let mark = held.mark.next(Nonce(self.env.random_u64()));
         let trace = envelope::Removed { kind: T::WHAT.to_owned() };
-        let data = self.encode(&held.key, &trace, &mark)?;
+        let data = self.encode(&held.key, &trace, &mark).map_err(Failure::Is)?;
         let base = Some((&held.version, held.mark.nonce));
         let attempt = Attempt { key: &held.key, data, mark, base };
-        self.settle::<T>(&attempt).await.map(drop).map_err(Failure::plain)
+        self.settle::<T>(&attempt).await.map(drop)
     }
 
     /// Replaces a record that is still as `held` says. [`Error::Conflict`] when it is not.
@@ -326,12 +370,15 @@ impl Writer {
     ) -> Result<Held<T>, Failure> {
         let data = self.encode(key, &value, &mark).map_err(Failure::Is)?;
         let attempt = Attempt { key, data, mark, base };
+        let begun = self.begin(key);
         let operation = self.operation::<T>(key);
         if let Some(operation) = &operation {
             operation.forget();
         }
         let seal = if self.secret.is_some() { Seal::Proof } else { Seal::Sum };
-        let version = self.settle::<T>(&attempt).await?;
+        let settled = self.settle::<T>(&attempt).await;
+        end(begun, &settled);
+        let version = settled?;
         if let Some(operation) = operation.filter(|_| version.0 != SUPERSEDED) {
             operation.keep(&version, &attempt.data);
         }

@@ -284,13 +284,13 @@ impl Place {
         }
         let segment = &*self.segment;
         // The device has refused parts of this segment lately: do not wait for each change anew.
-        let tries = if segment.spoilt.load(Ordering::Acquire) { 1 } else { READ_TRIES };
-        for left in (0..tries).rev() {
+        let is_spoilt = segment.spoilt.load(Ordering::Acquire);
+        for left in (0..READ_TRIES).rev() {
             match self.read_flash(start, out).await {
-                // A wrong bit need not be on the medium: read again.
+                // A wrong bit need not be on the medium: read again. It costs no wait.
                 Ok(Err(_)) if left > 0 => {}
                 Ok(checked) => return checked,
-                Err(_) if left > 0 => segment.pool.env.sleep(EXHAUSTED_RETRY).await,
+                Err(_) if left > 0 && !is_spoilt => segment.pool.env.sleep(EXHAUSTED_RETRY).await,
                 Err(error) => {
                     segment.set_spoilt();
                     return Err(segment.damaged(self.offset, format!("it cannot be read: {error}")));

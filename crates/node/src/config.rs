@@ -21,7 +21,8 @@ pub struct Destage {
     /// Age at which a change is destaged, if nothing triggers earlier.
     pub age: Duration,
     /// Writes into the store a minute that commits by age alone may cost; 0: no bound. A change
-    /// waits for this pace three quarters of `deadline` at most.
+    /// waits for this pace three quarters of `deadline` at most. By default sweeps and the node's
+    /// own records have the rest of one write a second.
     pub writes_per_minute: u32,
     /// Unfinished bytes of a volume that trigger earlier.
     pub bytes: u64,
@@ -37,7 +38,7 @@ impl Default for Destage {
     fn default() -> Self {
         Self {
             age: Duration::from_secs(5),
-            writes_per_minute: 60,
+            writes_per_minute: 50,
             bytes: limits::DESTAGE_BYTES_DEFAULT,
             batch_bytes: limits::BATCH_BYTES_DEFAULT,
             workers: limits::DESTAGERS_DEFAULT,

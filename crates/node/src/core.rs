@@ -94,7 +94,9 @@ impl Core {
             read_ahead: config.read_ahead,
         });
         volumes.stop_at_once(config.stop_parallel);
-        let sweeper = Sweeper::new(content.clone(), writer.clone(), Arc::new(volumes.clone()));
+        let roots = Arc::new(volumes.clone());
+        let sweeper =
+            Sweeper::new(content.clone(), writer.clone(), roots, &config.dir.join("sweep"));
         let sweeper = Arc::new(sweeper.with_options(sweep_options(config, scale)));
         Self { writer, content, log, staging, volumes, sweeper }
     }

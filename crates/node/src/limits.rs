@@ -69,6 +69,8 @@ pub const RECORD_RETRY: Duration = Duration::from_millis(200);
 /// Pause between two looks whether another node wants to delete packs; the second, while one does.
 pub const SWEEP_LOOK_INTERVAL: Duration = Duration::from_secs(60);
 pub const SWEEP_AGREE_INTERVAL: Duration = Duration::from_secs(10);
+/// Sweeps that a node leaves to the one that swept last, though that does not sweep any more.
+pub const SWEEPS_MISSED: u32 = 3;
 /// Time for telling the other nodes at a stop that no sweep need wait for this one.
 pub const LEAVE_WAIT: Duration = Duration::from_secs(1);
 /// Time after which a quick stop becomes a stop at once.

@@ -1,7 +1,7 @@
 //! Markers for the folders of a store of an older version, written once the store has proved sound.
 
 use crate::core::Core;
-use rekindle_content::sweep::Roots;
+use rekindle_content::sweep::{Look, Roots, Sources};
 use rekindle_datastore::{Error, Identity, identity, key};
 use rekindle_env::Env;
 
@@ -27,13 +27,13 @@ pub(crate) fn begin(env: &Env, core: &Core, identity: &Identity) {
 
 /// Whether some content can be read with the store's secret, or the store is empty.
 async fn is_sound(core: &Core) -> Result<bool, rekindle_content::Error> {
-    let roots = Roots::roots(&core.volumes).await?.roots;
-    for root in roots.iter().filter(|root| root.is_some()) {
-        if rekindle_content::tree::get(&core.content, root, 0).await.is_ok() {
+    let found = core.volumes.look(&Sources::default(), Look::All).await?;
+    for root in found.roots() {
+        if rekindle_content::tree::get(&core.content, &Some(*root), 0).await.is_ok() {
             return Ok(true);
         }
     }
     let empty = |page: Result<Vec<_>, Error>| page.map(|page| page.is_empty());
     let nothing = empty(core.writer.store.list(key::PACKS, None).await)?;
-    Ok(nothing && roots.iter().all(Option::is_none))
+    Ok(nothing && found.roots().next().is_none())
 }

@@ -10,7 +10,7 @@ mod verify;
 pub use attach::attach;
 pub use salvage::{rows as salvage_rows, salvage};
 pub use space::space;
-pub use sweep::{leave, status as sweep_status, sweep};
+pub use sweep::{By, leave, status as sweep_status, sweep};
 use verify::scrub;
 pub use verify::verify;
 
@@ -54,7 +54,8 @@ pub fn in_background(node: &Arc<Node>, service: &Service) {
     node.env.spawn("recover", recover::recover(Arc::downgrade(node)));
     node.env.spawn("sweep-agree", sweep::agree(Arc::downgrade(node)));
     every(node, "sweep-timer", node.config.sweep.interval, jobs, |node, jobs| {
-        jobs.begin("sweep", "the store", "steps", |progress| sweep(node, progress));
+        let by = By::Timer(node.config.sweep.interval.unwrap_or_default());
+        jobs.begin("sweep", "the store", "steps", |progress| sweep(node, by, progress));
     });
     let rate = node.config.scrub.bytes_per_second;
     every(node, "scrub-timer", node.config.scrub.interval, jobs, move |node, jobs| {

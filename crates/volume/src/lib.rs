@@ -52,7 +52,7 @@ use registry::machine::{Change, State};
 use registry::transitional;
 use registry::view;
 use rekindle_content::Content;
-use rekindle_content::sweep::{RootSet, Roots};
+use rekindle_content::sweep::{Look, Roots, Sources, Written};
 use rekindle_datastore::record::Writer;
 use rekindle_env::{BoxFuture, Env};
 use rekindle_staging::{Ack, MissingCopy, Policy, Staging, VaultBody};
@@ -453,21 +453,18 @@ impl Volumes {
 }
 
 impl Roots for Volumes {
-    /// Returns the roots of all volumes, stored and live: the sweep of content marks from these. An
-    /// unreadable vault is an error.
-    fn roots(&self) -> BoxFuture<'_, Result<RootSet, rekindle_content::Error>> {
-        Box::pin(async move {
-            let roots =
-                self.run("volume-roots", |inner| async move { roots::roots(&inner).await }).await;
-            Ok(roots?)
-        })
+    fn look<'a>(
+        &'a self,
+        known: &'a Sources,
+        look: Look<'a>,
+    ) -> BoxFuture<'a, Result<Sources, rekindle_content::Error>> {
+        let (known, look) = (known.clone(), roots::Looked::of(look));
+        let work = move |inner: Arc<Inner>| async move { roots::look(&inner, &known, &look).await };
+        Box::pin(async move { Ok(self.run("volume-roots", work).await?) })
     }
 
-    fn fingerprint(&self) -> BoxFuture<'_, Result<Option<[u8; 32]>, rekindle_content::Error>> {
-        Box::pin(async move {
-            let work = |inner| async move { roots::fingerprint(&inner).await };
-            Ok(self.run("volume-fingerprint", work).await?)
-        })
+    fn written(&self, since: u64) -> Option<Written> {
+        roots::written(&self.inner, since)
     }
 }
 

@@ -197,17 +197,27 @@ pub(crate) async fn keys(
     Ok(list(writer, prefix).await?.into_iter().map(|listed| listed.key).collect())
 }
 
-/// Lists the ids of all vaults, whatever their state. A foreign key is an error: it may hide a
-/// vault.
-pub(crate) async fn vault_ids(writer: &Writer) -> Result<Vec<VolumeId>, rekindle_datastore::Error> {
-    let id_of = |key: String| match key.strip_prefix(key::VOLUMES).and_then(|id| id.parse().ok()) {
-        Some(id) => Ok(id),
+/// Lists the ids and tags of all vaults, whatever their state. A foreign key is an error: it may
+/// hide a vault.
+pub(crate) async fn vaults(
+    writer: &Writer,
+) -> Result<Vec<(VolumeId, Option<Tag>)>, rekindle_datastore::Error> {
+    let id_of = |Listed { key, tag, .. }: Listed| match key
+        .strip_prefix(key::VOLUMES)
+        .and_then(|id| id.parse().ok())
+    {
+        Some(id) => Ok((id, tag)),
         None => Err(rekindle_datastore::Error::Damaged {
             reason: "its key is not that of a vault".to_owned(),
             key,
         }),
     };
-    keys(writer, key::VOLUMES).await?.into_iter().map(id_of).collect()
+    list(writer, key::VOLUMES).await?.into_iter().map(id_of).collect()
+}
+
+/// Lists the ids of all vaults, whatever their state. A foreign key is an error.
+pub(crate) async fn vault_ids(writer: &Writer) -> Result<Vec<VolumeId>, rekindle_datastore::Error> {
+    Ok(vaults(writer).await?.into_iter().map(|(id, _)| id).collect())
 }
 
 /// Lists the ids and tags of all vaults, for callers that tolerate a foreign key: it is logged and

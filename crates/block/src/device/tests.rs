@@ -18,7 +18,7 @@ use rekindle_log::Log;
 use rekindle_staging::{Ack, MissingCopy, Policy, Staging, Vault, VaultBody};
 use rekindle_volume::{Kind, Kinds, OpenedHome, Parts, Sizes, Spec, Volumes};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const NODE: NodeId = NodeId([7; 16]);
@@ -353,8 +353,8 @@ fn a_sweep_frees_what_a_removed_volume_had_and_nothing_else() {
         let packs = async || store.list("packs/data/", None).await.unwrap().len();
         let before = packs().await;
         volumes.remove("gone", false).await.unwrap();
-        let sweeper =
-            rekindle_content::sweep::Sweeper::new(content, writer, Arc::new(volumes.clone()));
+        let (roots, folder) = (Arc::new(volumes.clone()), Path::new("/node/sweep"));
+        let sweeper = rekindle_content::sweep::Sweeper::new(content, writer, roots, folder);
         sweeper.run().await.unwrap();
         let after = packs().await;
         assert!(after < before && after > 0, "{before} -> {after}");

@@ -193,6 +193,24 @@ fn fold_largely(layout: Layout) {
 }
 
 #[test]
+fn a_page_that_is_written_in_part_shows_nothing_of_the_window_before() {
+    let (long, size) = (2 * limits::WINDOW_BYTES, 3 * limits::WINDOW_BYTES);
+    let world = World::new(1, Faults::none());
+    world.block_on(async {
+        let home = Extents::new(content(&world, &Mem::store()), size, LAYOUTS[1]);
+        let mut model = vec![0; size as usize];
+        let mut changes = vec![bytes(0, unlike(1, long / BLOCK))];
+        changes.extend((long..size).step_by(64 * BLOCK as usize).map(|at| bytes(at, vec![7; 100])));
+        for change in &changes {
+            let at = change.position as usize;
+            assert!(change.source.read_now(0, &mut model[at..at + change.span as usize]).unwrap());
+        }
+        let root = fold(&home, &None, &changes).await;
+        compare(&home, &root, &model).await;
+    });
+}
+
+#[test]
 fn a_petabyte_of_nothing_is_cleared_in_a_moment() {
     LAYOUTS.into_iter().for_each(clear_a_petabyte);
 }

@@ -12,14 +12,44 @@ use crate::pack::reader::Body;
 use crate::{Batch, Class, Error, Pointer, limits};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
+use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A chunk that is to be written.
 #[derive(Clone)]
 struct Chunk {
-    bytes: Bytes,
+    body: Slice,
     /// Whether it lies apart from the chunk before it.
     is_apart: bool,
+}
+
+/// Bytes of a stretch.
+#[derive(Clone)]
+struct Slice {
+    stretch: Bytes,
+    range: Range<usize>,
+}
+
+impl Slice {
+    fn bytes(&self) -> &[u8] {
+        &self.stretch[self.range.clone()]
+    }
+
+    /// A copy: the rest of the stretch would stay with the chunk.
+    fn alone(&self) -> Body {
+        Body { bytes: Bytes::copy_from_slice(self.bytes()), children: 0 }
+    }
+
+    /// Takes the bytes that follow in the same stretch. `false`: they are others.
+    fn extend(&mut self, next: &Slice) -> bool {
+        let follows =
+            self.stretch.as_ptr() == next.stretch.as_ptr() && self.range.end == next.range.start;
+        if follows {
+            self.range.end = next.range.end;
+        }
+        follows
+    }
 }
 
 /// The place of a chunk.
@@ -33,7 +63,8 @@ enum Place {
 #[derive(Default)]
 struct Bundle {
     names: Vec<(Name, usize)>,
-    bodies: Vec<Bytes>,
+    /// The bodies, those that lie side by side as one slice.
+    bodies: Vec<Slice>,
 }
 
 impl Batch {
@@ -41,12 +72,13 @@ impl Batch {
     pub async fn write_many(&mut self, stretches: &[Stretch]) -> Result<Vec<Pointer>, Error> {
         let chunks = all(stretches)?;
         let (mut places, mut is_old) = (Vec::with_capacity(chunks.len()), Vec::new());
-        let (mut new, mut numbers) = (Bundles::default(), NameMap::default());
+        let mut new = Bundles { is_cached: self.is_cached, ..Bundles::default() };
+        let mut numbers = NameMap::default();
         let mut rest = chunks.iter();
         let mut is_apart = false;
         for names in self.name_ahead(&chunks) {
             for (name, chunk) in names.await.into_iter().zip(&mut rest) {
-                self.counts(chunk.bytes.len());
+                self.counts(chunk.body.range.len());
                 is_apart |= chunk.is_apart;
                 let found = match self.find_any(&name).await {
                     Some(pointer) => Some(Place::Known(pointer)),
@@ -56,27 +88,25 @@ impl Batch {
                 places.push(found.unwrap_or_else(|| {
                     let number = numbers.len();
                     numbers.insert(name, number);
-                    new.add(&self.inner, name, &chunk.bytes, std::mem::take(&mut is_apart));
+                    new.add(&self.inner, name, &chunk.body, std::mem::take(&mut is_apart));
                     Place::New(number)
                 }));
             }
         }
         let mut pointers = Vec::with_capacity(numbers.len());
         for blobs in new.end(&self.inner) {
-            self.append_all(Class::Data, &blobs.await, &mut pointers).await?;
+            let blobs = blobs.await;
+            self.append_all(Class::Data, &blobs, &mut pointers).await?;
+            self.inner.used(blobs);
         }
         let of = |place| match place {
             Place::Known(pointer) => pointer,
             Place::New(number) => pointers[number],
         };
         let pointers: Vec<Pointer> = places.into_iter().map(of).collect();
-        for ((pointer, chunk), is_old) in pointers.iter().zip(&chunks).zip(is_old) {
-            if is_old {
-                self.counts_duplicate(chunk.bytes.len());
-            }
-            // A copy: the rest of the stretch would stay with the chunk.
-            let body = || Body { bytes: Bytes::copy_from_slice(&chunk.bytes), children: 0 };
-            self.cache(Class::Data, pointer.name, is_old, body);
+        for ((pointer, chunk), _) in pointers.iter().zip(&chunks).zip(is_old).filter(|it| it.1) {
+            self.counts_duplicate(chunk.body.range.len());
+            self.cache(Class::Data, pointer.name, true, || chunk.body.alone());
         }
         Ok(pointers)
     }
@@ -88,14 +118,14 @@ impl Batch {
             let mut bytes = 0;
             let few = rest.iter().take_while(|chunk| {
                 let fits = bytes < limits::AHEAD_GROUP_BYTES;
-                bytes += chunk.bytes.len();
+                bytes += chunk.body.range.len();
                 fits
             });
             let (group, behind) = rest.split_at(few.count());
             rest = behind;
             let (inner, group) = (self.inner.clone(), group.to_vec());
             let name = async move {
-                let name = |chunk: &Chunk| inner.namer.name(Class::Data, 0, &chunk.bytes);
+                let name = |chunk: &Chunk| inner.namer.name(Class::Data, 0, chunk.body.bytes());
                 group.iter().map(name).collect()
             };
             groups.push(match groups.is_empty() && rest.is_empty() {
@@ -115,8 +145,8 @@ fn all(stretches: &[Stretch]) -> Result<Vec<Chunk>, Error> {
         let mut is_apart = stretch.is_apart;
         for range in stretch.chunks() {
             super::check_length(range.len())?;
-            let bytes = stretch.bytes.slice(range);
-            chunks.push(Chunk { bytes, is_apart: std::mem::take(&mut is_apart) });
+            let body = Slice { stretch: stretch.bytes.clone(), range };
+            chunks.push(Chunk { body, is_apart: std::mem::take(&mut is_apart) });
         }
     }
     Ok(chunks)
@@ -125,41 +155,59 @@ fn all(stretches: &[Stretch]) -> Result<Vec<Chunk>, Error> {
 /// New chunks on their way into blobs, in their order.
 #[derive(Default)]
 struct Bundles {
+    /// Whether the chunks go into the cache.
+    is_cached: bool,
     filling: Filling,
     last: Bundle,
     made: Vec<BoxFuture<'static, Blobs>>,
 }
 
 impl Bundles {
-    fn add(&mut self, inner: &Arc<Inner>, name: Name, body: &Bytes, is_apart: bool) {
-        if !self.filling.take(body.len(), is_apart) && !self.last.names.is_empty() {
-            let make = std::mem::take(&mut self.last).make(inner);
+    fn add(&mut self, inner: &Arc<Inner>, name: Name, body: &Slice, is_apart: bool) {
+        if !self.filling.take(body.range.len(), is_apart) && !self.last.names.is_empty() {
+            let make = std::mem::take(&mut self.last).make(inner, self.is_cached);
             self.made.push(inner.env.start("content-ahead", make).boxed());
         }
-        self.last.names.push((name, body.len()));
-        self.last.bodies.push(body.clone());
+        self.last.names.push((name, body.range.len()));
+        if !self.last.bodies.last_mut().is_some_and(|last| last.extend(body)) {
+            self.last.bodies.push(body.clone());
+        }
     }
 
     /// Returns the blobs that are being made, all of them.
     fn end(mut self, inner: &Arc<Inner>) -> Vec<BoxFuture<'static, Blobs>> {
         if !self.last.names.is_empty() {
             // The batch would only wait for a task.
-            self.made.push(self.last.make(inner).boxed());
+            self.made.push(self.last.make(inner, self.is_cached).boxed());
         }
         self.made
     }
 }
 
 impl Bundle {
-    fn make(self, inner: &Arc<Inner>) -> impl Future<Output = Blobs> + Send + use<> {
+    /// Compresses the chunks, and puts them into the cache.
+    fn make(
+        self,
+        inner: &Arc<Inner>,
+        is_cached: bool,
+    ) -> impl Future<Output = Blobs> + Send + use<> {
         let inner = inner.clone();
         async move {
-            let (mut compressor, mut blobs) = (inner.compressor(), Blobs::default());
-            match &self.bodies[..] {
-                [body] => blobs.push_together(&self.names, body, &mut compressor),
-                bodies => blobs.push_together(&self.names, &bodies.concat(), &mut compressor),
-            }
+            let (mut compressor, mut blobs) = (inner.compressor(), inner.room());
+            let bodies = match &self.bodies[..] {
+                [bodies] => Cow::Borrowed(bodies.bytes()),
+                slices => Cow::Owned(slices.iter().map(Slice::bytes).collect::<Vec<_>>().concat()),
+            };
+            blobs.push_together(&self.names, &bodies, &mut compressor);
             inner.compressors.lock().push(compressor);
+            let mut rest = &bodies[..];
+            for (name, length) in self.names.iter().filter(|_| is_cached) {
+                let (body, behind) = rest.split_at(*length);
+                rest = behind;
+                // A copy: a chunk in the cache does not keep its neighbours there.
+                let body = Body { bytes: Bytes::copy_from_slice(body), children: 0 };
+                inner.keep(*name, Class::Data, body);
+            }
             blobs
         }
     }

@@ -3,11 +3,13 @@
 
 pub mod blob;
 pub mod bundle;
+pub mod counts;
 pub mod footer;
 pub mod moved;
 pub mod node;
 pub mod pack;
 pub mod parity;
+pub mod tally;
 
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

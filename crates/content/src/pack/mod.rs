@@ -54,6 +54,13 @@ pub(crate) fn new_id(env: &Env, class: Class) -> PackId {
     PackId(id)
 }
 
+/// When a pack was made by the clock of the node that made it, milliseconds since 1970.
+pub(crate) fn made_milliseconds(pack: &PackId) -> u64 {
+    let mut made = [0; 8];
+    made[2..].copy_from_slice(&pack.0[..6]);
+    u64::from_be_bytes(made)
+}
+
 /// The pack whose key this is.
 fn parse_key(key: &str, class: Class) -> Option<PackId> {
     let pack: PackId = key.strip_prefix(prefix(class))?.parse().ok()?;
@@ -64,15 +71,30 @@ fn parse_key(key: &str, class: Class) -> Option<PackId> {
 /// alone.
 pub(crate) async fn list(store: &Store, class: Class) -> Result<Vec<(PackId, u64)>, Error> {
     let mut packs = Vec::new();
-    let mut after: Option<String> = None;
-    loop {
-        let page: Vec<Listed> = store.list(prefix(class), after.as_deref()).await?;
-        let Some(last) = page.last() else {
-            return Ok(packs);
-        };
-        after = Some(last.key.clone());
-        packs.extend(
-            page.iter().filter_map(|listed| Some((parse_key(&listed.key, class)?, listed.length))),
-        );
+    let mut pages = Pages::new(store, class);
+    while let Some(page) = pages.next().await? {
+        packs.extend(page);
+    }
+    Ok(packs)
+}
+
+/// The packs of a class with their lengths, oldest first, a page of the list at a time.
+pub(crate) struct Pages<'a> {
+    store: &'a Store,
+    class: Class,
+    after: Option<String>,
+}
+
+impl<'a> Pages<'a> {
+    pub(crate) fn new(store: &'a Store, class: Class) -> Self {
+        Self { store, class, after: None }
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<(PackId, u64)>>, Error> {
+        let page: Vec<Listed> = self.store.list(prefix(self.class), self.after.as_deref()).await?;
+        let Some(last) = page.last() else { return Ok(None) };
+        self.after = Some(last.key.clone());
+        let pack = |listed: &Listed| Some((parse_key(&listed.key, self.class)?, listed.length));
+        Ok(Some(page.iter().filter_map(pack).collect()))
     }
 }

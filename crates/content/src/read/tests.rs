@@ -60,6 +60,28 @@ fn a_cold_read_hops_once_where_the_store_is_and_not_at_all_before() {
 }
 
 #[test]
+fn a_reader_of_a_chunk_that_comes_with_others_makes_no_request() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let broken = Arc::new(Broken::new());
+        let store: Store = Arc::new(Remote::new(env.clone(), broken.clone()));
+        let pointers = planted(&env, &store, 39).await;
+        let cold = Content::open(env.clone(), store, large());
+        let together = cold.read_many(&pointers, Class::Data, false);
+        let alone = cold.read_uncached(&pointers[38], Class::Data);
+        let some = cold.read_many(&pointers[37..], Class::Data, false);
+        let (together, alone, some) = futures_util::join!(together, alone, some);
+        let expected = random(38, CHUNK_BYTES);
+        assert_eq!(together.unwrap()[38], expected);
+        assert_eq!(alone.unwrap(), expected);
+        assert_eq!(some.unwrap(), [random(37, CHUNK_BYTES), expected]);
+        assert_eq!(broken.reads(), 2, "39 chunks are more than one request takes");
+        assert!(cold.inner.flights.is_empty());
+    });
+}
+
+#[test]
 fn a_chunk_that_is_fetched_alone_is_not_copied_and_one_of_a_group_pins_no_other() {
     let world = World::new(2, Faults::none());
     let env = world.env();

@@ -10,7 +10,8 @@
 //! it lists the nodes.
 
 use super::condemned::{self, State};
-use crate::{Content, Error};
+use super::sources::{Roots, Written};
+use crate::{Content, Error, limits};
 use futures_util::FutureExt;
 use rekindle_base::{Incarnation, NodeId};
 use rekindle_datastore::key;
@@ -38,6 +39,22 @@ pub struct Ack {
     /// Whether this start of the node is over: it writes nothing any more.
     #[serde(default)]
     pub left: bool,
+    /// The sources that the node has begun to write since the write that the condemned set names,
+    /// or since its start. Absent: too many, or a binary that does not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrote: Option<Written>,
+}
+
+impl Ack {
+    /// Whether this says all that matters of the other.
+    fn says(&self, other: &Ack) -> bool {
+        let word = |ack: &Ack| (ack.incarnation, ack.set, ack.ending, ack.left);
+        word(self) == word(other)
+    }
+
+    fn of(incarnation: Incarnation) -> Self {
+        Self { incarnation, set: 0, ending: 0, left: false, wrote: None }
+    }
 }
 
 impl Body for Ack {
@@ -55,6 +72,7 @@ pub(super) async fn acknowledge(
     content: &Content,
     writer: &Writer,
     left: &Left,
+    roots: &dyn Roots,
 ) -> Result<bool, Error> {
     let condemned = condemned::read(&content.inner.store).await?;
     condemned::refuse(content, &condemned);
@@ -67,13 +85,17 @@ pub(super) async fn acknowledge(
     let incarnation = writer.life().incarnation;
     let mut settled = std::pin::pin!(content.inner.live.settle());
     if settled.as_mut().now_or_never().is_none() {
-        let ack = Ack { incarnation, set: 0, ending: condemned.set, left: false };
+        let ack = Ack { ending: condemned.set, ..Ack::of(incarnation) };
         if !say(writer, left, ack).await? {
             return Ok(false);
         }
         settled.await;
     }
-    say(writer, left, Ack { incarnation, set: condemned.set, ending: 0, left: false }).await
+    // After the settling: whatever a batch begun before has committed is among these.
+    let known = condemned.heard.get(&writer.node).filter(|known| known.incarnation == incarnation);
+    let wrote = roots.written(known.map_or(0, |known| known.upto));
+    let wrote = wrote.filter(|wrote| wrote.sources.len() <= limits::ACK_SOURCES_MAX);
+    say(writer, left, Ack { set: condemned.set, wrote, ..Ack::of(incarnation) }).await
 }
 
 /// Writes the record of this start, unless it has left; returns whether it did.
@@ -91,7 +113,7 @@ async fn say(writer: &Writer, left: &Left, ack: Ack) -> Result<bool, Error> {
 /// them.
 pub async fn is_dismissed(writer: &Writer) -> Result<bool, Error> {
     let life = writer.life();
-    has_left(writer, life.node, Some(life.incarnation)).await
+    has_left(writer, life.node, life.incarnation).await
 }
 
 /// Returns the newer start that the node's record names, if it does: one from another copy of the
@@ -153,14 +175,15 @@ pub(super) async fn leave(
     node: NodeId,
     incarnation: Incarnation,
 ) -> Result<(), Error> {
-    put(writer, node, Ack { incarnation, set: 0, ending: 0, left: true }).await
+    put(writer, node, Ack { left: true, ..Ack::of(incarnation) }).await
 }
 
 async fn put(writer: &Writer, node: NodeId, ack: Ack) -> Result<(), Error> {
     let key = key_of(node);
     match writer.read::<Ack>(&key).await? {
-        // A late word of an earlier start says nothing about a later one.
-        Some(found) if found.value == ack || found.value.incarnation > ack.incarnation => {}
+        // A late word of an earlier start says nothing about a later one. What was said of a set
+        // once is enough: later writes lead nowhere that matters.
+        Some(found) if found.value.says(&ack) || found.value.incarnation > ack.incarnation => {}
         // A start that is over does not come back.
         Some(found) if found.value.left && found.value.incarnation == ack.incarnation => {
             return Err(Error::Dismissed);
@@ -171,20 +194,33 @@ async fn put(writer: &Writer, node: NodeId, ack: Ack) -> Result<(), Error> {
     Ok(())
 }
 
+/// What another node of the store says of a condemned set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Word {
+    /// Nothing yet. `is_ending`: it lives, and ends what it had begun before.
+    Missing { is_ending: bool },
+    /// It has acknowledged the set, and has written these sources.
+    Agreed(Option<Written>),
+    /// Its start is over: it has left, was dismissed or is fenced.
+    Over,
+}
+
 /// Another node of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Other {
     pub(super) node: NodeId,
     /// `None`: the record cannot be understood, so the node lives.
     pub(super) incarnation: Option<Incarnation>,
+    pub(super) word: Word,
 }
 
-/// Lists the other nodes that may be alive.
-pub(super) async fn others(writer: &Writer) -> Result<Vec<Other>, Error> {
+/// Asks the records of all other nodes what they say of a condemned set.
+pub(super) async fn others(writer: &Writer, set: u64) -> Result<Vec<Other>, Error> {
     let mut others = Vec::new();
     let mut after: Option<String> = None;
     loop {
         let page = writer.store.list(key::NODES, after.as_deref()).await?;
-        let Some(last) = page.last() else { break };
+        let Some(last) = page.last() else { return Ok(others) };
         after = Some(last.key.clone());
         for listed in &page {
             let id = listed.key.strip_prefix(key::NODES).and_then(|id| id.parse().ok());
@@ -196,52 +232,41 @@ pub(super) async fn others(writer: &Writer) -> Result<Vec<Other>, Error> {
             };
             let body = record::decode(&listed.key, &bytes).map(|found| found.body);
             let field = |name| body.as_ref().ok().and_then(|body| body.get(name));
-            if field("fenced").is_some_and(|fenced| !fenced.is_null() && fenced != false) {
-                continue;
-            }
             let incarnation = field("incarnation").and_then(|number| number.as_u64());
             let incarnation = incarnation.map(Incarnation);
-            if has_left(writer, node, incarnation).await? {
-                continue;
-            }
-            others.push(Other { node, incarnation });
+            let is_fenced = field("fenced").is_some_and(|is| !is.is_null() && is != false);
+            let word = match is_fenced {
+                true => Word::Over,
+                false => word(writer, node, incarnation, set).await?,
+            };
+            others.push(Other { node, incarnation, word });
         }
     }
-    Ok(others)
+}
+
+async fn word(
+    writer: &Writer,
+    node: NodeId,
+    incarnation: Option<Incarnation>,
+    set: u64,
+) -> Result<Word, Error> {
+    let ack = match incarnation {
+        Some(_) => read(writer, node).await?,
+        None => None,
+    };
+    Ok(match ack.filter(|ack| Some(ack.incarnation) == incarnation) {
+        Some(ack) if ack.left => Word::Over,
+        Some(ack) if ack.set == set => Word::Agreed(ack.wrote),
+        Some(ack) => Word::Missing { is_ending: ack.ending == set },
+        None => Word::Missing { is_ending: false },
+    })
 }
 
 async fn read(writer: &Writer, node: NodeId) -> Result<Option<Ack>, Error> {
     Ok(writer.read::<Ack>(&key_of(node)).await?.map(|held| held.value))
 }
 
-async fn has_left(
-    writer: &Writer,
-    node: NodeId,
-    incarnation: Option<Incarnation>,
-) -> Result<bool, Error> {
-    let Some(incarnation) = incarnation else { return Ok(false) };
+async fn has_left(writer: &Writer, node: NodeId, incarnation: Incarnation) -> Result<bool, Error> {
     let ack = read(writer, node).await?;
     Ok(ack.is_some_and(|ack| ack.left && ack.incarnation == incarnation))
-}
-
-/// A node that has not acknowledged a condemned set yet.
-pub(super) struct Waited {
-    pub(super) node: NodeId,
-    /// Whether the node lives, and is ending what it had begun before.
-    pub(super) is_ending: bool,
-}
-
-/// Lists the nodes that have not acknowledged a condemned set yet.
-pub(super) async fn missing(writer: &Writer, set: u64) -> Result<Vec<Waited>, Error> {
-    let mut missing = Vec::new();
-    for other in others(writer).await? {
-        let ack = read(writer, other.node).await?;
-        let ack = ack.filter(|ack| Some(ack.incarnation) == other.incarnation);
-        let (has, is_ending) =
-            ack.map_or((false, false), |ack| (ack.set == set, ack.ending == set));
-        if !has {
-            missing.push(Waited { node: other.node, is_ending });
-        }
-    }
-    Ok(missing)
 }

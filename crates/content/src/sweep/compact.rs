@@ -4,19 +4,20 @@
 //! live chunks of a bundle with dead ones go into new bundles. Damage is not copied: a damaged pack
 //! stays where it is, for the user to look at.
 
-use super::mark::Verdict;
+use super::alive::Alive;
+use super::books::ended;
+use super::listing::Listed;
 use super::pace::Pace;
-use crate::format::footer::{self, Entry};
+use super::tally::Tally;
+use crate::format::footer::Entry;
 use crate::format::moved::{self as format, Moved};
-use crate::format::parity;
-use crate::name::PackMap;
 use crate::pack::reader::{self, Opener};
 use crate::pack::writer::pointer;
 use crate::{Batch, Content, Error, Pointer, Spot, limits, moved, pack};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use rekindle_base::{Kind, PackId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The result of a compaction.
@@ -25,62 +26,74 @@ pub(super) struct Compacted {
     pub(super) bytes_copied: u64,
 }
 
-/// Returns those of `packs` of whose chunks less than `live_percent` is alive, those first that
-/// free most for what is copied.
+/// The packs that are worth a compaction.
+pub(super) struct Worthwhile {
+    /// Those first that free most for what is copied.
+    pub(super) packs: Vec<Listed>,
+    /// Whether the footers of all packs that were asked about could be read.
+    pub(super) are_all_read: bool,
+}
+
+/// Returns those of `packs` of whose chunks less than `live_percent` is alive.
 ///
-/// Marks count small blobs that lie close together as one, so only the footer tells; without this
-/// check every sweep would copy a pack of small blobs. `blob_bytes` gets the bytes of blobs of the
-/// other packs, as their footers say.
+/// The length of a pack says too little about its blobs, so only the footer tells; without this
+/// check every sweep would copy packs of small blobs, and packs with parity. The tally keeps what
+/// the footers of the other packs said.
 pub(super) async fn worthwhile(
     content: &Content,
-    (packs, live_percent): (&[(PackId, u64)], u8),
-    verdict: &Verdict<'_>,
-    blob_bytes: &mut PackMap<u64>,
-) -> Result<Vec<(PackId, u64)>, Error> {
+    (packs, live_percent): (&[Listed], u8),
+    tally: &mut Tally,
+) -> Result<Worthwhile, Error> {
     let store = &content.inner.store;
     let mut worthwhile = Vec::new();
+    let mut are_all_read = true;
     for window in packs.chunks(limits::FETCH_WINDOW) {
-        let footers =
-            window.iter().map(|(pack, length)| reader::read_sound_footer(store, *pack, *length));
-        for ((pack, length), footer) in window.iter().zip(join_all(footers).await) {
+        let footers = window
+            .iter()
+            .map(|(pack, length)| reader::read_sound_footer(store, *pack, u64::from(*length)));
+        for (listed, footer) in window.iter().zip(join_all(footers).await) {
             let entries = match footer {
                 Ok(entries) => entries,
-                Err(error) if error.kind() == Kind::Damaged => continue,
                 // It is gone since it was listed: the list was stale, or a sweep of a life that
                 // another has replaced was still deleting.
-                Err(error) if error.kind() == Kind::NotFound => continue,
+                Err(error) if matches!(error.kind(), Kind::Damaged | Kind::NotFound) => {
+                    are_all_read = false;
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
-            let live = entries.iter().filter(|entry| verdict.has(pack, entry.spot()));
+            let alive = Alive::of(tally, [listed.0]).await.map_err(ended)?;
+            let live = entries.iter().filter(|entry| alive.has(&listed.0, entry.spot()));
             let copied: u64 = live.map(|entry| u64::from(entry.share())).sum();
             // Of the blobs alone: header and footer weigh much in a small pack, parity in any, and
             // a copy would have them as well.
             let stored: u64 = entries.iter().map(|entry| u64::from(entry.share())).sum();
             if copied * 100 < stored * u64::from(live_percent) {
                 let live_share = copied * 1000 / stored.max(1);
-                worthwhile.push((live_share, *pack, *length));
+                worthwhile.push((live_share, *listed));
             } else {
-                blob_bytes.insert(*pack, stored);
+                tally.keep_blobs(listed.0, stored).await.map_err(ended)?;
             }
         }
     }
     // By the thousandth, and then by age: ids begin with the time of their making.
     worthwhile.sort_unstable();
-    Ok(worthwhile.into_iter().map(|(_, pack, length)| (pack, length)).collect())
+    let packs = worthwhile.into_iter().map(|(_, listed)| listed).collect();
+    Ok(Worthwhile { packs, are_all_read })
 }
 
 /// Moves live chunks out of `packs`. On return the copies and the notes are durable.
 pub(super) async fn compact(
     content: &Content,
-    packs: &[(PackId, u64)],
-    verdict: &Verdict<'_>,
+    packs: &[Listed],
+    alive: &Alive,
     pace: &Pace,
 ) -> Result<Compacted, Error> {
     let mut batch = content.batch();
     let mut notes = Vec::new();
     let mut bytes_copied = 0;
     for (pack, length) in packs {
-        match move_out(content, &mut batch, *pack, *length, verdict, pace).await {
+        match move_out(content, &mut batch, *pack, u64::from(*length), alive, pace).await {
             Ok((note, bytes)) => {
                 notes.push(Arc::new(note));
                 bytes_copied += bytes;
@@ -107,20 +120,16 @@ async fn move_out(
     batch: &mut Batch,
     pack: PackId,
     length: u64,
-    verdict: &Verdict<'_>,
+    alive: &Alive,
     pace: &Pace,
 ) -> Result<(Moved, u64), Error> {
     let inner = &content.inner;
     let entries = reader::read_sound_footer(&inner.store, pack, length).await?;
-    account(content, pack, length, &entries, verdict).await?;
-    let is_live = |entry: &Entry| verdict.has(&pack, entry.spot());
+    account(pack, &entries, alive)?;
+    let is_live = |entry: &Entry| alive.has(&pack, entry.spot());
     let mut blobs: Vec<&[Entry]> = entries.chunk_by(Entry::is_beside).collect();
     blobs.retain(|blob| blob.iter().any(is_live));
     let mut places = BTreeMap::new();
-    // A crash may have cut off a compaction of this pack: what its note says goes on being true.
-    if let Some(note) = inner.moved.note(&inner.store, pack).await? {
-        places.extend(note.entries.iter().copied());
-    }
     let mut bytes_copied = 0;
     let mut rest = Rest::default();
     for group in neighbours(&blobs) {
@@ -189,41 +198,14 @@ impl Rest {
     }
 }
 
-/// Refuses a pack whose footer leaves out a blob that may be alive: a compacted pack is deleted.
-async fn account(
-    content: &Content,
-    pack: PackId,
-    length: u64,
-    entries: &[Entry],
-    verdict: &Verdict<'_>,
-) -> Result<(), Error> {
-    let footer = (entries.len() * footer::ENTRY_BYTES + footer::TRAILER_BYTES) as u64;
-    let mut blobs_end = length.saturating_sub(footer);
-    let mut at = crate::format::pack::BYTES as u64;
-    let mut gaps = Vec::new();
-    // A footer names all chunks of a bundle, or none.
-    for entry in entries {
-        gaps.push(at..entry.blob().start);
-        at = entry.blob().end;
-    }
-    if at < blobs_end {
-        // Parity lies there, or blobs that the footer does not name.
-        let begin = blobs_end.saturating_sub(parity::HEAD_BYTES as u64);
-        let head = content.inner.store.get_range(&pack::key(pack), begin..blobs_end).await?;
-        let head = parity::decode(&head).ok().filter(|head| head.pack == pack);
-        blobs_end = head.map_or(blobs_end, |head| head.layout.covered as u64);
-    }
-    gaps.push(at..blobs_end);
-    // A bit of the marks stands for 4 KiB: bits that begin behind the blobs stand for no blob of
-    // the footer.
-    gaps.push(blobs_end.next_multiple_of(u64::from(limits::LIVE_GRANULE_BYTES))..u64::MAX);
-    let is_hidden =
-        |gap: &std::ops::Range<u64>| gap.start < gap.end && verdict.has_within(&pack, gap.clone());
-    match gaps.iter().find(|gap| is_hidden(gap)) {
+/// Refuses a pack whose footer leaves out a chunk that is alive: a compacted pack is deleted.
+fn account(pack: PackId, entries: &[Entry], alive: &Alive) -> Result<(), Error> {
+    let footer: BTreeSet<Spot> = entries.iter().map(Entry::spot).collect();
+    match alive.spots(&pack).find(|spot| !footer.contains(spot)) {
         None => Ok(()),
-        Some(gap) => {
+        Some(spot) => {
             let key = pack::key(pack);
-            let reason = format!("its footer leaves out what lies at byte {}", gap.start);
+            let reason = format!("its footer leaves out what lies at byte {}", spot.position());
             Err(rekindle_datastore::Error::Damaged { key, reason }.into())
         }
     }

@@ -10,10 +10,11 @@
 //! deleted anything.
 
 use crate::{Content, Error};
-use rekindle_base::PackId;
+use rekindle_base::{Incarnation, NodeId, PackId};
 use rekindle_datastore::Store;
 use rekindle_datastore::record::{Body, Held, Writer};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The key of the record.
 pub const KEY: &str = "sweep/condemned";
@@ -49,6 +50,19 @@ pub struct Condemned {
     /// Number of this set, for acknowledgements: no other set has it.
     #[serde(default)]
     pub set: u64,
+    /// What the sweeper knows of the writes of other nodes. Binaries that do not have the field
+    /// read every source twice in each sweep.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub heard: BTreeMap<NodeId, Known>,
+}
+
+/// What a sweeper knows of the writes of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// The start of the node.
+    pub incarnation: Incarnation,
+    /// The number of its last write to a source that the sweeper has read.
+    pub upto: u64,
 }
 
 impl Body for Condemned {

@@ -32,6 +32,10 @@ pub struct Lease {
     pub incarnation: Incarnation,
     /// Counts signs of life.
     pub beat: u64,
+    /// The node that swept last: it has counts that are up to date, so the others leave the next
+    /// sweep to it. Absent in records of earlier binaries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<NodeId>,
 }
 
 impl Body for Lease {
@@ -51,8 +55,13 @@ pub(super) struct Tenure<'a> {
 /// Takes the lease, or returns an error that names its holder.
 pub(super) async fn take<'a>(writer: &'a Writer, seen: &Seen) -> Result<Tenure<'a>, Error> {
     let life = writer.life();
-    let mine =
-        |epoch| Lease { epoch, holder: Some(life.node), incarnation: life.incarnation, beat: 0 };
+    let mine = |epoch| Lease {
+        epoch,
+        holder: Some(life.node),
+        incarnation: life.incarnation,
+        beat: 0,
+        last: Some(life.node),
+    };
     let taken = match writer.read::<Lease>(KEY).await? {
         None => writer.create(KEY, mine(1)).await,
         Some(found) => {
@@ -64,7 +73,7 @@ pub(super) async fn take<'a>(writer: &'a Writer, seen: &Seen) -> Result<Tenure<'
                 Some(_) => false,
             };
             if !is_free {
-                let left = unchanged(writer, seen, found.mark());
+                let left = unchanged(writer, seen, found.mark(), EXPIRY);
                 if !left.is_zero() {
                     return Err(held_by(lease, left));
                 }
@@ -82,15 +91,27 @@ pub(super) async fn take<'a>(writer: &'a Writer, seen: &Seen) -> Result<Tenure<'
     }
 }
 
-/// Returns how much longer the record must stay as it is before the lease is free.
-fn unchanged(writer: &Writer, seen: &Seen, mark: &Mark) -> Duration {
+/// Returns the node to which this one leaves the next sweep: another one, which swept last, unless
+/// the lease has not changed for so long.
+pub(super) async fn left_to(
+    writer: &Writer,
+    (seen, silence): (&Seen, Duration),
+) -> Result<Option<NodeId>, Error> {
+    let Some(found) = writer.read::<Lease>(KEY).await? else { return Ok(None) };
+    let other = found.value.last.filter(|last| *last != writer.node);
+    let left = unchanged(writer, seen, found.mark(), silence);
+    Ok(other.filter(|_| !left.is_zero()))
+}
+
+/// Returns how much longer the record must stay as it is.
+fn unchanged(writer: &Writer, seen: &Seen, mark: &Mark, time: Duration) -> Duration {
     let now = writer.env.now();
     let mut seen = seen.lock();
     match &*seen {
-        Some((known, since)) if known == mark => EXPIRY.saturating_sub(now.since(*since)),
+        Some((known, since)) if known == mark => time.saturating_sub(now.since(*since)),
         _ => {
             *seen = Some((mark.clone(), now));
-            EXPIRY
+            time
         }
     }
 }
@@ -134,7 +155,8 @@ impl Tenure<'_> {
     /// Gives the lease back.
     pub(super) async fn release(self) {
         let held = self.held.into_inner();
-        let free = Lease { epoch: held.value.epoch, ..Lease::default() };
+        let Lease { epoch, last, .. } = held.value;
+        let free = Lease { epoch, last, ..Lease::default() };
         if let Err(error) = self.writer.replace(&held, free).await {
             tracing::debug!(%error, "the lease of the sweep could not be given back: it runs out");
         }

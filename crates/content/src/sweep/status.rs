@@ -18,6 +18,12 @@ pub struct SweepStatus {
     pub packs_live: u64,
     /// Whether the sweep read no content: nothing had changed since one that found nothing to do.
     pub is_unchanged: bool,
+    /// Metadata chunks that were read to bring the counts up to date.
+    pub nodes_read: u64,
+    /// The reason why everything was counted anew, if it was.
+    pub counted_anew: Option<String>,
+    /// The first pack whose counts had been wrong, if a count of everything found any.
+    pub miscounted: Option<String>,
     /// Packs condemned by the sweep.
     pub packs_condemned: u64,
     /// Of these, packs that were found to be alive again by the second mark.

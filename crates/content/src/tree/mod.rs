@@ -10,9 +10,10 @@ mod read;
 mod update;
 mod walk;
 
-pub use read::{floor, floor_now, get, range, read_ahead};
+#[cfg(test)]
+pub(crate) use read::nodes_over;
+pub use read::{floor, floor_now, get, prefetch, range};
 pub use update::update;
-pub(crate) use walk::walk_at;
 pub use walk::{Visitor, walk};
 
 use crate::Pointer;

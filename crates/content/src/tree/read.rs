@@ -37,13 +37,14 @@ pub async fn floor(
 ) -> Result<Option<(u64, Pointer)>, Error> {
     let Some(pointer) = *root else { return Ok(None) };
     let mut descent = Descent { pointer, key, above: None, left: None };
+    let mut body = fetch(&content.inner, &pointer).await?;
     loop {
-        let body = fetch(&content.inner, &descent.pointer).await?;
         let node = checked(&body, &descent.pointer, descent.above)?;
         match descent.step(&node) {
             Step::Leaf(found) => return Ok(found),
             Step::Down(next) => descent = next,
         }
+        body = fetch_child(&content.inner, &node, &descent.pointer).await?;
     }
 }
 
@@ -91,26 +92,45 @@ impl Descent {
     }
 }
 
-/// Reads the nodes of a tree, the upper ones first, so that they are at hand afterwards; at most
-/// [`limits::READ_AHEAD_NODES`]. A hint: an error ends it.
-pub async fn read_ahead(content: &Content, root: &Root) -> Result<(), Error> {
-    let mut level: Vec<Pointer> = root.iter().copied().collect();
-    let mut left = limits::READ_AHEAD_NODES;
+/// Reads the nodes that cover `keys` in the background, so that they are at hand afterwards. A
+/// hint, as [`Content::prefetch`] is.
+pub fn prefetch(content: &Content, root: &Root, keys: Range<u64>) {
+    let (Some(root), inner) = (*root, content.inner.clone()) else { return };
+    let Ok(permit) = inner.prefetches.clone().try_acquire_owned() else { return };
+    content.inner.env.spawn("tree-prefetch", async move {
+        let _ = nodes_over(&inner, root, &keys).await;
+        drop(permit);
+    });
+}
+
+/// Reads the nodes that cover `keys`, the upper ones first; at most [`limits::READ_AHEAD_NODES`].
+pub(crate) async fn nodes_over(
+    inner: &Arc<Inner>,
+    root: Pointer,
+    keys: &Range<u64>,
+) -> Result<(), Error> {
+    let (mut level, mut left) = (vec![root], limits::READ_AHEAD_NODES);
     while !level.is_empty() && left > 0 {
         level.truncate(left);
         left -= level.len();
         let mut below = Vec::new();
-        for window in level.chunks(limits::FETCH_WINDOW) {
-            for (pointer, body) in window.iter().zip(fetch_all(&content.inner, window).await?) {
+        for window in level.chunks(limits::WALK_WINDOW) {
+            for (pointer, body) in window.iter().zip(fetch_all(inner, window).await?) {
                 let node = checked(&body, pointer, None)?;
                 if node.level() > 0 {
-                    below.extend(node.entries().map(|(_, child)| child));
+                    below.extend(children_over(&node, keys));
                 }
             }
         }
         level = below;
     }
     Ok(())
+}
+
+/// The children of a node that cover `keys`.
+fn children_over(node: &View<'_>, keys: &Range<u64>) -> Vec<Pointer> {
+    let (from, to) = (node.covering(keys.start), node.lower_bound(keys.end));
+    (from..to).map(|index| node.child(index)).collect()
 }
 
 /// Returns all entries with keys in `keys`, ascending. Nodes that lie ahead are fetched together.
@@ -146,9 +166,12 @@ fn collect<'a>(
             return Ok(());
         }
         let level = node.level();
-        let children: Vec<Pointer> = (node.covering(keys.start)..node.lower_bound(keys.end))
-            .map(|index| node.child(index))
-            .collect();
+        let children = children_over(&node, keys);
+        if let [child] = children[..] {
+            let body = fetch_child(inner, &node, &child).await?;
+            checked(&body, &child, Some(level))?;
+            return collect(inner, &body, &child, keys, found).await;
+        }
         for window in children.chunks(limits::FETCH_WINDOW) {
             let bodies = fetch_all(inner, window).await?;
             for (child, body) in window.iter().zip(&bodies) {
@@ -162,6 +185,17 @@ fn collect<'a>(
 
 pub(super) async fn fetch(inner: &Arc<Inner>, pointer: &Pointer) -> Result<Body, Error> {
     inner.read(pointer, Class::Metadata, Keep::Yes).await
+}
+
+/// Fetches a child of a node. Siblings beside it come with the same request: a reader of one place
+/// soon needs places around it, and the request takes as long.
+async fn fetch_child(
+    inner: &Arc<Inner>,
+    node: &View<'_>,
+    pointer: &Pointer,
+) -> Result<Body, Error> {
+    let siblings = node.entries().map(|(_, child)| child).filter(|child| child != pointer);
+    inner.read_beside(pointer, siblings, Class::Metadata).await
 }
 
 /// Fetches nodes; neighbours in a pack come with one request.

@@ -1,11 +1,10 @@
-//! Everything that roots reach, for the sweep and the proof.
+//! Everything that roots reach.
 //!
 //! The walk knows nothing of trees: it follows the pointers that chunks declare, so whatever is
 //! built from chunks (a tree of inodes whose entries are trees themselves) is walked whole. Data
 //! chunks have no children and are not read.
 
 use crate::read::Keep;
-use crate::sweep::pace::Pace;
 use crate::{Class, Content, Error, Pointer, limits, pack};
 
 /// The receiver of what a walk meets.
@@ -24,16 +23,6 @@ pub async fn walk(
     content: &Content,
     roots: &[Pointer],
     visitor: &mut impl Visitor,
-) -> Result<(), Error> {
-    walk_at(content, roots, visitor, None).await
-}
-
-/// Like [`walk`], at a pace.
-pub(crate) async fn walk_at(
-    content: &Content,
-    roots: &[Pointer],
-    visitor: &mut impl Visitor,
-    pace: Option<&Pace>,
 ) -> Result<(), Error> {
     // Depth first, a window of siblings at once: the list is at most as long as height x children
     // of a node, however large the trees.
@@ -54,9 +43,6 @@ pub(crate) async fn walk_at(
                 // It is in the window twice.
                 None => {}
             }
-        }
-        if let Some(pace) = pace {
-            pace.spend(window.iter().map(|pointer| u64::from(pointer.stored)).sum()).await?;
         }
     }
     Ok(())

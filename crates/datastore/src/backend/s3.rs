@@ -6,6 +6,7 @@
 
 mod errors;
 mod pace;
+mod parts;
 mod upload;
 
 use crate::limits::{
@@ -16,12 +17,14 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
+use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{
     ClientOptions, GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig,
     UpdateVersion,
 };
 use pace::Pace;
+use parts::{Begun, Parts};
 use rekindle_env::{BoxFuture, Env};
 use std::future::Future;
 use std::ops::Range;
@@ -56,6 +59,7 @@ pub struct S3 {
     prefix: String,
     patience: Duration,
     pace: Pace,
+    parts: Parts,
     way: Way,
     /// Whether the server wants the ETag in `If-Match` without its quotes; known since the first
     /// replacement.
@@ -88,6 +92,7 @@ impl S3 {
             prefix,
             patience: place.patience.unwrap_or(REQUEST_TIME_MAX),
             pace: Pace::default(),
+            parts: Parts::default(),
             way,
             bare_tags: OnceLock::new(),
         }))
@@ -138,39 +143,108 @@ impl S3 {
         self.env.run("s3", fetch).await
     }
 
+    /// Writes an object in one request.
     async fn write(&self, key: &str, data: Bytes, mode: PutMode) -> Result<Version, Error> {
+        let progress = Progress::default();
+        self.write_counted(key, data, mode, &progress).await
+    }
+
+    async fn write_counted(
+        &self,
+        key: &str,
+        data: Bytes,
+        mode: PutMode,
+        progress: &Progress,
+    ) -> Result<Version, Error> {
         let path = self.path(key)?;
         let kind = match mode {
             PutMode::Create => errors::Call::Create,
             PutMode::Update(_) => errors::Call::Replace,
             PutMode::Overwrite => errors::Call::Other,
         };
-        let (progress, mut options) =
-            (Progress::default(), PutOptions { mode, ..PutOptions::default() });
+        let mut options = PutOptions { mode, ..PutOptions::default() };
         options.extensions.insert(progress.clone());
-        let bytes = data.len();
-        let turn = self.pace.turn(bytes).await;
-        let (env, client, way, patience) =
-            (self.env.clone(), self.client.clone(), self.way.clone(), self.patience);
-        // A slow connection is not a dead one: an upload ends only when no bytes get through at
-        // all.
-        let put = async move {
-            let put = client.put_opts(&path, data.into(), options);
-            way.while_it_moves(&env, patience, &progress, put).await
-        };
-        let put = self.env.run("s3", put).await.unwrap_or_else(|| Err(silent(patience)));
-        let put = put.map_err(|error| errors::translate(key, kind, &error));
-        match &put {
-            Ok(_) => turn.went_well(),
-            Err(Error::Unavailable(_)) => turn.broke_off(),
-            Err(_) => {}
-        }
-        let result = put?;
+        let (client, bytes) = (self.client.clone(), data.len());
+        let put = async move { client.put_opts(&path, data.into(), options).await };
+        let put = self.upload(bytes, progress, put).await;
+        let result = put.map_err(|error| errors::translate(key, kind, &error))?;
         // Without an ETag the outcome is as open as after a lost reply; reading back will tell.
         result
             .e_tag
             .map(Version)
             .ok_or_else(|| Error::Unavailable(format!("no ETag came back for {key}")))
+    }
+
+    /// Waits for an upload of so many bytes. A slow connection is not a dead one: an upload ends
+    /// only when no bytes get through at all.
+    async fn upload<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        progress: &Progress,
+        put: impl Future<Output = object_store::Result<T>> + Send + 'static,
+    ) -> object_store::Result<T> {
+        let turn = self.pace.turn(bytes).await;
+        let (env, way, progress, patience) =
+            (self.env.clone(), self.way.clone(), progress.clone(), self.patience);
+        let put = async move { way.while_it_moves(&env, patience, &progress, put).await };
+        let put = self.env.run("s3", put).await.unwrap_or_else(|| Err(silent(patience)));
+        match &put {
+            Ok(_) => turn.went_well(),
+            Err(error) if errors::may_pass(error) => turn.broke_off(),
+            Err(_) => {}
+        }
+        put
+    }
+
+    /// Writes an object in parts, after those that have landed before.
+    async fn write_parts(&self, key: &str, data: &Bytes, mut begun: Begun) -> Result<(), Error> {
+        let path = self.path(key)?;
+        let failed = |error: object_store::Error| {
+            let error = errors::translate(key, errors::Call::Other, &error);
+            if errors::no_such_upload(&error) {
+                self.parts.forget(key);
+                return Error::Unavailable(format!("the store forgot an upload in parts: {error}"));
+            }
+            error
+        };
+        let id = match begun.id.clone() {
+            Some(id) => id,
+            None => {
+                let path = path.clone();
+                let create = move |client: Arc<AmazonS3>| async move {
+                    client.create_multipart(&path).await
+                };
+                let id = begun.id.insert(self.run(create).await.map_err(failed)?).clone();
+                self.keep(key, begun.clone());
+                id
+            }
+        };
+        while let Some(part) = begun.next(data) {
+            let (client, path, id) = (self.client.clone(), path.clone(), id.clone());
+            let (bytes, number) = (part.len(), begun.landed.len());
+            let put = async move { client.put_part(&path, &id, number, part.into()).await };
+            begun.landed.push(self.upload(bytes, &self.way.others, put).await.map_err(failed)?);
+            self.keep(key, begun.clone());
+        }
+        let landed = begun.landed;
+        let complete = move |client: Arc<AmazonS3>| async move {
+            client.complete_multipart(&path, &id, landed).await
+        };
+        self.run(complete).await.map_err(failed)?;
+        self.parts.forget(key);
+        Ok(())
+    }
+
+    /// Keeps what the store has of an object, and gives up an older upload if there are too many.
+    fn keep(&self, key: &str, begun: Begun) {
+        let Some((key, Begun { id: Some(id), .. })) = self.parts.keep(key, begun) else { return };
+        let Ok(path) = self.path(&key) else { return };
+        let client = self.client.clone();
+        self.env.spawn("s3-abort", async move {
+            if let Err(error) = client.abort_multipart(&path, &id).await {
+                tracing::debug!(%key, "an upload in parts stays behind: {error}");
+            }
+        });
     }
 
     /// Writes an object that must still have this ETag, in the form that goes into `If-Match`.
@@ -275,7 +349,19 @@ fn client(place: &Place, way: Way) -> object_store::Result<AmazonS3> {
 
 impl Datastore for S3 {
     fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(async move { self.write(key, data, PutMode::Overwrite).await.map(drop) })
+        Box::pin(async move {
+            if let Some(begun) = self.parts.begun(key, &data, self.env.now()) {
+                return self.write_parts(key, &data, begun).await;
+            }
+            let progress = Progress::default();
+            let put = self.write_counted(key, data.clone(), PutMode::Overwrite, &progress).await;
+            if let Err(Error::Unavailable(_)) = &put
+                && let Some(begun) = self.parts.broken(&data, progress.taken(), self.env.now())
+            {
+                self.keep(key, begun);
+            }
+            put.map(drop)
+        })
     }
 
     fn create<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<Version, Error>> {

@@ -140,6 +140,31 @@ fn after_a_long_absence_what_cannot_be_known_is_left_open() {
 }
 
 #[test]
+fn a_write_of_a_vault_is_told_until_it_cannot_land_any_more() {
+    let world = World::new(1, Faults::none());
+    let (slow, _) =
+        fault::wrap(&world.env(), Mem::store(), "latency=20ms".parse::<Plan>().unwrap());
+    let writer = writer(&world, &slow, 1);
+    world.block_on(async {
+        let told = |since| writer.vaults().since(since).unwrap();
+        writer.create("names/a", Counter { count: 0 }).await.unwrap();
+        assert_eq!(told(0), (0, Vec::new()), "no vault");
+        let key = "volumes/a".to_owned();
+        let held = writer.create(&key, Counter { count: 0 }).await.unwrap();
+        assert_eq!((told(0), told(1)), ((1, vec![key.clone()]), (1, Vec::new())));
+        let write = writer.replace(&held, Counter { count: 1 });
+        assert!(world.env().timeout(Duration::from_millis(1), write).await.is_err());
+        assert_eq!(told(1), (1, vec![key.clone()]), "it may be on its way");
+        let held = writer.read::<Counter>(&key).await.unwrap().unwrap();
+        let held = writer.replace(&held, Counter { count: 2 }).await.unwrap();
+        assert_eq!(told(1), (3, vec![key.clone()]));
+        writer.replace(&held, Counter { count: 3 }).await.unwrap();
+        assert!(matches!(writer.remove(&held).await, Err(Error::Conflict(_))));
+        assert_eq!(told(3), (5, vec![key]));
+    });
+}
+
+#[test]
 fn an_unreachable_store_is_said_to_be_so() {
     let world = World::new(1, Faults::none());
     let (faulty, handle) = fault::wrap(&world.env(), Mem::store(), Plan::default());

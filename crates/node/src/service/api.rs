@@ -366,7 +366,7 @@ impl Api for Service {
     fn start_sweep(&self) -> Answer<'_, Job> {
         Box::pin(async move {
             let node = self.node().await?;
-            let work = |progress| work::sweep(node, progress);
+            let work = |progress| work::sweep(node, work::By::User, progress);
             Ok(self.inner.jobs.begin("sweep", "the store", "steps", work))
         })
     }

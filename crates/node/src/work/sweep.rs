@@ -3,14 +3,31 @@
 use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
 use crate::limits;
+use rekindle_base::NodeId;
 use rekindle_content::sweep::Phase;
 use rekindle_front::http::api::{ApiError, JobState, SweepStatus};
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Who asks for a sweep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// A user: this node sweeps.
+    User,
+    /// The timer, with this interval: this node leaves the sweep to another one that did the last.
+    Timer(Duration),
+}
 
 /// Gives back the space that no volume reaches.
-pub async fn sweep(node: Arc<Node>, progress: Progress) -> Result<Value, ApiError> {
+pub async fn sweep(node: Arc<Node>, by: By, progress: Progress) -> Result<Value, ApiError> {
     let reaped = node.volumes.reap_orphans().await?;
+    if let By::Timer(interval) = by
+        && let Some(other) = left_to(&node, interval).await?
+    {
+        progress.set(STEPS, Some(STEPS));
+        return Ok(json!({ "left_to": other.to_string(), "orphans": reaped }));
+    }
     let mut swept = std::pin::pin!(node.sweeper.run());
     let status = loop {
         tokio::select! {
@@ -24,6 +41,14 @@ pub async fn sweep(node: Arc<Node>, progress: Progress) -> Result<Value, ApiErro
     let mut value = json!(status);
     value["orphans"] = json!(reaped);
     Ok(value)
+}
+
+/// Returns the node that sweeps the store instead of this one: its counts are up to date, those of
+/// this node are not.
+async fn left_to(node: &Node, interval: Duration) -> Result<Option<NodeId>, ApiError> {
+    let silence = interval * limits::SWEEPS_MISSED;
+    let other = node.sweeper.left_to(silence).await;
+    other.map_err(|error| ApiError::new(error.kind(), error.to_string()))
 }
 
 /// Steps of a sweep, for its progress: their durations are not known beforehand.

@@ -249,6 +249,7 @@ fn a_start_that_was_dismissed_commits_nothing_more() {
             set: 0,
             ending: 0,
             left: true,
+            wrote: None,
         };
         node.writer.create(&ack, left).await.unwrap();
         env.sleep(std::time::Duration::from_secs(6)).await;

@@ -5,7 +5,9 @@ use crate::bed::{NODE, Node, Setup, done};
 use crate::blocks::Blocks;
 use futures_util::future::join;
 use rekindle_base::VolumeId;
-use rekindle_content::sweep::{Budget, Options, RootSet, Roots, Sweeper};
+use rekindle_content::sweep::{
+    Budget, Kept, Look, Options, Roots, Source, SourceId, Sources, Sweeper, Written,
+};
 use rekindle_content::tree::Root;
 use rekindle_content::{Batch, Content};
 use rekindle_datastore::backend::mem::Mem;
@@ -16,6 +18,7 @@ use rekindle_env::sim::{Faults, World};
 use rekindle_env::{BoxFuture, Env};
 use rekindle_staging::{Ack, Error, Extent, Fold, Home, Policy, RangeHome, Staged, Vault};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -83,12 +86,23 @@ fn cold(env: &Env, setup: &Setup, store: &Store) -> Content {
 struct Present(Writer);
 
 impl Roots for Present {
-    fn roots(&self) -> BoxFuture<'_, Result<RootSet, rekindle_content::Error>> {
+    fn look<'a>(
+        &'a self,
+        _known: &'a Sources,
+        _look: Look<'a>,
+    ) -> BoxFuture<'a, Result<Sources, rekindle_content::Error>> {
         Box::pin(async move {
             let held = self.0.read::<Vault>(&Vault::key(VolumeId([1; 16]))).await?;
-            let roots = held.into_iter().map(|held| held.value.root).collect();
-            Ok(RootSet { roots, until: None })
+            let root = held.and_then(|held| held.value.root);
+            let roots = root.into_iter().map(|root| Kept { root, until: None }).collect();
+            let source = Source { tag: None, roots };
+            let records = [(SourceId([1; 16]), source)].into();
+            Ok(Sources { records, ..Sources::default() })
         })
+    }
+
+    fn written(&self, _since: u64) -> Option<Written> {
+        None
     }
 }
 
@@ -101,8 +115,8 @@ fn sweeper(env: &Env, node: &Node, store: &Store) -> Sweeper {
         young: Duration::ZERO,
         ..Options::default()
     };
-    Sweeper::new(node.content.clone(), writer.clone(), Arc::new(Present(writer)))
-        .with_options(options)
+    let (roots, folder) = (Arc::new(Present(writer.clone())), Path::new("/node/sweep"));
+    Sweeper::new(node.content.clone(), writer, roots, folder).with_options(options)
 }
 
 fn run(test: impl AsyncFnOnce(&Env, Setup, Store)) {

@@ -121,11 +121,7 @@ impl Inner {
     pub fn home_of(&self, vault: &Vault) -> Result<OpenedHome, Error> {
         let home = self.kinds.open(&self.content, vault)?;
         if self.read_ahead && vault.root.is_some() {
-            let (content, root) = (self.content.clone(), vault.root);
-            self.env.spawn("read-ahead", async move {
-                // A reader that needs the tree meets the same error.
-                let _ = tree::read_ahead(&content, &root).await;
-            });
+            tree::prefetch(&self.content, &vault.root, 0..u64::MAX);
         }
         Ok(home)
     }

@@ -1,10 +1,12 @@
 //! A test node on any given machine, whose volumes have one chunk each.
 
+use crate::manage::roots;
 use crate::*;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_base::units::MIB;
 use rekindle_base::{Incarnation, Kind, NodeId};
+use rekindle_content::sweep::Sources;
 use rekindle_content::tree::Root;
 use rekindle_content::{Batch, Class, Compression, Content};
 use rekindle_datastore::backend::mem::Mem;
@@ -196,7 +198,9 @@ impl Bed {
 
     /// The roots from which a sweep marks.
     pub async fn roots(&self) -> Result<Vec<Root>, Error> {
-        Ok(crate::manage::roots::roots(&self.volumes.inner).await?.roots)
+        let nothing = Sources::default();
+        let found = roots::look(&self.volumes.inner, &nothing, &roots::Looked::All).await?;
+        Ok(found.roots().map(|root| Some(*root)).collect())
     }
 
     /// Returns the outcome of a volume's last salvage, if it had one.
@@ -248,6 +252,8 @@ pub struct Small {
     pub inner: Store,
     pub is_full: AtomicBool,
     pub unindexed: Mutex<Option<String>>,
+    /// What lists show of an object instead of what it is now.
+    pub stale: Mutex<Option<rekindle_datastore::Listed>>,
 }
 
 impl Small {
@@ -256,6 +262,7 @@ impl Small {
             inner: Mem::store(),
             is_full: AtomicBool::new(false),
             unindexed: Mutex::default(),
+            stale: Mutex::default(),
         })
     }
 
@@ -318,6 +325,12 @@ impl Datastore for Small {
             let mut page = self.inner.list(prefix, after).await?;
             let unindexed = self.unindexed.lock().clone();
             page.retain(|listed| Some(&listed.key) != unindexed.as_ref());
+            let stale = self.stale.lock().clone();
+            let shown =
+                page.iter_mut().find(|one| stale.as_ref().is_some_and(|s| s.key == one.key));
+            if let (Some(shown), Some(stale)) = (shown, stale) {
+                *shown = stale;
+            }
             Ok(page)
         })
     }

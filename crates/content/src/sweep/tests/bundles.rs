@@ -40,7 +40,7 @@ fn whole_bundles_are_copied_and_of_others_the_live_chunks_make_new_ones() {
         commit(&env, &content, &vaults, 0, &removed(gone)).await.unwrap();
         let status = sweeper(&env, &content, &vaults, true).run().await.unwrap();
         assert_eq!(status.packs_compacted, 1, "{status:?}");
-        let packs = list_packs(&content).await.unwrap();
+        let packs = packs_of(&content).await.unwrap();
         assert!(!packs.contains_key(&old));
         let data: Vec<_> = packs.keys().filter(|id| pack::class(**id) == Class::Data).collect();
         let [new] = data[..] else { panic!("{data:?}") };
@@ -92,7 +92,7 @@ fn a_footer_that_leaves_out_a_chunk_of_a_bundle_keeps_its_pack() {
             store.put(&key, bytes.into()).await.unwrap();
             let content = Content::open(env.clone(), store.clone(), small());
             sweeper(&env, &content, &vaults, true).run().await.unwrap();
-            assert!(list_packs(&content).await.unwrap().contains_key(&old));
+            assert!(packs_of(&content).await.unwrap().contains_key(&old));
             check(&env, &store, &vaults).await;
         });
     }

@@ -20,9 +20,9 @@ fn an_upload_that_outlives_its_batch_holds_until_its_pack_is_known() {
         assert!(content.stats().holds > 0, "an upload is under way");
         content.inner.live.settle().await;
         assert_eq!(content.stats().holds, 0);
-        let present = list_packs(&content).await.unwrap().len();
+        let present = packs_of(&content).await.unwrap().len();
         env.sleep(Duration::from_secs(5)).await;
-        assert_eq!(list_packs(&content).await.unwrap().len(), present, "none came after");
+        assert_eq!(packs_of(&content).await.unwrap().len(), present, "none came after");
     });
 }
 
@@ -115,7 +115,7 @@ fn a_pack_whose_footer_leaves_out_what_is_alive_is_not_compacted() {
             content.inner.store.put(&key, bytes.into()).await.unwrap();
             let content = Content::open(env.clone(), content.inner.store.clone(), small());
             sweeper(&env, &content, &vaults, true).run().await.unwrap();
-            assert!(list_packs(&content).await.unwrap().contains_key(&hidden.pack));
+            assert!(packs_of(&content).await.unwrap().contains_key(&hidden.pack));
             check(&env, &content.inner.store, &vaults).await;
         });
     }
@@ -131,8 +131,8 @@ fn a_root_that_lies_with_the_data_ends_the_sweep() {
         commit(&env, &content, &vaults, 0, &[(1, Some(1))]).await.unwrap();
         // One wrong digit in a vault.
         vaults.volumes.lock().get_mut(&0).unwrap().0.as_mut().unwrap().pack.0[15] ^= 1;
-        let before = list_packs(&content).await.unwrap().len();
+        let before = packs_of(&content).await.unwrap().len();
         assert!(sweeper(&env, &content, &vaults, true).run().await.is_err());
-        assert_eq!(list_packs(&content).await.unwrap().len(), before);
+        assert_eq!(packs_of(&content).await.unwrap().len(), before);
     });
 }

@@ -4,6 +4,7 @@
 use super::nodes::start;
 use super::*;
 use crate::landed::is_whole;
+use crate::sweep::condemned::{Condemned, State};
 use rekindle_base::Incarnation;
 
 /// A sweeper as the product has it, which leaves young packs alone.
@@ -42,7 +43,7 @@ fn what_an_earlier_life_has_just_written_is_left_alone() {
         let sweeper = careful(&env, &content, &vaults);
         assert_eq!(sweeper.run().await.unwrap().packs_condemned, 0);
         let model = (0..20).map(|seed| (seed, seed)).collect();
-        vaults.volumes.lock().insert(0, (root, model));
+        vaults.put(&content, 0, (root, model));
         check(&env, &store, &vaults).await;
         // When no commit can be on its way any more, the packs go.
         vaults.volumes.lock().clear();
@@ -58,10 +59,10 @@ fn of_its_own_packs_a_life_leaves_those_alone_of_which_it_does_not_know_what_bec
         let content = Content::open(env.clone(), store.clone(), small());
         let (open, _) = flushed(&content, 0..5).await;
         drop(open);
-        let unknown = list_packs(&content).await.unwrap().len() as u64;
+        let unknown = packs_of(&content).await.unwrap().len() as u64;
         let (known, _) = flushed(&content, 20..25).await;
         known.committed();
-        let all = list_packs(&content).await.unwrap().len() as u64;
+        let all = packs_of(&content).await.unwrap().len() as u64;
         let status = careful(&env, &content, &vaults).run().await.unwrap();
         assert_eq!(status.packs_deleted, all - unknown, "{status:?}");
     });

@@ -41,7 +41,7 @@ pub(super) async fn start(
         None => drop(writer.create(&key, record).await.unwrap()),
     }
     let content = Content::open(env.clone(), store.clone(), small());
-    let roots = Arc::new(SlowRoots { env: env.clone(), vaults: vaults.clone() });
+    let roots = SlowRoots { env: env.clone(), content: content.clone(), vaults: vaults.clone() };
     let options = Options {
         budget: Budget::Unlimited,
         compacts: true,
@@ -51,18 +51,21 @@ pub(super) async fn start(
         condemned_max: 3,
         ..Options::default()
     };
-    let sweeper = Sweeper::new(content.clone(), writer.clone(), roots).with_options(options);
+    let folder = format!("{FOLDER}-{id}");
+    let sweeper =
+        Sweeper::new(content.clone(), writer.clone(), Arc::new(roots), Path::new(&folder));
+    let sweeper = sweeper.with_options(options);
     Node { writer, content, sweeper: Arc::new(sweeper) }
 }
 
 /// Writes packs that nothing reaches; returns them.
 async fn garbage(content: &Content) -> BTreeSet<PackId> {
-    let before: BTreeSet<_> = list_packs(content).await.unwrap().into_keys().collect();
+    let before: BTreeSet<_> = packs_of(content).await.unwrap().into_keys().collect();
     let mut batch = content.batch();
     batch.write(Class::Data, random(4242, 5000), &[]).await.unwrap();
     batch.flush().await.unwrap();
     drop(batch);
-    let after: BTreeSet<_> = list_packs(content).await.unwrap().into_keys().collect();
+    let after: BTreeSet<_> = packs_of(content).await.unwrap().into_keys().collect();
     after.difference(&before).copied().collect()
 }
 
@@ -95,7 +98,7 @@ fn nothing_is_deleted_before_every_live_node_has_agreed() {
         let changes = [(1, Some(kept))];
         let root = tree::update(&two.content, &mut batch, &None, &changes).await.unwrap();
         batch.flush().await.unwrap();
-        vaults.volumes.lock().insert(0, (root, Model::from([(1, 3)])));
+        vaults.put(&two.content, 0, (root, Model::from([(1, 3)])));
         batch.committed();
         let dead = garbage(&two.content).await;
         env.sleep(Duration::from_secs(3)).await;
@@ -162,7 +165,7 @@ fn a_start_that_a_newer_one_of_its_node_has_replaced_deletes_nothing() {
         let new = start(&env, &store, &vaults, 1, 2).await;
         let error = old.sweeper.run().await.unwrap_err();
         assert!(error.to_string().contains("start 2 of this node"), "{error}");
-        let there: BTreeSet<_> = list_packs(&new.content).await.unwrap().into_keys().collect();
+        let there: BTreeSet<_> = packs_of(&new.content).await.unwrap().into_keys().collect();
         assert!(dead.is_subset(&there));
         assert_eq!(new.sweeper.run().await.unwrap().packs_deleted, dead.len() as u64);
     });
@@ -241,8 +244,10 @@ fn young_packs_are_left_alone_where_others_write() {
         let (store, vaults) = (Mem::store(), Arc::new(Vaults::default()));
         let one = start(&env, &store, &vaults, 1, 1).await;
         let options = Options { young: Duration::from_secs(600), ..one.sweeper.options };
-        let roots = Arc::new(SlowRoots { env: env.clone(), vaults: vaults.clone() });
-        let sweeper = Sweeper::new(one.content.clone(), one.writer.clone(), roots);
+        let (env, content, vaults) = (env.clone(), one.content.clone(), vaults.clone());
+        let roots = Arc::new(SlowRoots { env: env.clone(), content, vaults: vaults.clone() });
+        let folder = Path::new(FOLDER);
+        let sweeper = Sweeper::new(one.content.clone(), one.writer.clone(), roots, folder);
         let sweeper = sweeper.with_options(options);
         let two = start(&env, &store, &vaults, 2, 1).await;
         let dead = garbage(&two.content).await;
@@ -278,7 +283,7 @@ async fn write_slowly(env: &Env, content: &Content, vaults: &Vaults, volume: u64
     let root = tree::update(content, &mut batch, &root, &written).await.unwrap();
     batch.flush().await.unwrap();
     env.sleep(Duration::from_millis(env.random_u64() % 600)).await;
-    vaults.volumes.lock().insert(volume, (root, model));
+    vaults.put(content, volume, (root, model));
     batch.committed();
 }
 

@@ -110,6 +110,16 @@ pub(super) fn translate(key: &str, call: Call, error: &Theirs) -> Error {
     }
 }
 
+/// Whether the same call may succeed later.
+pub(super) fn may_pass(error: &Theirs) -> bool {
+    matches!(translate("", Call::Other, error), Error::Unavailable(_))
+}
+
+/// Whether the store does not know the upload in parts, any more.
+pub(super) fn no_such_upload(error: &Error) -> bool {
+    error.to_string().contains("NoSuchUpload")
+}
+
 /// Whether the call asked for a range that begins at or after the end of the object.
 pub(super) fn beyond_the_end(error: &Theirs) -> bool {
     let text = full_text(error);

@@ -33,11 +33,19 @@ const PORTS_MAX: usize = 8;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Progress(Arc<AtomicU64>);
 
+impl Progress {
+    pub(super) fn taken(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// The connector to the store, which knows its ports. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Way {
     /// Ports that requests went to.
     ports: Arc<Mutex<BTreeSet<u16>>>,
+    /// The progress of all requests that bring none of their own.
+    pub(super) others: Progress,
 }
 
 #[derive(Debug)]
@@ -64,7 +72,7 @@ impl Way {
                 return Some(done);
             }
             let now = env.now();
-            let (taken_now, queued_now) = (progress.0.load(Ordering::Relaxed), self.queued());
+            let (taken_now, queued_now) = (progress.taken(), self.queued());
             if taken_now != taken {
                 own = now;
             }
@@ -166,7 +174,7 @@ impl Client {
         *asked.headers_mut() = parts.headers;
         *asked.body_mut() = Some(match (body.as_bytes(), parts.extensions.get::<Progress>()) {
             (Some(bytes), _) => bytes.clone().into(),
-            (None, progress) => counted(body, progress.cloned().unwrap_or_default()),
+            (None, progress) => counted(body, progress.unwrap_or(&self.way.others).clone()),
         });
         let answer = self.client.execute(asked).await.map_err(failed)?;
         self.way.note(answer.remote_addr().map(|address| address.port()));
