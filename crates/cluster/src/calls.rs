@@ -22,9 +22,18 @@ pub struct Calls {
     pub roster: Arc<dyn Roster>,
     /// The life of this host's home node.
     pub home: Life,
+    /// The home nodes that this host had before: another host has taken them over. What records say
+    /// of them, they say of this host.
+    pub former: Vec<NodeId>,
 }
 
 impl Calls {
+    /// Whether a node is, or was, this host's home node.
+    #[must_use]
+    pub fn is_here(&self, home: NodeId) -> bool {
+        home == self.home.node || self.former.contains(&home)
+    }
+
     /// Connects to a node's host, in the name of `life`, which this host runs.
     pub(crate) async fn connect(&self, life: Life, to: NodeId) -> Result<Connection, String> {
         let known = match self.roster.find(to) {

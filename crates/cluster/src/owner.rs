@@ -238,6 +238,7 @@ async fn run(shared: Arc<Shared>, mut notes: mpsc::UnboundedReceiver<Note>) {
             Some(Note::Beat(holder, News::Refused(why))) => {
                 tracing::debug!(%holder, why, "a holder refuses this life");
                 shared.parts.home.doubt(&why);
+                shared.take(Event::Refused(holder));
             }
             Some(Note::Chosen(chosen)) => shared.chosen(chosen),
             Some(Note::Written) => shared.take(Event::Written),

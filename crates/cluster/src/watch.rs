@@ -3,7 +3,7 @@
 
 use crate::calls::Calls;
 use crate::holder::{Holder, Node};
-use crate::limits::{HEARS_TIME_MAX, STALL_BEATS};
+use crate::limits::{BY_HAND_TRIES, HEARS_TIME_MAX, STALL_BEATS};
 use crate::machine::Pace;
 use crate::machine::holder::{Deed, Sight, State, Taken};
 use crate::roster::Entry;
@@ -87,11 +87,16 @@ impl Watch {
         }
     }
 
+    /// This host's place among the holders that a record names.
+    fn place_in(&self, entry: &Entry) -> Option<usize> {
+        entry.holders.nodes.iter().position(|named| self.calls.is_here(named.node))
+    }
+
     async fn sight_of(&self, entry: &Entry) -> Sight {
-        let me = self.calls.home.node;
-        let place = if entry.host == me { Some(0) } else { entry.holders.place_of(me) };
+        let is_here = |node: &NodeId| self.calls.is_here(*node);
+        let place = if is_here(&entry.host) { Some(0) } else { self.place_in(entry) };
         let life = Life { node: entry.node, incarnation: entry.incarnation };
-        let others = entry.holders.nodes.iter().map(|named| named.node).filter(|node| *node != me);
+        let others = entry.holders.nodes.iter().map(|named| named.node).filter(|node| !is_here(node));
         let asked = others.map(|other| self.calls.hears(other, life, HEARS_TIME_MAX));
         let is_heard = match place {
             Some(_) => join_all(asked).await.into_iter().any(|heard| heard == Ok(true)),
@@ -131,24 +136,39 @@ impl Watch {
         if node.promises.lock().state() == State::Guest {
             return Ok(());
         }
-        node.promises.lock().want(self.calls.env.now());
-        self.look(id, &node).await;
-        loop {
-            let state = node.promises.lock().state();
-            match state {
-                State::Guest => return Ok(()),
-                State::Suspecting { named: true, .. } | State::Taking => {}
-                _ => break,
+        for _ in 0..BY_HAND_TRIES {
+            node.promises.lock().want(self.calls.env.now());
+            self.look(id, &node).await;
+            if self.has_taken(&node).await {
+                return Ok(());
             }
-            self.calls.env.sleep(self.pace.beat / 2).await;
+            let is_named = |seen: &Arc<Entry>| {
+                self.calls.is_here(seen.host) || self.place_in(seen).is_some()
+            };
+            if node.seen.lock().as_ref().is_none_or(|seen| !is_named(seen)) {
+                break;
+            }
         }
         let why = match &*node.seen.lock() {
-            Some(seen) if seen.holders.place_of(self.calls.home.node).is_none() => {
+            Some(seen) if self.place_in(seen).is_none() => {
                 "its record does not name this node as a holder: the copies here may not be complete"
             }
-            Some(_) => "its record has changed meanwhile",
+            Some(_) => "its record has changed again and again",
             None => "its record cannot be read",
         };
         Err(format!("node {id} cannot be taken over: {why}"))
+    }
+
+    /// Waits for the end of an attempt. Returns whether the node goes on here.
+    async fn has_taken(&self, node: &Node) -> bool {
+        loop {
+            let state = node.promises.lock().state();
+            match state {
+                State::Guest => return true,
+                State::Suspecting { named: true, .. } | State::Taking => {}
+                _ => return false,
+            }
+            self.calls.env.sleep(self.pace.beat / 2).await;
+        }
     }
 }

@@ -98,6 +98,7 @@ struct Keeper {
 struct Wire {
     beat: Option<(u8, Moment)>,
     granted: Option<(u8, Moment)>,
+    refused: Option<u8>,
     copy: Option<(u8, u8)>,
     copied: Option<(u8, u8)>,
 }
@@ -178,6 +179,7 @@ impl World {
             then(&|world| world.take(holder, true));
             then(&|world| world.take(holder, false));
             then(&|world| world.restart_keeper(holder));
+            then(&|world| world.want(holder));
         }
         found
     }
@@ -302,10 +304,11 @@ impl World {
     fn deliver(&mut self, holder: usize) {
         let (wire, keeper) = (&mut self.wires[holder], &mut self.keepers[holder]);
         let of = |life: u8| Incarnation(u64::from(life));
-        if let Some((life, asked)) = wire.beat.take()
-            && keeper.machine.grant(of(life), pace().lease, self.now).is_ok()
-        {
-            wire.granted = Some((life, asked));
+        if let Some((life, asked)) = wire.beat.take() {
+            match keeper.machine.grant(of(life), pace().lease, self.now) {
+                Ok(()) => wire.granted = Some((life, asked)),
+                Err(_) => wire.refused = Some(life),
+            }
         }
         if let Some((life, log)) = wire.copy.take()
             && keeper.machine.admit(of(life)).is_ok()
@@ -319,7 +322,11 @@ impl World {
     fn deliver_reply(&mut self, holder: usize) {
         let wire = &mut self.wires[holder];
         let (granted, copied) = (wire.granted.take(), wire.copied.take());
+        let refused = wire.refused.take();
         let Some(process) = &mut self.process else { return };
+        if refused == Some(process.life) {
+            process.take(self.now, Event::Refused(id(holder)));
+        }
         if let Some((_, asked)) = granted.filter(|(life, _)| *life == process.life) {
             process.take(self.now, Event::Granted(id(holder), asked));
         }
@@ -372,6 +379,17 @@ impl World {
         } else {
             keeper.machine.took(Taken::Lost, self.now);
         }
+    }
+
+    /// A user wants the takeover.
+    fn want(&mut self, holder: usize) {
+        let keeper = &mut self.keepers[holder];
+        if self.restarts > 0 || matches!(keeper.machine.state(), Part::Guest | Part::Taking) {
+            return;
+        }
+        self.restarts += 1;
+        keeper.machine.want(self.now);
+        (keeper.looks, keeper.takes) = (true, false);
     }
 
     /// A holder's process begins anew.

@@ -63,7 +63,9 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
-            Error::Flash { .. } | Error::TakenAway(_) | Error::Closed => Kind::Io,
+            Error::Flash { .. } | Error::TakenAway(_) => Kind::Io,
+            // The life ends; the next one, here or elsewhere, takes the request.
+            Error::Closed => Kind::Unavailable,
             Error::Damaged { .. } | Error::Lost { .. } => Kind::Damaged,
             Error::Foreign(_) => Kind::Invalid,
             Error::Newer { .. } => Kind::Unsupported,

@@ -258,6 +258,10 @@ impl Node {
             Role::Home => id,
             Role::Guest { host, .. } => *host,
         };
+        let former = match &role {
+            Role::Guest { member: Some(member), .. } => member.calls.former.clone(),
+            _ => joined.as_ref().map(|joined| joined.former.clone()).unwrap_or_default(),
+        };
         phases.done("store-and-warm");
         let memory_outlives_process = arena.outlives_process();
         let found = record.as_ref().map(|held| &held.value);
@@ -298,7 +302,7 @@ impl Node {
             copies: warm.frames.is_some(),
             trusted,
             lost: false,
-            place: Place { host, peer: peer.as_ref(), takes: takes.as_deref() },
+            place: Place { host, former: &former, peer: peer.as_ref(), takes: takes.as_deref() },
         };
         let find = Log::find(
             env,

@@ -47,11 +47,19 @@ pub struct Beginning<'a> {
 pub struct Place<'a> {
     /// Its home node.
     pub host: NodeId,
+    /// The home nodes that it had before.
+    pub former: &'a [NodeId],
     /// The way to it for peers; `None`: it is in no cluster, and no other node holds copies.
     pub peer: Option<&'a PeerNote>,
     /// The host takes a lost node over, as a holder of copies of its log: the node's record as the
     /// host has seen it.
     pub takes: Option<&'a Entry>,
+}
+
+impl Place<'_> {
+    fn is_here(&self, home: NodeId) -> bool {
+        home == self.host || self.former.contains(&home)
+    }
 }
 
 impl Beginning<'_> {
@@ -151,9 +159,9 @@ fn may_take(
     let host = found.host.unwrap_or(seen.node);
     let is_as_seen = (found.incarnation, host, found.holders.epoch)
         == (seen.incarnation, seen.host, seen.holders.epoch);
-    let me = beginning.place.host;
-    let named = found.holders.nodes.iter().find(|holder| holder.node == me);
-    if !is_as_seen || (named.is_none() && host != me) {
+    let place = beginning.place;
+    let named = found.holders.nodes.iter().find(|holder| place.is_here(holder.node));
+    if !is_as_seen || (named.is_none() && !place.is_here(host)) {
         return Err(changed());
     }
     let since = named.map_or(Incarnation(1), |holder| holder.since);
@@ -170,9 +178,9 @@ fn may_take(
 /// The holders that the next life begins with.
 fn holders(beginning: &Beginning<'_>, last: Option<&NodeRecord>, takes: bool) -> HoldersNote {
     let last = last.map(|last| last.holders.clone()).unwrap_or_default();
-    let Place { host, peer, takes: taken_over } = beginning.place;
+    let place @ Place { peer, takes: taken_over, .. } = beginning.place;
     match (peer, taken_over) {
-        (Some(_), Some(_)) => last.without(|node| node == host),
+        (Some(_), Some(_)) => last.without(|node| place.is_here(node)),
         // The copies are of the log that this one replaces.
         (Some(_), None) if takes => last.without(|_| true),
         (Some(_), None) => last,

@@ -188,10 +188,10 @@ impl Story {
         for _ in 0..1 + self.dice.below(5) {
             self.run.is_calm.store(false, Ordering::Relaxed);
             self.event();
-            self.pass(3000)?;
+            self.pass(5000)?;
             if self.dice.below(2) == 0 {
                 self.event();
-                self.pass(2000)?;
+                self.pass(3000)?;
             }
             if self.dice.below(3) > 0 {
                 self.heal();
@@ -202,11 +202,13 @@ impl Story {
             }
         }
         self.calm()?;
-        // One host alone has no holder, and a volume that would rather wait than go on does so.
-        let may_be_alone = self.run.volumes.iter().all(|volume| {
-            volume.is_alone() || volume.setup.on_missing_copy == MissingCopy::StepDown
+        // A volume that would rather wait than go on with fewer copies does so.
+        let holders = self.hosts - 2;
+        let may_lose_one = self.run.volumes.iter().all(|volume| {
+            usize::from(volume.setup.copies) <= holders
+                || volume.setup.on_missing_copy == MissingCopy::StepDown
         });
-        if self.dice.below(2) == 0 && (self.hosts > 2 || may_be_alone) {
+        if self.dice.below(2) == 0 && may_lose_one {
             self.lose_a_host()?;
         }
         self.check()?;
@@ -282,7 +284,7 @@ impl Story {
             }
             2..=4 => {
                 self.crash(host);
-                self.world.run_until(Stop::Time(Duration::from_millis(self.dice.below(3000))));
+                self.world.run_until(Stop::Time(Duration::from_millis(self.dice.below(5000))));
                 if self.dice.below(3) > 0 {
                     self.begin(host);
                 }
@@ -297,7 +299,7 @@ impl Story {
             }
             10..=11 => {
                 let length =
-                    Duration::from_millis([100, 300, 500, 5000][self.dice.below(4) as usize]);
+                    Duration::from_millis([100, 700, 1300, 8000][self.dice.below(4) as usize]);
                 self.say(format!("{} stands still for {length:?}", NAMES[host]));
                 self.machines[host].pause(length);
             }
@@ -325,7 +327,8 @@ impl Story {
             // One dies amid the takeover of another one.
             _ => {
                 self.crash(host);
-                self.world.run_until(Stop::Time(Duration::from_millis(300 + self.dice.below(600))));
+                let taking = Duration::from_millis(800 + self.dice.below(1000));
+                self.world.run_until(Stop::Time(taking));
                 self.crash(other);
                 self.world.run_until(Stop::Time(Duration::from_millis(self.dice.below(1500))));
                 self.begin(other);

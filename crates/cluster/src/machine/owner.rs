@@ -45,6 +45,8 @@ pub struct Holder {
     pub heard: Moment,
     /// The moment at which its stand began.
     pub since: Moment,
+    /// The moment since which it refuses this life, or `None`.
+    pub refuses: Option<Moment>,
 }
 
 /// The state of an owner.
@@ -79,6 +81,9 @@ pub enum Event {
     CaughtUp(NodeId),
     /// A holder has granted the lease that was asked for at that moment.
     Granted(NodeId, Moment),
+    /// A holder has refused a beat: it takes this node over, perhaps by a user's command, or has met
+    /// a newer life.
+    Refused(NodeId),
     /// A holder makes no progress, though it is heard.
     Lags(NodeId),
     /// A holder is not wanted any more.
@@ -110,7 +115,7 @@ impl Owner {
     #[must_use]
     pub fn begin(pace: Pace, recorded: impl IntoIterator<Item = NodeId>, now: Moment) -> Self {
         let stand = Stand::Recorded { whole: false };
-        let holder = Holder { stand, lease: None, heard: now, since: now };
+        let holder = Holder { stand, lease: None, heard: now, since: now, refuses: None };
         let holders: BTreeMap<_, _> = recorded.into_iter().map(|node| (node, holder)).collect();
         let reads = if holders.is_empty() { Reads::Free } else { Reads::No };
         Self { pace, holders, writing: None, reads }
@@ -149,11 +154,13 @@ impl Owner {
             Event::Chosen(node) => {
                 self.holders.entry(node).or_insert_with(|| {
                     commands.push(Command::Follow(node));
-                    Holder { stand: Stand::Following, lease: None, heard: now, since: now }
+                    let stand = Stand::Following;
+                    Holder { stand, lease: None, heard: now, since: now, refuses: None }
                 });
             }
             Event::CaughtUp(node) => self.caught_up(node, now, &mut commands),
             Event::Granted(node, asked) => self.granted(node, asked, now),
+            Event::Refused(node) => self.refused(node, now),
             Event::Lags(node) => self.leaves(node, true, now, &mut commands),
             Event::Dismissed(node) => self.leaves(node, false, now, &mut commands),
             Event::Written => self.written(now, &mut commands),
@@ -188,6 +195,17 @@ impl Owner {
         let Some(holder) = self.holders.get_mut(&node) else { return };
         holder.lease = holder.lease.max(Some(asked + self.pace.lease));
         holder.heard = holder.heard.max(now);
+        holder.refuses = None;
+    }
+
+    /// A holder that takes this node over is not replaced meanwhile: that would only make its write
+    /// of the record fail. But it has its time for that.
+    fn refused(&mut self, node: NodeId, now: Moment) {
+        let Some(holder) = self.holders.get_mut(&node) else { return };
+        let since = *holder.refuses.get_or_insert(now);
+        if now.since(since) < self.pace.insist {
+            holder.heard = holder.heard.max(now);
+        }
     }
 
     /// A holder is to go.

@@ -25,6 +25,16 @@ pub(crate) async fn is_there(env: &Env, dir: &Path) -> bool {
     found.is_ok_and(|found| !found.is_empty())
 }
 
+/// The nodes that this host had before.
+pub(crate) async fn nodes(env: &Env, dir: &Path) -> Result<Vec<NodeId>, Error> {
+    let folder = dir.join(FOLDER);
+    match env.disk().list(&folder).await {
+        Ok(found) => Ok(found.iter().filter_map(|(name, _)| name.parse().ok()).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(Error::Folder { path: folder, reason: error.to_string() }),
+    }
+}
+
 /// Moves the log and `node.json` of a node out of the way of another node. Returns the folder.
 pub(crate) async fn set_aside(env: &Env, dir: &Path, node: NodeId) -> Result<PathBuf, Error> {
     let left = folder(dir, node);

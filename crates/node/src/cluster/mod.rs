@@ -54,6 +54,8 @@ pub(crate) struct Joined {
     keys: Vec<Key>,
     place: Place,
     holder: Arc<Holder>,
+    /// The home nodes that this host had before.
+    pub(crate) former: Vec<NodeId>,
 }
 
 /// This host, a member of a cluster.
@@ -208,7 +210,8 @@ impl Joined {
             name: cluster.name.clone(),
             pins: pins(&keys, &file.keys),
         };
-        Ok(Self { file, secret, keys, place, holder })
+        let former = left::nodes(env, &config.dir).await?;
+        Ok(Self { file, secret, keys, place, holder, former })
     }
 
     /// The way to this host, as the records of its nodes name it.
@@ -233,6 +236,7 @@ impl Joined {
             channel: tls.clone().map_or(Channel::Plain, Channel::Tls),
             roster: roster.clone(),
             home,
+            former: self.former,
         };
         Ok(Arc::new(Member {
             calls: Arc::new(calls),

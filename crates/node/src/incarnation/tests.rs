@@ -28,7 +28,7 @@ fn beginning(starts: &Starts, nonce: u64) -> Beginning<'_> {
         copies: true,
         trusted: true,
         lost: false,
-        place: Place { host: NODE, peer: None, takes: None },
+        place: Place { host: NODE, former: &[], peer: None, takes: None },
     }
 }
 

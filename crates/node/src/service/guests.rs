@@ -104,7 +104,7 @@ async fn go_on(service: Service, host: Weak<Node>, member: Arc<Member>, node: No
     loop {
         let Some(host) = host.upgrade() else { return };
         let entry = match member.roster.read(node).await {
-            Ok(Some(entry)) if entry.host == host.id && !entry.is_removed => entry,
+            Ok(Some(entry)) if member.calls.is_here(entry.host) && !entry.is_removed => entry,
             Ok(_) if is_lent => {
                 service.guests().remove(node);
                 return member.holder.give_back(node).await;

@@ -152,3 +152,32 @@ fn one_write_of_the_record_is_under_way_at_a_time() {
     assert!(owner.step(at(4), Event::Written).contains(&Command::Record(set(&[A, B]))));
     assert_eq!(owner.staying(), 2);
 }
+
+#[test]
+fn a_holder_that_takes_the_node_over_is_not_replaced_meanwhile_but_has_its_time() {
+    let mut owner = with_one(0);
+    let (step, mut now) = (Duration::from_millis(100), at(0));
+    // Its refusals count as signs of life, and grant nothing.
+    while now < at(0) + Pace::default().insist {
+        now = now + step;
+        owner.step(now, Event::Refused(A));
+        assert!(owner.step(now, Event::Tick).is_empty(), "{now:?}");
+        assert_eq!(owner.reads(), Reads::Until(at(0) + Pace::default().lease));
+    }
+    let replaced = loop {
+        now = now + step;
+        owner.step(now, Event::Refused(A));
+        let commands = owner.step(now, Event::Tick);
+        if !commands.is_empty() {
+            break commands;
+        }
+        assert!(now < at(0) + Pace::default().insist * 2, "it waits for ever");
+    };
+    assert_eq!(replaced, [Command::Record(set(&[]))]);
+    // One that grants again after an attempt has all its time for another one.
+    let mut owner = with_one(0);
+    owner.step(at(100), Event::Refused(A));
+    owner.step(at(2000), Event::Granted(A, at(2000)));
+    owner.step(at(4000), Event::Refused(A));
+    assert!(owner.step(at(4500), Event::Tick).is_empty());
+}
