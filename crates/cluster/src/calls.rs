@@ -22,8 +22,7 @@ pub struct Calls {
     pub roster: Arc<dyn Roster>,
     /// The life of this host's home node.
     pub home: Life,
-    /// The home nodes that this host had before: another host has taken them over. What records say
-    /// of them, they say of this host.
+    /// The home nodes that this host had before: another host has taken them over.
     pub former: Vec<NodeId>,
 }
 
@@ -34,7 +33,7 @@ impl Calls {
         home == self.home.node || self.former.contains(&home)
     }
 
-    /// Connects to a node's host, in the name of `life`, which this host runs.
+    /// Connects to the host whose home node is `to`, in the name of `life`, which this host runs.
     pub(crate) async fn connect(&self, life: Life, to: NodeId) -> Result<Connection, String> {
         let known = match self.roster.find(to) {
             Some(known) => known,
@@ -54,7 +53,7 @@ impl Calls {
     }
 
     async fn connect_to(&self, life: Life, entry: &Entry) -> Result<Connection, String> {
-        let place = member(entry)?;
+        let place = at_home(entry)?;
         let work = async {
             let stream = self.env.net().connect(&place.address).await;
             let stream = stream.map_err(|error| error.to_string())?;
@@ -176,6 +175,18 @@ fn done(reply: Message<'_>) -> Option<u32> {
     match reply {
         Message::Done(has) => Some(has),
         _ => None,
+    }
+}
+
+/// The way to the host whose home node this is. Copies lie at a host, and do not go with its node:
+/// a node that goes on as another one's guest keeps none.
+fn at_home(entry: &Entry) -> Result<&Place, String> {
+    let place = member(entry)?;
+    match entry.host == entry.node {
+        true => Ok(place),
+        false => {
+            Err(format!("node {} goes on at node {}, without its host", entry.node, entry.host))
+        }
     }
 }
 

@@ -87,16 +87,12 @@ impl Watch {
         }
     }
 
-    /// This host's place among the holders that a record names.
-    fn place_in(&self, entry: &Entry) -> Option<usize> {
-        entry.holders.nodes.iter().position(|named| self.calls.is_here(named.node))
-    }
-
     async fn sight_of(&self, entry: &Entry) -> Sight {
-        let is_here = |node: &NodeId| self.calls.is_here(*node);
-        let place = if is_here(&entry.host) { Some(0) } else { self.place_in(entry) };
+        let me = self.calls.home.node;
+        let place =
+            if self.calls.is_here(entry.host) { Some(0) } else { entry.holders.place_of(me) };
         let life = Life { node: entry.node, incarnation: entry.incarnation };
-        let others = entry.holders.nodes.iter().map(|named| named.node).filter(|node| !is_here(node));
+        let others = entry.holders.nodes.iter().map(|named| named.node).filter(|node| *node != me);
         let asked = others.map(|other| self.calls.hears(other, life, HEARS_TIME_MAX));
         let is_heard = match place {
             Some(_) => join_all(asked).await.into_iter().any(|heard| heard == Ok(true)),
@@ -142,15 +138,16 @@ impl Watch {
             if self.has_taken(&node).await {
                 return Ok(());
             }
+            let me = self.calls.home.node;
             let is_named = |seen: &Arc<Entry>| {
-                self.calls.is_here(seen.host) || self.place_in(seen).is_some()
+                self.calls.is_here(seen.host) || seen.holders.place_of(me).is_some()
             };
             if node.seen.lock().as_ref().is_none_or(|seen| !is_named(seen)) {
                 break;
             }
         }
         let why = match &*node.seen.lock() {
-            Some(seen) if self.place_in(seen).is_none() => {
+            Some(seen) if seen.holders.place_of(self.calls.home.node).is_none() => {
                 "its record does not name this node as a holder: the copies here may not be complete"
             }
             Some(_) => "its record has changed again and again",

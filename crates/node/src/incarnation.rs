@@ -160,8 +160,12 @@ fn may_take(
     let is_as_seen = (found.incarnation, host, found.holders.epoch)
         == (seen.incarnation, seen.host, seen.holders.epoch);
     let place = beginning.place;
-    let named = found.holders.nodes.iter().find(|holder| place.is_here(holder.node));
-    if !is_as_seen || (named.is_none() && !place.is_here(host)) {
+    let named = found.holders.nodes.iter().find(|holder| holder.node == place.host);
+    // A life that was to begin here, and did not. An earlier home node of this host may be at home
+    // elsewhere by now, so its name proves nothing; but the folder has noted its own attempts.
+    let was_begun_here =
+        host == place.host || (place.is_here(host) && beginning.starts.name(found));
+    if !is_as_seen || (named.is_none() && !was_begun_here) {
         return Err(changed());
     }
     let since = named.map_or(Incarnation(1), |holder| holder.since);

@@ -57,6 +57,23 @@ fn another_secret_another_store_and_the_node_itself_are_refused_at_both_ends() {
 }
 
 #[test]
+fn copies_do_not_go_to_the_host_at_which_their_holder_is_a_guest() {
+    let pair = Pair::new(1);
+    pair.world.block_on(async {
+        pair.holder().await;
+        // Another holder was taken over by the one that serves, and its record leads there.
+        let guest = NodeId([6; 16]);
+        let there = |host| Entry { node: guest, host, ..entry(HOLDER, 3, address()) };
+        pair.records.put(there(HOLDER));
+        let calls = Arc::new(calls(&pair.owner.env(), life(OWNER, 1), pair.records.clone()));
+        let why = Peer::new(&calls, life(OWNER, 1), guest, HOME.to_vec()).begin().await;
+        let why = why.expect_err("that host's copies are not its copies");
+        assert!(why.contains("without its host"), "{why}");
+        is_well(&pair).await;
+    });
+}
+
+#[test]
 fn an_owner_that_does_not_know_the_secret_gets_nowhere() {
     let pair = Pair::new(2);
     pair.world.block_on(async {

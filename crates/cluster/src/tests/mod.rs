@@ -100,7 +100,15 @@ impl Roster for Records {
 
 fn calls(env: &Env, home: Life, roster: Arc<dyn Roster>) -> Calls {
     let channel = Channel::Plain;
-    Calls { env: env.clone(), secret: SECRET, store: STORE, channel, roster, home, former: Vec::new() }
+    Calls {
+        env: env.clone(),
+        secret: SECRET,
+        store: STORE,
+        channel,
+        roster,
+        home,
+        former: Vec::new(),
+    }
 }
 
 fn desk(calls: Calls, holder: Arc<Holder>) -> Arc<Desk> {
