@@ -6,6 +6,7 @@ use crate::limits::{NODES_MAX, SPEED_BYTES, SPEED_PIECE};
 use crate::machine;
 use crate::machine::Pace;
 use crate::machine::choice::Offer;
+use crate::machine::holder::State as MachineState;
 use crate::room::{Room, Speed};
 use crate::roster::Entry;
 use crate::wire::Message;
@@ -246,6 +247,19 @@ impl Holder {
     /// Takes a folder back that was lent, and that no log uses.
     pub(crate) async fn take_back(&self, node: &Node) {
         node.state.lock().await.is_lent = false;
+    }
+
+    /// Claims a node whose last life has begun here. `false`: the watch takes it over, or has done
+    /// so.
+    #[must_use]
+    pub fn claim(&self, node: NodeId, life: Incarnation) -> bool {
+        let Some(found) = self.find(node) else { return false };
+        let mut promises = found.promises.lock();
+        let is_free = !matches!(promises.state(), MachineState::Taking | MachineState::Guest);
+        if is_free {
+            promises.hosts(life);
+        }
+        is_free
     }
 
     /// Notes that this life of a node is begun here: nothing is promised to any other life. Returns

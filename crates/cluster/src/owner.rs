@@ -456,6 +456,12 @@ impl Shared {
         let random = |below: usize| (calls.env.random_u64() % below as u64) as usize;
         let drawn = choice::draw(eligible, CANDIDATES, random);
         let offers = drawn.iter().map(async |one| {
+            // As it is known, it may have been taken over since: then its host is about to be
+            // another node.
+            let entry = calls.read(one.node).await.ok()?;
+            if self.candidates(&[entry]).is_empty() {
+                return None;
+            }
             let offer = calls.offer(one.node, OFFER_TIME_MAX).await;
             offer.inspect_err(|why| tracing::debug!(node = %one.node, why, "no holder")).ok()
         });

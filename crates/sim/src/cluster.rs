@@ -149,6 +149,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
         hosts,
         machines,
         is_up: [false; HOSTS],
+        stands_until: Duration::ZERO,
         said: Vec::new(),
         outcome: Outcome::default(),
         run,
@@ -175,6 +176,8 @@ struct Story {
     machines: Vec<Host>,
     /// The hosts whose process runs.
     is_up: [bool; HOSTS],
+    /// The moment from which no host stands still.
+    stands_until: Duration,
     dice: Dice,
     /// The events so far, for the message of a failure.
     said: Vec<String>,
@@ -302,6 +305,7 @@ impl Story {
                     Duration::from_millis([100, 700, 1300, 8000][self.dice.below(4) as usize]);
                 self.say(format!("{} stands still for {length:?}", NAMES[host]));
                 self.machines[host].pause(length);
+                self.stands_until = self.stands_until.max(self.world.elapsed() + length);
             }
             12 => {
                 self.say(format!("the store is away from {}", NAMES[host]));
@@ -366,10 +370,19 @@ impl Story {
         self.settle()
     }
 
+    /// Lets the hosts go on that stand still. Each finds out then what has become of its node.
+    fn awake(&mut self) {
+        while self.world.elapsed() < self.stands_until {
+            self.world.run_until(Stop::Time(PAUSE));
+            self.tend();
+        }
+    }
+
     /// Waits until every host serves, every node has a holder that could take it over, and every
     /// volume with copies is in service.
     fn settle(&mut self) -> Result<(), String> {
         self.run.is_calm.store(true, Ordering::Relaxed);
+        self.awake();
         let env = self.world.env();
         let end = self.world.elapsed() + SETTLES_WITHIN;
         loop {

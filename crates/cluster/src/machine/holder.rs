@@ -174,7 +174,8 @@ impl Holder {
         self.admit(life)?;
         // Nothing was written yet: the owner is back, and the wait for its leases begins anew.
         self.state = State::Keeping;
-        self.heard = Some(now);
+        // From now on, its silence alone counts.
+        (self.heard, self.not_before) = (Some(now), now);
         self.granted_until = self.granted_until.max(now + Pace::granted(lease));
         Ok(())
     }

@@ -100,12 +100,12 @@ pub(crate) async fn start(service: &Service, host: &Arc<Node>) {
 /// record that names this host is of a takeover that was broken off: the holder's watch sees to it.
 async fn go_on(service: Service, host: Weak<Node>, member: Arc<Member>, node: NodeId) {
     // From then on, no lease is granted to any other life, whatever start of it fails here.
-    let mut is_lent = false;
+    let mut is_claimed = false;
     loop {
         let Some(host) = host.upgrade() else { return };
         let entry = match member.roster.read(node).await {
             Ok(Some(entry)) if member.calls.is_here(entry.host) && !entry.is_removed => entry,
-            Ok(_) if is_lent => {
+            Ok(_) if is_claimed => {
                 service.guests().remove(node);
                 return member.holder.give_back(node).await;
             }
@@ -118,12 +118,15 @@ async fn go_on(service: Service, host: Weak<Node>, member: Arc<Member>, node: No
             }
         };
         let folder = copies_folder(&host.config, node);
-        if !is_lent && !has_begun_here(&host, &folder, node).await {
-            return;
+        if !is_claimed {
+            let has_begun = has_begun_here(&host, &folder, node).await;
+            if !has_begun || !member.holder.claim(node, entry.incarnation) {
+                return;
+            }
+            is_claimed = true;
         }
         service.guests().set(node, Guest::Starting(None));
         let lent = member.holder.host(node, entry.incarnation).await;
-        is_lent |= lent.is_ok();
         let begun = match lent {
             Ok(_) => begin(&host, &folder, None, None).await,
             Err(reason) => Err(Error::Folder { path: folder, reason }),

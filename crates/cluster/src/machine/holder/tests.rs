@@ -192,3 +192,13 @@ fn a_record_that_cannot_be_read_is_looked_at_again_later() {
     assert_eq!((holder.state(), holder.tick(suspicious())), (State::Keeping, None));
     assert_eq!(holder.tick(suspicious() + pace().suspect), Some(Deed::Look));
 }
+
+#[test]
+fn an_owner_that_was_heard_gets_no_more_time_than_any_other_after_a_cold_start() {
+    let mut holder = Holder::begin(pace(), pace().cold, at(0));
+    holder.meet(LIFE);
+    assert_eq!(holder.tick(before(at(0) + pace().cold)), None, "it may come yet");
+    holder.grant(LIFE, pace().lease, at(5000)).expect("it keeps copies");
+    let silent = at(5001) + pace().suspect;
+    assert_eq!(holder.tick(silent), Some(Deed::Look), "it has come, and is gone");
+}
